@@ -83,7 +83,7 @@ def _check_field(where: str, message_type: str, spec: FieldSpec) -> None:
     part = _resolved(f"{where}.path", message_type, path)
     found = f"{path!r} has the type {'sequence of ' if part.lengths else ''}{part.kind}"
     if spec.shape is None:
-        require(part.lengths is None, f"{where}.path", f"{found}; allowed: a number, or a shape beside it")
+        require(part.lengths is None, f"{where}.path", f"{found}; allowed: a number, or a sequence with a shape")
     else:
         require(part.lengths is not None, f"{where}.shape", f"{found}; allowed: a shape with a sequence alone")
     is_number = part.kind in _PRECISIONS and not (part.kind == "octet" and part.lengths)

@@ -22,7 +22,6 @@ from embodied_env.contract.message_types import (
 from embodied_env.contract.schema import (
     APPLIED_ACTIONS,
     EACH_ITS_OWN,
-    PRESETS,
     TIME_REMAINING,
     ActuatorSpec,
     ContractFields,
@@ -127,19 +126,10 @@ def check_topics_differ(sensors: Mapping[str, SensorSpec], actuators: Mapping[st
 
 
 def _check_qos(path: str, qos: Qos) -> None:
-    if qos is None:
-        return
     if not isinstance(qos, QosSpec):
-        allowed = f"{', '.join(sorted(PRESETS))}, or a mapping of depth, reliability, durability"
-        allow(isinstance(qos, str) and qos in PRESETS, path, repr(qos), allowed)
         return
-    is_depth = isinstance(qos.depth, int) and not isinstance(qos.depth, bool) and 1 <= qos.depth <= MAX_DEPTH
-    allow(is_depth, f"{path}.depth", repr(qos.depth), f"a whole number of messages from 1 to {MAX_DEPTH}")
-    for key, choices in (
-        ("reliability", ("best_effort", "reliable")),
-        ("durability", ("transient_local", "volatile")),
-    ):
-        allow(getattr(qos, key) in choices, f"{path}.{key}", repr(getattr(qos, key)), ", ".join(choices))
+    is_depth = 1 <= qos.depth <= MAX_DEPTH
+    allow(is_depth, f"{path}.depth", qos.depth, f"a whole number of messages from 1 to {MAX_DEPTH}")
     require(
         qos.durability == "volatile" or qos.reliability == "reliable",
         f"{path}.reliability",

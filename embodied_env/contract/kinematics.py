@@ -1,14 +1,13 @@
-"""Kinematics and shape of a robot: `KinematicModel`, and the tree of joints behind it.
+"""Kinematics and shape of a robot: a `KinematicModel` of joints and capsules.
 
-A `JointTree` is pure numpy and accepts batches of joint positions. `embodied_env.sim.kinematics` builds one from MJCF,
+It is pure numpy and accepts batches of joint positions. `embodied_env.sim.kinematics` builds one from MJCF,
 `embodied_env.contract.urdf` from URDF. Frames are homogeneous transforms of shape (4, 4).
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -52,60 +51,6 @@ class MotionBounds:
     apart: FloatArray
 
 
-class KinematicModel(ABC):
-    """Forward kinematics and shape of one robot.
-
-    Attributes:
-        joints: the joints, in the order of joint positions.
-        tree: the joints with the capsules that they carry.
-    """
-
-    def __init__(
-        self, joints: tuple[str, ...], tree: JointTree, adjacent: frozenset[frozenset[str]] = frozenset()
-    ) -> None:
-        """Use `tree`; `adjacent` are pairs of links that touch besides those of `JointTree.adjacent`."""
-        self.joints, self.tree = joints, tree
-        self._adjacent = adjacent
-
-    @abstractmethod
-    def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return the position of `site` in the world frame, shape (3,), m, for joint positions of shape (n,).
-
-        Raises:
-            UsageError: for an unknown site, or positions of another shape.
-        """
-
-    @abstractmethod
-    def jacobian(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return the translational Jacobian of `site`, shape (3, n), m per joint unit; raises like `position_m`."""
-
-    @property
-    def adjacent(self) -> frozenset[frozenset[str]]:
-        """The pairs of links that touch by construction, so that they are not checked against each other."""
-        return self.tree.adjacent | self._adjacent
-
-    def capsules(self, joint_positions: FloatArray) -> Capsules:
-        """Return the robot's shape for joint positions of shape (n,), or of shape (k, n) for k of them.
-
-        Raises:
-            UsageError: for positions of another shape.
-        """
-        return self.tree.capsules(self._checked(joint_positions, 1, 2))
-
-    def levers(self) -> MotionBounds:
-        """Return upper bounds on the motion of the capsules, in the order of `capsules`."""
-        return self.tree.levers
-
-    def _checked(self, joint_positions: FloatArray, *dimensions: int) -> FloatArray:
-        positions = np.asarray(joint_positions, dtype=np.float64)
-        if positions.ndim not in dimensions or positions.shape[-1] != len(self.joints):
-            raise UsageError(
-                f"joint positions of shape {positions.shape} are not allowed; "
-                f"allowed: ({len(self.joints)},), the joints {', '.join(self.joints)}"
-            )
-        return positions
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TreeJoint:
     """One joint, which rotates about or slides along the unit vector `axis` through the origin of its frame.
@@ -134,65 +79,54 @@ class TreeShape:
     radius_m: float
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class JointTree:
-    """Joints, each after its parent, and the capsules they carry. `n_columns` is the number of joint positions."""
+class KinematicModel:
+    """The joints of a robot, each after its parent, and the capsules that they carry.
 
-    n_columns: int
-    joints: tuple[TreeJoint, ...]
-    shapes: tuple[TreeShape, ...]
+    Attributes:
+        joints: the names of the joints in the order of joint positions.
+        tree: the joints by their frames, mimicking ones included.
+        shapes: the capsules.
+    """
 
-    def frames(self, positions: FloatArray) -> FloatArray:
-        """Return the frame of each joint, then the world's, shape (k, n_joints + 1, 4, 4), for positions (k, n)."""
-        columns, ratios, offsets, basis = self._terms
-        values = positions[:, columns] * ratios + offsets
-        weights = np.stack([np.ones_like(values), np.cos(values), np.sin(values), values], axis=-1)
-        steps = (weights.swapaxes(0, 1) @ basis).reshape(len(self.joints), len(positions), 4, 4)
-        frames = np.empty((len(self.joints) + 1, len(positions), 4, 4))
-        frames[WORLD] = np.eye(4)
-        for i, joint in enumerate(self.joints):
-            np.matmul(frames[joint.parent], steps[i], out=frames[i])
-        return frames.swapaxes(0, 1)
+    def __init__(
+        self,
+        joints: tuple[str, ...],
+        tree: Sequence[TreeJoint],
+        shapes: Sequence[TreeShape],
+        *,
+        adjacent: frozenset[frozenset[str]] = frozenset(),
+    ) -> None:
+        """Connect joints and capsules; `adjacent` are further pairs of links that touch by construction."""
+        self.joints, self.tree, self.shapes = joints, tuple(tree), tuple(shapes)
+        self._adjacent = adjacent
 
-    def capsules(self, positions: FloatArray) -> Capsules:
-        """Return the capsules at positions of shape (n,) or (k, n)."""
+    def capsules(self, joint_positions: FloatArray) -> Capsules:
+        """Return the robot's shape for joint positions of shape (n,) or (k, n); raises UsageError for another shape."""
+        positions = self._checked(joint_positions, 1, 2)
         carriers, ends, radii = self._outline
-        many = np.atleast_2d(np.asarray(positions, dtype=np.float64))
-        placed = (self.frames(many)[:, carriers, :3] @ ends).swapaxes(-1, -2)
+        placed = (self._frames(np.atleast_2d(positions))[:, carriers, :3] @ ends).swapaxes(-1, -2)
         return Capsules(
             links=tuple(shape.link for shape in self.shapes),
-            ends_m=placed if np.ndim(positions) > 1 else placed[0],
+            ends_m=placed if positions.ndim > 1 else placed[0],
             radii_m=radii,
         )
 
-    def jacobian(self, joint: int, point_m: FloatArray, positions: FloatArray) -> FloatArray:
-        """Return the Jacobian of a point in the frame of `joint`, shape (3, n), m per joint unit, at positions (n,)."""
-        frames = self.frames(positions[None])[0]
-        point = frames[joint, :3, :3] @ point_m + frames[joint, :3, 3]
-        result = np.zeros((3, self.n_columns))
-        for i in self._chain(joint):
-            axis = frames[i, :3, :3] @ self.joints[i].axis
-            moved = axis if self.joints[i].slides else np.cross(axis, point - frames[i, :3, 3])
-            result[:, self.joints[i].column] += self.joints[i].ratio * moved
-        return result
-
-    @cached_property
     def levers(self) -> MotionBounds:
-        """Upper bounds on the motion of the capsules.
+        """Return upper bounds on the motion of the capsules, in the order of `capsules`.
 
         For a rotating joint: the sum of the distances of neighbouring joints up to the capsule, the first one from the
         joint's axis. Raises ContractError for a tree that is too large.
         """
-        numbers = len(self.shapes) ** 2 * len(self.joints)
+        numbers = len(self.shapes) ** 2 * len(self.tree)
         allowed = f"capsules^2 * joints up to {MOST_LEVERS}"
         require(numbers <= MOST_LEVERS, SHAPE, f"the robot has too many parts: {numbers} levers; allowed: {allowed}")
-        by_joint = np.array([self._levers_of(shape) for shape in self.shapes]).reshape(-1, len(self.joints))
+        by_joint = np.array([self._levers_of(shape) for shape in self.shapes]).reshape(-1, len(self.tree))
         chains = [set(self._chain(shape.joint)) for shape in self.shapes]
-        carries = np.array([[i in chain for i in range(len(self.joints))] for chain in chains])
+        carries = np.array([[i in chain for i in range(len(self.tree))] for chain in chains])
         carries = carries.reshape(by_joint.shape)
         either = np.where(carries[:, None] != carries[None], by_joint[:, None] + by_joint[None], 0.0)
-        alone, apart = (np.zeros((*levers.shape[:-1], self.n_columns)) for levers in (by_joint, either))
-        for i, joint in enumerate(self.joints):
+        alone, apart = (np.zeros((*levers.shape[:-1], len(self.joints))) for levers in (by_joint, either))
+        for i, joint in enumerate(self.tree):
             if joint.ratio != 0.0:  # 0 * inf is NaN
                 alone[:, joint.column] += abs(joint.ratio) * by_joint[:, i]
                 apart[..., joint.column] += abs(joint.ratio) * either[..., i]
@@ -200,7 +134,10 @@ class JointTree:
 
     @cached_property
     def adjacent(self) -> frozenset[frozenset[str]]:
-        """The pairs of links that are fixed to each other or joined by a joint, skipping links without a shape."""
+        """The pairs of links that touch by construction, so that they are not checked against each other.
+
+        They are fixed to each other or joined by a joint, skipping links without a shape.
+        """
         links: dict[int, set[str]] = {}
         for shape in self.shapes:
             links.setdefault(shape.joint, set()).add(shape.link)
@@ -209,23 +146,44 @@ class JointTree:
             shaped = [i for i in [*self._chain(joint), WORLD] if i in links and i != joint]
             if joint != WORLD and shaped:
                 pairs |= {frozenset((a, b)) for a in group for b in links[shaped[0]] if a != b}
-        return frozenset(pairs)
+        return self._adjacent | pairs
+
+    def _checked(self, joint_positions: FloatArray, *dimensions: int) -> FloatArray:
+        positions = np.asarray(joint_positions, dtype=np.float64)
+        if positions.ndim not in dimensions or positions.shape[-1] != len(self.joints):
+            raise UsageError(
+                f"joint positions of shape {positions.shape} are not allowed; "
+                f"allowed: ({len(self.joints)},), the joints {', '.join(self.joints)}"
+            )
+        return positions
+
+    def _frames(self, positions: FloatArray) -> FloatArray:
+        """Return the frame of each joint, then the world's, shape (k, n_joints + 1, 4, 4), for positions (k, n)."""
+        columns, ratios, offsets, basis = self._terms
+        values = positions[:, columns] * ratios + offsets
+        weights = np.stack([np.ones_like(values), np.cos(values), np.sin(values), values], axis=-1)
+        steps = (weights.swapaxes(0, 1) @ basis).reshape(len(self.tree), len(positions), 4, 4)
+        frames = np.empty((len(self.tree) + 1, len(positions), 4, 4))
+        frames[WORLD] = np.eye(4)
+        for i, joint in enumerate(self.tree):
+            np.matmul(frames[joint.parent], steps[i], out=frames[i])
+        return frames.swapaxes(0, 1)
 
     def _chain(self, joint: int) -> list[int]:
         """Return `joint` and its ancestors, from the tip to the root."""
         chain = []
         while joint != WORLD:
             chain.append(joint)
-            joint = self.joints[joint].parent
+            joint = self.tree[joint].parent
         return chain
 
     def _levers_of(self, shape: TreeShape) -> FloatArray:
         """Return the motion bounds of one capsule by joint, zero for joints that do not carry it."""
-        levers = np.zeros(len(self.joints))
+        levers = np.zeros(len(self.tree))
         for end in shape.ends_m:
             offset, beyond = end, 0.0  # the next joint outwards, in this joint's frame, and the reach beyond it
             for i in self._chain(shape.joint):
-                joint = self.joints[i]
+                joint = self.tree[i]
                 from_axis = math.sqrt(max(0.0, float(offset @ offset) - float(offset @ joint.axis) ** 2))
                 levers[i] = max(levers[i], 1.0 if joint.slides else from_axis + beyond)
                 beyond += float(np.linalg.norm(offset)) + joint.travel_m
@@ -235,17 +193,17 @@ class JointTree:
     @cached_property
     def _terms(self) -> tuple[NDArray[np.intp], FloatArray, FloatArray, FloatArray]:
         """Column, ratio and offset by joint, and its transform as weights of 1, cos, sin and the value, (n, 4, 16)."""
-        basis = np.zeros((len(self.joints), 4, 4, 4))
-        for terms, joint in zip(basis, self.joints, strict=True):
+        basis = np.zeros((len(self.tree), 4, 4, 4))
+        for terms, joint in zip(basis, self.tree, strict=True):
             terms[0] = np.eye(4)
             if joint.slides:
                 terms[3, :3, 3] = joint.axis
             else:
                 terms[0, :3, :3], terms[1, :3, :3], terms[2, :3, :3] = _rotation_terms(joint.axis)
             terms[:] = joint.frame @ terms
-        columns = np.array([joint.column for joint in self.joints], dtype=np.intp)
-        ratios = np.array([joint.ratio for joint in self.joints])
-        offsets = np.array([joint.offset for joint in self.joints])
+        columns = np.array([joint.column for joint in self.tree], dtype=np.intp)
+        ratios = np.array([joint.ratio for joint in self.tree])
+        offsets = np.array([joint.offset for joint in self.tree])
         return columns, ratios, offsets, basis.reshape(-1, 4, 16)
 
     @cached_property

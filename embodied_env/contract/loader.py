@@ -44,11 +44,7 @@ def config_folders() -> Iterator[Path]:
 
 
 def find_contract(name_or_path: str | Path, *, kind: str = "contract", folder: str = "") -> Path:
-    """Return the file of a contract or team, given its path or its name in `folder` of one of `config_folders`.
-
-    Raises:
-        ContractError: when there is none; lists the known names.
-    """
+    """Return the file of a contract or team, given its path or its name; raises ContractError with the known names."""
     text = str(name_or_path)
     is_path = text.endswith((".yaml", ".yml")) or os.sep in text
     if is_path and os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises for a name that is too long
@@ -137,7 +133,7 @@ def _with_limits_of_urdf(contract: Contract, file: str) -> Contract:
 
     if contract.trusted and not contract.files:
         try:
-            contract = dataclasses.replace(contract, files={file: read_file(contract.beside(file))})
+            contract = dataclasses.replace(contract, files={file: read_file(contract.resolve_path(file))})
         except OSError as error:
             raise ContractError("safety.urdf", f"the file cannot be read: {error}", source=contract.source) from None
     try:

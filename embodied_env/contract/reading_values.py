@@ -19,11 +19,7 @@ class InvalidReadingError(Exception):
 
 
 def fitted(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a copy of `values` as `dtype`. Floats are rounded, beyond their range to infinity.
-
-    Raises:
-        InvalidReadingError: for a value that the integer type cannot represent.
-    """
+    """Return a copy as `dtype`, floats rounded; raises InvalidReadingError for values that an integer type lacks."""
     with np.errstate(all="ignore"):  # checked below
         result = values.astype(dtype)
     if dtype.kind != "f" and (unfit := values[result != values]).size:

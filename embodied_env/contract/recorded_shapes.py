@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_env.contract.kinematics import WORLD, JointTree, KinematicModel, TreeJoint, TreeShape
+from embodied_env.contract.kinematics import WORLD, KinematicModel, TreeJoint, TreeShape
 from embodied_env.contract.loader import parse_as
-from embodied_env.contract.schema import SHAPE, FloatArray
+from embodied_env.contract.schema import SHAPE
 from embodied_env.contract.value_checks import require
-from embodied_env.errors import ContractError, UsageError
+from embodied_env.errors import ContractError
 
 _Point = tuple[float, float, float]
 _Line = tuple[float, float, float, float]
-
-
-class RecordedShape(KinematicModel):
-    """A `KinematicModel` without sites: the joints and the capsules of a robot."""
-
-    def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Raise UsageError: the sites are not recorded."""
-        raise UsageError(f"site not recorded: {site!r} at {joint_positions} (expected none); use the model itself")
-
-    def jacobian(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Raise UsageError: the sites are not recorded."""
-        return self.position_m(site, joint_positions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +44,7 @@ class _Capsule:
 
 @dataclass(frozen=True, kw_only=True)
 class _Shape:
-    """A `RecordedShape`."""
+    """A `KinematicModel`."""
 
     joints: tuple[str, ...]
     adjacent: tuple[tuple[str, ...], ...]
@@ -71,15 +58,15 @@ def dump_shape(model: KinematicModel) -> bytes:
         "joints": model.joints,
         "adjacent": sorted(sorted(pair) for pair in model.adjacent),
         "tree": [
-            {**_plain(asdict(joint)), "travel_m": joint.travel_m if math.isfinite(joint.travel_m) else None}
-            for joint in model.tree.joints
+            {**vars(joint), "travel_m": joint.travel_m if math.isfinite(joint.travel_m) else None}
+            for joint in model.tree
         ],
-        "capsules": [_plain(asdict(shape)) for shape in model.tree.shapes],
+        "capsules": list(map(vars, model.shapes)),
     }
-    return json.dumps(value).encode()
+    return json.dumps(value, default=lambda item: item.tolist()).encode()  # numpy's arrays and numbers
 
 
-def parse_shape(content: bytes) -> RecordedShape:
+def parse_shape(content: bytes) -> KinematicModel:
     """Return the shape dumped by `dump_shape`; raises ContractError for any other content."""
     try:
         data = json.loads(content)
@@ -98,9 +85,4 @@ def parse_shape(content: bytes) -> RecordedShape:
         arrays = {"frame": np.array(joint.frame), "axis": np.array(joint.axis)}
         joints.append(TreeJoint(**{**vars(joint), **arrays, "travel_m": travel_m}))
     capsules = [TreeShape(**{**vars(capsule), "ends_m": np.array(capsule.ends_m)}) for capsule in shape.capsules]
-    tree = JointTree(n_columns=len(shape.joints), joints=tuple(joints), shapes=tuple(capsules))
-    return RecordedShape(joints=shape.joints, adjacent=frozenset(map(frozenset, shape.adjacent)), tree=tree)
-
-
-def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    return {key: item.tolist() if isinstance(item, (np.ndarray, np.generic)) else item for key, item in value.items()}
+    return KinematicModel(shape.joints, joints, capsules, adjacent=frozenset(map(frozenset, shape.adjacent)))

@@ -16,11 +16,7 @@ from embodied_env.errors import UsageError
 
 
 def checked_options(contract: Contract, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
-    """Return reset options as arrays within the bounds of the contract.
-
-    Raises:
-        UsageError: for an option that the contract does not have, or a value of another shape or outside its bounds.
-    """
+    """Return reset options as arrays; raises UsageError for an unknown one, another shape, or a value out of bounds."""
     if options is not None and not isinstance(options, Mapping):
         raise UsageError(f"options={options!r} is not allowed; allowed: a mapping of reset options, or None")
     known = contract.reset_options

@@ -406,23 +406,15 @@ class ContractFields(FrozenFields):
         """The control period in integer nanoseconds."""
         return round(self.control_period_s * 1e9)
 
-    def beside(self, file: str) -> Path:
-        """Return the path of a file that the contract names, relative to the contract's folder.
-
-        Raises:
-            ContractError: when the contract is not trusted: its files are not opened.
-        """
+    def resolve_path(self, file: str) -> Path:
+        """Return the path of a file that the contract names, from its folder; raises ContractError unless trusted."""
         if not self.trusted:
             problem = f"file not opened: {file!r}, named by the contract of a run; give the contract's own file instead"
             raise ContractError("", problem, source=self.source)
         return Path(self.source).parent / file
 
     def content_of(self, file: str) -> bytes:
-        """Return the content of a file that the contract names, as of the time when the contract was loaded.
-
-        Raises:
-            ContractError: when it was not read then, so that fingerprint and limits are unknown.
-        """
+        """Return the content at load time of a file that the contract names; raises ContractError if not read."""
         if file not in self.files:
             problem = f"content not known: {file!r} (expected one read with the contract); load the contract again"
             raise ContractError("safety.urdf", problem, source=self.source)

@@ -151,15 +151,12 @@ def action_scale(actuator: ActuatorSpec, limits: EffectiveLimits, control_period
 
 def action_space(contract: ContractFields) -> spaces.Box | spaces.Dict:
     """Return a float64 Box, or a Dict of Boxes by actuator name when there are several."""
-    boxes: dict[str, spaces.Space[Any]] = {}
-    for name, actuator in contract.actuators.items():
-        scale = action_scale(actuator, actuator.limits(contract.safety.margins), contract.control_period_s)
-        boxes[name] = spaces.Box(scale.low, scale.high, dtype=np.float64)
-    if len(boxes) == 1:
-        (box,) = boxes.values()
-        assert isinstance(box, spaces.Box)  # noqa: S101 - for the type checker
-        return box
-    return spaces.Dict(boxes)
+    layout = ActionLayout(contract)
+    boxes = {
+        name: spaces.Box(layout.scale.low[part], layout.scale.high[part], dtype=np.float64)
+        for name, part in layout.slices.items()
+    }
+    return next(iter(boxes.values())) if len(boxes) == 1 else spaces.Dict({**boxes})
 
 
 class ActionLayout:

@@ -18,7 +18,7 @@ from embodied_env.contract import Contract, load_contract, parse_contract
 from embodied_env.contract.frozen_dict import FrozenFields
 from embodied_env.contract.loader import dump_contract, find_contract, parse_as, read_contract_file, read_document
 from embodied_env.contract.schema import EACH_ITS_OWN, ActuatorSpec, Episode, ResetOption, SensorSpec, TaskSpec
-from embodied_env.contract.value_checks import check_name, require
+from embodied_env.contract.value_checks import check_name, naming_file, require
 from embodied_env.errors import ContractError
 
 WORLD = "world"
@@ -92,11 +92,9 @@ def parse_team(text: str, *, source: str) -> Team:
     """Build a Team from YAML text; raises ContractError like `load_team`."""
     parsed = parse_as(_File, read_document(text, "team", source), source=source)
     agents = {name: _contract_of(name, member, source) for name, member in parsed.agents.items()}
-    try:
+    with naming_file(source):
         _check_agents(agents)
         world = _world_of(parsed, agents, source)
-    except ContractError as error:
-        raise ContractError(error.path, error.problem, source=source) from None
     return Team(name=parsed.name, agents=agents, world=world, options=tuple(parsed.world.reset_options), source=source)
 
 
@@ -107,9 +105,9 @@ def name_in_world(agent: str, name: str) -> str:
 
 def _contract_of(name: str, member: TeamMember, source: str) -> Contract:
     """Return the contract of a robot, with its changes."""
-    beside = Path(source).parent / member.contract
+    local = Path(source).parent / member.contract
     try:
-        base = load_contract(beside if beside.is_file() else member.contract)
+        base = load_contract(local if local.is_file() else member.contract)
         if not member.changes:
             return base
         merged = _merged(json.loads(dump_contract(base)), member.changes)
@@ -138,10 +136,10 @@ def _check_agents(agents: Mapping[str, Contract]) -> None:
     first, period_s = next((name, contract.control_period_s) for name, contract in agents.items())
     for name, contract in agents.items():
         check_name(f"agents.{name}", name)
-        require(name != WORLD, f"agents.{name}", f"{WORLD!r} is what is nobody's; allowed: another name")
+        require(name != WORLD, f"agents.{name}", f"{WORLD!r} is reserved for the world; allowed: another name")
         problem = f"{contract.control_period_s} s is not allowed in one world; allowed: {period_s} s, as {first} has"
         require(contract.control_period_s == period_s, f"agents.{name}: control_period_s", problem)
-        problem = "the profile is missing: it says what the sensors read"
+        problem = "the profile is missing: it declares the sources of the sensors"
         require("mujoco" in contract.backends, f"agents.{name}: backends.mujoco", problem)
 
 

@@ -11,16 +11,13 @@ import math
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 
-from embodied_env.contract.files import read_file
 from embodied_env.contract.kinematics import (
     WORLD,
     Capsules,
-    JointTree,
     KinematicModel,
     TreeJoint,
     TreeShape,
@@ -30,7 +27,7 @@ from embodied_env.contract.kinematics import (
     transform_points,
 )
 from embodied_env.contract.schema import FloatArray, JointLimits
-from embodied_env.contract.value_checks import allow, one_of, require
+from embodied_env.contract.value_checks import allow, naming_file, one_of, require
 from embodied_env.errors import ContractError, UsageError
 
 MOST_LINKS = 1000
@@ -66,7 +63,7 @@ class UrdfJoint:
 
 
 class UrdfRobot(KinematicModel):
-    """A `KinematicModel` read from URDF. The world frame is that of the root link, and sites are links.
+    """A `KinematicModel` read from URDF. The world frame is that of the root link.
 
     Attributes:
         joints: the order of joint positions; other joints stay at zero, except those that mimic one of these.
@@ -77,26 +74,24 @@ class UrdfRobot(KinematicModel):
     def __init__(
         self,
         joints: tuple[str, ...],
-        tree: JointTree,
+        tree: Sequence[TreeJoint],
+        shapes: Sequence[TreeShape],
         *,
         specs: Mapping[str, UrdfJoint],
         places: Mapping[str, tuple[int, FloatArray]],
-        without_shape: tuple[str, ...],
+        without_shape: Sequence[str],
     ) -> None:
-        """Use `tree`; `places` has for each link its joint of the tree and its frame in that of the joint."""
-        super().__init__(joints, tree)
-        self.specs, self._places, self.without_shape = specs, places, without_shape
+        """Keep `places`: for each link its joint of the tree and its frame in that of the joint."""
+        super().__init__(joints, tree, shapes)
+        self.specs, self._places, self.without_shape = specs, places, tuple(without_shape)
 
-    def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return the position of the origin of the link `site`, shape (3,), m; raises UsageError."""
-        joint, offset = self._place(site)
-        frames = self.tree.frames(self._checked(joint_positions, 1)[None])[0]
+    def position_m(self, link: str, joint_positions: FloatArray) -> FloatArray:
+        """Return the position of the origin of a link, shape (3,), m; raises UsageError."""
+        if link not in self._places:
+            raise UsageError(f"no such link: {one_of(link, self._places)}")
+        joint, offset = self._places[link]
+        frames = self._frames(self._checked(joint_positions, 1)[None])[0]
         return np.array((frames[joint] @ offset)[:3, 3])
-
-    def jacobian(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return the Jacobian of the origin of the link `site`, shape (3, n), m per joint unit; raises UsageError."""
-        joint, offset = self._place(site)
-        return self.tree.jacobian(joint, offset[:3, 3], self._checked(joint_positions, 1))
 
     def capsules(self, joint_positions: FloatArray) -> Capsules:
         """Return the robot's shape like `KinematicModel`; raises ContractError where a link's shape is unknown."""
@@ -107,19 +102,6 @@ class UrdfRobot(KinematicModel):
                 f"{problem}; allowed: add a sphere, a cylinder, a box or a capsule around it",
             )
         return super().capsules(joint_positions)
-
-    def _place(self, link: str) -> tuple[int, FloatArray]:
-        if link not in self._places:
-            raise UsageError(f"no such link: {one_of(link, self._places)}")
-        return self._places[link]
-
-
-def load_urdf(file: str | Path, joints: Sequence[str] | None = None) -> UrdfRobot:
-    """Read a URDF file; raises ContractError like `parse_urdf`."""
-    try:
-        return parse_urdf(read_file(file), joints, source=str(file))
-    except OSError as error:
-        raise ContractError("urdf", f"the file cannot be read: {error}", source=str(file)) from None
 
 
 def parse_urdf(text: str | bytes, joints: Sequence[str] | None = None, *, source: str = "") -> UrdfRobot:
@@ -133,10 +115,8 @@ def parse_urdf(text: str | bytes, joints: Sequence[str] | None = None, *, source
     Raises:
         ContractError: for text that is not well-formed XML or no tree of links, or a value that is not allowed.
     """
-    try:
+    with naming_file(source):
         return _read_robot(_parse_xml(text), joints)
-    except ContractError as error:
-        raise ContractError(error.path, error.problem, source=source) from None
 
 
 def tightened(limits: Mapping[str, JointLimits], robot: UrdfRobot) -> dict[str, JointLimits]:
@@ -205,15 +185,14 @@ def _read_robot(root: ET.Element, wanted: Sequence[str] | None) -> UrdfRobot:
     free = [name for name, spec in specs.items() if spec.kind in MOVABLE and spec.mimics is None]
     joints = tuple(free if wanted is None else wanted)
     require(len(set(joints)) == len(joints), "urdf", f"the joints {list(joints)} are not different; allowed: each once")
-    tree_joints, places = _grow_tree(specs, tuple(links), joints)
+    tree, places = _grow_tree(specs, tuple(links), joints)
     shapes, without_shape = [], []
     for name, link in links.items():
         found, meshes = _read_shapes(name, link, *places[name])
         shapes += found
         if meshes and not found:
             without_shape.append(name)
-    tree = JointTree(n_columns=len(joints), joints=tuple(tree_joints), shapes=tuple(shapes))
-    return UrdfRobot(joints, tree, specs=specs, places=places, without_shape=tuple(without_shape))
+    return UrdfRobot(joints, tree, shapes, specs=specs, places=places, without_shape=without_shape)
 
 
 def _read_joint(name: str, element: ET.Element) -> UrdfJoint:

@@ -13,7 +13,6 @@ from embodied_env.contract.schema import (
     ContractFields,
     KeepOutSpec,
     ResetOption,
-    Safety,
     TaskSpec,
     WorkspaceSpec,
 )
@@ -27,10 +26,10 @@ from embodied_env.contract.value_checks import (
     check_plain,
     check_positive,
     check_share,
+    naming_file,
     one_of,
     require,
 )
-from embodied_env.errors import ContractError
 
 MAX_APPLIED_ACTIONS = 1000
 
@@ -42,8 +41,14 @@ _MAX_TURN_RATE_RAD_S = 50.0  # of a joint with position limits
 
 def validate_contract(contract: ContractFields) -> None:
     """Validate every rule of a contract; raises ContractError for the first broken one."""
-    try:
-        _check_heading(contract)
+    with naming_file(contract.source):
+        check_name("name", contract.name)
+        check_count("version", contract.version, "")
+        check_positive("control_period_s", contract.control_period_s, "seconds")
+        check_magnitude("control_period_s", contract.control_period_s, least=1e-6, most=1e3)
+        check_count("episode.horizon_steps", contract.episode.horizon_steps, "steps")
+        kept = contract.applied_actions
+        allow(0 <= kept <= MAX_APPLIED_ACTIONS, "applied_actions", kept, f"0 to {MAX_APPLIED_ACTIONS} actions")
         check_sensors(contract.sensors)
         check_keys(contract)
         _check_safety(contract)
@@ -53,8 +58,6 @@ def validate_contract(contract: ContractFields) -> None:
         _check_task(contract.task)
         for name, profile in contract.backends.items():
             check_plain(f"backends.{name}", profile)
-    except ContractError as error:
-        raise ContractError(error.path, error.problem, source=contract.source) from None
 
 
 def suspected_degrees(contract: ContractFields) -> Iterator[tuple[str, str]]:
@@ -70,16 +73,6 @@ def suspected_degrees(contract: ContractFields) -> Iterator[tuple[str, str]]:
             if limits.velocity > _MAX_TURN_RATE_RAD_S:
                 problem = f"{limits.velocity} rad/s is more than {_MAX_TURN_RATE_RAD_S:g} rad/s; {remedy}"
                 yield f"{path}.velocity", problem
-
-
-def _check_heading(contract: ContractFields) -> None:
-    check_name("name", contract.name)
-    check_count("version", contract.version, "")
-    check_positive("control_period_s", contract.control_period_s, "seconds")
-    check_magnitude("control_period_s", contract.control_period_s, least=1e-6, most=1e3)
-    check_count("episode.horizon_steps", contract.episode.horizon_steps, "steps")
-    kept = contract.applied_actions
-    allow(0 <= kept <= MAX_APPLIED_ACTIONS, "applied_actions", kept, f"0 to {MAX_APPLIED_ACTIONS} actions")
 
 
 def _check_reset_options(options: Mapping[str, ResetOption]) -> None:
@@ -106,8 +99,12 @@ def _check_task(task: TaskSpec) -> None:
 
 
 def _check_safety(contract: ContractFields) -> None:
-    safety = contract.safety
-    _check_margins(safety)
+    safety, margins = contract.safety, contract.safety.margins
+    allowed = "a finite number >= 0, in the unit of the joint"
+    check_not_negative("safety.margins.position", margins.position, allowed)
+    for key, share in (("velocity", margins.velocity), ("acceleration", margins.acceleration)):
+        check_share(f"safety.margins.{key}", share, "fraction")
+        check_magnitude(f"safety.margins.{key}", share, least=1e-6)
     check_count("safety.nonfinite.stop_after", safety.nonfinite.stop_after, "actions")
     watchdog = safety.watchdog
     problem = f"hold_steps {watchdog.hold_steps} and stop_steps {watchdog.stop_steps} are not allowed"
@@ -115,27 +112,34 @@ def _check_safety(contract: ContractFields) -> None:
     require(holds, "safety.watchdog", f"{problem}; allowed: 1 <= hold_steps < stop_steps")
     _check_observation(contract)
     check_count("safety.action.max_age_steps", safety.action.max_age_steps, "steps")
-    _check_tracking(safety)
-    _check_latency(safety)
+    if (tracking := safety.tracking) is not None:
+        check_positive("safety.tracking.tolerance", tracking.tolerance, "the range")
+        check_count("safety.tracking.delay_steps", tracking.delay_steps, "steps", least=0)
+        problem = f"debounce_steps {tracking.debounce_steps} and stop_steps {tracking.stop_steps} are not allowed"
+        holds = 1 <= tracking.debounce_steps < tracking.stop_steps
+        require(holds, "safety.tracking", f"{problem}; allowed: 1 <= debounce_steps < stop_steps")
+    latency = safety.latency
+    if latency.budget_s is not None:
+        check_positive("safety.latency.budget_s", latency.budget_s, "seconds")
+    problem = f"misses {latency.misses} of window_steps {latency.window_steps} are not allowed"
+    holds = 1 <= latency.misses <= latency.window_steps
+    require(holds, "safety.latency", f"{problem}; allowed: 1 <= misses <= window_steps")
     intervention = safety.intervention
     check_count("safety.intervention.window_steps", intervention.window_steps, "steps")
     check_share("safety.intervention.warn_share", intervention.warn_share)
     if intervention.stop_share is not None:
         check_share("safety.intervention.stop_share", intervention.stop_share)
-    _check_forces(contract)
+    for name, limit in safety.forces.items():
+        path = f"safety.forces.{name}"
+        require(name in contract.sensors, path, f"no such sensor: {one_of(name, contract.sensors)}")
+        fields = contract.sensors[name].fields
+        require(limit.field in fields, f"{path}.field", f"no such field of {name}: {one_of(limit.field, fields)}")
+        check_positive(f"{path}.limit", limit.limit, str(fields[limit.field].unit))
     if safety.workspace is not None:
         check_workspace("safety.workspace", safety.workspace, contract.actuators)
     for name, parameters in safety.gates.items():
         require(name != "workspace", f"safety.gates.{name}", "the name is taken by the gate of the workspace")
         check_plain(f"safety.gates.{name}", parameters)
-
-
-def _check_margins(safety: Safety) -> None:
-    path = "safety.margins"
-    check_not_negative(f"{path}.position", safety.margins.position, "a finite number >= 0, in the unit of the joint")
-    for key in ("velocity", "acceleration"):
-        check_share(f"{path}.{key}", getattr(safety.margins, key), "fraction")
-        check_magnitude(f"{path}.{key}", getattr(safety.margins, key), least=1e-6)
 
 
 def _check_observation(contract: ContractFields) -> None:
@@ -146,35 +150,6 @@ def _check_observation(contract: ContractFields) -> None:
     agents = [name for name, sensor in contract.sensors.items() if sensor.visibility == "agent"]
     for name in observation.required or ():
         require(name in agents, f"{path}.required", f"no such sensor of the agent: {one_of(name, agents)}")
-
-
-def _check_tracking(safety: Safety) -> None:
-    tracking = safety.tracking
-    if tracking is None:
-        return
-    check_positive("safety.tracking.tolerance", tracking.tolerance, "the range")
-    check_count("safety.tracking.delay_steps", tracking.delay_steps, "steps", least=0)
-    problem = f"debounce_steps {tracking.debounce_steps} and stop_steps {tracking.stop_steps} are not allowed"
-    holds = 1 <= tracking.debounce_steps < tracking.stop_steps
-    require(holds, "safety.tracking", f"{problem}; allowed: 1 <= debounce_steps < stop_steps")
-
-
-def _check_latency(safety: Safety) -> None:
-    latency = safety.latency
-    if latency.budget_s is not None:
-        check_positive("safety.latency.budget_s", latency.budget_s, "seconds")
-    problem = f"misses {latency.misses} of window_steps {latency.window_steps} are not allowed"
-    holds = 1 <= latency.misses <= latency.window_steps
-    require(holds, "safety.latency", f"{problem}; allowed: 1 <= misses <= window_steps")
-
-
-def _check_forces(contract: ContractFields) -> None:
-    for name, limit in contract.safety.forces.items():
-        path = f"safety.forces.{name}"
-        require(name in contract.sensors, path, f"no such sensor: {one_of(name, contract.sensors)}")
-        fields = contract.sensors[name].fields
-        require(limit.field in fields, f"{path}.field", f"no such field of {name}: {one_of(limit.field, fields)}")
-        check_positive(f"{path}.limit", limit.limit, str(fields[limit.field].unit))
 
 
 def check_workspace(path: str, spec: WorkspaceSpec, actuators: Mapping[str, ActuatorSpec]) -> None:
@@ -192,7 +167,7 @@ def check_workspace(path: str, spec: WorkspaceSpec, actuators: Mapping[str, Actu
     check_not_negative(f"{path}.margin_m", spec.margin_m, "a finite number of m >= 0")
     allow(0.0 < spec.gamma <= 1.0, f"{path}.gamma", spec.gamma, "above 0, up to 1")
     for name, actuator in actuators.items():
-        problem = f"the actuator {name!r} is commanded by a twist, so where the robot stands is not known"
+        problem = f"the actuator {name!r} is commanded by a twist, so the position of the robot is unknown"
         require(actuator.command != "twist", path, f"{problem}; allowed: only joints")
         for joint, limits in actuator.joints.items():
             require(

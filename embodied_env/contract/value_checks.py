@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -21,6 +22,15 @@ def one_of(value: object, allowed: Iterable[str]) -> str:
     close = [] if value in names else difflib.get_close_matches(str(value), names, n=1)  # most checks hold
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return f"{value!r} is not known{hint}; allowed: {', '.join(names)}"
+
+
+@contextmanager
+def naming_file(source: str) -> Iterator[None]:
+    """Add the file `source` to the ContractErrors of a block."""
+    try:
+        yield
+    except ContractError as error:
+        raise ContractError(error.path, error.problem, source=source) from None
 
 
 def require(holds: bool, path: str, problem: str) -> None:  # noqa: FBT001 - reads as a sentence

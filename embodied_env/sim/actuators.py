@@ -37,8 +37,8 @@ class Actuation:
         self.is_velocity = layout.is_velocity
         twists = [name for name, actuator in contract.actuators.items() if actuator.command == "twist"]
         for name in profile.drives:
-            if name not in twists:
-                raise model.error(f"{model.path}.drives.{name}", f"no such actuator of a twist: {one_of(name, twists)}")
+            problem = f"no such actuator of a twist: {one_of(name, twists)}"
+            model.require(name in twists, f"{model.path}.drives.{name}", problem)
         controls: list[int] = []
         rows: list[FloatArray] = []
         for name, actuator in contract.actuators.items():
@@ -49,9 +49,9 @@ class Actuation:
                 is_velocity = actuator.is_velocity
                 indices = [model.servo(joint, f"{path}.{joint}", velocity=is_velocity) for joint in actuator.joints]
                 block = np.eye(len(indices))
-            if len({*controls, *indices}) < len(controls) + len(indices):
-                raise model.error(f"actuators.{name}", "it drives a joint that is driven already; allowed: once")
             controls += indices
+            is_once = len(set(controls)) == len(controls)
+            model.require(is_once, f"actuators.{name}", "it drives a joint that is driven already; allowed: once")
             whole = np.zeros((len(indices), layout.size))
             whole[:, layout.slices[name]] = block
             rows += list(whole)
@@ -63,7 +63,7 @@ class Actuation:
         self._all_by_position = bool(self._is_position.all())
         self._parts = np.empty((0, 1))
         positions = np.array(self.joints)[self._is_position].tolist()
-        self._qpos = model.joint_addresses((joint, "actuators") for joint in positions).qpos
+        self._qpos, _ = model.joint_addresses((joint, "actuators") for joint in positions)
         self._sent = self._target = np.zeros(layout.size)
 
     def begin(self, data: MjData) -> None:
@@ -185,9 +185,8 @@ def _drive(name: str, actuator: ActuatorSpec, profile: WorldProfile, model: Mode
         allowed = f"{name}: {{left, right, radius_m, separation_m}}"
         raise model.error(path, f"nothing turns the twist of {name!r} into motion; allowed: {allowed}")
     axes = list(actuator.joints)
-    if set(axes) != {"linear.x", "angular.z"}:
-        problem = f"a differential drive cannot do {axes}; allowed: linear.x and angular.z"
-        raise model.error(f"actuators.{name}.joints", problem)
+    problem = f"a differential drive cannot do {axes}; allowed: linear.x and angular.z"
+    model.require(set(axes) == {"linear.x", "angular.z"}, f"actuators.{name}.joints", problem)
     wheels = [model.servo(getattr(drive, side), f"{path}.{name}.{side}", velocity=True) for side in ("left", "right")]
     by_axis = {
         "linear.x": np.array([1.0, 1.0]) / drive.radius_m,

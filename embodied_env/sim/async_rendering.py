@@ -68,12 +68,7 @@ class AsyncCameras:
             self._thread.start()
 
     def finished(self) -> list[tuple[str, int, SensorOutput]]:
-        """Return the new images: sensor, acquisition time, output.
-
-        Raises:
-            MissingDependencyError: when neither EGL nor OSMesa works.
-            UsageError: for an image too large for the library.
-        """
+        """Return the new images: sensor, acquisition time, output; raises like `Renderer.rgb`."""
         with self._changed:
             done, self._done = self._done, []
         images = []
@@ -101,8 +96,14 @@ class AsyncCameras:
 
     def _run(self) -> None:
         try:
-            while (work := self._next()) is not None:
-                sensor, taken_ns, state, episode = work
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._wanted or self._is_closed)
+                    if self._is_closed:
+                        return
+                    sensor, episode = next(iter(self._wanted)), self._episode
+                    taken_ns, state = self._wanted.pop(sensor)
+                    self._active = sensor, episode
                 outcome = self._render(sensor, state)
                 with self._changed:
                     self._active = None
@@ -111,16 +112,6 @@ class AsyncCameras:
                         self._changed.notify_all()
         finally:
             self._renderer.close()  # a GL context must be freed in its own thread
-
-    def _next(self) -> tuple[str, int, Any, int] | None:
-        """Wait for the next request: sensor, time, state, episode; None after `close`."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._wanted or self._is_closed)
-            if self._is_closed:
-                return None
-            sensor = next(iter(self._wanted))
-            self._active = sensor, self._episode
-            return sensor, *self._wanted.pop(sensor), self._episode
 
     def _render(self, sensor: str, state: Any) -> SensorOutput | Exception:  # noqa: ANN401 - an array
         mujoco = self._model.mujoco

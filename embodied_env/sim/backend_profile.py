@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import parse_as, profile_of
-from embodied_env.contract.value_checks import one_of
-from embodied_env.errors import ContractError
+from embodied_env.contract.value_checks import allow, naming_file, one_of, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,23 +148,18 @@ class WorldProfile:
 
 
 def load_profile(contract: Contract, backend: str, *, stand_in: Mapping[str, Any] | None = None) -> WorldProfile:
-    """Read the profile ``backends.<backend>`` of `contract`, with `stand_in` merged over its key ``stand_in``.
-
-    Raises:
-        ContractError: for a missing profile, an unknown or missing key, or a wrong value.
-    """
+    """Read the profile ``backends.<backend>``, `stand_in` merged over its key; raises ContractError for a wrong one."""
     path = f"backends.{backend}"
     data = profile_of(contract, backend)
     if stand_in is not None:
         data = {**data, "stand_in": _merged(data.get("stand_in") or {}, stand_in)}
     profile = parse_as(WorldProfile, data, path=path, source=contract.source)
-    for name in profile.stand_in.sensors:
-        if name not in contract.sensors:
-            problem = f"no such sensor: {one_of(name, contract.sensors)}"
-            raise ContractError(f"{path}.stand_in.sensors.{name}", problem, source=contract.source)
-    for key, value, allowed, holds in _conditions(profile):
-        if not holds:
-            raise ContractError(f"{path}.{key}", f"{value} is not allowed; allowed: {allowed}", source=contract.source)
+    with naming_file(contract.source):
+        for name in profile.stand_in.sensors:
+            known = name in contract.sensors
+            require(known, f"{path}.stand_in.sensors.{name}", f"no such sensor: {one_of(name, contract.sensors)}")
+        for key, value, allowed, holds in _conditions(profile):
+            allow(holds, f"{path}.{key}", value, allowed)
     return profile
 
 
@@ -186,19 +180,7 @@ def _conditions(profile: WorldProfile) -> Iterator[tuple[str, object, str, bool]
     if (timeout_s := profile.command_timeout_s) is not None:
         yield "command_timeout_s", timeout_s, "seconds > 0, or null", timeout_s > 0
     for name, source in profile.sources.items():
-        path = f"sources.{name}"
-        yield f"{path}.delay_s", source.delay_s, "seconds >= 0", source.delay_s >= 0
-        yield f"{path}.dropout", source.dropout, "a probability in [0, 1)", 0 <= source.dropout < 1
-        for field_name, deviation in source.noise.items():
-            yield f"{path}.noise.{field_name}", deviation, "a standard deviation >= 0", deviation >= 0
-        if (rays := source.rays) is not None:
-            angles = (rays.angle_min_rad, rays.angle_max_rad)
-            yield f"{path}.rays", angles, "angle_min_rad < angle_max_rad", angles[0] < angles[1]
-            ranges = (rays.range_min_m, rays.range_max_m)
-            yield f"{path}.rays", ranges, "0 <= range_min_m < range_max_m", 0 <= ranges[0] < ranges[1]
-        if (odometry := source.odometry) is not None:
-            errors = (odometry.noise_per_m, odometry.noise_per_rad)
-            yield f"{path}.odometry", errors, "errors >= 0", min(errors) >= 0
+        yield from _source_conditions(f"sources.{name}", source)
     for name, mover in profile.movers.items():
         yield f"movers.{name}.speed_m_per_s", mover.speed_m_per_s, "m/s >= 0", mover.speed_m_per_s >= 0
         yield f"movers.{name}", mover.to_m, "another point than from_m", mover.from_m != mover.to_m
@@ -207,10 +189,7 @@ def _conditions(profile: WorldProfile) -> Iterator[tuple[str, object, str, bool]
         yield f"drives.{name}", lengths, "radius_m > 0 and separation_m > 0", min(lengths) > 0
     size = (profile.render.width, profile.render.height)
     yield "render", size, "a width and a height >= 1", min(size) >= 1
-    yield from _stand_in_conditions(profile.stand_in)
-
-
-def _stand_in_conditions(stand_in: StandIn) -> Iterator[tuple[str, object, str, bool]]:
+    stand_in = profile.stand_in
     if (tick_s := stand_in.tick_s) is not None:
         yield "stand_in.tick_s", tick_s, "seconds > 0, or null", tick_s > 0
     for key in ("command_delay_s", "command_jitter_s", "servo_lag_s"):
@@ -221,3 +200,18 @@ def _stand_in_conditions(stand_in: StandIn) -> Iterator[tuple[str, object, str, 
         if (rate_hz := driver.rate_hz) is not None:
             yield f"{path}.rate_hz", rate_hz, "Hz > 0, or null", rate_hz > 0
         yield f"{path}.driver_delay_s", driver.driver_delay_s, "seconds >= 0", driver.driver_delay_s >= 0
+
+
+def _source_conditions(path: str, source: Source) -> Iterator[tuple[str, object, str, bool]]:
+    yield f"{path}.delay_s", source.delay_s, "seconds >= 0", source.delay_s >= 0
+    yield f"{path}.dropout", source.dropout, "a probability in [0, 1)", 0 <= source.dropout < 1
+    for field_name, deviation in source.noise.items():
+        yield f"{path}.noise.{field_name}", deviation, "a standard deviation >= 0", deviation >= 0
+    if (rays := source.rays) is not None:
+        angles = (rays.angle_min_rad, rays.angle_max_rad)
+        yield f"{path}.rays", angles, "angle_min_rad < angle_max_rad", angles[0] < angles[1]
+        ranges = (rays.range_min_m, rays.range_max_m)
+        yield f"{path}.rays", ranges, "0 <= range_min_m < range_max_m", 0 <= ranges[0] < ranges[1]
+    if (odometry := source.odometry) is not None:
+        errors = (odometry.noise_per_m, odometry.noise_per_rad)
+        yield f"{path}.odometry", errors, "errors >= 0", min(errors) >= 0

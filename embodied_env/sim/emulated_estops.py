@@ -6,10 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from embodied_env.contract.field_paths import steps_of
+from embodied_env.contract.field_paths import element_type, steps_of
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S
-from embodied_env.core.message_tap import SEQUENCE
 from embodied_env.errors import ContractError
 
 _REPEATS = 5  # messages per timeout, since one may be late
@@ -22,11 +21,7 @@ class EmulatedEstop:
     """One safety input. It does not publish while another node publishes its topic."""
 
     def __init__(self, spec: Input, node: Any, latched_qos: Any, repeated_qos: Any) -> None:  # noqa: ANN401 - rclpy's
-        """Create the publisher, and the service ``~/estop/<name>`` (std_srvs/srv/SetBool; true presses).
-
-        Raises:
-            ContractError: for a value that a message of this type cannot have at its path.
-        """
+        """Create the publisher and the service ``~/estop/<name>`` (std_srvs/srv/SetBool; true presses)."""
         self._node = node
         self._messages = {pressed: message_of(spec, pressed=pressed) for pressed in (False, True)}
         self._publisher = node.create_publisher(
@@ -79,10 +74,9 @@ def _element(part: Any, name: str, place: int | None) -> Any:  # noqa: ANN401 - 
     value = getattr(part, name)
     if place is None:
         return value
-    kind = SEQUENCE.match(part.get_fields_and_field_types()[name])
-    if kind is not None and len(value) <= place:
-        package, _, message = kind["of"].partition("/")
-        value = [*value, *(message_class(f"{package}/msg/{message}")() for _ in range(place + 1 - len(value)))]
+    if len(value) <= place:
+        element = message_class(element_type(part, name).replace("/", "/msg/"))
+        value = [*value, *(element() for _ in range(place + 1 - len(value)))]
         setattr(part, name, value)
     return value[place]
 

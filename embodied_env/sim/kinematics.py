@@ -13,7 +13,6 @@ import numpy as np
 from embodied_env.contract import Contract, FloatArray, KinematicModel
 from embodied_env.contract.kinematics import (
     WORLD,
-    JointTree,
     TreeJoint,
     TreeShape,
     enclosing_capsule,
@@ -23,7 +22,7 @@ from embodied_env.contract.kinematics import (
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import UsageError
 from embodied_env.sim.backend_profile import WorldProfile
-from embodied_env.sim.model import MjData, Model, actuated_joints
+from embodied_env.sim.model import MjData, Model
 
 
 class MujocoKinematics(KinematicModel):
@@ -37,21 +36,25 @@ class MujocoKinematics(KinematicModel):
         """Compile the model of `profile`, found at `path` in the contract; raises ContractError like `World`."""
         self._model = model = Model(contract, profile, path)
         self._data = model.new_data()
-        joints = actuated_joints(contract)
-        self._at = model.joint_addresses(joints)
-        tree = _read_tree(model, self._data, list(self._at.qpos))
-        super().__init__(tuple(name for name, _ in joints), tree, _excluded(model))
+        joints = [
+            (joint, f"actuators.{name}.joints.{joint}")
+            for name, actuator in contract.actuators.items()
+            if actuator.command != "twist"
+            for joint in actuator.joints
+        ]
+        self._qpos, self._qvel = model.joint_addresses(joints)
+        tree, shapes = _read_tree(model, self._data, list(self._qpos))
+        # The signature of two bodies whose contacts the model excludes is body1 << 16 + body2.
+        pairs = ((signature >> 16, signature & 0xFFFF) for signature in model.mj.exclude_signature.tolist())
+        excluded = frozenset(frozenset((_link_name(model, a), _link_name(model, b))) for a, b in pairs)
+        super().__init__(tuple(name for name, _ in joints), tree, shapes, adjacent=excluded)
         self._sites = {model.mj.site(i).name: i for i in range(model.mj.nsite)}
         for sensor, source in profile.sources.items():
             if source.site is not None:
                 self._sites[sensor] = model.find("site", source.site, f"{path}.sources.{sensor}.site")
 
     def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
-        """Return the position of `site` in the world frame, shape (3,), m, for joint positions of shape (n,).
-
-        Raises:
-            UsageError: for an unknown site, or positions of another shape.
-        """
+        """Return the position of `site` in the world frame, shape (3,), m, for positions (n,); raises UsageError."""
         index = self._move_to(joint_positions, site)
         return np.array(self._data.site_xpos[index])
 
@@ -62,13 +65,13 @@ class MujocoKinematics(KinematicModel):
         mujoco.mj_comPos(mj, self._data)
         translation = np.zeros((3, mj.nv))
         mujoco.mj_jacSite(mj, self._data, translation, None, index)
-        return np.array(translation[:, self._at.dof])
+        return np.array(translation[:, self._qvel])
 
     def _move_to(self, joint_positions: FloatArray, site: str) -> int:
         """Set the joint positions and return the index of `site`."""
         if site not in self._sites:
             raise UsageError(f"no such site: {one_of(site, self._sites)}")
-        self._data.qpos[self._at.qpos] = self._checked(joint_positions, 1)
+        self._data.qpos[self._qpos] = self._checked(joint_positions, 1)
         self._model.mujoco.mj_kinematics(self._model.mj, self._data)
         return self._sites[site]
 
@@ -77,7 +80,7 @@ _Place = tuple[int, FloatArray]
 """A joint of the tree, or WORLD, and the frame of a body in that of the joint, shape (4, 4)."""
 
 
-def _read_tree(model: Model, data: MjData, columns: list[int]) -> JointTree:
+def _read_tree(model: Model, data: MjData, columns: list[int]) -> tuple[list[TreeJoint], list[TreeShape]]:
     """Read the tree of the actuated joints with these addresses in ``qpos``, and the robot's capsules."""
     joints: list[TreeJoint] = []
     places: list[_Place] = [(WORLD, np.eye(4))]
@@ -89,7 +92,7 @@ def _read_tree(model: Model, data: MjData, columns: list[int]) -> JointTree:
         for geom, body in enumerate(model.mj.geom_bodyid)
         if int(model.mj.body_rootid[body]) in roots and (model.mj.geom_contype[geom] or model.mj.geom_conaffinity[geom])
     ]
-    return JointTree(n_columns=len(columns), joints=tuple(joints), shapes=tuple(shapes))
+    return joints, shapes
 
 
 def _place_body(
@@ -170,12 +173,6 @@ def _link_name(model: Model, body: int) -> str:
     while body and not model.mj.body(body).name:
         body = int(model.mj.body_parentid[body])
     return str(model.mj.body(body).name)
-
-
-def _excluded(model: Model) -> frozenset[frozenset[str]]:
-    """Return the pairs of bodies whose contacts the model excludes: a signature is body1 << 16 + body2."""
-    signatures = model.mj.exclude_signature.tolist()
-    return frozenset(frozenset((_link_name(model, s >> 16), _link_name(model, s & 0xFFFF))) for s in signatures)
 
 
 def _pose(model: Model, position_m: FloatArray, quaternion: FloatArray) -> FloatArray:

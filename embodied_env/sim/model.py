@@ -6,7 +6,6 @@ import importlib
 import logging
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +39,8 @@ MjData = Any  # mujoco has no type stubs
 def import_mujoco() -> Any:  # noqa: ANN401 - mujoco has no type stubs
     """Return the module `mujoco` with its warnings redirected to the log, not to a file MUJOCO_LOG.TXT.
 
-    It is imported even when MUJOCO_GL does not work, which is reported when an image is rendered.
-
-    Raises:
-        MissingDependencyError: when it is not installed.
+    It is imported even when MUJOCO_GL does not work, which is reported when an image is rendered. Raises
+    MissingDependencyError when it is not installed.
     """
     try:
         try:
@@ -61,14 +58,6 @@ def import_mujoco() -> Any:  # noqa: ANN401 - mujoco has no type stubs
         ) from None
     mujoco.set_mju_user_warning(_log.warning)
     return mujoco
-
-
-@dataclass(frozen=True, kw_only=True)
-class JointAddresses:
-    """Indices of joints in ``qpos`` and ``qvel``, each of shape (n_joints,)."""
-
-    qpos: NDArray[np.intp]
-    dof: NDArray[np.intp]
 
 
 class Model:
@@ -98,6 +87,11 @@ class Model:
         """Return the error for a key of this contract."""
         return ContractError(path, problem, source=self._source)
 
+    def require(self, holds: bool, path: str, problem: str) -> None:  # noqa: FBT001 - reads as a sentence
+        """Raise ContractError for a key of this contract unless it `holds`."""
+        if not holds:
+            raise self.error(path, problem)
+
     def find(self, kind: str, name: str, path: str) -> int:
         """Return the index of the `kind` called `name`; raises ContractError at `path` with the known names."""
         type_name, count = _KINDS[kind]
@@ -108,26 +102,24 @@ class Model:
             raise self.error(path, f"no such {kind} in {self._file.name}: {one_of(name, filter(None, names))}")
         return index
 
-    def joint_addresses(self, joints: Iterable[tuple[str, str]]) -> JointAddresses:
-        """Return the indices of hinge and slide joints, given as pairs of name and YAML path."""
+    def joint_addresses(self, joints: Iterable[tuple[str, str]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return the indices in ``qpos`` and ``qvel`` of hinge and slide joints, given by name and YAML path."""
         indices = []
         scalar = (int(self.mujoco.mjtJoint.mjJNT_HINGE), int(self.mujoco.mjtJoint.mjJNT_SLIDE))
         for name, path in joints:
             index = self.find("joint", name, path)
-            if self.mj.jnt_type[index] not in scalar:
-                raise self.error(path, f"the joint {name!r} is not one number; allowed: a hinge or a slide joint")
+            problem = f"the joint {name!r} is not one number; allowed: a hinge or a slide joint"
+            self.require(self.mj.jnt_type[index] in scalar, path, problem)
             indices.append(index)
-        return JointAddresses(
-            qpos=self.mj.jnt_qposadr[indices].astype(np.intp), dof=self.mj.jnt_dofadr[indices].astype(np.intp)
-        )
+        return self.mj.jnt_qposadr[indices].astype(np.intp), self.mj.jnt_dofadr[indices].astype(np.intp)
 
     def servo(self, joint: str, path: str, *, velocity: bool) -> int:
         """Return the index of the position or velocity servo that drives `joint` and has its name."""
         index = self.find("actuator", joint, path)
         self.joint_addresses([(joint, path)])
         kind, target = self.mj.actuator_trntype[index], self.mj.actuator_trnid[index, 0]
-        if kind != int(self.mujoco.mjtTrn.mjTRN_JOINT) or target != self.find("joint", joint, path):
-            raise self.error(path, f"the actuator {joint!r} of {self._file.name} does not drive the joint {joint!r}")
+        drives = kind == int(self.mujoco.mjtTrn.mjTRN_JOINT) and target == self.find("joint", joint, path)
+        self.require(drives, path, f"the actuator {joint!r} of {self._file.name} does not drive the joint {joint!r}")
         gain, (stiffness, damping) = self.mj.actuator_gainprm[index, 0], 0.0 - self.mj.actuator_biasprm[index, 1:3]
         strength = damping if velocity else stiffness  # a servo's force: strength * (control - measured) - ...
         integrates = self.mj.actuator_dyntype[index] == int(self.mujoco.mjtDyn.mjDYN_INTEGRATOR)
@@ -142,15 +134,15 @@ class Model:
     def free_joint(self, joint: str, path: str) -> int:
         """Return the index of a free joint's position in ``qpos``."""
         index = self.find("joint", joint, path)
-        if self.mj.jnt_type[index] != int(self.mujoco.mjtJoint.mjJNT_FREE):
-            raise self.error(path, f"the joint {joint!r} of {self._file.name} is not free; allowed: a free joint")
+        is_free = self.mj.jnt_type[index] == int(self.mujoco.mjtJoint.mjJNT_FREE)
+        self.require(is_free, path, f"the joint {joint!r} of {self._file.name} is not free; allowed: a free joint")
         return int(self.mj.jnt_qposadr[index])
 
     def mocap(self, body: str, path: str) -> int:
         """Return the mocap index of `body`."""
         index = int(self.mj.body_mocapid[self.find("body", body, path)])
-        if index < 0:
-            raise self.error(path, f"the body {body!r} of {self._file.name} is not a mocap body; allowed: mocap bodies")
+        problem = f"the body {body!r} of {self._file.name} is not a mocap body; allowed: mocap bodies"
+        self.require(index >= 0, path, problem)
         return index
 
     def new_data(self) -> MjData:
@@ -168,28 +160,14 @@ class Model:
 
 
 def find_model(contract: Contract, name: str, path: str) -> Path:
-    """Return the file of the model `name`, which must be a shipped one for an untrusted contract.
-
-    Raises:
-        ContractError: at `path`, when there is no such regular file, or it is too large.
-    """
+    """Return the file of a model, a shipped one if the contract is untrusted; raises ContractError at `path`."""
     shipped = {file.name: file for file in SHIPPED.glob("*.xml")}
     try:
-        is_beside = contract.trusted and os.path.lexists(contract.beside(name))
-        file = shipped[name] if name in shipped and not is_beside else contract.beside(name)
+        is_local = contract.trusted and os.path.lexists(contract.resolve_path(name))
+        file = shipped[name] if name in shipped and not is_local else contract.resolve_path(name)
         check_file(file, most_bytes=MOST_DATA_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         known = ", ".join(sorted(shipped))
         problem = f"there is no file {name!r} ({error}); allowed: {known}, or a path to a file"
         raise ContractError(path, problem, source=contract.source) from None
     return file
-
-
-def actuated_joints(contract: Contract) -> list[tuple[str, str]]:
-    """Return name and YAML path of every actuated joint, in the order of the flat action; a twist has none."""
-    return [
-        (joint, f"actuators.{name}.joints.{joint}")
-        for name, actuator in contract.actuators.items()
-        if actuator.command != "twist"
-        for joint in actuator.joints
-    ]

@@ -135,7 +135,7 @@ class _Context:
         self._camera.fixedcamid = camera
         mujoco.mjv_updateScene(self._model, data, self._option, None, self._camera, self._things, scene)
         if scene.ngeom >= _MAX_SHAPES:
-            raise UsageError(f"the model has too many shapes for a picture; allowed: fewer than {_MAX_SHAPES}")
+            raise UsageError(f"the model has too many shapes for an image; allowed: fewer than {_MAX_SHAPES}")
         for flag in (mujoco.mjtRndFlag.mjRND_SEGMENT, mujoco.mjtRndFlag.mjRND_IDCOLOR):
             scene.flags[flag] = rgb is None  # for depth: one sample per pixel, at its centre, and no sky
         self._gl.make_current()
@@ -146,7 +146,7 @@ class _Context:
         error = mujoco.mjr_getError()
         if error != 0:
             size = f"{width} x {height} pixels"
-            raise UsageError(f"{self.library} cannot make a picture of {size}: OpenGL error {error:#x}")
+            raise UsageError(f"{self.library} cannot render an image of {size}: OpenGL error {error:#x}")
         return scene.camera[0]
 
 
@@ -180,7 +180,7 @@ def _free(gl: Any, mjr: Any, pid: int) -> None:  # noqa: ANN401 - mujoco has no 
 def _refuse_fork() -> None:
     """Raise in a fork of a process that has rendered: the library's threads are missing, and it would hang."""
     if _started_in - {os.getpid()}:
-        raise UsageError('pictures cannot be made in a fork of a process that has made some: use context="spawn"')
+        raise UsageError('no rendering in a fork of a process that has rendered: use context="spawn"')
 
 
 def _open_gl() -> tuple[str, Any]:
@@ -191,7 +191,7 @@ def _open_gl() -> tuple[str, Any]:
     wanted = os.environ.get("MUJOCO_GL", "").strip().lower()
     if wanted not in ("", *_PROBES, _WINDOWS):
         allowed = ", ".join([*_PROBES, f"{_WINDOWS} (windows only, as if it were not set)", "or not set"])
-        raise UsageError(f"MUJOCO_GL={wanted!r} is not allowed where a picture is needed; allowed: {allowed}")
+        raise UsageError(f"MUJOCO_GL={wanted!r} is not allowed for rendering; allowed: {allowed}")
     failures = []
     for library, probe in _PROBES.items():
         if wanted in _PROBES and wanted != library:
@@ -247,11 +247,7 @@ class Viewer:
         self._threads: set[threading.Thread] = set()
 
     def show(self, data: MjData) -> None:
-        """Show the state `data`; does nothing after the user has closed the window.
-
-        Raises:
-            MissingDependencyError: without a display.
-        """
+        """Show `data` until the user closes the window; raises MissingDependencyError without a display."""
         if self._window is None:
             self._open()
         mujoco, kind = self._mujoco, int(self._mujoco.mjtState.mjSTATE_INTEGRATION)

@@ -140,11 +140,11 @@ class EmulatedDrivers:
 
     def due_ns(self, sensor: str, there_ns: int) -> int:
         """Return the publication time of a reading available at `there_ns`, on the same clock."""
-        return there_ns + _ns(self._driver(sensor).driver_delay_s)
+        return there_ns + _ns(self._sensors.get(sensor, Driver()).driver_delay_s)
 
     def header_ns(self, sensor: str, acquired_ns: int, published_ns: int) -> int:
         """Return the stamp of a header from times in UTC."""
-        driver = self._driver(sensor)
+        driver = self._sensors.get(sensor, Driver())
         if driver.stamp == "zero":
             return 0
         true_ns = published_ns if driver.stamp == "publication" else acquired_ns
@@ -153,12 +153,6 @@ class EmulatedDrivers:
     def robot_ns(self, utc_ns: int) -> int:
         """Return the time of the robot's clock at a time in UTC."""
         return utc_ns + self._offset_ns
-
-    def _driver(self, sensor: str) -> Driver:
-        return self._sensors.get(sensor, _UNDELAYED)
-
-
-_UNDELAYED = Driver()
 
 
 def _ns(seconds: float) -> int:

@@ -54,25 +54,19 @@ class ResetRandomizer:
         self._setters: dict[str, Setter] = {}
         path = f"{model.path}.draws"
         for name in profile.draws:
-            if name not in options:
-                raise model.error(f"{path}.{name}", f"no such reset option: {one_of(name, options)}")
+            model.require(name in options, f"{path}.{name}", f"no such reset option: {one_of(name, options)}")
         for name, option in options.items():
-            if name not in profile.draws:
-                allowed = f"{name}: {{mocap: <body>}}, {{pose: <free joint>}} or {{mover: <mover>}}"
-                raise model.error(path, f"nothing uses the reset option {name!r}; allowed: {allowed}")
+            allowed = f"{name}: {{mocap: <body>}}, {{pose: <free joint>}} or {{mover: <mover>}}"
+            model.require(name in profile.draws, path, f"nothing uses the reset option {name!r}; allowed: {allowed}")
             shapes, self._setters[name] = self._setter_of(profile.draws[name], f"{path}.{name}")
-            shape = option.low_array.shape
-            if shape not in shapes:
-                allowed = " or ".join(str(s) for s in shapes)
-                raise model.error(f"{path}.{name}", f"{name!r} has shape {shape}; allowed: {allowed}")
+            shape, allowed = option.low_array.shape, " or ".join(map(str, shapes))
+            model.require(shape in shapes, f"{path}.{name}", f"{name!r} has shape {shape}; allowed: {allowed}")
 
     def sample(self, seed: int, options: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """Return the value of every reset option: the one in `options`, otherwise one drawn from `seed`.
 
-        Every option is drawn, so setting one does not shift another.
-
-        Raises:
-            UsageError: for an unknown option, or a value that is not finite or has another shape.
+        Every option is drawn, so setting one does not shift another. Raises UsageError for an unknown option, or a
+        value that is not finite or has another shape.
         """
         known = self._options
         rng = np.random.default_rng(seed)
@@ -95,8 +89,8 @@ class ResetRandomizer:
     def _setter_of(self, draw: Draw, path: str) -> tuple[tuple[tuple[int, ...], ...], Setter]:
         """Return the allowed shapes of a draw, and the function that sets it."""
         given = [key for key in ("mocap", "pose", "mover") if getattr(draw, key) is not None]
-        if len(given) != 1:
-            raise self._model.error(path, f"{' and '.join(given) or 'nothing'} is given; allowed: one of the keys")
+        problem = f"{' and '.join(given) or 'nothing'} is given; allowed: one of the keys"
+        self._model.require(len(given) == 1, path, problem)
         data = self._data
         if draw.mocap is not None:
             position = data.mocap_pos[self._model.mocap(draw.mocap, f"{path}.mocap")]
@@ -128,11 +122,7 @@ def placeable(model: Model) -> tuple[str, ...]:
 
 
 def place_body(model: Model, data: MjData, name: str, position: FloatArray, orientation: FloatArray) -> None:
-    """Place a body at rest: position, m, shape (3,), and unit quaternion x, y, z, w, shape (4,).
-
-    Raises:
-        UsageError: for a body that cannot be placed, or an invalid pose.
-    """
+    """Place a body at rest: position (3,), m, and unit quaternion x, y, z, w (4,); raises UsageError."""
     if name not in (known := placeable(model)):
         raise UsageError(f"no such body can be put anywhere: {one_of(name, known)}")
     pose = np.array([*position, *np.roll(orientation, 1)], dtype=np.float64)  # MuJoCo has w first

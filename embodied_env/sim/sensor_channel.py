@@ -66,7 +66,10 @@ class SensorChannel:
         self._layouts = {layout.field: layout for layout in field_layouts(name, spec)}
         self._is_ranging = {field: message_field(spec, field, spec.fields[field]).ranging for field in source.noise}
         known = SENSOR_MESSAGES.get(spec.type)
-        self._covariance = _covariance(source.noise) if known is not None and known.covariance else None
+        self._covariance: FloatArray | None = None  # of the pose, shape (36,), in m^2 and rad^2
+        if known is not None and known.covariance:
+            variances = [source.noise.get(field, 0.0) ** 2 for field in ("position", "orientation")]
+            self._covariance = np.diag(np.repeat(variances, 3)).ravel()
         self._is_random = bool(source.noise) or source.dropout > 0.0
         self._delay_ns = round(source.delay_s * _NS_PER_S)
         self._rng = np.random.default_rng(0)
@@ -163,12 +166,6 @@ def _with_contacts(measured: SensorOutput, earlier: Values) -> SensorOutput:
     """Return a reading of a contact sensor with the contacts of earlier, undelivered readings."""
     values = {field: np.maximum(value, earlier.get(field, value)) for field, value in measured.values.items()}
     return replace(measured, values=values)
-
-
-def _covariance(noise: Mapping[str, float]) -> FloatArray:
-    """Return the covariance of a pose with this noise, shape (36,), in m^2 and rad^2."""
-    variances = [noise.get("position", 0.0) ** 2] * 3 + [noise.get("orientation", 0.0) ** 2] * 3
-    return np.diag(variances).ravel()
 
 
 def _rotated(quaternion: NDArray[np.float64], rotation_rad: FloatArray) -> FloatArray:

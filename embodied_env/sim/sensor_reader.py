@@ -73,11 +73,7 @@ class SensorReader:
     def __init__(
         self, contract: Contract, profile: WorldProfile, model: Model, data: MjData, renderer: Renderer
     ) -> None:
-        """Resolve every field.
-
-        Raises:
-            ContractError: for a sensor without a suitable source, a source without a sensor, or an unknown name.
-        """
+        """Resolve every field; raises ContractError for an unsuitable or unused source, or an unknown name."""
         self._model = model
         self._data = data
         self._renderer = renderer
@@ -85,8 +81,8 @@ class SensorReader:
         self._bumpers: dict[str, Bumper] = {}
         self._extras: dict[str, Callable[[], Mapping[str, Any]]] = {}
         for name in profile.sources:
-            if name not in contract.sensors:
-                raise model.error(f"{model.path}.sources.{name}", f"no such sensor: {one_of(name, contract.sensors)}")
+            problem = f"no such sensor: {one_of(name, contract.sensors)}"
+            model.require(name in contract.sensors, f"{model.path}.sources.{name}", problem)
         self._fields: dict[str, list[tuple[FieldLayout, Reader]]] = {}
         self._booleans = {
             (name, field)
@@ -144,8 +140,8 @@ class SensorReader:
         """Return the readers of the source by field."""
         source, type_name = binding.source, binding.spec.type
         given = [kind for kind in KINDS if getattr(source, kind) is not None]
-        if source.relative_to is not None and source.site is None:
-            raise self._model.error(f"{binding.path}.relative_to", "only a site has a pose in another frame")
+        is_site = source.relative_to is None or source.site is not None
+        self._model.require(is_site, f"{binding.path}.relative_to", "only a site has a pose in another frame")
         if not given and type_name == JOINT_SENSOR:
             return self._joints(binding)
         fitting = [kind for kind, types in _FITS.items() if type_name in types] + ["sensors"]
@@ -161,16 +157,15 @@ class SensorReader:
     def _check_fields(self, binding: _Binding, readers: Mapping[str, Reader]) -> None:
         known = SENSOR_MESSAGES.get(binding.spec.type)
         derived = ("covariance",) if known is not None and known.covariance else ()  # from the noise
+        require = self._model.require
         for field in binding.spec.fields:
-            if field not in readers and field not in derived:
-                path = f"sensors.{binding.name}.fields.{field}"
-                raise self._model.error(path, "its source in this world does not give it")
+            path = f"sensors.{binding.name}.fields.{field}"
+            require(field in readers or field in derived, path, "its source in this world does not give it")
         for field in binding.source.noise:
-            path = f"{binding.path}.noise.{field}"
-            if field not in binding.layouts:
-                raise self._model.error(path, f"no such field: {one_of(field, binding.layouts)}")
-            if field not in readers or binding.layouts[field].dtype.kind != "f":
-                raise self._model.error(path, "noise is added to measured floating-point fields only")
+            path, layouts = f"{binding.path}.noise.{field}", binding.layouts
+            require(field in layouts, path, f"no such field: {one_of(field, layouts)}")
+            is_measured = field in readers and layouts[field].dtype.kind == "f"
+            require(is_measured, path, "noise is added to measured floating-point fields only")
 
     def _joints(self, binding: _Binding) -> dict[str, Reader]:
         data = self._data
@@ -179,11 +174,11 @@ class SensorReader:
             if spec.joints is None:
                 continue
             path = f"sensors.{binding.name}.fields.{field}.joints"
-            at = self._model.joint_addresses((joint, path) for joint in spec.joints)
+            qpos, qvel = self._model.joint_addresses((joint, path) for joint in spec.joints)
             vector, index = {
-                "position": (data.qpos, at.qpos),
-                "velocity": (data.qvel, at.dof),
-                "effort": (data.qfrc_actuator, at.dof),  # of the servos, without gravity compensation
+                "position": (data.qpos, qpos),
+                "velocity": (data.qvel, qvel),
+                "effort": (data.qfrc_actuator, qvel),  # of the servos, without gravity compensation
             }[field]
             readers[field] = partial(vector.take, index)  # like np.take, three times as fast
         return readers
@@ -226,13 +221,12 @@ class SensorReader:
     def _sensor(self, binding: _Binding, field: str, sensor: str) -> Reader:
         mj, data, mujoco = self._model.mj, self._data, self._model.mujoco
         path = f"{binding.path}.sensors.{field}"
-        if field not in binding.layouts:
-            raise self._model.error(path, f"no such field: {one_of(field, binding.layouts)}")
+        self._model.require(field in binding.layouts, path, f"no such field: {one_of(field, binding.layouts)}")
         index = self._model.find("sensor", sensor, path)
         start, size = int(mj.sensor_adr[index]), int(mj.sensor_dim[index])
         shape = binding.layouts[field].shape
-        if size != math.prod(shape):
-            raise self._model.error(path, f"{sensor!r} has {size} values; allowed: {math.prod(shape)}, shape {shape}")
+        problem = f"{sensor!r} has {size} values; allowed: {math.prod(shape)}, shape {shape}"
+        self._model.require(size == math.prod(shape), path, problem)
         values = np.arange(start, start + size)
         if mj.sensor_datatype[index] == int(mujoco.mjtDataType.mjDATATYPE_QUATERNION):
             values = np.roll(values, -1)  # messages have x, y, z, w
@@ -253,9 +247,8 @@ class SensorReader:
         camera = self._model.find("camera", name, f"{binding.path}.camera")
         renderers = {"rgb8": self._renderer.rgb, "32FC1": self._renderer.depth}
         encoding = str(binding.spec.encoding)
-        if encoding not in renderers:
-            path = f"sensors.{binding.name}.encoding"
-            raise self._model.error(path, f"{encoding!r} is not rendered; allowed: {', '.join(renderers)}")
+        problem = f"{encoding!r} is not rendered; allowed: {', '.join(renderers)}"
+        self._model.require(encoding in renderers, f"sensors.{binding.name}.encoding", problem)
         if "image" not in binding.layouts:
             return {}
         height, width, _ = binding.layouts["image"].shape

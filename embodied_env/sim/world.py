@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +25,7 @@ from embodied_env.sim.model import Model
 from embodied_env.sim.rendering import Renderer, Viewer
 from embodied_env.sim.scene import MovingBody, ResetRandomizer, place_body, placeable
 from embodied_env.sim.sensor_channel import Reading, SensorChannel
-from embodied_env.sim.sensor_reader import SensorReader, Values
+from embodied_env.sim.sensor_reader import SensorReader
 
 __all__ = ["World", "WorldProfile", "load_profile"]
 
@@ -234,14 +234,6 @@ class World:
         """Move a body, at rest (`place_body`). Sensors show it after the next step."""
         place_body(self._model, self._data, name, position, orientation)
 
-    def sense(self, name: str) -> Values:
-        """Return the current fields of the sensor `name` as new arrays, without delay, noise or due time.
-
-        Poses of odometry are those of the last reading; contacts are those since the last reading.
-        """
-        self._forward()
-        return self._sensors.read(name).values
-
     def read(self) -> dict[str, Reading]:
         """Return the newest delivered reading of every sensor, with new arrays."""
         newest = ((name, channel.newest) for name, channel in self._channels.items())
@@ -275,16 +267,11 @@ class World:
         if self._viewer is not None:
             self._viewer.close()
 
-    def _controls(self, commands: Sequence[tuple[int, FloatArray]]) -> Iterable[FloatArray]:
-        """Return the controls of each physics step of a step, and apply its commands meanwhile."""
+    def _controls(self, commands: Sequence[tuple[int, FloatArray]]) -> Iterator[FloatArray]:
+        """Yield the controls of each physics step of a step, and apply its commands meanwhile."""
         if self._interpolator is None:
-            return self._actuation.path(self._substeps)
-        return self._interpolated_controls(self._interpolator, commands)
-
-    def _interpolated_controls(
-        self, interpolator: SetpointInterpolator, commands: Sequence[tuple[int, FloatArray]]
-    ) -> Iterator[FloatArray]:
-        """Yield the controls of each physics step where commands may arrive at any time."""
+            yield from self._actuation.path(self._substeps)
+            return
         waiting = deque((after_ns * self._substeps / self.tick_ns, values) for after_ns, values in commands)
         for substep in range(self._substeps):
             within = []
@@ -292,7 +279,7 @@ class World:
                 after, values = waiting.popleft()
                 self._actuation.command(values)
                 within.append((min(1.0, after - substep), self._actuation.target))
-            yield self._actuation.controls(interpolator.advance(within))
+            yield self._actuation.controls(self._interpolator.advance(within))
 
     def _next_due_ns(self) -> int:
         return min((channel.due_ns for channel in self._timed.values()), default=_NEVER_NS)

@@ -44,10 +44,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, cast, runtime_checkable
 
-from embodied_env.contract import Contract, FloatArray, KinematicModel
+from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.files import read_file
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
 from embodied_env.contract.loader import parse_as
+from embodied_env.contract.value_checks import naming_file
 from embodied_env.core.policy import Policy
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.errors import ContractError
@@ -96,11 +97,26 @@ class ResettableTask(Task, Protocol):
         ...
 
 
+class SiteKinematics(Protocol):
+    """Forward kinematics of the sites of a robot, for joint positions of shape (n,).
+
+    Sites have the names of the sensors that report their poses, or their own.
+    """
+
+    def position_m(self, site: str, joint_positions: FloatArray) -> FloatArray:
+        """Return the position of `site` in the world frame, shape (3,), m."""
+        ...
+
+    def jacobian(self, site: str, joint_positions: FloatArray) -> FloatArray:
+        """Return the translational Jacobian of `site`, shape (3, n), m per joint unit."""
+        ...
+
+
 @runtime_checkable
 class ScriptedTask(Task, Protocol):
     """A task with its own policy: a baseline, and a check that the task can be solved."""
 
-    def scripted(self, kinematics: KinematicModel) -> Policy:
+    def scripted(self, kinematics: SiteKinematics) -> Policy:
         """Return a policy that uses the observation only."""
         ...
 
@@ -130,7 +146,8 @@ def load_task(contract: Contract, *, trust: bool = False, file: str | Path | Non
         )
     _source_sha256(found)  # caches the hash of the source as loaded
     values = parse_as(cast("type[Any]", parameters), contract.task.parameters, path="task", source=contract.source)
-    return cast("Task", found(contract, values))
+    with naming_file(contract.source):
+        return cast("Task", found(contract, values))
 
 
 def describe_task(task: Task, contract: Contract) -> dict[str, Any]:

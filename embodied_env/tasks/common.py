@@ -1,10 +1,9 @@
-"""Shared parts of tasks and scripted policies: parameter checks, fresh readings, visible sensors, joint motion."""
+"""Shared parts of tasks and scripted policies: sensor checks, fresh readings, visible sensors, joint motion."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,40 +12,24 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract, FloatArray, SensorSpec
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.contract.value_checks import one_of
+from embodied_env.contract.value_checks import one_of, require
 from embodied_env.core.codes import Quality
 from embodied_env.core.types import Snapshot
-from embodied_env.errors import ContractError, UsageError
+from embodied_env.errors import UsageError
 
 _FLOAT64 = np.dtype(np.float64)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Checks:
-    """Checks of task parameters, which raise ContractError at ``task.<parameter>``."""
-
-    contract: Contract
-
-    def require(self, key: str, value: object, allowed: str, *, holds: bool) -> None:
-        """Refuse `value` unless the check `holds`."""
-        if not holds:
-            self._refuse(key, f"{value} is not allowed; allowed: {allowed}")
-
-    def sensor(self, key: str, name: str, *fields: str, joints: bool = False) -> SensorSpec:
-        """Return the sensor `name`, which must have `fields`, with one value per joint if `joints`."""
-        sensors = self.contract.sensors
-        fitting = [
-            known
-            for known, sensor in sensors.items()
-            if all(field in sensor.fields and (sensor.fields[field].joints is not None) == joints for field in fields)
-        ]
-        if name not in fitting:
-            of = " of joints" if joints else ""
-            self._refuse(key, f"no such sensor with {' and '.join(fields)}{of}: {one_of(name, fitting)}")
-        return sensors[name]
-
-    def _refuse(self, key: str, problem: str) -> None:
-        raise ContractError(f"task.{key}", problem, source=self.contract.source)
+def check_sensor(contract: Contract, path: str, name: str, *fields: str, joints: bool = False) -> SensorSpec:
+    """Return the sensor `name` with `fields`, one value per joint if `joints`; raises ContractError at `path`."""
+    fitting = [
+        known
+        for known, sensor in contract.sensors.items()
+        if all(field in sensor.fields and (sensor.fields[field].joints is not None) == joints for field in fields)
+    ]
+    wanted = " and ".join(fields) + (" of joints" if joints else "")
+    require(name in fitting, path, f"no such sensor with {wanted}: {one_of(name, fitting)}")
+    return contract.sensors[name]
 
 
 def is_fresh(snapshot: Snapshot, *sensors: str) -> bool:

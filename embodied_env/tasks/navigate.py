@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract import Contract, FloatArray, KinematicModel
+from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.contract.value_checks import allow
 from embodied_env.core.policy import Policy
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.errors import UsageError
-from embodied_env.tasks.common import Checks, is_fresh, norm, require_visible
+from embodied_env.tasks.base import SiteKinematics
+from embodied_env.tasks.common import check_sensor, is_fresh, norm, require_visible
 
 # Parameters of the scripted policy. Lengths are added to the radius of the robot.
 LOOKAHEAD_M = 1.5  # free distance of a clear course, unless the goal is closer
@@ -81,16 +83,20 @@ class Navigate:
         """Check the parameters against the contract; raises ContractError at ``task.<parameter>``."""
         self._contract = contract
         self._p = p = parameters
-        checks = Checks(contract=contract)
-        checks.sensor("pose", p.pose, "position")
-        checks.sensor("goal", p.goal, "position")
-        checks.sensor("collision", p.collision, "data")
-        checks.require("success_radius_m", p.success_radius_m, "a radius > 0, in m", holds=p.success_radius_m > 0)
+        check_sensor(contract, "task.pose", p.pose, "position")
+        check_sensor(contract, "task.goal", p.goal, "position")
+        check_sensor(contract, "task.collision", p.collision, "data")
+        allow(p.success_radius_m > 0, "task.success_radius_m", p.success_radius_m, "a radius > 0, in m")
         for key in ("progress_weight", "effort_weight", "success_bonus", "collision_penalty"):
-            value = getattr(p, key)
-            checks.require(key, value, "a number >= 0", holds=value >= 0)
-        if p.pilot is not None:
-            _check_pilot(checks, p.pilot)
+            allow(getattr(p, key) >= 0, f"task.{key}", getattr(p, key), "a number >= 0")
+        if (pilot := p.pilot) is not None:
+            check_sensor(contract, "task.pilot.odometry", pilot.odometry, "linear", "angular")
+            check_sensor(contract, "task.pilot.laser", pilot.laser, "ranges")
+            check_sensor(contract, "task.pilot.detection", pilot.detection, "position")
+            first, last = angles = pilot.laser_angles_rad
+            allow(first < last, "task.pilot.laser_angles_rad", angles, "two angles, the first below the last")
+            allow(pilot.detection_age_s >= 0, "task.pilot.detection_age_s", pilot.detection_age_s, "seconds >= 0")
+            allow(pilot.radius_m > 0, "task.pilot.radius_m", pilot.radius_m, "a radius > 0, in m")
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
         """Judge one step by its changes and the position of the robot after it."""
@@ -117,14 +123,11 @@ class Navigate:
         arrived = distance_m <= p.success_radius_m and fresh and not collided
         return distance_m, Verdict(success=arrived, failure="collision" if collided else "")
 
-    def scripted(self, kinematics: KinematicModel) -> Policy:  # noqa: ARG002 - protocol; a cart has no Jacobian
+    def scripted(self, kinematics: SiteKinematics) -> Policy:  # noqa: ARG002 - protocol; a cart has no Jacobian
         """Return the policy that steers to the clear course nearest to the goal, and slows down before obstacles.
 
         It has no state: it reads velocity, ranges and the detected goal, corrects the detection for the motion since,
-        and stops without a valid one.
-
-        Raises:
-            UsageError: when the observation lacks one of them, or the action linear.x or angular.z.
+        and stops without a valid one. Raises UsageError when the observation lacks one of them, or the action an axis.
         """
         pilot = self._p.pilot
         if pilot is None:
@@ -172,17 +175,6 @@ class Navigate:
     def _distance_m(self, snapshot: Snapshot) -> float:
         goal, pose = (snapshot.samples[name].values["position"] for name in (self._p.goal, self._p.pose))
         return norm((goal - pose)[:2])
-
-
-def _check_pilot(checks: Checks, pilot: Pilot) -> None:
-    checks.sensor("pilot.odometry", pilot.odometry, "linear", "angular")
-    checks.sensor("pilot.laser", pilot.laser, "ranges")
-    checks.sensor("pilot.detection", pilot.detection, "position")
-    first, last = angles = pilot.laser_angles_rad
-    checks.require("pilot.laser_angles_rad", angles, "two angles, the first below the last", holds=first < last)
-    age_s, radius_m = pilot.detection_age_s, pilot.radius_m
-    checks.require("pilot.detection_age_s", age_s, "seconds >= 0", holds=age_s >= 0)
-    checks.require("pilot.radius_m", radius_m, "a radius > 0, in m", holds=radius_m > 0)
 
 
 def _present_goal(observation: Mapping[str, NDArray[Any]], pilot: Pilot) -> FloatArray:

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract import Contract, FloatArray, KinematicModel
+from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.contract.value_checks import one_of
+from embodied_env.contract.value_checks import allow, one_of
 from embodied_env.core.policy import Policy
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
+from embodied_env.tasks.base import SiteKinematics
 from embodied_env.tasks.common import (
-    Checks,
     approach_velocity,
+    check_sensor,
     damped_inverse,
     is_fresh,
     joint_action,
@@ -75,23 +76,21 @@ class OpenDoor:
         """Check the parameters against the contract; raises ContractError at ``task.<parameter>``."""
         self._contract = contract
         self._p = p = parameters
-        checks = Checks(contract=contract)
-        hinges = checks.sensor("door", p.door, "position", joints=True).fields["position"].joints or ()
+        hinges = check_sensor(contract, "task.door", p.door, "position", joints=True).fields["position"].joints or ()
         allowed = f"a joint of {p.door}: {one_of(p.hinge, hinges)}"
-        checks.require("hinge", p.hinge, allowed, holds=p.hinge in hinges)
+        allow(p.hinge in hinges, "task.hinge", p.hinge, allowed)
         self._hinge = hinges.index(p.hinge)
-        checks.sensor("distance", p.distance, "range")
-        checks.sensor("handle", p.handle, "position", "orientation")
+        check_sensor(contract, "task.distance", p.distance, "range")
+        check_sensor(contract, "task.handle", p.handle, "position", "orientation")
         if p.wrench is not None:
-            checks.sensor("wrench", p.wrench, "force")
+            check_sensor(contract, "task.wrench", p.wrench, "force")
         both = (p.wrench is None) == (p.max_force_n is None)
         allowed = "a force in N, with a wrench to measure it, or neither"
-        checks.require("max_force_n", p.max_force_n, allowed, holds=both)
-        positive = p.max_force_n is None or p.max_force_n > 0
-        checks.require("max_force_n", p.max_force_n, "a force > 0, in N", holds=positive)
-        checks.require("opened_at_rad", p.opened_at_rad, "an angle > 0, in rad", holds=p.opened_at_rad > 0)
+        allow(both, "task.max_force_n", p.max_force_n, allowed)
+        allow(p.max_force_n is None or p.max_force_n > 0, "task.max_force_n", p.max_force_n, "a force > 0, in N")
+        allow(p.opened_at_rad > 0, "task.opened_at_rad", p.opened_at_rad, "an angle > 0, in rad")
         for key in ("opening_weight", "approach_weight", "success_bonus"):
-            checks.require(key, getattr(p, key), "a weight >= 0", holds=getattr(p, key) >= 0)
+            allow(getattr(p, key) >= 0, f"task.{key}", getattr(p, key), "a weight >= 0")
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:  # noqa: ARG002 - protocol
         """Judge one step by its changes and the angle of the door after it."""
@@ -111,17 +110,14 @@ class OpenDoor:
     def _evaluate(self, snapshot: Snapshot) -> Verdict:
         p = self._p
         opened = self._angle_rad(snapshot) >= p.opened_at_rad and is_fresh(snapshot, p.door)
-        failure = "" if self._force_n(snapshot) <= (p.max_force_n or np.inf) else "excessive_force"
-        return Verdict(success=opened, failure=failure)
+        force_n = 0.0 if p.wrench is None else norm(snapshot.samples[p.wrench].values["force"])
+        return Verdict(success=opened, failure="" if force_n <= (p.max_force_n or np.inf) else "excessive_force")
 
-    def scripted(self, kinematics: KinematicModel) -> Policy:
+    def scripted(self, kinematics: SiteKinematics) -> Policy:
         """Return the policy that presses the lever with the finger and pushes, by damped least squares.
 
         It has no state: it reads joint positions and the pose of the handle, and acts by the position of the tip
-        relative to the handle and by the lever's angle.
-
-        Raises:
-            UsageError: when the observation lacks one of them.
+        relative to the handle and by the lever's angle. Raises UsageError when the observation lacks one of them.
         """
         layout = ActionLayout(self._contract)
         joints = joint_reader(self._contract, layout.joints)
@@ -146,11 +142,6 @@ class OpenDoor:
 
     def _distance_m(self, snapshot: Snapshot) -> float:
         return float(snapshot.samples[self._p.distance].values["range"][0])
-
-    def _force_n(self, snapshot: Snapshot) -> float:
-        if self._p.wrench is None:
-            return 0.0
-        return norm(snapshot.samples[self._p.wrench].values["force"])
 
 
 def _tip_velocity(handle: FloatArray, out: FloatArray, along: FloatArray) -> FloatArray:

@@ -9,13 +9,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from embodied_env.contract import Contract, FloatArray, KinematicModel
+from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.contract.value_checks import allow
 from embodied_env.core.policy import Policy
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
+from embodied_env.tasks.base import SiteKinematics
 from embodied_env.tasks.common import (
-    Checks,
     approach_velocity,
+    check_sensor,
     damped_inverse,
     is_fresh,
     joint_action,
@@ -61,18 +63,17 @@ class Reach:
         """Check the parameters against the contract; raises ContractError at ``task.<parameter>``."""
         self._contract = contract
         self._p = parameters
-        checks = Checks(contract=contract)
-        checks.sensor("tip", parameters.tip, "position")
-        checks.sensor("target", parameters.target, "position")
+        check_sensor(contract, "task.tip", parameters.tip, "position")
+        check_sensor(contract, "task.target", parameters.target, "position")
         radius_m, weight = parameters.success_radius_m, parameters.effort_weight
-        checks.require("success_radius_m", radius_m, "a radius > 0, in m", holds=radius_m > 0)
-        checks.require("effort_weight", weight, "a weight >= 0", holds=weight >= 0)
+        allow(radius_m > 0, "task.success_radius_m", radius_m, "a radius > 0, in m")
+        allow(weight >= 0, "task.effort_weight", weight, "a weight >= 0")
         low, high = parameters.workspace_low_m, parameters.workspace_high_m
         self._low = (-math.inf,) * 3 if low is None else tuple(low)
         self._high = (math.inf,) * 3 if high is None else tuple(high)
         self._bounded = (low, high) != (None, None)
         ordered = all(below < above for below, above in zip(self._low, self._high, strict=True))
-        checks.require("workspace_low_m", low, f"values below workspace_high_m {high}", holds=ordered)
+        allow(ordered, "task.workspace_low_m", low, f"values below workspace_high_m {high}")
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:  # noqa: ARG002 - protocol
         """Judge one step by the position of the tip after it."""
@@ -100,13 +101,10 @@ class Reach:
         verdict = Verdict(success=reached, out_of_bounds="tip" if outside else "") if reached or outside else _RUNNING
         return distance_m, verdict
 
-    def scripted(self, kinematics: KinematicModel) -> Policy:
+    def scripted(self, kinematics: SiteKinematics) -> Policy:
         """Return the policy that moves the tip straight to the target, by damped least squares on its Jacobian.
 
-        It reads joint positions, tip and target.
-
-        Raises:
-            UsageError: when the observation lacks one of them.
+        It reads joint positions, tip and target. Raises UsageError when the observation lacks one of them.
         """
         layout = ActionLayout(self._contract)
         joints = joint_reader(self._contract, layout.joints)

@@ -17,9 +17,9 @@ import embodied_env
 from embodied_env.analysis.replay import replay_run
 from embodied_env.cli.main import main
 from embodied_env.contract.files import MOST_DATA_BYTES, read_file
-from embodied_env.contract.kinematics import JointTree, TreeJoint, TreeShape
+from embodied_env.contract.kinematics import KinematicModel, TreeJoint, TreeShape
 from embodied_env.contract.loader import dump_contract, load_contract, parse_contract, restore_contract, save_contract
-from embodied_env.contract.recorded_shapes import RecordedShape, dump_shape, parse_shape
+from embodied_env.contract.recorded_shapes import dump_shape, parse_shape
 from embodied_env.contract.schema import SHAPE, BoxSpec, WorkspaceSpec
 from embodied_env.contract.urdf import MOST_LINKS, parse_urdf
 from embodied_env.envs.embodied_env import make
@@ -307,18 +307,12 @@ def test_a_file_that_the_user_names_is_one_clear_error(use, kind, folder):
 
 
 def chain(joints, capsules):
-    tree = JointTree(
-        n_columns=joints,
-        joints=tuple(
-            TreeJoint(parent=i - 1, frame=np.eye(4), axis=np.array([0.0, 0.0, 1.0]), slides=i % 2 == 1, column=i)
-            for i in range(joints)
-        ),
-        shapes=tuple(
-            TreeShape(link=f"l{i}", joint=i % joints, ends_m=np.zeros((2, 3)), radius_m=0.1) for i in range(capsules)
-        ),
-    )
-    names = tuple(f"j{i}" for i in range(joints))
-    return RecordedShape(joints=names, adjacent=tree.adjacent, tree=tree)
+    tree = [
+        TreeJoint(parent=i - 1, frame=np.eye(4), axis=np.array([0.0, 0.0, 1.0]), slides=i % 2 == 1, column=i)
+        for i in range(joints)
+    ]
+    shapes = [TreeShape(link=f"l{i}", joint=i % joints, ends_m=np.zeros((2, 3)), radius_m=0.1) for i in range(capsules)]
+    return KinematicModel(tuple(f"j{i}" for i in range(joints)), tree, shapes)
 
 
 def test_a_shape_comes_back_bit_for_bit():

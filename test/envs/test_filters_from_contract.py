@@ -14,7 +14,7 @@ from embodied_env.contract import load_contract, parse_contract
 from embodied_env.contract.loader import dump_contract, find_contract
 from embodied_env.contract.schema import BoxSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.contract.urdf import load_urdf
+from embodied_env.contract.urdf import parse_urdf
 from embodied_env.core.codes import CODES
 from embodied_env.envs.filters_from_contract import make_command_filters
 from embodied_env.errors import ContractError
@@ -40,7 +40,7 @@ def folder(tmp_path):
 
 
 def test_the_tighter_of_contract_and_urdf_holds(folder):
-    robot = load_urdf(folder / "arm6.urdf")
+    robot = parse_urdf((folder / "arm6.urdf").read_bytes())
     contract = parse_contract(with_urdf(), source=str(folder / "arm.yaml"))
     for joint, limits in contract.actuators["arm"].joints.items():
         own, given = OWN.actuators["arm"].joints[joint], robot.specs[joint]

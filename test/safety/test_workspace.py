@@ -11,7 +11,7 @@ import pytest
 from embodied_env.contract import load_contract
 from embodied_env.contract.schema import BoxSpec, CapsuleSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.contract.urdf import UrdfRobot, load_urdf, parse_urdf
+from embodied_env.contract.urdf import UrdfRobot, parse_urdf
 from embodied_env.contract.validation import check_workspace
 from embodied_env.core.codes import Severity
 from embodied_env.errors import ContractError, UsageError
@@ -31,7 +31,7 @@ REST = np.zeros(2)
 
 
 def planar() -> UrdfRobot:
-    return load_urdf(DATA / "planar.urdf")
+    return parse_urdf((DATA / "planar.urdf").read_bytes())
 
 
 def workspace(model: UrdfRobot | None = None, **spec) -> Workspace:

@@ -16,14 +16,14 @@ from safety_strategies import costly
 from embodied_env.contract import load_contract
 from embodied_env.contract.schema import BoxSpec, CapsuleSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.contract.urdf import load_urdf
+from embodied_env.contract.urdf import parse_urdf
 from embodied_env.safety.command_limiter import joint_bounds
 from embodied_env.safety.joint_limits import JointBounds, brake_velocity, limit_velocity
 from embodied_env.safety.workspace.filter import SAMPLING_BOUND_M, SHARES, Workspace
 from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.kinematics import MujocoKinematics
 
-PLANAR = load_urdf(Path(__file__).parents[1] / "support" / "data" / "planar.urdf")
+PLANAR = parse_urdf((Path(__file__).parents[1] / "support" / "data" / "planar.urdf").read_bytes())
 PLANAR_BOUNDS = [JointBounds(low=-6.3, high=6.3, velocity=3.0, acceleration=8.0, deceleration=10.0)] * 2
 CONTRACT = load_contract("arm_reach")
 ARM = MujocoKinematics(CONTRACT, load_profile(CONTRACT, "mujoco"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ideal_readings import sense
 
 from embodied_env.contract import Contract, parse_contract
 from embodied_env.errors import ContractError, UsageError
@@ -190,10 +191,10 @@ def test_a_velocity_servo_turns_its_joint_through_the_whole_period(tmp_path: Pat
     command = np.array([0.3, 0.8, 0.0, 0.0])
     world.command(command)
     world.step()  # gathers speed
-    before_rad = world.sense("joints")["position"][1]
+    before_rad = sense(world, "joints")["position"][1]
     world.command(command)
     world.step()
-    read = world.sense("joints")
+    read = sense(world, "joints")
     assert read["velocity"][1] == pytest.approx(0.8, rel=1e-3)
     assert read["position"][1] - before_rad == pytest.approx(0.8 * 0.05, rel=1e-3)
 

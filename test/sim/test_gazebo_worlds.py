@@ -21,7 +21,7 @@ from sdf_world import SdfWorld, named, number_of, numbers, pose_frame, text_of
 
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.schema import SensorSpec
-from embodied_env.contract.urdf import load_urdf
+from embodied_env.contract.urdf import parse_urdf
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "config" / "gazebo"
@@ -577,7 +577,7 @@ def test_the_bolt_meets_the_strike_alone_and_the_cam_its_tab_alone():
 
 
 def test_the_urdf_for_the_controllers_is_the_arm_of_the_world():
-    robot, world = load_urdf(FOLDER / "arm_reach.urdf"), world_of("arm_reach").models["arm"]
+    robot, world = parse_urdf((FOLDER / "arm_reach.urdf").read_bytes()), world_of("arm_reach").models["arm"]
     for joints_rad in np.random.default_rng(3).uniform(-3.0, 3.0, (20, len(robot.joints))):
         positions = dict(zip(robot.joints, joints_rad.tolist(), strict=True))
         for link in (f"link{k}" for k in range(1, 7)):
@@ -586,7 +586,7 @@ def test_the_urdf_for_the_controllers_is_the_arm_of_the_world():
 
 
 def test_the_urdf_has_the_limits_of_the_world():
-    robot, world = load_urdf(FOLDER / "arm_reach.urdf"), world_of("arm_reach").models["arm"]
+    robot, world = parse_urdf((FOLDER / "arm_reach.urdf").read_bytes()), world_of("arm_reach").models["arm"]
     for joint in contract_of("arm_reach").actuators["arm"].joints:
         limit, ours = world.joints[joint].find("axis/limit"), robot.specs[joint]
         assert ours.position == pytest.approx((number_of(limit, "lower"), number_of(limit, "upper")))

@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from embodied_env.contract import KinematicModel, load_contract
+from embodied_env.contract import load_contract
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.sim.backend_profile import Source, load_profile
 from embodied_env.sim.kinematics import MujocoKinematics
@@ -58,7 +58,7 @@ def random_joints(n: int) -> np.ndarray:
     return np.random.default_rng(11).uniform(-np.pi, np.pi, (n, 6))
 
 
-def arm() -> KinematicModel:
+def arm() -> MujocoKinematics:
     return MujocoKinematics(CONTRACT, PROFILE)
 
 
@@ -216,7 +216,7 @@ def surface_points(mj: mujoco.MjModel, data: mujoco.MjData, geom: int) -> np.nda
 def assert_encloses(model: MujocoKinematics, joints: np.ndarray) -> None:
     """Every point of a geom that collides is in the capsule of the same index."""
     shape, mj, data = model.capsules(joints), model._model.mj, model._data
-    data.qpos[model._at.qpos] = joints
+    data.qpos[model._qpos] = joints
     mujoco.mj_kinematics(mj, data)
     geoms = [
         g for g in range(mj.ngeom) if mj.geom_contype[g] and mj.body_rootid[mj.geom_bodyid[g]] == mj.body("base").id

@@ -236,7 +236,7 @@ def test_a_picture_may_be_larger_than_the_models_buffer(model, new_renderer, dat
 @needs_renderer
 def test_a_picture_that_the_library_cannot_make_is_an_error(new_renderer, data):
     renderer = new_renderer()
-    with pytest.raises(UsageError, match="cannot make a picture of 1 x 1000000 pixels"):
+    with pytest.raises(UsageError, match="cannot render an image of 1 x 1000000 pixels"):
         renderer.rgb(data, AHEAD, 1_000_000, 1)
     assert renderer.rgb(data, AHEAD, 8, 8).any()
 
@@ -297,7 +297,7 @@ def test_too_many_shapes_for_a_picture_are_an_error_and_not_left_out(new_rendere
     model = mujoco.MjModel.from_xml_string(room_xml().replace("</worldbody>", sites))
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
-    with pytest.raises(UsageError, match="too many shapes for a picture; allowed: fewer than 10000"):
+    with pytest.raises(UsageError, match="too many shapes for an image; allowed: fewer than 10000"):
         new_renderer(model).rgb(data, AHEAD, 8, 8)
 
 
@@ -379,7 +379,7 @@ def test_what_names_neither_library_leaves_the_choice_open(choice):
 @pytest.mark.parametrize("choice", ["nonsense", "disable"])
 def test_a_library_that_there_is_not_is_refused(choice):
     child = run_child(f"os.environ['MUJOCO_GL'] = {choice!r}{ASKED.replace('ImportError', 'Exception')}")
-    assert child.stdout.startswith(f"UsageError MUJOCO_GL={choice!r} is not allowed where a picture is needed")
+    assert child.stdout.startswith(f"UsageError MUJOCO_GL={choice!r} is not allowed for rendering")
 
 
 def test_a_library_that_is_asked_for_is_the_only_one_that_is_tried():

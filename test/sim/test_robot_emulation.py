@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ideal_readings import sense
 
 import embodied_env
 from embodied_env.cli.main import main
@@ -329,7 +330,7 @@ def test_a_lockstep_world_knows_no_stand_in():
         world.command(world.target + 0.1)
         for _ in range(3):
             world.step()
-    np.testing.assert_array_equal(plain.sense("joints")["position"], declared.sense("joints")["position"])
+    np.testing.assert_array_equal(sense(plain, "joints")["position"], sense(declared, "joints")["position"])
     assert plain.read()["joints"].stamp_ns == declared.read()["joints"].stamp_ns
 
 
@@ -374,7 +375,7 @@ def test_a_joint_trails_a_steady_motion_by_its_servo_and_the_lag_and_nothing_els
             due = [(after_ns, wanted)]
         world.step(due)
     led_s = (world.now_ns - begin_ns - PERIOD_NS) / NS_PER_S  # a line leads there a period later
-    trailing_s = led_s - (world.sense("joints")["position"][joint] - home[joint]) / speed
+    trailing_s = led_s - (sense(world, "joints")["position"][joint] - home[joint]) / speed
     assert trailing_s == pytest.approx(0.0305 + lag_s, abs=1e-4)
 
 

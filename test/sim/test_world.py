@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ideal_readings import sense
 
 from embodied_env.contract import Contract, load_contract, parse_contract
 from embodied_env.contract.spaces import field_layouts
@@ -112,7 +113,7 @@ def episode(world: World, seed: int, steps: int = 30) -> list[list[tuple[Any, ..
     rng = np.random.default_rng(7)
     world.reset(seed, {})
     origin_ns = world.now_ns
-    target = world.sense("joints")["position"]
+    target = sense(world, "joints")["position"]
     rows = [as_bytes(world.read(), origin_ns)]
     for _ in range(steps):
         target = target + rng.uniform(-0.1, 0.1, 6)
@@ -139,7 +140,7 @@ def test_an_orientation_is_x_y_z_w() -> None:
     contract = with_sensor("tcp", fields={**ARM.sensors["tcp"].fields, "orientation": pose})
     world = arm_world(contract)
     world.reset(0, {})
-    x, y, z, w = world.sense("tcp")["orientation"]
+    x, y, z, w = sense(world, "tcp")["orientation"]
     tool = np.array([2 * (x * z + w * y), 2 * (y * z - w * x), 1 - 2 * (x * x + y * y)])  # the rotated z axis
     np.testing.assert_allclose(tool, [0.0, 0.0, -1.0], atol=1e-6)
 
@@ -158,14 +159,14 @@ def test_efforts_stay_within_the_torque_limits_of_the_arm() -> None:
     world.reset(0, {})
     world.command(HOME + 3.0)
     world.step()
-    np.testing.assert_allclose(world.sense("joints")["effort"], [150, 150, 150, 28, 28, 28])
+    np.testing.assert_allclose(sense(world, "joints")["effort"], [150, 150, 150, 28, 28, 28])
 
 
 def test_writing_into_what_was_read_changes_no_later_reading() -> None:
     world = arm_world()
     world.reset(0, {})
     world.read()["joints"].values["position"][:] = 99.0
-    np.testing.assert_array_equal(world.read()["joints"].values["position"], world.sense("joints")["position"])
+    np.testing.assert_array_equal(world.read()["joints"].values["position"], sense(world, "joints")["position"])
 
 
 def test_a_slow_sensor_is_read_at_its_due_times_and_held_between_them() -> None:
@@ -198,7 +199,7 @@ def test_a_step_takes_exactly_one_control_period(tmp_path: Path) -> None:
     world = World(cart_contract(tmp_path), CART_PROFILE)
     world.reset(0, {})
     world.step()
-    assert world.sense("joints")["position"][1] == pytest.approx(0.05, rel=1e-12)  # the free puck moves at 1 m/s
+    assert sense(world, "joints")["position"][1] == pytest.approx(0.05, rel=1e-12)  # the free puck moves at 1 m/s
 
 
 def test_time_grows_by_a_period_at_steps_and_at_resets() -> None:
@@ -227,7 +228,7 @@ def test_a_servo_target_goes_linearly_to_the_command(tmp_path: Path) -> None:
     substeps, timestep_s, mass_kg = 10, 0.005, 1e6  # so heavy that the force is kp times the target
     targets_m = np.arange(1, substeps + 1) / substeps
     speed = KP_N_PER_M / mass_kg * timestep_s * targets_m.sum()
-    assert world.sense("joints")["velocity"][0] == pytest.approx(speed, rel=1e-5)
+    assert sense(world, "joints")["velocity"][0] == pytest.approx(speed, rel=1e-5)
 
 
 def test_without_a_command_the_arm_holds_its_home() -> None:
@@ -235,7 +236,7 @@ def test_without_a_command_the_arm_holds_its_home() -> None:
     world.reset(0, {})
     for _ in range(40):
         world.step()
-    np.testing.assert_allclose(world.sense("joints")["position"], HOME, atol=1e-9)
+    np.testing.assert_allclose(sense(world, "joints")["position"], HOME, atol=1e-9)
 
 
 def test_a_reset_forgets_the_last_command() -> None:
@@ -244,7 +245,7 @@ def test_a_reset_forgets_the_last_command() -> None:
     world.command(HOME + 0.1)
     world.reset(0, {})
     world.step()
-    np.testing.assert_allclose(world.sense("joints")["position"], HOME, atol=1e-9)
+    np.testing.assert_allclose(sense(world, "joints")["position"], HOME, atol=1e-9)
 
 
 def test_the_arm_arrives_where_it_is_commanded() -> None:
@@ -253,7 +254,7 @@ def test_the_arm_arrives_where_it_is_commanded() -> None:
     for k in range(1, 31):
         world.command(HOME + min(k, 10) * 0.03)
         world.step()
-    np.testing.assert_allclose(world.sense("joints")["position"], HOME + 0.3, atol=1e-4)
+    np.testing.assert_allclose(sense(world, "joints")["position"], HOME + 0.3, atol=1e-4)
 
 
 def test_the_arm_lags_a_moving_command_by_less_than_a_period() -> None:
@@ -263,7 +264,7 @@ def test_the_arm_lags_a_moving_command_by_less_than_a_period() -> None:
     for k in range(1, 11):
         world.command(HOME + k * 0.05 * lift)  # 1 rad/s
         world.step()
-    lag_s = (HOME + 0.5 * lift - world.sense("joints")["position"]) * lift
+    lag_s = (HOME + 0.5 * lift - sense(world, "joints")["position"]) * lift
     assert (np.abs(lag_s) < 0.04).all()
 
 
@@ -310,14 +311,14 @@ def test_what_is_drawn_lies_within_its_bounds_and_is_where_the_target_stands() -
     for seed in range(50):
         drawn = world.reset(seed, {})["target"]
         assert ((option.low_array <= drawn) & (drawn <= option.high_array)).all()
-        np.testing.assert_array_equal(world.sense("target")["position"], drawn)
+        np.testing.assert_array_equal(sense(world, "target")["position"], drawn)
 
 
 def test_an_option_overrides_what_was_drawn() -> None:
     world = arm_world()
     wanted = np.array([-0.4, 0.1, 0.2])
     np.testing.assert_array_equal(world.reset(0, {"target": wanted})["target"], wanted)
-    np.testing.assert_array_equal(world.sense("target")["position"], wanted)
+    np.testing.assert_array_equal(sense(world, "target")["position"], wanted)
 
 
 def test_setting_one_option_does_not_shift_another(tmp_path: Path) -> None:
@@ -471,7 +472,7 @@ def test_the_world_moves_alike_whatever_is_sensed(tmp_path: Path) -> None:
 
 def test_the_world_moves_alike_when_somebody_asks_for_more(tmp_path: Path) -> None:
     world = yard(tmp_path, "slow", "odom", "bump")
-    asked = trace(world, look=lambda: [world.sense(name) for name in ("slow", "odom", "bump")])
+    asked = trace(world, look=lambda: [sense(world, name) for name in ("slow", "odom", "bump")])
     assert asked == trace(yard(tmp_path, "slow", "odom", "bump"))
 
 
@@ -492,7 +493,7 @@ def test_sensing_changes_nothing_from_which_mujoco_goes_on(tmp_path: Path) -> No
         mujoco.mj_step(model, data)
         mujoco.mj_getState(model, data, before, kind)
         for name in SEEN:
-            world.sense(name)
+            sense(world, name)
         mujoco.mj_getState(model, data, after, kind)
         assert before.tobytes() == after.tobytes()
 
@@ -539,7 +540,7 @@ def test_what_is_read_does_not_depend_on_who_asked_before(tmp_path: Path) -> Non
     for _ in range(30):
         spin(world, 1)
         for name in SEEN:
-            world.sense(name)
+            sense(world, name)
         world.read()
         rows.append(world.read())
     quiet = yard(tmp_path)
@@ -553,7 +554,7 @@ def test_what_is_sensed_is_the_state_now_when_no_sensor_is_due(tmp_path: Path) -
     world.reset(0, {"phase": np.array(0.0)})
     spin(world, 1)
     assert world._data.time == pytest.approx(0.1)
-    np.testing.assert_allclose(world.sense("slow")["position"], place_of_box(world), atol=1e-12)
+    np.testing.assert_allclose(sense(world, "slow")["position"], place_of_box(world), atol=1e-12)
 
 
 def place_of_box(world: World) -> np.ndarray:
@@ -651,27 +652,27 @@ def test_a_reset_that_is_refused_leaves_the_episode_as_it_is(tmp_path: Path) -> 
 def test_a_flat_draw_keeps_the_height_of_its_body(tmp_path: Path) -> None:
     world = yard(tmp_path, "flat")
     world.reset(0, {"flat": np.array([0.4, 2.2])})
-    np.testing.assert_array_equal(world.sense("flat")["position"], [0.4, 2.2, 0.7])
+    np.testing.assert_array_equal(sense(world, "flat")["position"], [0.4, 2.2, 0.7])
 
 
 def test_a_draw_of_three_numbers_is_the_whole_position(tmp_path: Path) -> None:
     world = yard(tmp_path, "goal")
     world.reset(0, {"goal": np.array([4.1, 4.2, 1.3])})
-    np.testing.assert_array_equal(world.sense("goal")["position"], [4.1, 4.2, 1.3])
+    np.testing.assert_array_equal(sense(world, "goal")["position"], [4.1, 4.2, 1.3])
 
 
 def test_a_pose_is_drawn_as_x_y_and_heading_at_the_height_of_the_model(tmp_path: Path) -> None:
     world = yard(tmp_path, "box")
     world.reset(0, {"start": np.array([3.0, 4.0, math.pi / 2])})
     np.testing.assert_allclose(world._data.joint("box").qpos, [3, 4, 0.4, math.sqrt(0.5), 0, 0, math.sqrt(0.5)])
-    np.testing.assert_allclose(world.sense("box")["position"], [3.0, 4.2, 0.4], atol=1e-12)
+    np.testing.assert_allclose(sense(world, "box")["position"], [3.0, 4.2, 0.4], atol=1e-12)
 
 
 def truck_x(folder: Path, phase: float, steps: int, speed: float = 0.5) -> float:
     world = yard(folder, "truck", movers={"truck": replace(MOVER, speed_m_per_s=speed)})
     world.reset(0, {"phase": np.array(phase)})
     spin(world, steps)
-    x, y, z = world.sense("truck")["position"]
+    x, y, z = sense(world, "truck")["position"]
     assert (y, z) == (1.0, 0.3)
     return float(x)
 
@@ -705,7 +706,7 @@ def test_a_reset_puts_a_mover_back(tmp_path: Path) -> None:
     world = yard(tmp_path, "truck")
     for _ in range(2):
         world.reset(0, {"phase": np.array(0.1)})
-        assert world.sense("truck")["position"][0] == pytest.approx(-0.6)
+        assert sense(world, "truck")["position"][0] == pytest.approx(-0.6)
         spin(world, 7)
 
 
@@ -713,7 +714,7 @@ def test_a_mover_pushes_what_is_in_its_way(tmp_path: Path) -> None:
     world = yard(tmp_path, "box")
     world.reset(0, {"start": np.array([0.0, 1.0, 0.0]), "phase": np.array(0.25)})
     spin(world, 15)
-    assert abs(world.sense("box")["position"][0] - 0.2) > 0.2
+    assert abs(sense(world, "box")["position"][0] - 0.2) > 0.2
 
 
 WRONG_DRAWS = {
@@ -1114,7 +1115,7 @@ def test_ticks_go_the_way_of_a_control_period_to_the_last_bit() -> None:
             for _ in range(steps):
                 world.step()
         for field in ("position", "velocity"):
-            np.testing.assert_array_equal(ticking.sense("joints")[field], stepping.sense("joints")[field])
+            np.testing.assert_array_equal(sense(ticking, "joints")[field], sense(stepping, "joints")[field])
 
 
 def test_after_a_reset_the_target_is_where_the_joints_are() -> None:
@@ -1122,7 +1123,7 @@ def test_after_a_reset_the_target_is_where_the_joints_are() -> None:
     world.command(HOME + 0.2)
     world.step()
     world.reset(0, {})
-    np.testing.assert_array_equal(world.target, world.sense("joints")["position"])
+    np.testing.assert_array_equal(world.target, sense(world, "joints")["position"])
 
 
 def test_the_target_cannot_be_changed_from_outside() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ideal_readings import sense
 
 import embodied_env
 from embodied_env.contract import Contract, FloatArray, TaskSpec, load_contract
@@ -395,7 +396,7 @@ def test_the_cart_moves_as_it_is_told(forward: float, turn: float) -> None:
     world.command(np.array([forward, turn]))
     for _ in range(10):
         world.step()
-    moving = world.sense("odom")
+    moving = sense(world, "odom")
     assert moving["linear"][0] == pytest.approx(forward, abs=0.01)
     assert moving["angular"][2] == pytest.approx(turn, abs=0.02)
     assert abs(moving["linear"][1]) < 0.01

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ideal_readings import sense
 
 from embodied_env.contract import Contract, FloatArray, TaskSpec, load_contract
 from embodied_env.contract.spaces import ActionLayout
@@ -255,7 +256,7 @@ def test_holding_still_never_succeeds() -> None:
 def test_no_target_can_be_drawn_within_reach_of_the_home_pose() -> None:
     world = World(CONTRACT, PROFILE)
     world.reset(0, {})
-    tip = world.sense("tcp")["position"]
+    tip = sense(world, "tcp")["position"]
     option = CONTRACT.reset_options["target"]
     nearest = np.clip(tip, option.low_array, option.high_array)
     assert np.linalg.norm(nearest - tip) > CONTRACT.task.parameters["success_radius_m"]
