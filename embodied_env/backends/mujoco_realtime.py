@@ -14,7 +14,7 @@ from embodied_env.backends.mujoco import MujocoBackend
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S, Clock, Stamp
 from embodied_env.core.pacing import Pacer
-from embodied_env.core.types import ApprovedCommand, ClockStatus, ResetRequest, SentCommand, Snapshot
+from embodied_env.core.types import ApprovedCommand, ClockStatus, ResetRequest, SentCommand, Snapshot, check_approved
 from embodied_env.errors import BackendLostError
 
 _WINDOW_NS = NS_PER_S  # the real-time factor is over the last one or two windows
@@ -125,9 +125,9 @@ class RealtimeMujocoBackend(MujocoBackend):
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Advance the world under the last command, then accept this one. Any thread may call it."""
         with self._lock:
-            if isinstance(command, ApprovedCommand):
-                self._running()
-                self._opened_stepper().catch_up()
+            check_approved(command)
+            self._running()
+            self._opened_stepper().catch_up()
             return super().send(command)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - the pacer knows the time

@@ -27,6 +27,7 @@ from embodied_env.core.types import (
     Snapshot,
     TaskResult,
     Verdict,
+    check_approved,
 )
 from embodied_env.errors import BackendLostError, BackendNotReadyError, RecordError
 from embodied_env.record.manifest import contract_of_manifest
@@ -196,8 +197,7 @@ class ReplayBackend:
 
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Compare the command with the recorded one; a relay's report is the recorded one."""
-        if not isinstance(command, ApprovedCommand):
-            raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
+        check_approved(command)
         row = self.playback.current()
         inputs = self.playback.circumstances
         if inputs is not None and inputs.answer is not None:

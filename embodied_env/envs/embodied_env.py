@@ -15,9 +15,9 @@ import gymnasium.wrappers
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
-from embodied_env.backends.base import MessageSource, Observed, RecordedResults
-from embodied_env.backends.delay_injection import add_delays
-from embodied_env.backends.registry import NATIVE_DELAY_BACKENDS, Backend, Capabilities, make_backend
+from embodied_env.backends.base import Backend, Capabilities, MessageSource, Observed, RecordedResults
+from embodied_env.backends.delay_injection import PeriodDelays, ReportedDelays
+from embodied_env.backends.registry import NATIVE_DELAY_BACKENDS, make_backend
 from embodied_env.contract import Contract, JointLimits, load_contract
 from embodied_env.contract.loader import SAVED, restore_contract, save_contract
 from embodied_env.contract.plausibility import suspected_degrees
@@ -368,12 +368,11 @@ def _pacing(asked: str | None, clock: str | Clock | None, world: Backend) -> str
 
 def _delayed(backend: str, contract: Contract, delays: DelayModel, options: dict[str, Any]) -> Backend:
     """Make a world with delays, of these options of `make_backend`: it does them itself where it can."""
-    by_itself = options["pacing"] != "realtime" and backend in NATIVE_DELAY_BACKENDS
-    if by_itself and "delays" in options:
+    if options["pacing"] == "realtime" or backend not in NATIVE_DELAY_BACKENDS:
+        return PeriodDelays(make_backend(backend, contract, **options), delays, contract)
+    if "delays" in options:
         raise UsageError("delays are given twice; allowed: delay_profile, which is told in the account")
-    if by_itself:
-        options = {**options, "delays": delays}
-    return add_delays(make_backend(backend, contract, **options), delays, contract, by_itself=by_itself)
+    return ReportedDelays(make_backend(backend, contract, delays=delays, **options), delays, contract)
 
 
 def _latency_s(contract: Contract, world: Backend) -> float:

@@ -12,7 +12,8 @@ import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from embodied_env.backends.registry import Capabilities, make_backend
+from embodied_env.backends.base import Capabilities
+from embodied_env.backends.registry import make_backend
 from embodied_env.contract import Contract
 from embodied_env.contract.reset_options import checked_options
 from embodied_env.contract.team import WORLD, Team, load_team, name_in_world

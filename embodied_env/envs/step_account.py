@@ -108,7 +108,7 @@ class StepAccountant:
             evaluator_info=evaluator_info,
         )
         self._latencies = LatencyInfoBuilder(
-            self._infos.sensors,
+            sensors=self._infos.sensors,
             primary=next(iter(required_sensors(contract)), None),
             period_ns=contract.control_period_ns,
             transport=capabilities.transport and not is_virtual,

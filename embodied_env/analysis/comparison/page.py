@@ -47,7 +47,7 @@ from embodied_env.analysis.report.html import (
 from embodied_env.analysis.report.outcome_sections import said_of
 from embodied_env.analysis.report.row_access import get_mapping
 from embodied_env.core.latency.statistics import KEPT, STAGES
-from embodied_env.core.outcome_counts import said_of_counts
+from embodied_env.core.outcome_counts import describe_exclusions
 
 _RANKED = 15
 
@@ -127,7 +127,9 @@ def _warnings(comparison: Comparison) -> Block:
         if not side.summary["episodes"]:
             what = "has no step" if not side.steps else f"has {plural(side.steps, 'step')}, and no episode that ended"
             parts.append(paragraph(f"Run {name} {what}: it says nothing of success.", kind="warning"))
-        parts += [paragraph(f"Run {name}: episodes {said}.", kind="warning") for said in said_of_counts(side.summary)]
+        parts += [
+            paragraph(f"Run {name}: episodes {said}.", kind="warning") for said in describe_exclusions(side.summary)
+        ]
         if side.unreadable:
             left = f"Run {name}: {plural(side.unreadable, 'row')} of no known kind, left out."
             parts.append(paragraph(left, kind="warning"))

@@ -27,7 +27,7 @@ from embodied_env.analysis.report.html import (
 from embodied_env.analysis.report.outcome_collectors import LISTED, Episode
 from embodied_env.analysis.report.row_access import get_mapping
 from embodied_env.analysis.statistics import wilson_interval
-from embodied_env.core.outcome_counts import said_of_counts
+from embodied_env.core.outcome_counts import describe_exclusions
 from embodied_env.record import AuditReport
 
 _RATES = (
@@ -67,7 +67,7 @@ def outcome_section(account: RunCollector) -> Block:
             )
     else:
         parts.append(paragraph("No episode ended, so there is no reason to tell.", kind="warning"))
-    parts += [paragraph(f"Episodes {said}.", kind="warning") for said in said_of_counts(summary)]
+    parts += [paragraph(f"Episodes {said}.", kind="warning") for said in describe_exclusions(summary)]
     if summary["unfinished"]:
         cut = plural(summary["unfinished"], "episode was", "episodes were")
         parts.append(paragraph(f"{cut} cut before an end, and counted in no rate.", kind="warning"))

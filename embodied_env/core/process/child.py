@@ -206,7 +206,7 @@ class Child:
 os.register_at_fork(after_in_child=Child.close_all_inputs)
 
 
-def first_line() -> str:
+def read_first_line() -> str:
     """In a child: read one line of standard input, unbuffered, since `watch_parent` reads the rest."""
     line = bytearray()
     while (byte := os.read(0, 1)) not in (b"", b"\n"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,10 @@ from embodied_env.contract import Contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, Clock, Stamp, deadline_to_monotonic_s
-from embodied_env.core.latency.delay_model import DelayModel, DelaysFile
+from embodied_env.core.latency.delay_model import DelayModel, write_delays_file
 from embodied_env.core.process.child import simulator
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot
+from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot, check_approved
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
 from embodied_env.ros.command_messages import CommandEncoder, command_encoder, integer_encoder
 from embodied_env.ros.embedded_sim.base_backend import EmbeddedSimBackend
@@ -87,7 +88,8 @@ class MujocoRosBackend(EmbeddedSimBackend):
         )
         if delays is not None and not spawn:
             raise UsageError("delays are put into a simulator as it starts; allowed: with spawn=True")
-        self._delays = None if delays is None else DelaysFile(delays)
+        self._delays = delays
+        self._delays_file: Path | None = None
         self._parts = tuple(ActionLayout(contract).slices.values())
         self._inbox = SimulatorInbox(contract)
         self._publishers: list[Any] = []
@@ -102,7 +104,9 @@ class MujocoRosBackend(EmbeddedSimBackend):
 
     def _open(self, namespace: str) -> None:
         if self._spawn:
-            delays = None if self._delays is None else self._delays.path()
+            if self._delays is not None and self._delays_file is None:
+                self._delays_file = write_delays_file(self._delays)
+            delays = None if self._delays_file is None else str(self._delays_file)
             self._simulator.start(simulator("-", namespace=namespace, source=self._contract.source, delays=delays))
         else:
             warn_if_segment_too_small(self._contract)
@@ -180,8 +184,7 @@ class MujocoRosBackend(EmbeddedSimBackend):
     @deferred_signals()
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Publish one message per actuator."""
-        if not isinstance(command, ApprovedCommand):
-            raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
+        check_approved(command)
         self._check_usable()
         parts = [command.values[part] for part in self._parts]
         now_ns = self._origin_ns + self._inbox.step * self._contract.control_period_ns
@@ -259,5 +262,6 @@ class MujocoRosBackend(EmbeddedSimBackend):
         try:
             super().close()
         finally:
-            if self._delays is not None:
-                self._delays.remove()
+            if self._delays_file is not None:
+                self._delays_file.unlink(missing_ok=True)
+                self._delays_file = None
