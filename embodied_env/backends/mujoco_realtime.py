@@ -9,7 +9,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.backends.base import Capabilities
 from embodied_env.backends.mujoco import MujocoBackend
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S, Clock, Stamp
@@ -94,13 +93,7 @@ class RealtimeMujocoBackend(MujocoBackend):
         pacer: deadlines of the episode's steps.
     """
 
-    capabilities = Capabilities(
-        free_running=True,
-        seedable=True,
-        state_query=True,
-        reset_levels=("world",),
-        render_modes=("rgb_array",),
-    )
+    capabilities = replace(MujocoBackend.capabilities, exact_step=False, pausable=False, free_running=True)
 
     def __init__(self, contract: Contract, *, clock: Clock, step_timeout_s: float | None = None) -> None:
         """Read the profile ``backends.mujoco`` of `contract`; the world is built by `open`."""
@@ -130,7 +123,7 @@ class RealtimeMujocoBackend(MujocoBackend):
             self._opened_stepper().catch_up()
             return super().send(command)
 
-    def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - the pacer knows the time
+    def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - the pacer has the deadline
         """Wait for the end of the control period. Each tick is computed at its begin, so that none is left then."""
         due_ns = self.pacer.deadline_ns
         is_due = True

@@ -216,7 +216,10 @@ class PlannedDelays:
 
 
 class DelaySchedule:
-    """The planned delays of an episode, by observation number. Equal seeds give equal plans."""
+    """The planned delays of an episode, by observation number. Equal seeds give equal plans.
+
+    `ahead`: number of future observations whose readings may be taken now.
+    """
 
     def __init__(self, model: DelayModel, *, period_ns: int, intervals_ns: Mapping[str, float]) -> None:
         """Prepare for a control period.
@@ -231,13 +234,8 @@ class DelaySchedule:
         self._period_ns = period_ns
         share = 0.9 if model.steps is None else 0.5  # measured steps contain repeated readings already
         self._min_interval_ns = {name: share * intervals_ns.get(name, 0.0) for name in model.names}
-        self._ahead = -(-model.longest_age_ns() // period_ns) + 1
+        self.ahead = -(-model.longest_age_ns() // period_ns) + 1
         self.begin(0, 0)
-
-    @property
-    def ahead(self) -> int:
-        """Number of future observations whose readings may be taken now."""
-        return self._ahead
 
     def begin(self, seed: int, origin_ns: int) -> None:
         """Start an episode whose reset was frozen at `origin_ns`."""
@@ -254,7 +252,7 @@ class DelaySchedule:
         """Return the plan of observation `k`; old plans are dropped."""
         while self._next <= k:
             self._plans[self._next] = self._plan_next(self._plans.get(self._next - 1))
-            self._plans.pop(self._next - 2 * self._ahead - 4, None)
+            self._plans.pop(self._next - 2 * self.ahead - 4, None)
             self._next += 1
         return self._plans[k]
 

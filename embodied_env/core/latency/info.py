@@ -121,8 +121,8 @@ class LatencyInfoBuilder:
             table.values["clock"] = self._clock_info(now)
             data_ages = {name: self._data_age(before.samples[name], before, ledger) for name in self.sensors}
             table.put_each("data_age_s", data_ages)
-            jitter_s = (ledger.period_ns - self.period_ns) / NS_PER_S
-            table.put("jitter_s", (jitter_s, ledger.quality_of_period))
+            table.values["jitter_s"] = (ledger.period_ns - self.period_ns) / NS_PER_S
+            table.quality["jitter_s"] = table.quality["period_s"]
             if self.transport:
                 table.put_each("driver_s", {name: _driver(sample) for name, sample in fresh.items()})
                 table.put_each(
