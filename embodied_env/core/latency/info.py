@@ -70,11 +70,8 @@ class _StageTable:
         self.values[name], self.quality[name] = stage[0], int(stage[1])
 
     def put_each(self, name: str, stages: Mapping[str, Stage]) -> None:
-        values: dict[str, float] = {}
-        codes: dict[str, int] = {}
-        for sensor, (values[sensor], quality) in stages.items():
-            codes[sensor] = int(quality)
-        self.values[name], self.quality[name] = values, codes
+        self.values[name] = {sensor: seconds for sensor, (seconds, _) in stages.items()}
+        self.quality[name] = {sensor: int(quality) for sensor, (_, quality) in stages.items()}
 
 
 @dataclass(kw_only=True)
