@@ -119,7 +119,7 @@ class DelayModel:
         if self.order not in ("keep", "as_drawn"):
             raise UsageError(f"order {self.order!r} is not allowed; allowed: 'keep', 'as_drawn'")
         if self.steps is not None and (not self.steps.blocks or self.sensors or self.inference is not None):
-            raise UsageError("steps are drawn whole; allowed: at least one, and neither sensors nor inference beside")
+            raise UsageError("steps are drawn whole; allowed: one step or more, without sensors and inference")
 
     @property
     def names(self) -> tuple[str, ...]:
