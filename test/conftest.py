@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import itertools
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from embodied_env.core.process.shared_memory import is_in_use, remove_orphaned_segments, segments_of
+from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
 
 _DOMAINS = itertools.cycle(range(1, 100))
 _FIRST_DOMAIN = os.getpid() % 97  # two suites on one machine rarely meet
@@ -133,7 +134,19 @@ def _segments():
         return set()
     found = {_base(file.name) for file in _SHARED_MEMORY.iterdir() if "fastrtps" in file.name}
     ours = segments_of(os.getpid()) if found else set()
-    return {name for name in found if name in ours or not is_in_use(name)}
+    return {name for name in found if name in ours or not _is_in_use(name)}
+
+
+def _is_in_use(name):
+    """Whether a living process holds the lock of a segment."""
+    try:
+        with (_SHARED_MEMORY / f"{name}_el").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def _nobodys(names):

@@ -17,7 +17,15 @@ from embodied_env.backends.base import Backend, find_estop_source
 from embodied_env.contract import Contract
 from embodied_env.core.clock import Stamp
 from embodied_env.core.latency.delay_model import DelayModel, PlannedDelays, check_delays, schedule_of
-from embodied_env.core.types import ApprovedCommand, InjectedDelays, ResetRequest, Sample, SentCommand, Snapshot
+from embodied_env.core.types import (
+    ApprovedCommand,
+    InjectedDelays,
+    ResetRequest,
+    Sample,
+    SentCommand,
+    Snapshot,
+    check_approved,
+)
 from embodied_env.errors import BackendLostError, UsageError
 
 
@@ -62,7 +70,7 @@ class ReportedDelays:
         check_delays(model, contract)
         find_estop_source(world)
         self.name = world.name
-        self.capabilities = replace(world.capabilities, injected="whole" if model.knows_actuation else "sensors")
+        self.capabilities = replace(world.capabilities, injected="whole" if model.has_actuation else "sensors")
         self.step_timeout_s = world.step_timeout_s
         self.reset_timeout_s = world.reset_timeout_s
         self._world = world
@@ -121,8 +129,7 @@ class PeriodDelays(ReportedDelays):
 
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Queue the command until it acts."""
-        if not isinstance(command, ApprovedCommand):
-            raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
+        check_approved(command)
         if not self._usable:
             raise BackendLostError("halted", "the world was halted, closed, or never reset")
         acts_at = self._step + self._periods_until_acting(self._schedule.plan(self._step))
@@ -168,8 +175,3 @@ class PeriodDelays(ReportedDelays):
     def _actuation_ns(self, command: PlannedDelays) -> int:
         """Return the delay as it was made: until the begin of a control period."""
         return self._periods_until_acting(command) * self._period_ns - command.inference_ns
-
-
-def add_delays(world: Backend, model: DelayModel, contract: Contract, *, by_itself: bool) -> Backend:
-    """Return `world` with the delays of `model`; `by_itself`: the world was created with them."""
-    return (ReportedDelays if by_itself else PeriodDelays)(world, model, contract)

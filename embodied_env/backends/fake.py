@@ -27,6 +27,7 @@ from embodied_env.core.types import (
     Sample,
     SentCommand,
     Snapshot,
+    check_approved,
 )
 from embodied_env.errors import BackendLostError, UsageError
 
@@ -168,8 +169,7 @@ class FakeBackend:
 
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Store the command; it acts at the next `advance`."""
-        if not isinstance(command, ApprovedCommand):
-            raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
+        check_approved(command)
         self._check_usable()
         if self._fault("refuse", None, self._step + 1):
             raise BackendLostError("refused", "the fake world was scripted to refuse this command")

@@ -38,6 +38,7 @@ from embodied_env.core.types import (
     Sample,
     SentCommand,
     Snapshot,
+    check_approved,
 )
 from embodied_env.errors import BackendLostError, MissingDependencyError
 from embodied_env.sim.rendering import display_available
@@ -123,8 +124,7 @@ class MujocoBackend:
 
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Set the command of the next period."""
-        if not isinstance(command, ApprovedCommand):
-            raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
+        check_approved(command)
         self._running().command(command.values)
         return SentCommand(seq=command.seq, values=command.values)
 

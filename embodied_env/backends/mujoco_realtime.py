@@ -9,12 +9,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.backends.base import Capabilities
 from embodied_env.backends.mujoco import MujocoBackend
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S, Clock, Stamp
 from embodied_env.core.pacing import Pacer
-from embodied_env.core.types import ApprovedCommand, ClockStatus, ResetRequest, SentCommand, Snapshot
+from embodied_env.core.types import ApprovedCommand, ClockStatus, ResetRequest, SentCommand, Snapshot, check_approved
 from embodied_env.errors import BackendLostError
 
 _WINDOW_NS = NS_PER_S  # the real-time factor is over the last one or two windows
@@ -94,13 +93,7 @@ class RealtimeMujocoBackend(MujocoBackend):
         pacer: deadlines of the episode's steps.
     """
 
-    capabilities = Capabilities(
-        free_running=True,
-        seedable=True,
-        state_query=True,
-        reset_levels=("world",),
-        render_modes=("rgb_array",),
-    )
+    capabilities = replace(MujocoBackend.capabilities, exact_step=False, pausable=False, free_running=True)
 
     def __init__(self, contract: Contract, *, clock: Clock, step_timeout_s: float | None = None) -> None:
         """Read the profile ``backends.mujoco`` of `contract`; the world is built by `open`."""
@@ -125,12 +118,12 @@ class RealtimeMujocoBackend(MujocoBackend):
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Advance the world under the last command, then accept this one. Any thread may call it."""
         with self._lock:
-            if isinstance(command, ApprovedCommand):
-                self._running()
-                self._opened_stepper().catch_up()
+            check_approved(command)
+            self._running()
+            self._opened_stepper().catch_up()
             return super().send(command)
 
-    def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - the pacer knows the time
+    def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - the pacer has the deadline
         """Wait for the end of the control period. Each tick is computed at its begin, so that none is left then."""
         due_ns = self.pacer.deadline_ns
         is_due = True

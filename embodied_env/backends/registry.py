@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any, cast
 
-from embodied_env.backends.base import Backend, BackendFactory, Capabilities
+from embodied_env.backends.base import Backend, BackendFactory
 from embodied_env.contract import Contract
 from embodied_env.core.clock import Clock
 from embodied_env.errors import UsageError, described
@@ -43,16 +43,6 @@ NATIVE_DELAY_BACKENDS = ("mujoco", "mujoco_ros")
 """Backends that in lockstep take the option `delays` (see `embodied_env.backends.delay_injection`)."""
 
 _NO_OPTIONS = ("clock", "pacing")  # keywords of a factory that are no options of the user
-
-__all__ = [
-    "BACKENDS",
-    "NATIVE_DELAY_BACKENDS",
-    "Backend",
-    "BackendFactory",
-    "Capabilities",
-    "accepts_option",
-    "make_backend",
-]
 
 
 def make_backend(

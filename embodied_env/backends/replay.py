@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from embodied_env.backends.base import Capabilities
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock, Stamp
 from embodied_env.core.latency.ledger import Ledger, StepEvent
+from embodied_env.core.pacing import DeadlineCounts
 from embodied_env.core.types import (
     ApprovedCommand,
     ExternalInputs,
@@ -27,6 +27,7 @@ from embodied_env.core.types import (
     Snapshot,
     TaskResult,
     Verdict,
+    check_approved,
 )
 from embodied_env.errors import BackendLostError, BackendNotReadyError, RecordError
 from embodied_env.record.manifest import contract_of_manifest
@@ -35,21 +36,6 @@ from embodied_env.record.rows import RESET, TRANSITION, Row
 from embodied_env.record.run import Run, read_run
 
 _OVERRIDDEN = {"seedable": False, "pausable": False, "state_query": False, "render_modes": ()}
-
-
-@dataclass(kw_only=True)
-class RecordedPacer:
-    """Recorded counts of a pacer (`embodied_env.core.pacing.DeadlineCounts`)."""
-
-    overruns: int = 0
-    missed: int = 0
-    overrun_ns: int = 0
-
-    def load(self, row: Row) -> None:
-        """Load the counts of a recorded step."""
-        stages = _stages(row)
-        self.overruns, self.missed = stages.get("overruns", 0), stages.get("missed_deadlines", 0)
-        self.overrun_ns = round((stages.get("overrun_s") or 0.0) * NS_PER_S)
 
 
 class RecordedLedger(Ledger):
@@ -100,7 +86,7 @@ class RecordedSteps:
         self.circumstances: ExternalInputs | None = None
         self.frozen_ns = 0
         self.reset_verdict: Mapping[str, Any] | None = None
-        self.pacer = RecordedPacer()
+        self.pacer = DeadlineCounts()
         self.ledger = RecordedLedger(clock, self)
 
     @property
@@ -137,7 +123,9 @@ class RecordedSteps:
             require_replayable(self._next)
             self.row, self._next = self._next, next(self._rows, None)
             self.circumstances = self._reader.circumstances(self.row)
-            self.pacer.load(self.row)
+            stages = _stages(self.row)
+            self.pacer.overruns, self.pacer.missed = stages.get("overruns", 0), stages.get("missed_deadlines", 0)
+            self.pacer.overrun_ns = round((stages.get("overrun_s") or 0.0) * NS_PER_S)
         return self.stamps_ns
 
     def current(self) -> Row:
@@ -196,8 +184,7 @@ class ReplayBackend:
 
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Compare the command with the recorded one; a relay's report is the recorded one."""
-        if not isinstance(command, ApprovedCommand):
-            raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
+        check_approved(command)
         row = self.playback.current()
         inputs = self.playback.circumstances
         if inputs is not None and inputs.answer is not None:

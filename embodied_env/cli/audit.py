@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.arguments import add_json
 from embodied_env.cli.progress import ProgressBar
-from embodied_env.core.outcome_counts import said_of_counts
+from embodied_env.core.outcome_counts import describe_exclusions
 from embodied_env.core.terminal import say
 from embodied_env.errors import RecordError, UsageError
 
@@ -104,7 +104,7 @@ def print_report(report: AuditReport) -> None:
     if len(report.problems) > len(report.violations):
         say(report.problems[-1])
         say("in all: " + ", ".join(f"{rule} {count}" for rule, count in sorted(report.counts.items())))
-    for sentence in said_of_counts(asdict(report)):
+    for sentence in describe_exclusions(asdict(report)):
         say(sentence)
     dry = ", dry run: nothing reached a robot" if report.dry_run else ""
     say(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions{dry}")

@@ -11,7 +11,7 @@ from typing import Any
 from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.arguments import add_json, check_run_directory
 from embodied_env.cli.progress import ProgressBar
-from embodied_env.core.outcome_counts import said_of_counts
+from embodied_env.core.outcome_counts import describe_exclusions
 from embodied_env.core.terminal import make_console, say
 
 _PAGE = "compare.html"
@@ -90,7 +90,7 @@ def _print(comparison: Any, output: str | None) -> None:  # noqa: ANN401 - impor
         rates = (f"{percent(rate.share)} of {rate.trials}" for rate in (outcome.a, outcome.b))
         console.print(f"success, {outcome.how}: A {', B '.join(rates)}", soft_wrap=True)
     for name, side in (("A", comparison.a), ("B", comparison.b)):
-        for sentence in said_of_counts(side.summary):
+        for sentence in describe_exclusions(side.summary):
             console.print(f"run {name}: {sentence}", soft_wrap=True)
     shown = [ranked.gap for ranked in comparison.ranking if ranked.gap.is_more_than_chance]
     ranking = Table(title="largest differences", title_justify="left")

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Relay until SIGINT, SIGTERM, or, with ``-``, the end of standard input; brake the robot to rest at the end."""
     from embodied_env.contract import load_contract, parse_contract
-    from embodied_env.core.process.child import STOP_GRACE_S, first_line, watch_parent
+    from embodied_env.core.process.child import STOP_GRACE_S, read_first_line, watch_parent
     from embodied_env.envs.filters_from_contract import make_command_filters
     from embodied_env.errors import UsageError
     from embodied_env.ros.fastdds import enable_large_segments
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     from_parent = args.contract == "-"
-    contract = parse_contract(first_line(), source=args.source) if from_parent else load_contract(args.contract)
+    contract = parse_contract(read_first_line(), source=args.source) if from_parent else load_contract(args.contract)
     check_relayed(contract)
     enable_large_segments(contract)
     if args.backend is not None and args.backend not in contract.backends:  # its e-stops would be missing

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     """Host the simulator until SIGINT, SIGTERM, or, with ``-``, the end of standard input."""
     from embodied_env.contract import load_contract, parse_contract
     from embodied_env.core.latency.delay_model import load_delays
-    from embodied_env.core.process.child import first_line, watch_parent
+    from embodied_env.core.process.child import read_first_line, watch_parent
     from embodied_env.errors import UsageError
     from embodied_env.ros.embedded_sim.lockstep_node import run_simulator
     from embodied_env.ros.embedded_sim.realtime_node import run_free_running
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     if args.contract == "-":
-        contract = parse_contract(first_line(), source=args.source)
+        contract = parse_contract(read_first_line(), source=args.source)
         watch_parent(stop.set)
     else:
         contract = load_contract(args.contract)

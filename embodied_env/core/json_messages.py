@@ -1,4 +1,4 @@
-"""Validate JSON objects in ROS 2 messages; errors name the topic, the field and the value."""
+"""Validate JSON objects of messages and files; errors name where they are, the field and the value."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ ANY_NUMBER = Kind(
 ARRAY = Kind(
     expected="a number, or nested lists of numbers of one shape", is_valid=lambda value: _shape(value) is not None
 )
-OBJECTS = list_of(Kind(expected="an object", is_valid=lambda value: isinstance(value, dict)))
+OBJECT = Kind(expected="an object", is_valid=lambda value: isinstance(value, dict))
+OBJECTS = list_of(OBJECT)
 
 
 def read_object(text: str, where: str, fields: Mapping[str, Kind]) -> dict[str, Any]:

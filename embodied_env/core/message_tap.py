@@ -37,6 +37,7 @@ class TappedMessage:
     qos: str
 
 
+@dataclass(eq=False)
 class MessageTap:
     """Passes messages to `sink`, which may be set and removed while nodes run.
 
@@ -44,6 +45,4 @@ class MessageTap:
     raise.
     """
 
-    def __init__(self) -> None:
-        """Start without a sink."""
-        self.sink: Callable[[TappedMessage], None] | None = None
+    sink: Callable[[TappedMessage], None] | None = None

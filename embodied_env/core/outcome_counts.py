@@ -27,7 +27,7 @@ def counted_apart(*, solved: bool | None, success: bool, info: Mapping[str, Any]
     return SOLVED_AT_FIRST_STEP if solved is None and success and step <= 1 else ""
 
 
-def said_of_counts(counts: Mapping[str, Any]) -> list[str]:
+def describe_exclusions(counts: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each kind of excluded episodes in `counts`."""
     kinds = {
         SOLVED_AT_RESET: "solved at reset, before the policy acted",

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
 
 from embodied_env.core.clock import Clock
 from embodied_env.errors import UsageError
 
 
-class Pacer:
+@dataclass(kw_only=True, eq=False)
+class DeadlineCounts:
+    """Deadline counts of a real-time backend.
+
+    Attributes:
+        overruns: waits that began after their deadline, since `Pacer.begin`.
+        missed: deadlines that passed without a wait, since then.
+        overrun_ns: lateness of the last wait; 0 if it was in time.
+    """
+
+    overruns: int = 0
+    missed: int = 0
+    overrun_ns: int = 0
+
+
+class Pacer(DeadlineCounts):
     """Deadlines at t0 + k * period on the steady clock.
 
     A wait after its deadline returns at once. Up to one period late the grid stays, and the next period is shorter.
     Later than that the grid restarts at that instant, so that missed periods are not caught up in a burst.
-
-    Attributes:
-        overruns: waits that began after their deadline, since `begin`.
-        missed: deadlines that passed without a wait, since `begin`.
-        overrun_ns: lateness of the last wait; 0 if it was in time.
     """
 
     def __init__(self, clock: Clock, period_ns: int) -> None:
@@ -55,11 +65,3 @@ class Pacer:
         self.missed += 1 + (late_ns - 1) // self._period_ns  # a deadline that is now is not missed
         if late_ns > self._period_ns:
             self._origin_ns, self._count = deadline_ns + late_ns, 0
-
-
-class DeadlineCounts(Protocol):
-    """Deadline counts of a real-time backend; see the attributes of `Pacer`."""
-
-    overruns: int
-    missed: int
-    overrun_ns: int

@@ -46,7 +46,7 @@ def validate_home(contract: Contract, home: Mapping[str, float]) -> dict[str, st
         if joint not in sendable:
             problems[joint] = f"it is commanded by velocity and cannot be sent home; allowed: {allowed}"
         elif not is_measured[index]:
-            problems[joint] = "no sensor of the agent reports its position, so nobody knows when it is home"
+            problems[joint] = "no sensor of the agent reports its position"
         elif not low <= position <= high:
             problems[joint] = f"{position} is not allowed; allowed: {low} to {high}, the limits after margins"
     missing = [joint for joint in sendable if joint not in home]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
@@ -28,12 +27,6 @@ def say(text: object, *, file: TextIO | None = None, flush: bool = False) -> Non
 
 def make_console(**options: Any) -> Console:  # noqa: ANN401 - rich's options
     """Return a rich console for tables and progress bars that prints brackets in text as they are."""
-    console: Console = _console_class()(**{"markup": False, "emoji": False, **options})
-    return console
-
-
-@functools.cache
-def _console_class() -> Any:  # noqa: ANN401 - a class that exists once rich is imported
     from rich.console import Console
     from rich.segment import Segment
 
@@ -42,4 +35,4 @@ def _console_class() -> Any:  # noqa: ANN401 - a class that exists once rich is 
             for text, style, control in super().render(*args, **options):
                 yield Segment(text if control else printable(text), style, control)
 
-    return PrintableConsole
+    return PrintableConsole(**{"markup": False, "emoji": False, **options})

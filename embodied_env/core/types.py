@@ -6,7 +6,7 @@ All are frozen, and the arrays inside them are never written.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -134,10 +134,6 @@ class Snapshot:
     actuation: ActuationEvidence | None = None  # the newest evidence since the previous snapshot
     injected: InjectedDelays | None = None  # None: no delays are injected
 
-    def with_samples(self, samples: Mapping[str, Sample]) -> Snapshot:
-        """Return a copy with other samples."""
-        return replace(self, samples=samples)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetRequest:
@@ -241,6 +237,12 @@ class ApprovedCommand:
     seq: int
     epoch: int
     report: GateReport
+
+
+def check_approved(command: object) -> None:
+    """Raise TypeError unless `command` is an `ApprovedCommand`; every `send` of a backend calls it first."""
+    if not isinstance(command, ApprovedCommand):
+        raise TypeError(f"send() takes only ApprovedCommand, not {type(command).__name__}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,9 @@ import gymnasium.wrappers
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from embodied_env.backends.base import MessageSource, Observed, RecordedResults
-from embodied_env.backends.delay_injection import add_delays
-from embodied_env.backends.registry import NATIVE_DELAY_BACKENDS, Backend, Capabilities, make_backend
+from embodied_env.backends.base import Backend, Capabilities, MessageSource, Observed, RecordedResults
+from embodied_env.backends.delay_injection import PeriodDelays, ReportedDelays
+from embodied_env.backends.registry import NATIVE_DELAY_BACKENDS, make_backend
 from embodied_env.contract import Contract, JointLimits, load_contract
 from embodied_env.contract.loader import SAVED, restore_contract, save_contract
 from embodied_env.contract.validation import suspected_degrees
@@ -176,12 +176,11 @@ class EmbodiedEnv(StepperEnv):
         delays, backend = self.delays, self.backend_name
         if delays is None:
             return make_backend(backend, self.contract, **options)
-        is_native = options["pacing"] != "realtime" and backend in NATIVE_DELAY_BACKENDS
-        if is_native and "delays" in options:
+        if options["pacing"] == "realtime" or backend not in NATIVE_DELAY_BACKENDS:
+            return PeriodDelays(make_backend(backend, self.contract, **options), delays, self.contract)
+        if "delays" in options:
             raise UsageError("delays are given twice; allowed: delay_profile, which info reports")
-        if is_native:
-            options = {**options, "delays": delays}
-        return add_delays(make_backend(backend, self.contract, **options), delays, self.contract, by_itself=is_native)
+        return ReportedDelays(make_backend(backend, self.contract, delays=delays, **options), delays, self.contract)
 
     @property
     def scheduling(self) -> dict[str, Any]:

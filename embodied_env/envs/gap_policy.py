@@ -69,7 +69,7 @@ class GapPolicy:
             samples[name] = self._last_valid(name, sample)
             if name in self._must_not_fail:
                 gaps.append(name)
-        return snapshot.with_samples(samples), gaps
+        return replace(snapshot, samples=samples), gaps
 
     def lost(self, now_ns: int, why: str) -> Snapshot:
         """Return the last valid readings, marked as lost."""

@@ -18,7 +18,7 @@ from embodied_env.backends.base import Backend, Renderable, Showable, find_estop
 from embodied_env.contract import FloatArray
 from embodied_env.contract.team import Team, name_in_world
 from embodied_env.core.clock import Clock, Stamp
-from embodied_env.core.types import ApprovedCommand, ResetReport, ResetRequest, SentCommand, Snapshot
+from embodied_env.core.types import ApprovedCommand, ResetReport, ResetRequest, SentCommand, Snapshot, check_approved
 from embodied_env.envs.stepper import as_lost
 from embodied_env.errors import BackendError, BackendLostError, BackendNotReadyError
 from embodied_env.safety import concatenate_commands
@@ -156,8 +156,7 @@ class AgentBackend:
 
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Store a command, which is sent when every robot has one."""
-        if not isinstance(command, ApprovedCommand):
-            raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
+        check_approved(command)
         self._world.submit(self._agent, command)
         return SentCommand(seq=command.seq, values=command.values)
 

@@ -133,7 +133,7 @@ class TransitionBuilder:
             "backend": backend.name,
         }
         self._latencies = LatencyInfoBuilder(
-            self._sensors,
+            sensors=self._sensors,
             primary=next(iter(required_sensors(contract)), None),
             period_ns=contract.control_period_ns,
             transport=capabilities.transport and not is_virtual,

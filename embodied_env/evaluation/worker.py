@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from embodied_env.core.process.child import first_line, watch_parent
+from embodied_env.core.process.child import read_first_line, watch_parent
 from embodied_env.core.process.signals import deferred_signals, terminate
 from embodied_env.errors import EmbodiedEnvError, PolicyError
 from embodied_env.evaluation.episodes import EpisodeRunner, EvaluationJob
@@ -22,7 +22,7 @@ from embodied_env.evaluation.local_workers import GRACE_S
 
 def main() -> int:
     """Run the episodes that the parent sends, and close the run when the parent closes the socket or ends."""
-    job = json.loads(first_line())
+    job = json.loads(read_first_line())
     signal.signal(signal.SIGTERM, terminate)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     watch_parent(lambda: os.kill(os.getpid(), signal.SIGTERM), grace_s=GRACE_S)

@@ -330,7 +330,7 @@ def test_after_a_reset_that_failed_it_moves_no_more(tmp_path: Path) -> None:
 def test_it_takes_only_what_the_gate_approved(tmp_path: Path) -> None:
     room = opened(tmp_path)
     room.reset(REQUEST, DEADLINE)
-    with pytest.raises(TypeError, match="only Approved, not ndarray"):
+    with pytest.raises(TypeError, match="only ApprovedCommand, not ndarray"):
         room.send(np.zeros(1))  # type: ignore[arg-type]
 
 

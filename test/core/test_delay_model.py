@@ -372,7 +372,7 @@ def test_a_profile_can_be_drawn_from_in_three_ways(draw):
     )
     found = delays_of(profile, draw=draw)
     assert set(found.names) == set(SENSORS)
-    assert found.knows_actuation
+    assert found.has_actuation
     put = injected(drive(found, steps=6))
     assert (len({each["inference_s"] for each in put}) == 1) == (draw == "constant")
 

@@ -136,7 +136,7 @@ def account(*samples, clock=WALL, actuation=None, commands=None):
     """Return the latency of a step that began and ended with these samples, and sent its command at NOW_NS."""
     names = tuple(each.sensor for each in samples)
     stages = LatencyInfoBuilder(
-        names,
+        sensors=names,
         primary=names[0],
         period_ns=PERIOD_NS,
         transport=True,
@@ -255,7 +255,7 @@ def test_simulated_and_wall_time_are_added_only_where_they_run_alike(rtf):
 
 def test_a_world_that_is_lost_keeps_what_was_known_of_its_clock():
     stages = LatencyInfoBuilder(
-        ("joints",),
+        sensors=("joints",),
         primary=None,
         period_ns=PERIOD_NS,
         transport=False,
@@ -364,7 +364,13 @@ def test_the_stages_of_a_reading_do_not_depend_on_the_others_and_those_of_all_ar
 
 def test_what_no_sensor_tells_is_unknown():
     stages = LatencyInfoBuilder(
-        (), primary=None, period_ns=PERIOD_NS, transport=False, moves_by_itself=False, pacer=None, actuation=False
+        sensors=(),
+        primary=None,
+        period_ns=PERIOD_NS,
+        transport=False,
+        moves_by_itself=False,
+        pacer=None,
+        actuation=False,
     )
     nothing = Snapshot(now_ns=NOW_NS, samples={})
     latency = stages.build(Ledger(ManualClock()), nothing, nothing, CommandsInFlight())

@@ -11,9 +11,18 @@ import numpy as np
 import pytest
 
 from embodied_env.core.codes import Quality
-from embodied_env.core.latency import LatencyStatistics, StageStatistics, latency_statistics, statistics
+from embodied_env.core.latency import statistics
+from embodied_env.core.latency.statistics import LatencyStatistics, StageStatistics
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record.json_values import to_json_types
+
+
+def latency_statistics(infos):
+    """Return the statistics of each stage over these infos."""
+    accumulated = LatencyStatistics()
+    for info in infos:
+        accumulated.add(info)
+    return accumulated.statistics()
 
 
 def of_gate(value, quality=Quality.OK):

@@ -312,10 +312,12 @@ def test_a_fault_of_the_command_line_is_the_same_value():
     ],
 )
 def test_a_wrong_fault_is_wrong_usage(text, problem, capsys):
-    assert main(arguments("--fault", text)) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments("--fault", text))
     assert problem in capsys.readouterr().err
 
 
 def test_a_missing_argument_is_wrong_usage(capsys):
-    assert main([]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main([])
     assert "--in" in capsys.readouterr().err

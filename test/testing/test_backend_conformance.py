@@ -9,7 +9,7 @@ import pytest
 
 import embodied_env
 from embodied_env import load_contract
-from embodied_env.backends.delay_injection import add_delays
+from embodied_env.backends.delay_injection import PeriodDelays
 from embodied_env.backends.registry import make_backend
 from embodied_env.core.clock import SteadyClock
 from embodied_env.core.latency.delay_model import DelayDistribution, DelayModel
@@ -26,7 +26,7 @@ class TestWorldWithDelaysAtItsSeam(BackendContract):
         seen = [name for name, sensor in self.contract.sensors.items() if sensor.visibility == "agent"]
         never_late = DelayModel(sensors={name: DelayDistribution(kind="constant", values=(0.0,)) for name in seen})
         world = FakeBackend(self.contract, clock=clock)
-        return add_delays(world, never_late, self.contract, by_itself=False)
+        return PeriodDelays(world, never_late, self.contract)
 
 
 class TestMujocoBackend(BackendContract):

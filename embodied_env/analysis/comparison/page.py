@@ -24,7 +24,7 @@ from embodied_env.analysis.report.formatting import describe_value, format_numbe
 from embodied_env.analysis.report.html import bar, code, render_page, write_page
 from embodied_env.analysis.report.timing import stage_place
 from embodied_env.core.latency.statistics import KEPT
-from embodied_env.core.outcome_counts import said_of_counts
+from embodied_env.core.outcome_counts import describe_exclusions
 
 _MOST_RANKED = 15
 _MOST_UNCLEAR = 5
@@ -102,7 +102,7 @@ def _warnings(comparison: Comparison) -> Iterator[str]:
         if not side.summary["episodes"]:
             what = f"{plural(side.steps, 'step')}, and no episode that ended" if side.steps else "no step"
             yield f"Run {name} has {what}: it is no evidence of success."
-        yield from (f"Run {name}: episodes {counts}." for counts in said_of_counts(side.summary))
+        yield from (f"Run {name}: episodes {counts}." for counts in describe_exclusions(side.summary))
         if side.left_out:
             yield f"Run {name} has more than {MOST_STREAMS} names: {side.left_out:,} values are left out."
 

@@ -11,7 +11,7 @@ from typing import Any
 from embodied_env.analysis.report.formatting import format_number, percent, plural, share_of
 from embodied_env.analysis.report.html import Cell, bar
 from embodied_env.analysis.statistics import wilson_interval
-from embodied_env.core.outcome_counts import counted_apart, said_of_counts, solved_at_reset
+from embodied_env.core.outcome_counts import counted_apart, describe_exclusions, solved_at_reset
 from embodied_env.record.rows import RESET
 from embodied_env.record.summary import OUTSIDE, Summary
 
@@ -175,7 +175,7 @@ class Outcomes:
                 for reason, count in ordered[:_LISTED_REASONS]
             ],
             "more_reasons": max(0, len(ordered) - _LISTED_REASONS),
-            "apart": said_of_counts(summary),
+            "apart": describe_exclusions(summary),
             "unfinished": summary["unfinished"],
             "episodes": [episode.cells() for episode in self.episodes],
             "resets": self.resets,

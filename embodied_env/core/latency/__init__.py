@@ -1,5 +1,1 @@
-"""Latency: statistics of the stages that the ledger measured."""
-
-from embodied_env.core.latency.statistics import LatencyStatistics, StageStatistics, latency_statistics
-
-__all__ = ["LatencyStatistics", "StageStatistics", "latency_statistics"]
+"""Latency: the ledger of a step, its stages, their statistics, latency profiles and delay models."""

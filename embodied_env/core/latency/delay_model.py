@@ -22,11 +22,11 @@ from embodied_env.contract.files import read_text_file
 from embodied_env.contract.frozen_dict import freeze
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.core.clock import NS_PER_S
+from embodied_env.core.json_messages import OBJECT, QUANTITY, TEXT, check_object, list_of, object_of, one_of, or_null
 from embodied_env.core.latency.profile import (
     LARGEST_PROFILE,
     Estimate,
     LatencyProfile,
-    LatencyProfileError,
     MeasuredStepDelays,
     read_profile,
     read_steps,
@@ -41,6 +41,13 @@ Order = Literal["keep", "as_drawn"]
 _CUT_SIGMAS = 3.0902  # standard deviations at the 99.9 % quantile of a normal distribution
 _FEWEST = {"constant": 1, "empirical": 1, "lognormal": 2}
 _LONGEST_S = 1000.0
+_DISTRIBUTION = {"kind": TEXT, "values": list_of(QUANTITY)}
+_MODEL = {
+    "schema": one_of((SCHEMA,), repr(SCHEMA)),
+    "order": TEXT,
+    "sensors": object_of(OBJECT),
+    **dict.fromkeys(("inference", "actuation", "steps"), or_null(OBJECT)),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +119,7 @@ class DelayModel:
         if self.order not in ("keep", "as_drawn"):
             raise UsageError(f"order {self.order!r} is not allowed; allowed: 'keep', 'as_drawn'")
         if self.steps is not None and (not self.steps.blocks or self.sensors or self.inference is not None):
-            raise UsageError("steps are drawn whole; allowed: at least one, and neither sensors nor inference beside")
+            raise UsageError("steps are drawn whole; allowed: one step or more, without sensors and inference")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -120,7 +127,7 @@ class DelayModel:
         return tuple(self.sensors) if self.steps is None else self.steps.sensors
 
     @property
-    def knows_actuation(self) -> bool:
+    def has_actuation(self) -> bool:
         """Whether the model has actuation delays."""
         return self.actuation is not None or (self.steps is not None and bool(self.steps.actuation_ns()))
 
@@ -144,30 +151,21 @@ class DelayModel:
 
 def parse_model(data: Any) -> DelayModel:  # noqa: ANN401 - unvalidated JSON
     """Parse the result of `DelayModel.as_mapping`; raises UsageError for anything else."""
-    keys = ("schema", "order", "sensors", "inference", "actuation", "steps")
-    if not isinstance(data, Mapping) or data.get("schema") != SCHEMA or data.keys() != set(keys):
-        raise UsageError(f"these are no delays; allowed: a mapping with {', '.join(keys)}, schema {SCHEMA!r}")
-    if not isinstance(data["sensors"], Mapping):
-        raise UsageError("sensors is no mapping; allowed: sensor -> draw")
     try:
+        check_object(data, "delays", _MODEL)
+        sensors = {name: _parse_distribution(draw, f"sensors.{name}") for name, draw in data["sensors"].items()}
+        inference, actuation = (
+            None if data[key] is None else _parse_distribution(data[key], key) for key in ("inference", "actuation")
+        )
         steps = None if data["steps"] is None else read_steps(data["steps"])
-    except LatencyProfileError as error:
-        raise UsageError(f"steps: {error}") from None
-    return DelayModel(
-        sensors={str(name): _parse_distribution(draw) for name, draw in data["sensors"].items()},
-        inference=None if data["inference"] is None else _parse_distribution(data["inference"]),
-        actuation=None if data["actuation"] is None else _parse_distribution(data["actuation"]),
-        steps=steps,
-        order=data["order"],
-    )
+        return DelayModel(sensors=sensors, inference=inference, actuation=actuation, steps=steps, order=data["order"])
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
-def _parse_distribution(data: Any) -> DelayDistribution:  # noqa: ANN401 - unvalidated JSON
-    if not isinstance(data, Mapping) or data.keys() != {"kind", "values"} or not isinstance(data["values"], list):
-        raise UsageError(f"a draw is {data!r}; allowed: a mapping of kind and a list values")
-    if not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in data["values"]):
-        raise UsageError(f"the values of a draw are {data['values']!r}; allowed: numbers")
-    return DelayDistribution(kind=data["kind"], values=tuple(float(value) for value in data["values"]))
+def _parse_distribution(data: Any, path: str) -> DelayDistribution:  # noqa: ANN401 - unvalidated JSON
+    check_object(data, path, _DISTRIBUTION)
+    return DelayDistribution(kind=data["kind"], values=tuple(map(float, data["values"])))
 
 
 _DrawnDelays = tuple[Sequence[int], int, int]  # of one step, ns: ages by sensor, inference, actuation
@@ -218,7 +216,10 @@ class PlannedDelays:
 
 
 class DelaySchedule:
-    """The planned delays of an episode, by observation number. Equal seeds give equal plans."""
+    """The planned delays of an episode, by observation number. Equal seeds give equal plans.
+
+    `ahead`: number of future observations whose readings may be taken now.
+    """
 
     def __init__(self, model: DelayModel, *, period_ns: int, intervals_ns: Mapping[str, float]) -> None:
         """Prepare for a control period.
@@ -233,13 +234,8 @@ class DelaySchedule:
         self._period_ns = period_ns
         share = 0.9 if model.steps is None else 0.5  # measured steps contain repeated readings already
         self._min_interval_ns = {name: share * intervals_ns.get(name, 0.0) for name in model.names}
-        self._ahead = -(-model.longest_age_ns() // period_ns) + 1
+        self.ahead = -(-model.longest_age_ns() // period_ns) + 1
         self.begin(0, 0)
-
-    @property
-    def ahead(self) -> int:
-        """Number of future observations whose readings may be taken now."""
-        return self._ahead
 
     def begin(self, seed: int, origin_ns: int) -> None:
         """Start an episode whose reset was frozen at `origin_ns`."""
@@ -256,7 +252,7 @@ class DelaySchedule:
         """Return the plan of observation `k`; old plans are dropped."""
         while self._next <= k:
             self._plans[self._next] = self._plan_next(self._plans.get(self._next - 1))
-            self._plans.pop(self._next - 2 * self._ahead - 4, None)
+            self._plans.pop(self._next - 2 * self.ahead - 4, None)
             self._next += 1
         return self._plans[k]
 
@@ -372,25 +368,9 @@ def schedule_of(model: DelayModel, contract: Contract) -> DelaySchedule:
     return DelaySchedule(model, period_ns=contract.control_period_ns, intervals_ns=intervals_ns)
 
 
-class DelaysFile:
-    """A temporary file that passes a model to another process; `path` creates it, `remove` deletes it."""
-
-    def __init__(self, model: DelayModel) -> None:
-        """Write nothing yet."""
-        self._model = model
-        self._path: Path | None = None
-
-    def path(self) -> str:
-        """Return the path of the file."""
-        if self._path is None:
-            handle, name = tempfile.mkstemp(prefix="embodied_env_delays_", suffix=".json")
-            self._path = Path(name)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(self._model.as_mapping(), file)
-        return str(self._path)
-
-    def remove(self) -> None:
-        """Remove the file. Idempotent."""
-        path, self._path = self._path, None
-        if path is not None:
-            path.unlink(missing_ok=True)
+def write_delays_file(model: DelayModel) -> Path:
+    """Write the model to a new temporary file, for another process to load; the caller removes it."""
+    handle, name = tempfile.mkstemp(prefix="embodied_env_delays_", suffix=".json")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump(model.as_mapping(), file)
+    return Path(name)

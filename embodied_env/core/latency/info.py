@@ -70,49 +70,34 @@ class _StageTable:
         self.values[name], self.quality[name] = stage[0], int(stage[1])
 
     def put_each(self, name: str, stages: Mapping[str, Stage]) -> None:
-        values: dict[str, float] = {}
-        codes: dict[str, int] = {}
-        for sensor, (values[sensor], quality) in stages.items():
-            codes[sensor] = int(quality)
-        self.values[name], self.quality[name] = values, codes
+        self.values[name] = {sensor: seconds for sensor, (seconds, _) in stages.items()}
+        self.quality[name] = {sensor: int(quality) for sensor, (_, quality) in stages.items()}
 
 
+@dataclass(kw_only=True)
 class LatencyInfoBuilder:
-    """Builds ``info["latency"]`` for one stepper. The world's capabilities determine its keys."""
+    """Builds ``info["latency"]`` for one stepper. The world's capabilities determine its keys.
 
-    def __init__(  # noqa: PLR0913 - independent facts about the world
-        self,
-        sensors: tuple[str, ...],
-        *,
-        primary: str | None,
-        period_ns: int,
-        transport: bool,
-        moves_by_itself: bool,
-        pacer: DeadlineCounts | None,
-        actuation: bool,
-        injected: str = "",
-    ) -> None:
-        """Select the stages that can be measured.
+    Attributes:
+        sensors: sensors to report.
+        primary: sensor that ``end_to_end_s`` starts from; None: no such stage.
+        period_ns: control period.
+        transport: middleware stamps are comparable with our clock.
+        moves_by_itself: world time is wall time, so that durations of both clocks may be added.
+        pacer: deadline counts of a paced world.
+        actuation: the world may report when a command acts.
+        injected: delays are injected into the world: "whole", or "sensors" if the actuation delay is unknown.
+    """
 
-        Args:
-            sensors: sensors to report.
-            primary: sensor that ``end_to_end_s`` starts from; None: no such stage.
-            period_ns: control period.
-            transport: middleware stamps are comparable with our clock.
-            moves_by_itself: world time is wall time, so that durations of both clocks may be added.
-            pacer: deadline counts of a paced world.
-            actuation: the world may report when a command acts.
-            injected: delays are injected into the world: "whole", or "sensors" if the actuation delay is unknown.
-        """
-        self._sensors = sensors
-        self._primary = primary
-        self._period_ns = period_ns
-        self._transport = transport
-        self._moves_by_itself = moves_by_itself
-        self._pacer = pacer
-        self._actuation = actuation
-        self._injected = injected
-        self._clock = ClockStatus(mode="sim")
+    sensors: tuple[str, ...]
+    primary: str | None
+    period_ns: int
+    transport: bool
+    moves_by_itself: bool
+    pacer: DeadlineCounts | None
+    actuation: bool
+    injected: str = ""
+    _clock: ClockStatus = field(default=ClockStatus(mode="sim"), init=False)
 
     def build(self, ledger: Ledger, before: Snapshot, now: Snapshot, commands: CommandsInFlight) -> Stages:
         """Return the stages of the current step.
@@ -124,33 +109,33 @@ class LatencyInfoBuilder:
             commands: send times of the commands.
         """
         table = _StageTable(ledger.durations_s(), ledger.qualities())
-        fresh = {name: now.samples[name] for name in self._sensors}
+        fresh = {name: now.samples[name] for name in self.sensors}
         self._put_ages(table, now, fresh, ledger.at_ns(StepEvent.OBSERVED))
-        if self._transport:
+        if self.transport:
             table.put_each("transport_s", {name: _transport(sample) for name, sample in fresh.items()})
             table.put_each("queue_s", {name: _queue(sample) for name, sample in fresh.items()})
-        if self._moves_by_itself:
+        if self.moves_by_itself:
             table.values["clock"] = self._clock_info(now)
-            data_ages = {name: self._data_age(before.samples[name], before, ledger) for name in self._sensors}
+            data_ages = {name: self._data_age(before.samples[name], before, ledger) for name in self.sensors}
             table.put_each("data_age_s", data_ages)
-            jitter_s = (ledger.period_ns - self._period_ns) / NS_PER_S
-            table.put("jitter_s", (jitter_s, ledger.quality_of_period))
-            if self._transport:
+            table.values["jitter_s"] = (ledger.period_ns - self.period_ns) / NS_PER_S
+            table.quality["jitter_s"] = table.quality["period_s"]
+            if self.transport:
                 table.put_each("driver_s", {name: _driver(sample) for name, sample in fresh.items()})
                 table.put_each(
                     "transport_excess_s", {name: _transport_excess(sample) for name, sample in fresh.items()}
                 )
-        if self._pacer is not None:
-            table.put("overrun_s", (self._pacer.overrun_ns / NS_PER_S, Quality.OK))
-            table.values["overruns"], table.values["missed_deadlines"] = self._pacer.overruns, self._pacer.missed
-        if self._actuation:
+        if self.pacer is not None:
+            table.put("overrun_s", (self.pacer.overrun_ns / NS_PER_S, Quality.OK))
+            table.values["overruns"], table.values["missed_deadlines"] = self.pacer.overruns, self.pacer.missed
+        if self.actuation:
             acted, behind, method = _find_actuation(now.actuation, commands)
             table.put("actuation_s", acted)
             table.values["actuation_behind"], table.values["actuation_method"] = behind, ACTUATION_METHODS[method]
-            if self._primary is not None:
-                age_s, age_quality = self._data_age(before.samples[self._primary], before, ledger)
+            if self.primary is not None:
+                age_s, age_quality = self._data_age(before.samples[self.primary], before, ledger)
                 table.put("end_to_end_s", (age_s + acted[0], _worst(acted[1], age_quality)))
-        if self._injected:
+        if self.injected:
             injected = self._injected_stages(before, now)
             table.values["injected"], table.quality["injected"] = injected.values, injected.quality
         table.values["quality"] = table.quality
@@ -174,13 +159,13 @@ class LatencyInfoBuilder:
     def _injected_stages(self, before: Snapshot, now: Snapshot) -> _StageTable:
         """Return the injected delays of this step's command and of its readings, in world time, nothing measured."""
         known = Quality.UNKNOWN if now.injected is None else Quality.OK
-        acts = known if self._injected == "whole" else Quality.UNKNOWN
+        acts = known if self.injected == "whole" else Quality.UNKNOWN
         inference_ns, actuation_ns = math.nan, math.nan
         if now.injected is not None:
             inference_ns, actuation_ns = now.injected.inference_ns, now.injected.actuation_ns
         early = () if before.injected is None else before.injected.early
         ages_ns, qualities = {}, {}
-        for name in self._sensors:
+        for name in self.sensors:
             sample = before.samples[name]
             ages_ns[name], quality = before.now_ns - sample.stamp_ns, _age(sample, before.now_ns)[1]
             qualities[name] = Quality.FIRST if quality is Quality.OK and name in early else quality
@@ -192,9 +177,9 @@ class LatencyInfoBuilder:
             name: ((ns + inference_ns) / NS_PER_S, _worst(known, qualities[name])) for name, ns in ages_ns.items()
         }
         table.put_each("data_age_s", data_ages)
-        if self._primary is not None:
-            total_ns = ages_ns[self._primary] + inference_ns + actuation_ns
-            table.put("end_to_end_s", (total_ns / NS_PER_S, _worst(acts, qualities[self._primary])))
+        if self.primary is not None:
+            total_ns = ages_ns[self.primary] + inference_ns + actuation_ns
+            table.put("end_to_end_s", (total_ns / NS_PER_S, _worst(acts, qualities[self.primary])))
         return table
 
     def _data_age(self, sample: Sample, before: Snapshot, ledger: Ledger) -> Stage:

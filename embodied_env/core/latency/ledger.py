@@ -130,11 +130,6 @@ class Ledger:
             codes["period_s"] = int(Quality.FIRST)
         return codes
 
-    @property
-    def quality_of_period(self) -> Quality:
-        """FIRST in the first step of an episode, else OK."""
-        return Quality.FIRST if self._first else Quality.OK
-
     def stamps_ns(self) -> dict[str, int]:
         """Return the stamps of this step by name, without ``marked`` if the agent did not mark."""
         stamps = dict(zip(_STAMPS, self._ns, strict=False))

@@ -6,13 +6,14 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from embodied_env.contract.files import read_text_file
 from embodied_env.contract.frozen_dict import freeze
 from embodied_env.core.bounded_json import parse_json
+from embodied_env.core.json_messages import OBJECT, QUANTITY, TEXT, Kind, check_object, list_of, object_of, or_null
 from embodied_env.errors import EmbodiedEnvError
 
 SCHEMA = "embodied_env/latency_profile/2"
@@ -30,6 +31,25 @@ _LONGEST_NS = 10**12
 _HEAD = ("contract", "fingerprint", "backend", "created_utc", "host", "seed")
 _SINGLE = ("actuation_s", "lag_s", "obs_to_command_s")
 _BY_NAME = ("evidence", "capture_s", "transport_s", "age_s")
+
+_INT = Kind(expected="an integer", is_valid=lambda value: type(value) is int)
+_LIST = Kind(expected="a list", is_valid=lambda value: isinstance(value, list))
+_PROFILE = {
+    "schema": TEXT,
+    **dict.fromkeys(_HEAD, TEXT),
+    "seed": _INT,
+    "stages": OBJECT,
+    "unknown": object_of(TEXT),
+    "steps": or_null(OBJECT),
+}
+_STAGES = {**dict.fromkeys(_SINGLE, or_null(OBJECT)), **dict.fromkeys(_BY_NAME, object_of(OBJECT))}
+_ESTIMATE = {
+    **dict.fromkeys(("value_s", "low_s", "high_s", "confidence"), QUANTITY),
+    **dict.fromkeys(("method", "detail"), TEXT),
+    "n": _INT,
+    "samples_s": list_of(QUANTITY),
+}
+_STEPS = {"sensors": list_of(TEXT), "blocks_ns": list_of(list_of(_LIST))}
 
 
 class LatencyProfileError(EmbodiedEnvError, ValueError):
@@ -87,17 +107,10 @@ class MeasuredStepDelays:
 
 
 def read_steps(data: Any) -> MeasuredStepDelays:  # noqa: ANN401 - unvalidated JSON
-    """Parse the result of `MeasuredStepDelays.as_mapping`; raises LatencyProfileError for anything else."""
-    if not isinstance(data, Mapping) or data.keys() != {"sensors", "blocks_ns"}:
-        raise LatencyProfileError("the steps are not a mapping of sensors and blocks_ns")
-    sensors, blocks = data["sensors"], data["blocks_ns"]
-    if not isinstance(sensors, Sequence) or not all(isinstance(name, str) for name in sensors):
-        raise LatencyProfileError(f"the sensors of the steps are {sensors!r}; allowed: names")
-    try:
-        rows = tuple(tuple(tuple(row) for row in block) for block in blocks)
-    except TypeError:
-        raise LatencyProfileError("blocks_ns are not lists of lists of lists") from None
-    return MeasuredStepDelays(sensors=tuple(sensors), blocks=rows)
+    """Parse the result of `MeasuredStepDelays.as_mapping`; raises ValueError for anything else."""
+    check_object(data, "steps", _STEPS)
+    blocks = tuple(tuple(map(tuple, block)) for block in data["blocks_ns"])
+    return MeasuredStepDelays(sensors=tuple(data["sensors"]), blocks=blocks)
 
 
 def _is_delay(value: object) -> bool:
@@ -240,53 +253,28 @@ def read_profile(path: str | Path) -> LatencyProfile:
     """Read and validate a profile; raises LatencyProfileError with the path of the invalid value."""
     try:
         return _parse_profile(parse_json(read_text_file(path, most_bytes=LARGEST_PROFILE), max_bytes=LARGEST_PROFILE))
-    except LatencyProfileError as error:
-        raise LatencyProfileError(f"{path}: {error}") from None
     except (OSError, ValueError) as error:
         raise LatencyProfileError(f"{path}: {error}") from error
 
 
 def _parse_profile(data: Any) -> LatencyProfile:  # noqa: ANN401 - unvalidated JSON
+    """Raise ValueError for anything else than the result of `as_mapping`."""
     if isinstance(data, dict) and data.get("schema", SCHEMA) != SCHEMA:
         raise LatencyProfileError(f"schema {data['schema']!r} is not allowed; allowed: {SCHEMA!r}")
-    _check_keys(data, ("schema", *_HEAD, "stages", "unknown", "steps"), "the profile")
-    stages, unknown = data["stages"], data["unknown"]
-    _check_keys(stages, (*_SINGLE, *_BY_NAME), "stages")
-    for key in _HEAD:
-        allowed = int if key == "seed" else str
-        if type(data[key]) is not allowed:
-            raise LatencyProfileError(f"{key} {data[key]!r} is not allowed; allowed: {allowed.__name__}")
-    if not isinstance(unknown, dict) or not all(isinstance(why, str) for why in unknown.values()):
-        raise LatencyProfileError(f"unknown {unknown!r} is not allowed; allowed: a mapping to texts")
-    values: dict[str, Any] = {key: data[key] for key in _HEAD}
+    values = check_object(data, "profile", _PROFILE)
+    stages = check_object(values.pop("stages"), "stages", _STAGES)
+    del values["schema"]
     for key in _SINGLE:
         values[key] = None if stages[key] is None else _parse_estimate(stages[key], f"stages.{key}")
     for key in _BY_NAME:
-        if not isinstance(stages[key], dict):
-            raise LatencyProfileError(f"stages.{key} {stages[key]!r} is not allowed; allowed: a mapping")
         values[key] = {name: _parse_estimate(value, f"stages.{key}.{name}") for name, value in stages[key].items()}
-    try:
-        steps = None if data["steps"] is None else read_steps(data["steps"])
-    except LatencyProfileError as error:
-        raise LatencyProfileError(f"steps: {error}") from None
-    return LatencyProfile(**values, unknown=unknown, steps=steps)
+    steps = values.pop("steps")
+    return LatencyProfile(**values, steps=None if steps is None else read_steps(steps))
 
 
 def _parse_estimate(data: Any, path: str) -> Estimate:  # noqa: ANN401 - unvalidated JSON
-    _check_keys(data, tuple(each.name for each in fields(Estimate)), path)
-    texts = [key for key in ("method", "detail") if not isinstance(data[key], str)]
-    if texts or type(data["n"]) is not int or not isinstance(data["samples_s"], list):
-        raise LatencyProfileError(f"{path}: method and detail must be texts, n an integer, samples_s a list")
+    values = check_object(data, path, _ESTIMATE)
     try:
-        return Estimate(**{**data, "samples_s": tuple(data["samples_s"])})
+        return Estimate(**{**values, "samples_s": tuple(values["samples_s"])})
     except LatencyProfileError as error:
         raise LatencyProfileError(f"{path}: {error}") from None
-
-
-def _check_keys(data: Any, keys: tuple[str, ...], path: str) -> None:  # noqa: ANN401 - unvalidated JSON
-    if not isinstance(data, dict):
-        raise LatencyProfileError(f"{path} is {type(data).__name__}; allowed: a mapping with {', '.join(keys)}")
-    if missing := [key for key in keys if key not in data]:
-        raise LatencyProfileError(f"{path} has no {', '.join(missing)}")
-    if strange := [str(key) for key in data if key not in keys]:
-        raise LatencyProfileError(f"{path} has {', '.join(strange)}; allowed: {', '.join(keys)}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,14 +99,6 @@ class LatencyStatistics:
                 count=sample.count, p50_s=p50_s, p95_s=p95_s, p99_s=p99_s, max_s=self._max_s[stage]
             )
         return found
-
-
-def latency_statistics(infos: Iterable[Mapping[str, Any]]) -> dict[str, StageStatistics]:
-    """Return the statistics of each stage over the infos of steps."""
-    accumulated = LatencyStatistics()
-    for info in infos:
-        accumulated.add(info)
-    return accumulated.statistics()
 
 
 def measured(latency: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -75,10 +75,9 @@ def simulator(
     profile. `delays`: file of the delays to inject.
     """
     options = {"namespace": namespace, "profile": profile, "source": source or None}
+    options |= {"stand-in": stand_in, "delay-profile": delays}
     pacing = ("--free-running",) if free_running else ()
-    emulation = {"stand-in": stand_in, "delay-profile": delays}
-    arguments = ("sim", contract, *_as_arguments(options), *pacing, *_as_arguments(emulation))
-    return ProcessSpec(role="simulator", module=CLI, arguments=arguments)
+    return ProcessSpec(role="simulator", module=CLI, arguments=("sim", contract, *pacing, *_as_arguments(options)))
 
 
 def relay(
@@ -206,7 +205,7 @@ class Child:
 os.register_at_fork(after_in_child=Child.close_all_inputs)
 
 
-def first_line() -> str:
+def read_first_line() -> str:
     """In a child: read one line of standard input, unbuffered, since `watch_parent` reads the rest."""
     line = bytearray()
     while (byte := os.read(0, 1)) not in (b"", b"\n"):

@@ -51,7 +51,15 @@ class Scheduling:
             try:
                 os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(self._fifo_priority))
             except PermissionError:
-                raise UsageError(_not_permitted(self._fifo_priority)) from None
+                import resource  # noqa: PLC0415 - not on every platform; where SCHED_FIFO is, it is
+
+                priority, (limit, _) = self._fifo_priority, resource.getrlimit(resource.RLIMIT_RTPRIO)
+                raise UsageError(
+                    f"fifo_priority={priority} is not permitted: RLIMIT_RTPRIO is {limit}, and CAP_SYS_NICE is not "
+                    f"held (or this control group has no real-time share); allowed: up to {limit or 'none'}, or after "
+                    f"'ulimit -r {priority}', a line '<user> - rtprio {priority}' in /etc/security/limits.conf, or "
+                    "docker run --cap-add SYS_NICE"
+                ) from None
             self._thread, self._before = threading.get_native_id(), before
         if self._switch_interval_s is not None and self._before_s is None:
             self._before_s = sys.getswitchinterval()
@@ -92,14 +100,3 @@ class Scheduling:
             except PermissionError:  # removing the flag needs CAP_SYS_NICE; other policies ignore it
                 os.sched_setscheduler(self._thread, policy | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
         self._thread = self._before = None
-
-
-def _not_permitted(priority: int) -> str:
-    import resource  # noqa: PLC0415 - not on every platform; where SCHED_FIFO is, it is
-
-    limit, _ = resource.getrlimit(resource.RLIMIT_RTPRIO)
-    return (
-        f"fifo_priority={priority} is not permitted: RLIMIT_RTPRIO is {limit}, and CAP_SYS_NICE is not held (or this "
-        f"control group has no real-time share); allowed: up to {limit or 'none'}, or after 'ulimit -r {priority}', "
-        f"a line '<user> - rtprio {priority}' in /etc/security/limits.conf, or docker run --cap-add SYS_NICE"
-    )

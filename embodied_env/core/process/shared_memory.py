@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 _FOLDER = Path("/dev/shm")  # noqa: S108 - POSIX shared memory, not a temporary file
@@ -45,34 +45,23 @@ def remove_orphaned_segments(names: Iterable[str]) -> list[str]:
     return [name for name in sorted(wanted - left) if _remove_if_abandoned(name)]
 
 
-def is_in_use(name: str) -> bool:
-    """Return whether a living process holds the lock of the segment called `name`."""
-    return not _with_lock(name, lambda: None)
-
-
 def _remove_if_abandoned(name: str) -> bool:
-    def remove() -> None:
-        for file in (name, f"sem.{name}_mutex", f"{name}{_LOCK}"):
-            with contextlib.suppress(OSError):  # already removed, or no permission
-                (_FOLDER / file).unlink()
-
-    return _with_lock(name, remove)
-
-
-def _with_lock(name: str, action: Callable[[], None]) -> bool:
-    """Call `action` while holding the segment's lock; return False, without the call, if another process holds it."""
+    """Remove a segment unless a living process holds its lock; return whether it was removed."""
     try:
         lock = os.open(_FOLDER / f"{name}{_LOCK}", os.O_RDWR)
     except FileNotFoundError:
-        action()  # no owner, only readers
-        return True
+        lock = None  # no owner, only readers
     except OSError:
         return False  # no permission
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        action()
+        if lock is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for file in (name, f"sem.{name}_mutex", f"{name}{_LOCK}"):
+            with contextlib.suppress(OSError):  # already removed, or no permission
+                (_FOLDER / file).unlink()
     except BlockingIOError:
         return False
     finally:
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
     return True

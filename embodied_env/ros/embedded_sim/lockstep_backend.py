@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, Clock, Stamp, deadline_to_monotonic_s
 from embodied_env.core.json_messages import INVALID_MESSAGE
-from embodied_env.core.latency.delay_model import DelayModel, DelaysFile
+from embodied_env.core.latency.delay_model import DelayModel, write_delays_file
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot
+from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot, check_approved
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
 from embodied_env.ros.command_messages import command_encoder
 from embodied_env.ros.embedded_sim.base_backend import EmbeddedSimBackend
@@ -89,7 +90,8 @@ class MujocoRosBackend(EmbeddedSimBackend):
         )
         if delays is not None and not spawn:
             raise UsageError("delays are put into a simulator as it starts; allowed: with spawn=True")
-        self._delays = None if delays is None else DelaysFile(delays)
+        self._delays = delays
+        self._delays_file: Path | None = None
         self._parts = tuple(ActionLayout(contract).slices.values())
         self._inbox = SimulatorInbox(contract)
         self._publishers: list[Any] = []  # by actuator
@@ -105,7 +107,9 @@ class MujocoRosBackend(EmbeddedSimBackend):
 
     def _open(self, namespace: str) -> None:
         if self._spawn:
-            self._start_simulator(namespace, delays=None if self._delays is None else self._delays.path())
+            if self._delays is not None and self._delays_file is None:
+                self._delays_file = write_delays_file(self._delays)
+            self._start_simulator(namespace, delays=None if self._delays_file is None else str(self._delays_file))
         else:
             warn_if_segment_too_small(self._contract)
         ros = self._create_node("environment", namespace)
@@ -171,8 +175,7 @@ class MujocoRosBackend(EmbeddedSimBackend):
     @deferred_signals()
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Publish one message per actuator."""
-        if not isinstance(command, ApprovedCommand):
-            raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
+        check_approved(command)
         self._check_usable()
         parts = [command.values[part] for part in self._parts]
         now_ns = self._origin_ns + self._inbox.step * self._contract.control_period_ns
@@ -250,8 +253,9 @@ class MujocoRosBackend(EmbeddedSimBackend):
         try:
             super().close()
         finally:
-            if self._delays is not None:
-                self._delays.remove()
+            if self._delays_file is not None:
+                self._delays_file.unlink(missing_ok=True)
+                self._delays_file = None
 
 
 class SimulatorInbox:

@@ -21,7 +21,7 @@ from embodied_env.core.clock import NS_PER_S, Clock, Stamp, deadline_to_monotoni
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.reset_spec import ResetRoutine
-from embodied_env.core.types import ApprovedCommand, ResetReport, ResetRequest, SentCommand, Snapshot
+from embodied_env.core.types import ApprovedCommand, ResetReport, ResetRequest, SentCommand, Snapshot, check_approved
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.ros.command_messages import to_command
 from embodied_env.ros.embedded_sim.protocol import CLOCK_TOPIC
@@ -259,8 +259,7 @@ class SimulatorBackend:
     @deferred_signals()
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Publish one message per actuator, unless another client has moved the world since the last step."""
-        if not isinstance(command, ApprovedCommand):
-            raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
+        check_approved(command)
         control = self._running()
         control.check_unmoved()
         parts = self._layout.split(command.values)

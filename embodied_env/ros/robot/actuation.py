@@ -15,7 +15,7 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.core.types import ActuationEvidence, ApprovedCommand, SentCommand
+from embodied_env.core.types import ActuationEvidence, ApprovedCommand, SentCommand, check_approved
 from embodied_env.ros.command_messages import to_command
 from embodied_env.ros.message_fields import Message, follow
 from embodied_env.ros.qos import command_qos
@@ -51,8 +51,7 @@ class ActuatorPublishers:
 
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Publish one message per actuator, stamped with the system time."""
-        if not isinstance(command, ApprovedCommand):
-            raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
+        check_approved(command)
         now_ns, parts = self._clock.system_ns(), self._layout.split(command.values)
         for (actuator, publisher), part in zip(self._publishers, parts.values(), strict=True):
             publisher.publish(to_command(actuator, part, stamp_ns=now_ns, period_s=self._period_s))

@@ -27,6 +27,7 @@ from embodied_env.core.types import (
     Sample,
     SentCommand,
     Snapshot,
+    check_approved,
 )
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
 from embodied_env.ros.fastdds import warn_if_segment_too_small
@@ -298,8 +299,7 @@ class RealBackend:
     @deferred_signals()
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Send an approved command."""
-        if not isinstance(command, ApprovedCommand):
-            raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
+        check_approved(command)
         connection = self._running()
         if connection.controller is not None:
             with connection.listener.condition:

@@ -16,7 +16,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.json_messages import INVALID_MESSAGE
-from embodied_env.core.types import ActuationEvidence, ApprovedCommand, Finding, GateReport, SentCommand
+from embodied_env.core.types import ActuationEvidence, ApprovedCommand, Finding, GateReport, SentCommand, check_approved
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.ros.qos import LATCHED, RELIABLE
 from embodied_env.ros.receive_thread import ReceiveThread
@@ -193,8 +193,7 @@ class RelayClient:
             BackendLostError: for too many missing reports, another client that has armed the relay, or an invalid
                 report.
         """
-        if not isinstance(command, ApprovedCommand):
-            raise TypeError(f"send() takes only Approved, not {type(command).__name__}")
+        check_approved(command)
         is_braking = command.report.disposition >= Severity.HOLD
         report = self._exchange(self._next(), None if is_braking else command.values, self._period_ns)
         if report is None:

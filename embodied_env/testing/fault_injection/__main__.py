@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from embodied_env.core.terminal import say
 from embodied_env.errors import EmbodiedEnvError, UsageError
@@ -26,12 +26,6 @@ _EXAMPLES = """faults: NAME[:KEY=VALUE,...], e.g.
   duplicate:share=0.1   reorder:share=0.1,places=2   corrupt:share=0.01
   freeze:after_s=5,duration_s=2   restamp:kind=shift,offset_s=-1   burst:hold_s=0.4,every_s=1
 """
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Raise UsageError."""
-        raise UsageError(f"{message} (see {self.prog} --help)")
 
 
 def parse_fault(text: str) -> Fault:
@@ -55,8 +49,9 @@ def parse_fault(text: str) -> Fault:
     return FAULTS[name](**values)
 
 
-def _parser() -> _Parser:
-    parser = _Parser(
+def main(argv: list[str] | None = None) -> int:
+    """Relay until a signal; return 0, or 1 after a failure, or exit with 2 for wrong usage."""
+    parser = argparse.ArgumentParser(
         prog="python -m embodied_env.testing.fault_injection",
         description="Relay a topic with seeded faults, until SIGINT or SIGTERM; print the counts in the end.",
         epilog=_EXAMPLES,
@@ -71,16 +66,13 @@ def _parser() -> _Parser:
     parser.add_argument("--best-effort", action="store_true", help="read and write with best effort")
     parser.add_argument("--transient-local", action="store_true", help="read and write latched")
     parser.add_argument("--with-parent", action="store_true", help="also end at the end of standard input")
-    return parser
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Relay until a signal; return 0, 1 after a failure, 2 for wrong usage."""
     try:
-        return _relay(_parser().parse_args(argv))
+        return _relay(parser.parse_args(argv))
+    except UsageError as error:
+        parser.error(str(error))
     except EmbodiedEnvError as error:
-        sys.stderr.write(f"python -m embodied_env.testing.fault_injection: error: {error}\n")
-        return 2 if isinstance(error, UsageError) else 1
+        sys.stderr.write(f"{parser.prog}: error: {error}\n")
+        return 1
 
 
 def _relay(args: argparse.Namespace) -> int:

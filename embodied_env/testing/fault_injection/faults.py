@@ -1,14 +1,17 @@
-"""The kinds of faults, and the pure function that decides which messages they hit.
+"""The kinds of faults: which messages they hit, and their effect on these.
 
-The decision depends only on the seed, the fault's place in the list, the number of the message and the time since the
-faults began, never on other messages or earlier draws.
+Whether a fault hits a message depends only on the seed, the fault's place in the list, the number of the message and
+the time since the faults began, never on other messages or earlier draws.
 """
 
 from __future__ import annotations
 
+import array
+import copy
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -21,6 +24,59 @@ Message = Any  # a generated ROS type, or in tests anything that can be copied
 
 MAX_HELD_S = 1.0
 """Longest time that a message waits to be overtaken (`Reorder`)."""
+
+_LAST_STAMP_NS = (2**31 - 1) * NS_PER_S  # the seconds of a stamp are an int32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """A message in transit: its arrival number, and when it leaves."""
+
+    message: Message
+    number: int
+    due_ns: int
+    copy: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit:
+    """When a fault hits an item, the time since the faults began, and the item's random numbers there."""
+
+    now_ns: int
+    elapsed_ns: int
+    rng: np.random.Generator
+
+
+@dataclass(kw_only=True)
+class WaitingItem:
+    """An item that waits until `places` more have passed, or until `latest_ns`."""
+
+    item: Item
+    places: int
+    latest_ns: int
+
+
+@dataclass(kw_only=True)
+class FaultState:
+    """The state of a fault between messages.
+
+    Attributes:
+        hits: messages hit, by `Fault.counted_as`; shared by all faults of a channel.
+        last: the last message that it did not hit.
+        last_due_ns: when the last message leaves (`Delay`).
+        waiting: messages that wait to be overtaken (`Reorder`).
+    """
+
+    hits: Counter[str]
+    last: Message | None = None
+    last_due_ns: int = 0
+    waiting: list[WaitingItem] = field(default_factory=list)
+
+    def release(self, now_ns: int | None) -> list[Item]:
+        """Return the items that have waited long enough by now; None: all."""
+        done = [each.item for each in self.waiting if now_ns is None or each.latest_ns <= now_ns]
+        self.waiting = [each for each in self.waiting if now_ns is not None and each.latest_ns > now_ns]
+        return done
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +106,26 @@ class Fault:
         """Return whether it may hit a message that arrives now."""
         return self.after_s <= elapsed_s < self.after_s + self.duration_s
 
+    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:
+        """Return what goes on when the fault hits `item`, and count it."""
+        raise NotImplementedError
+
+    def skip(self, item: Item, state: FaultState) -> list[Item]:
+        """Return what goes on when the fault does not hit `item`."""
+        state.last = item.message
+        return [item]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Drop(Fault):
     """The message is lost."""
 
     counted_as: ClassVar[str] = "dropped"
+
+    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:  # noqa: ARG002
+        """Drop the message."""
+        state.hits[self.counted_as] += 1
+        return []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +151,19 @@ class Delay(Fault):
         grown = min(1.0, (elapsed_s - self.after_s) / self.ramp_s) if self.ramp_s > 0.0 else 1.0
         return self.delay_s * grown + self.jitter_s * rng.random()
 
+    def skip(self, item: Item, state: FaultState) -> list[Item]:
+        """Keep a message behind the delayed ones, if in order."""
+        if self.in_order:
+            state.last_due_ns = max(item.due_ns, state.last_due_ns)
+            item = replace(item, due_ns=state.last_due_ns)
+        return [item]
+
+    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:
+        """Delay the message."""
+        state.hits[self.counted_as] += 1
+        late_ns = round(self.seconds(hit.elapsed_ns / NS_PER_S, hit.rng) * NS_PER_S)
+        return self.skip(replace(item, due_ns=item.due_ns + late_ns), state)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Duplicate(Fault):
@@ -92,6 +175,11 @@ class Duplicate(Fault):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require(self.copies >= 1, "copies", "1 or more")
+
+    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:  # noqa: ARG002
+        """Return the message and its copies."""
+        state.hits[self.counted_as] += self.copies
+        return [replace(item, copy=item.copy * (self.copies + 1) + i) for i in range(self.copies + 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +193,21 @@ class Reorder(Fault):
         super().__post_init__()
         self._require(self.places >= 1, "places", "1 or more")
 
+    def skip(self, item: Item, state: FaultState) -> list[Item]:
+        """Pass the message on, and those that it was the last to overtake."""
+        for each in state.waiting:
+            each.places -= 1
+        done = [each.item for each in state.waiting if each.places == 0]
+        state.waiting = [each for each in state.waiting if each.places > 0]
+        return [item, *(replace(each, due_ns=max(each.due_ns, item.due_ns)) for each in done)]
+
+    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:
+        """Keep the message waiting."""
+        state.hits[self.counted_as] += 1
+        latest_ns = hit.now_ns + round(MAX_HELD_S * NS_PER_S)
+        state.waiting.append(WaitingItem(item=item, places=self.places, latest_ns=latest_ns))
+        return []
+
 
 @dataclass(frozen=True, kw_only=True)
 class Corrupt(Fault):
@@ -114,12 +217,34 @@ class Corrupt(Fault):
     every: bool = False
     counted_as: ClassVar[str] = "corrupted"
 
+    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:
+        """Corrupt a copy of the message; one without floating-point numbers passes."""
+        message = copy.deepcopy(item.message)
+        places = _float_places(message)
+        if not places:
+            return [item]
+        state.hits[self.counted_as] += 1
+        chosen = places if self.every else [places[int(hit.rng.integers(len(places)))]]
+        for owner, key in chosen:
+            if isinstance(key, str):
+                setattr(owner, key, self.value)
+            else:
+                owner[key] = self.value
+        return [replace(item, message=message)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Freeze(Fault):
     """The message is replaced by the last one that was not frozen, with its old stamp."""
 
     counted_as: ClassVar[str] = "frozen"
+
+    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:  # noqa: ARG002
+        """Return the last message instead; the first one is repeated from now on."""
+        if state.last is None:
+            return self.skip(item, state)
+        state.hits[self.counted_as] += 1
+        return [replace(item, message=state.last)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +264,20 @@ class Restamp(Fault):
         self._require(self.kind in ("shift", "zero", "old_data"), "kind", "shift, zero, old_data")
         self._require(math.isfinite(self.offset_s), "offset_s", "finite seconds")
 
+    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:  # noqa: ARG002
+        """Change the stamp in a copy of the message."""
+        is_old = self.kind == "old_data"
+        data = state.last if is_old else item.message
+        if data is None:
+            return self.skip(item, state)
+        state.hits[self.counted_as] += 1
+        message, stamp = copy.deepcopy(data), item.message.header.stamp
+        offset_ns = 0 if is_old else round(self.offset_s * NS_PER_S)
+        stamp_ns = 0 if self.kind == "zero" else stamp.sec * NS_PER_S + stamp.nanosec + offset_ns
+        stamp = message.header.stamp
+        stamp.sec, stamp.nanosec = divmod(max(0, min(stamp_ns, _LAST_STAMP_NS)), NS_PER_S)
+        return [replace(item, message=message)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Burst(Fault):
@@ -153,10 +292,14 @@ class Burst(Fault):
         self._require(0.0 < self.every_s < math.inf, "every_s", "finite seconds > 0")
         self._require(0.0 < self.hold_s <= self.every_s, "hold_s", f"more than 0, at most every_s {self.every_s}")
 
-    def held_ns(self, elapsed_ns: int) -> int:
-        """Return how long a message that arrives now is held; 0 or less: not held."""
+    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:
+        """Hold the message if it arrives in a burst."""
         hold_ns, every_ns, after_ns = (round(t * NS_PER_S) for t in (self.hold_s, self.every_s, self.after_s))
-        return hold_ns - (elapsed_ns - after_ns) % every_ns
+        held_ns = hold_ns - (hit.elapsed_ns - after_ns) % every_ns
+        if held_ns <= 0:
+            return [item]
+        state.hits[self.counted_as] += 1
+        return [replace(item, due_ns=max(item.due_ns, hit.now_ns + held_ns))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +308,11 @@ class Edit(Fault):
 
     edit: Callable[[Message], Message]
     counted_as: ClassVar[str] = "edited"
+
+    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:  # noqa: ARG002
+        """Return the edited copy."""
+        state.hits[self.counted_as] += 1
+        return [replace(item, message=self.edit(copy.deepcopy(item.message)))]
 
 
 FAULTS: Mapping[str, type[Fault]] = {
@@ -197,3 +345,18 @@ def decisions(fault: Fault, *, seed: int, place: int, count: int, elapsed_s: flo
     """
     at_s = fault.after_s if elapsed_s is None else elapsed_s
     return np.array([is_hit(fault, at_s, rng_of(seed, place, number)) for number in range(count)], dtype=np.bool_)
+
+
+def _float_places(value: Any) -> list[tuple[Any, str | int]]:  # noqa: ANN401 - a message, or a part of one
+    """Return the floating-point numbers of a message as pairs of an owner and an attribute or index."""
+    if isinstance(value, (array.array, np.ndarray)):
+        is_float = value.typecode in "fd" if isinstance(value, array.array) else value.dtype.kind == "f"
+        return [(value, index) for index in range(len(value))] if is_float else []
+    parts: list[tuple[str | int, Any]] = []
+    if hasattr(value, "get_fields_and_field_types"):
+        parts = [(field, getattr(value, field)) for field in value.get_fields_and_field_types()]
+    elif isinstance(value, list):
+        parts = list(enumerate(value))
+    return [
+        place for key, part in parts for place in ([(value, key)] if isinstance(part, float) else _float_places(part))
+    ]
