@@ -156,12 +156,6 @@ class RosNode:
                 rclpy.shutdown(context=self._context)
 
 
-def wants_sim_time(node: Node, profile: object) -> bool:
-    """Return whether the clock is ``/clock``: by `profile`, or by the node's parameter ``use_sim_time``."""
-    declared = getattr(profile, "use_sim_time", False)
-    return declared is True or node.get_parameter("use_sim_time").value is True
-
-
 def _declare_read_only(node: Node, parameters: Mapping[str, bool | int | float | str]) -> None:
     for key, value in parameters.items():
         node.declare_parameter(key, value, ParameterDescriptor(read_only=True), ignore_override=True)

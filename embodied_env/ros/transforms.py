@@ -46,7 +46,7 @@ class TransformedReader(SensorReader):
     """Reads a sensor's messages in the frame `target`, each at the time of its stamp."""
 
     def __init__(self, name: str, sensor: SensorSpec, target: str, frames: Frames) -> None:
-        """Prepare to read `sensor`, which `robot.backend_profile.check_frame` has accepted; raises like `SensorReader`."""
+        """Prepare; `robot.backend_profile.check_frame` has accepted `sensor`. Raises like `SensorReader`."""
         super().__init__(name, as_it_comes(sensor))
         self._target = target
         self._frames = frames

@@ -33,7 +33,6 @@ from embodied_env.ros.embedded_sim.protocol import (
     StepRequest,
     command_crc32,
 )
-from embodied_env.ros.embedded_sim.services import SimulatorServices
 from embodied_env.ros.fastdds import warn_if_segment_too_small
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
@@ -144,21 +143,20 @@ class MujocoRosBackend(EmbeddedSimBackend):
         self._commands, self._token = [], None
         self._epoch = self._epoch_base + request.epoch
         self._inbox.start_epoch(self._epoch)
-        services = self._services()
-        services.set_reset_parameters(self._epoch, request, end)
-        reply = services.reset(self._epoch, self._contract.fingerprint, end)
-        self._await_first_samples(ros, reply, services, end)
+        self._set_reset_parameters(self._epoch, request, end)
+        reply = self._reset_simulator(self._epoch, end)
+        self._await_first_samples(ros, reply, end)
         self._origin_ns = reply.stamp_ns
         return reply, Snapshot(now_ns=reply.stamp_ns, samples=self._inbox.arrivals.samples())
 
-    def _await_first_samples(self, ros: RosNode, reply: ResetReply, services: SimulatorServices, end: float) -> None:
+    def _await_first_samples(self, ros: RosNode, reply: ResetReply, end: float) -> None:
         """Wait for a sample of the reset from each sensor; request lost ones again."""
         repeat = time.monotonic() + RETRY_S
         while missing := self._inbox.missing():
             if time.monotonic() > end:
                 raise TimeoutError(f"no reading newer than the reset from {', '.join(missing)}")
             if time.monotonic() > repeat:
-                services.reset(self._epoch, self._contract.fingerprint, end)
+                self._reset_simulator(self._epoch, end)
                 repeat = time.monotonic() + RETRY_S
             self._inbox.dispatch(ros.receiver.receive(min(POLL_S, max(0.0, end - time.monotonic()))))
             self._raise_if_exited()
