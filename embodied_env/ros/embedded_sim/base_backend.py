@@ -108,14 +108,15 @@ class EmbeddedSimBackend(ABC):
     def _open(self, namespace: str) -> None:
         """Start the simulator if `spawn` is true, and create our nodes in `namespace`."""
 
-    def _start_simulator(self, namespace: str, **options: Any) -> None:  # noqa: ANN401 - those of `simulator`
-        """Start the simulator process, which reads the contract from its standard input."""
-        spec = simulator("-", namespace=namespace, source=self._contract.source, **options)
-        environment = {} if self._domain_id is None else {"ROS_DOMAIN_ID": str(self._domain_id)}
-        self._child = Child(spec, first_line=dump_contract(self._contract), environment=environment)
-
-    def _create_node(self, name: str, namespace: str) -> RosNode:
-        self._ros = RosNode(name, namespace=namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed)
+    def _start(self, node_name: str, namespace: str, **options: Any) -> RosNode:  # noqa: ANN401 - those of `simulator`
+        """Start the simulator if `spawn` is true, which reads the contract from its standard input; create our node."""
+        if self._spawn:
+            spec = simulator("-", namespace=namespace, source=self._contract.source, **options)
+            environment = {} if self._domain_id is None else {"ROS_DOMAIN_ID": str(self._domain_id)}
+            self._child = Child(spec, first_line=dump_contract(self._contract), environment=environment)
+        self._ros = RosNode(
+            node_name, namespace=namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed
+        )
         return self._ros
 
     def _reopen_if_ended(self) -> RosNode:
@@ -187,7 +188,7 @@ class EmbeddedSimBackend(ABC):
         except ValueError as error:
             raise BackendNotReadyError(str(error)) from None
         if reply.epoch != epoch:
-            raise BackendNotReadyError("the simulator was reset by somebody else at the same time")
+            raise BackendNotReadyError("the simulator was reset by another client at the same time")
         fingerprint = self._contract.fingerprint
         if reply.fingerprint != fingerprint:
             raise BackendNotReadyError(

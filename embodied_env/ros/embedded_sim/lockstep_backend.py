@@ -103,11 +103,9 @@ class MujocoRosBackend(EmbeddedSimBackend):
     # ------------------------------------------------------------------------------------------ connection
 
     def _open(self, namespace: str) -> None:
-        if self._spawn:
-            self._start_simulator(namespace, delays=None if self._delays is None else self._delays.path())
-        else:
+        if not self._spawn:
             warn_if_segment_too_small(self._contract)
-        ros = self._create_node("environment", namespace)
+        ros = self._start("environment", namespace, delays=None if self._delays is None else self._delays.path())
         self._inbox.subscribe(ros.receiver, clock=self.feed.sink is not None)
         actuators, period_s = list(self._contract.actuators.values()), self._contract.control_period_ns / NS_PER_S
         self._publishers = [
@@ -129,8 +127,8 @@ class MujocoRosBackend(EmbeddedSimBackend):
         if unmatched.shared and not unmatched.unread and not unmatched.unpublished:
             raise BackendNotReadyError(f"{unmatched.shared} have more than one publisher; allowed: the simulator alone")
         raise BackendNotReadyError(
-            f"no simulator in namespace {ros.node.get_namespace()}: nobody reads {unmatched.unread}, "
-            f"nobody publishes {unmatched.unpublished} "
+            f"no simulator in namespace {ros.node.get_namespace()}: no subscriber of {unmatched.unread}, "
+            f"no publisher of {unmatched.unpublished} "
             f"(start one with: embodied-env sim {self._contract.name}; same ROS_DOMAIN_ID?)"
         )
 
@@ -266,8 +264,8 @@ class SimulatorInbox:
         """Prepare to read the sensors of `contract`; nothing is subscribed to."""
         self.arrivals = StepArrivals(contract.sensors)
         self._epoch = self.step = 0
-        self._stepped: StepAck | None = None  # the newest acknowledgement of this epoch
-        self._expected: dict[str, ExpectedReading] = {}  # the readings that it lists
+        self._acknowledged = -1  # the newest step of this epoch that the simulator acknowledged
+        self._expected: dict[str, ExpectedReading] = {}  # the readings that the acknowledgement lists
         self.fault: SimulatorFault | None = None
         self.picture: Any = None
 
@@ -283,8 +281,8 @@ class SimulatorInbox:
     def start_epoch(self, epoch: int) -> None:
         """Drop the messages of the last epoch."""
         self.arrivals.clear()
-        self.fault = self._stepped = None
-        self._epoch, self.step = epoch, 0
+        self.fault = None
+        self._epoch, self.step, self._acknowledged = epoch, 0, -1
 
     @property
     def wake_on(self) -> Collection[str]:
@@ -313,14 +311,14 @@ class SimulatorInbox:
         return self.arrivals.missing(self._expected) if self._is_acknowledged() else ["the simulator's acknowledgement"]
 
     def _is_acknowledged(self) -> bool:
-        return self._stepped is not None and self._stepped.step >= self.step
+        return self._acknowledged >= self.step
 
     def _store_acknowledgement(self, data: Any) -> None:  # noqa: ANN401 - an array of Python, or one of numpy
         stepped = StepAck.from_data(data.tolist(), len(self.arrivals.sensors))
         if stepped is None or stepped.epoch != self._epoch or stepped.step > self.step:
             return  # not from our simulator, or of another episode
-        if self._stepped is None or stepped.step >= self._stepped.step:
-            self._stepped = stepped
+        if stepped.step >= self._acknowledged:
+            self._acknowledged = stepped.step
             self._expected = {
                 key: ExpectedReading(earliest_ns=stamp_ns, number=number, stamp_ns=stamp_ns)
                 for key, (stamp_ns, number) in zip(self.arrivals.sensors, stepped.newest, strict=True)

@@ -51,7 +51,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         self._was_connected = False
 
     def _make_robot(self, namespace: str) -> RealBackend:
-        """Return the backend that drives the simulator; no other node is in its namespace, and it can harm nobody."""
+        """Return the backend that drives the simulator, without the precautions for a robot."""
         profile = {"discovery_s": 0.0, "allow_no_downstream_timeout": True}
         contract = replace(self._contract, backends={**self._contract.backends, "real": profile})
         robot = RealBackend(
@@ -68,9 +68,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         return robot
 
     def _open(self, namespace: str) -> None:
-        if self._spawn:
-            self._start_simulator(namespace, profile=self.name, free_running=True)
-        receiver = self._create_node("conductor", namespace).receiver
+        receiver = self._start("conductor", namespace, profile=self.name, free_running=True).receiver
         receiver.subscribe(_PICTURE, message_class("sensor_msgs/msg/Image"), PICTURE_TOPIC)
         self._robot, self._was_connected = self._make_robot(namespace), False
         self._robot.open()

@@ -9,18 +9,17 @@ its bytes; a sequence is its count, then its elements.
 from __future__ import annotations
 
 import functools
+import struct
 from typing import Any
 
 from embodied_env.core.message_tap import ARRAY, SEQUENCE
 from embodied_env.ros.setup_checks import rclpy_import_errors
 
 HEADER_BYTES = 4  # of the encapsulation header
-_WIDTHS = {
-    **dict.fromkeys(("boolean", "octet", "char", "uint8", "int8"), 1),
-    **dict.fromkeys(("uint16", "int16"), 2),
-    **dict.fromkeys(("float", "uint32", "int32"), 4),
-    **dict.fromkeys(("double", "uint64", "int64"), 8),
-}
+BYTES = ("boolean", "octet", "char")  # types of one byte that are no numbers of rclpy
+_NUMBERS = ("float", "double", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+STRUCT_CODES = dict(zip(_NUMBERS, "fdbhiqBHIQ", strict=True))
+_WIDTHS = {**dict.fromkeys(BYTES, 1), **{name: struct.calcsize(code) for name, code in STRUCT_CODES.items()}}
 
 
 @functools.cache
