@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import array
 import contextlib
+import functools
 import gc
 import json
 import os
@@ -44,12 +45,15 @@ from typing import Any, Protocol
 
 import numpy as np
 import rclpy
+from rcl_interfaces.srv import SetParameters
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
+from rclpy.parameter import Parameter
 from rich.console import Console
 from rich.table import Table
+from std_srvs.srv import Trigger
 
 import embodied_env
 from embodied_env.contract import Contract
@@ -58,8 +62,16 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, Stamp, SteadyClock
 from embodied_env.core.types import ApprovedCommand, ResetRequest
 from embodied_env.ros.embedded_sim.lockstep_backend import MujocoRosBackend
-from embodied_env.ros.embedded_sim.protocol import STEP_TOPIC, StepRequest, command_crc32
-from embodied_env.ros.embedded_sim.services import SimulatorServices
+from embodied_env.ros.embedded_sim.protocol import (
+    EPOCH_PARAMETER,
+    NODE,
+    RESET_SERVICE,
+    SEED_PARAMETER,
+    STEP_TOPIC,
+    ResetReply,
+    StepRequest,
+    command_crc32,
+)
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
 
@@ -114,7 +126,7 @@ class Naive:
     def __init__(self, contract: Contract, namespace: str) -> None:
         """Reset the world, and connect."""
         self.contract = contract
-        self.epoch, self.now_ns = reset(contract, namespace)
+        self.epoch, self.now_ns = reset(namespace)
         self.count = 0
         self.newest_ns = dict.fromkeys(contract.sensors, 0)
         self.found: dict[str, Any] = {}
@@ -360,15 +372,18 @@ CLIENTS = {
 }
 
 
-def reset(contract: Contract, namespace: str) -> tuple[int, int]:
+def reset(namespace: str) -> tuple[int, int]:
     """Reset the world; return its epoch, and its time, ns."""
     ros = RosNode("reset", namespace=namespace, clock=SteadyClock())
-    services = SimulatorServices(receiver=ros.receiver, patrol=lambda: None)
-    epoch, end = random.getrandbits(62), time.monotonic() + END_S
-    services.set_reset_parameters(epoch, ResetRequest(epoch=epoch, seed=0), end)
-    reply = services.reset(epoch, contract.fingerprint, end)
+    epoch, call = random.getrandbits(62), functools.partial(ros.receiver.call, timeout_s=END_S, patrol=lambda: None)
+    values = {EPOCH_PARAMETER: epoch, SEED_PARAMETER: 0}
+    parameters = [Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
+    call(SetParameters, f"{NODE}/set_parameters", SetParameters.Request(parameters=parameters))
+    response = call(Trigger, RESET_SERVICE, Trigger.Request())
     ros.close()
-    return epoch, reply.stamp_ns
+    if not response.success:
+        raise RuntimeError(f"the simulator could not reset: {response.message}")
+    return epoch, ResetReply.from_text(response.message).stamp_ns
 
 
 def commands(steps: int) -> np.ndarray:

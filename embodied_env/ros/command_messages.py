@@ -95,8 +95,8 @@ def _from_twist(twist: Message, actuator: ActuatorSpec) -> FloatArray | None:
 
 def command_encoder(actuator: ActuatorSpec, *, period_s: float) -> ArrayEncoder:
     """Return the encoder of an actuator's commands (`to_command`)."""
-
-    def make(values: FloatArray, stamp_ns: int) -> Message:
-        return to_command(actuator, values, stamp_ns=stamp_ns, period_s=period_s)
-
-    return ArrayEncoder(make, len(actuator.joints), np.float64)
+    return ArrayEncoder(
+        lambda values, stamp_ns: to_command(actuator, values, stamp_ns=stamp_ns, period_s=period_s),
+        len(actuator.joints),
+        np.float64,
+    )

@@ -88,7 +88,7 @@ def warn_if_segment_too_small(contract: Contract, found: Mapping[str, str] = os.
         gymnasium.logger.warn(
             f"{topic}: messages of {size / 1e6:.1f} MB do not fit into the shared-memory segment of Fast DDS "
             f"({segment / 1e6:.1f} MB): each may stall for 10 ms, or be lost; set {VARIABLES[0]}={PROFILE} "
-            f"({VARIABLES[1]} from Kilted on) for this process and for who publishes it, before they start"
+            f"({VARIABLES[1]} from Kilted on) for this process and for the publisher, before they start"
         )
 
 

@@ -33,14 +33,13 @@ class TappedNode(Node):  # type: ignore[misc] # rclpy has no type information
         feed, clock = self._feed, self._system_clock
         if feed is None:
             return super().create_publisher(msg_type, topic, qos_profile, **options)
-        known_feed, tap = feed, TopicTap(feed, msg_type, self.resolve_topic_name(topic), qos_profile)
+        tap = TopicTap(feed, msg_type, self.resolve_topic_name(topic), qos_profile)
 
         class TappedPublisher(Publisher):  # type: ignore[misc] # rclpy has no type information
             def publish(self, msg: Any) -> None:  # noqa: ANN401 - a generated type
                 super().publish(msg)
-                if known_feed.sink is not None:
-                    now_ns = clock.system_ns()
-                    tap.pass_on(msg, now_ns, now_ns, is_ours=True)
+                now_ns = clock.system_ns()
+                tap.pass_on(msg, now_ns, now_ns, is_ours=True)
 
         return super().create_publisher(msg_type, topic, qos_profile, publisher_class=TappedPublisher, **options)
 

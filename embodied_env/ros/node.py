@@ -73,7 +73,7 @@ class RosNode:
             UsageError: for ROS arguments that rcl cannot parse.
         """
         _first_use.append(os.getpid())
-        if _first_use[0] != os.getpid():  # Fast DDS does not survive a fork: its first call would block for ever
+        if _first_use[0] != os.getpid():  # Fast DDS does not survive a fork: its first call would block
             raise BackendNotReadyError(
                 "this process was forked from one that had used ROS 2, which cannot work; "
                 "start processes with 'spawn' or 'forkserver' (AsyncVectorEnv: context='spawn')"
@@ -100,7 +100,7 @@ class RosNode:
             self._context.try_shutdown()
             if type(error).__name__ in _WRONG_ARGUMENTS:
                 raise UsageError(
-                    f"the ROS arguments are wrong: {error}; allowed: what stands after --ros-args, in ros_args or in "
+                    f"the ROS arguments are wrong: {error}; allowed: what may follow --ros-args, in ros_args or on "
                     "the command line of this process"
                 ) from None
             raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
@@ -154,12 +154,6 @@ class RosNode:
             self.node.destroy_node()
             with contextlib.suppress(RuntimeError):  # already shut down, by code that shuts down all contexts
                 rclpy.shutdown(context=self._context)
-
-
-def wants_sim_time(node: Node, profile: object) -> bool:
-    """Return whether the clock is ``/clock``: by `profile`, or by the node's parameter ``use_sim_time``."""
-    declared = getattr(profile, "use_sim_time", False)
-    return declared is True or node.get_parameter("use_sim_time").value is True
 
 
 def _declare_read_only(node: Node, parameters: Mapping[str, bool | int | float | str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
@@ -13,7 +12,7 @@ from rclpy.qos import QoSProfile
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import Clock
 from embodied_env.errors import BackendLostError
-from embodied_env.ros.receiver import POLL_S, ReceivedMessage
+from embodied_env.ros.receiver import POLL_S, ReceivedMessage, stamped
 
 
 class ReceiveThread:
@@ -41,16 +40,13 @@ class ReceiveThread:
     ) -> None:
         """Call `take` with each message of `topic`, in the thread and holding `condition`. Call it before `start`."""
 
-        def store(message: Any, info: Any) -> None:  # noqa: ANN401 - generated types
-            now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
-            arrival = ReceivedMessage(
-                key=key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns
-            )
+        def take_locked(arrival: ReceivedMessage) -> None:
             with self.condition:
                 take(arrival)
                 self.condition.notify_all()
 
-        self.node.create_subscription(message_class(message_type), topic, store, qos)
+        callback = stamped(key, self._clock, take_locked)
+        self.node.create_subscription(message_class(message_type), topic, callback, qos)
 
     def raise_if_failed(self) -> None:
         """Raise BackendLostError if the thread has failed."""

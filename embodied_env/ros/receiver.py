@@ -56,6 +56,16 @@ class ReceivedMessage:
     arrival_system_ns: int
 
 
+def stamped(key: str, clock: Clock, take: Callable[[ReceivedMessage], None]) -> Callable[[Any, Any], None]:
+    """Return the callback of a subscription that passes its messages to `take`, stamped by `clock`."""
+
+    def on_message(message: Any, info: Any) -> None:  # noqa: ANN401 - generated types
+        now_ns, system_ns = clock.now_ns(), clock.system_ns()
+        take(ReceivedMessage(key=key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns))
+
+    return on_message
+
+
 @dataclass(kw_only=True)
 class ServiceReply:
     """A request and its response; `response` is None until the service has responded."""
@@ -285,20 +295,14 @@ class ExecutorReceiver(Receiver):
         raw: bool = False,  # noqa: ARG002 - the node's tap needs decoded messages from callbacks
     ) -> None:
         """Subscribe to `topic` under the name `key`."""
-
-        def store(message: Any, info: Any) -> None:  # noqa: ANN401 - generated types
-            now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
-            self._arrivals.append(
-                ReceivedMessage(key=key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns)
-            )
-
-        self._node.create_subscription(message_type, topic, store, qos)
+        self._node.create_subscription(message_type, topic, stamped(key, self._clock, self._arrivals.append), qos)
 
     @deferred_signals()
     def receive(self, timeout_s: float, until: Collection[str] = ()) -> list[ReceivedMessage]:  # noqa: ARG002 - any key
         """Return the messages that have arrived, waiting for the first at most `timeout_s`."""
         self._receive_responses(timeout_s)
-        arrivals, self._arrivals = self._arrivals, []
+        arrivals = self._arrivals.copy()
+        self._arrivals.clear()
         return arrivals
 
     def _receive_responses(self, timeout_s: float) -> None:

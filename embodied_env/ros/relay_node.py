@@ -44,7 +44,7 @@ NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)  # match
 
 END_GRACE_S = 2.0  # beyond the braking time, after which the process ends in any case
 _DIAGNOSTICS_NS = NS_PER_S
-_DISCOVERY_NS = NS_PER_S  # a new publisher may be missing in the graph for so long
+_DISCOVERY_NS = NS_PER_S  # until a new publisher appears in the graph
 _SPIN_TIMEOUT_S = 0.05
 _ACKNOWLEDGEMENT_S = 0.5  # for the last command
 
@@ -334,7 +334,6 @@ def run_relay(
         ContractError: for a contract that a relay cannot enforce.
     """
     check_relayed(contract)
-    estop_specs(profile.get("estop"), "estop")
     timeout_s = profile.get("downstream_timeout_s")
     if timeout_s is not None and not (
         type(timeout_s) in (int, float) and contract.control_period_s < timeout_s < math.inf

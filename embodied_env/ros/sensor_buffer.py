@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from embodied_env.contract import SensorSpec
@@ -17,13 +18,6 @@ from embodied_env.ros.serialization.layout_cache import as_message
 
 _MAX_UNSTAMPED = 64  # messages without a stamp that are kept for `assign_stamp`
 _NO_TRANSPORT = TransportTiming()
-
-
-@dataclass(kw_only=True)
-class _Counts:
-    lost: int = 0
-    duplicated: int = 0
-    reordered: int = 0
 
 
 class SensorBuffer:
@@ -53,7 +47,7 @@ class SensorBuffer:
             )
         self._stamping = stamping
         self._is_wall = stamping is not None and stamping.is_wall
-        self._counts = _Counts()
+        self._counts: Counter[str] = Counter()  # lost, duplicated, reordered
         self._newest: tuple[ReceivedMessage, TranslatedStamp, TransportTiming] | None = None
         self._newest_valid: TranslatedStamp | None = None  # the newest that is not in the future
         self._last_number = 0  # of the publisher, which counts from 1
@@ -72,7 +66,7 @@ class SensorBuffer:
         self.clear_readings()
         self._last_number = 0  # the publisher may be another
         self._seq = -1
-        self._counts = _Counts()
+        self._counts.clear()
 
     def clear_readings(self) -> None:
         """Drop the readings; the counts continue."""
@@ -85,7 +79,7 @@ class SensorBuffer:
         number = arrival.info["publication_sequence_number"]
         if number is not None and number > self._last_number:
             if 0 < self._last_number < number - 1 and self._newest is not None:
-                self._counts.lost += number - self._last_number - 1
+                self._counts["lost"] += number - self._last_number - 1
             self._last_number = number
         if self._stamping is not None:
             self._add_stamped(arrival, self._translated(arrival, self._stamping), self._stamping.transport(arrival))
@@ -132,13 +126,10 @@ class SensorBuffer:
     def sample(self) -> Sample | None:
         """Return the newest sample, with the counts since the last call; None before the first message."""
         sample = self.newest()
-        if sample is None:
-            return None
-        counts = self._counts
-        if not (counts.lost or counts.duplicated or counts.reordered):
+        if sample is None or not self._counts:
             return sample
-        self._counts = _Counts()
-        return replace(sample, lost=counts.lost, duplicated=counts.duplicated, reordered=counts.reordered)
+        counts, self._counts = self._counts, Counter()
+        return replace(sample, lost=counts["lost"], duplicated=counts["duplicated"], reordered=counts["reordered"])
 
     def _translated(self, arrival: ReceivedMessage, stamping: StampTranslator) -> TranslatedStamp:
         return stamping.translate(arrival, stamp_ns(arrival.message) if self._by_header else None)
@@ -149,9 +140,9 @@ class SensorBuffer:
         if self._by_header and (
             (newest is not None and stamp.repeats(newest)) or (valid is not None and stamp.repeats(valid))
         ):
-            self._counts.duplicated += 1
+            self._counts["duplicated"] += 1
         elif self._by_header and valid is not None and not stamp.is_after(valid):
-            self._counts.reordered += 1
+            self._counts["reordered"] += 1
         else:
             self._store(arrival, stamp, transport)
 

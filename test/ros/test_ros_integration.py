@@ -29,7 +29,7 @@ from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.types import ResetRequest
 from embodied_env.errors import BackendNotReadyError, UsageError
 from embodied_env.ros.embedded_sim.sensor_messages import to_message
-from embodied_env.ros.node import RosNode, wants_sim_time
+from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import LATCHED, RELIABLE
 from embodied_env.ros.robot.graph_checks import graph_checks
 from embodied_env.ros.robot.preflight import survey
@@ -177,24 +177,6 @@ def test_others_may_read_what_we_are_and_change_nothing(opened, backend):
 def test_a_parameter_file_cannot_say_what_we_are(opened):
     ours = node(opened, "environment", ros_args=["-p", "relay:=true"], parameters={"relay": False})
     assert ours.node.get_parameter("relay").value is False
-
-
-class Wanting:
-    def __init__(self, use_sim_time):
-        self.use_sim_time = use_sim_time
-
-
-@pytest.mark.parametrize(
-    ("ros_args", "profile", "wanted"),
-    [
-        ([], object(), False),
-        ([], Wanting(False), False),
-        ([], Wanting(True), True),
-        (["-p", "use_sim_time:=true"], object(), True),
-    ],
-)
-def test_simulated_time_is_asked_for_by_the_profile_or_the_parameter(opened, ros_args, profile, wanted):
-    assert wants_sim_time(node(opened, ros_args=ros_args).node, profile) is wanted
 
 
 # ------------------------------------------------------------------------------------------------------------- QoS

@@ -1,7 +1,10 @@
-"""Base of both backends over the embedded simulator: its process, its resets and its pictures."""
+"""Base of both backends over the embedded simulator: its process, its services, its resets and its pictures."""
 
 from __future__ import annotations
 
+import json
+import math
+import reprlib
 import secrets
 import time
 from abc import ABC, abstractmethod
@@ -14,15 +17,25 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import dump_contract, profile_of
+from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import Clock, Stamp
+from embodied_env.core.json_messages import INVALID_MESSAGE
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.process.child import Child, simulator
 from embodied_env.core.types import ResetReport, ResetRequest, Snapshot
-from embodied_env.errors import BackendLostError, BackendNotReadyError
-from embodied_env.ros.embedded_sim.protocol import ResetReply
-from embodied_env.ros.embedded_sim.services import SimulatorServices, picture_of
+from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError
+from embodied_env.ros.embedded_sim.protocol import (
+    EPOCH_PARAMETER,
+    NODE,
+    OPTIONS_PARAMETER,
+    RENDER_SERVICE,
+    RESET_SERVICE,
+    SEED_PARAMETER,
+    ResetReply,
+)
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.receiver import Receiver
+from embodied_env.ros.sensor_readers import stamp_ns
 from embodied_env.ros.setup_checks import check_namespace_and_domain, timeout_s, unique_namespace
 
 
@@ -76,6 +89,10 @@ class EmbeddedSimBackend(ABC):
         self._child: Child | None = None  # the simulator that we started
         self._ros: RosNode | None = None
         self._usable = False
+        self._prepare()
+
+    def _prepare(self) -> None:  # noqa: B027 - not every subclass has such parts
+        """Create the parts of a subclass; nothing is started."""
 
     # ------------------------------------------------------------------------------------------ connection
 
@@ -91,14 +108,15 @@ class EmbeddedSimBackend(ABC):
     def _open(self, namespace: str) -> None:
         """Start the simulator if `spawn` is true, and create our nodes in `namespace`."""
 
-    def _start_simulator(self, namespace: str, **options: Any) -> None:  # noqa: ANN401 - those of `simulator`
-        """Start the simulator process, which reads the contract from its standard input."""
-        spec = simulator("-", namespace=namespace, source=self._contract.source, **options)
-        environment = {} if self._domain_id is None else {"ROS_DOMAIN_ID": str(self._domain_id)}
-        self._child = Child(spec, first_line=dump_contract(self._contract), environment=environment)
-
-    def _create_node(self, name: str, namespace: str) -> RosNode:
-        self._ros = RosNode(name, namespace=namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed)
+    def _start(self, node_name: str, namespace: str, **options: Any) -> RosNode:  # noqa: ANN401 - those of `simulator`
+        """Start the simulator if `spawn` is true, which reads the contract from its standard input; create our node."""
+        if self._spawn:
+            spec = simulator("-", namespace=namespace, source=self._contract.source, **options)
+            environment = {} if self._domain_id is None else {"ROS_DOMAIN_ID": str(self._domain_id)}
+            self._child = Child(spec, first_line=dump_contract(self._contract), environment=environment)
+        self._ros = RosNode(
+            node_name, namespace=namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed
+        )
         return self._ros
 
     def _reopen_if_ended(self) -> RosNode:
@@ -142,10 +160,49 @@ class EmbeddedSimBackend(ABC):
     def _reset(self, request: ResetRequest, deadline: Stamp) -> tuple[ResetReply, Snapshot]:
         """Reset the world; return its reply, and newer readings."""
 
-    def _services(self) -> SimulatorServices:
+    def _set_reset_parameters(self, epoch: int, request: ResetRequest, end: float) -> None:
+        """Set seed, options and epoch of the next reset; raises BackendNotReadyError if they are refused.
+
+        `end` is the monotonic time, s, at which a call of a service raises TimeoutError.
+        """
+        from rclpy.parameter import Parameter  # noqa: PLC0415 - rclpy is installed if there is a receiver
+
+        options = {name: value.tolist() for name, value in request.options.items()}
+        values = {EPOCH_PARAMETER: epoch, SEED_PARAMETER: request.seed, OPTIONS_PARAMETER: json.dumps(options)}
+        parameters = [Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
+        response = self._call("rcl_interfaces/srv/SetParameters", f"{NODE}/set_parameters", end, parameters=parameters)
+        refused = [result.reason for result in response.results if not result.successful]
+        if refused:
+            raise BackendNotReadyError(f"the simulator refused the reset: {'; '.join(refused)}")
+
+    def _reset_simulator(self, epoch: int, end: float) -> ResetReply:
+        """Reset the simulator; a repeated call for an epoch returns the same reply.
+
+        Raises BackendNotReadyError if it fails, is at another epoch, or runs another contract.
+        """
+        response = self._call("std_srvs/srv/Trigger", RESET_SERVICE, end)
+        if not response.success:
+            raise BackendNotReadyError(f"the simulator could not reset: {response.message}")
+        try:
+            reply = ResetReply.from_text(response.message)
+        except ValueError as error:
+            raise BackendNotReadyError(str(error)) from None
+        if reply.epoch != epoch:
+            raise BackendNotReadyError("the simulator was reset by another client at the same time")
+        fingerprint = self._contract.fingerprint
+        if reply.fingerprint != fingerprint:
+            raise BackendNotReadyError(
+                f"the simulator runs a contract of fingerprint {reply.fingerprint[:12]}, not {fingerprint[:12]}"
+            )
+        return reply
+
+    def _call(self, service_type: str, name: str, end: float, **fields: Any) -> Any:  # noqa: ANN401 - generated types
+        """Return the response of a service of the simulator; raises TimeoutError at `end`, monotonic s."""
         if self._ros is None:
             raise BackendLostError("closed", "the connection is closed")
-        return SimulatorServices(receiver=self._ros.receiver, patrol=self._raise_if_exited)
+        kind: Any = message_class(service_type)
+        timeout_s = end - time.monotonic()
+        return self._ros.receiver.call(kind, name, kind.Request(**fields), timeout_s, self._raise_if_exited)
 
     # --------------------------------------------------------------------------------------------- picture
 
@@ -156,14 +213,31 @@ class EmbeddedSimBackend(ABC):
             BackendLostError: if it does not arrive within `step_timeout_s`.
             MissingDependencyError: if the simulator cannot render.
         """
-        services, end = self._services(), time.monotonic() + self.step_timeout_s
-        taken_ns = services.render(end)
-        while time.monotonic() < end:
-            for message in self._receive_pictures(services.receiver):
-                if (picture := picture_of(message, taken_ns)) is not None:
-                    return picture
+        end = time.monotonic() + self.step_timeout_s
+        taken_ns = self._take_picture(end)
+        while self._ros is not None and time.monotonic() < end:
+            for message in self._receive_pictures(self._ros.receiver):
+                if stamp_ns(message) != taken_ns or message.encoding != "rgb8":
+                    continue  # of another request, or from a foreign publisher
+                shape = int(message.height), int(message.width), 3
+                if len(message.data) == math.prod(shape):
+                    return np.frombuffer(message.data, dtype=np.uint8).reshape(shape).copy()
             self._raise_if_exited()
         raise BackendLostError("timeout", "the picture did not come")
+
+    def _take_picture(self, end: float) -> int:
+        """Let the simulator publish a picture before `end`, monotonic s; return its stamp, ns."""
+        try:
+            response = self._call("std_srvs/srv/Trigger", RENDER_SERVICE, end)
+        except TimeoutError as error:
+            raise BackendLostError("timeout", str(error)) from None
+        if not response.success:
+            raise MissingDependencyError("a renderer", needed_for="render()", remedy=response.message)
+        try:
+            return int(response.message)
+        except ValueError:
+            detail = f"{RENDER_SERVICE}: {reprlib.repr(response.message)} (expected the stamp of the picture, ns)"
+            raise BackendLostError(INVALID_MESSAGE, detail) from None
 
     @abstractmethod
     def _receive_pictures(self, receiver: Receiver) -> Sequence[Any]:

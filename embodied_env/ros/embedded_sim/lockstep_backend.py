@@ -34,7 +34,6 @@ from embodied_env.ros.embedded_sim.protocol import (
     StepRequest,
     command_crc32,
 )
-from embodied_env.ros.embedded_sim.services import SimulatorServices
 from embodied_env.ros.fastdds import warn_if_segment_too_small
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
@@ -106,13 +105,13 @@ class MujocoRosBackend(EmbeddedSimBackend):
     # ------------------------------------------------------------------------------------------ connection
 
     def _open(self, namespace: str) -> None:
-        if self._spawn:
-            if self._delays is not None and self._delays_file is None:
-                self._delays_file = write_delays_file(self._delays)
-            self._start_simulator(namespace, delays=None if self._delays_file is None else str(self._delays_file))
-        else:
+        if self._spawn and self._delays is not None and self._delays_file is None:
+            self._delays_file = write_delays_file(self._delays)
+        if not self._spawn:
             warn_if_segment_too_small(self._contract)
-        ros = self._create_node("environment", namespace)
+        ros = self._start(
+            "environment", namespace, delays=None if self._delays_file is None else str(self._delays_file)
+        )
         self._inbox.subscribe(ros.receiver, clock=self.feed.sink is not None)
         actuators, period_s = list(self._contract.actuators.values()), self._contract.control_period_ns / NS_PER_S
         self._publishers = [
@@ -134,8 +133,8 @@ class MujocoRosBackend(EmbeddedSimBackend):
         if unmatched.shared and not unmatched.unread and not unmatched.unpublished:
             raise BackendNotReadyError(f"{unmatched.shared} have more than one publisher; allowed: the simulator alone")
         raise BackendNotReadyError(
-            f"no simulator in namespace {ros.node.get_namespace()}: nobody reads {unmatched.unread}, "
-            f"nobody publishes {unmatched.unpublished} "
+            f"no simulator in namespace {ros.node.get_namespace()}: no subscriber of {unmatched.unread}, "
+            f"no publisher of {unmatched.unpublished} "
             f"(start one with: embodied-env sim {self._contract.name}; same ROS_DOMAIN_ID?)"
         )
 
@@ -148,21 +147,20 @@ class MujocoRosBackend(EmbeddedSimBackend):
         self._commands, self._token = [], None
         self._epoch = self._epoch_base + request.epoch
         self._inbox.start_epoch(self._epoch)
-        services = self._services()
-        services.set_reset_parameters(self._epoch, request, end)
-        reply = services.reset(self._epoch, self._contract.fingerprint, end)
-        self._await_first_samples(ros, reply, services, end)
+        self._set_reset_parameters(self._epoch, request, end)
+        reply = self._reset_simulator(self._epoch, end)
+        self._await_first_samples(ros, reply, end)
         self._origin_ns = reply.stamp_ns
         return reply, Snapshot(now_ns=reply.stamp_ns, samples=self._inbox.arrivals.samples())
 
-    def _await_first_samples(self, ros: RosNode, reply: ResetReply, services: SimulatorServices, end: float) -> None:
+    def _await_first_samples(self, ros: RosNode, reply: ResetReply, end: float) -> None:
         """Wait for a sample of the reset from each sensor; request lost ones again."""
         repeat = time.monotonic() + RETRY_S
         while missing := self._inbox.missing():
             if time.monotonic() > end:
                 raise TimeoutError(f"no reading newer than the reset from {', '.join(missing)}")
             if time.monotonic() > repeat:
-                services.reset(self._epoch, self._contract.fingerprint, end)
+                self._reset_simulator(self._epoch, end)
                 repeat = time.monotonic() + RETRY_S
             self._inbox.dispatch(ros.receiver.receive(min(POLL_S, max(0.0, end - time.monotonic()))))
             self._raise_if_exited()
@@ -272,8 +270,8 @@ class SimulatorInbox:
         """Prepare to read the sensors of `contract`; nothing is subscribed to."""
         self.arrivals = StepArrivals(contract.sensors)
         self._epoch = self.step = 0
-        self._stepped: StepAck | None = None  # the newest acknowledgement of this epoch
-        self._expected: dict[str, ExpectedReading] = {}  # the readings that it lists
+        self._acknowledged = -1  # the newest step of this epoch that the simulator acknowledged
+        self._expected: dict[str, ExpectedReading] = {}  # the readings that the acknowledgement lists
         self.fault: SimulatorFault | None = None
         self.picture: Any = None
 
@@ -289,8 +287,8 @@ class SimulatorInbox:
     def start_epoch(self, epoch: int) -> None:
         """Drop the messages of the last epoch."""
         self.arrivals.clear()
-        self.fault = self._stepped = None
-        self._epoch, self.step = epoch, 0
+        self.fault = None
+        self._epoch, self.step, self._acknowledged = epoch, 0, -1
 
     @property
     def wake_on(self) -> Collection[str]:
@@ -319,14 +317,14 @@ class SimulatorInbox:
         return self.arrivals.missing(self._expected) if self._is_acknowledged() else ["the simulator's acknowledgement"]
 
     def _is_acknowledged(self) -> bool:
-        return self._stepped is not None and self._stepped.step >= self.step
+        return self._acknowledged >= self.step
 
     def _store_acknowledgement(self, data: Any) -> None:  # noqa: ANN401 - an array of Python, or one of numpy
         stepped = StepAck.from_data(data.tolist(), len(self.arrivals.sensors))
         if stepped is None or stepped.epoch != self._epoch or stepped.step > self.step:
             return  # not from our simulator, or of another episode
-        if self._stepped is None or stepped.step >= self._stepped.step:
-            self._stepped = stepped
+        if stepped.step >= self._acknowledged:
+            self._acknowledged = stepped.step
             self._expected = {
                 key: ExpectedReading(earliest_ns=stamp_ns, number=number, stamp_ns=stamp_ns)
                 for key, (stamp_ns, number) in zip(self.arrivals.sensors, stepped.newest, strict=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,6 @@ from embodied_env.sim.world import World
 with rclpy_import_errors("the embedded simulator over ROS 2"):
     from rclpy.context import Context
     from rclpy.executors import Executor, SingleThreadedExecutor
-    from rclpy.node import Node
     from rclpy.parameter import Parameter
 
     from embodied_env.ros.embedded_sim.base_node import (
@@ -233,7 +232,6 @@ def run_simulator(
         ContractError: for a sensor that does not match its message type.
     """
     wait_set_class = _private_wait_set()
-
     make = functools.partial(SimulatorNode, contract, world, namespace=namespace)
 
     def executor_for(context: Context) -> Executor:  # next to a wait set: an executor that takes nothing by itself
@@ -245,10 +243,7 @@ def run_simulator(
             while not stop.is_set():
                 executor.spin_once(timeout_sec=SPIN_TIMEOUT_S)
             return
-        subscriptions = [*simulator.command_subscriptions, simulator.token_subscription]
-        spinner = _WaitSetSpinner(simulator.node, executor, subscriptions, wait_set_class)
-        while not stop.is_set():
-            spinner.spin_once()
+        _spin_by_wait_set(wait_set_class, simulator, executor, stop)
 
 
 def _private_wait_set() -> Any:  # noqa: ANN401 - a class of rclpy, which has no types
@@ -260,40 +255,28 @@ def _private_wait_set() -> Any:  # noqa: ANN401 - a class of rclpy, which has no
     return getattr(rclpy_implementation, "WaitSet", None)
 
 
-class _WaitSetSpinner:
-    """Spins a node by a wait set, and its executor after a service request or a while without messages."""
-
-    def __init__(self, node: Node, executor: Executor, subscriptions: Sequence[Any], wait_set_class: Any) -> None:  # noqa: ANN401
-        """`subscriptions` are raw, and are served in this order."""
-        self._executor = executor
-        self._subscriptions = subscriptions
-        self._services = list(node.services)
-        self._idle = 0
-        sizes = len(subscriptions), 0, 0, 0, len(self._services), 0
-        self._wait_set = wait_set_class(*sizes, node.context.handle)
-
-    def spin_once(self) -> None:
-        """Wait for messages and requests, at most `SPIN_TIMEOUT_S`, and handle them."""
-        wait_set = self._wait_set
+def _spin_by_wait_set(wait_set_class: Any, simulator: SimulatorNode, executor: Executor, stop: threading.Event) -> None:  # noqa: ANN401
+    """Spin a node by a wait set, and its executor after a service request or a while without messages."""
+    subscriptions = [*simulator.command_subscriptions, simulator.token_subscription]  # raw, served in this order
+    services, context = list(simulator.node.services), simulator.node.context.handle
+    wait_set = wait_set_class(len(subscriptions), 0, 0, 0, len(services), 0, context)
+    idle = 0
+    while not stop.is_set():
         wait_set.clear_entities()
-        for subscription in self._subscriptions:
+        for subscription in subscriptions:
             wait_set.add_subscription(subscription.handle)
-        for service in self._services:
+        for service in services:
             wait_set.add_service(service.handle)
         wait_set.wait(round(SPIN_TIMEOUT_S * NS_PER_S))
         is_requested = bool(wait_set.get_ready_entities("service"))
-        received = [_take_all(subscription) for subscription in self._subscriptions]
-        self._idle = 0 if any(received) else self._idle + 1
-        if is_requested or self._idle == _IDLE_WAITS:
-            self._idle = 0
-            self._executor.spin_once(timeout_sec=0.0)
-
-
-def _take_all(subscription: Any) -> bool:  # noqa: ANN401 - rclpy's
-    """Pass queued messages to the callback of a subscription; return whether there were any."""
-    for count in range(RELIABLE.depth):
-        taken = subscription.handle.take_message(subscription.msg_type, True)
-        if taken is None:
-            return count > 0
-        subscription.callback(taken[0])
-    return True
+        idle += 1
+        for subscription in subscriptions:
+            for _ in range(RELIABLE.depth):
+                taken = subscription.handle.take_message(subscription.msg_type, True)
+                if taken is None:
+                    break
+                subscription.callback(taken[0])
+                idle = 0
+        if is_requested or idle == _IDLE_WAITS:
+            idle = 0
+            executor.spin_once(timeout_sec=0.0)

@@ -11,10 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from embodied_env.backends.base import Capabilities
-from embodied_env.contract import Contract
 from embodied_env.contract.loader import profile_of
 from embodied_env.contract.message_types import message_class
-from embodied_env.core.clock import Clock, Stamp, deadline_to_monotonic_s
+from embodied_env.core.clock import Stamp, deadline_to_monotonic_s
 from embodied_env.core.pacing import Pacer
 from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot
 from embodied_env.ros.embedded_sim.base_backend import EmbeddedSimBackend
@@ -45,34 +44,14 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         render_modes=("rgb_array",),
     )
 
-    def __init__(
-        self,
-        contract: Contract,
-        *,
-        clock: Clock,
-        spawn: bool = True,
-        namespace: str | None = None,
-        domain_id: int | None = None,
-        step_timeout_s: float | None = None,
-        reset_timeout_s: float | None = None,
-    ) -> None:
-        """Prepare; nothing is started. Arguments and errors are those of `EmbeddedSimBackend`."""
-        super().__init__(
-            contract,
-            clock=clock,
-            spawn=spawn,
-            namespace=namespace,
-            domain_id=domain_id,
-            step_timeout_s=step_timeout_s,
-            reset_timeout_s=reset_timeout_s,
-        )
-        self.downstream_timeout_s = profile_of(contract, self.name).get("command_timeout_s")
-        self.pacer = Pacer(clock, contract.control_period_ns)
-        self._robot = self._make_robot(namespace or "/")
+    def _prepare(self) -> None:
+        self.downstream_timeout_s = profile_of(self._contract, self.name).get("command_timeout_s")
+        self.pacer = Pacer(self._clock, self._contract.control_period_ns)
+        self._robot = self._make_robot(self._namespace or "/")
         self._was_connected = False
 
     def _make_robot(self, namespace: str) -> RealBackend:
-        """Return the backend that drives the simulator; no other node is in its namespace, and it can harm nobody."""
+        """Return the backend that drives the simulator, without the precautions for a robot."""
         profile = {"discovery_s": 0.0, "allow_no_downstream_timeout": True}
         contract = replace(self._contract, backends={**self._contract.backends, "real": profile})
         robot = RealBackend(
@@ -89,9 +68,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         return robot
 
     def _open(self, namespace: str) -> None:
-        if self._spawn:
-            self._start_simulator(namespace, profile=self.name, free_running=True)
-        receiver = self._create_node("conductor", namespace).receiver
+        receiver = self._start("conductor", namespace, profile=self.name, free_running=True).receiver
         receiver.subscribe(_PICTURE, message_class("sensor_msgs/msg/Image"), PICTURE_TOPIC)
         self._robot, self._was_connected = self._make_robot(namespace), False
         self._robot.open()
@@ -101,12 +78,11 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         self._reopen_if_ended()
         end = deadline_to_monotonic_s(deadline, self._clock)
         epoch, without_options = self._epoch_base + request.epoch, replace(request, options={})
-        services = self._services()
-        services.set_reset_parameters(epoch, request, end)
+        self._set_reset_parameters(epoch, request, end)
         if not self._was_connected:
             self._robot.reset(without_options, deadline)
             self._was_connected = True
-        reply = services.reset(epoch, self._contract.fingerprint, end)
+        reply = self._reset_simulator(epoch, end)
         return reply, self._robot.reset(without_options, deadline)
 
     def send(self, command: ApprovedCommand) -> SentCommand:

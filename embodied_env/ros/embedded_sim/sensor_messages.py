@@ -57,11 +57,9 @@ class SensorEncoder:
 
     def encode(self, values: Values, stamp_ns: int, extras: Extras) -> Message | bytes:
         """Return the message that `to_message` returns, or its bytes."""
-        numbers: Values = values
-        constants = extras
-        if extras and (arrays := {name: value for name, value in extras.items() if isinstance(value, np.ndarray)}):
-            numbers = {**arrays, **values}
-            constants = {name: value for name, value in extras.items() if name not in arrays}
+        arrays = {name: value for name, value in extras.items() if isinstance(value, np.ndarray)}
+        constants = {name: value for name, value in extras.items() if name not in arrays}
+        numbers: Values = {**arrays, **values}
         template = self._template
         if template is None or constants != self._constants or values.keys() != self._fields:
             if not self._templates_left:

@@ -9,23 +9,17 @@ its bytes; a sequence is its count, then its elements.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import struct
 from typing import Any
 
-from embodied_env.contract.message_types import message_class
 from embodied_env.core.message_tap import ARRAY, SEQUENCE
 from embodied_env.ros.setup_checks import rclpy_import_errors
 
 HEADER_BYTES = 4  # of the encapsulation header
-_WIDTHS = {
-    **dict.fromkeys(("boolean", "octet", "char", "uint8", "int8"), 1),
-    **dict.fromkeys(("uint16", "int16"), 2),
-    **dict.fromkeys(("float", "uint32", "int32"), 4),
-    **dict.fromkeys(("double", "uint64", "int64"), 8),
-}
-
-Measure = Callable[[Any, int], int]
-"""Takes a value and the offset of its first byte; returns the offset after its last."""
+BYTES = ("boolean", "octet", "char")  # types of one byte that are no numbers of rclpy
+_NUMBERS = ("float", "double", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+STRUCT_CODES = dict(zip(_NUMBERS, "fdbhiqBHIQ", strict=True))
+_WIDTHS = {**dict.fromkeys(BYTES, 1), **{name: struct.calcsize(code) for name, code in STRUCT_CODES.items()}}
 
 
 @functools.cache
@@ -39,12 +33,10 @@ def _serialization() -> Any:  # noqa: ANN401 - a module of rclpy
 def to_cdr(message: Any) -> bytes:  # noqa: ANN401 - a generated type
     """Return the bytes of `message` as they are on the wire."""
     data: bytes = _serialization().serialize_message(message)
-    kind: Any = type(message)
     try:
-        size = HEADER_BYTES + _measure_message(kind)(message, 0)
+        return data[: HEADER_BYTES + _end_of_message(message, 0)]
     except KeyError:  # a type that is not measured here: wide characters
         return data
-    return data[:size]
 
 
 def from_cdr(data: bytes, kind: Any) -> Any:  # noqa: ANN401 - a generated type
@@ -52,43 +44,28 @@ def from_cdr(data: bytes, kind: Any) -> Any:  # noqa: ANN401 - a generated type
     return _serialization().deserialize_message(data, kind)
 
 
-@functools.cache
-def _measure_message(kind: Any) -> Measure:  # noqa: ANN401 - a generated type
-    measures = [(name, _measure(idl)) for name, idl in kind.get_fields_and_field_types().items()]
-
-    def end(message: Any, at: int) -> int:  # noqa: ANN401
-        for name, measure in measures:
-            at = measure(getattr(message, name), at)
-        return at if measures else at + 1  # a message without fields has one byte
-
-    return end
+def _end_of_message(message: Any, at: int) -> int:  # noqa: ANN401 - a generated type
+    """Return the offset after `message`, which begins at offset `at`."""
+    fields = message.get_fields_and_field_types()
+    for name, idl in fields.items():
+        at = _end(idl, getattr(message, name), at)
+    return at if fields else at + 1  # a message without fields has one byte
 
 
-@functools.cache
-def _measure(idl: str) -> Measure:
+def _end(idl: str, value: Any, at: int) -> int:  # noqa: ANN401 - a field or an element
+    """Return the offset after `value`; raises KeyError for a type that is not measured."""
     if found := ARRAY.match(idl) or SEQUENCE.match(idl):
-        return _measure_elements(found["of"], counted=found.re is SEQUENCE)
-    if idl.partition("<")[0] == "string":
-        return lambda value, at: _aligned(at, 4) + 4 + len(value.encode()) + 1
-    if "/" in idl:
-        return _measure_message(message_class(idl.replace("/", "/msg/")))
-    width = _WIDTHS[idl]
-    return lambda _, at: _aligned(at, width) + width
-
-
-def _measure_elements(idl: str, *, counted: bool) -> Measure:
-    width = _WIDTHS.get(idl)
-    measure = _measure(idl)
-
-    def end(values: Any, at: int) -> int:  # noqa: ANN401 - a sequence
-        at = _aligned(at, 4) + 4 if counted else at
-        if width is not None:
-            return _aligned(at, width) + width * len(values) if len(values) else at
-        for value in values:
-            at = measure(value, at)
+        at = _aligned(at, 4) + 4 if found.re is SEQUENCE else at
+        if width := _WIDTHS.get(found["of"]):
+            return _aligned(at, width) + width * len(value) if len(value) else at
+        for element in value:
+            at = _end(found["of"], element, at)
         return at
-
-    return end
+    if idl.partition("<")[0] == "string":
+        return _aligned(at, 4) + 4 + len(value.encode()) + 1
+    if "/" in idl:
+        return _end_of_message(value, at)
+    return _aligned(at, _WIDTHS[idl]) + _WIDTHS[idl]
 
 
 def _aligned(at: int, width: int) -> int:

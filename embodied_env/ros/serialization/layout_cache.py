@@ -18,16 +18,13 @@ import numpy as np
 
 from embodied_env.core.message_tap import ARRAY, SEQUENCE
 from embodied_env.ros.serialization import uses_byte_layouts
-from embodied_env.ros.serialization.cdr import HEADER_BYTES, from_cdr, to_cdr
+from embodied_env.ros.serialization.cdr import BYTES, HEADER_BYTES, STRUCT_CODES, from_cdr, to_cdr
 
 LITTLE_ENDIAN = b"\x00\x01"  # the first bytes of the encapsulation header
 Message = Any  # a generated type
 
 _STAMPS = struct.Struct(">iI"), struct.Struct("<iI")  # big-endian, little-endian
 _MAX_LAYOUTS = 16  # per topic; rclpy decodes topics whose messages keep changing
-_NUMBERS = ("float", "double", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-_CODES = dict(zip(_NUMBERS, "fdbhiqBHIQ", strict=True))  # of `struct`
-_CONSTANT = ("boolean", "octet", "char")  # compared, since not every byte is a valid value
 
 
 class RawMessage:
@@ -183,10 +180,10 @@ class _LayoutBuilder:
         if found := SEQUENCE.match(idl):
             self._count(len(value))
             return self._elements(found["of"], value)
-        if idl in _CODES:
-            size = struct.calcsize(_CODES[idl])
+        if idl in STRUCT_CODES:
+            size = struct.calcsize(STRUCT_CODES[idl])
             self._align(size)
-            self._variable(size, _CODES[idl])
+            self._variable(size, STRUCT_CODES[idl])
             self._numbers += 1
             return _Scalar(self._numbers - 1)
         if idl.partition("<")[0] == "string":
@@ -196,15 +193,15 @@ class _LayoutBuilder:
             return value
         if "/" in idl:
             return self.fields(value)
-        if idl not in _CONSTANT:
+        if idl not in BYTES:
             raise _UnreadableError
-        self._constant(1)
+        self._constant(1)  # compared, since not every byte is a valid value
         return value
 
     def _elements(self, idl: str, values: Any) -> Any:  # noqa: ANN401 - a sequence
-        if idl not in _CODES:
+        if idl not in STRUCT_CODES:
             return [self._field(idl, value) for value in values]
-        dtype = np.dtype(_CODES[idl]).newbyteorder("<")
+        dtype = np.dtype(STRUCT_CODES[idl]).newbyteorder("<")
         if not len(values):
             return np.empty(0, dtype)
         self._align(dtype.itemsize)
