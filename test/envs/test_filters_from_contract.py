@@ -109,7 +109,7 @@ def test_whatever_the_agent_does_no_link_is_sent_through_a_wall(seed):
             action = rng.choice([-1.0, 1.0], 6)
         *_, terminated, truncated, info = env.step(action)
         sent = np.array(list(info["action"]["applied_si"].values()))
-        assert workspace.h(sent) > -0.005
+        assert workspace.nearest(sent)[0] > -0.005
         assert info["safety"]["guaranteed"]["workspace"]
         codes.update(np.array(info["safety"]["code"]).tolist())
         if terminated or truncated:
@@ -131,6 +131,6 @@ def test_in_a_free_running_world_the_workspace_allows_for_a_late_command():
     latencies_s = []
     for free_running in (False, True):
         env = embodied_env.make(walled(0.45), backend="fake", free_running=free_running)
-        latencies_s.append(env.unwrapped._stepper._gate._shapers["workspace"]._latency_s)
+        latencies_s.append(env.unwrapped._stepper._gate._filters["workspace"]._latency_s)
         env.close()
     assert latencies_s == [0.0, OWN.control_period_s]
