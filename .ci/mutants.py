@@ -1029,7 +1029,7 @@ MUTANTS = (
         "cannot_be_made",
     ),
     shaping("plug-ins get no parameters", ".load()(contract, **parameters)", ".load()(contract)", "its_parameters"),
-    shaping("a reset is not passed on", "        command_filter.reset()\n", "        pass\n", "passed_on"),
+    gate("a reset is not passed on", "command_filter.reset()\n", "pass\n", "passed_on", SHAPING),
     gate("refusals are not reset", "            interlock.reset()\n", "            pass\n", "p17", CHAIN),
     # a command without an action
     gate(
@@ -1311,7 +1311,7 @@ MUTANTS = (
     outside(
         "the gate is not reset",
         "envs/reset_procedure.py",
-        "        self._gate.reset()\n",
+        "        self.gate.reset()\n",
         "",
         by="crosses_a_reset",
         tests=STEPPER,

@@ -29,9 +29,8 @@ from typing import Any
 from scaling import LEARNED_POLICY, ScaledEnv, Scaling, action_box, load_scaling, measure_scaling
 
 import embodied_env
-from embodied_env.cli.evaluation_run import evaluate_with_progress
+from embodied_env.cli.evaluation_run import evaluate_with_progress, print_table
 from embodied_env.cli.main import print_error
-from embodied_env.cli.outcome_tables import print_table
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.core.process.child import Child, simulator

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import threading
 from pathlib import Path
 
 from embodied_env.core.arguments import checked_path
@@ -13,6 +15,21 @@ from embodied_env.errors import UsageError
 def add_contract(parser: argparse.ArgumentParser) -> None:
     """Declare the argument CONTRACT."""
     parser.add_argument("contract", metavar="CONTRACT", help="name or file of a contract")
+
+
+def add_hosted_contract(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of a verb that hosts a contract, which a parent process may write to standard input."""
+    parser.add_argument("contract", metavar="CONTRACT", help="contract name or file; -: one line of standard input")
+    parser.add_argument("--namespace", help="absolute ROS 2 namespace (default: the root)")
+    parser.add_argument("--source", default="standard input", help="origin of the contract -, for error messages")
+
+
+def stop_on_signals() -> threading.Event:
+    """Return an event that SIGINT and SIGTERM set instead of ending the process."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
 
 
 def add_run_directory(parser: argparse.ArgumentParser) -> None:

@@ -79,7 +79,7 @@ def _print_refusal(mismatches: Any, *, as_json: bool) -> None:  # noqa: ANN401 -
 
 
 def _print(comparison: Any, output: str | None) -> None:  # noqa: ANN401 - imported when it runs
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
     from embodied_env.analysis.comparison.gap_tables import describe_gap, label
@@ -93,9 +93,8 @@ def _print(comparison: Any, output: str | None) -> None:  # noqa: ANN401 - impor
         for sentence in describe_exclusions(side.summary):
             console.print(f"run {name}: {sentence}", soft_wrap=True)
     shown = [ranked.gap for ranked in comparison.ranking if ranked.gap.is_more_than_chance]
-    ranking = Table(title="largest differences", title_justify="left")
-    for column, justify in (("what", "left"), ("A", "right"), ("B", "right"), ("distance", "right")):
-        ranking.add_column(column, justify="right" if justify == "right" else "left")
+    numbers = [Column(heading, justify="right") for heading in ("A", "B", "distance")]
+    ranking = Table("what", *numbers, title="largest differences", title_justify="left")
     for gap in shown[:_PRINTED]:
         ranking.add_row(Text(label(gap.name)), *map(Text, describe_gap(gap)), f"{gap.distance:.2f}")
     if shown:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,11 @@ from embodied_env.contract.validation import suspected_degrees
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.arguments import checked_path
 from embodied_env.core.reset_spec import validate_home
-from embodied_env.core.terminal import make_console, say
+from embodied_env.core.terminal import say, stdout_tables
 from embodied_env.errors import ContractError, MissingDependencyError, UsageError
 
 Row = dict[str, Any]
 
-_PIPE_WIDTH = 200  # columns, if stdout is not a terminal
 _SHORT = 16  # hex digits of a fingerprint for display
 
 
@@ -148,22 +146,17 @@ def _check_further(contract: Contract) -> None:
         reset = profile.get("reset")
         homes = {"home": profile.get("home"), "reset.home": reset.get("home") if isinstance(reset, Mapping) else None}
         for key, home in homes.items():
-            for joint, problem in _home_problems(contract, home).items():
+            if not isinstance(home, Mapping):  # checked by its backend
+                continue
+            no_numbers = {
+                joint: f"{position!r} is not allowed; allowed: a number"
+                for joint, position in home.items()
+                if isinstance(position, bool) or not isinstance(position, (int, float))
+            }
+            for joint, problem in (no_numbers or validate_home(contract, home)).items():
                 raise ContractError(f"backends.{name}.{key}.{joint}", problem, source=contract.source)
     for path, problem in suspected_degrees(contract):
         raise ContractError(path, problem, source=contract.source)
-
-
-def _home_problems(contract: Contract, home: object) -> Mapping[str, str]:
-    """Return joint -> problem of home positions; other values than mappings are checked by their backends."""
-    if not isinstance(home, Mapping):
-        return {}
-    no_numbers = {
-        joint: f"{position!r} is not allowed; allowed: a number"
-        for joint, position in home.items()
-        if isinstance(position, bool) or not isinstance(position, (int, float))
-    }
-    return no_numbers or validate_home(contract, home)
 
 
 def _fingerprint(args: argparse.Namespace) -> int:
@@ -251,16 +244,9 @@ def _without(key: str, row: Row) -> Row:
     return {name: value for name, value in row.items() if name != key}
 
 
-def _box_row(title: str, name: str, box: spaces.Space[Any]) -> Row:
-    if not isinstance(box, spaces.Box):
-        raise TypeError(f"{name} is a {type(box).__name__}; a contract makes only Boxes")
-    return {
-        title: name,
-        "shape": list(box.shape),
-        "dtype": str(box.dtype),
-        "low": _bound(box.low),
-        "high": _bound(box.high),
-    }
+def _box_row(title: str, name: str, box: Any) -> Row:  # noqa: ANN401 - a Box, typed as any space
+    bounds = {"low": _bound(box.low), "high": _bound(box.high)}
+    return {title: name, "shape": list(box.shape), "dtype": str(box.dtype), **bounds}
 
 
 def _bound(values: FloatArray) -> Any:  # noqa: ANN401 - JSON types
@@ -345,9 +331,7 @@ def _print_tables(sections: Mapping[str, Any]) -> None:
     """Print each section as a table under its title."""
     from rich.table import Table
 
-    width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    console = make_console(width=width, markup=False, emoji=False, highlight=False)
-    with console.capture() as captured:  # sys.stdout raises BrokenPipeError; rich would exit
+    with stdout_tables() as console:
         for name, section in sections.items():
             title = name.replace("_", " ")
             rows = _key_values(section) if isinstance(section, Mapping) else section
@@ -356,7 +340,6 @@ def _print_tables(sections: Mapping[str, Any]) -> None:
             for row in rows:
                 table.add_row(*(_cell(row.get(column)) for column in columns))
             console.print(table if rows else f"{title}: none")
-    sys.stdout.write(captured.get())  # escaped by the console
 
 
 def _without_empty_columns(section: Any) -> Any:  # noqa: ANN401 - JSON types

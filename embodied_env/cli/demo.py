@@ -7,8 +7,6 @@ import os
 
 from embodied_env.cli.evaluation_run import add_common_arguments, run_policies
 
-POLICIES = ("scripted", "hold")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -18,4 +16,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the demo; ROS 2 discovery stays on this host unless the environment says otherwise."""
     os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    return run_policies("arm_reach", POLICIES, args)
+    return run_policies("arm_reach", ("scripted", "hold"), args)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
@@ -21,7 +21,7 @@ from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.arguments import add_contract, add_json
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.message_types import message_class
-from embodied_env.core.terminal import make_console, say
+from embodied_env.core.terminal import say, stdout_tables
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError
 from embodied_env.ros.robot.contract_checks import Check, contract_checks
 from embodied_env.ros.setup_checks import apt_package
@@ -39,7 +39,6 @@ _SIMULATOR_TYPES = (
 _EXTRAS = {"mcap": ("record", "recording runs"), "PIL": ("images", "saving pictures")}
 _MIN_SHARED_MEMORY = 32 * 2**20  # bytes: some tens of segments of Fast DDS
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where POSIX shared memory is
-_PIPE_WIDTH = 200  # columns, if stdout is not a terminal
 _MARKS = {True: ("pass", "green"), False: ("FAIL", "bold red"), None: ("  - ", "dim")}
 
 
@@ -171,24 +170,20 @@ def _message_types(contract: Contract, backend: str) -> list[str]:
 
 def _message_checks(types: Iterable[str]) -> Iterator[Check]:
     """Yield one check per message package."""
-    problems: dict[str, tuple[str, str]] = {}
     packages: dict[str, list[str]] = {}
     for name in types:
-        package = name.split("/")[0]
-        packages.setdefault(package, []).append(name.split("/")[-1])
-        try:
-            message_class(name)
-        except MissingDependencyError as error:
-            remedy = f'apt install {apt_package(package)}, or pip install "embodied_env[ros]"'
-            problems[package] = str(error), remedy
-        except ContractError as error:
-            problems[package] = str(error), f"correct the type, or install a newer {package}"
+        packages.setdefault(name.split("/")[0], []).append(name)
     for package, names in packages.items():
-        if package in problems:
-            detail, remedy = problems[package]
-            yield Check(name=package, passed=False, detail=detail, remedy=remedy, code="missing")
+        try:
+            for name in names:
+                message_class(name)
+        except (MissingDependencyError, ContractError) as error:
+            remedy = f"correct the type, or install a newer {package}"
+            if isinstance(error, MissingDependencyError):
+                remedy = f'apt install {apt_package(package)}, or pip install "embodied_env[ros]"'
+            yield Check(name=package, passed=False, detail=str(error), remedy=remedy, code="missing")
         else:
-            yield Check(name=package, passed=True, detail=", ".join(names))
+            yield Check(name=package, passed=True, detail=", ".join(name.split("/")[-1] for name in names))
 
 
 def _shared_memory() -> Check:
@@ -261,8 +256,10 @@ def _world_checks(contract: Contract, backend: str) -> Iterator[Check]:
     try:
         yield _attempt("model", build, f"correct backends.{backend}")
         if world is not None:
-            has_cameras = any(sensor.encoding is not None for sensor in contract.sensors.values())
-            yield _renderer_check(world, needed=has_cameras)
+            remedy = "apt install libegl1 libegl-mesa0, or libosmesa6; is MUJOCO_GL right?"
+            check = _attempt("renderer", functools.partial(_render_picture, world), remedy)
+            is_needed = any(sensor.encoding is not None for sensor in contract.sensors.values())
+            yield check if check.passed or is_needed else dataclasses.replace(check, passed=None, code="")
     finally:
         if world is not None:
             world.close()
@@ -272,18 +269,10 @@ def _world_checks(contract: Contract, backend: str) -> Iterator[Check]:
         yield Check(name="display", passed=None, detail="there is none: no window, render_mode='human'")
 
 
-def _renderer_check(world: Any, *, needed: bool) -> Check:  # noqa: ANN401 - a World
-    """Render one picture; a failure counts only if a sensor is a camera."""
-
-    def picture() -> str:
-        height, width, _ = world.render().shape
-        library = world.renderer_library
-        return f"a picture of {width} x {height} pixels" + (f" by {library}" if library else "")
-
-    check = _attempt("renderer", picture, "apt install libegl1 libegl-mesa0, or libosmesa6; is MUJOCO_GL right?")
-    if check.passed is False and not needed:
-        return dataclasses.replace(check, passed=None, code="")
-    return check
+def _render_picture(world: Any) -> str:  # noqa: ANN401 - a World
+    height, width, _ = world.render().shape
+    library = world.renderer_library
+    return f"a picture of {width} x {height} pixels" + (f" by {library}" if library else "")
 
 
 def _robot_checks(contract: Contract, sections: Sections, *, namespace: str, timeout_s: float) -> Iterator[Check]:
@@ -308,9 +297,7 @@ def _print_checklist(sections: Sections) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    console = make_console(width=width, markup=False, emoji=False, highlight=False)
-    with console.capture() as captured:  # sys.stdout raises BrokenPipeError; rich would exit
+    with stdout_tables() as console:
         for title, checks in sections.items():
             console.print(Text(title, style="bold"))
             table = Table.grid(padding=(0, 2))
@@ -322,7 +309,6 @@ def _print_checklist(sections: Sections) -> None:
                 table.add_row(Text(mark, style=style), check.name, detail)
             console.print(table)
             console.print()
-    sys.stdout.write("\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n")  # escaped by the console
     results = [check.passed for checks in sections.values() for check in checks]
     failed, unknown = results.count(False), results.count(None)
     verdict = f"{failed} of {len(results)} checks failed" if failed else f"{results.count(True)} checks passed"

@@ -12,6 +12,8 @@ from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
 from embodied_env.evaluation.engine import make_engine
 
+_OPTIONS = ("clock", "pacing", "fifo_priority", "delay_profile", "namespace", "record_messages")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -43,36 +45,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate one policy and return the exit status."""
-    if args.engine is None and args.workers is not None:
-        raise UsageError(f"--workers {args.workers} is of an engine; allowed: with --engine local or ray")
-    if args.engine is None and args.address is not None:
-        raise UsageError(f"--address {args.address!r} is of an engine; allowed: with --engine ray")
-    if args.engine is None and args.episode_timeout is not None:
-        raise UsageError(
-            f"--episode-timeout {args.episode_timeout} is of an engine; allowed: with --engine local or ray"
-        )
     engine = None
-    if args.engine is not None:
+    if args.engine is None:
+        for option, engines in (("workers", "local or ray"), ("address", "ray"), ("episode_timeout", "local or ray")):
+            if (value := getattr(args, option)) is not None:
+                given = f"--{option.replace('_', '-')} {value!r}"
+                raise UsageError(f"{given} is of an engine; allowed: with --engine {engines}")
+    else:
         workers = (os.cpu_count() or 1) if args.workers is None else args.workers
         engine = make_engine(args.engine, workers, args.address, episode_timeout_s=args.episode_timeout)
-    of_robot = {}  # only what was requested: other backends refuse these options
-    if args.dry_run:
+    options = {name: getattr(args, name) for name in _OPTIONS}
+    options |= {"switch_interval_s": args.switch_interval, "spawn": not args.attach}
+    if args.dry_run:  # only if requested: other backends refuse these options
         say("dry run: everything is checked and judged, nothing is published to the robot", file=sys.stderr)
-        of_robot["armed"] = False
+        options["armed"] = False
     if args.relay:
-        of_robot["relay"] = True
-    return run_policies(
-        args.contract,
-        [args.policy],
-        args,
-        engine=engine,
-        clock=args.clock,
-        pacing=args.pacing,
-        fifo_priority=args.fifo_priority,
-        switch_interval_s=args.switch_interval,
-        delay_profile=args.delay_profile,
-        namespace=args.namespace,
-        spawn=not args.attach,
-        record_messages=args.record_messages,
-        **of_robot,
-    )
+        options["relay"] = True
+    return run_policies(args.contract, [args.policy], args, engine=engine, **options)

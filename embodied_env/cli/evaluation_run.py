@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.arguments import add_json, check_seed
 from embodied_env.cli.live_table import EpisodeBar, LiveView
-from embodied_env.cli.outcome_tables import as_json, print_table
 from embodied_env.contract import Contract, load_contract
 from embodied_env.core.arguments import checked_path
-from embodied_env.core.terminal import say
+from embodied_env.core.latency.statistics import INJECTED_STAGES, STAGES
+from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
+from embodied_env.core.terminal import make_console, say
 from embodied_env.errors import UsageError
 from embodied_env.evaluation.engine import Engine
-from embodied_env.evaluation.episodes import Evaluation, EvaluationJob
-from embodied_env.evaluation.runner import run_job
+from embodied_env.evaluation.episodes import Evaluation
+from embodied_env.evaluation.runner import evaluate
 from embodied_env.ros.fastdds import enable_large_segments
+
+_STAGE_ORDER = (*STAGES, *INJECTED_STAGES)
 
 
 def add_common_arguments(parser: argparse.ArgumentParser, *, backend: str, episodes: int) -> None:
@@ -55,16 +58,8 @@ def run_policies(
         from embodied_env.analysis.report.figures import check_installed
 
         check_installed()  # before anything moves
-    evaluations = evaluate_with_progress(
-        contract,
-        policies,
-        backend=args.backend,
-        episodes=args.episodes,
-        seed=args.seed,
-        out=out,
-        engine=engine,
-        **options,
-    )
+    options |= {"backend": args.backend, "episodes": args.episodes, "seed": args.seed, "out": out}
+    evaluations = evaluate_with_progress(contract, policies, engine=engine, **options)
     if args.json:
         say(as_json(contract, args.backend, evaluations))
     else:
@@ -83,32 +78,81 @@ def run_policies(
     return UNSOUND if unsound else SOUND
 
 
-def evaluate_with_progress(  # noqa: PLR0913 - the public options
+def evaluate_with_progress(
     contract: Contract,
     policies: Sequence[str],
     *,
-    backend: str,
     episodes: int,
-    seed: int,
-    out: str | Path,
     engine: Engine | None = None,
-    record_messages: bool = False,
-    **options: Any,  # noqa: ANN401 - of make
+    **options: Any,  # noqa: ANN401 - of evaluate
 ) -> list[Evaluation]:
     """Evaluate each policy in turn, with a live table on stderr, or with an engine a progress bar."""
     done = []
     for policy in policies:
-        job = EvaluationJob(
-            contract=contract,
-            backend=backend,
-            policy=policy,
-            seed=seed,
-            options=options,
-            record_messages=record_messages,
-        )
-        if engine is not None:
-            engine.check(job)  # before the display starts
         view = LiveView(contract, policy, episodes) if engine is None else EpisodeBar(contract, policy, episodes)
         with view:
-            done.append(run_job(job, episodes=episodes, out=Path(out), engine=engine, observer=view))
+            done.append(evaluate(contract, policy=policy, episodes=episodes, engine=engine, observer=view, **options))
     return done
+
+
+def print_table(contract: Contract, backend: str, evaluations: Sequence[Evaluation]) -> None:
+    """Print outcomes and latencies, one column per policy, and the path of each run."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console, summaries = make_console(), [evaluation.summary for evaluation in evaluations]
+    dry = " · DRY RUN: nothing reached the robot" if any(summary.get("dry_run") for summary in summaries) else ""
+    outcome = Table("", title=f"{contract.name} v{contract.version} on {backend}{dry}", title_justify="left")
+    latency = Table("stage", title="latency, ms: p50 / p95 / p99", title_justify="left")
+    for evaluation in evaluations:
+        outcome.add_column(evaluation.policy, justify="right")
+        latency.add_column(evaluation.policy, justify="right")
+    for label, cell in _OUTCOMES.items():
+        outcome.add_row(label, *map(cell, summaries))
+    stages = {stage for summary in summaries for stage in summary["latency"]}
+    for stage in sorted(stages, key=lambda stage: (_STAGE_ORDER.index(stage.partition("[")[0]), stage)):
+        name = Text(stage.replace("_s[", "[").removesuffix("_s"))
+        latency.add_row(name, *(_percentiles(summary, stage) for summary in summaries))
+    console.print(outcome)
+    console.print(latency)
+    console.print(f"contract fingerprint  {contract.fingerprint}", soft_wrap=True)
+    for evaluation in evaluations:
+        console.print(f"run ({evaluation.policy})  {evaluation.path}", soft_wrap=True)
+
+
+def as_json(contract: Contract, backend: str, evaluations: Sequence[Evaluation]) -> str:
+    """Return the results as one JSON object."""
+    runs: list[dict[str, Any]] = []
+    for evaluation in evaluations:
+        runs.append({"policy": evaluation.policy, "path": str(evaluation.path), "summary": dict(evaluation.summary)})
+        if evaluation.parts:
+            runs[-1] |= {"parts": [str(path) for path in evaluation.parts], "losses": evaluation.losses}
+    head = {"contract": contract.name, "fingerprint": contract.fingerprint, "backend": backend}
+    return json.dumps({**head, "runs": runs}, indent=2)
+
+
+def _percent(value: float | None) -> str:
+    return "n/a" if value is None else f"{100 * value:.1f} %"
+
+
+_OUTCOMES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "episodes": lambda s: f"{s['episodes']}",
+    "success rate (truncated counted as failure)": lambda s: _percent(s["success_rate"]),
+    "success rate (excluding truncated)": lambda s: _percent(s["success_rate_not_truncated"]),
+    "episodes in the success rate": lambda s: f"{s['rated']}",
+    "solved at reset (not rated)": lambda s: f"{s[SOLVED_AT_RESET]}",
+    "solved at first step, reset not judged (not rated)": lambda s: f"{s[SOLVED_AT_FIRST_STEP]}",
+    "truncated": lambda s: f"{s['truncated']}",
+    "end reasons": lambda s: ", ".join(f"{reason} {count}" for reason, count in s["end_reasons"].items()) or "none",
+    "return, mean": lambda s: "n/a" if s["return"]["mean"] is None else f"{s['return']['mean']:.3f}",
+    "steps": lambda s: f"{s['steps']}",
+    "missed deadlines": lambda s: f"{s['missed_deadlines']}",
+    "clipped steps": lambda s: _percent(s["clipped_share"]),
+}
+
+
+def _percentiles(summary: Mapping[str, Any], stage: str) -> str:
+    values = summary["latency"].get(stage)
+    if values is None:
+        return "n/a"
+    return " / ".join(f"{1e3 * values[key]:.3f}" for key in ("p50_s", "p95_s", "p99_s"))

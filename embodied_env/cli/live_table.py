@@ -24,6 +24,13 @@ _WINDOW = 200  # steps of rates and percentiles
 _REFRESH_HZ = 4
 _NAMES = {number: code for code, number in CODES.items() if code}
 _OK = int(Quality.OK)
+_SHOWN = (
+    ("period_s", "period, ms: p50 / p95 / max"),
+    ("obs_to_command_s", "observation to command, ms"),
+    ("obs_age_max_s", "oldest reading, ms"),
+    ("actuation_s", "command to effect, ms"),
+    ("end_to_end_s", "end to end, ms"),
+)
 
 
 class LiveAccount:
@@ -88,15 +95,6 @@ class LiveAccount:
         return rows
 
 
-_SHOWN = (
-    ("period_s", "period, ms: p50 / p95 / max"),
-    ("obs_to_command_s", "observation to command, ms"),
-    ("obs_age_max_s", "oldest reading, ms"),
-    ("actuation_s", "command to effect, ms"),
-    ("end_to_end_s", "end to end, ms"),
-)
-
-
 def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
 
@@ -115,12 +113,8 @@ class LiveView:
         self._account = LiveAccount(contract, episodes)
         self._bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._line = self._bar.add_task(f"{contract.name} · {policy}", total=episodes)
-        self._live = Live(
-            get_renderable=self._drawn,
-            console=make_console(stderr=True),
-            refresh_per_second=_REFRESH_HZ,
-            transient=True,
-        )
+        console = make_console(stderr=True)
+        self._live = Live(get_renderable=self._drawn, console=console, refresh_per_second=_REFRESH_HZ, transient=True)
 
     def __enter__(self) -> Self:
         """Draw nothing yet: the operator may be prompted at the first reset."""

@@ -49,13 +49,12 @@ def run(args: argparse.Namespace) -> int:
 
 def print_profile(profile: LatencyProfile, out: Path) -> None:
     """Print a table of the estimates with confidence interval and method, and of the unknown latencies."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     console = make_console()
-    table = Table(title=f"{profile.contract} on {profile.backend}: latency, ms", title_justify="left")
-    for heading, justify in (("", "left"), ("value", "right"), ("95 %", "right"), ("method", "left"), ("n", "right")):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type] # its own literals
-    table.add_column("", overflow="fold")
+    value, interval, n = (Column(heading, justify="right") for heading in ("value", "95 %", "n"))
+    title = f"{profile.contract} on {profile.backend}: latency, ms"
+    table = Table("", value, interval, "method", n, Column(overflow="fold"), title=title, title_justify="left")
     best = "" if profile.actuation_s is None else profile.actuation_s.method
     rows = [(f"actuation{' *' if method == best else ''}", each) for method, each in profile.evidence.items()]
     rows += [] if profile.lag_s is None else [("lag", profile.lag_s)]
@@ -63,8 +62,8 @@ def print_profile(profile: LatencyProfile, out: Path) -> None:
     for stage, found in (("age", profile.age_s), ("capture", profile.capture_s), ("transport", profile.transport_s)):
         rows += [(f"{stage} {sensor}", each) for sensor, each in found.items()]
     for name, each in rows:
-        interval = f"{1e3 * each.low_s:.2f} .. {1e3 * each.high_s:.2f}"
-        table.add_row(name, f"{1e3 * each.value_s:.2f}", interval, each.method, str(each.n), each.detail)
+        bounds = f"{1e3 * each.low_s:.2f} .. {1e3 * each.high_s:.2f}"
+        table.add_row(name, f"{1e3 * each.value_s:.2f}", bounds, each.method, str(each.n), each.detail)
     for name, why in profile.unknown.items():
         table.add_row(name, "unknown", "", "", "", why)
     console.print(table)

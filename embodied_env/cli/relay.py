@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import threading
 
+from embodied_env.cli import SOUND
+from embodied_env.cli.arguments import add_hosted_contract, stop_on_signals
 from embodied_env.core.terminal import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("contract", metavar="CONTRACT", help="contract name or file; -: one line of standard input")
-    parser.add_argument("--namespace", help="absolute ROS 2 namespace (default: the root)")
-    parser.add_argument("--source", default="standard input", help="origin of the contract -, for error messages")
+    add_hosted_contract(parser)
     parser.add_argument("--backend", help="backend whose profile names the e-stop inputs (default: real)")
 
 
@@ -29,9 +27,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.namespace is not None:
         check_namespace(args.namespace)
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stop_on_signals()
     from_parent = args.contract == "-"
     contract = parse_contract(read_first_line(), source=args.source) if from_parent else load_contract(args.contract)
     check_relayed(contract)
@@ -55,4 +51,4 @@ def run(args: argparse.Namespace) -> int:
         shapers=make_command_filters(contract, latency_s=contract.control_period_s),
         on_ready=print_ready,
     )
-    return 0
+    return SOUND

@@ -61,6 +61,7 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
     from embodied_env.backends.replay import recorded_contract
     from embodied_env.policies.loader import make_policy
     from embodied_env.record import read_run
+    from embodied_env.record.json_values import to_json_types
 
     opened = read_run(args.run_directory)
     contract = contract or recorded_contract(opened)
@@ -68,7 +69,10 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
     with ProgressBar() as progress:
         replay = replay_policy(args.run_directory, policy, tolerance=args.tolerance, progress=progress)
     if args.json:
-        say(_policy_as_json(args.policy, replay))
+        episodes = [to_json_types(dataclasses.asdict(found)) for found in replay.episodes]  # NaN becomes null
+        first = None if replay.first is None else dict(zip(("episode", "step"), replay.first, strict=True))
+        found = {**dataclasses.asdict(replay), "path": str(replay.path), "episodes": episodes}
+        say(json.dumps({**found, "policy": args.policy, "first": first}, indent=2))
     else:
         _print_policy(args.policy, replay)
     return UNSOUND if replay.problem else SOUND
@@ -115,24 +119,14 @@ def _short(value: Any, most: int = 200) -> str:  # noqa: ANN401 - JSON types
     return text if len(text) <= most else f"{text[:most]}..."
 
 
-def _policy_as_json(policy: str, replay: PolicyReplay) -> str:
-    """Return a policy replay as JSON; NaN becomes null."""
-    from embodied_env.record.json_values import to_json_types
-
-    episodes = [to_json_types(dataclasses.asdict(found)) for found in replay.episodes]
-    first = None if replay.first is None else dict(zip(("episode", "step"), replay.first, strict=True))
-    found = {**dataclasses.asdict(replay), "path": str(replay.path), "episodes": episodes}
-    return json.dumps({**found, "policy": policy, "first": first}, indent=2)
-
-
 def _print_policy(policy: str, replay: PolicyReplay) -> None:
     """Print the differences per episode and joint, and the first step at which the actions differ."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     console = make_console()
-    table = Table(title=f"{policy}: difference of its actions", title_justify="left")
-    for heading in ("episode", "steps", "parts at", "parted", "no action", "joint", "mean", "largest"):
-        table.add_column(heading, justify="right")
+    headings = ("episode", "steps", "parts at", "parted", "no action", "joint", "mean", "largest")
+    columns = [Column(heading, justify="right") for heading in headings]
+    table = Table(*columns, title=f"{policy}: difference of its actions", title_justify="left")
     for found in replay.episodes:
         at = "never" if found.first is None else str(found.first)
         account = [str(count) for count in (found.episode, found.steps, at, found.parted, found.unreadable)]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import threading
 from typing import Any
 
+from embodied_env.cli import SOUND
+from embodied_env.cli.arguments import add_hosted_contract, stop_on_signals
 from embodied_env.core.terminal import say
 
 _MAX_BYTES = 65_536  # of --stand-in
@@ -14,9 +14,7 @@ _MAX_BYTES = 65_536  # of --stand-in
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("contract", metavar="CONTRACT", help="contract name or file; -: one line of standard input")
-    parser.add_argument("--namespace", help="absolute ROS 2 namespace (default: the root)")
-    parser.add_argument("--source", default="standard input", help="origin of the contract -, for error messages")
+    add_hosted_contract(parser)
     parser.add_argument("--profile", default="mujoco_ros", help="backend profile of the contract")
     parser.add_argument(
         "--free-running", action="store_true", help="run on wall time like a robot, for the backend real"
@@ -46,9 +44,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--stand-in is for --free-running alone: a world in lockstep has no delays on the wall clock")
     stand_in = None if args.stand_in is None else _parse_object(args.stand_in)
     delays = None if args.delay_profile is None else load_delays(args.delay_profile)
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stop_on_signals()
     if args.contract == "-":
         contract = parse_contract(read_first_line(), source=args.source)
         watch_parent(stop.set)
@@ -78,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
             run_simulator(contract, world, namespace=args.namespace, stop=stop, on_ready=print_ready)
     finally:
         world.close()
-    return 0
+    return SOUND
 
 
 def _parse_object(text: str) -> dict[str, Any]:

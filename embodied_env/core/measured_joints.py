@@ -25,6 +25,7 @@ class MeasuredJoints:
 
     Attributes:
         known: whether a sensor reports the position of each joint, shape (n_joints,).
+        by_sensor: sensor -> indices of the positions in its reading, and of their joints.
     """
 
     def __init__(self, contract: Contract, joints: tuple[str, ...]) -> None:
@@ -38,7 +39,7 @@ class MeasuredJoints:
         self._size = len(joints)
         self.known = np.array([joint in found for joint in joints])
         places = [(*found[name], joint) for joint, name in enumerate(joints) if name in found]
-        self._by_sensor = {  # sensor -> indices in its reading, and of the joints
+        self.by_sensor = {
             sensor: tuple(np.array([place[1:] for place in places if place[0] == sensor]).T)
             for sensor in dict.fromkeys(place[0] for place in places)
         }
@@ -49,7 +50,7 @@ class MeasuredJoints:
         A joint without a sensor is at 0 with age 0: by the rules of a contract its position has no effect.
         """
         ages_s = np.zeros(self._size)
-        for sensor, (_, joints) in self._by_sensor.items():
+        for sensor, (_, joints) in self.by_sensor.items():
             ages_s[joints] = (snapshot.now_ns - snapshot.samples[sensor].stamp_ns) / NS_PER_S
         return self._positions(snapshot, np.zeros(self._size)), ages_s
 
@@ -58,7 +59,7 @@ class MeasuredJoints:
         return self._positions(snapshot, np.full(self._size, np.nan))
 
     def _positions(self, snapshot: Snapshot, positions: NDArray[np.float64]) -> NDArray[np.float64]:
-        for sensor, (indices, joints) in self._by_sensor.items():
+        for sensor, (indices, joints) in self.by_sensor.items():
             positions[joints] = snapshot.samples[sensor].values["position"][indices]
         return positions
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+_PIPE_WIDTH = 200  # columns, if stdout is not a terminal
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -36,3 +39,12 @@ def make_console(**options: Any) -> Console:  # noqa: ANN401 - rich's options
                 yield Segment(text if control else printable(text), style, control)
 
     return PrintableConsole(**{"markup": False, "emoji": False, **options})
+
+
+@contextlib.contextmanager
+def stdout_tables() -> Iterator[Console]:
+    """Give a console for tables, and write them to stdout at the end; wide if that is not a terminal."""
+    console = make_console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+    with console.capture() as captured:  # sys.stdout raises BrokenPipeError; rich would exit
+        yield console
+    sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())  # escaped by the console

@@ -90,15 +90,6 @@ def load_plugin_filters(contract: Contract) -> dict[str, CommandFilter]:
     return filters
 
 
-def reset_filter(command_filter: CommandFilter) -> str:
-    """Reset a filter; return why that failed, or ""."""
-    try:
-        command_filter.reset()
-    except Exception as error:  # noqa: BLE001 - third-party code may raise anything; the robot must brake, not crash
-        return f"the gate raised {type(error).__name__} from reset"
-    return ""
-
-
 def ask_filter(command_filter: CommandFilter, proposal: ProposedCommand) -> FilterDecision:
     """Return the decision of a filter; STOP if it raises or returns an invalid decision."""
     try:

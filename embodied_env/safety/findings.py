@@ -44,12 +44,9 @@ _INDICES = {gate: index for index, gate in enumerate(GATES)}
 def gate_arrays(report: GateReport) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return, per gate of `GATES`, the severity (int8) and code number (int16) of its most severe finding."""
     severity, code = np.zeros(len(GATES), dtype=np.int8), np.zeros(len(GATES), dtype=np.int16)
-    found: set[int] = set()
-    for finding in report.findings:
+    for finding in sorted(report.findings, key=lambda finding: finding.severity):  # of equal ones the last
         index = _INDICES[finding.gate]
-        if index not in found or finding.severity >= severity[index]:
-            found.add(index)
-            severity[index], code[index] = finding.severity, CODES[finding.code]
+        severity[index], code[index] = finding.severity, CODES[finding.code]
     return severity, code
 
 

@@ -18,7 +18,7 @@ from embodied_env.contract.runtime_values import are_equal, changed_limits, is_t
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SafetyContext
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action
-from embodied_env.safety.command_filters import CommandFilter, reset_filter
+from embodied_env.safety.command_filters import CommandFilter
 from embodied_env.safety.command_limiter import MAX_REPRESENTABLE_SPEED, CommandLimiter
 from embodied_env.safety.findings import latched_finding, modification, worst_severity
 from embodied_env.safety.interlocks import InterventionRate, make_interlocks, safety_input_findings
@@ -100,8 +100,10 @@ class SafetyGate:
         if self._latched is not None and self._latched.severity < Severity.ESTOP:
             self._latched = None
         for name, command_filter in self._filters.items():
-            if problem := reset_filter(command_filter):
-                detail = f"{name}: {problem}"
+            try:
+                command_filter.reset()
+            except Exception as error:  # noqa: BLE001 - third-party code may raise anything; the robot must brake
+                detail = f"{name}: the gate raised {type(error).__name__} from reset"
                 self.latch(Finding(gate="plugins", severity=Severity.STOP, code="gate.plugin", detail=detail))
 
     def clear_estop(self) -> None:
@@ -198,13 +200,9 @@ class SafetyGate:
         """Return the action that holds the reference position at rest. Flat, shape (n_joints,)."""
         return self._limiter.hold_action(reference)
 
-    def action_for(self, published: FloatArray, reference: CommandState) -> FloatArray:
-        """Return the action for the positions, or velocities, `published`. Flat, shape (n_joints,)."""
-        return self._limiter.as_action(published, reference)
-
-    def smoothed(self, target: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
-        """Return the command nearest to `target` within the jerk limits, shape (n_joints,)."""
-        return self._limiter.limit_jerk(target, reference, dt_s)
+    def smooth_action(self, target: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
+        """Return the action for the command nearest to `target` within the jerk limits. Flat, shape (n_joints,)."""
+        return self._limiter.as_action(self._limiter.limit_jerk(target, reference, dt_s), reference)
 
     def _judge(
         self,

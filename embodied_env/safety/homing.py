@@ -143,7 +143,7 @@ class HomingMotion:
             elif self._goes[i]:
                 between = replace(bounds, low=min(x, home), high=max(x, home))
                 target[i] = limit_joint(x, v, home, between, dt_s).position
-        return self._gate.action_for(self._gate.smoothed(target, reference, dt_s), reference)
+        return self._gate.smooth_action(target, reference, dt_s)
 
     def _approach_positions(self, reference: CommandState, dt_s: float) -> FloatArray:
         """Return each joint's position after `dt_s` on a smooth approach, which never overshoots home.

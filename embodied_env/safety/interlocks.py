@@ -168,11 +168,8 @@ class ObservationGate(Interlock):
 
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one interface
         """HOLD for each sensor that fails; STOP after `stop_steps` failed steps in a row."""
-        problems = []
-        for name in self._max_age_s:
-            problem = self._problem(name, context.sensors.get(name))
-            if problem is not None:
-                problems.append(problem)
+        found = [self._problem(name, context.sensors.get(name)) for name in self._max_age_s]
+        problems = [problem for problem in found if problem is not None]
         if not problems:
             self._in_a_row = 0
             return []

@@ -290,14 +290,6 @@ def keeps_jerk(changes: FloatArray, limits: EffectiveLimits, dt_s: float) -> boo
     return bool(is_limited.any() and (np.abs(changes) <= allowed).all())
 
 
-def rounding_of_velocity(position: float, target: float, velocity: float, dt_s: float) -> float:
-    """Bound the rounding error of (target - position) / dt.
-
-    With the ends of a joint's range as `position` and `target`, it bounds by how much any limit is exceeded.
-    """
-    return 4.0 * _EPSILON * ((abs(position) + abs(target)) / dt_s + abs(velocity))
-
-
 def _braking_velocity(gap: float, deceleration: float, dt_s: float) -> float:
     """Return the largest velocity that, kept for one step, still allows a stop within `gap`."""
     if gap == math.inf:
@@ -327,7 +319,7 @@ def _rounding_of_step(position: float, reached: float, bounds: JointBounds, dt_s
     extent = bounds.extent
     if not -extent <= position <= extent or not -extent <= reached <= extent:
         extent = max(extent, abs(position), abs(reached))
-    return 8.0 * _EPSILON * extent / dt_s  # `rounding_of_velocity` of twice the extent
+    return 8.0 * _EPSILON * extent / dt_s
 
 
 def _binding(position: float, velocity: float, chosen: float, bounds: JointBounds, dt_s: float) -> str:

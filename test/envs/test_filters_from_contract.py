@@ -109,7 +109,7 @@ def test_whatever_the_agent_does_no_link_is_sent_through_a_wall(seed):
             action = rng.choice([-1.0, 1.0], 6)
         *_, terminated, truncated, info = env.step(action)
         sent = np.array(list(info["action"]["applied_si"].values()))
-        assert workspace.h(sent) > -0.005
+        assert workspace.nearest(sent)[0] > -0.005
         assert info["safety"]["guaranteed"]["workspace"]
         codes.update(np.array(info["safety"]["code"]).tolist())
         if terminated or truncated:

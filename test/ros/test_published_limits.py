@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from safety_strategies import rounding_of_velocity
 
 pytest.importorskip("rclpy")
 
@@ -21,7 +22,6 @@ from embodied_env.ros.command_messages import to_command
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.safety import Arbiter, SafetyGate
-from embodied_env.safety.joint_limits import rounding_of_velocity
 
 pytestmark = pytest.mark.ros
 

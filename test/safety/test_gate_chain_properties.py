@@ -752,7 +752,7 @@ COMMANDS = [
 def storm(command: str, scale: str, agent: str, *, steps: int, jittered: bool) -> None:
     """Let an adversary act on the gate; judge it by differentiating what it publishes.
 
-    The bound that is stated: `limits.rounding_of_velocity` over the extent of the joint's range for each velocity, and
+    The bound that is stated: `rounding_of_velocity` over the extent of the joint's range for each velocity, and
     twice that for a difference of two. Speed and position are exceeded by nothing at all.
     """
     contract = storm_contract(command, scale)

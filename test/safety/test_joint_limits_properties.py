@@ -21,6 +21,7 @@ from safety_strategies import (
     journeys,
     largest_position,
     rounding,
+    rounding_of_velocity,
     situations,
     steps_of_time,
     stopping_excess,
@@ -32,7 +33,6 @@ from embodied_env.safety.joint_limits import (
     brake_velocity,
     limit_joint,
     limit_violation,
-    rounding_of_velocity,
     velocity_interval,
 )
 

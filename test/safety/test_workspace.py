@@ -50,7 +50,7 @@ def asked(of: Workspace, positions, velocities, **kwargs) -> Scaling:
 
 
 def test_h_is_the_smallest_distance_less_the_margin():
-    assert workspace(margin_m=0.02).h(STRAIGHT) == pytest.approx(0.3 - 0.04 - 0.02)
+    assert workspace(margin_m=0.02).nearest(STRAIGHT)[0] == pytest.approx(0.3 - 0.04 - 0.02)
 
 
 def test_the_nearest_is_named():
@@ -62,7 +62,7 @@ def test_the_nearest_is_named():
 def test_spheres_and_capsules_keep_out_too():
     ball = KeepOutSpec(sphere=SphereSpec(center_m=(0.5, 0.5, 0.0), radius_m=0.1))
     rod = KeepOutSpec(capsule=CapsuleSpec(ends_m=((0.5, -0.3, -1.0), (0.5, -0.3, 1.0)), radius_m=0.1))
-    assert workspace(keep_out={"ball": ball}).h(STRAIGHT) == pytest.approx(0.5 - 0.1 - 0.06)
+    assert workspace(keep_out={"ball": ball}).nearest(STRAIGHT)[0] == pytest.approx(0.5 - 0.1 - 0.06)
     assert workspace(keep_out={"ball": ball, "rod": rod}).nearest(STRAIGHT)[0] == pytest.approx(0.3 - 0.1 - 0.06)
 
 
@@ -91,7 +91,7 @@ def test_a_link_that_is_ignored_is_not_checked():
 def test_joints_come_in_the_order_of_the_workspace():
     model = planar()
     turned = Workspace(WorkspaceSpec(keep_out={"wall": WALL}), model, ("elbow", "shoulder"), [BOUNDS, BOUNDS])
-    assert turned.h(np.array([0.3, 0.1])) == workspace().h(np.array([0.1, 0.3]))
+    assert turned.nearest(np.array([0.3, 0.1]))[0] == workspace().nearest(np.array([0.1, 0.3]))[0]
 
 
 # -------------------------------------------------------------------------------------------------------------- scaling
@@ -132,9 +132,9 @@ def test_rest_is_granted_even_inside_a_wall():
 
 def test_a_distance_shrinks_by_no_more_than_its_share_in_a_step():
     of = workspace(gamma=0.1)
-    before = of.h(np.array([0.1, 0.0]))
+    before = of.nearest(np.array([0.1, 0.0]))[0]
     scaling = asked(of, [0.1, 0.0], [0.5, 0.0])
-    after = of.h(np.array([0.1 + scaling.share * 0.5 * DT_S, 0.0]))
+    after = of.nearest(np.array([0.1 + scaling.share * 0.5 * DT_S, 0.0]))[0]
     assert scaling.share == 0.5
     assert (1 - 0.1) * before <= after < before
     assert asked(workspace(gamma=0.9), [0.1, 0.0], [0.5, 0.0]).share == 1.0
@@ -144,8 +144,8 @@ def test_a_wall_between_here_and_where_the_braking_ends_is_seen():
     thin = KeepOutSpec(box=BoxSpec(low_m=(0.5, 0.10, -0.1), high_m=(1.5, 0.101, 0.1)))
     of = workspace(keep_out={"thin": thin}, margin_m=0.005, gamma=1.0)
     before, after = np.array([0.0, 0.0]), np.array([2.0 * DT_S + 2.0 * 2.0 / 20.0, 0.0])
-    assert of.h(before) > 0.0
-    assert of.h(after) > 0.0
+    assert of.nearest(before)[0] > 0.0
+    assert of.nearest(after)[0] > 0.0
     assert asked(of, before, [2.0, 0.0]).share < 1.0
 
 
@@ -218,9 +218,9 @@ def test_the_arm_at_home_is_near_itself_only_where_its_links_are_close():
     spec = WorkspaceSpec(self_collision=True, margin_m=0.0)
     of = Workspace(spec, model, model.joints, joint_bounds(ActionLayout(contract).limits))
     home = np.array([0.0, -1.5707963, 1.6755161, -1.6755161, -1.5707963, 0.0])
-    assert of.h(home) > -0.005
+    assert of.nearest(home)[0] > -0.005
     folded = home + np.array([0.0, 0.0, 1.3, 0.0, 0.0, 0.0])
-    assert of.h(folded) < -0.005
+    assert of.nearest(folded)[0] < -0.005
 
 
 # --------------------------------------------------------------------------------------------------------------- errors
@@ -235,7 +235,7 @@ def test_a_region_that_part_of_the_fixed_base_is_in_is_refused_with_every_pair()
     message = r"safety.workspace.keep_out: .*: 'post' is 0.030 m inside of 'table', 'post' is 0.010 m inside of 'ball';"
     with pytest.raises(ContractError, match=message):
         workspace(keep_out=regions)
-    assert workspace(keep_out=regions, ignore_links=("post",)).h(STRAIGHT) < 0.0
+    assert workspace(keep_out=regions, ignore_links=("post",)).nearest(STRAIGHT)[0] < 0.0
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ angles = st.floats(-2.0, 2.0)
 @given(specs(), st.tuples(angles, angles), kinds, seeds, st.sampled_from([0.002, 0.02, 0.05, 0.1]))
 def test_the_planar_arm_never_leaves_its_workspace(spec, start, kind, seed, dt_s):
     workspace = made(spec, PLANAR, PLANAR_BOUNDS)
-    assume(workspace.h(np.array(start)) >= 0.0)
+    assume(workspace.nearest(np.array(start))[0] >= 0.0)
     mover = Mover(workspace, np.array(start), PLANAR_BOUNDS)
     assert journey(mover, kind, seed, 60, lambda _: dt_s) >= -SAMPLING_BOUND_M
 
@@ -137,7 +137,7 @@ def test_the_planar_arm_never_leaves_its_workspace(spec, start, kind, seed, dt_s
 def test_the_six_axis_arm_never_leaves_its_workspace(spec, kind, seed):
     pairs = (("base", "link2"), ("link3", "link5"), ("link4", "link6"))
     workspace = made(WorkspaceSpec(**{**vars(spec), "ignore_pairs": pairs, "ignore_links": ("base",)}), ARM, ARM_BOUNDS)
-    assume(workspace.h(HOME) >= 0.0)
+    assume(workspace.nearest(HOME)[0] >= 0.0)
     mover = Mover(workspace, HOME, ARM_BOUNDS)
     assert journey(mover, kind, seed, 60, lambda _: 0.05) >= -SAMPLING_BOUND_M
 
@@ -146,7 +146,7 @@ def test_the_six_axis_arm_never_leaves_its_workspace(spec, kind, seed):
 @given(specs(), st.tuples(angles, angles), kinds, seeds)
 def test_steps_of_unequal_length_are_covered_by_half_of_their_difference(spec, start, kind, seed):
     workspace = made(spec, PLANAR, PLANAR_BOUNDS)
-    assume(workspace.h(np.array(start)) >= 0.0)
+    assume(workspace.nearest(np.array(start))[0] >= 0.0)
     mover = Mover(workspace, np.array(start), PLANAR_BOUNDS, latency_s=0.025)
     assert journey(mover, kind, seed, 60, lambda rng: rng.uniform(0.001, 0.05)) >= -SAMPLING_BOUND_M
 
@@ -162,7 +162,7 @@ def test_driven_at_a_wall_with_all_it_has_it_stops_before_it(shoulder, elbow, ga
     for _ in range(round(1.0 / dt_s)):
         mover.step(np.array([3.0, 3.0]), dt_s)
         assert lowest_on(mover).min() >= -SAMPLING_BOUND_M
-    assert mover.workspace.h(mover.positions) < 0.25
+    assert mover.workspace.nearest(mover.positions)[0] < 0.25
 
 
 @costly(12)
@@ -238,6 +238,8 @@ def test_the_largest_share_that_is_admissible_is_granted(spec, start, velocities
 def test_the_arm_does_not_fold_into_its_own_base(rate):
     workspace = Workspace(WorkspaceSpec(self_collision=True, margin_m=0.01), PLANAR, PLANAR.joints, PLANAR_BOUNDS)
     mover = Mover(workspace, np.array([0.0, 0.5]), PLANAR_BOUNDS)
-    lowest = min(workspace.h(mover.positions) for _ in range(100) if mover.step(np.array([0.0, rate]), 0.05) >= 0.0)
+    lowest = min(
+        workspace.nearest(mover.positions)[0] for _ in range(100) if mover.step(np.array([0.0, rate]), 0.05) >= 0.0
+    )
     assert -SAMPLING_BOUND_M <= lowest <= 0.03
     assert mover.velocities == pytest.approx(0.0, abs=1e-6)

@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import math
 import os
+import sys
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +32,7 @@ from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.types import SafetyContext, SensorStatus
 from embodied_env.safety import CommandFilter, CommandState, SafetyGate
 from embodied_env.safety.command_filters import FilterDecision, ProposedCommand
-from embodied_env.safety.joint_limits import JointBounds, rounding_of_velocity
+from embodied_env.safety.joint_limits import JointBounds
 
 _FRESH = int(os.environ.get("EMBODIED_ENV_EXAMPLES", "0"))
 SEEDED = getattr(hypothesis.core, "global_force_seed", None) is not None
@@ -108,8 +109,16 @@ def largest_position(b: JointBounds, *positions: float) -> float:
     return max(abs(p) for p in (b.low, b.high, *positions) if math.isfinite(p))
 
 
+def rounding_of_velocity(position: float, target: float, velocity: float, dt_s: float) -> float:
+    """Bound the rounding error of (target - position) / dt.
+
+    With the ends of a joint's range as `position` and `target`, it bounds by how much any limit is exceeded.
+    """
+    return 4.0 * sys.float_info.epsilon * ((abs(position) + abs(target)) / dt_s + abs(velocity))
+
+
 def rounding(b: JointBounds, x: float, reached: float, v: float, dt: float) -> float:
-    """Return the stated bound of the rounding of a velocity: `limits.rounding_of_velocity`, over the range of `b`."""
+    """Return the stated bound of the rounding of a velocity: `rounding_of_velocity`, over the range of `b`."""
     extent = largest_position(b, x, reached)
     return rounding_of_velocity(extent, extent, abs(v) + max(b.acceleration, b.deceleration) * dt, dt)
 

@@ -8,10 +8,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from embodied_env.core.terminal import say
+from embodied_env.errors import UsageError
 
 if TYPE_CHECKING:
     from embodied_env.core.process.child import ProcessSpec
@@ -47,26 +47,18 @@ def run(args: argparse.Namespace) -> int:
             allowed = f" ({', '.join(argument.allowed)})" if argument.allowed else ""
             say(f"\n  {argument.name}:\n      {argument.description}{allowed}\n      default: {argument.default!r}")
         return 0
-    given = _parse_arguments(args.arguments)
+    given = {}
+    for word in args.arguments:
+        name, sign, value = word.partition(":=")
+        if not sign or not name:
+            raise UsageError(f"{word!r} is not allowed; allowed: name:=value")
+        given[name] = value
     specs = target.processes(given)
     python = given.get("python", sys.executable)
     with _ProcessGroup() as processes:
         for spec in specs:
             processes.start(spec, python, is_alone=len(specs) == 1)
         return processes.wait()
-
-
-def _parse_arguments(words: Sequence[str]) -> dict[str, str]:
-    """Parse ``name:=value`` words; raises UsageError."""
-    from embodied_env.errors import UsageError
-
-    given = {}
-    for word in words:
-        name, sign, value = word.partition(":=")
-        if not sign or not name:
-            raise UsageError(f"{word!r} is not allowed; allowed: name:=value")
-        given[name] = value
-    return given
 
 
 class _ProcessGroup:
@@ -96,8 +88,6 @@ class _ProcessGroup:
         Raises:
             UsageError: when the interpreter cannot be started.
         """
-        from embodied_env.errors import UsageError
-
         has_terminal = spec.is_work or is_alone
         pipes: dict[str, Any] = {} if has_terminal else {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         try:

@@ -49,26 +49,11 @@ def describe(target: LaunchTarget) -> Any:  # noqa: ANN401 - launch has no type 
 
 def _action(spec: ProcessSpec, python: str, *, has_work: bool) -> Any:  # noqa: ANN401
     """Return the action that starts `spec`: a node if it is ours, so that it gets remappings and parameters."""
-    from launch.actions import ExecuteProcess
+    from launch.actions import ExecuteProcess, Shutdown
     from launch_ros.actions import Node
 
-    command = spec.supervised_command(python)
-    options: dict[str, Any] = {
-        "output": "screen",
-        "cwd": spec.folder or None,
-        "sigkill_timeout": str(spec.longest_end_s),  # time for the supervisor to kill its child
-        "on_exit": _on_exit(spec, has_work=has_work),
-    }
-    if spec.module:
-        return Node(executable=command[0], arguments=command[1:], **options)
-    return ExecuteProcess(cmd=command, **options)
-
-
-def _on_exit(spec: ProcessSpec, *, has_work: bool) -> Any:  # noqa: ANN401
-    """Return the handler for the end of `spec`: shut down; a failure, or work left running, is an error."""
-    from launch.actions import Shutdown
-
     def ended(event: Any, context: Any) -> Any:  # noqa: ANN401
+        """Shut down; a failure, or work left running, is an error."""
         if spec.may_end and event.returncode == 0:
             return None
         is_failure = event.returncode != 0 or (has_work and not spec.is_work)
@@ -76,7 +61,16 @@ def _on_exit(spec: ProcessSpec, *, has_work: bool) -> Any:  # noqa: ANN401
             raise ProcessFailedError(f"{spec.role} has ended with exit status {event.returncode}")
         return Shutdown(reason=f"{spec.role} has ended")
 
-    return ended
+    command = spec.supervised_command(python)
+    options: dict[str, Any] = {
+        "output": "screen",
+        "cwd": spec.folder or None,
+        "sigkill_timeout": str(spec.longest_end_s),  # time for the supervisor to kill its child
+        "on_exit": ended,
+    }
+    if spec.module:
+        return Node(executable=command[0], arguments=command[1:], **options)
+    return ExecuteProcess(cmd=command, **options)
 
 
 class ProcessFailedError(RuntimeError):

@@ -91,7 +91,6 @@ def _gazebo(values: Values) -> Iterator[ProcessSpec]:
     server += ["-s", "--headless-rendering"] if values["headless"] == "true" else []
     yield ProcessSpec(
         role="gazebo",
-        module="",
         arguments=(*server, *shlex.split(values["gz_args"]), str(world)),  # without -r: it starts paused
         folder=str(world.parent),  # the world refers to files next to it
     )
@@ -133,10 +132,6 @@ def _evaluate(values: Values) -> Iterator[ProcessSpec]:
     yield _evaluation(values, values["backend"], *options)
 
 
-def _train(values: Values) -> Iterator[ProcessSpec]:
-    yield _training(values, values["backend"])
-
-
 def _evaluation(values: Values, backend: str, *options: str) -> ProcessSpec:
     """Return the evaluation of the policy, with time to brake a robot at its end."""
     arguments = ["evaluate", values["contract"], "--backend", backend]
@@ -156,7 +151,7 @@ def _training(values: Values, backend: str) -> ProcessSpec:
         raise UsageError(f"script:={name} is not there; allowed: a file, or an example: {found}")
     options = [values["contract"], "--backend", backend, "--seed", values["seed"], "--out", values["out"]]
     arguments = (values["python"], str(script.resolve()), *options, *shlex.split(values["script_args"]))
-    return _with_large_segments(ProcessSpec(role="training", module="", arguments=arguments, is_work=True), values)
+    return _with_large_segments(ProcessSpec(role="training", arguments=arguments, is_work=True), values)
 
 
 def _with_large_segments(program: ProcessSpec, values: Values) -> ProcessSpec:
@@ -193,7 +188,7 @@ def _ros_program(role: str, package: str, executable: str, *arguments: str) -> P
     for prefix in filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)):
         program = Path(prefix, "lib", package, executable)
         if program.is_file():
-            return ProcessSpec(role=role, module="", arguments=(str(program), *arguments))
+            return ProcessSpec(role=role, arguments=(str(program), *arguments))
     raise MissingDependencyError(
         f"{package}/{executable}",
         needed_for="the use gazebo",
@@ -304,7 +299,7 @@ _TARGETS = (
             _OUT,
             _PYTHON,
         ),
-        plan=_train,
+        plan=lambda values: iter([_training(values, values["backend"])]),
     ),
 )
 

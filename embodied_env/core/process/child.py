@@ -37,7 +37,7 @@ class ProcessSpec:
     """
 
     role: str
-    module: str
+    module: str = ""
     arguments: tuple[str, ...]
     grace_s: float = STOP_GRACE_S  # of a relay plus its braking time
     is_work: bool = False

@@ -168,28 +168,21 @@ def read_command(fields: JointFields, layout: ActionLayout) -> Command:
     if sorted(fields.names) != sorted(layout.joints):
         detail = f"the joints are {reprlib.repr(list(fields.names))}; allowed: each of {list(layout.joints)} once"
         raise MalformedCommandError("form.shape", detail, tag)
-    target = np.array(
-        [
-            _value(fields, joint, is_velocity=bool(by_velocity), tag=tag)
-            for joint, by_velocity in zip(layout.joints, layout.is_velocity, strict=True)
-        ]
+    index, unset = [fields.names.index(joint) for joint in layout.joints], (math.nan,) * len(layout.joints)
+    positions, velocities = (
+        np.array(values or unset, dtype=np.float64)[index] for values in (fields.positions, fields.velocities)
     )
+    target = np.where(layout.is_velocity, velocities, positions)
+    others = np.where(layout.is_velocity, positions, velocities)
+    rows = zip(layout.joints, layout.is_velocity, target.tolist(), others.tolist(), strict=True)
+    for joint, is_velocity, value, other in rows:
+        wanted, unwanted = ("velocity", "position") if is_velocity else ("position", "velocity")
+        if not math.isnan(other):
+            detail = f"{joint} has a {unwanted}, {other}; it is commanded by {wanted} alone"
+            raise MalformedCommandError("form.shape", detail, tag)
+        if not math.isfinite(value):
+            raise MalformedCommandError("form.nan", f"the {wanted} of {joint} is {value}; allowed: finite", tag)
     return Command(tag=tag, target=target, stamp_ns=fields.stamp_ns)
-
-
-def _value(fields: JointFields, joint: str, *, is_velocity: bool, tag: CommandId) -> float:
-    """Return the value of a joint."""
-    index = fields.names.index(joint)
-    position = fields.positions[index] if fields.positions else math.nan
-    velocity = fields.velocities[index] if fields.velocities else math.nan
-    value, other = (velocity, position) if is_velocity else (position, velocity)
-    wanted, unwanted = ("velocity", "position") if is_velocity else ("position", "velocity")
-    if not math.isnan(other):
-        detail = f"{joint} has a {unwanted}, {other}; it is commanded by {wanted} alone"
-        raise MalformedCommandError("form.shape", detail, tag)
-    if not math.isfinite(value):
-        raise MalformedCommandError("form.nan", f"the {wanted} of {joint} is {value}; allowed: finite", tag)
-    return value
 
 
 def limits_fingerprint(layout: ActionLayout) -> str:

@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
-from embodied_env.core.measured_joints import MeasuredVelocities, Reading
+from embodied_env.core.measured_joints import MeasuredJoints, MeasuredVelocities, Reading
 from embodied_env.core.types import ApprovedCommand, Finding, SentCommand
 from embodied_env.errors import ContractError, InternalFaultError
 from embodied_env.safety import Arbiter, SafetyGate
@@ -415,15 +414,11 @@ class MeasuredPositions:
 
     def __init__(self, contract: Contract, joints: tuple[str, ...]) -> None:
         """Find `joints` in the sensors visible to the agent."""
-        found = {
-            joint: (name, index, sensor.max_age_s)
-            for name, sensor in contract.sensors.items()
-            if sensor.type == JOINT_SENSOR and sensor.visibility == "agent" and "position" in sensor.fields
-            for index, joint in enumerate(sensor.fields["position"].joints or ())
-        }
-        self._places = [(i, joint, *found[joint]) for i, joint in enumerate(joints) if joint in found]
+        self._joints = joints
+        self._by_sensor = MeasuredJoints(contract, joints).by_sensor
+        self.sensors = tuple(self._by_sensor)
+        self._max_age_s = {sensor: contract.sensors[sensor].max_age_s for sensor in self.sensors}
         self._future_ns = round(contract.safety.observation.future_tolerance_s * NS_PER_S)
-        self.sensors = tuple(dict.fromkeys(sensor for _, _, sensor, _, _ in self._places))
         self.positions = np.zeros(len(joints))  # 0 where no sensor reports it: that position has no limits
         self._acquired_ns: dict[str, int] = {}
 
@@ -433,25 +428,25 @@ class MeasuredPositions:
             return False
         if acquired_ns >= self._acquired_ns.get(sensor, acquired_ns):  # never replaced by an older one
             self._acquired_ns[sensor] = acquired_ns
-            for i, _, name, index, _ in self._places:
-                if name == sensor:
-                    self.positions[i] = positions[index]
+            indices, places = self._by_sensor[sensor]
+            self.positions[places] = positions[indices]
         return True
 
     def ages_s(self, now_ns: int) -> FloatArray:
         """Return the age of each position, shape (n_joints,): inf before the first, 0 where no sensor reports it."""
         ages = np.zeros(len(self.positions))
-        for i, _, sensor, _, _ in self._places:
+        for sensor, (_, places) in self._by_sensor.items():
             acquired_ns = self._acquired_ns.get(sensor)
-            ages[i] = np.inf if acquired_ns is None else max(0, now_ns - acquired_ns) / NS_PER_S
+            ages[places] = np.inf if acquired_ns is None else max(0, now_ns - acquired_ns) / NS_PER_S
         return ages
 
     def problem(self, now_ns: int) -> str:
         """Return the first joint whose position is too old to arm, or ""."""
         ages = self.ages_s(now_ns)
-        for i, joint, sensor, _, max_age_s in self._places:
-            if not ages[i] <= max_age_s:
-                return f"the position of {joint} ({sensor}) is {ages[i]:.3f} s old; allowed: {max_age_s} s"
+        for sensor, (_, places) in self._by_sensor.items():
+            joint, age_s, max_age_s = self._joints[places[0]], ages[places[0]], self._max_age_s[sensor]
+            if not age_s <= max_age_s:
+                return f"the position of {joint} ({sensor}) is {age_s:.3f} s old; allowed: {max_age_s} s"
         return ""
 
 

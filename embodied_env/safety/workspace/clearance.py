@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray, KinematicModel
 from embodied_env.contract.kinematics import Capsules
-from embodied_env.contract.schema import BoxSpec, WorkspaceSpec
+from embodied_env.contract.schema import BoxSpec, KeepOutSpec, WorkspaceSpec
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import ContractError
 from embodied_env.safety.workspace.capsules import box_distance, capsule_distance, inside_distance
@@ -37,6 +37,7 @@ class Clearances:
     A keep-out sphere or capsule is a fixed capsule.
 
     Attributes:
+        names: names of the rows, such as "upper to keep_out.wall".
         levers: largest change of each row per unit of each joint, m, shape (n_rows, n_joints).
     """
 
@@ -58,22 +59,18 @@ class Clearances:
         self._inside = _box_rows(spec.keep_in, movers, shape.links, "inside of keep_in")
         boxes = {name: region.box for name, region in spec.keep_out.items() if region.box is not None}
         self._outside = _box_rows(boxes, movers, shape.links, "to keep_out")
-        names, self._fixed_ends, fixed_radii = _fixed_capsules(spec)
+        names, self._fixed_ends, fixed_radii = _fixed_capsules(spec.keep_out)
         self._radii = np.concatenate([shape.radii_m, fixed_radii])
         pairs = [(i, len(shape.links) + j) for j in range(len(names)) for i in movers.tolist()]
         pairs += _own_pairs(spec, model, shape.links, apart, checked)
         self._pairs = np.array(pairs, dtype=np.intp).reshape(-1, 2)
         named = (*shape.links, *(f"keep_out.{name}" for name in names))
-        self._names = [*self._inside.names, *self._outside.names, *(f"{named[i]} to {named[j]}" for i, j in pairs)]
+        self.names = [*self._inside.names, *self._outside.names, *(f"{named[i]} to {named[j]}" for i, j in pairs)]
         of_pairs = [apart[i, j] if j < len(shape.links) else alone[i] for i, j in pairs]
         self.levers = np.concatenate(
             [alone[self._inside.links], alone[self._outside.links], np.reshape(of_pairs, (-1, len(joints)))]
         )
         _check_base(spec, shape, np.flatnonzero(~carried & checked), path)
-
-    def describe(self, row: int) -> str:
-        """Return the name of a row, such as "upper to keep_out.wall"."""
-        return self._names[row]
 
     def measure(self, positions: FloatArray, rows: IndexArray | None = None) -> FloatArray:
         """Return the distances of the rows, shape (k, n_rows), m, at positions of shape (k, n_joints).
@@ -137,10 +134,10 @@ def _box_rows(boxes: Mapping[str, BoxSpec], movers: IndexArray, links: tuple[str
     return _BoxRows(links=np.tile(movers, len(boxes)), low=low, high=high, names=names)
 
 
-def _fixed_capsules(spec: WorkspaceSpec) -> tuple[list[str], FloatArray, FloatArray]:
+def _fixed_capsules(keep_out: Mapping[str, KeepOutSpec]) -> tuple[list[str], FloatArray, FloatArray]:
     """Return names, ends (n, 2, 3) and radii (n,) of the keep-out regions that are spheres and capsules."""
     names, ends, radii = [], [], []
-    for name, region in spec.keep_out.items():
+    for name, region in keep_out.items():
         if region.sphere is not None:
             names.append(name)
             ends.append((region.sphere.center_m, region.sphere.center_m))
@@ -172,19 +169,17 @@ def _own_pairs(
 
 def _check_base(spec: WorkspaceSpec, shape: Capsules, fixed: IndexArray, path: str) -> None:
     """Raise ContractError if a keep-out region overlaps links that no joint moves."""
-    still = Capsules(
-        links=tuple(shape.links[i] for i in fixed), ends_m=shape.ends_m[fixed], radii_m=shape.radii_m[fixed]
-    )
+    links, own_ends, own_radii = [shape.links[i] for i in fixed], shape.ends_m[fixed], shape.radii_m[fixed]
     found = []
     for name, region in spec.keep_out.items():
         if region.box is not None:
             low, high = np.array(region.box.low_m, dtype=float), np.array(region.box.high_m, dtype=float)
-            distances = box_distance(still.ends_m, still.radii_m, low, high)
+            distances = box_distance(own_ends, own_radii, low, high)
         else:
-            _, ends, radii = _fixed_capsules(WorkspaceSpec(keep_out={name: region}))
-            distances = capsule_distance(still.ends_m, still.radii_m, ends, radii)
-        for link in dict.fromkeys(still.links):
-            depth_m = -min(d for d, of in zip(distances.tolist(), still.links, strict=True) if of == link)
+            _, ends, radii = _fixed_capsules({name: region})
+            distances = capsule_distance(own_ends, own_radii, ends, radii)
+        for link in dict.fromkeys(links):
+            depth_m = -min(d for d, of in zip(distances.tolist(), links, strict=True) if of == link)
             if depth_m > 0.0:
                 found.append(f"{link!r} is {depth_m:.3f} m inside of {name!r}")
     if found:

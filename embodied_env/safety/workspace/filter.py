@@ -99,12 +99,11 @@ class Workspace:
         self._clearances = Clearances(spec, model, joints, np.array(zero), path=path)
         self._levers = self._clearances.levers.T
 
-    def h(self, positions: FloatArray) -> float:
-        """Return the smallest distance less the margin, m, at positions (n_joints,); inf without rows."""
-        return self.nearest(positions)[0]
-
     def nearest(self, positions: FloatArray) -> tuple[float, str]:
-        """Return `h` and the name of its row."""
+        """Return the smallest distance less the margin, m, at positions (n_joints,), and the name of its row.
+
+        Without rows it is inf.
+        """
         return self._lowest(self._clearances.measure(positions[None])[0])
 
     def scale(
@@ -137,7 +136,7 @@ class Workspace:
         if not distances.size:
             return float("inf"), "nothing"
         row = int(np.argmin(distances))
-        return float(distances[row]), self._clearances.describe(row)
+        return float(distances[row]), self._clearances.names[row]
 
     def _allows(
         self, now: FloatArray, positions: FloatArray, velocities: FloatArray, dt_s: float, latency_s: float
