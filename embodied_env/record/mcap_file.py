@@ -196,8 +196,7 @@ class McapRecords:
 
     def __init__(self, path: Path) -> None:
         """Read the file at `path`."""
-        self._path = path
-        self.problem = ""
+        self._path, self.problem = path, ""
 
     def __iter__(self) -> Iterator[tuple[str, Any, int]]:
         """Yield the records up to the first that is not whole."""
@@ -224,6 +223,18 @@ class McapRecords:
             self.problem = "it ends before its end was written: its writer was stopped"
         except (exceptions.McapError, ValueError) as error:
             self.problem = f"it is damaged ({type(error).__name__}: {error})"
+
+    def messages(self) -> Iterator[tuple[str, Any, Any, int]]:
+        """Yield the name of the schema, the channel, the message, and the offset after it, for each whole message."""
+        schemas: dict[int, str] = {}
+        channels: dict[int, Any] = {}
+        for kind, record, end in self:
+            if kind == "Schema":
+                schemas[record.id] = record.name
+            elif kind == "Channel":
+                channels[record.id] = record
+            elif kind == "Message" and (channel := channels.get(record.channel_id)) is not None:
+                yield schemas.get(channel.schema_id, ""), channel, record, end
 
 
 def regular_size(path: Path) -> int:

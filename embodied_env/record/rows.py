@@ -112,14 +112,9 @@ def reset_row(
     evaluator: Collection[str],
     store: Store | None = None,
 ) -> Row:
-    """Return the row of one reset.
+    """Return the row of one reset, like `transition_row`.
 
-    Args:
-        snapshot: the snapshot of the environment's own reset, or None if an outer wrapper answered.
-        row: the number of the row in its run.
-        outer: seed, options, observation and info, as the outermost wrapper was given and returned them.
-        evaluator: the sensors visible only to the evaluator; their values go to ``inner.evaluator``.
-        store: see `to_json_types`.
+    `snapshot`: of the environment's own reset, or None if an outer wrapper answered. `outer`: the `FIELDS_OF_RESET`.
     """
     inner = None
     if snapshot is not None:

@@ -77,7 +77,7 @@ def test_other_readers_of_mcap_find_the_channels_with_their_schemas(path):
     assert [data for *_, data in found] == rows(4)
     for schema, channel, _ in found:
         assert (schema.name, schema.encoding, channel.message_encoding) == (
-            CHANNELS[channel.topic][0],
+            CHANNELS[channel.topic],
             "jsonschema",
             "json",
         )

@@ -13,7 +13,6 @@ from embodied_env.core.bounded_json import parse_json
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import references
-from embodied_env.record.audit.consistency_rules import warn_solved_in_place
 from embodied_env.record.audit.evaluator_leaks import LeakDetector
 from embodied_env.record.audit.order_rules import EpisodeOrderRule, FrozenCameraRule, PeriodDriftRule, SequenceRule
 from embodied_env.record.audit.run_rules import (
@@ -24,7 +23,12 @@ from embodied_env.record.audit.run_rules import (
     name_manifest,
     read_contract,
 )
-from embodied_env.record.audit.transition_audit import audit_transition, inspect_reset, inspect_transition
+from embodied_env.record.audit.transition_audit import (
+    audit_transition,
+    inspect_reset,
+    inspect_transition,
+    warn_solved_in_place,
+)
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
 from embodied_env.record.row_log import DEEPEST, LARGEST_ROW
 from embodied_env.record.rows import RESET, TRANSITION
@@ -168,7 +172,7 @@ def audit_run(path: str | Path, *, watcher: Watcher | None = None) -> AuditRepor
     """Audit the run directory at `path`, reading its rows one by one.
 
     Checks each rule of ``docs/reference/audit.md``: each row under the contract of the run, each row after the one
-    before it, arrays, leaks of the evaluator's readings to the agent, and the manifest and the summary against the rows.
+    before it, arrays, leaks of the evaluator's readings to the agent, and manifest and summary against the rows.
 
     A leak is a component of the observation, as the outermost wrapper returned it, that equals a component of an
     evaluator sensor over at least 20 steps in which it varies (`record.audit.evaluator_leaks`). ``info`` is not

@@ -13,7 +13,7 @@ from typing import Any
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.errors import RecordError
-from embodied_env.record.export.fields import ArrayField, Arrays, Leaves, flatten, leaves_of_space, leaves_of_value
+from embodied_env.record.export.fields import Arrays, Leaves, flatten, leaves_of_space, leaves_of_value
 from embodied_env.record.manifest import contract_of_manifest
 from embodied_env.record.rows import RESET, Row
 from embodied_env.record.run import Run
@@ -236,10 +236,10 @@ def open_episodes(run: Run, *, evaluator: bool = False) -> EpisodeReader:
     return EpisodeReader(
         run=run,
         contract=contract,
-        observation=_leaves_of_row(reset["observation"], run) if has_wrappers else observation,
-        action=_leaves_of_row(first["action"], run) if has_wrappers else action,
+        observation=leaves_of_value(reset["observation"], run.array) if has_wrappers else observation,
+        action=leaves_of_value(first["action"], run.array) if has_wrappers else action,
         applied=action,
-        evaluator=_leaves_of_row(values, run) if values else {},
+        evaluator=leaves_of_value(values, run.array) if values else {},
         has_wrappers=has_wrappers,
     )
 
@@ -247,11 +247,3 @@ def open_episodes(run: Run, *, evaluator: bool = False) -> EpisodeReader:
 def _evaluator_values(row: Row) -> Mapping[str, Any]:
     inner = row["inner"]
     return {} if inner is None else inner.get("evaluator", {})
-
-
-def _leaves_of_row(value: Any, run: Run) -> Leaves:  # noqa: ANN401 - JSON types
-    """Return the leaves of a recorded value; numbers in lists become float64, which has NaN for unknown."""
-    return {
-        key: leaf if leaf.is_image or leaf.dtype == "float32" else ArrayField(dtype="float64", shape=leaf.shape)
-        for key, leaf in leaves_of_value(value, run.array).items()
-    }

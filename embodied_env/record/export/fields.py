@@ -83,6 +83,8 @@ def leaves_of_space(space: gymnasium.Space[Any]) -> dict[str, ArrayField]:
 def leaves_of_value(value: Any, load: Load) -> dict[str, ArrayField]:  # noqa: ANN401 - JSON types
     """Return the leaves of a recorded value, for runs whose wrappers may have changed the space.
 
+    Numbers in lists become float64, which has NaN for unknown.
+
     Raises:
         RecordError: when it does not consist of arrays of numbers.
     """
@@ -94,7 +96,9 @@ def leaves_of_value(value: Any, load: Load) -> dict[str, ArrayField]:  # noqa: A
             raise RecordError(
                 f"{key or 'a value'} cannot be exported: it is no array of numbers: {item!r:.200}"
             ) from None
-        leaves[key] = ArrayField(dtype=str(found.dtype), shape=found.shape)
+        leaf = ArrayField(dtype=str(found.dtype), shape=found.shape)
+        keeps_dtype = leaf.is_image or leaf.dtype == "float32"
+        leaves[key] = leaf if keeps_dtype else ArrayField(dtype="float64", shape=leaf.shape)
     return leaves
 
 
