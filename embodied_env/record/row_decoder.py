@@ -222,7 +222,9 @@ def frozen_ns(row: Row) -> int:
     samples = row["inner"]["sensors"]
     for name, account in row["info"]["sensors"].items():
         if name in samples:
-            return int(samples[name]["arrival_ns"]) + round(account["arrival_age_s"] * NS_PER_S)
+            arrival_ns: int = samples[name]["arrival_ns"]
+            age_s: float = account["arrival_age_s"]
+            return arrival_ns + round(age_s * NS_PER_S)
     return 0
 
 
