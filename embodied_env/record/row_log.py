@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.errors import RecordError
-from embodied_env.record.arrays import Reference, from_bytes, is_reference, refer_to, to_bytes
+from embodied_env.record.arrays import Reference, from_bytes, is_reference
 from embodied_env.record.mcap_file import McapFile, McapRecords
 from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.schema import channel_schema
@@ -77,40 +77,27 @@ class LogWriter:
         """SHA-256 of the rows so far: of the JSON text of each, followed by a newline."""
         return self._digest.hexdigest()
 
-    def write(self, topic: str, row: Mapping[str, Any], *, log_time_ns: int) -> None:
-        """Append `row` to the channel `topic` and flush it.
+    def append(self, topic: str, text: str, *, number: int, log_time_ns: int) -> None:
+        """Append row `number` to the channel `topic`, as JSON in ASCII, without flushing.
 
         Raises:
             RecordError: when it cannot be written, or an earlier row could not.
         """
-        text = json.dumps(row, allow_nan=False, separators=(",", ":"))
-        self.append(topic, text, number=row["row"], log_time_ns=log_time_ns)
-        self.flush()
-
-    def append(self, topic: str, text: str, *, number: int, log_time_ns: int) -> None:
-        """Append row `number` to the channel `topic`, as JSON in ASCII, without flushing; raises like `write`."""
         with self._file.guarded(f"row {number}"):
             data = text.encode("ascii")
             self._add_message(topic, data, sequence=number, log_time_ns=log_time_ns)
             self._digest.update(data + b"\n")
             self._waiting.append((number, self._file.end))
 
-    def store(self, array: NDArray[Any], *, log_time_ns: int) -> Reference:
-        """Append the bytes of `array`, like `put`, and return the reference for a later row."""
-        data = to_bytes(array)
-        reference = refer_to(array, data)
-        self.put(reference, data, log_time_ns=log_time_ns)
-        return reference
-
     def put(self, reference: Reference, data: bytes, *, log_time_ns: int) -> None:
-        """Append the bytes that `reference` refers to, once; raises like `write`."""
+        """Append the bytes that `reference` refers to, once; raises like `append`."""
         if reference["sha256"] not in self._stored:
             with self._file.guarded("an array"):
                 self._add_message(ARRAYS, data, sequence=len(self._stored), log_time_ns=log_time_ns)
             self._stored.add(reference["sha256"])
 
     def flush(self) -> None:
-        """Hand everything to the operating system; raises like `write`."""
+        """Hand everything to the operating system; raises like `append`."""
         try:
             with self._file.guarded(f"row {self._waiting[0][0]}" if self._waiting else "an array"):
                 self._file.flush()

@@ -121,17 +121,6 @@ def reset_row(
         report = snapshot.reset
         if report is None:
             raise TypeError("the snapshot of a reset must have a ResetReport")
-        raw = {
-            "level": report.level,
-            "seed_applied": report.seed_applied,
-            "sampled": report.sampled,
-            "details": report.details,
-            "ignored": report.ignored,
-            "routine": report.routine,
-            "confirmed_by": report.confirmed_by,
-            "options": report.options,
-            "verdict": _fields(report.verdict),
-        }
         observation = {
             f"{name}_{field}": values
             for name, sample in snapshot.samples.items()
@@ -139,7 +128,7 @@ def reset_row(
             for field, values in sample.values.items()
         }
         inner = {
-            **to_json_row(raw),
+            **to_json_row({**field_values(report), "verdict": _fields(report.verdict)}),
             "observation": to_json_types(observation, store),
             "now_ns": snapshot.now_ns,
             "sensors": to_json_types({name: _sample(sample) for name, sample in snapshot.samples.items()}),

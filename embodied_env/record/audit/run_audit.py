@@ -94,9 +94,9 @@ class _Auditor:
         self._contract, self._resets = contract, resets
         self._leaks = LeakDetector()
         self._order = EpisodeOrderRule(resets=resets)
-        self._sequence = SequenceRule(contract)
-        self._drift = None if contract is None else PeriodDriftRule(contract.control_period_ns)
-        self._still = None if contract is None or not pictures else FrozenCameraRule(contract)
+        self._sequences: list[SequenceRule | PeriodDriftRule] = [SequenceRule(contract)]
+        self._sequences += [] if contract is None else [PeriodDriftRule(contract.control_period_ns)]
+        self._cameras = FrozenCameraRule(contract) if contract is not None and pictures else None
 
     def keep(self, violations: Iterable[Violation], number: int, row: object, line: int | None = None) -> None:
         """Count the violations of a row, and list them while there is room."""
@@ -117,11 +117,10 @@ class _Auditor:
             self.forget()
             return
         is_reset = row.get("schema") == RESET
-        inspection = inspect_reset(row, self._contract) if is_reset else inspect_transition(row, self._contract)
-        account = inspection.account
-        self.keep(inspection.violations, number, row, line)
+        violations, account = (inspect_reset if is_reset else inspect_transition)(row, self._contract)
+        self.keep(violations, number, row, line)
         self.transitions += not is_reset
-        warnings = [] if self._still is None or account is None else [*self._still.add(account)]
+        warnings = [] if self._cameras is None or account is None else [*self._cameras.add(account)]
         warnings += warn_solved_in_place(row) if is_reset and account is not None else ()
         warnings += self._order.warnings(row)
         room = _MAX_LISTED - len(self._warnings)
@@ -130,9 +129,8 @@ class _Auditor:
         if account is None:
             self._forget_pairs()
         else:
-            self.keep(self._sequence.add(account), number, row, line)
-            if self._drift is not None:
-                self.keep(self._drift.add(account), number, row, line)
+            for rule in self._sequences:
+                self.keep(rule.add(account), number, row, line)
             if self.episodes is not None and "schema" in account:
                 self.episodes.add(account)
         self._leaks.add(row)
@@ -144,10 +142,10 @@ class _Auditor:
 
     def _forget_pairs(self) -> None:
         self.episodes = None
-        self._sequence.forget()
-        for rule in (self._drift, self._still):
-            if rule is not None:
-                rule.forget()
+        for rule in self._sequences:
+            rule.forget()
+        if self._cameras is not None:
+            self._cameras.forget()
 
     def report(self, path: Path, of_run: Iterable[Violation]) -> AuditReport:
         """Return the report, with the violations `of_run` first."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,33 +48,24 @@ def audit_transition(row: Mapping[str, Any], contract: Contract | None = None) -
         row: a transition, as recorded, or with arrays as `step` returned them.
         contract: the contract that the row must follow.
     """
-    return [violation.text for violation in inspect_transition(row, contract).violations]
+    return [violation.text for violation in inspect_transition(row, contract)[0]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Inspection:
-    """Result of the audit of one row.
+def inspect_transition(row: Mapping[str, Any], contract: Contract | None = None) -> tuple[list[Violation], Row | None]:
+    """Audit a transition like `audit_transition`.
 
-    Attributes:
-        violations: those of the row alone.
-        account: the row in JSON types if it has an account and fits its schema, else None.
+    Returns:
+        The violations of the row alone, and the row in JSON types if it has an account and fits its schema.
     """
-
-    violations: tuple[Violation, ...]
-    account: Row | None = None
-
-
-def inspect_transition(row: Mapping[str, Any], contract: Contract | None = None) -> Inspection:
-    """Audit a transition like `audit_transition`."""
     problems = list(_field_problems(row))
     if problems:
-        return Inspection(violations=tuple(problems))
+        return problems, None
     if row["terminated"] and row["truncated"]:
         text = "terminated and truncated are both true; allowed: one of them, or none"
         problems.append(make_violation("ending.both", "truncated", True, text))
     is_ours = str(row.get("schema", "")).startswith("embodied_env/")
     if contract is None and not is_ours:
-        return Inspection(violations=tuple(problems))
+        return problems, None
     account = {field: to_json_types(value) for field, value in row.items() if isinstance(field, str)}
     if not is_ours and "inner" not in account:
         misfits = schema_violations(account["info"], step_info_schema(), path="info")
@@ -85,27 +75,27 @@ def inspect_transition(row: Mapping[str, Any], contract: Contract | None = None)
     else:
         misfits = schema_violations(account, transition_schema())
     if misfits:
-        return Inspection(violations=(*problems, *misfits))
+        return problems + misfits, None
     for rule in ACCOUNT_RULES if "inner" in account else INFO_RULES:
         problems += rule(account)
     if contract is not None:
         for contract_rule in CONTRACT_RULES:
             problems += contract_rule(account, contract)
-    return Inspection(violations=tuple(problems), account=account)
+    return problems, account
 
 
-def inspect_reset(row: Row, contract: Contract | None) -> Inspection:
-    """Audit the row of a reset, in JSON types."""
+def inspect_reset(row: Row, contract: Contract | None) -> tuple[list[Violation], Row | None]:
+    """Audit the row of a reset, in JSON types; see `inspect_transition`."""
     if row.get("inner", row) is None:
         text = "inner is null: an outer wrapper answered a reset that the environment did not make"
-        return Inspection(violations=(make_violation("row.made_up", "inner", None, text),))
+        return [make_violation("row.made_up", "inner", None, text)], None
     if misfits := schema_violations(row, reset_schema()):
-        return Inspection(violations=tuple(misfits))
+        return misfits, None
     problems = list(_check_reset_verdict(row))
     if contract is not None:
         for rule in RESET_CONTRACT_RULES:
             problems += rule(row, contract)
-    return Inspection(violations=tuple(problems), account=row)
+    return problems, row
 
 
 _Checks = Mapping[str, tuple[Callable[[Any], bool], str]]
@@ -114,21 +104,18 @@ _Checks = Mapping[str, tuple[Callable[[Any], bool], str]]
 
 def _field_problems(row: Mapping[str, Any]) -> Iterator[Violation]:
     """Check the required fields of any transition, and their types."""
-    for field in FIELDS:
-        if field not in row:
-            text = f"{field} is missing; a transition has {', '.join(FIELDS)}"
-            yield make_violation("field.missing", field, None, text)
-    yield from _type_problems(row, _FIELD_CHECKS)
-    if not isinstance(info := row.get("info"), Mapping):
-        return
-    for key in _INFO_CHECKS:
-        if key not in info:
-            text = f"info.{key} is missing; the info of a transition has {', '.join(_INFO_CHECKS)}"
-            yield make_violation("field.missing", f"info.{key}", None, text)
-    yield from _type_problems(info, _INFO_CHECKS, prefix="info.")
+    yield from _check_fields(row, FIELDS, _FIELD_CHECKS, owner="a transition")
+    if isinstance(info := row.get("info"), Mapping):
+        yield from _check_fields(info, _INFO_CHECKS, _INFO_CHECKS, owner="the info of a transition", prefix="info.")
 
 
-def _type_problems(values: Mapping[str, Any], checks: _Checks, *, prefix: str = "") -> Iterator[Violation]:
+def _check_fields(
+    values: Mapping[str, Any], required: Collection[str], checks: _Checks, *, owner: str, prefix: str = ""
+) -> Iterator[Violation]:
+    for key in required:
+        if key not in values:
+            text = f"{prefix}{key} is missing; {owner} has {', '.join(required)}"
+            yield make_violation("field.missing", f"{prefix}{key}", None, text)
     for key, (is_valid, allowed) in checks.items():
         if key in values and not is_valid(values[key]):
             yield wrong_value("field.type", f"{prefix}{key}", values[key], allowed=allowed, short=True)
