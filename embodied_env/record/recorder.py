@@ -155,7 +155,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         arrays = RowArrays()
         values = (detached_copy(seed), requested, detached_copy(observation, arrays), detached_copy(info, arrays))
         outer = dict(zip(FIELDS_OF_RESET, values, strict=True))
-        self._run.summary.hand_in(RESET, outer, None if made is None else made.reset)
+        self._run.summary.queue(RESET, outer, None if made is None else made.reset)
         write = partial(self._run.reset, made, outer, arrays, number=self._rows, now_ns=self._clock.system_ns())
         self._queue_row(self._writer.submit, write, outer)
         if seed is not None:
@@ -194,7 +194,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             *(detached_copy(terminated), detached_copy(truncated), detached_copy(info, arrays)),
         )
         outer = dict(zip(FIELDS, values, strict=True))
-        self._run.summary.hand_in(TRANSITION, outer)
+        self._run.summary.queue(TRANSITION, outer)
         is_first, self._has_stepped = not self._has_stepped, True
         row = StepRow(
             run=self._run,

@@ -23,19 +23,12 @@ from embodied_env.record.audit.run_rules import (
     name_manifest,
     read_contract,
 )
-from embodied_env.record.audit.transition_audit import (
-    audit_transition,
-    inspect_reset,
-    inspect_transition,
-    warn_solved_in_place,
-)
+from embodied_env.record.audit.transition_audit import inspect_reset, inspect_transition, warn_solved_in_place
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
 from embodied_env.record.row_log import DEEPEST, LARGEST_ROW
 from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.run import inspect_run
 from embodied_env.record.summary import EpisodeCounts
-
-__all__ = ["AuditReport", "audit_lines", "audit_run", "audit_transition"]
 
 _MAX_LISTED = 100  # violations; further ones are only counted
 _CONSTANT = "fake"  # the backend whose cameras always show the same picture
@@ -174,7 +167,7 @@ def audit_run(path: str | Path, *, watcher: Watcher | None = None) -> AuditRepor
 
     A leak is a component of the observation, as the outermost wrapper returned it, that equals a component of an
     evaluator sensor over at least 20 steps in which it varies (`record.audit.evaluator_leaks`). ``info`` is not
-    searched: it has the evaluator's readings only if the user asked for them with ``evaluator_info=True``.
+    searched: it has the evaluator's readings only with ``evaluator_info=True``.
 
     Args:
         path: the run directory.

@@ -60,7 +60,7 @@ def export_run(
         out: a folder that does not exist yet.
         format: one of `FORMATS`.
         evaluator: include the values visible only to the evaluator.
-        allow_unclean: accept a run that was not closed, or whose log is cut; the metadata says so.
+        allow_unclean: accept a run that was not closed, or whose log is cut; the metadata records it.
         progress: called with the number of steps so far.
 
     Raises:

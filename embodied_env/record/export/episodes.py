@@ -38,7 +38,7 @@ class Step:
     reward: float  # NaN if it is no number
     terminated: bool
     truncated: bool
-    end_reason: str  # "" while the episode goes on
+    end_reason: str  # "" before the end of the episode
     is_success: bool
     evaluator: Arrays  # the evaluator's values when `observation` was frozen; empty unless requested
     seen: Any  # `observation` in JSON types

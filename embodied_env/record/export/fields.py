@@ -27,15 +27,10 @@ _PNG_CHANNELS = (1, 3, 4)
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayField:
-    """One array of a space.
+    """One array of a space."""
 
-    Attributes:
-        dtype: NumPy name.
-        shape: shape of one value.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
+    dtype: str  # NumPy name
+    shape: tuple[int, ...]  # of one value
 
     @property
     def size(self) -> int:
