@@ -127,15 +127,17 @@ def reset_row(
             if name not in evaluator
             for field, values in sample.values.items()
         }
-        inner = {
-            **to_json_row({**field_values(report), "verdict": _fields(report.verdict)}),
-            "observation": to_json_types(observation, store),
+        raw = {
+            **field_values(report),
+            "verdict": _fields(report.verdict),
+            "observation": observation,
             "now_ns": snapshot.now_ns,
-            "sensors": to_json_types({name: _sample(sample) for name, sample in snapshot.samples.items()}),
-            "clock": to_json_types(_fields(snapshot.clock)),
+            "sensors": {name: _sample(sample) for name, sample in snapshot.samples.items()},
+            "clock": _fields(snapshot.clock),
             "injected": _fields(snapshot.injected),
-            "evaluator": {name: to_json_types(snapshot.samples[name].values, store) for name in evaluator},
+            "evaluator": {name: snapshot.samples[name].values for name in evaluator},
         }
+        inner = to_json_row(raw, store)
     fields = {field: to_json_types(outer[field], store) for field in FIELDS_OF_RESET}
     return {"schema": RESET, "row": row, **fields, "inner": inner}
 
