@@ -22,7 +22,7 @@ from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendError, PolicyError, ResetNeededError, UsageError
 from embodied_env.record.arrays import Reference, refer_to, to_bytes
 from embodied_env.record.differences import differences
-from embodied_env.record.row_decoder import RowDecoder, require_replayable
+from embodied_env.record.row_decoder import RowDecoder
 from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, Row, reset_row, transition_row
 from embodied_env.record.run import Run, read_json, read_run
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action
@@ -201,7 +201,6 @@ class _Replayer:
 
     def _compare(self, row: Row, following: Row | None, *, is_reset: bool) -> Difference | None:
         self._episode, self._step = (self._episode + 1, 0) if is_reset else (self._episode, self._step + 1)
-        require_replayable(row)
         if is_reset and self._is_estop and not _is_estop(following, "latched"):
             self._env.clear_estop()  # the operator did so at this point
         self._is_estop = _is_estop(row, "latched_after")
@@ -351,7 +350,6 @@ def replay_policy(
         progress.advance()
         if row["inner"] is None:
             continue
-        require_replayable(row)
         if row["schema"] == RESET:
             episodes.append([])
         elif observation is not None and episodes:

@@ -31,7 +31,7 @@ from embodied_env.core.types import (
 )
 from embodied_env.errors import BackendLostError, BackendNotReadyError, RecordError
 from embodied_env.record.manifest import contract_of_manifest
-from embodied_env.record.row_decoder import RowDecoder, frozen_ns, require_replayable
+from embodied_env.record.row_decoder import RowDecoder, frozen_ns
 from embodied_env.record.rows import RESET, TRANSITION, Row
 from embodied_env.record.run import Run, read_run
 
@@ -99,7 +99,6 @@ class RecordedSteps:
 
         Raises:
             BackendNotReadyError: when there is none.
-            RecordError: when it is too old to be replayed.
         """
         self.row = self.circumstances = None
         while self._next is not None and self._next["schema"] != RESET:
@@ -107,20 +106,14 @@ class RecordedSteps:
         if self._next is None:
             raise BackendNotReadyError("the recording has no more resets")
         row, self._next = self._next, next(self._rows, None)
-        require_replayable(row)
         self.frozen_ns = frozen_ns(row)
         self.reset_verdict = row["inner"]["verdict"]
         return row
 
     def enter_step(self) -> Mapping[str, int]:
-        """Move to the next step of the episode, if any, and return its stamps.
-
-        Raises:
-            RecordError: when it is too old to be replayed.
-        """
+        """Move to the next step of the episode, if any, and return its stamps."""
         self.row = self.circumstances = None
         if self._next is not None and self._next["schema"] == TRANSITION:
-            require_replayable(self._next)
             self.row, self._next = self._next, next(self._rows, None)
             self.circumstances = self._reader.circumstances(self.row)
             stages = _stages(self.row)

@@ -82,10 +82,14 @@ def _value_at(row: Row, path: str) -> Any:  # noqa: ANN401 - JSON types
 
 
 def _walk(path: str, recorded: Any, replayed: Any, *, is_info: bool = False) -> Iterator[Found]:  # noqa: ANN401
-    """Yield the differences of two values, leaf by leaf; keys that wrappers added to ``info`` do not count."""
+    """Yield the differences of two values, leaf by leaf, but of two findings of different kinds the whole findings.
+
+    Keys that wrappers added to ``info`` do not count.
+    """
     if recorded is replayed or json.dumps(recorded) == json.dumps(replayed):  # -0.0 is not 0.0, and 1 is not 1.0
         return
-    if isinstance(recorded, dict) and isinstance(replayed, dict) and not _are_two_findings(recorded, replayed):
+    are_dicts = isinstance(recorded, dict) and isinstance(replayed, dict)
+    if are_dicts and all(key not in recorded or recorded[key] == replayed.get(key) for key in ("gate", "code")):
         for key in replayed if is_info else {**recorded, **replayed}:
             yield from _walk(f"{path}.{key}", recorded.get(key, ABSENT), replayed.get(key, ABSENT))
     elif isinstance(recorded, list) and isinstance(replayed, list) and len(recorded) == len(replayed):
@@ -93,8 +97,3 @@ def _walk(path: str, recorded: Any, replayed: Any, *, is_info: bool = False) -> 
             yield from _walk(f"{path}[{index}]", *pair)
     else:
         yield path, recorded, replayed
-
-
-def _are_two_findings(recorded: Row, replayed: Row) -> bool:
-    """Return whether these are findings of different kinds, which are reported whole."""
-    return any(key in recorded and recorded[key] != replayed.get(key) for key in ("gate", "code"))

@@ -32,7 +32,7 @@ _TEXT = frozenset((str,))
 _NUMBERS = "biuf"  # kinds of dtypes
 
 
-def to_json_types(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - anything goes in, JSON comes out
+def to_json_types(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - any type to JSON types
     """Return `value` in JSON types, sharing nothing mutable with it.
 
     Arrays become lists, enums numbers or names, NaN and infinities None. Other types become ``{"repr": "..."}``.
@@ -44,7 +44,7 @@ def to_json_types(value: Any, store: Store | None = None) -> Any:  # noqa: ANN40
     return _to_json(value, 0, store)
 
 
-def detached_copy(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - anything goes in
+def detached_copy(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - any type
     """Return a copy that shares nothing mutable with `value` and gives the same `to_json_types`.
 
     Dicts, lists, tuples and arrays of numbers are copied, which is fast; everything else is `Encoded` at once, so that
@@ -53,7 +53,7 @@ def detached_copy(value: Any, store: Store | None = None) -> Any:  # noqa: ANN40
     return _detached(value, 0, store)
 
 
-def detached_action(action: Any) -> Any:  # noqa: ANN401 - anything goes in
+def detached_action(action: Any) -> Any:  # noqa: ANN401 - any type
     """Return a detached copy of an action, which stays in its row whatever its size."""
     if type(action) is np.ndarray and action.dtype.kind in _NUMBERS and not is_stored_apart(action):
         return action.copy()

@@ -28,33 +28,19 @@ DISTRIBUTIONS = ("numpy", "gymnasium", "mujoco", "rclpy", "mcap")
 
 @runtime_checkable
 class RecordableEnv(Protocol):
-    """The environment under all wrappers, as far as the recorder uses it.
-
-    Attributes:
-        contract: the contract in force.
-        backend_name: name of the backend.
-        clock_name: name of the clock of the ledger.
-        pacing: "lockstep" or "realtime".
-        capabilities: a dataclass with the abilities of the backend.
-        task_description: the task, for the manifest.
-        contract_files: the files that the contract names and a replay needs, by name.
-        last_transition: the full account of the last step.
-        last_reset: the snapshot of the last reset, with its report.
-        mark: stamps an event outside the step; ``returned``: the end of the recorder's own work.
-        processes: returns role and pid of each process started for the environment.
-    """
+    """The environment under all wrappers, as far as the recorder uses it."""
 
     contract: Contract
     backend_name: str
-    clock_name: str
-    pacing: str
-    capabilities: Any
+    clock_name: str  # of the ledger's clock
+    pacing: str  # "lockstep" or "realtime"
+    capabilities: Any  # a dataclass with the abilities of the backend
     task_description: Mapping[str, Any]
-    contract_files: Mapping[str, bytes]
+    contract_files: Mapping[str, bytes]  # the files that the contract names and a replay needs, by name
     last_transition: Transition | None
-    last_reset: Snapshot | None
-    mark: Callable[[str], None]
-    processes: Callable[[], list[dict[str, Any]]]
+    last_reset: Snapshot | None  # with its report
+    mark: Callable[[str], None]  # stamps an event outside the step; "returned": the end of the recorder's own work
+    processes: Callable[[], list[dict[str, Any]]]  # role and pid of each process started for the environment
 
 
 def start_of_manifest(
@@ -62,11 +48,7 @@ def start_of_manifest(
 ) -> dict[str, Any]:
     """Return the manifest of a new run, as known before the first reset.
 
-    Args:
-        env: the outermost wrapper.
-        base: the environment under all wrappers.
-        run_id: the name of the run directory.
-        started_utc: ISO 8601.
+    `env` is the outermost wrapper, `base` the environment under all wrappers, `started_utc` in ISO 8601.
     """
     contract = base.contract
     return {

@@ -56,7 +56,7 @@ class McapFile:
             file = FileIO(path, "x", opener=lambda name, flags: os.open(name, flags | os.O_APPEND, 0o666))
         except OSError as error:
             raise RecordError(f"{path}: the log cannot be created: {error}") from None
-        self._file = BufferedFile(file)
+        self._raw, self._file = file, BufferedFile(file)
         self.writer: Any = writer.Writer(
             self._file, compression=writer.CompressionType.NONE, use_chunking=False, enable_data_crcs=True
         )
@@ -89,7 +89,7 @@ class McapFile:
         Raises:
             OSError: when it cannot be written, or others removed, replaced, truncated or extended the file.
         """
-        if self._file.closed:
+        if self._raw.closed:
             return
         self._file.flush()
         problem, self._checked = self._foreign_change()
@@ -101,7 +101,7 @@ class McapFile:
         """Return the change made by others, or "", and how many bytes are certainly left."""
         written = self.flushed
         try:
-            found, own = os.stat(self.path), os.fstat(self._file.fileno())  # noqa: PTH116 - faster, and called often
+            found, own = os.stat(self.path), os.fstat(self._raw.fileno())  # noqa: PTH116 - faster, and called often
         except FileNotFoundError:
             return "the file was removed", 0
         if not os.path.samestat(found, own):
@@ -124,13 +124,13 @@ class McapFile:
 
     def close(self) -> None:
         """Finish and close the file; idempotent. It never raises: `problem` has the reason."""
-        if self._file.closed:
+        if self._raw.closed:
             return
         with contextlib.suppress(RecordError), self.guarded("the end of the log"):
             self.writer.finish()
             self.flush()
         with contextlib.suppress(OSError):
-            self._file.close()
+            self._raw.close()
 
 
 class BufferedFile:
@@ -141,16 +141,11 @@ class BufferedFile:
     """
 
     def __init__(self, file: FileIO) -> None:
-        """Write to `file`, which is empty, appends, is unbuffered and is closed with this one."""
+        """Write to `file`, which is empty, appends and is unbuffered."""
         self._file = file
         self._waiting: list[bytes] = []
         self._end = 0
         self.flushed = 0
-
-    @property
-    def closed(self) -> bool:
-        """Whether the file is closed."""
-        return self._file.closed
 
     def write(self, data: bytes) -> int:
         """Buffer `data`; raises OSError when the buffer is full and cannot be written."""
@@ -175,14 +170,6 @@ class BufferedFile:
             self.flushed += count
             rest = rest[count:]
 
-    def fileno(self) -> int:
-        """Return the file descriptor."""
-        return self._file.fileno()
-
-    def close(self) -> None:
-        """Close the file and drop the buffer."""
-        self._file.close()
-
 
 class McapRecords:
     """Iterates over the whole records of a file: kind, content, and the offset after it.
@@ -196,8 +183,7 @@ class McapRecords:
 
     def __init__(self, path: Path) -> None:
         """Read the file at `path`."""
-        self._path = path
-        self.problem = ""
+        self._path, self.problem = path, ""
 
     def __iter__(self) -> Iterator[tuple[str, Any, int]]:
         """Yield the records up to the first that is not whole."""
@@ -224,6 +210,18 @@ class McapRecords:
             self.problem = "it ends before its end was written: its writer was stopped"
         except (exceptions.McapError, ValueError) as error:
             self.problem = f"it is damaged ({type(error).__name__}: {error})"
+
+    def messages(self) -> Iterator[tuple[str, Any, Any, int]]:
+        """Yield the name of the schema, the channel, the message, and the offset after it, for each whole message."""
+        schemas: dict[int, str] = {}
+        channels: dict[int, Any] = {}
+        for kind, record, end in self:
+            if kind == "Schema":
+                schemas[record.id] = record.name
+            elif kind == "Channel":
+                channels[record.id] = record
+            elif kind == "Message" and (channel := channels.get(record.channel_id)) is not None:
+                yield schemas.get(channel.schema_id, ""), channel, record, end
 
 
 def regular_size(path: Path) -> int:

@@ -30,12 +30,7 @@ class MessageLog:
     """Writes messages in order, from any thread, without flushing."""
 
     def __init__(self, path: Path) -> None:
-        """Create the file.
-
-        Raises:
-            RecordError: when it exists already or cannot be written.
-            MissingDependencyError: when mcap is not installed.
-        """
+        """Create the file; raises like `McapFile`."""
         self._lock = threading.Lock()
         self._file = McapFile(path, profile="ros2")
         self._schemas: dict[str, int] = {}
@@ -105,23 +100,15 @@ class StoredMessage:
 
 def read_messages(records: McapRecords) -> Iterator[StoredMessage]:
     """Yield each whole message in the order of the file."""
-    schemas: dict[int, str] = {}
-    channels: dict[int, Any] = {}
-    for kind, record, _ in records:
-        if kind == "Schema":
-            schemas[record.id] = record.name
-        elif kind == "Channel":
-            channels[record.id] = record
-        elif kind == "Message" and record.channel_id in channels:
-            channel = channels[record.channel_id]
-            yield StoredMessage(
-                topic=channel.topic,
-                type=schemas.get(channel.schema_id, ""),
-                data=record.data,
-                log_ns=record.log_time,
-                publish_ns=record.publish_time,
-                is_ours=channel.metadata.get(OURS) == "environment",
-            )
+    for schema, channel, message, _ in records.messages():
+        yield StoredMessage(
+            topic=channel.topic,
+            type=schema,
+            data=message.data,
+            log_ns=message.log_time,
+            publish_ns=message.publish_time,
+            is_ours=channel.metadata.get(OURS) == "environment",
+        )
 
 
 def problem_of_messages(path: Path) -> str:
@@ -147,10 +134,8 @@ def message_definition(name: str) -> str:
         if (part := waiting.pop(0)) not in texts:
             texts[part] = _definition_text(part)
             waiting += _message_fields(part)
-    first = texts.pop(name)
-    return "\n".join(
-        [first, *(f"{'=' * 80}\nMSG: {part.replace('/msg/', '/')}\n{text}" for part, text in texts.items())]
-    )
+    parts = (f"{'=' * 80}\nMSG: {part.replace('/msg/', '/')}\n{text}" for part, text in texts.items() if part != name)
+    return "\n".join([texts[name], *parts])
 
 
 def _definition_text(name: str) -> str:

@@ -25,7 +25,7 @@ from embodied_env.record.manifest import RecordableEnv, processes, start_of_mani
 from embodied_env.record.mcap_file import check_installed
 from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, TRANSITION
 from embodied_env.record.run_writer import MANIFEST, LossCounter, RowArrays, RunWriter, StepRow, remove_run
-from embodied_env.record.writer_thread import GATHER_S, MAX_JOBS, MAX_JOBS_IN_LOCKSTEP, DeferredRow, WriterThread
+from embodied_env.record.writer_thread import GATHER_S, MAX_JOBS, MAX_JOBS_IN_LOCKSTEP, Job, WriterThread
 
 _ROW_BYTES = 16 * 2**10  # approximate memory of a queued row without its arrays
 _MESSAGE_BYTES = 2**10
@@ -122,10 +122,9 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             max_jobs=MAX_JOBS if self._is_paced else MAX_JOBS_IN_LOCKSTEP,
         )
         weakref.finalize(self, self._writer.close_when_idle).atexit = False
-        self._deferred = DeferredRow(self._writer)
         self._defers = False
         if waits_for_world and not self._is_paced and isinstance(base, _WaitHook):
-            self._defers, base._on_waiting = True, self._deferred.encode  # noqa: SLF001 - our own environment's
+            self._defers, base._on_waiting = True, self._writer.encode_held  # noqa: SLF001 - our own environment's
         if self._feed is not None:
             self._feed.sink = partial(_record_message, self._run, self._writer)  # not `self`: a node's thread holds it
 
@@ -156,9 +155,9 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         arrays = RowArrays()
         values = (detached_copy(seed), requested, detached_copy(observation, arrays), detached_copy(info, arrays))
         outer = dict(zip(FIELDS_OF_RESET, values, strict=True))
-        self._run.summary.hand_in(RESET, outer, None if made is None else made.reset)
+        self._run.summary.queue(RESET, outer, None if made is None else made.reset)
         write = partial(self._run.reset, made, outer, arrays, number=self._rows, now_ns=self._clock.system_ns())
-        self._count_row(is_queued=self._deferred.submit(write, _size_of_row(outer)))
+        self._queue_row(self._writer.submit, write, outer)
         if seed is not None:
             self._manifest["seeds"].append(to_json_types(seed))
         known = self._manifest["processes"]
@@ -170,7 +169,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
                 "scheduling": to_json_types(getattr(self._base, "scheduling", None)),  # in force since the reset
             }
             manifest = {**self._manifest, "seeds": list(self._manifest["seeds"])}
-            if not self._deferred.submit(partial(self._run.file, MANIFEST, manifest), _ROW_BYTES):
+            if not self._writer.submit(partial(self._run.file, MANIFEST, manifest), _ROW_BYTES):
                 self.losses.note(f"{MANIFEST} was not written: the disk is too slow")
         if not self._is_paced:
             self.flush()
@@ -195,7 +194,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             *(detached_copy(terminated), detached_copy(truncated), detached_copy(info, arrays)),
         )
         outer = dict(zip(FIELDS, values, strict=True))
-        self._run.summary.hand_in(TRANSITION, outer)
+        self._run.summary.queue(TRANSITION, outer)
         is_first, self._has_stepped = not self._has_stepped, True
         row = StepRow(
             run=self._run,
@@ -207,8 +206,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             now_ns=self._clock.system_ns(),
             is_first=is_first,
         )
-        submit = self._deferred.hold if self._defers else self._deferred.submit
-        self._count_row(is_queued=submit(row, _size_of_row(outer)))
+        self._queue_row(self._writer.hold if self._defers else self._writer.submit, row, outer)
         if not self._is_paced and (terminated or truncated or is_first):
             self.flush()
         info = self._with_losses(info)
@@ -235,8 +233,8 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
                 self._closed = True
                 self._complete()
 
-    def _count_row(self, *, is_queued: bool) -> None:
-        if not is_queued:
+    def _queue_row(self, submit: Callable[[Any, int], bool], row: Job, outer: Mapping[str, Any]) -> None:
+        if not submit(row, _ROW_BYTES + 2 * memory_size(outer["observation"])):  # the account has a copy
             self.losses.note(f"row {self._rows} was dropped: the disk is too slow", rows=1)
         self._rows += 1
 
@@ -272,12 +270,8 @@ def _record_message(run: RunWriter, writer: WriterThread, message: TappedMessage
     """Record a message in the thread that published or received it."""
     data = getattr(message.message, "data", None)
     size = _MESSAGE_BYTES + (len(data) if isinstance(data, Sized) else 0)
-    if not writer.submit(partial(run.message, message), size):  # not after the deferred row
+    if not writer.submit(partial(run.message, message), size, passes_held=True):
         run.losses.note(f"a message of {message.topic} was dropped: the disk is too slow", messages=1)
-
-
-def _size_of_row(outer: Mapping[str, Any]) -> int:
-    return _ROW_BYTES + 2 * memory_size(outer["observation"])  # the account has a copy
 
 
 def _feed_of(base: RecordableEnv) -> MessageTap:

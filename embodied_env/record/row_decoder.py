@@ -35,29 +35,13 @@ from embodied_env.core.types import (
 from embodied_env.errors import BackendLostError, RecordError
 from embodied_env.record.arrays import is_reference
 from embodied_env.record.audit.violation import short_repr
-from embodied_env.record.rows import RESET, TRANSITION, Row
+from embodied_env.record.rows import RESET, Row
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action
 
-_NEEDED = {
-    RESET: ("routine", "options", "verdict", "observation", "now_ns", "sensors"),
-    TRANSITION: ("circumstances", "now_ns", "sensors"),
-}
 _FINDING_VECTORS = ("before", "after", "limit", "margin")
 _REFERENCE_VECTORS = ("positions", "velocities", "slack", "accelerations", "before_gap")
 _REPORT_VECTORS = ("requested", "applied", "applied_si", "velocity_si")
 _JUDGED_BY_CONTRACT = (Quality.OK, Quality.OUT_OF_RANGE)  # replay derives these from the values
-
-
-def require_replayable(row: Row) -> None:
-    """Raise RecordError if `row` is of an older version that recorded less than a replay needs."""
-    inner = row["inner"]
-    lacking = [key for key in _NEEDED[row["schema"]] if key not in inner]
-    lacking += ["sensors.*.seq" for sample in inner.get("sensors", {}).values() if "seq" not in sample][:1]
-    if lacking:
-        raise RecordError(
-            f"row {row['row']} has no inner.{', inner.'.join(lacking)}: "
-            "the run is too old to be replayed; record it anew"
-        )
 
 
 class RowDecoder:
@@ -234,12 +218,12 @@ class UnreadableAction:
 
 
 def frozen_ns(row: Row) -> int:
-    """Return when the snapshot of a reset was taken, by the steady clock; 0 if a wrapper removed the ages from info."""
-    info, samples = row["info"], row["inner"]["sensors"]
-    sensors = info.get("sensors") if isinstance(info, dict) else None
-    for name, account in sensors.items() if isinstance(sensors, dict) else ():
-        if name in samples and isinstance(age_s := account.get("arrival_age_s"), float):
+    """Return when the snapshot of a reset was taken, by the steady clock; 0 if info has no sensor."""
+    samples = row["inner"]["sensors"]
+    for name, account in row["info"]["sensors"].items():
+        if name in samples:
             arrival_ns: int = samples[name]["arrival_ns"]
+            age_s: float = account["arrival_age_s"]
             return arrival_ns + round(age_s * NS_PER_S)
     return 0
 

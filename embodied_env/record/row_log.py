@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.errors import RecordError
-from embodied_env.record.arrays import Reference, from_bytes, is_reference, refer_to, to_bytes
+from embodied_env.record.arrays import Reference, from_bytes, is_reference
 from embodied_env.record.mcap_file import McapFile, McapRecords
 from embodied_env.record.rows import RESET, TRANSITION
-from embodied_env.record.schema import reset_channel_schema, transition_channel_schema
+from embodied_env.record.schema import channel_schema
 
-CHANNELS = {"transition": (TRANSITION, transition_channel_schema), "reset": (RESET, reset_channel_schema)}
-"""Topic -> the name of the schema of its rows, and the schema of the channel."""
+CHANNELS = {"transition": TRANSITION, "reset": RESET}
+"""Topic -> the name of the schema of its rows."""
 
 ARRAYS = "array"
 """The topic of the bytes that rows refer to."""
@@ -48,12 +48,7 @@ class LogWriter:
     """Writes rows in order. After a failed write it refuses further ones, and the file keeps every row before it."""
 
     def __init__(self, path: Path) -> None:
-        """Create the file.
-
-        Raises:
-            RecordError: when it exists already or cannot be written.
-            MissingDependencyError: when mcap is not installed.
-        """
+        """Create the file; raises like `McapFile`."""
         self._file = McapFile(path)
         self._stored: set[str] = set()  # hashes of the arrays in the log
         self._waiting: deque[tuple[int, int]] = deque()  # number and end of the rows that are not flushed
@@ -61,8 +56,8 @@ class LogWriter:
         self._digest = hashlib.sha256()
         writer, self._channels = self._file.writer, {}
         with self._file.guarded("the start of the log"):
-            for topic, (name, schema) in CHANNELS.items():
-                schema_id = writer.register_schema(name, "jsonschema", json.dumps(schema()).encode())
+            for topic, name in CHANNELS.items():
+                schema_id = writer.register_schema(name, "jsonschema", json.dumps(channel_schema(name)).encode())
                 self._channels[topic] = writer.register_channel(topic, "json", schema_id)
             self._channels[ARRAYS] = writer.register_channel(ARRAYS, "raw", 0, _ARRAY_METADATA)
             self._file.begin()
@@ -82,16 +77,6 @@ class LogWriter:
         """SHA-256 of the rows so far: of the JSON text of each, followed by a newline."""
         return self._digest.hexdigest()
 
-    def write(self, topic: str, row: Mapping[str, Any], *, log_time_ns: int) -> None:
-        """Append `row` to the channel `topic` and flush it.
-
-        Raises:
-            RecordError: when it cannot be written, or an earlier row could not.
-        """
-        text = json.dumps(row, allow_nan=False, separators=(",", ":"))
-        self.append(topic, text, number=row["row"], log_time_ns=log_time_ns)
-        self.flush()
-
     def append(self, topic: str, text: str, *, number: int, log_time_ns: int) -> None:
         """Append row `number` to the channel `topic`, as JSON in ASCII, without flushing.
 
@@ -104,30 +89,15 @@ class LogWriter:
             self._digest.update(data + b"\n")
             self._waiting.append((number, self._file.end))
 
-    def store(self, array: NDArray[Any], *, log_time_ns: int) -> Reference:
-        """Append the bytes of `array`, like `put`, and return the reference for a later row."""
-        data = to_bytes(array)
-        reference = refer_to(array, data)
-        self.put(reference, data, log_time_ns=log_time_ns)
-        return reference
-
     def put(self, reference: Reference, data: bytes, *, log_time_ns: int) -> None:
-        """Append the bytes that `reference` refers to, once.
-
-        Raises:
-            RecordError: when they cannot be written, or something before them could not.
-        """
+        """Append the bytes that `reference` refers to, once; raises like `append`."""
         if reference["sha256"] not in self._stored:
             with self._file.guarded("an array"):
                 self._add_message(ARRAYS, data, sequence=len(self._stored), log_time_ns=log_time_ns)
             self._stored.add(reference["sha256"])
 
     def flush(self) -> None:
-        """Hand everything to the operating system.
-
-        Raises:
-            RecordError: when it cannot be written, or something before it could not.
-        """
+        """Hand everything to the operating system; raises like `append`."""
         try:
             with self._file.guarded(f"row {self._waiting[0][0]}" if self._waiting else "an array"):
                 self._file.flush()
@@ -174,15 +144,15 @@ class LogReader:
         digest = hashlib.sha256()
         count, problem = 0, ""
         records = McapRecords(self.path)
-        for topic, data, _ in _messages(records):
-            if topic not in CHANNELS:
+        for _, channel, message, _ in records.messages():
+            if channel.topic not in CHANNELS:
                 continue
             try:
-                row = parse_json(data, max_bytes=LARGEST_ROW, max_depth=DEEPEST)
+                row = parse_json(message.data, max_bytes=LARGEST_ROW, max_depth=DEEPEST)
             except ValueError as error:
                 problem = f"{self.path.name}: the row after {count} whole rows is not JSON: {error}"
                 break
-            digest.update(data + b"\n")
+            digest.update(message.data + b"\n")
             count += 1
             yield row
         if records.problem:
@@ -209,9 +179,9 @@ class LogReader:
     def _places(self) -> Mapping[str, tuple[int, int]]:
         """Offset and size of the bytes of each array, by their hash."""
         return {
-            hashlib.sha256(data).hexdigest(): (end - len(data), len(data))
-            for topic, data, end in _messages(McapRecords(self.path))
-            if topic == ARRAYS
+            hashlib.sha256(message.data).hexdigest(): (end - len(message.data), len(message.data))
+            for _, channel, message, end in McapRecords(self.path).messages()
+            if channel.topic == ARRAYS
         }
 
     @property
@@ -229,13 +199,3 @@ class LogReader:
             for _ in self:
                 pass
         return self._result or ("", "")
-
-
-def _messages(records: McapRecords) -> Iterator[tuple[str, bytes, int]]:
-    """Yield topic, data and the offset after it of each message."""
-    topics: dict[int, str] = {}
-    for kind, record, end in records:
-        if kind == "Channel":
-            topics[record.id] = record.topic
-        elif kind == "Message":
-            yield topics.get(record.channel_id, ""), record.data, end

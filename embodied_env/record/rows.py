@@ -112,46 +112,32 @@ def reset_row(
     evaluator: Collection[str],
     store: Store | None = None,
 ) -> Row:
-    """Return the row of one reset.
+    """Return the row of one reset, like `transition_row`.
 
-    Args:
-        snapshot: the snapshot of the environment's own reset, or None if an outer wrapper answered.
-        row: the number of the row in its run.
-        outer: seed, options, observation and info, as the outermost wrapper was given and returned them.
-        evaluator: the sensors visible only to the evaluator; their values go to ``inner.evaluator``.
-        store: see `to_json_types`.
+    `snapshot`: of the environment's own reset, or None if an outer wrapper answered. `outer`: the `FIELDS_OF_RESET`.
     """
     inner = None
     if snapshot is not None:
         report = snapshot.reset
         if report is None:
             raise TypeError("the snapshot of a reset must have a ResetReport")
-        raw = {
-            "level": report.level,
-            "seed_applied": report.seed_applied,
-            "sampled": report.sampled,
-            "details": report.details,
-            "ignored": report.ignored,
-            "routine": report.routine,
-            "confirmed_by": report.confirmed_by,
-            "options": report.options,
-            "verdict": _fields(report.verdict),
-        }
         observation = {
             f"{name}_{field}": values
             for name, sample in snapshot.samples.items()
             if name not in evaluator
             for field, values in sample.values.items()
         }
-        inner = {
-            **to_json_row(raw),
-            "observation": to_json_types(observation, store),
+        raw = {
+            **field_values(report),
+            "verdict": _fields(report.verdict),
+            "observation": observation,
             "now_ns": snapshot.now_ns,
-            "sensors": to_json_types({name: _sample(sample) for name, sample in snapshot.samples.items()}),
-            "clock": to_json_types(_fields(snapshot.clock)),
+            "sensors": {name: _sample(sample) for name, sample in snapshot.samples.items()},
+            "clock": _fields(snapshot.clock),
             "injected": _fields(snapshot.injected),
-            "evaluator": {name: to_json_types(snapshot.samples[name].values, store) for name in evaluator},
+            "evaluator": {name: snapshot.samples[name].values for name in evaluator},
         }
+        inner = to_json_row(raw, store)
     fields = {field: to_json_types(outer[field], store) for field in FIELDS_OF_RESET}
     return {"schema": RESET, "row": row, **fields, "inner": inner}
 

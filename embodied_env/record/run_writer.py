@@ -93,14 +93,14 @@ class RunWriter:
     ) -> None:
         """Write the row of a reset."""
         with self._count_losses(rows=1):
-            self.summary.add_handed_in()
+            self.summary.add_queued()
             row = reset_row(made, row=number, outer=outer, evaluator=self._evaluator, store=arrays)
             self.write_row("reset", self._encoder.encode(row), arrays, number=number, now_ns=now_ns)
 
     def encode_step(self, step: StepRow) -> str | None:
         """Return the JSON of the row of a step, or None if it cannot be encoded and counts as lost."""
         with self._count_losses(rows=1):
-            self.summary.add_handed_in()
+            self.summary.add_queued()
             row = raw_transition_row(
                 step.made, row=step.number, outer=step.outer, action=step.action, evaluator=self._evaluator
             )

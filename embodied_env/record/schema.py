@@ -170,27 +170,22 @@ def manifest_schema() -> Schema:
     return {"$schema": _DIALECT, "title": RUN, **_open(properties)}
 
 
-def transition_channel_schema() -> Schema:
-    """Return the schema of the channel of transitions: only the fields whose type Foxglove can read.
+def channel_schema(name: str) -> Schema:
+    """Return the schema of the channel of the rows of schema `name`: only the fields whose type Foxglove can read.
 
     Foxglove accepts no field that may be null or of several types, and requires `properties` of every object. Fields
-    that are not named are shown and can be plotted all the same. The whole schema is `transition_schema`.
+    that are not named are shown and can be plotted all the same. The whole schemas are `transition_schema` and
+    `reset_schema`.
     """
-    types = {"schema": "string", "row": "integer", "reward": "number", "terminated": "boolean", "truncated": "boolean"}
-    required = [*types, "observation", "action", "info", "inner"]
-    return _channel_schema(TRANSITION, types, required)
-
-
-def reset_channel_schema() -> Schema:
-    """Return the schema of the channel of resets; see `transition_channel_schema`."""
-    required = ["schema", "row", "seed", "options", "observation", "info", "inner"]
-    return _channel_schema(RESET, {"schema": "string", "row": "integer"}, required)
-
-
-def _channel_schema(title: str, types: dict[str, str], required: list[str]) -> Schema:
+    types = {"schema": "string", "row": "integer"}
+    if name == TRANSITION:
+        types |= {"reward": "number", "terminated": "boolean", "truncated": "boolean"}
+        required = [*types, "observation", "action", "info", "inner"]
+    else:
+        required = [*types, "seed", "options", "observation", "info", "inner"]
     info = {"type": "object", "properties": {}}
     properties = {**{field: {"type": kind} for field, kind in types.items()}, "info": info}
-    return {"$schema": _DIALECT, "title": title, "type": "object", "properties": properties, "required": required}
+    return {"$schema": _DIALECT, "title": name, "type": "object", "properties": properties, "required": required}
 
 
 def _finding_schema() -> Schema:

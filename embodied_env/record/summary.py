@@ -18,7 +18,7 @@ from embodied_env.record.json_values import to_json_types
 from embodied_env.record.rows import RESET, TRANSITION
 
 _INFO_KEYS = ("latency", "action_clipped", "end_reason", "is_success", "step_index")
-_MAX_HANDED_IN = 256
+_MAX_QUEUED = 256
 
 OUTSIDE = "outer_wrapper"
 """The end reason of an episode that a wrapper ended while the environment continued."""
@@ -137,29 +137,29 @@ class Summary:
         """Start without rows."""
         self._counts = EpisodeCounts()
         self._lock = threading.Lock()
-        self._handed_in: deque[dict[str, Any]] = deque()
+        self._queued: deque[dict[str, Any]] = deque()
         self._latency = LatencyStatistics()
 
-    def hand_in(self, schema: str, outer: Mapping[str, Any], report: ResetReport | None = None) -> None:
+    def queue(self, schema: str, outer: Mapping[str, Any], report: ResetReport | None = None) -> None:
         """Queue a row to be added later, whether or not it is written; the values of `outer` must not change any more.
 
         Only the values that are counted are kept, no images. `report`: of a reset of the environment itself.
         """
         if schema == RESET:
             inner = None if report is None else {"details": report.details, "verdict": report.verdict}
-            self._handed_in.append({"schema": RESET, "inner": inner})
+            self._queued.append({"schema": RESET, "inner": inner})
         else:
             info = outer["info"] if isinstance(outer["info"], Mapping) else {}
             ends = {key: outer[key] for key in ("reward", "terminated", "truncated")}
-            self._handed_in.append({"schema": TRANSITION, **ends, "info": {key: info.get(key) for key in _INFO_KEYS}})
-        if len(self._handed_in) > _MAX_HANDED_IN:  # the writer is stuck: the disk does not answer
-            self.add_handed_in()
+            self._queued.append({"schema": TRANSITION, **ends, "info": {key: info.get(key) for key in _INFO_KEYS}})
+        if len(self._queued) > _MAX_QUEUED:  # the writer is stuck: the disk does not answer
+            self.add_queued()
 
-    def add_handed_in(self) -> None:
+    def add_queued(self) -> None:
         """Add the queued rows in order, from any thread."""
         with self._lock:
-            while self._handed_in:
-                row = self._handed_in.popleft()
+            while self._queued:
+                row = self._queued.popleft()
                 if row["schema"] == TRANSITION:
                     info = {k: v if type(v) is dict else to_json_types(v) for k, v in row.pop("info").items()}
                     row = {**to_json_types(row), "info": info}
@@ -175,7 +175,7 @@ class Summary:
 
     def as_json(self, contract_fingerprint: str) -> dict[str, Any]:
         """Return the summary in JSON types; ``dry_run`` is present, and true, only if no command reached a robot."""
-        self.add_handed_in()
+        self.add_queued()
         latency = {stage: asdict(found) for stage, found in self._latency.statistics().items()}
         summary = {
             "contract_fingerprint": contract_fingerprint,

@@ -51,8 +51,8 @@ class WriterThread:
     `settle` is called in the thread after every few jobs and whenever the queue is empty; a job takes room in the queue
     until it is settled. Before a fork all jobs are run; the child starts over with a thread of its own.
 
-    Attributes:
-        before_wait: called before anything waits for the thread and before it closes (`DeferredRow.release`).
+    One row may be held until the stepping thread waits for the world and encodes it: encoding it in this thread would
+    hold the GIL when that wait ends. It is queued unencoded before the next row and before any wait for the thread.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class WriterThread:
         self._settle = settle
         self._blocks, self._gather_s = blocks, gather_s
         self._max_bytes, self._max_jobs, self._stall_timeout_s = max_bytes, max_jobs, stall_timeout_s
-        self.before_wait: Job | None = None
         self._is_closing = False
+        self._held: tuple[EncodableJob, int] | None = None
         self.start_over()
         _writers.add(self)
 
     def start_over(self) -> None:
         """Drop thread and queue, which belong to the parent after a fork."""
-        self.lock = threading.RLock()  # reentrant: a finalizer may call `close_when_idle` wherever it is held
-        self._wakeup, self._settled = threading.Condition(self.lock), threading.Condition(self.lock)
+        self._lock = threading.RLock()  # reentrant: a finalizer may call `close_when_idle` wherever it is held
+        self._wakeup, self._settled = threading.Condition(self._lock), threading.Condition(self._lock)
         self._jobs: queue.SimpleQueue[tuple[Job, int]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._n_submitted = self._n_settled = self._n_bytes = 0
@@ -85,23 +85,44 @@ class WriterThread:
         self._progress = 0  # grows with every job
         self._stalled_at = -1  # the progress at which a waiter gave up; no wait until it has grown
 
-    def submit(self, job: Job, size: int = 0) -> bool:
-        """Queue `job`, which keeps `size` bytes alive; return False, and never run it, if there is no room."""
-        with self.lock:
-            if not self.reserve(size):
+    def submit(self, job: Job, size: int = 0, *, passes_held: bool = False) -> bool:
+        """Queue `job`, which keeps `size` bytes alive; return False, and never run it, if there is no room.
+
+        It is queued after the held row, unless `passes_held`.
+        """
+        with self._lock:
+            if not passes_held:
+                self._release_held()
+            if not self._reserve(size):
                 return False
-            self.enqueue(job, size)
+            self._enqueue(job, size)
         return True
+
+    def hold(self, row: EncodableJob, size: int = 0) -> bool:
+        """Hold `row`, which takes room in the queue; return False, and never write it, if there is none."""
+        with self._lock:
+            self._release_held()
+            if not self._reserve(size):
+                return False
+            self._held = row, size
+        return True
+
+    def encode_held(self) -> None:
+        """Encode the held row in the calling thread, then queue it."""
+        if (held := self._held) is not None:
+            held[0].encode()
+            with self._lock:
+                self._release_held()
 
     def wait_idle(self) -> bool:
         """Wait until every job so far is settled; return False if the thread is stalled."""
-        with self.lock:
+        with self._lock:
             target = self._n_submitted
             return self._thread is threading.current_thread() or self._wait_until(lambda: self._n_settled >= target)
 
     def close(self, last: Job) -> bool:
         """Run `last` as the last job and wait for the thread to end; return False if it is stalled. Idempotent."""
-        with self.lock:
+        with self._lock:
             self._close_queue(last)
             self._wakeup.notify()
             thread = self._thread
@@ -115,10 +136,10 @@ class WriterThread:
 
     def close_when_idle(self) -> None:
         """Refuse further jobs and let the thread end after those it has. Never blocks."""
-        with self.lock:
+        with self._lock:
             self._close_queue(lambda: None)
 
-    def reserve(self, size: int) -> bool:
+    def _reserve(self, size: int) -> bool:
         """Reserve room for one job of `size` bytes, if there is any; requires the lock."""
         if self._is_closing:
             return False
@@ -128,7 +149,7 @@ class WriterThread:
         self._n_bytes += size
         return True
 
-    def enqueue(self, job: Job, size: int) -> None:
+    def _enqueue(self, job: Job, size: int) -> None:
         """Queue a job for which room is reserved; requires the lock."""
         self._jobs.put((job, size))
         if self._jobs.qsize() >= _BATCH - 1:
@@ -144,7 +165,7 @@ class WriterThread:
     def _wait_until(self, is_done: Callable[[], bool]) -> bool:
         """Wait while the thread makes progress; requires the lock."""
         if not is_done():
-            self._release_deferred()
+            self._release_held()
         while not is_done():
             progress = self._progress
             if progress == self._stalled_at:
@@ -161,15 +182,16 @@ class WriterThread:
 
     def _close_queue(self, last: Job) -> None:
         if not self._is_closing:
-            self._release_deferred()
-            self.before_wait = None  # breaks the cycle with `DeferredRow`: the log is freed with the thread
+            self._release_held()
             self._n_submitted += 1
-            self.enqueue(last, 0)
+            self._enqueue(last, 0)
             self._is_closing = True
 
-    def _release_deferred(self) -> None:
-        if self.before_wait is not None:
-            self.before_wait()
+    def _release_held(self) -> None:
+        """Queue the held row; requires the lock."""
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._enqueue(*held)
 
     # ------------------------------------------------------------------------------------------------- in the thread
 
@@ -182,7 +204,7 @@ class WriterThread:
                 self._progress += 1
             if self._settle is not None:
                 self._settle()
-            with self.lock:
+            with self._lock:
                 self._progress += 1
                 self._n_settled += len(batch)
                 self._n_bytes -= sum(size for _, size in batch)
@@ -192,7 +214,7 @@ class WriterThread:
     def _next_batch(self) -> list[tuple[Job, int]]:
         batch = [self._jobs.get()]
         if self._gather_s:
-            with self.lock:
+            with self._lock:
                 self._wakeup.wait_for(self._is_urgent, self._gather_s)
         while len(batch) < _BATCH and not self._jobs.empty():
             batch.append(self._jobs.get())
@@ -200,48 +222,6 @@ class WriterThread:
 
     def _is_urgent(self) -> bool:
         return self._is_closing or self._n_waiters > 0 or self._jobs.qsize() >= _BATCH - 1
-
-
-class DeferredRow:
-    """Holds the newest row until the stepping thread waits for the world, and encodes it there.
-
-    Encoding it in the writer thread would hold the GIL when the wait of the stepping thread ends. A held row takes room
-    in the queue. It is released unencoded before the next row and before any wait for the writer.
-    """
-
-    def __init__(self, writer: WriterThread) -> None:
-        """Submit to `writer`."""
-        self._writer = writer
-        self._held: tuple[EncodableJob, int] | None = None
-        writer.before_wait = self.release
-
-    def hold(self, row: EncodableJob, size: int = 0) -> bool:
-        """Hold `row`; return False, and never write it, if there is no room."""
-        with self._writer.lock:
-            self.release()
-            if not self._writer.reserve(size):
-                return False
-            self._held = row, size
-        return True
-
-    def submit(self, job: Job, size: int = 0) -> bool:
-        """Release the held row, then queue `job`; return False if there is no room."""
-        with self._writer.lock:
-            self.release()
-            return self._writer.submit(job, size)
-
-    def encode(self) -> None:
-        """Encode the held row in the calling thread and release it."""
-        if (held := self._held) is not None:
-            held[0].encode()
-            self.release()
-
-    def release(self) -> None:
-        """Queue the held row for the thread."""
-        with self._writer.lock:
-            held, self._held = self._held, None
-            if held is not None:
-                self._writer.enqueue(*held)
 
 
 _writers: weakref.WeakSet[WriterThread] = weakref.WeakSet()

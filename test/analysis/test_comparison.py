@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 from gymnasium.wrappers import TimeLimit
+from row_logs import RowLog
 from run_files import rewrite_log, seal
 
 from embodied_env.analysis.comparison.comparability import NotComparableError
@@ -22,7 +23,6 @@ from embodied_env.contract.fingerprint import differences
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError
 from embodied_env.record import RecordTransitions, read_run
-from embodied_env.record.row_log import LogWriter
 from embodied_env.record.rows import RESET, TRANSITION
 
 plotly_is_here = pytest.mark.skipif(
@@ -79,7 +79,7 @@ def rows_of_a_run(made, *, seed=0, episodes=8, steps=5, change=unchanged):
 def write_run(path, made, rows, **manifest):
     path.mkdir()
     (path / "manifest.json").write_text(json.dumps({**made[0], **manifest}))
-    log = LogWriter(path / "transitions.mcap")
+    log = RowLog(path / "transitions.mcap")
     for row in rows:
         log.write("reset" if row["schema"] == RESET else "transition", row, log_time_ns=0)
     log.close()

@@ -14,6 +14,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from row_logs import RowLog
 
 from embodied_env.analysis.report.html import POLICY, bar, code, text
 from embodied_env.analysis.report.key_frames import KeyFrames, png_base64
@@ -22,7 +23,6 @@ from embodied_env.analysis.report.run_report import RunStatistics
 from embodied_env.cli.main import main
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, read_run
-from embodied_env.record.row_log import LogWriter
 from embodied_env.record.rows import RESET, TRANSITION
 
 needs_plotly = pytest.mark.skipif(
@@ -524,7 +524,7 @@ def long_run(folder, recorded, count):
     steps = [json.loads(row) for row in varied(recorded)]
     path = folder / "long"
     path.mkdir()
-    log = LogWriter(path / "transitions.mcap")
+    log = RowLog(path / "transitions.mcap")
     number = 0
     for step in range(count):
         if step % 500 == 0:

@@ -11,10 +11,10 @@ import sys
 
 import pytest
 import strategies
+from row_logs import RowLog
 
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, audit_lines, read_run
-from embodied_env.record.row_log import LogWriter
 from embodied_env.record.rows import RESET
 from embodied_env.record.summary import Summary
 
@@ -76,7 +76,7 @@ def test_no_row_is_kept_that_was_audited(episode):
 def write_run(folder, path, transitions):
     """Write a run directory of so many transitions, as if it had been recorded."""
     folder.mkdir()
-    writer, summary = LogWriter(folder / "transitions.mcap"), Summary()
+    writer, summary = RowLog(folder / "transitions.mcap"), Summary()
     for row in repeated(path, transitions):
         writer.write("reset" if row["schema"] == RESET else "transition", row, log_time_ns=0)
         summary.add(row)

@@ -20,13 +20,14 @@ from damaged_runs import damage
 from mcap.records import Channel, Message
 from mcap.stream_reader import StreamReader
 from mcap.writer import CompressionType, Writer
+from row_logs import RowLog
 from scripted_tasks import OneClock
 
 from embodied_env.cli.main import main
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, audit_run, read_run
 from embodied_env.record import mcap_file as log
-from embodied_env.record.row_log import LogReader, LogWriter
+from embodied_env.record.row_log import LogReader
 from embodied_env.record.rows import RESET
 
 VERBS = (
@@ -152,7 +153,7 @@ def rewritten(path, change):
     rows = list(LogReader(path / "transitions.mcap"))
     change(rows[2])
     (path / "transitions.mcap").unlink()
-    writer = LogWriter(path / "transitions.mcap")
+    writer = RowLog(path / "transitions.mcap")
     for row in rows:
         writer.write("reset" if row["schema"] == RESET else "transition", row, log_time_ns=0)
     writer.close()

@@ -10,15 +10,17 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
 from mcap.reader import make_reader
 from mcap.records import Chunk
 from mcap.stream_reader import StreamReader
+from row_logs import RowLog
 
 from embodied_env.errors import RecordError
-from embodied_env.record.row_log import CHANNELS, LogReader, LogWriter
+from embodied_env.record.row_log import CHANNELS, LogReader
 
 
 def rows(count):
@@ -26,7 +28,7 @@ def rows(count):
 
 
 def write(path, some_rows):
-    writer = LogWriter(path)
+    writer = RowLog(path)
     for row in some_rows:
         writer.write("reset" if row["row"] % 3 == 0 else "transition", row, log_time_ns=row["row"])
     writer.close()
@@ -61,7 +63,7 @@ def test_a_log_without_rows_is_clean(path):
 
 
 def test_closing_twice_is_closing_once(path):
-    writer = LogWriter(path)
+    writer = RowLog(path)
     writer.close()
     size = path.stat().st_size
     writer.close()
@@ -77,7 +79,7 @@ def test_other_readers_of_mcap_find_the_channels_with_their_schemas(path):
     assert [data for *_, data in found] == rows(4)
     for schema, channel, _ in found:
         assert (schema.name, schema.encoding, channel.message_encoding) == (
-            CHANNELS[channel.topic][0],
+            CHANNELS[channel.topic],
             "jsonschema",
             "json",
         )
@@ -90,7 +92,7 @@ def test_there_are_no_chunks(path):
 
 
 def test_the_channels_are_on_disk_before_the_first_row(path):
-    writer = LogWriter(path)
+    writer = RowLog(path)
     size = path.stat().st_size
     writer.write("transition", {"row": 0}, log_time_ns=0)
     assert path.stat().st_size - size < 100
@@ -98,7 +100,7 @@ def test_the_channels_are_on_disk_before_the_first_row(path):
 
 
 def test_a_row_is_on_disk_before_write_returns(path):
-    writer = LogWriter(path)
+    writer = RowLog(path)
     for row in rows(5):
         writer.write("transition", row, log_time_ns=0)
         assert list(LogReader(path)) == rows(row["row"] + 1)
@@ -106,7 +108,7 @@ def test_a_row_is_on_disk_before_write_returns(path):
 
 
 def test_a_row_that_is_not_strict_json_is_refused_and_leaves_no_trace(path):
-    writer = LogWriter(path)
+    writer = RowLog(path)
     with pytest.raises(ValueError, match="not JSON compliant"):
         writer.write("transition", {"row": 0, "value": float("nan")}, log_time_ns=0)
     writer.write("transition", {"row": 1}, log_time_ns=0)
@@ -124,7 +126,7 @@ def images(count):
 
 def write_arrays(path, arrays):
     """Write a row after each array, with the reference to it."""
-    writer = LogWriter(path)
+    writer = RowLog(path)
     for n, array in enumerate(arrays):
         writer.write("transition", {"row": n, "image": writer.store(array, log_time_ns=n)}, log_time_ns=n)
     writer.close()
@@ -228,7 +230,7 @@ def test_a_reference_that_does_not_fit_its_bytes_is_an_error(path, wrong):
 
 
 def test_an_array_that_was_damaged_is_an_error_also_in_a_log_that_was_never_closed(path):
-    writer = LogWriter(path)
+    writer = RowLog(path)
     (image,) = images(1)
     reference = writer.store(image, log_time_ns=0)
     writer.write("transition", {"row": 0}, log_time_ns=0)
@@ -241,7 +243,7 @@ def test_an_array_that_was_damaged_is_an_error_also_in_a_log_that_was_never_clos
 
 
 def test_cut_anywhere_every_row_that_is_read_has_its_array(path):
-    writer = LogWriter(path)
+    writer = RowLog(path)
     start = path.stat().st_size
     for n, image in enumerate(images(4)):
         writer.write("transition", {"row": n, "image": writer.store(image, log_time_ns=n)}, log_time_ns=n)
@@ -258,7 +260,7 @@ def test_cut_anywhere_every_row_that_is_read_has_its_array(path):
 
 
 def test_a_log_that_was_never_closed_is_not_clean_and_says_why(path):
-    writer = LogWriter(path)
+    writer = RowLog(path)
     for row in rows(3):
         writer.write("transition", row, log_time_ns=0)
     reader = LogReader(path)
@@ -300,7 +302,7 @@ def test_cut_anywhere_in_its_first_bytes_there_is_no_row_and_no_crash(path):
 def unclosed(path, some_rows):
     """Return the bytes of a log as they are on disk before it is closed."""
     path.unlink(missing_ok=True)
-    writer = LogWriter(path)
+    writer = RowLog(path)
     for row in some_rows:
         writer.write("transition", row, log_time_ns=0)
     found = path.read_bytes()
@@ -356,13 +358,16 @@ def test_a_log_that_is_not_there_is_not_clean(path):
 def test_a_file_that_exists_is_not_overwritten(path):
     path.write_text("precious")
     with pytest.raises(RecordError, match=r"log\.mcap: the log cannot be created: .*File exists"):
-        LogWriter(path)
+        RowLog(path)
     assert path.read_text() == "precious"
 
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path):
     with pytest.raises(RecordError, match=r"nowhere/log\.mcap: the log cannot be created: .*No such file"):
-        LogWriter(tmp_path / "nowhere" / "log.mcap")
+        RowLog(tmp_path / "nowhere" / "log.mcap")
+
+
+SUPPORT = str(Path(__file__).parents[1] / "support")
 
 
 def run(script, *arguments):
@@ -373,6 +378,7 @@ def run(script, *arguments):
         text=True,
         check=False,
         timeout=60,
+        env={**os.environ, "PYTHONPATH": SUPPORT},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -383,8 +389,8 @@ def test_a_full_disk_ends_the_log_with_an_error_and_keeps_the_rows_before_it(pat
         """
         import pathlib, resource, sys
         from embodied_env.errors import RecordError
-        from embodied_env.record.row_log import LogWriter
-        writer = LogWriter(pathlib.Path(sys.argv[1]))
+        from row_logs import RowLog
+        writer = RowLog(pathlib.Path(sys.argv[1]))
         limit = pathlib.Path(sys.argv[1]).stat().st_size + 10_000
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         for attempt in range(12):
@@ -409,8 +415,8 @@ def test_a_full_disk_in_the_middle_of_an_array_ends_the_log_before_it(path):
         import pathlib, resource, sys
         import numpy as np
         from embodied_env.errors import RecordError
-        from embodied_env.record.row_log import LogWriter
-        writer = LogWriter(pathlib.Path(sys.argv[1]))
+        from row_logs import RowLog
+        writer = RowLog(pathlib.Path(sys.argv[1]))
         writer.write("transition", {"row": 0}, log_time_ns=0)
         limit = pathlib.Path(sys.argv[1]).stat().st_size + 10_000
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -438,9 +444,9 @@ def test_without_mcap_the_error_says_what_to_install(path):
         import pathlib, sys
         sys.modules["mcap"] = None  # as if it were not installed
         from embodied_env.errors import MissingDependencyError
-        from embodied_env.record.row_log import LogWriter
+        from row_logs import RowLog
         try:
-            LogWriter(pathlib.Path(sys.argv[1]))
+            RowLog(pathlib.Path(sys.argv[1]))
         except MissingDependencyError as error:
             print(error)
         """,
@@ -455,13 +461,13 @@ def test_without_mcap_the_error_says_what_to_install(path):
 WRITER = """
 import itertools, os, pathlib, sys
 import numpy as np
-from embodied_env.record.row_log import LogWriter
+from row_logs import RowLog
 
 for line in sys.stdin:  # a path per line: a process that writes rows to it until it is killed
     child = os.fork()
     if child == 0:
         os.write(1, b"pid %d\\n" % os.getpid())
-        writer = LogWriter(pathlib.Path(line.strip()))
+        writer = RowLog(pathlib.Path(line.strip()))
         for n in itertools.count():
             image = writer.store(np.full((40, 50, 3), n % 256, np.uint8), log_time_ns=n)
             writer.write("transition", {"row": n, "text": "x" * (7 * n % 50), "image": image}, log_time_ns=n)
@@ -474,7 +480,7 @@ for line in sys.stdin:  # a path per line: a process that writes rows to it unti
 @pytest.fixture(scope="module")
 def writers():
     """Give a process that starts a writer for each path on its standard input, and prints each row once flushed."""
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": SUPPORT}
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )

@@ -21,7 +21,7 @@ from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
 from embodied_env.record import RecordTransitions, audit_run, read_run
 from embodied_env.record.run_writer import LossCounter
-from embodied_env.record.writer_thread import MAX_JOBS_IN_LOCKSTEP, DeferredRow, WriterThread
+from embodied_env.record.writer_thread import MAX_JOBS_IN_LOCKSTEP, WriterThread
 
 STILL = np.zeros(6)
 
@@ -172,14 +172,13 @@ class Row:
 def test_writer_thread_what_is_held_is_not_begun_before_there_is_time_for_it():
     done = []
     worker = WriterThread(blocks=True)
-    deferred = DeferredRow(worker)
-    deferred.submit(lambda: done.append("put"))
-    assert deferred.hold(Row("held", done))
-    worker.submit(lambda: done.append("overtakes it"))
+    worker.submit(lambda: done.append("put"))
+    assert worker.hold(Row("held", done))
+    worker.submit(lambda: done.append("overtakes it"), passes_held=True)
     while len(done) < 2:
         time.sleep(0.001)
     assert done == ["put", "overtakes it"]
-    deferred.encode()
+    worker.encode_held()
     assert worker.wait_idle()
     assert done == ["put", "overtakes it", "held"]
     worker.close(lambda: None)
@@ -189,10 +188,9 @@ def test_writer_thread_what_is_held_is_encoded_by_who_has_time_and_done_by_the_t
     done = []
     worker = WriterThread(blocks=True)
     row = Row("held", done)
-    deferred = DeferredRow(worker)
-    deferred.hold(row)
-    deferred.encode()
-    deferred.encode()  # there is nothing more
+    worker.hold(row)
+    worker.encode_held()
+    worker.encode_held()  # there is nothing more
     assert worker.close(lambda: None)
     assert (row.encoded_by, done) == (threading.current_thread(), ["held"])
 
@@ -206,7 +204,7 @@ def test_writer_thread_what_is_held_is_done_when_it_is_waited_for_or_the_end_com
     done = []
     worker = WriterThread(blocks=True)
     row = Row("held", done)
-    DeferredRow(worker).hold(row)
+    worker.hold(row)
     end(worker)
     assert worker.close(lambda: None)
     assert done == ["held"]
@@ -216,9 +214,8 @@ def test_writer_thread_what_is_held_is_done_when_it_is_waited_for_or_the_end_com
 def test_writer_thread_of_what_is_held_there_is_one_and_the_next_lets_it_go():
     done = []
     worker = WriterThread(blocks=True)
-    deferred = DeferredRow(worker)
     for name in "abc":
-        deferred.hold(Row(name, done))
+        worker.hold(Row(name, done))
     while len(done) < 2:
         time.sleep(0.001)
     assert done == ["a", "b"]
@@ -229,30 +226,28 @@ def test_writer_thread_of_what_is_held_there_is_one_and_the_next_lets_it_go():
 def test_writer_thread_what_is_held_is_done_before_what_comes_behind_it():
     done = []
     worker = WriterThread(blocks=True)
-    deferred = DeferredRow(worker)
-    deferred.hold(Row("held", done))
-    deferred.submit(lambda: done.append("put"))
+    worker.hold(Row("held", done))
+    worker.submit(lambda: done.append("put"))
     assert worker.close(lambda: None)
     assert done == ["held", "put"]
 
 
 def test_writer_thread_what_is_held_takes_room(gate):
     worker = WriterThread(max_bytes=10)
-    deferred = DeferredRow(worker)
     assert worker.submit(gate.wait, 5)
-    assert deferred.hold(Row("held", []), 5)
-    assert not worker.submit(gate.wait, 1)
-    assert not deferred.hold(Row("another", []), 1)
+    assert worker.hold(Row("held", []), 5)
+    assert not worker.submit(gate.wait, 1, passes_held=True)
+    assert not worker.hold(Row("another", []), 1)
     gate.set()
     assert worker.close(lambda: None)
-    assert not deferred.hold(Row("late", []))
+    assert not worker.hold(Row("late", []))
 
 
 def test_writer_thread_who_waits_for_room_lets_go_what_is_held():
     done = []
     worker = WriterThread(blocks=True, max_jobs=1)
-    assert DeferredRow(worker).hold(Row("held", done))
-    assert worker.submit(lambda: done.append("message"))
+    assert worker.hold(Row("held", done))
+    assert worker.submit(lambda: done.append("message"), passes_held=True)
     assert worker.close(lambda: None)
     assert done == ["held", "message"]
 
@@ -321,7 +316,6 @@ def recorded(tmp_path, gate, *, pacing="realtime", **options):
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake", free_running=pacing == "realtime"), tmp_path)
     env._run._log = SlowDisk(env._run._log, gate)
     env._writer = WriterThread(env._run.settle, blocks=pacing == "lockstep", **options)
-    env._deferred = DeferredRow(env._writer)
     return env
 
 

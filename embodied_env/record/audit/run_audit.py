@@ -13,7 +13,6 @@ from embodied_env.core.bounded_json import parse_json
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import references
-from embodied_env.record.audit.consistency_rules import warn_solved_in_place
 from embodied_env.record.audit.evaluator_leaks import LeakDetector
 from embodied_env.record.audit.order_rules import EpisodeOrderRule, FrozenCameraRule, PeriodDriftRule, SequenceRule
 from embodied_env.record.audit.run_rules import (
@@ -24,14 +23,12 @@ from embodied_env.record.audit.run_rules import (
     name_manifest,
     read_contract,
 )
-from embodied_env.record.audit.transition_audit import audit_transition, inspect_reset, inspect_transition
+from embodied_env.record.audit.transition_audit import inspect_reset, inspect_transition, warn_solved_in_place
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
 from embodied_env.record.row_log import DEEPEST, LARGEST_ROW
 from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.run import inspect_run
 from embodied_env.record.summary import EpisodeCounts
-
-__all__ = ["AuditReport", "audit_lines", "audit_run", "audit_transition"]
 
 _MAX_LISTED = 100  # violations; further ones are only counted
 _CONSTANT = "fake"  # the backend whose cameras always show the same picture
@@ -90,9 +87,9 @@ class _Auditor:
         self._contract, self._resets = contract, resets
         self._leaks = LeakDetector()
         self._order = EpisodeOrderRule(resets=resets)
-        self._sequence = SequenceRule(contract)
-        self._drift = None if contract is None else PeriodDriftRule(contract.control_period_ns)
-        self._still = None if contract is None or not pictures else FrozenCameraRule(contract)
+        self._sequences: list[SequenceRule | PeriodDriftRule] = [SequenceRule(contract)]
+        self._sequences += [] if contract is None else [PeriodDriftRule(contract.control_period_ns)]
+        self._cameras = FrozenCameraRule(contract) if contract is not None and pictures else None
 
     def keep(self, violations: Iterable[Violation], number: int, row: object, line: int | None = None) -> None:
         """Count the violations of a row, and list them while there is room."""
@@ -113,11 +110,10 @@ class _Auditor:
             self.forget()
             return
         is_reset = row.get("schema") == RESET
-        inspection = inspect_reset(row, self._contract) if is_reset else inspect_transition(row, self._contract)
-        account = inspection.account
-        self.keep(inspection.violations, number, row, line)
+        violations, account = (inspect_reset if is_reset else inspect_transition)(row, self._contract)
+        self.keep(violations, number, row, line)
         self.transitions += not is_reset
-        warnings = [] if self._still is None or account is None else [*self._still.add(account)]
+        warnings = [] if self._cameras is None or account is None else [*self._cameras.add(account)]
         warnings += warn_solved_in_place(row) if is_reset and account is not None else ()
         warnings += self._order.warnings(row)
         room = _MAX_LISTED - len(self._warnings)
@@ -126,9 +122,8 @@ class _Auditor:
         if account is None:
             self._forget_pairs()
         else:
-            self.keep(self._sequence.add(account), number, row, line)
-            if self._drift is not None:
-                self.keep(self._drift.add(account), number, row, line)
+            for rule in self._sequences:
+                self.keep(rule.add(account), number, row, line)
             if self.episodes is not None and "schema" in account:
                 self.episodes.add(account)
         self._leaks.add(row)
@@ -140,10 +135,10 @@ class _Auditor:
 
     def _forget_pairs(self) -> None:
         self.episodes = None
-        self._sequence.forget()
-        for rule in (self._drift, self._still):
-            if rule is not None:
-                rule.forget()
+        for rule in self._sequences:
+            rule.forget()
+        if self._cameras is not None:
+            self._cameras.forget()
 
     def report(self, path: Path, of_run: Iterable[Violation]) -> AuditReport:
         """Return the report, with the violations `of_run` first."""
@@ -168,11 +163,11 @@ def audit_run(path: str | Path, *, watcher: Watcher | None = None) -> AuditRepor
     """Audit the run directory at `path`, reading its rows one by one.
 
     Checks each rule of ``docs/reference/audit.md``: each row under the contract of the run, each row after the one
-    before it, arrays, leaks of the evaluator's readings to the agent, manifest and summary against the rows.
+    before it, arrays, leaks of the evaluator's readings to the agent, and manifest and summary against the rows.
 
     A leak is a component of the observation, as the outermost wrapper returned it, that equals a component of an
     evaluator sensor over at least 20 steps in which it varies (`record.audit.evaluator_leaks`). ``info`` is not
-    searched: it has the evaluator's readings only if the user asked for them with ``evaluator_info=True``.
+    searched: it has the evaluator's readings only with ``evaluator_info=True``.
 
     Args:
         path: the run directory.

@@ -1,22 +1,40 @@
-"""Audit of one row: its fields, its schema, its consistency and its contract."""
+"""Audit of one row: its fields, its schema, its consistency and its contract.
+
+A consistency rule takes a row that fits its schema. The environment's account (``inner``) is checked against itself,
+and the values of the outermost wrapper against the account, so each difference has one rule. Of two contradicting
+values the derived one is reported: findings, raw stamps and end reasons are taken as given.
+"""
 
 from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from embodied_env.contract import Contract
-from embodied_env.record.audit.consistency_rules import ACCOUNT_RULES, INFO_RULES, check_reset_verdict
+from embodied_env.contract.fingerprint import differences
+from embodied_env.core.codes import CODES, TERMINATED_REASONS, TRUNCATED_REASONS, Severity, end_kind, order_end_reasons
+from embodied_env.core.outcome_counts import solved_at_reset
 from embodied_env.record.audit.contract_rules import CONTRACT_RULES, RESET_CONTRACT_RULES
-from embodied_env.record.audit.violation import Violation, make_violation, wrong_value
+from embodied_env.record.audit.latency_rules import (
+    check_known_stages,
+    check_sensor_account,
+    check_sensor_stages,
+    check_stages,
+    check_stamp_order,
+    check_total,
+    check_total_of_info,
+)
+from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.rows import FIELDS, Row
-from embodied_env.record.schema import reset_schema, schema_violations, step_info_schema, transition_schema
+from embodied_env.record.schema import gates, reset_schema, schema_violations, step_info_schema, transition_schema
+
+_REPORTING = ("latency", "intervention", "joint_limits")
+"""Gates that may report a code without changing anything."""
 
 
 def audit_transition(row: Mapping[str, Any], contract: Contract | None = None) -> list[str]:
@@ -30,33 +48,24 @@ def audit_transition(row: Mapping[str, Any], contract: Contract | None = None) -
         row: a transition, as recorded, or with arrays as `step` returned them.
         contract: the contract that the row must follow.
     """
-    return [violation.text for violation in inspect_transition(row, contract).violations]
+    return [violation.text for violation in inspect_transition(row, contract)[0]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Inspection:
-    """Result of the audit of one row.
+def inspect_transition(row: Mapping[str, Any], contract: Contract | None = None) -> tuple[list[Violation], Row | None]:
+    """Audit a transition like `audit_transition`.
 
-    Attributes:
-        violations: those of the row alone.
-        account: the row in JSON types if it has an account and fits its schema, else None.
+    Returns:
+        The violations of the row alone, and the row in JSON types if it has an account and fits its schema.
     """
-
-    violations: tuple[Violation, ...]
-    account: Row | None = None
-
-
-def inspect_transition(row: Mapping[str, Any], contract: Contract | None = None) -> Inspection:
-    """Audit a transition like `audit_transition`."""
     problems = list(_field_problems(row))
     if problems:
-        return Inspection(violations=tuple(problems))
+        return problems, None
     if row["terminated"] and row["truncated"]:
         text = "terminated and truncated are both true; allowed: one of them, or none"
         problems.append(make_violation("ending.both", "truncated", True, text))
     is_ours = str(row.get("schema", "")).startswith("embodied_env/")
     if contract is None and not is_ours:
-        return Inspection(violations=tuple(problems))
+        return problems, None
     account = {field: to_json_types(value) for field, value in row.items() if isinstance(field, str)}
     if not is_ours and "inner" not in account:
         misfits = schema_violations(account["info"], step_info_schema(), path="info")
@@ -66,27 +75,27 @@ def inspect_transition(row: Mapping[str, Any], contract: Contract | None = None)
     else:
         misfits = schema_violations(account, transition_schema())
     if misfits:
-        return Inspection(violations=(*problems, *misfits))
+        return problems + misfits, None
     for rule in ACCOUNT_RULES if "inner" in account else INFO_RULES:
         problems += rule(account)
     if contract is not None:
         for contract_rule in CONTRACT_RULES:
             problems += contract_rule(account, contract)
-    return Inspection(violations=tuple(problems), account=account)
+    return problems, account
 
 
-def inspect_reset(row: Row, contract: Contract | None) -> Inspection:
-    """Audit the row of a reset, in JSON types."""
+def inspect_reset(row: Row, contract: Contract | None) -> tuple[list[Violation], Row | None]:
+    """Audit the row of a reset, in JSON types; see `inspect_transition`."""
     if row.get("inner", row) is None:
         text = "inner is null: an outer wrapper answered a reset that the environment did not make"
-        return Inspection(violations=(make_violation("row.made_up", "inner", None, text),))
+        return [make_violation("row.made_up", "inner", None, text)], None
     if misfits := schema_violations(row, reset_schema()):
-        return Inspection(violations=tuple(misfits))
-    problems = list(check_reset_verdict(row))
+        return misfits, None
+    problems = list(_check_reset_verdict(row))
     if contract is not None:
         for rule in RESET_CONTRACT_RULES:
             problems += rule(row, contract)
-    return Inspection(violations=tuple(problems), account=row)
+    return problems, row
 
 
 _Checks = Mapping[str, tuple[Callable[[Any], bool], str]]
@@ -95,21 +104,18 @@ _Checks = Mapping[str, tuple[Callable[[Any], bool], str]]
 
 def _field_problems(row: Mapping[str, Any]) -> Iterator[Violation]:
     """Check the required fields of any transition, and their types."""
-    for field in FIELDS:
-        if field not in row:
-            text = f"{field} is missing; a transition has {', '.join(FIELDS)}"
-            yield make_violation("field.missing", field, None, text)
-    yield from _type_problems(row, _FIELD_CHECKS)
-    if not isinstance(info := row.get("info"), Mapping):
-        return
-    for key in _INFO_CHECKS:
-        if key not in info:
-            text = f"info.{key} is missing; the info of a transition has {', '.join(_INFO_CHECKS)}"
-            yield make_violation("field.missing", f"info.{key}", None, text)
-    yield from _type_problems(info, _INFO_CHECKS, prefix="info.")
+    yield from _check_fields(row, FIELDS, _FIELD_CHECKS, owner="a transition")
+    if isinstance(info := row.get("info"), Mapping):
+        yield from _check_fields(info, _INFO_CHECKS, _INFO_CHECKS, owner="the info of a transition", prefix="info.")
 
 
-def _type_problems(values: Mapping[str, Any], checks: _Checks, *, prefix: str = "") -> Iterator[Violation]:
+def _check_fields(
+    values: Mapping[str, Any], required: Collection[str], checks: _Checks, *, owner: str, prefix: str = ""
+) -> Iterator[Violation]:
+    for key in required:
+        if key not in values:
+            text = f"{prefix}{key} is missing; {owner} has {', '.join(required)}"
+            yield make_violation("field.missing", f"{prefix}{key}", None, text)
     for key, (is_valid, allowed) in checks.items():
         if key in values and not is_valid(values[key]):
             yield wrong_value("field.type", f"{prefix}{key}", values[key], allowed=allowed, short=True)
@@ -139,3 +145,154 @@ _INFO_CHECKS: _Checks = {
     "action_clipped": (_is_boolean, "true or false"),
     "wrapper_version": (lambda value: isinstance(value, str) and value != "", "text that is not empty"),
 }
+
+
+def _check_outside(row: Row) -> Iterator[Violation]:
+    """Check that the outermost wrapper was given and returned the same values as the environment."""
+    for field in FIELDS[:-1]:
+        if changes := differences(row[field], row["inner"][field], field):
+            where, outer, inner = changes[0]
+            others = f" (and {len(changes) - 1} more differences)" if len(changes) > 1 else ""
+            did = "was given" if field == "action" else "returned"
+            but = f"the environment {did} {short_repr(inner)}{others}: an outer wrapper changed it"
+            yield wrong_value(f"outside.{field}", where, outer, but=but, short=True)
+
+
+def _check_ending(row: Row) -> Iterator[Violation]:
+    """Check the flags, end_reason and is_success against the reasons to end."""
+    info = row["info"]
+    where, flags = ("inner.", row["inner"]) if "inner" in row else ("", row)
+    reason: str = (flags["end_reasons"] or [""])[0] if "inner" in row else info["end_reason"]
+    for flag, kinds in (("terminated", TERMINATED_REASONS), ("truncated", TRUNCATED_REASONS)):
+        if flags[flag] != (end_kind(reason) in kinds):
+            but = f"the end reason is {reason!r}; {flag}: {', '.join(kinds)}"
+            yield wrong_value("ending.flags", f"{where}{flag}", flags[flag], but=but)
+    if info["end_reason"] != reason:
+        text = f"info.end_reason is {info['end_reason']!r}, but the first of inner.end_reasons is {reason!r}"
+        yield make_violation("ending.reason", "info.end_reason", info["end_reason"], text)
+    if info["is_success"] != (reason == "success"):
+        but = f"the end reason is {reason!r}"
+        yield wrong_value("ending.success", "info.is_success", info["is_success"], but=but)
+
+
+def _check_end_reasons(row: Row) -> Iterator[Violation]:
+    """Check the order of precedence of the reasons to end."""
+    reasons = row["inner"]["end_reasons"]
+    if (ordered := list(order_end_reasons(reasons))) != reasons:
+        yield wrong_value("ending.order", "inner.end_reasons", reasons, allowed=f"in the order {ordered}")
+
+
+def _check_reset_verdict(row: Row) -> Iterator[Violation]:
+    """Check the verdict of a reset in info against the one of the task."""
+    solved, reported = solved_at_reset(row["inner"]), row["info"]["reset"]
+    for key, expected in (("judged", solved is not None), ("solved", solved is True)):
+        if reported[key] != expected:
+            but = f"inner.verdict makes it {expected}"
+            yield wrong_value("reset.solved", f"info.reset.{key}", reported[key], but=but)
+
+
+def warn_solved_in_place(row: Row) -> Iterator[Violation]:
+    """Warn of a reset that moved nothing and left the task solved, likely by the episode before."""
+    if row["inner"]["level"] == "none" and solved_at_reset(row["inner"]):
+        text = "info.reset.solved is true, and the level of the reset is none: the task was solved before the episode"
+        yield make_violation("reset.solved_in_place", "info.reset.solved", True, text)
+
+
+def _check_gates(row: Row) -> Iterator[Violation]:
+    """Check severities, codes and dispositions against the findings."""
+    severity, code = [0] * len(gates()), [0] * len(gates())
+    for finding in row["inner"]["findings"]:
+        gate, level = gates().index(finding["gate"]), Severity[finding["severity"]]
+        if level >= severity[gate]:
+            severity[gate], code[gate] = int(level), CODES[finding["code"]]
+    safety, disposition = row["info"]["safety"], row["inner"]["report"]["disposition"]
+    expected = {
+        "info.safety.severity": (safety["severity"], severity),
+        "info.safety.code": (safety["code"], code),
+        "info.safety.disposition": (safety["disposition"], max(severity)),
+        "inner.report.disposition": (disposition, Severity(max(severity)).name),
+    }
+    for where, (reported, found) in expected.items():
+        if reported != found:
+            yield wrong_value("gates.account", where, reported, but=f"inner.findings make it {found}")
+
+
+def _check_gates_of_info(row: Row) -> Iterator[Violation]:
+    """Check that the disposition is the most severe of the gates, and that a gate has a code if it fired."""
+    safety = row["info"]["safety"]
+    if safety["disposition"] != (most := max(safety["severity"])):
+        but = f"the gravest of info.safety.severity is {most}"
+        yield wrong_value("gates.account", "info.safety.disposition", safety["disposition"], but=but)
+    for gate, level, code in zip(gates(), safety["severity"], safety["code"], strict=True):
+        if (code == 0 and level > 0) or (code > 0 and level == 0 and gate not in _REPORTING):
+            text = f"info.safety.code of {gate} is {code}, but its severity is {level}; allowed: both 0, or none"
+            yield make_violation("gates.code", "info.safety.code", code, text)
+
+
+def _check_clipping(row: Row) -> Iterator[Violation]:
+    """Check action_clipped and intervened against the disposition, and the disposition against the values."""
+    info = row["info"]
+    if "inner" in row:
+        findings, report = row["inner"]["findings"], row["inner"]["report"]
+        disposition = max((Severity[finding["severity"]] for finding in findings), default=Severity.PASS)
+        has_changed = any(any(finding["margin"] or ()) for finding in findings)
+    else:
+        report = {**info["action"], "guaranteed": info["safety"]["guaranteed"]}
+        disposition = Severity(info["safety"]["disposition"])
+        has_changed = True  # possibly by less than action units show
+    least = Severity.LIMIT if any(report["guaranteed"].values()) else Severity.HOLD  # a gate that only monitors
+    flags = {"info.action_clipped": info["action_clipped"], "info.safety.intervened": info["safety"]["intervened"]}
+    for where, flag in flags.items():
+        if flag != (disposition >= least):
+            but = f"the disposition is {disposition.name}; clipped: from {least.name} on"
+            yield wrong_value("clipping.said", where, flag, but=but)
+    requested, applied = report["requested"], report["applied"]
+    if disposition is Severity.PASS and applied != requested:
+        text = f"what was applied is {short_repr(applied)}, but no gate fired and {short_repr(requested)} was requested"
+        yield make_violation("clipping.hidden", "info.action.applied", applied, text)
+    if disposition is least is Severity.LIMIT and applied == requested and not has_changed:
+        text = f"what was applied is {short_repr(applied)}, just as requested, but the disposition is LIMIT"
+        yield make_violation("clipping.idle", "info.action.applied", applied, text)
+
+
+def _check_report(row: Row) -> Iterator[Violation]:
+    """Check the action in info against the report of the gates."""
+    report = row["inner"]["report"]
+    for part, keys in (("action", ("requested", "applied", "applied_si")), ("safety", ("dt_s", "guaranteed"))):
+        for key in keys:
+            value = row["info"][part][key]
+            if (value := _flat(value) if part == "action" else value) != report[key]:
+                but = f"inner.report makes it {short_repr(report[key])}"
+                yield wrong_value("action.account", f"info.{part}.{key}", value, but=but, short=True)
+
+
+def _flat(action: Any) -> list[Any]:  # noqa: ANN401 - one vector, or a dict of vectors or of numbers
+    if isinstance(action, dict):
+        return [x for part in action.values() for x in (part if isinstance(part, list) else [part])]
+    return list(action)
+
+
+ACCOUNT_RULES: tuple[Callable[[Row], Iterable[Violation]], ...] = (
+    _check_outside,
+    _check_ending,
+    _check_end_reasons,
+    _check_gates,
+    _check_clipping,
+    _check_report,
+    check_stamp_order,
+    check_stages,
+    check_sensor_stages,
+    check_known_stages,
+    check_total,
+    check_sensor_account,
+)
+"""For a row with the environment's account."""
+
+INFO_RULES: tuple[Callable[[Row], Iterable[Violation]], ...] = (
+    _check_ending,
+    _check_gates_of_info,
+    _check_clipping,
+    check_known_stages,
+    check_total_of_info,
+)
+"""For a row with only the values that `step` returned."""

@@ -21,27 +21,19 @@ __all__ = ["FORMATS", "export_run"]
 EXPORT = "embodied_env/export/1"
 
 
-class Writer(Protocol):
+class _Writer(Protocol):
     """Writes one format into an existing, empty folder."""
 
-    def step(self, step: Step) -> None:
-        """Add one step."""
-        ...
+    def step(self, step: Step) -> None: ...
 
-    def end(self, ending: EpisodeEnd) -> None:
-        """End the episode of the steps so far."""
-        ...
+    def end(self, ending: EpisodeEnd) -> None: ...  # of the episode of the steps so far
 
-    def close(self, account: Mapping[str, Any]) -> None:
-        """Finish, with `account` as the metadata of the export."""
-        ...
+    def close(self, account: Mapping[str, Any]) -> None: ...  # `account`: the metadata of the export
 
-    def abort(self) -> None:
-        """Close every file; idempotent."""
-        ...
+    def abort(self) -> None: ...  # closes every file; idempotent
 
 
-_WRITERS: Mapping[str, Callable[[Path, EpisodeReader, str], Writer]] = {
+_WRITERS: Mapping[str, Callable[[Path, EpisodeReader, str], _Writer]] = {
     "jsonl": lambda folder, source, _: JsonLines(folder, source),
     "parquet": lambda folder, source, _: ParquetFiles(folder, source),
     "minari": lambda folder, source, name: MinariDataset(folder, source, name=name),
@@ -68,7 +60,7 @@ def export_run(
         out: a folder that does not exist yet.
         format: one of `FORMATS`.
         evaluator: include the values visible only to the evaluator.
-        allow_unclean: accept a run that was not closed, or whose log is cut; the metadata says so.
+        allow_unclean: accept a run that was not closed, or whose log is cut; the metadata records it.
         progress: called with the number of steps so far.
 
     Raises:
@@ -98,7 +90,7 @@ def export_run(
     return account
 
 
-def _write(writer: Writer, source: EpisodeReader, kind: str, progress: Callable[[int], None] | None) -> dict[str, Any]:
+def _write(writer: _Writer, source: EpisodeReader, kind: str, progress: Callable[[int], None] | None) -> dict[str, Any]:
     counts = {"episodes": 0, "unfinished": 0, "steps": 0}
     try:
         for item in source:

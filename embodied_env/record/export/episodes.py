@@ -13,7 +13,7 @@ from typing import Any
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.errors import RecordError
-from embodied_env.record.export.fields import ArrayField, Arrays, Leaves, flatten, leaves_of_space, leaves_of_value
+from embodied_env.record.export.fields import Arrays, Leaves, flatten, leaves_of_space, leaves_of_value
 from embodied_env.record.manifest import contract_of_manifest
 from embodied_env.record.rows import RESET, Row
 from embodied_env.record.run import Run
@@ -25,70 +25,39 @@ _TRANSPARENT = {"RecordTransitions", "TimeLimit", "RecordEpisodeStatistics", "Or
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One step.
+    """One step. Its arrays hold NaN where a value is unknown, such as an action that has no such form."""
 
-    Attributes:
-        episode_index: in the export, from 0.
-        step_index: in its episode, from 0.
-        timestamp_s: from the episode's first observation to this one, by the steady clock; None: unknown.
-        observed_ns: when `observation` was frozen, steady; None: unknown.
-        published_ns: when the command left, steady; None: unknown.
-        observation: the observation that the action was chosen on.
-        action: the action that the agent requested; NaN where it has no such form.
-        action_applied: the executed action, in units of the contract's action space; NaN where unknown.
-        reward: of the step; NaN if it is no number.
-        terminated: the world ended the episode.
-        truncated: the episode was cut.
-        end_reason: why it ended; "" while it goes on.
-        is_success: the task was done.
-        evaluator: the evaluator's values when `observation` was frozen; empty unless requested.
-        seen: `observation` in JSON types.
-        row: the row of the step.
-    """
-
-    episode_index: int
-    step_index: int
-    timestamp_s: float | None
-    observed_ns: int | None
-    published_ns: int | None
-    observation: Arrays
-    action: Arrays
-    action_applied: Arrays
-    reward: float
+    episode_index: int  # in the export, from 0
+    step_index: int  # in its episode, from 0
+    timestamp_s: float | None  # from the episode's first observation to this one, by the steady clock
+    observed_ns: int | None  # when `observation` was frozen, steady
+    published_ns: int | None  # when the command left, steady
+    observation: Arrays  # that the action was chosen on
+    action: Arrays  # that the agent requested
+    action_applied: Arrays  # that was executed, in units of the contract's action space
+    reward: float  # NaN if it is no number
     terminated: bool
     truncated: bool
-    end_reason: str
+    end_reason: str  # "" before the end of the episode
     is_success: bool
-    evaluator: Arrays
-    seen: Any
+    evaluator: Arrays  # the evaluator's values when `observation` was frozen; empty unless requested
+    seen: Any  # `observation` in JSON types
     row: Row
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeEnd:
-    """The end of an episode of one step or more.
+    """The end of an episode of one step or more."""
 
-    Attributes:
-        episode_index: in the export, from 0.
-        length: steps.
-        seed: the seed given to the reset, or None.
-        world_seed: the seed that the world was reset with; None: unknown.
-        ended: False: the episode was cut short by a reset, or by the end of the run.
-        end_reason: "" unless it ended.
-        is_success: the task was done.
-        observation: the last observation.
-        evaluator: the evaluator's values with the last observation.
-    """
-
-    episode_index: int
-    length: int
-    seed: int | None
-    world_seed: int | None
-    ended: bool
-    end_reason: str
+    episode_index: int  # in the export, from 0
+    length: int  # steps
+    seed: int | None  # given to the reset
+    world_seed: int | None  # that the world was reset with
+    ended: bool  # False: cut short by a reset, or by the end of the run
+    end_reason: str  # "" unless it ended
     is_success: bool
-    observation: Arrays
-    evaluator: Arrays
+    observation: Arrays  # the last one
+    evaluator: Arrays  # the evaluator's values with the last observation
 
 
 @dataclass
@@ -105,27 +74,16 @@ class _Episode:
 
 @dataclass
 class EpisodeReader:
-    """Iterates over the steps and episodes of a run.
-
-    Attributes:
-        run: the run.
-        contract: its contract.
-        observation: the leaves of an observation, as the agent got it.
-        action: the leaves of an action, as the agent requested it.
-        applied: the leaves of an action of the contract.
-        evaluator: the leaves of the evaluator's values; empty unless requested.
-        has_wrappers: wrappers may have changed observations or actions, so their spaces are read from the first rows.
-        left_out: steps after the end of their episode, and resets without a step, which are in no episode.
-    """
+    """Iterates over the steps and episodes of a run."""
 
     run: Run
     contract: Contract
-    observation: Leaves
-    action: Leaves
-    applied: Leaves
-    evaluator: Leaves
-    has_wrappers: bool
-    left_out: dict[str, int] = field(default_factory=lambda: {"steps": 0, "resets": 0})
+    observation: Leaves  # as the agent got it
+    action: Leaves  # as the agent requested it
+    applied: Leaves  # an action of the contract
+    evaluator: Leaves  # empty unless requested
+    has_wrappers: bool  # they may have changed observations or actions: the leaves are those of the first rows
+    left_out: dict[str, int] = field(default_factory=lambda: {"steps": 0, "resets": 0})  # that are in no episode
 
     def __iter__(self) -> Iterator[Step | EpisodeEnd]:
         """Yield each step, and the `EpisodeEnd` after the last of an episode.
@@ -236,10 +194,10 @@ def open_episodes(run: Run, *, evaluator: bool = False) -> EpisodeReader:
     return EpisodeReader(
         run=run,
         contract=contract,
-        observation=_leaves_of_row(reset["observation"], run) if has_wrappers else observation,
-        action=_leaves_of_row(first["action"], run) if has_wrappers else action,
+        observation=leaves_of_value(reset["observation"], run.array) if has_wrappers else observation,
+        action=leaves_of_value(first["action"], run.array) if has_wrappers else action,
         applied=action,
-        evaluator=_leaves_of_row(values, run) if values else {},
+        evaluator=leaves_of_value(values, run.array) if values else {},
         has_wrappers=has_wrappers,
     )
 
@@ -247,11 +205,3 @@ def open_episodes(run: Run, *, evaluator: bool = False) -> EpisodeReader:
 def _evaluator_values(row: Row) -> Mapping[str, Any]:
     inner = row["inner"]
     return {} if inner is None else inner.get("evaluator", {})
-
-
-def _leaves_of_row(value: Any, run: Run) -> Leaves:  # noqa: ANN401 - JSON types
-    """Return the leaves of a recorded value; numbers in lists become float64, which has NaN for unknown."""
-    return {
-        key: leaf if leaf.is_image or leaf.dtype == "float32" else ArrayField(dtype="float64", shape=leaf.shape)
-        for key, leaf in leaves_of_value(value, run.array).items()
-    }

@@ -27,15 +27,10 @@ _PNG_CHANNELS = (1, 3, 4)
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayField:
-    """One array of a space.
+    """One array of a space."""
 
-    Attributes:
-        dtype: NumPy name.
-        shape: shape of one value.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
+    dtype: str  # NumPy name
+    shape: tuple[int, ...]  # of one value
 
     @property
     def size(self) -> int:
@@ -49,11 +44,8 @@ class ArrayField:
 
     def array(self, value: Any, load: Load) -> NDArray[Any] | None:  # noqa: ANN401 - JSON types
         """Return a recorded value as an array, null as NaN; None if it does not have this shape."""
-        try:
-            found = load(value) if is_reference(value) else _numbers(value)
-        except (TypeError, ValueError, OverflowError):
-            return None
-        if found.shape != self.shape:
+        found = _to_array(value, load)
+        if found is None or found.shape != self.shape:
             return None
         dtype = np.dtype(self.dtype)
         if dtype.kind != "f" and found.dtype.kind == "f":  # an unknown integer cannot be represented
@@ -83,18 +75,19 @@ def leaves_of_space(space: gymnasium.Space[Any]) -> dict[str, ArrayField]:
 def leaves_of_value(value: Any, load: Load) -> dict[str, ArrayField]:  # noqa: ANN401 - JSON types
     """Return the leaves of a recorded value, for runs whose wrappers may have changed the space.
 
+    Numbers in lists become float64, which has NaN for unknown.
+
     Raises:
         RecordError: when it does not consist of arrays of numbers.
     """
     leaves = {}
     for key, item in flatten(value).items():
-        try:
-            found = load(item) if is_reference(item) else _numbers(item)
-        except (TypeError, ValueError, OverflowError):
-            raise RecordError(
-                f"{key or 'a value'} cannot be exported: it is no array of numbers: {item!r:.200}"
-            ) from None
-        leaves[key] = ArrayField(dtype=str(found.dtype), shape=found.shape)
+        found = _to_array(item, load)
+        if found is None:
+            raise RecordError(f"{key or 'a value'} cannot be exported: it is no array of numbers: {item!r:.200}")
+        leaf = ArrayField(dtype=str(found.dtype), shape=found.shape)
+        keeps_dtype = leaf.is_image or leaf.dtype == "float32"
+        leaves[key] = leaf if keeps_dtype else ArrayField(dtype="float64", shape=leaf.shape)
     return leaves
 
 
@@ -114,14 +107,17 @@ def named(prefix: str, key: str) -> str:
     return f"{prefix}.{key}" if key else prefix
 
 
-def _numbers(value: Any) -> NDArray[Any]:  # noqa: ANN401 - JSON types
-    """Return nested lists as an array, null as NaN; raises ValueError for ragged lists and other types."""
-    array = np.asarray(value)
-    if array.dtype.kind in "biuf":
-        return array
-    if array.dtype.kind == "O":
-        return array.astype(np.float64)
-    raise ValueError(f"{value!r:.200} is not of numbers")
+def _to_array(value: Any, load: Load) -> NDArray[Any] | None:  # noqa: ANN401 - JSON types
+    """Return a reference or nested lists as an array, null as NaN; None for ragged lists and other types."""
+    if is_reference(value):
+        return load(value)
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind == "O":
+            array = array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return array if array.dtype.kind in "biuf" else None
 
 
 _EXTRAS = {"pyarrow": "export", "minari": "export", "PIL": "images"}

@@ -16,6 +16,7 @@ import numpy as np
 from embodied_env.record.arrays import is_reference
 from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
 from embodied_env.record.export.fields import ArrayField, png
+from embodied_env.record.json_values import to_json_types
 from embodied_env.record.manifest import write_json
 
 THE_ACTION = "action: what the agent asked for, word for word. action_applied: what was executed, null if not known"
@@ -48,7 +49,7 @@ class JsonLines:
             "info": info,
         }
         if evaluator:
-            line["evaluator"] = {key: _null_for_nan(array.tolist()) for key, array in step.evaluator.items()}
+            line["evaluator"] = {key: to_json_types(array) for key, array in step.evaluator.items()}
         json.dump(self._with_files(line), self._file, allow_nan=False, separators=(",", ":"))
         self._file.write("\n")
 
@@ -86,9 +87,3 @@ class JsonLines:
             else:
                 np.save(path, array, allow_pickle=False)
         return name
-
-
-def _null_for_nan(value: Any) -> Any:  # noqa: ANN401 - numbers in lists
-    if isinstance(value, list):
-        return [_null_for_nan(item) for item in value]
-    return None if value != value else value  # noqa: PLR0124 - only NaN differs from itself

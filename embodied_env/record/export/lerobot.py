@@ -68,8 +68,8 @@ class LerobotDataset:
         self._stats = self._new_statistics()
         self._episode_stats: dict[str, RunningStatistics] = {}
         self._n_episodes = self._n_frames = 0
-        self._data: TableFile | None = None
-        self._place = (0, -1)  # chunk and file
+        self._place = (0, 0)  # chunk and file
+        self._data = self._open_file()
         path = out / "meta" / "episodes" / _FILE.format(chunk_index=0, file_index=0)
         path.parent.mkdir(parents=True)
         self._episodes = TableFile(path, _episodes_schema(self._features))
@@ -78,8 +78,11 @@ class LerobotDataset:
         """Write one frame."""
         if step.step_index == 0:
             self._episode_stats = self._new_statistics()
-            if self._data is None or self._data.written_bytes >= self._most_bytes:
-                self._open_next_file()
+            if self._data.written_bytes >= self._most_bytes:
+                self._data.close()
+                chunk, file = self._place
+                self._place = (chunk, file + 1) if file + 1 < FILES_PER_CHUNK else (chunk + 1, 0)
+                self._data = self._open_file()
         source = self._source
         values: dict[str, Any] = {
             "timestamp": step.step_index * source.contract.control_period_s,
@@ -103,14 +106,12 @@ class LerobotDataset:
         for name, feature in self._features.items():
             self._episode_stats[name].add(values[name])
             row[name] = _cell(feature, values[name])
-        if self._data is not None:
-            self._data.add(row)
+        self._data.add(row)
         self._n_frames += 1
 
     def end(self, ending: EpisodeEnd) -> None:
         """Write the group of rows, and the row of the episode."""
-        if self._data is not None:
-            self._data.flush()
+        self._data.flush()
         statistics: dict[str, Any] = {}
         for name, found in self._episode_stats.items():
             self._stats[name].merge(found)
@@ -138,8 +139,7 @@ class LerobotDataset:
     def close(self, account: Mapping[str, Any]) -> None:
         """Finish the files and write the metadata."""
         meta = self._out / "meta"
-        if self._data is not None:
-            self._data.close()
+        self._data.close()
         self._episodes.close()
         _write_task(meta / "tasks.parquet", self._task)
         write_json(
@@ -150,19 +150,14 @@ class LerobotDataset:
 
     def abort(self) -> None:
         """Close the files."""
-        if self._data is not None:
-            self._data.abort()
+        self._data.abort()
         self._episodes.abort()
 
-    def _open_next_file(self) -> None:
-        if self._data is not None:
-            self._data.close()
-        chunk, file = self._place
-        self._place = (chunk, file + 1) if file + 1 < FILES_PER_CHUNK else (chunk + 1, 0)
+    def _open_file(self) -> TableFile:
         path = self._out / "data" / _FILE.format(chunk_index=self._place[0], file_index=self._place[1])
         path.parent.mkdir(parents=True, exist_ok=True)
         schema = arrow().schema([(name, _type(feature)) for name, feature in self._features.items()])
-        self._data = TableFile(path, schema)
+        return TableFile(path, schema)
 
     def _new_statistics(self) -> dict[str, RunningStatistics]:
         return {
@@ -232,25 +227,18 @@ class RunningStatistics:
         array = np.asarray(value, dtype=np.float64)
         if self._is_image:
             pixels = array.reshape(-1, array.shape[2]) / 255.0
-            mean = pixels.mean(0).reshape(self._shape)
-            spread = pixels.var(0).reshape(self._shape) * len(pixels)
-            known = np.full(self._shape, float(len(pixels)))
-            self._join(known, mean, spread)
-            low, high = pixels.min(0).reshape(self._shape), pixels.max(0).reshape(self._shape)
+            found = [pixels.mean(0), pixels.var(0) * len(pixels), pixels.min(0), pixels.max(0)]
+            self._join(np.full(self._shape, float(len(pixels))), *(part.reshape(self._shape) for part in found))
         else:
             array = array.reshape(self._shape)
             finite = np.isfinite(array)
-            self._join(finite.astype(np.float64), np.where(finite, array, 0.0), np.zeros(self._shape))
-            low, high = np.where(finite, array, np.inf), np.where(finite, array, -np.inf)
-        np.minimum(self._min, low, out=self._min)
-        np.maximum(self._max, high, out=self._max)
+            mean, low, high = (np.where(finite, array, unknown) for unknown in (0.0, np.inf, -np.inf))
+            self._join(finite.astype(np.float64), mean, np.zeros(self._shape), low, high)
 
     def merge(self, other: RunningStatistics) -> None:
         """Add the values of `other`."""
         self.count += other.count
-        self._join(other._known, other._mean, other._spread)
-        np.minimum(self._min, other._min, out=self._min)
-        np.maximum(self._max, other._max, out=self._max)
+        self._join(other._known, other._mean, other._spread, other._min, other._max)
 
     @property
     def is_known(self) -> bool:
@@ -267,7 +255,7 @@ class RunningStatistics:
             "count": [self.count],
         }
 
-    def _join(self, known: FloatArray, mean: FloatArray, spread: FloatArray) -> None:
+    def _join(self, known: FloatArray, mean: FloatArray, spread: FloatArray, low: FloatArray, high: FloatArray) -> None:
         """Join two samples, after Chan, Golub and LeVeque (1979), "Updating formulae"."""
         total = self._known + known
         share = known / np.where(total == 0, 1.0, total)
@@ -275,6 +263,8 @@ class RunningStatistics:
         self._spread += spread + apart**2 * self._known * share
         self._mean += apart * share
         self._known = total
+        np.minimum(self._min, low, out=self._min)
+        np.maximum(self._max, high, out=self._max)
 
 
 def _episodes_schema(features: Mapping[str, Feature]) -> Any:  # noqa: ANN401 - of pyarrow

@@ -1,0 +1,25 @@
+"""A log to which a test writes rows and arrays one by one."""
+
+from __future__ import annotations
+
+import json
+
+from embodied_env.record.arrays import refer_to, to_bytes
+from embodied_env.record.row_log import LogWriter
+
+
+class RowLog(LogWriter):
+    """A `LogWriter` that encodes and flushes each row."""
+
+    def write(self, topic, row, *, log_time_ns):
+        """Append `row` to the channel `topic` and flush it."""
+        text = json.dumps(row, allow_nan=False, separators=(",", ":"))
+        self.append(topic, text, number=row["row"], log_time_ns=log_time_ns)
+        self.flush()
+
+    def store(self, array, *, log_time_ns):
+        """Append the bytes of `array`, and return the reference for a later row."""
+        data = to_bytes(array)
+        reference = refer_to(array, data)
+        self.put(reference, data, log_time_ns=log_time_ns)
+        return reference
