@@ -21,6 +21,7 @@ from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.terminal import make_console, say
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError
+from embodied_env.ros.robot.backend_profile import RealProfile, load_real_profile, parse_real_profile
 from embodied_env.ros.robot.contract_checks import Check, contract_checks
 from embodied_env.ros.setup_checks import apt_package
 
@@ -97,8 +98,9 @@ def examine(
         "contract": list(_contract_checks(contract, backend, is_trusted=trust_task)),
     }
     if backend == "real":
-        sections["contract"] += contract_checks(contract, contract.backends.get(backend, {}))
-        sections["robot"] = list(_robot_checks(contract, sections, namespace=namespace, timeout_s=timeout_s))
+        if (profile := _real_profile(contract)) is not None:
+            sections["contract"] += contract_checks(contract, profile)
+        sections["robot"] = list(_robot_checks(contract, profile, sections, namespace=namespace, timeout_s=timeout_s))
     elif backend in _WORLDS:
         sections["world"] = list(_world_checks(contract, backend))
     elif backend == "fake":
@@ -170,16 +172,17 @@ def _types(contract: Contract, backend: str) -> list[str]:
 
 
 def _active_types(contract: Contract, backend: str) -> list[str]:
-    """Return the types that are needed to know what is active; a profile that is wrong has none: its check says so."""
-    if backend != "real" or backend not in contract.backends:
-        return []
-    from embodied_env.ros.robot.backend_profile import load_real_profile
+    """Return the types that report whether drivers and controllers are active."""
+    profile = _real_profile(contract) if backend == "real" else None
+    return [] if profile is None else [name for spec in profile.active.values() for name in spec.types]
 
+
+def _real_profile(contract: Contract) -> RealProfile | None:
+    """Return the profile ``backends.real``, or None if it is missing or wrong: the check of the profile reports it."""
     try:
-        active = load_real_profile(contract).active
+        return parse_real_profile(contract)
     except EmbodiedEnvError:
-        return []
-    return [name for spec in active.values() for name in spec.types]
+        return None
 
 
 def _message_checks(types: Iterable[str]) -> Iterator[Check]:
@@ -236,17 +239,11 @@ def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool) -> I
         detail = f"backends.{backend} is missing; the contract has: {known}"
         yield Check(name="profile", passed=False, detail=detail, remedy=f"write backends.{backend}", code="profile")
     elif backend == "real":
-        yield _attempt("profile", lambda: _load_real(contract), "correct it")
+        detail = f"backends.real, fingerprint {contract.backend_fingerprint('real')[:16]}"
+        yield _attempt("profile", lambda: load_real_profile(contract) and detail, "correct it")
     else:
         fingerprint = contract.backend_fingerprint(backend)[:16]
         yield Check(name="profile", passed=True, detail=f"backends.{backend}, fingerprint {fingerprint}")
-
-
-def _load_real(contract: Contract) -> str:
-    from embodied_env.ros.robot.backend_profile import load_real_profile
-
-    load_real_profile(contract)
-    return f"backends.real, fingerprint {contract.backend_fingerprint('real')[:16]}"
 
 
 def _attempt(name: str, action: Any, remedy: str) -> Check:  # noqa: ANN401 - returns what to say
@@ -305,18 +302,20 @@ def _renderer_check(world: Any, *, needed: bool) -> Check:  # noqa: ANN401 - a W
     return check
 
 
-def _robot_checks(contract: Contract, sections: Sections, *, namespace: str, timeout_s: float) -> Iterator[Check]:
+def _robot_checks(
+    contract: Contract, profile: RealProfile | None, sections: Sections, *, namespace: str, timeout_s: float
+) -> Iterator[Check]:
     """Look at the robot, where ROS is there and its keys, if it asks for them, are whole."""
     before = [*sections["ROS 2"], *(check for check in sections["contract"] if check.name in ("profile", "security"))]
     wrong = [check.name for check in before if check.passed is False]
-    if wrong:
+    if wrong or profile is None:
         yield Check(name="robot", passed=None, detail=f"not looked at, because of: {', '.join(wrong)}")
         return
     from embodied_env.ros.robot.preflight import survey
 
     already = {check.name for check in sections["contract"]}
     try:
-        checks = survey(contract, contract.backends["real"], namespace=namespace, timeout_s=timeout_s)
+        checks = survey(contract, profile, namespace=namespace, timeout_s=timeout_s)
     except EmbodiedEnvError as error:
         yield Check(name="robot", passed=False, detail=str(error), code=type(error).__name__)
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from embodied_env.contract import Contract, SensorSpec
 from embodied_env.contract.loader import parse_as, profile_of
@@ -13,7 +13,7 @@ from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.value_checks import check_positive, check_topic, one_of, require
 from embodied_env.core.reset_spec import ResetRoutine, validate_home
 from embodied_env.errors import ContractError
-from embodied_env.ros.robot.estops import EstopSpec, InputSpec, check_field_path, estop_specs
+from embodied_env.ros.robot.estops import EstopSpec, InputSpec, check_field_path, check_input
 
 BACKEND = "real"
 PATH = f"backends.{BACKEND}"
@@ -170,23 +170,29 @@ class RealProfile:
         return ResetSpec() if self.reset is None else self.reset
 
     def inputs(self) -> tuple[EstopSpec, ...]:
-        """Return the safety inputs, checked against their message types; raises ContractError."""
-        return estop_specs({name: vars(spec) for name, spec in self.estop.items()}, f"{PATH}.estop")
+        """Return the safety inputs with their names."""
+        return tuple(EstopSpec(name=name, **vars(spec)) for name, spec in self.estop.items())
+
+
+def parse_real_profile(contract: Contract) -> RealProfile:
+    """Parse the profile ``backends.real`` of `contract`; raises ContractError for a wrong key or type."""
+    return parse_as(RealProfile, profile_of(contract, BACKEND), path=PATH, source=contract.source)
 
 
 def load_real_profile(contract: Contract) -> RealProfile:
-    """Read the profile ``backends.real`` of `contract`.
+    """Parse and check the profile ``backends.real`` of `contract`.
 
     Raises:
         ContractError: when it is missing, or has an unknown or missing key or a wrong value.
         MissingDependencyError: when the messages of a safety input are not installed.
     """
-    profile = parse_as(RealProfile, profile_of(contract, BACKEND), path=PATH, source=contract.source)
+    profile = parse_real_profile(contract)
     try:
         for key, value, allowed, holds in _conditions(profile, contract):
             require(holds, f"{PATH}.{key}", f"{value} is not allowed; allowed: {allowed}")
         _check_reset(profile, contract)
-        profile.inputs()
+        for name, spec in profile.estop.items():
+            check_input(spec, f"{PATH}.estop.{name}")
         if profile.controller_state is not None:
             check_controller_state(profile.controller_state, f"{PATH}.controller_state")
         check_active(profile.active, f"{PATH}.active")
@@ -202,26 +208,6 @@ def load_real_profile(contract: Contract) -> RealProfile:
     except ContractError as error:
         raise ContractError(error.path, error.problem, source=contract.source) from None
     return profile
-
-
-def profile_in_force(contract: Contract, *, is_relayed: bool) -> Mapping[str, Any]:
-    """Return the profile as written, with the value of ``relay`` that is used."""
-    return {**contract.backends[BACKEND], "relay": is_relayed}
-
-
-def node_parameters(
-    contract: Contract, profile: RealProfile, *, is_relayed: bool
-) -> dict[str, bool | int | float | str]:
-    """Return the read-only parameters of an environment's node."""
-    return {
-        "backend": BACKEND,
-        "contract": contract.name,
-        "contract_version": contract.version,
-        "fingerprint": contract.fingerprint,
-        "control_period_s": contract.control_period_s,
-        "relay": is_relayed,
-        "security": profile.security,
-    }
 
 
 def _conditions(profile: RealProfile, contract: Contract) -> Iterator[Condition]:
@@ -294,7 +280,7 @@ def check_active(active: Mapping[str, ActiveSpec], path: str) -> None:
         check_positive(f"{where}.timeout_s", spec.timeout_s, "seconds")
         if spec.topic is not None:
             keys = ("topic", "type", "path", "safe", "timeout_s", "latched")
-            estop_specs({name: {key: getattr(spec, key) for key in keys}}, path)
+            check_input(InputSpec(**{key: getattr(spec, key) for key in keys}), where)
             if spec.reason is not None:
                 text = check_field_path(f"{where}.reason", spec.type, spec.reason)
                 problem = f"{spec.reason!r} is no text in a {spec.type}"

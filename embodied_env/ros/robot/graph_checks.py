@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rclpy.duration import Infinite
@@ -13,13 +13,13 @@ from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_env.contract import Contract
 from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.robot.backend_profile import RealProfile
 from embodied_env.ros.robot.contract_checks import Check
 from embodied_env.safety.relay.protocol import COMMAND_TOPIC, NODE, REPORT_TOPIC, STATE_TOPIC
 
 UNNAMED = "_NODE_NAME_UNKNOWN_"
 """In the name of a node that has just been discovered."""
 
-ESTOP_TYPE = "std_msgs/msg/Bool"
 _JOINT_STATE = "sensor_msgs/msg/JointState"
 _RELAY_TOPICS = (REPORT_TOPIC, STATE_TOPIC)  # besides commands, published only by the relay
 _MAX_NAMED = 4  # other topics in a remedy
@@ -31,16 +31,15 @@ Problem = tuple[str, str, str]
 # ------------------------------------------------------------------------------------- before the first motion
 
 
-def graph_checks(contract: Contract, profile: Mapping[str, Any], node: Node) -> tuple[Check, ...]:
+def graph_checks(contract: Contract, profile: RealProfile, node: Node) -> tuple[Check, ...]:
     """Return one check for each topic of the contract and of the profile's e-stops, as the graph is now.
 
     Topics have the names that `node` resolves them to, remappings included.
     """
-    shared = profile.get("shared") or ()
-    has_relay = profile.get("relay") is True
+    has_relay = profile.relay
     checks = []
     for name, sensor in contract.sensors.items():
-        problems = _publisher_problems(sensor.topic, sensor.type, node, at_most=None if name in shared else 1)
+        problems = _publisher_problems(sensor.topic, sensor.type, node, at_most=None if name in profile.shared else 1)
         checks.append(_topic_check(f"sensors.{name}", sensor.topic, node, problems))
     for name, actuator in contract.actuators.items():
         problems = _owner_problems(actuator.topic, node, has_relay=has_relay)
@@ -53,14 +52,9 @@ def graph_checks(contract: Contract, profile: Mapping[str, Any], node: Node) -> 
         checks += [
             _topic_check(topic, topic, node, _owner_problems(topic, node, has_relay=True)) for topic in _RELAY_TOPICS
         ]
-    for name, estop in (profile.get("estop") or {}).items():
-        topic = estop.get("topic")
-        if isinstance(topic, str):
-            problems = _publisher_problems(topic, estop.get("type", ESTOP_TYPE), node)
-            checks.append(_topic_check(f"estop.{name}", topic, node, problems))
-        else:
-            detail = f"backends.real.estop.{name}.topic {topic!r} is not allowed; allowed: the name of a topic"
-            checks.append(Check(name=f"estop.{name}", passed=False, detail=detail, remedy="correct it", code="profile"))
+    for name, estop in profile.estop.items():
+        problems = _publisher_problems(estop.topic, estop.type, node)
+        checks.append(_topic_check(f"estop.{name}", estop.topic, node, problems))
     return (*checks, _name_check(node, has_relay=has_relay))
 
 
@@ -175,14 +169,13 @@ def _with_infinite_defaults(qos: QoSProfile) -> QoSProfile:
 # --------------------------------------------------------------------------------------- while the robot moves
 
 
-def contention(contract: Contract, profile: Mapping[str, Any], node: Node) -> dict[str, list[str]]:
+def contention(contract: Contract, profile: RealProfile, node: Node) -> dict[str, list[str]]:
     """Return the foreign publishers of commands now, by topic. It takes some ten microseconds a topic, and never waits.
 
     Those of `node` are allowed; with ``relay: true`` those of the relay, whose own topics are looked at too.
     """
-    has_relay = profile.get("relay") is True
-    owned = dict.fromkeys((actuator.topic for actuator in contract.actuators.values()), has_relay)
-    if has_relay:
+    owned = dict.fromkeys((actuator.topic for actuator in contract.actuators.values()), profile.relay)
+    if profile.relay:
         owned |= {COMMAND_TOPIC: False, **dict.fromkeys(_RELAY_TOPICS, True)}
     found = {
         topic: _foreign_publishers(node, topic, has_relay=is_the_relays)[0] for topic, is_the_relays in owned.items()
