@@ -32,7 +32,7 @@ from embodied_env.ros.external_sim.backend_profile import (
     load_simulator_profile,
     sample_poses,
 )
-from embodied_env.ros.external_sim.control import make_api
+from embodied_env.ros.external_sim.control import APIS
 from embodied_env.ros.external_sim.control.api import EntityState
 from embodied_env.ros.external_sim.control.lockstep_control import LockstepControl
 from embodied_env.ros.external_sim.control.service_session import CLOCK, ServiceSession
@@ -89,7 +89,7 @@ class SimulatorBackend:
         self._namespace, self._domain_id = namespace or "/", domain_id
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, self._profile.step_timeout_s)
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, self._profile.reset_timeout_s)
-        self._api = make_api(control, world=self._profile.world, prefix=self._profile.prefix)
+        self._api = APIS[control](world=self._profile.world, prefix=self._profile.prefix)
         self._clock_topic = CLOCK_TOPIC if control == "embedded" else CLOCK
         self.capabilities = Capabilities(
             exact_step=True,

@@ -32,11 +32,11 @@ from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageErr
 from embodied_env.ros.fastdds import warn_if_segment_too_small
 from embodied_env.ros.qos import ANY
 from embodied_env.ros.receive_thread import ReceiveThread
-from embodied_env.ros.robot.actuation import ActuatorPublishers, CommandSink, ControllerState, DryRunSink
+from embodied_env.ros.robot.actuation import ActuatorPublishers, ControllerState
 from embodied_env.ros.robot.backend_profile import BACKEND, RESET_LEVELS, load_real_profile
 from embodied_env.ros.robot.contract_checks import check_positions, contract_checks, raise_unless_passed
 from embodied_env.ros.robot.diagnostics import Diagnostics
-from embodied_env.ros.robot.operator_confirmation import Confirmation, make_confirmation
+from embodied_env.ros.robot.operator_confirmation import Prompt, RosConfirmation, make_confirmation
 from embodied_env.ros.robot.preflight import preflight
 from embodied_env.ros.robot.relay_client import RELAY_STATE, RelayClient
 from embodied_env.ros.robot.safety_inputs import CONTENTION, SafetyInputs
@@ -48,16 +48,16 @@ from embodied_env.ros.transforms import Frames
 
 @dataclass(kw_only=True)
 class _Connection:
-    """The parts of an open backend. A dry run has neither relay nor reset service nor confirmation."""
+    """The parts of an open backend. A dry run has no publishers, relay, reset service or confirmation."""
 
     listener: ReceiveThread
     sensors: SensorSet
     inputs: SafetyInputs
-    sink: CommandSink
+    sink: ActuatorPublishers | RelayClient | None = None
     relay: RelayClient | None = None  # the sink, if it is one
     controller: ControllerState | None = None
     reset_service: ResetService | None = None
-    confirmation: Confirmation | None = None
+    confirmation: Prompt | RosConfirmation | None = None
 
 
 class RealBackend:
@@ -207,7 +207,7 @@ class RealBackend:
             on_sample=self._on_sample,
         )
         inputs = SafetyInputs(contract, profile, listener, clock)
-        connection = _Connection(listener=listener, sensors=sensors, inputs=inputs, sink=DryRunSink())
+        connection = _Connection(listener=listener, sensors=sensors, inputs=inputs)
         if (state := profile.controller_state) is not None:
             connection.controller = ControllerState(state, ActionLayout(contract))
             listener.subscribe("controller state", state.type, state.topic, ANY, connection.controller.on_message)
@@ -315,7 +315,8 @@ class RealBackend:
         if connection.controller is not None:
             with connection.listener.condition:
                 connection.controller.on_sent(command)
-        sent = connection.sink.send(command)
+        sink = connection.sink
+        sent = SentCommand(seq=command.seq, values=command.values) if sink is None else sink.send(command)
         self._sent = sent.seq, sent.published_ns or self._clock.now_ns()
         return sent
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 from rclpy.duration import Infinite
 from rclpy.node import Node
@@ -101,11 +101,7 @@ def _publisher_problems(topic: str, type_name: str, node: Node, *, at_most: int 
         names = ", ".join(_node_name(info) for info in found)
         remedy = f"stop all but one (ros2 topic info -v {node.resolve_topic_name(topic)} shows them)"
         problems.append(("pub.multiple", f"it has {len(found)} publishers: {names}", remedy))
-    our_qos = _own_qos(node.subscriptions, node, topic)
-    for info in found:
-        policies = incompatible_policies(offered=info.qos_profile, requested=our_qos)
-        problems += _mismatches(info, "publishes", type_name, policies)
-    return problems
+    return problems + _mismatches(found, "publishes", type_name, _own_qos(node.subscriptions, node, topic))
 
 
 def _reader_problems(topic: str, type_name: str, node: Node) -> list[Problem]:
@@ -114,22 +110,23 @@ def _reader_problems(topic: str, type_name: str, node: Node) -> list[Problem]:
     if not found:
         remedy = f"start the controller, or correct the topic; {_surroundings(node, type_name, node.count_subscribers)}"
         return [("sub.none", "nobody reads it", remedy)]
+    return _mismatches(found, "reads", type_name, _own_qos(node.publishers, node, topic))
+
+
+def _mismatches(
+    endpoints: Iterable[Any], verb: Literal["publishes", "reads"], type_name: str, our_qos: QoSProfile
+) -> list[Problem]:
+    """Return where the type or the QoS of others on a topic does not fit the contract or our own endpoint."""
     problems: list[Problem] = []
-    our_qos = _own_qos(node.publishers, node, topic)
-    for info in found:
-        policies = incompatible_policies(offered=our_qos, requested=info.qos_profile)
-        problems += _mismatches(info, "reads", type_name, policies)
+    for info in endpoints:
+        offered, requested = (info.qos_profile, our_qos) if verb == "publishes" else (our_qos, info.qos_profile)
+        if info.topic_type != type_name:
+            detail = f"{_node_name(info)} {verb} {info.topic_type}, the contract says {type_name}"
+            problems.append(("type.mismatch", detail, "correct the type in the contract, or the other node"))
+        elif policies := incompatible_policies(offered=offered, requested=requested):
+            detail = f"the QoS of {_node_name(info)}, which {verb} it, does not fit: {', '.join(policies)}"
+            problems.append(("qos.incompatible", detail, "set that policy of the other node to what is asked for"))
     return problems
-
-
-def _mismatches(info: Any, verb: str, type_name: str, policies: tuple[str, ...]) -> list[Problem]:  # noqa: ANN401
-    if info.topic_type != type_name:
-        detail = f"{_node_name(info)} {verb} {info.topic_type}, the contract says {type_name}"
-        return [("type.mismatch", detail, "correct the type in the contract, or the other node")]
-    if policies:
-        detail = f"the QoS of {_node_name(info)}, which {verb} it, does not fit: {', '.join(policies)}"
-        return [("qos.incompatible", detail, "set that policy of the other node to what is asked for")]
-    return []
 
 
 def _owner_problems(topic: str, node: Node, *, has_relay: bool) -> list[Problem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import sys
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from rclpy.node import Node
 
@@ -27,18 +27,9 @@ _AGREED = ("", "y", "yes", "go")
 _READ_BYTES = 4096
 
 
-class Confirmation(Protocol):
-    """Asks an operator."""
-
-    def ask(self, question: str, deadline_ns: int, patrol: LivenessCheck) -> None:
-        """Show the question, and return when the operator agrees.
-
-        Raises:
-            BackendNotReadyError: when the operator declines, or has not answered at `deadline_ns` (steady clock).
-        """
-
-
-def make_confirmation(spec: ResetSpec, node: Node, listener: ReceiveThread, clock: Clock) -> Confirmation | None:
+def make_confirmation(
+    spec: ResetSpec, node: Node, listener: ReceiveThread, clock: Clock
+) -> Prompt | RosConfirmation | None:
     """Return the confirmation that the profile declares, or None. The listener must not have started.
 
     Raises:
@@ -77,7 +68,11 @@ class Prompt:
             )
 
     def ask(self, question: str, deadline_ns: int, patrol: LivenessCheck) -> None:
-        """See `Confirmation.ask`."""
+        """Show the question, and return when the operator agrees.
+
+        Raises:
+            BackendNotReadyError: when the operator declines, or has not answered at `deadline_ns` (steady clock).
+        """
         import termios  # noqa: PLC0415 - absent on Windows
 
         termios.tcflush(self._source.fileno(), termios.TCIFLUSH)
@@ -114,13 +109,14 @@ class Prompt:
         return typed.decode(errors="replace")
 
 
-class _OverRos:
+class RosConfirmation:
     """Publishes the question while it is pending, and waits until a subclass has stored an answer.
 
     The listener's lock guards the answer.
     """
 
     def __init__(self, where: str, node: Node, listener: ReceiveThread, clock: Clock) -> None:
+        """Create the publisher of the question; `where` the answer comes from, for errors."""
         self._where = where
         self._listener, self._clock = listener, clock
         self._asked_ns: int | None = None  # on the system clock; None: no question is pending
@@ -129,7 +125,7 @@ class _OverRos:
         self._publisher = node.create_publisher(self._message, REQUEST_TOPIC, LATCHED)
 
     def ask(self, question: str, deadline_ns: int, patrol: LivenessCheck) -> None:
-        """See `Confirmation.ask`."""
+        """Publish the question, and return or raise as `Prompt.ask` does."""
         changed = self._listener.condition
         with changed:
             self._asked_ns, self._answer = self._clock.system_ns(), None
@@ -149,7 +145,7 @@ class _OverRos:
             raise BackendNotReadyError(f"the operator has declined {self._where}; nothing moves")
 
 
-class ByTopic(_OverRos):
+class ByTopic(RosConfirmation):
     """Waits for a std_msgs/Bool that is newer than the question: true agrees, false declines."""
 
     def __init__(self, topic: str, node: Node, listener: ReceiveThread, clock: Clock) -> None:
@@ -164,7 +160,7 @@ class ByTopic(_OverRos):
             self._answer = bool(arrival.message.data)
 
 
-class ByService(_OverRos):
+class ByService(RosConfirmation):
     """Offers a std_srvs/Trigger: a call while the question is pending agrees."""
 
     def __init__(self, service: str, node: Node, listener: ReceiveThread, clock: Clock) -> None:

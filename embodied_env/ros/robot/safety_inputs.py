@@ -41,11 +41,11 @@ class SafetyInputs:
         self._looked_ns = 0  # for other publishers, on the steady clock
         self._contention = "ok"
         for spec in self._estops.specs:
-            listener.subscribe(spec.name, spec.type, spec.topic, input_qos(latched=spec.latched), self._on_message)
+            listener.subscribe(spec.name, spec.type, spec.topic, input_qos(latched=spec.latched), self._store)
         bound_ns = contract.safety.observation.stop_steps * contract.control_period_ns
         self._activation = ActivationMonitor(profile.active, self._node, listener, clock, bound_ns=bound_ns)
 
-    def _on_message(self, arrival: ReceivedMessage) -> None:
+    def _store(self, arrival: ReceivedMessage) -> None:
         self._estops.put(arrival.key, arrival.message)
 
     def clear_contention(self) -> None:
