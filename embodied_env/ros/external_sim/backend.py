@@ -230,8 +230,7 @@ class SimulatorBackend:
     def _missing_since(self, since_ns: int, now_ns: int) -> list[str]:
         """Return the sensors and topics without a reading since the reset."""
         self._arrivals.drop_after(now_ns)
-        expected = self._arrivals.expected(now_ns, now_ns, since_ns=max(since_ns, 1))
-        return self._arrivals.missing(expected) + self._entities.missing(now_ns, now_ns)
+        return self._missing(now_ns, now_ns, since_ns=max(since_ns, 1))
 
     def confirm(self, question: str, deadline: Stamp) -> None:  # noqa: ARG002 - never called
         """Raise BackendNotReadyError: a simulator has no operator."""
@@ -301,8 +300,8 @@ class SimulatorBackend:
             control.session.receive(max(0.0, min(POLL_S, late_by - time.monotonic())))
         return self._snapshot(control, end)
 
-    def _missing(self, target_ns: int, now_ns: int) -> list[str]:
-        expected = self._arrivals.expected(target_ns, now_ns)
+    def _missing(self, target_ns: int, now_ns: int, *, since_ns: int = 0) -> list[str]:
+        expected = self._arrivals.expected(target_ns, now_ns, since_ns=since_ns)
         return self._arrivals.missing(expected) + self._entities.missing(target_ns, now_ns)
 
     def _snapshot(self, control: LockstepControl, end: float) -> Snapshot:

@@ -213,11 +213,11 @@ class RealBackend:
             listener.subscribe("controller state", state.type, state.topic, ANY, connection.controller.on_message)
         if self._is_armed:
             if profile.relay:
-                connection.sink = connection.relay = RelayClient(contract, node, listener, clock)
+                connection.sink = connection.relay = RelayClient(contract, listener, clock)
             else:
                 connection.sink = ActuatorPublishers(contract, node, clock)
-            connection.reset_service = ResetService(profile.reset_spec, node, clock, contract.fingerprint)
-            connection.confirmation = make_confirmation(profile.reset_spec, node, listener, clock)
+            connection.reset_service = ResetService(profile.reset_spec, listener, clock, contract.fingerprint)
+            connection.confirmation = make_confirmation(profile.reset_spec, listener, clock)
         self._diagnostics.connect(node)
         return connection
 
@@ -265,7 +265,7 @@ class RealBackend:
         else:
             if connection.relay is not None:
                 connection.relay.arm(deadline.ns)
-            report = connection.reset_service.call(request, deadline.ns, connection.listener.raise_if_failed)
+            report = connection.reset_service.call(request, deadline.ns)
         return self._begin(connection, deadline, report)
 
     def confirm(self, question: str, deadline: Stamp) -> None:
@@ -275,7 +275,7 @@ class RealBackend:
             raise BackendNotReadyError("nobody is there to be asked: the profile says confirm: none")
         if connection.relay is not None:
             connection.relay.arm(deadline.ns)
-        connection.confirmation.ask(question, deadline.ns, connection.listener.raise_if_failed)
+        connection.confirmation.ask(question, deadline.ns)
 
     def verify(self, deadline: Stamp) -> Snapshot:
         """Wait for a reading of every sensor that is newer than this call. A relay starts where the robot is then."""

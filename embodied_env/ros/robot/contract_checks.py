@@ -83,14 +83,15 @@ def security_check(profile: RealProfile, environment: Mapping[str, str]) -> Chec
     if profile.security == "off":
         return Check(name="security", passed=None, detail="the profile does not ask for SROS2 (security: required)")
     needed = {"ROS_SECURITY_ENABLE": "true", "ROS_SECURITY_STRATEGY": "Enforce"}
-    wrong = [f"{key}={environment.get(key)!r}" for key, value in needed.items() if environment.get(key) != value]
+    problems = [f"{key}={environment.get(key)!r}" for key, value in needed.items() if environment.get(key) != value]
     keystore = environment.get("ROS_SECURITY_KEYSTORE", "")
     enclave = Path(keystore, "enclaves", environment.get("ROS_SECURITY_ENCLAVE_OVERRIDE", "/").strip("/"))
-    absent = [file for file in _ENCLAVE_FILES if not _is_filled(enclave / file)] if keystore else []
-    if not wrong and keystore and not absent:
+    if not keystore:
+        problems.append("ROS_SECURITY_KEYSTORE is not set")
+    elif absent := [file for file in _ENCLAVE_FILES if not _is_filled(enclave / file)]:
+        problems.append(f"{enclave} lacks {', '.join(absent)}")
+    if not problems:
         return Check(name="security", passed=True, detail=f"SROS2 is enforced, with the keys in {enclave}")
-    problems = [*wrong, *([f"{enclave} lacks {', '.join(absent)}"] if absent else [])]
-    problems += [] if keystore else ["ROS_SECURITY_KEYSTORE is not set"]
     return Check(
         name="security",
         passed=False,
@@ -152,28 +153,22 @@ def check_positions(contract: Contract, measured: FloatArray, *, outside: str = 
 
 def _check_limits(contract: Contract) -> Check:
     """Check that joints have limits. An axis of a twist has no position; a continuous joint declares position: null."""
-    joints = [
-        (joint, limits, actuator.command)
-        for actuator in contract.actuators.values()
-        for joint, limits in actuator.joints.items()
-    ]
-    endless = [
-        joint
-        for joint, limits, command in joints
-        if limits.position is None and limits.unit == "m" and command != "twist"
-    ]
-    fast = [
-        joint
-        for joint, limits, _ in joints
-        if not (math.isfinite(limits.velocity) and math.isfinite(limits.acceleration))
-    ]
+    endless, fast, turning = [], [], []
+    for actuator in contract.actuators.values():
+        for joint, limits in actuator.joints.items():
+            if limits.position is None:
+                turning.append(joint)
+                if limits.unit == "m" and actuator.command != "twist":
+                    endless.append(joint)
+            if not (math.isfinite(limits.velocity) and math.isfinite(limits.acceleration)):
+                fast.append(joint)
     if endless or fast:
         detail = f"joints that slide without an end: {endless}; without a finite velocity or acceleration: {fast}"
         remedy = "write actuators.<name>.joints.<joint>: position, velocity and acceleration"
         return Check(name="limits", passed=False, detail=detail, remedy=remedy, code="limits.missing")
-    turning = [joint for joint, limits, _ in joints if limits.position is None]
     without = f"; without a limit of position: {', '.join(turning)}" if turning else ""
-    return Check(name="limits", passed=True, detail=f"{len(joints)} joints have limits{without}")
+    count = sum(len(actuator.joints) for actuator in contract.actuators.values())
+    return Check(name="limits", passed=True, detail=f"{count} joints have limits{without}")
 
 
 def _check_mode(contract: Contract) -> Check:
