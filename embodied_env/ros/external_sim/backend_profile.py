@@ -36,7 +36,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatorDraw:
-    """What a sampled reset option sets: exactly one of the keys."""
+    """The target of a sampled reset option: exactly one of the keys."""
 
     entity: str | None = None  # its position: x, y, or x, y, z, m
     pose: str | None = None  # of an entity: x, y, m, and the heading, rad

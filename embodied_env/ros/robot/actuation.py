@@ -80,7 +80,7 @@ class ControllerState:
         self._evidence = None
 
     def on_sent(self, command: ApprovedCommand) -> None:
-        """Store a sent command. One that repeats the last cannot be told from it."""
+        """Store a sent command. One that repeats the last cannot be distinguished from it."""
         if not self._sent or not _is_close(self._sent[-1][1], command.values):
             self._sent.append((command.seq, command.values))
 
