@@ -200,7 +200,7 @@ def by_service(nodes):
     assert isinstance(asking, ByService)
 
     def call():
-        return nodes.person.receiver.call(Trigger, "environment/confirm", Trigger.Request(), PATIENCE_S)
+        return nodes.person.receiver.call(Trigger, "environment/confirm", Trigger.Request(), PATIENCE_S, nothing)
 
     return asking, call
 
