@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import functools
 import json
@@ -23,6 +22,7 @@ from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.terminal import say, stdout_tables
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError
+from embodied_env.ros.robot.backend_profile import RealProfile, load_real_profile, parse_real_profile
 from embodied_env.ros.robot.contract_checks import Check, contract_checks
 from embodied_env.ros.setup_checks import apt_package
 
@@ -94,8 +94,9 @@ def examine(
         "contract": list(_contract_checks(contract, backend, is_trusted=trust_task)),
     }
     if backend == "real":
-        sections["contract"] += contract_checks(contract, contract.backends.get(backend, {}))
-        sections["robot"] = list(_robot_checks(contract, sections, namespace=namespace, timeout_s=timeout_s))
+        if (profile := _real_profile(contract)) is not None:
+            sections["contract"] += contract_checks(contract, profile)
+        sections["robot"] = list(_robot_checks(contract, profile, sections, namespace=namespace, timeout_s=timeout_s))
     elif backend in _EMBEDDED:
         sections["world"] = list(_world_checks(contract, backend))
     elif backend == "fake":
@@ -161,11 +162,17 @@ def _message_types(contract: Contract, backend: str) -> list[str]:
     used += [actuator.type for actuator in contract.actuators.values()]
     used += [estop.get("type", "std_msgs/msg/Bool") for estop in estops.values()]
     if backend == "real" and backend in contract.backends:
-        from embodied_env.ros.robot.backend_profile import load_real_profile
-
-        with contextlib.suppress(EmbodiedEnvError):  # the check of the profile reports an invalid one
-            used += [name for spec in load_real_profile(contract).active.values() for name in spec.types]
+        profile = _real_profile(contract)
+        used += [] if profile is None else [name for spec in profile.active.values() for name in spec.types]
     return list(dict.fromkeys([*used, *_SIMULATOR_TYPES]))
+
+
+def _real_profile(contract: Contract) -> RealProfile | None:
+    """Return the profile ``backends.real``, or None if it is missing or invalid, which its own check reports."""
+    try:
+        return parse_real_profile(contract)
+    except EmbodiedEnvError:
+        return None
 
 
 def _message_checks(types: Iterable[str]) -> Iterator[Check]:
@@ -217,8 +224,6 @@ def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool) -> I
         return
     detail = f"backends.{backend}, fingerprint {contract.backend_fingerprint(backend)[:16]}"
     if backend == "real":
-        from embodied_env.ros.robot.backend_profile import load_real_profile
-
         yield _attempt("profile", lambda: load_real_profile(contract) and detail, "correct it")
     else:
         yield Check(name="profile", passed=True, detail=detail)
@@ -275,18 +280,20 @@ def _render_picture(world: Any) -> str:  # noqa: ANN401 - a World
     return f"a picture of {width} x {height} pixels" + (f" by {library}" if library else "")
 
 
-def _robot_checks(contract: Contract, sections: Sections, *, namespace: str, timeout_s: float) -> Iterator[Check]:
+def _robot_checks(
+    contract: Contract, profile: RealProfile | None, sections: Sections, *, namespace: str, timeout_s: float
+) -> Iterator[Check]:
     """Check the robot, unless ROS, the profile or the security keys already failed."""
     before = [*sections["ROS 2"], *(check for check in sections["contract"] if check.name in ("profile", "security"))]
     wrong = [check.name for check in before if check.passed is False]
-    if wrong:
+    if wrong or profile is None:
         yield Check(name="robot", passed=None, detail=f"not looked at, because of: {', '.join(wrong)}")
         return
     from embodied_env.ros.robot.preflight import survey
 
     already = {check.name for check in sections["contract"]}
     try:
-        checks = survey(contract, contract.backends["real"], namespace=namespace, timeout_s=timeout_s)
+        checks = survey(contract, profile, namespace=namespace, timeout_s=timeout_s)
     except EmbodiedEnvError as error:
         yield Check(name="robot", passed=False, detail=str(error), code=type(error).__name__)
         return

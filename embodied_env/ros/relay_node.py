@@ -44,7 +44,6 @@ NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)  # match
 
 END_GRACE_S = 2.0  # beyond the braking time, after which the process ends in any case
 _DIAGNOSTICS_NS = NS_PER_S
-_DISCOVERY_NS = NS_PER_S  # until a new publisher appears in the graph
 _SPIN_TIMEOUT_S = 0.05
 _ACKNOWLEDGEMENT_S = 0.5  # for the last command
 
@@ -115,7 +114,6 @@ class RelayNode:
         timeout_s = profile.get("downstream_timeout_s")
         self._core = Relay(contract, self._publisher, clock=self._clock, gate=gate, downstream_timeout_s=timeout_s)
         self._estops = EstopInputs(estop_specs(profile.get("estop"), "estop"), self._clock)
-        self._input_ns: dict[str, int] = {}  # arrival of the newest message of each safety input
         self._sensors = tuple(dict.fromkeys((*self._core.sensors, *self._core.velocity_sensors)))
         self._sensor_problems = dict.fromkeys(self._sensors, 0)
         self._faults = 0
@@ -167,7 +165,6 @@ class RelayNode:
     def _on_input(self, spec: EstopSpec) -> Callable[[Any], None]:
         def on_message(message: Any) -> None:  # noqa: ANN401 - a generated type
             self._estops.put(spec.name, message)
-            self._input_ns[spec.name] = self._clock.now_ns()
             self._check_inputs()  # now, not only at the next tick
 
         return self._guarded(on_message)
@@ -202,11 +199,7 @@ class RelayNode:
 
     def _check_inputs(self) -> None:
         """Pass the state of the safety inputs to the relay; a latched input without a publisher is unknown."""
-        now_ns = self._clock.now_ns()
-        for spec in self._estops.specs:
-            is_known = now_ns - self._input_ns.get(spec.name, now_ns) > _DISCOVERY_NS
-            if spec.latched and is_known and not self.node.count_publishers(self.node.resolve_topic_name(spec.topic)):
-                self._estops.forget(spec.name)
+        self._estops.forget_unpublished(lambda topic: self.node.count_publishers(self.node.resolve_topic_name(topic)))
         self._core.inputs({**self._estops.states(), COMMAND_TOPIC: self._contention()})
 
     def _contention(self) -> str:

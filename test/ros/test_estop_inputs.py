@@ -63,7 +63,9 @@ def test_a_latched_value_does_not_expire_but_is_unknown_without_its_publisher():
     found.put("button", said(False))
     clock.advance_ns(3600 * NS_PER_S)
     assert found.states() == {"button": "ok"}
-    found.forget("button")
+    found.forget_unpublished(lambda _: 1)
+    assert found.states() == {"button": "ok"}
+    found.forget_unpublished(lambda _: 0)
     assert found.states() == {"button": "unknown"}
 
 

@@ -914,6 +914,7 @@ def test_any_thread_may_ask(inputs):
         ({"step_timeout_s": 0.05}, "step_timeout_s", "more than the control period of 0.05 s"),
         ({"reset_timeout_s": 0.0}, "reset_timeout_s", "allowed: seconds > 0"),
         ({"downstream_timeout_s": 0.01}, "downstream_timeout_s", "more than the control period"),
+        ({"downstream_timeout_s": float("inf")}, "downstream_timeout_s", "finite"),
         ({"downstream_timeout_s": True}, "downstream_timeout_s", "true is not allowed"),
         ({"start_outside": "anywhere"}, "start_outside", "allowed"),
         ({"use_sim_time": 1}, "use_sim_time", "allowed"),

@@ -92,7 +92,7 @@ class Witness:
         self.listener = ReceiveThread(self.ros.node, SteadyClock())
         self.reports, self.states, self.commands, self.moves = [], [], {}, []
         self.services = {
-            name: ServiceCaller(self.ros.node, f"relay/{name}", SteadyClock())
+            name: ServiceCaller(self.listener, f"relay/{name}", SteadyClock())
             for name in ("arm", "estop", "clear_estop")
         }
         ((_, actuator),) = contract.actuators.items()
@@ -125,9 +125,7 @@ class Witness:
         return found
 
     def call(self, name):
-        response = self.services[name].call(
-            time.monotonic_ns() + round(PATIENCE_S * NS_PER_S), self.listener.raise_if_failed
-        )
+        response = self.services[name].call(time.monotonic_ns() + round(PATIENCE_S * NS_PER_S))
         return response.success, response.message
 
     def published(self):
@@ -819,7 +817,7 @@ def fake(domain_id, remains):
     fake = FakeRelay(namespace)
     ros = RosNode("client", namespace=namespace, clock=SteadyClock())
     listener = ReceiveThread(ros.node, SteadyClock())
-    fake.outlet = RelayClient(ARM, ros.node, listener, SteadyClock())
+    fake.outlet = RelayClient(ARM, listener, SteadyClock())
     listener.start()
     yield fake
     listener.stop()

@@ -12,7 +12,7 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 from simulator_stand_ins import FEATURES
 
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
-from embodied_env.ros.external_sim.control import make_api
+from embodied_env.ros.external_sim.control import APIS
 from embodied_env.ros.external_sim.control.api import SimulatorRefusedError
 from embodied_env.ros.external_sim.control.simulation_interfaces import set_state_flags
 
@@ -27,7 +27,7 @@ def api(message_package):
 
     def build(name, prefix=None):
         message_package(PACKAGES[name])
-        return make_api(name, world="toy", prefix=prefix)
+        return APIS[name](world="toy", prefix=prefix)
 
     return build
 
@@ -126,4 +126,4 @@ def test_missing_messages_are_named_with_their_package(monkeypatch, name):
         monkeypatch.setitem(sys.modules, module, None)
     apt = f"apt install ros-\\$ROS_DISTRO-{PACKAGES[name].replace('_', '-')}"
     with pytest.raises(MissingDependencyError, match=apt):
-        make_api(name, world="toy", prefix=None)
+        APIS[name](world="toy", prefix=None)

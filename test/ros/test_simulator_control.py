@@ -14,7 +14,7 @@ from simulator_stand_ins import STEP_NS, Mischief, hosted
 
 from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import BackendLostError
-from embodied_env.ros.external_sim.control import make_api
+from embodied_env.ros.external_sim.control import APIS
 from embodied_env.ros.external_sim.control.api import SimulatorNotReadyError
 from embodied_env.ros.external_sim.control.lockstep_control import LockstepControl
 from embodied_env.ros.external_sim.control.service_session import ServiceSession
@@ -36,7 +36,7 @@ def attached(name, domain_id, *, prefix=None):
     """A control over a node of its own, not connected."""
     node = RosNode("environment", namespace="/", clock=SteadyClock(), domain_id=domain_id)
     try:
-        api = make_api(name, world="toy", prefix=prefix)
+        api = APIS[name](world="toy", prefix=prefix)
         yield LockstepControl(api, ServiceSession(node.receiver), step_ns=STEP_NS, still_s=0.05)
     finally:
         node.close()

@@ -14,11 +14,11 @@ from sensor_msgs.msg import JointState
 
 import embodied_env
 from embodied_env.core.clock import NS_PER_S
-from embodied_env.errors import BackendNotReadyError, ContractError
+from embodied_env.errors import ContractError
 from embodied_env.ros.message_fields import MalformedMessageError
 from embodied_env.ros.receiver import ReceivedMessage
 from embodied_env.ros.robot.backend_profile import check_frame, load_real_profile
-from embodied_env.ros.robot.sensor_set import MessageFilter, make_readers
+from embodied_env.ros.robot.sensor_set import MessageFilter
 from embodied_env.ros.sensor_readers import SensorReader
 from embodied_env.ros.transforms import NoTransformError, Transform, TransformedReader
 
@@ -142,11 +142,6 @@ def test_arrays_of_another_length_than_the_names_are_malformed_where_they_are_re
     alone = replace(joints, fields={"position": joints.fields["position"]})
     if len(position) == 6:  # nobody asked for velocities
         SensorReader("joints", alone).read(JointState(name=names, position=position, velocity=velocity))
-
-
-def test_nobody_reads_untransformed_for_want_of_transforms():
-    with pytest.raises(BackendNotReadyError, match="nobody knows how to transform tcp to base"):
-        make_readers(ARM, {"tcp": "base"}, None)
 
 
 # --------------------------------------------------------------------------------------------------- the profile

@@ -44,14 +44,14 @@ class FakeNode:
     "keys",
     [
         {},
-        {"safe": True},
-        {"type": "std_msgs/msg/UInt8", "safe": 255},
+        {"safe": (True,)},
+        {"type": "std_msgs/msg/UInt8", "safe": (255,)},
         {"type": "std_msgs/msg/Int32", "safe": (0, 1, 7)},
-        {"type": "std_msgs/msg/Float64", "safe": 0},
+        {"type": "std_msgs/msg/Float64", "safe": (0,)},
         {"type": "std_msgs/msg/String", "safe": ("RUN", "IDLE")},
-        {"type": "sensor_msgs/msg/JointState", "path": "position[2]", "safe": 0.5},
-        {"type": "sensor_msgs/msg/Imu", "path": "orientation_covariance[1]", "safe": 0.0},
-        {"type": "diagnostic_msgs/msg/DiagnosticArray", "path": "status[1].message", "safe": "ok"},
+        {"type": "sensor_msgs/msg/JointState", "path": "position[2]", "safe": (0.5,)},
+        {"type": "sensor_msgs/msg/Imu", "path": "orientation_covariance[1]", "safe": (0.0,)},
+        {"type": "diagnostic_msgs/msg/DiagnosticArray", "path": "status[1].message", "safe": ("ok",)},
     ],
 )
 def test_a_released_estop_is_ok_and_a_pressed_one_is_not(keys):

@@ -32,7 +32,7 @@ from embodied_env.ros.external_sim.backend_profile import (
     load_simulator_profile,
     sample_poses,
 )
-from embodied_env.ros.external_sim.control import make_api
+from embodied_env.ros.external_sim.control import APIS
 from embodied_env.ros.external_sim.control.api import EntityState
 from embodied_env.ros.external_sim.control.lockstep_control import LockstepControl
 from embodied_env.ros.external_sim.control.service_session import CLOCK, ServiceSession
@@ -89,7 +89,7 @@ class SimulatorBackend:
         self._namespace, self._domain_id = namespace or "/", domain_id
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, self._profile.step_timeout_s)
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, self._profile.reset_timeout_s)
-        self._api = make_api(control, world=self._profile.world, prefix=self._profile.prefix)
+        self._api = APIS[control](world=self._profile.world, prefix=self._profile.prefix)
         self._clock_topic = CLOCK_TOPIC if control == "embedded" else CLOCK
         self.capabilities = Capabilities(
             exact_step=True,
@@ -230,8 +230,7 @@ class SimulatorBackend:
     def _missing_since(self, since_ns: int, now_ns: int) -> list[str]:
         """Return the sensors and topics without a reading since the reset."""
         self._arrivals.drop_after(now_ns)
-        expected = self._arrivals.expected(now_ns, now_ns, since_ns=max(since_ns, 1))
-        return self._arrivals.missing(expected) + self._entities.missing(now_ns, now_ns)
+        return self._missing(now_ns, now_ns, since_ns=max(since_ns, 1))
 
     def confirm(self, question: str, deadline: Stamp) -> None:  # noqa: ARG002 - never called
         """Raise BackendNotReadyError: a simulator has no operator."""
@@ -300,8 +299,8 @@ class SimulatorBackend:
             control.session.receive(max(0.0, min(POLL_S, late_by - time.monotonic())))
         return self._snapshot(control, end)
 
-    def _missing(self, target_ns: int, now_ns: int) -> list[str]:
-        expected = self._arrivals.expected(target_ns, now_ns)
+    def _missing(self, target_ns: int, now_ns: int, *, since_ns: int = 0) -> list[str]:
+        expected = self._arrivals.expected(target_ns, now_ns, since_ns=since_ns)
         return self._arrivals.missing(expected) + self._entities.missing(target_ns, now_ns)
 
     def _snapshot(self, control: LockstepControl, end: float) -> Snapshot:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,7 +12,7 @@ import numpy as np
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import parse_as, profile_of
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.contract.value_checks import check_topic, one_of, require
+from embodied_env.contract.value_checks import allow, check_topic, one_of, require
 from embodied_env.core.reset_spec import validate_home
 from embodied_env.core.types import FloatArray, ResetRequest
 from embodied_env.errors import BackendNotReadyError, ContractError
@@ -36,7 +36,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatorDraw:
-    """What a sampled reset option sets: exactly one of the keys."""
+    """The target of a sampled reset option: exactly one of the keys."""
 
     entity: str | None = None  # its position: x, y, or x, y, z, m
     pose: str | None = None  # of an entity: x, y, m, and the heading, rad
@@ -145,8 +145,7 @@ def load_simulator_profile(contract: Contract, backend: str) -> tuple[SimulatorP
     profile = parse_as(SimulatorProfile, profile_of(contract, backend), path=path, source=contract.source)
     control = profile.control or _CONTROLS[backend]
     try:
-        for key, value, allowed, holds in _conditions(profile, control, contract):
-            require(holds, f"{path}.{key}", f"{value} is not allowed; allowed: {allowed}")
+        _check_numbers(profile, control, contract, path)
         _check_draws(profile, contract, path)
         _check_sources(profile, contract, path)
         is_sent = not ActionLayout(contract).is_velocity.all()
@@ -162,25 +161,25 @@ def load_simulator_profile(contract: Contract, backend: str) -> tuple[SimulatorP
     return profile, control
 
 
-def _conditions(profile: SimulatorProfile, control: str, contract: Contract) -> Iterator[tuple[str, object, str, bool]]:
-    """Yield the key, the value, what is allowed, and whether the value is, of each number."""
-    yield "world", repr(profile.world), "the name of a world", bool(profile.world)
+def _check_numbers(profile: SimulatorProfile, control: str, contract: Contract, path: str) -> None:
+    allow(bool(profile.world), f"{path}.world", repr(profile.world), "the name of a world")
     for key in ("sensor_grace_s", "step_timeout_s", "reset_timeout_s"):
         value = getattr(profile, key)
-        yield key, value, "seconds > 0", value > 0
-    yield "settle_steps", profile.settle_steps, "an integer >= 1", profile.settle_steps >= 1
+        allow(value > 0, f"{path}.{key}", value, "seconds > 0")
+    allow(profile.settle_steps >= 1, f"{path}.settle_steps", profile.settle_steps, "an integer >= 1")
     settle_s, most_s = profile.command_settle_s, profile.step_timeout_s
-    yield "command_settle_s", settle_s, f"seconds >= 0, below step_timeout_s {most_s}", 0 <= settle_s < most_s
+    allowed = f"seconds >= 0, below step_timeout_s {most_s}"
+    allow(0 <= settle_s < most_s, f"{path}.command_settle_s", settle_s, allowed)
     for name, place in profile.entities.items():
-        is_unit = abs(math.sqrt(sum(part * part for part in place.orientation)) - 1) < _UNIT_TOLERANCE
-        yield f"entities.{name}.orientation", place.orientation, "a quaternion of length 1", is_unit
+        is_unit = abs(math.hypot(*place.orientation) - 1) < _UNIT_TOLERANCE
+        allow(is_unit, f"{path}.entities.{name}.orientation", place.orientation, "a quaternion of length 1")
     step_ns, period_ns, period_s = profile.step_ns, contract.control_period_ns, contract.control_period_s
     is_part = step_ns > 0 and period_ns % step_ns == 0
-    yield "step_s", profile.step_s, f"a whole part of control_period_s {period_s}", is_part
+    allow(is_part, f"{path}.step_s", profile.step_s, f"a whole part of control_period_s {period_s}")
     if control == "embedded":
         allowed = f"control_period_s {period_s}: it takes no smaller steps"
-        yield "step_s", profile.step_s, allowed, step_ns == period_ns
-        yield "settle_steps", profile.settle_steps, "1, a control period", profile.settle_steps == 1
+        allow(step_ns == period_ns, f"{path}.step_s", profile.step_s, allowed)
+        allow(profile.settle_steps == 1, f"{path}.settle_steps", profile.settle_steps, "1, a control period")
 
 
 def _check_draws(profile: SimulatorProfile, contract: Contract, path: str) -> None:

@@ -90,7 +90,9 @@ class ActivationMonitor:
         with self._listener.condition:
             for name in self._clients:
                 self._call(name)
-            self._find_lost_publishers()
+            self._states.mark_unpublished(
+                lambda topic: self._node.count_publishers(self._node.resolve_topic_name(topic))
+            )
 
     def _call(self, name: str) -> None:
         """Call a service, unless a request is in flight or the service is not available."""
@@ -119,16 +121,6 @@ class ActivationMonitor:
                 status = controller_state(response, spec.controller or "", spec.manager)
             self._states.put(name, status)
             self._listener.condition.notify_all()
-
-    def _find_lost_publishers(self) -> None:
-        """Mark a latched topic without publishers as inactive: its last value may no longer be true."""
-        now_ns = self._clock.now_ns()
-        for name, spec in self._states.specs.items():
-            received_ns = self._states.received_ns(name)
-            if not spec.latched or spec.topic is None or received_ns is None or now_ns - received_ns < _GRAPH_DELAY_NS:
-                continue
-            if not self._node.count_publishers(self._node.resolve_topic_name(spec.topic)):
-                self._states.put(name, (False, f"nobody publishes {spec.topic} any more"))
 
     def states(self) -> dict[str, str]:
         """Return the states (`ActivationStates.states`), under the listener's lock."""
@@ -187,10 +179,15 @@ class ActivationStates:
         if not is_active:
             self._lapsed.setdefault(name, (now_ns, why))
 
-    def received_ns(self, name: str) -> int | None:
-        """Return when the last status of `name` was received; None: never."""
-        last = self._received.get(name)
-        return None if last is None else last[2]
+    def mark_unpublished(self, count_publishers: Callable[[str], int]) -> None:
+        """Mark each latched topic that has lost its publisher as inactive: its last value may no longer be true."""
+        now_ns = self._clock.now_ns()
+        for name, (_, _, received_ns) in tuple(self._received.items()):
+            spec = self.specs[name]
+            if not spec.latched or spec.topic is None or now_ns - received_ns < _GRAPH_DELAY_NS:
+                continue
+            if not count_publishers(spec.topic):
+                self.put(name, (False, f"nobody publishes {spec.topic} any more"))
 
     def missing(self) -> list[str]:
         """Return the names without a status since `begin`."""

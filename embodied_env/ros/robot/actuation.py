@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from rclpy.duration import Duration
@@ -27,13 +26,6 @@ _DELIVERY_NS = NS_PER_S // 2
 _DELIVERY_POLL_NS = NS_PER_S // 500
 _KEPT_COMMANDS = 64
 _TOLERANCE = 1e-6  # absolute and relative: float32 on the way loses less
-
-
-class CommandSink(Protocol):
-    """The destination of approved commands."""
-
-    def send(self, command: ApprovedCommand) -> SentCommand:
-        """Publish, and return what was sent."""
 
 
 class ActuatorPublishers:
@@ -66,14 +58,6 @@ class ActuatorPublishers:
                     self._clock.sleep_until_ns(now_ns + _DELIVERY_POLL_NS)  # the middleware might hold the GIL
 
 
-class DryRunSink:
-    """Publishes nothing: in a dry run there are no command publishers."""
-
-    def send(self, command: ApprovedCommand) -> SentCommand:
-        """Return the command as if it were sent."""
-        return SentCommand(seq=command.seq, values=command.values)
-
-
 class ControllerState:
     """Compares the sent commands with the command that a controller reports as in force.
 
@@ -95,7 +79,7 @@ class ControllerState:
         self._evidence = None
 
     def on_sent(self, command: ApprovedCommand) -> None:
-        """Store a sent command. One that repeats the last cannot be told from it."""
+        """Store a sent command. One that repeats the last cannot be distinguished from it."""
         if not self._sent or not _is_close(self._sent[-1][1], command.values):
             self._sent.append((command.seq, command.values))
 

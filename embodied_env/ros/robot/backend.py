@@ -33,11 +33,11 @@ from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageErr
 from embodied_env.ros.fastdds import warn_if_segment_too_small
 from embodied_env.ros.qos import ANY
 from embodied_env.ros.receive_thread import ReceiveThread
-from embodied_env.ros.robot.actuation import ActuatorPublishers, CommandSink, ControllerState, DryRunSink
-from embodied_env.ros.robot.backend_profile import RESET_LEVELS, load_real_profile, node_parameters, profile_in_force
+from embodied_env.ros.robot.actuation import ActuatorPublishers, ControllerState
+from embodied_env.ros.robot.backend_profile import BACKEND, RESET_LEVELS, load_real_profile
 from embodied_env.ros.robot.contract_checks import check_positions, contract_checks, raise_unless_passed
 from embodied_env.ros.robot.diagnostics import Diagnostics
-from embodied_env.ros.robot.operator_confirmation import Confirmation, make_confirmation
+from embodied_env.ros.robot.operator_confirmation import Prompt, RosConfirmation, make_confirmation
 from embodied_env.ros.robot.preflight import preflight
 from embodied_env.ros.robot.relay_client import RELAY_STATE, RelayClient
 from embodied_env.ros.robot.safety_inputs import CONTENTION, SafetyInputs
@@ -49,16 +49,16 @@ from embodied_env.ros.transforms import Frames
 
 @dataclass(kw_only=True)
 class _Connection:
-    """The parts of an open backend. A dry run has neither relay nor reset service nor confirmation."""
+    """The parts of an open backend. A dry run has no publishers, relay, reset service or confirmation."""
 
     listener: ReceiveThread
     sensors: SensorSet
     inputs: SafetyInputs
-    sink: CommandSink
+    sink: ActuatorPublishers | RelayClient | None = None
     relay: RelayClient | None = None  # the sink, if it is one
     controller: ControllerState | None = None
     reset_service: ResetService | None = None
-    confirmation: Confirmation | None = None
+    confirmation: Prompt | RosConfirmation | None = None
 
 
 class RealBackend:
@@ -123,27 +123,26 @@ class RealBackend:
         self._contract = contract
         self._clock = clock
         self._namespace, self._domain_id = namespace or "/", domain_id
-        profile = self._profile = load_real_profile(contract)
+        profile = load_real_profile(contract)
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, profile.step_timeout_s)
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, profile.reset_timeout_s)
         if relay not in (None, True, False):
             raise UsageError(f"relay={relay!r} is not allowed; allowed: True, False, None")
-        self._is_relayed = profile.relay if relay is None else bool(relay)
+        profile = self._profile = replace(profile, relay=profile.relay if relay is None else bool(relay))
         if armed not in (True, False):
             raise UsageError(f"armed={armed!r} is not allowed; allowed: True, False")
         self._is_armed = bool(armed)
-        if self._is_relayed and profile.use_sim_time:
+        if profile.relay and profile.use_sim_time:
             raise UsageError("relay=True is not allowed with backends.real.use_sim_time: a relay goes by the wall")
-        self._written = profile_in_force(contract, is_relayed=self._is_relayed)
-        has_evidence = self._is_relayed or profile.controller_state is not None or profile.actuation_s is not None
+        has_evidence = profile.relay or profile.controller_state is not None or profile.actuation_s is not None
         self.capabilities = replace(
             self.capabilities,
-            acknowledges_commands=self._is_relayed and self._is_armed,
+            acknowledges_commands=profile.relay and self._is_armed,
             actuation=has_evidence and self._is_armed,
             actuates=self._is_armed,
             seedable=profile.reset_spec.parameters and self._is_armed,
         )
-        by_wall = not self._is_relayed and not profile.use_sim_time  # a simulated controller counts its own time
+        by_wall = not profile.relay and not profile.use_sim_time  # a simulated controller counts its own time
         self.downstream_timeout_s = profile.downstream_timeout_s if by_wall else None
         self.routine = profile.reset_spec.routine() if self._is_armed else None
         self.pacer = Pacer(clock, contract.control_period_ns)
@@ -165,7 +164,7 @@ class RealBackend:
         listener: ReceiveThread | None = None
         self._is_watched = False
         try:
-            raise_unless_passed(contract_checks(self._contract, self._written))  # before there is a node: SROS2
+            raise_unless_passed(contract_checks(self._contract, self._profile))  # before there is a node: SROS2
             warn_if_segment_too_small(self._contract, self.publisher_environment)
             self._ros = RosNode(
                 self._node_name,
@@ -173,7 +172,7 @@ class RealBackend:
                 clock=self._clock,
                 domain_id=self._domain_id,
                 ros_args=self._ros_args,
-                parameters=node_parameters(self._contract, self._profile, is_relayed=self._is_relayed),
+                parameters=self._node_parameters(),
                 feed=self.feed,
             )
             listener = ReceiveThread(self._ros.node, self._clock)
@@ -184,6 +183,18 @@ class RealBackend:
                 listener.stop()
             self.close()
             raise
+
+    def _node_parameters(self) -> dict[str, bool | int | float | str]:
+        """Return the read-only parameters of our node."""
+        return {
+            "backend": BACKEND,
+            "contract": self._contract.name,
+            "contract_version": self._contract.version,
+            "fingerprint": self._contract.fingerprint,
+            "control_period_s": self._contract.control_period_s,
+            "relay": self._profile.relay,
+            "security": self._profile.security,
+        }
 
     def _make_connection(self, listener: ReceiveThread) -> _Connection:
         contract, profile, clock, node = self._contract, self._profile, self._clock, listener.node
@@ -196,18 +207,18 @@ class RealBackend:
             frames=self._frames,
             on_sample=self._on_sample,
         )
-        inputs = SafetyInputs(contract, profile, self._written, listener, clock)
-        connection = _Connection(listener=listener, sensors=sensors, inputs=inputs, sink=DryRunSink())
+        inputs = SafetyInputs(contract, profile, listener, clock)
+        connection = _Connection(listener=listener, sensors=sensors, inputs=inputs)
         if (state := profile.controller_state) is not None:
             connection.controller = ControllerState(state, ActionLayout(contract))
             listener.subscribe("controller state", state.type, state.topic, ANY, connection.controller.on_message)
         if self._is_armed:
-            if self._is_relayed:
-                connection.sink = connection.relay = RelayClient(contract, node, listener, clock)
+            if profile.relay:
+                connection.sink = connection.relay = RelayClient(contract, listener, clock)
             else:
                 connection.sink = ActuatorPublishers(contract, node, clock)
-            connection.reset_service = ResetService(profile.reset_spec, node, clock, contract.fingerprint)
-            connection.confirmation = make_confirmation(profile.reset_spec, node, listener, clock)
+            connection.reset_service = ResetService(profile.reset_spec, listener, clock, contract.fingerprint)
+            connection.confirmation = make_confirmation(profile.reset_spec, listener, clock)
         self._diagnostics.connect(node)
         return connection
 
@@ -222,7 +233,7 @@ class RealBackend:
             raise BackendNotReadyError("the node is not open")
         checks = preflight(
             self._contract,
-            self._written,
+            self._profile,
             ros,
             deadline,
             clock=self._clock,
@@ -255,7 +266,7 @@ class RealBackend:
         else:
             if connection.relay is not None:
                 connection.relay.arm(deadline.ns)
-            report = connection.reset_service.call(request, deadline.ns, connection.listener.raise_if_failed)
+            report = connection.reset_service.call(request, deadline.ns)
         return self._begin(connection, deadline, report)
 
     def confirm(self, question: str, deadline: Stamp) -> None:
@@ -265,7 +276,7 @@ class RealBackend:
             raise BackendNotReadyError("nobody is there to be asked: the profile says confirm: none")
         if connection.relay is not None:
             connection.relay.arm(deadline.ns)
-        connection.confirmation.ask(question, deadline.ns, connection.listener.raise_if_failed)
+        connection.confirmation.ask(question, deadline.ns)
 
     def verify(self, deadline: Stamp) -> Snapshot:
         """Wait for a reading of every sensor that is newer than this call. A relay starts where the robot is then."""
@@ -304,7 +315,8 @@ class RealBackend:
         if connection.controller is not None:
             with connection.listener.condition:
                 connection.controller.on_sent(command)
-        sent = connection.sink.send(command)
+        sink = connection.sink
+        sent = SentCommand(seq=command.seq, values=command.values) if sink is None else sink.send(command)
         self._sent = sent.seq, sent.published_ns or self._clock.now_ns()
         return sent
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from embodied_env.contract import Contract, SensorSpec
 from embodied_env.contract.loader import parse_as, profile_of
 from embodied_env.contract.message_types import JOINT_SENSOR
-from embodied_env.contract.value_checks import check_positive, check_topic, one_of, require
+from embodied_env.contract.value_checks import allow, check_positive, check_topic, one_of, require
 from embodied_env.core.reset_spec import ResetRoutine, validate_home
 from embodied_env.errors import ContractError
-from embodied_env.ros.robot.estops import EstopSpec, InputSpec, check_field_path, estop_specs
+from embodied_env.ros.robot.estops import EstopSpec, InputSpec, check_field_path, check_input
 
 BACKEND = "real"
 PATH = f"backends.{BACKEND}"
@@ -40,9 +40,6 @@ TRANSFORMABLE = (
 GET_STATE = "lifecycle_msgs/srv/GetState"
 TRANSITION_EVENT = "lifecycle_msgs/msg/TransitionEvent"
 LIST_CONTROLLERS = "controller_manager_msgs/srv/ListControllers"
-
-Condition = tuple[str, object, str, bool]
-"""A key, its value, what is allowed, and whether the value is."""
 
 _ACTIVE_KINDS = ("node", "controller", "topic")
 _TOPIC_KEYS = ("type", "path", "safe", "reason", "latched")
@@ -170,23 +167,30 @@ class RealProfile:
         return ResetSpec() if self.reset is None else self.reset
 
     def inputs(self) -> tuple[EstopSpec, ...]:
-        """Return the safety inputs, checked against their message types; raises ContractError."""
-        return estop_specs({name: vars(spec) for name, spec in self.estop.items()}, f"{PATH}.estop")
+        """Return the safety inputs with their names."""
+        return tuple(EstopSpec(name=name, **vars(spec)) for name, spec in self.estop.items())
+
+
+def parse_real_profile(contract: Contract) -> RealProfile:
+    """Parse the profile ``backends.real`` of `contract`; raises ContractError for a wrong key or type."""
+    return parse_as(RealProfile, profile_of(contract, BACKEND), path=PATH, source=contract.source)
 
 
 def load_real_profile(contract: Contract) -> RealProfile:
-    """Read the profile ``backends.real`` of `contract`.
+    """Parse and check the profile ``backends.real`` of `contract`.
 
     Raises:
         ContractError: when it is missing, or has an unknown or missing key or a wrong value.
         MissingDependencyError: when the messages of a safety input are not installed.
     """
-    profile = parse_as(RealProfile, profile_of(contract, BACKEND), path=PATH, source=contract.source)
+    profile = parse_real_profile(contract)
     try:
-        for key, value, allowed, holds in _conditions(profile, contract):
-            require(holds, f"{PATH}.{key}", f"{value} is not allowed; allowed: {allowed}")
+        _check_times(profile, contract)
+        for name, clock in profile.clocks.items():
+            _check_clock(f"{PATH}.clocks.{name}", name, clock, contract)
         _check_reset(profile, contract)
-        profile.inputs()
+        for name, spec in profile.estop.items():
+            check_input(spec, f"{PATH}.estop.{name}")
         if profile.controller_state is not None:
             check_controller_state(profile.controller_state, f"{PATH}.controller_state")
         check_active(profile.active, f"{PATH}.active")
@@ -204,53 +208,31 @@ def load_real_profile(contract: Contract) -> RealProfile:
     return profile
 
 
-def profile_in_force(contract: Contract, *, is_relayed: bool) -> Mapping[str, Any]:
-    """Return the profile as written, with the value of ``relay`` that is used."""
-    return {**contract.backends[BACKEND], "relay": is_relayed}
-
-
-def node_parameters(
-    contract: Contract, profile: RealProfile, *, is_relayed: bool
-) -> dict[str, bool | int | float | str]:
-    """Return the read-only parameters of an environment's node."""
-    return {
-        "backend": BACKEND,
-        "contract": contract.name,
-        "contract_version": contract.version,
-        "fingerprint": contract.fingerprint,
-        "control_period_s": contract.control_period_s,
-        "relay": is_relayed,
-        "security": profile.security,
-    }
-
-
-def _conditions(profile: RealProfile, contract: Contract) -> Iterator[Condition]:
+def _check_times(profile: RealProfile, contract: Contract) -> None:
     period_s, step_s, reset_s = contract.control_period_s, profile.step_timeout_s, profile.reset_timeout_s
-    yield "step_timeout_s", step_s, f"more than the control period of {period_s} s", step_s > period_s
-    yield "reset_timeout_s", reset_s, "seconds > 0", reset_s > 0
+    allow(step_s > period_s, f"{PATH}.step_timeout_s", step_s, f"more than the control period of {period_s} s")
+    allow(reset_s > 0, f"{PATH}.reset_timeout_s", reset_s, "seconds > 0")
     allowed = f"0 to less than reset_timeout_s {reset_s}"
-    yield "discovery_s", profile.discovery_s, allowed, 0 <= profile.discovery_s < reset_s
+    allow(0 <= profile.discovery_s < reset_s, f"{PATH}.discovery_s", profile.discovery_s, allowed)
     if (actuation_s := profile.actuation_s) is not None:
-        yield "actuation_s", actuation_s, "seconds >= 0, or null", actuation_s >= 0
-    for name, clock in profile.clocks.items():
-        yield from _clock_conditions(name, clock, contract)
+        allow(actuation_s >= 0, f"{PATH}.actuation_s", actuation_s, "seconds >= 0, or null")
     if (timeout_s := profile.downstream_timeout_s) is not None:
         allowed = f"more than the control period of {period_s} s, or null"
-        yield "downstream_timeout_s", timeout_s, allowed, timeout_s > period_s
+        allow(timeout_s > period_s, f"{PATH}.downstream_timeout_s", timeout_s, allowed)
 
 
-def _clock_conditions(name: str, clock: ClockSpec, contract: Contract) -> Iterator[Condition]:
-    key, error_s, least_s = f"clocks.{name}", clock.error_s, clock.least_delay_s
+def _check_clock(path: str, name: str, clock: ClockSpec, contract: Contract) -> None:
+    error_s, least_s = clock.error_s, clock.least_delay_s
     allowed = f"a sensor of the contract: {', '.join(contract.sensors)}; or {EVERY_SENSOR}"
-    yield key, repr(name), allowed, name in (*contract.sensors, EVERY_SENSOR)
+    allow(name in (*contract.sensors, EVERY_SENSOR), path, repr(name), allowed)
     if clock.sync in ("ptp", "chrony"):
         is_bound = error_s is not None and 0 < error_s < math.inf
         allowed = f"with sync: {clock.sync}, seconds > 0: how far it keeps the clock from that of this host"
-        yield f"{key}.error_s", error_s, allowed, is_bound
+        allow(is_bound, f"{path}.error_s", error_s, allowed)
     else:
-        yield f"{key}.error_s", error_s, "none: it is of sync: ptp and chrony", error_s is None
+        allow(error_s is None, f"{path}.error_s", error_s, "none: it is of sync: ptp and chrony")
     is_delay = least_s is None or (0 <= least_s < math.inf and clock.sync in ("auto", "none"))
-    yield f"{key}.least_delay_s", least_s, "seconds >= 0, with sync: none or auto", is_delay
+    allow(is_delay, f"{path}.least_delay_s", least_s, "seconds >= 0, with sync: none or auto")
 
 
 def _check_reset(profile: RealProfile, contract: Contract) -> None:
@@ -258,25 +240,23 @@ def _check_reset(profile: RealProfile, contract: Contract) -> None:
     for key in ("service", "confirm_topic", "confirm_service"):
         if (name := getattr(spec, key)) is not None:
             check_topic(f"{path}.{key}", name)
-    for key, value, allowed, holds in _reset_conditions(spec, profile.reset_timeout_s):
-        require(holds, f"{path}.{key}", f"{value} is not allowed; allowed: {allowed}")
+    if spec.parameters:
+        allowed = "with the service of a node, as <node>/<service>"
+        allow("/" in (spec.service or ""), f"{path}.parameters", "true", allowed)
+    allowed = "0 < speed <= 1, a share of the velocity limits"
+    allow(0.0 < spec.speed <= 1.0, f"{path}.speed", spec.speed, allowed)
+    allow(spec.tolerance > 0.0, f"{path}.tolerance", spec.tolerance, "> 0, in the unit of each joint")
+    if spec.timeout_s is not None:
+        allowed = f"0 to reset_timeout_s {profile.reset_timeout_s}, or null"
+        allow(0.0 < spec.timeout_s <= profile.reset_timeout_s, f"{path}.timeout_s", spec.timeout_s, allowed)
+    for kind in ("topic", "service"):
+        name = getattr(spec, f"confirm_{kind}")
+        is_used = name is None or spec.confirm == kind
+        allow(is_used, f"{path}.confirm_{kind}", repr(name), f"with confirm: {kind} only")
     if spec.home is not None:
         for joint, problem in validate_home(contract, spec.home).items():
             require(False, f"{path}.home.{joint}", problem)
         require(bool(spec.home), f"{path}.home", "no joint is commanded by position: leave it out")
-
-
-def _reset_conditions(spec: ResetSpec, reset_timeout_s: float) -> Iterator[Condition]:
-    if spec.parameters:
-        yield "parameters", "true", "with the service of a node, as <node>/<service>", "/" in (spec.service or "")
-    yield "speed", spec.speed, "0 < speed <= 1, a share of the velocity limits", 0.0 < spec.speed <= 1.0
-    yield "tolerance", spec.tolerance, "> 0, in the unit of each joint", spec.tolerance > 0.0
-    if spec.timeout_s is not None:
-        allowed = f"0 to reset_timeout_s {reset_timeout_s}, or null"
-        yield "timeout_s", spec.timeout_s, allowed, 0.0 < spec.timeout_s <= reset_timeout_s
-    for kind in ("topic", "service"):
-        name = getattr(spec, f"confirm_{kind}")
-        yield f"confirm_{kind}", repr(name), f"with confirm: {kind} only", name is None or spec.confirm == kind
 
 
 def check_active(active: Mapping[str, ActiveSpec], path: str) -> None:
@@ -289,12 +269,11 @@ def check_active(active: Mapping[str, ActiveSpec], path: str) -> None:
     for name, spec in active.items():
         where = f"{path}.{name}"
         given = [key for key in _ACTIVE_KINDS if getattr(spec, key) is not None]
-        problem = f"{', '.join(given) or 'nothing'} is not allowed; allowed: exactly one of {', '.join(_ACTIVE_KINDS)}"
-        require(len(given) == 1, where, problem)
+        allow(len(given) == 1, where, ", ".join(given) or "nothing", f"exactly one of {', '.join(_ACTIVE_KINDS)}")
         check_positive(f"{where}.timeout_s", spec.timeout_s, "seconds")
         if spec.topic is not None:
             keys = ("topic", "type", "path", "safe", "timeout_s", "latched")
-            estop_specs({name: {key: getattr(spec, key) for key in keys}}, path)
+            check_input(InputSpec(**{key: getattr(spec, key) for key in keys}), where)
             if spec.reason is not None:
                 text = check_field_path(f"{where}.reason", spec.type, spec.reason)
                 problem = f"{spec.reason!r} is no text in a {spec.type}"
@@ -328,8 +307,5 @@ def check_frame(path: str, sensor: SensorSpec, target: str) -> None:
     by_path = [name for name, spec in sensor.fields.items() if spec.path is not None]
     require(not by_path, path, f"the fields {by_path} have a path of their own; allowed: the type's own fields")
     require(sensor.timeline == "header", path, "its stamp is not to be trusted; allowed: timeline header")
-    require(
-        target != "" and sensor.frame in (None, target),
-        path,
-        f"{target!r} is not allowed; allowed: {sensor.frame or 'the name of a frame'}",
-    )
+    is_possible = target != "" and sensor.frame in (None, target)
+    allow(is_possible, path, repr(target), sensor.frame or "the name of a frame")

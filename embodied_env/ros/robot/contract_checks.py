@@ -15,10 +15,9 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.errors import BackendNotReadyError
+from embodied_env.ros.robot.backend_profile import RealProfile
 
 START_OUT_OF_LIMITS = "start_out_of_limits"
-START_OUTSIDE = ("refuse", "inward")
-SECURITY = ("off", "required")
 
 _NEED_A_TIMEOUT = frozenset({"velocity", "effort", "twist"})  # a controller keeps the last one indefinitely
 _TIMEOUT_REMEDY = (
@@ -63,38 +62,36 @@ def raise_unless_passed(checks: Iterable[Check]) -> None:
 
 
 def contract_checks(
-    contract: Contract, profile: Mapping[str, Any], *, environment: Mapping[str, str] | None = None
+    contract: Contract, profile: RealProfile, *, environment: Mapping[str, str] | None = None
 ) -> tuple[Check, ...]:
     """Check the contract and its profile ``real``. `environment` None: that of this process."""
+    outside = f"a robot outside its limits: {profile.start_outside}"
     return (
         _check_limits(contract),
         _check_mode(contract),
         _check_downstream_timeout(contract, profile),
-        _check_start_outside(profile),
+        Check(name="start outside limits", passed=True, detail=outside),
         security_check(profile, os.environ if environment is None else environment),
     )
 
 
-def security_check(profile: Mapping[str, Any], environment: Mapping[str, str]) -> Check:
+def security_check(profile: RealProfile, environment: Mapping[str, str]) -> Check:
     """Check that SROS2 is enforced and has its keys, if the profile has ``security: required``.
 
     Call it before creating a node: without ``ROS_SECURITY_ENABLE`` a node would run unauthenticated.
     """
-    wanted = profile.get("security", "off")
-    if wanted not in SECURITY:
-        detail = f"backends.real.security {wanted!r} is not allowed; allowed: {', '.join(SECURITY)}"
-        return Check(name="security", passed=False, detail=detail, remedy="correct it", code="security")
-    if wanted == "off":
+    if profile.security == "off":
         return Check(name="security", passed=None, detail="the profile does not ask for SROS2 (security: required)")
     needed = {"ROS_SECURITY_ENABLE": "true", "ROS_SECURITY_STRATEGY": "Enforce"}
-    wrong = [f"{key}={environment.get(key)!r}" for key, value in needed.items() if environment.get(key) != value]
+    problems = [f"{key}={environment.get(key)!r}" for key, value in needed.items() if environment.get(key) != value]
     keystore = environment.get("ROS_SECURITY_KEYSTORE", "")
     enclave = Path(keystore, "enclaves", environment.get("ROS_SECURITY_ENCLAVE_OVERRIDE", "/").strip("/"))
-    absent = [file for file in _ENCLAVE_FILES if not _is_filled(enclave / file)] if keystore else []
-    if not wrong and keystore and not absent:
+    if not keystore:
+        problems.append("ROS_SECURITY_KEYSTORE is not set")
+    elif absent := [file for file in _ENCLAVE_FILES if not _is_filled(enclave / file)]:
+        problems.append(f"{enclave} lacks {', '.join(absent)}")
+    if not problems:
         return Check(name="security", passed=True, detail=f"SROS2 is enforced, with the keys in {enclave}")
-    problems = [*wrong, *([f"{enclave} lacks {', '.join(absent)}"] if absent else [])]
-    problems += [] if keystore else ["ROS_SECURITY_KEYSTORE is not set"]
     return Check(
         name="security",
         passed=False,
@@ -156,28 +153,22 @@ def check_positions(contract: Contract, measured: FloatArray, *, outside: str = 
 
 def _check_limits(contract: Contract) -> Check:
     """Check that joints have limits. An axis of a twist has no position; a continuous joint declares position: null."""
-    joints = [
-        (joint, limits, actuator.command)
-        for actuator in contract.actuators.values()
-        for joint, limits in actuator.joints.items()
-    ]
-    endless = [
-        joint
-        for joint, limits, command in joints
-        if limits.position is None and limits.unit == "m" and command != "twist"
-    ]
-    fast = [
-        joint
-        for joint, limits, _ in joints
-        if not (math.isfinite(limits.velocity) and math.isfinite(limits.acceleration))
-    ]
+    endless, fast, turning = [], [], []
+    for actuator in contract.actuators.values():
+        for joint, limits in actuator.joints.items():
+            if limits.position is None:
+                turning.append(joint)
+                if limits.unit == "m" and actuator.command != "twist":
+                    endless.append(joint)
+            if not (math.isfinite(limits.velocity) and math.isfinite(limits.acceleration)):
+                fast.append(joint)
     if endless or fast:
         detail = f"joints that slide without an end: {endless}; without a finite velocity or acceleration: {fast}"
         remedy = "write actuators.<name>.joints.<joint>: position, velocity and acceleration"
         return Check(name="limits", passed=False, detail=detail, remedy=remedy, code="limits.missing")
-    turning = [joint for joint, limits, _ in joints if limits.position is None]
     without = f"; without a limit of position: {', '.join(turning)}" if turning else ""
-    return Check(name="limits", passed=True, detail=f"{len(joints)} joints have limits{without}")
+    count = sum(len(actuator.joints) for actuator in contract.actuators.values())
+    return Check(name="limits", passed=True, detail=f"{count} joints have limits{without}")
 
 
 def _check_mode(contract: Contract) -> Check:
@@ -188,32 +179,18 @@ def _check_mode(contract: Contract) -> Check:
     return Check(name="safety mode", passed=True, detail="the safety gate enforces")
 
 
-def _check_downstream_timeout(contract: Contract, profile: Mapping[str, Any]) -> Check:
+def _check_downstream_timeout(contract: Contract, profile: RealProfile) -> Check:
     """Check that the controller has a timeout: a velocity or effort that is not renewed would keep the robot moving."""
-    name, code = "controller timeout", "downstream.timeout"
+    name = "controller timeout"
     needing = [key for key, actuator in contract.actuators.items() if actuator.command in _NEED_A_TIMEOUT]
-    timeout_s = profile.get("downstream_timeout_s")
-    if timeout_s is None:
-        if not needing:
-            return Check(name=name, passed=True, detail="not needed: a position that is not renewed is held")
-        if profile.get("allow_no_downstream_timeout") is True:
-            return Check(name=name, passed=True, detail=f"none for {needing}: the profile allows it")
-        detail = f"{needing} are commanded by velocity or effort, and no timeout of the controller is declared"
-        return Check(name=name, passed=False, detail=detail, remedy=_TIMEOUT_REMEDY, code=code)
-    is_number = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool)
-    if not is_number or not contract.control_period_s < timeout_s < math.inf:
-        allowed = f"seconds, more than the control period of {contract.control_period_s}"
-        detail = f"backends.real.downstream_timeout_s {timeout_s!r} is not allowed; allowed: {allowed}"
-        return Check(name=name, passed=False, detail=detail, remedy=_TIMEOUT_REMEDY, code=code)
-    return Check(name=name, passed=True, detail=f"declared: the controller stops by itself after {timeout_s} s")
-
-
-def _check_start_outside(profile: Mapping[str, Any]) -> Check:
-    value = profile.get("start_outside", "refuse")
-    if value not in START_OUTSIDE:
-        detail = f"backends.real.start_outside {value!r} is not allowed; allowed: {', '.join(START_OUTSIDE)}"
-        return Check(name="start outside limits", passed=False, detail=detail, remedy="correct it", code="profile")
-    return Check(name="start outside limits", passed=True, detail=f"a robot outside its limits: {value}")
+    if (timeout_s := profile.downstream_timeout_s) is not None:
+        return Check(name=name, passed=True, detail=f"declared: the controller stops by itself after {timeout_s} s")
+    if not needing:
+        return Check(name=name, passed=True, detail="not needed: a position that is not renewed is held")
+    if profile.allow_no_downstream_timeout:
+        return Check(name=name, passed=True, detail=f"none for {needing}: the profile allows it")
+    detail = f"{needing} are commanded by velocity or effort, and no timeout of the controller is declared"
+    return Check(name=name, passed=False, detail=detail, remedy=_TIMEOUT_REMEDY, code="downstream.timeout")
 
 
 def _is_filled(file: Path) -> bool:

@@ -5,18 +5,20 @@ A profile declares them as ``estop: {name: {topic, type, path, safe, timeout_s, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+from embodied_env.contract.loader import parse_as
 from embodied_env.contract.message_types import message_class
-from embodied_env.contract.value_checks import check_positive, check_topic, one_of, require
+from embodied_env.contract.value_checks import check_positive, check_topic, require
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.errors import ContractError
 from embodied_env.ros.message_fields import Message, follow
 
 Kind = Literal["estop", "robot_mode"]
 
+_GRAPH_DELAY_NS = NS_PER_S  # a publisher whose message has arrived may not be in the graph yet
 _UNSAFE: Mapping[str, str] = {"estop": "active", "robot_mode": "protective_stop"}
 
 
@@ -44,36 +46,29 @@ class EstopSpec(InputSpec):
 
 
 def estop_specs(estop: Mapping[str, Mapping[str, Any]] | None, path: str) -> tuple[EstopSpec, ...]:
-    """Read the inputs of a profile.
-
-    Args:
-        estop: the profile's ``estop``; None: no inputs.
-        path: of ``estop``, for errors.
+    """Parse and check the safety inputs ``estop`` of a profile as written; None: no inputs. `path` is for errors.
 
     Raises:
         ContractError: for an unknown key, or a value that is not allowed.
     """
-    return tuple(_spec(name, values, f"{path}.{name}") for name, values in (estop or {}).items())
+    specs = []
+    for name, values in (estop or {}).items():
+        spec = parse_as(InputSpec, values, path=f"{path}.{name}")
+        check_input(spec, f"{path}.{name}")
+        specs.append(EstopSpec(name=name, **vars(spec)))
+    return tuple(specs)
 
 
-def _spec(name: str, values: Mapping[str, Any], path: str) -> EstopSpec:
-    known = set(InputSpec.__dataclass_fields__)
-    for key in values:
-        require(key in known, f"{path}.{key}", one_of(key, known))
-    require("topic" in values, f"{path}.topic", "it is missing; allowed: the name of a topic")
-    safe = values.get("safe", (False,))
-    spec = EstopSpec(name=name, **{**values, "safe": safe if isinstance(safe, tuple) else (safe,)})
+def check_input(spec: InputSpec, path: str) -> None:
+    """Check the topic, type, field and timeout of a safety input at `path`; raises ContractError."""
     check_topic(f"{path}.topic", spec.topic)
     check_positive(f"{path}.timeout_s", spec.timeout_s, "seconds")
-    require(spec.kind in get_args(Kind), f"{path}.kind", one_of(spec.kind, get_args(Kind)))
-    require(isinstance(spec.latched, bool), f"{path}.latched", f"{spec.latched!r} is not allowed; allowed: true, false")
     require(len(spec.safe) > 0, f"{path}.safe", "there is no safe value: it could never move")
     try:
         message_class(spec.type)
     except ContractError as error:
         raise ContractError(f"{path}.type", error.problem) from None
     check_field_path(f"{path}.path", spec.type, spec.path)
-    return spec
 
 
 def check_field_path(path: str, type_name: str, field_path: str) -> Any:  # noqa: ANN401 - part of a message
@@ -109,9 +104,17 @@ class EstopInputs:
             is_safe = False
         self._received[name] = (is_safe, self._clock.now_ns())
 
-    def forget(self, name: str) -> None:
-        """Drop the last value of an input that has lost its publisher: it is unknown again."""
-        self._received.pop(name, None)
+    def forget_unpublished(self, count_publishers: Callable[[str], int]) -> None:
+        """Drop the last value of each latched input that has lost its publisher: nothing would report a change.
+
+        `count_publishers` returns the number of publishers of a topic of a profile.
+        """
+        now_ns = self._clock.now_ns()
+        for spec in self.specs:
+            _, arrived_ns = self._received.get(spec.name, (False, now_ns))
+            is_settled = now_ns - arrived_ns > _GRAPH_DELAY_NS
+            if spec.latched and is_settled and not count_publishers(spec.topic):
+                del self._received[spec.name]
 
     def states(self) -> dict[str, str]:
         """Return name -> "ok", "active", "protective_stop", "expired", or "unknown" before the first message."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
 
 from rclpy.duration import Infinite
 from rclpy.node import Node
@@ -13,13 +13,13 @@ from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_env.contract import Contract
 from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.robot.backend_profile import RealProfile
 from embodied_env.ros.robot.contract_checks import Check
 from embodied_env.safety.relay.protocol import COMMAND_TOPIC, NODE, REPORT_TOPIC, STATE_TOPIC
 
 UNNAMED = "_NODE_NAME_UNKNOWN_"
 """In the name of a node that has just been discovered."""
 
-ESTOP_TYPE = "std_msgs/msg/Bool"
 _JOINT_STATE = "sensor_msgs/msg/JointState"
 _RELAY_TOPICS = (REPORT_TOPIC, STATE_TOPIC)  # besides commands, published only by the relay
 _MAX_NAMED = 4  # other topics in a remedy
@@ -31,16 +31,15 @@ Problem = tuple[str, str, str]
 # ------------------------------------------------------------------------------------- before the first motion
 
 
-def graph_checks(contract: Contract, profile: Mapping[str, Any], node: Node) -> tuple[Check, ...]:
+def graph_checks(contract: Contract, profile: RealProfile, node: Node) -> tuple[Check, ...]:
     """Return one check for each topic of the contract and of the profile's e-stops, as the graph is now.
 
     Topics have the names that `node` resolves them to, remappings included.
     """
-    shared = profile.get("shared") or ()
-    has_relay = profile.get("relay") is True
+    has_relay = profile.relay
     checks = []
     for name, sensor in contract.sensors.items():
-        problems = _publisher_problems(sensor.topic, sensor.type, node, at_most=None if name in shared else 1)
+        problems = _publisher_problems(sensor.topic, sensor.type, node, at_most=None if name in profile.shared else 1)
         checks.append(_topic_check(f"sensors.{name}", sensor.topic, node, problems))
     for name, actuator in contract.actuators.items():
         problems = _owner_problems(actuator.topic, node, has_relay=has_relay)
@@ -53,14 +52,9 @@ def graph_checks(contract: Contract, profile: Mapping[str, Any], node: Node) -> 
         checks += [
             _topic_check(topic, topic, node, _owner_problems(topic, node, has_relay=True)) for topic in _RELAY_TOPICS
         ]
-    for name, estop in (profile.get("estop") or {}).items():
-        topic = estop.get("topic")
-        if isinstance(topic, str):
-            problems = _publisher_problems(topic, estop.get("type", ESTOP_TYPE), node)
-            checks.append(_topic_check(f"estop.{name}", topic, node, problems))
-        else:
-            detail = f"backends.real.estop.{name}.topic {topic!r} is not allowed; allowed: the name of a topic"
-            checks.append(Check(name=f"estop.{name}", passed=False, detail=detail, remedy="correct it", code="profile"))
+    for name, estop in profile.estop.items():
+        problems = _publisher_problems(estop.topic, estop.type, node)
+        checks.append(_topic_check(f"estop.{name}", estop.topic, node, problems))
     return (*checks, _name_check(node, has_relay=has_relay))
 
 
@@ -107,11 +101,7 @@ def _publisher_problems(topic: str, type_name: str, node: Node, *, at_most: int 
         names = ", ".join(_node_name(info) for info in found)
         remedy = f"stop all but one (ros2 topic info -v {node.resolve_topic_name(topic)} shows them)"
         problems.append(("pub.multiple", f"it has {len(found)} publishers: {names}", remedy))
-    our_qos = _own_qos(node.subscriptions, node, topic)
-    for info in found:
-        policies = incompatible_policies(offered=info.qos_profile, requested=our_qos)
-        problems += _mismatches(info, "publishes", type_name, policies)
-    return problems
+    return problems + _mismatches(found, "publishes", type_name, _own_qos(node.subscriptions, node, topic))
 
 
 def _reader_problems(topic: str, type_name: str, node: Node) -> list[Problem]:
@@ -120,22 +110,23 @@ def _reader_problems(topic: str, type_name: str, node: Node) -> list[Problem]:
     if not found:
         remedy = f"start the controller, or correct the topic; {_surroundings(node, type_name, node.count_subscribers)}"
         return [("sub.none", "nobody reads it", remedy)]
+    return _mismatches(found, "reads", type_name, _own_qos(node.publishers, node, topic))
+
+
+def _mismatches(
+    endpoints: Iterable[Any], verb: Literal["publishes", "reads"], type_name: str, our_qos: QoSProfile
+) -> list[Problem]:
+    """Return where the type or the QoS of others on a topic does not fit the contract or our own endpoint."""
     problems: list[Problem] = []
-    our_qos = _own_qos(node.publishers, node, topic)
-    for info in found:
-        policies = incompatible_policies(offered=our_qos, requested=info.qos_profile)
-        problems += _mismatches(info, "reads", type_name, policies)
+    for info in endpoints:
+        offered, requested = (info.qos_profile, our_qos) if verb == "publishes" else (our_qos, info.qos_profile)
+        if info.topic_type != type_name:
+            detail = f"{_node_name(info)} {verb} {info.topic_type}, the contract says {type_name}"
+            problems.append(("type.mismatch", detail, "correct the type in the contract, or the other node"))
+        elif policies := incompatible_policies(offered=offered, requested=requested):
+            detail = f"the QoS of {_node_name(info)}, which {verb} it, does not fit: {', '.join(policies)}"
+            problems.append(("qos.incompatible", detail, "set that policy of the other node to what is asked for"))
     return problems
-
-
-def _mismatches(info: Any, verb: str, type_name: str, policies: tuple[str, ...]) -> list[Problem]:  # noqa: ANN401
-    if info.topic_type != type_name:
-        detail = f"{_node_name(info)} {verb} {info.topic_type}, the contract says {type_name}"
-        return [("type.mismatch", detail, "correct the type in the contract, or the other node")]
-    if policies:
-        detail = f"the QoS of {_node_name(info)}, which {verb} it, does not fit: {', '.join(policies)}"
-        return [("qos.incompatible", detail, "set that policy of the other node to what is asked for")]
-    return []
 
 
 def _owner_problems(topic: str, node: Node, *, has_relay: bool) -> list[Problem]:
@@ -175,14 +166,13 @@ def _with_infinite_defaults(qos: QoSProfile) -> QoSProfile:
 # --------------------------------------------------------------------------------------- while the robot moves
 
 
-def contention(contract: Contract, profile: Mapping[str, Any], node: Node) -> dict[str, list[str]]:
+def contention(contract: Contract, profile: RealProfile, node: Node) -> dict[str, list[str]]:
     """Return the foreign publishers of commands now, by topic. It takes some ten microseconds a topic, and never waits.
 
     Those of `node` are allowed; with ``relay: true`` those of the relay, whose own topics are looked at too.
     """
-    has_relay = profile.get("relay") is True
-    owned = dict.fromkeys((actuator.topic for actuator in contract.actuators.values()), has_relay)
-    if has_relay:
+    owned = dict.fromkeys((actuator.topic for actuator in contract.actuators.values()), profile.relay)
+    if profile.relay:
         owned |= {COMMAND_TOPIC: False, **dict.fromkeys(_RELAY_TOPICS, True)}
     found = {
         topic: _foreign_publishers(node, topic, has_relay=is_the_relays)[0] for topic, is_the_relays in owned.items()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import select
 import sys
-from typing import Any, Protocol, TextIO
-
-from rclpy.node import Node
+from typing import Any, TextIO
 
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, Clock
@@ -27,28 +25,17 @@ _AGREED = ("", "y", "yes", "go")
 _READ_BYTES = 4096
 
 
-class Confirmation(Protocol):
-    """Asks an operator."""
-
-    def ask(self, question: str, deadline_ns: int, patrol: LivenessCheck) -> None:
-        """Show the question, and return when the operator agrees.
-
-        Raises:
-            BackendNotReadyError: when the operator declines, or has not answered at `deadline_ns` (steady clock).
-        """
-
-
-def make_confirmation(spec: ResetSpec, node: Node, listener: ReceiveThread, clock: Clock) -> Confirmation | None:
+def make_confirmation(spec: ResetSpec, listener: ReceiveThread, clock: Clock) -> Prompt | RosConfirmation | None:
     """Return the confirmation that the profile declares, or None. The listener must not have started.
 
     Raises:
         BackendNotReadyError: for a prompt without a terminal.
     """
     if spec.confirm == "prompt":
-        return Prompt(clock)
+        return Prompt(clock, listener.raise_if_failed)
     if spec.confirm == "topic":
-        return ByTopic(spec.confirm_topic or CONFIRM, node, listener, clock)
-    return ByService(spec.confirm_service or CONFIRM, node, listener, clock) if spec.confirm == "service" else None
+        return ByTopic(spec.confirm_topic or CONFIRM, listener, clock)
+    return ByService(spec.confirm_service or CONFIRM, listener, clock) if spec.confirm == "service" else None
 
 
 class Prompt:
@@ -57,13 +44,17 @@ class Prompt:
     Input must come from a terminal, not a pipe. Input from before the question is discarded.
     """
 
-    def __init__(self, clock: Clock, *, source: TextIO | None = None, out: TextIO | None = None) -> None:
+    def __init__(
+        self, clock: Clock, patrol: LivenessCheck, *, source: TextIO | None = None, out: TextIO | None = None
+    ) -> None:
         """Write to `out` (None: standard error) and read `source` (None: standard input).
+
+        `patrol` is called while waiting; it raises when there is nothing left to wait for.
 
         Raises:
             BackendNotReadyError: when `source` is no terminal.
         """
-        self._clock = clock
+        self._clock, self._patrol = clock, patrol
         self._source = sys.stdin if source is None else source
         self._out = sys.stderr if out is None else out
         try:
@@ -76,8 +67,12 @@ class Prompt:
                 "run it in one, or set confirm: topic or service"
             )
 
-    def ask(self, question: str, deadline_ns: int, patrol: LivenessCheck) -> None:
-        """See `Confirmation.ask`."""
+    def ask(self, question: str, deadline_ns: int) -> None:
+        """Show the question, and return when the operator agrees.
+
+        Raises:
+            BackendNotReadyError: when the operator declines, or has not answered at `deadline_ns` (steady clock).
+        """
         import termios  # noqa: PLC0415 - absent on Windows
 
         termios.tcflush(self._source.fileno(), termios.TCIFLUSH)
@@ -86,7 +81,7 @@ class Prompt:
         while True:
             self._write("Enter: go; n: no > ")
             while "\n" not in typed:
-                typed += self._read(deadline_ns, patrol)
+                typed += self._read(deadline_ns)
             answer, _, typed = typed.partition("\n")
             answer = answer.strip().lower()
             if answer in _AGREED:
@@ -98,11 +93,11 @@ class Prompt:
         self._out.write(text)
         self._out.flush()
 
-    def _read(self, deadline_ns: int, patrol: LivenessCheck) -> str:
+    def _read(self, deadline_ns: int) -> str:
         """Return the next input."""
         descriptor = self._source.fileno()
         while not select.select([descriptor], [], [], POLL_S)[0]:
-            patrol()
+            self._patrol()
             if self._clock.now_ns() > deadline_ns:
                 raise _unanswered("at the prompt")
         try:
@@ -114,22 +109,23 @@ class Prompt:
         return typed.decode(errors="replace")
 
 
-class _OverRos:
+class RosConfirmation:
     """Publishes the question while it is pending, and waits until a subclass has stored an answer.
 
     The listener's lock guards the answer.
     """
 
-    def __init__(self, where: str, node: Node, listener: ReceiveThread, clock: Clock) -> None:
+    def __init__(self, where: str, listener: ReceiveThread, clock: Clock) -> None:
+        """Create the publisher of the question; `where` the answer comes from, for errors."""
         self._where = where
         self._listener, self._clock = listener, clock
         self._asked_ns: int | None = None  # on the system clock; None: no question is pending
         self._answer: bool | None = None
         self._message = message_class("std_msgs/msg/String")
-        self._publisher = node.create_publisher(self._message, REQUEST_TOPIC, LATCHED)
+        self._publisher = listener.node.create_publisher(self._message, REQUEST_TOPIC, LATCHED)
 
-    def ask(self, question: str, deadline_ns: int, patrol: LivenessCheck) -> None:
-        """See `Confirmation.ask`."""
+    def ask(self, question: str, deadline_ns: int) -> None:
+        """Publish the question, and return or raise as `Prompt.ask` does."""
         changed = self._listener.condition
         with changed:
             self._asked_ns, self._answer = self._clock.system_ns(), None
@@ -137,7 +133,7 @@ class _OverRos:
         try:
             with changed:
                 while self._answer is None:
-                    patrol()
+                    self._listener.raise_if_failed()
                     left_s = (deadline_ns - self._clock.now_ns()) / NS_PER_S
                     if left_s <= 0.0:
                         raise _unanswered(self._where)
@@ -149,12 +145,12 @@ class _OverRos:
             raise BackendNotReadyError(f"the operator has declined {self._where}; nothing moves")
 
 
-class ByTopic(_OverRos):
+class ByTopic(RosConfirmation):
     """Waits for a std_msgs/Bool that is newer than the question: true agrees, false declines."""
 
-    def __init__(self, topic: str, node: Node, listener: ReceiveThread, clock: Clock) -> None:
+    def __init__(self, topic: str, listener: ReceiveThread, clock: Clock) -> None:
         """Subscribe to `topic`."""
-        super().__init__(f"on {node.resolve_topic_name(topic)}", node, listener, clock)
+        super().__init__(f"on {listener.node.resolve_topic_name(topic)}", listener, clock)
         listener.subscribe("confirm", "std_msgs/msg/Bool", topic, RELIABLE, self._on_message)
 
     def _on_message(self, arrival: ReceivedMessage) -> None:
@@ -164,13 +160,13 @@ class ByTopic(_OverRos):
             self._answer = bool(arrival.message.data)
 
 
-class ByService(_OverRos):
+class ByService(RosConfirmation):
     """Offers a std_srvs/Trigger: a call while the question is pending agrees."""
 
-    def __init__(self, service: str, node: Node, listener: ReceiveThread, clock: Clock) -> None:
+    def __init__(self, service: str, listener: ReceiveThread, clock: Clock) -> None:
         """Offer `service`."""
-        super().__init__(f"by {node.resolve_service_name(service)}", node, listener, clock)
-        node.create_service(message_class("std_srvs/srv/Trigger"), service, self._on_call)
+        super().__init__(f"by {listener.node.resolve_service_name(service)}", listener, clock)
+        listener.node.create_service(message_class("std_srvs/srv/Trigger"), service, self._on_call)
 
     def _on_call(self, request: Any, response: Any) -> Any:  # noqa: ANN401, ARG002 - generated types
         with self._listener.condition:

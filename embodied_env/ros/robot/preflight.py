@@ -19,9 +19,9 @@ from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import input_qos, sensor_qos
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.receiver import LivenessCheck, ReceivedMessage
-from embodied_env.ros.robot.backend_profile import SETTLE_S
+from embodied_env.ros.robot.backend_profile import SETTLE_S, RealProfile
 from embodied_env.ros.robot.contract_checks import Check, check_positions, contract_checks, measured_positions
-from embodied_env.ros.robot.graph_checks import ESTOP_TYPE, graph_checks
+from embodied_env.ros.robot.graph_checks import graph_checks
 from embodied_env.ros.robot.stamp_translation import suspect_clock
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.transforms import as_it_comes
@@ -31,7 +31,7 @@ _POLL_S = 0.05
 
 def preflight(
     contract: Contract,
-    profile: Mapping[str, Any],
+    profile: RealProfile,
     ros: RosNode,
     deadline: Stamp,
     *,
@@ -78,7 +78,7 @@ def preflight(
 
 
 def survey(
-    contract: Contract, profile: Mapping[str, Any], *, namespace: str, timeout_s: float, settle_s: float = SETTLE_S
+    contract: Contract, profile: RealProfile, *, namespace: str, timeout_s: float, settle_s: float = SETTLE_S
 ) -> tuple[Check, ...]:
     """Check the robot in `namespace` without any publisher, so that a moving robot is not disturbed.
 
@@ -92,9 +92,8 @@ def survey(
     Raises:
         BackendNotReadyError: when ROS 2 cannot be initialised.
     """
-    transformed = profile.get("tf") or {}
     readers = {
-        name: SensorReader(name, as_it_comes(sensor) if name in transformed else sensor)
+        name: SensorReader(name, as_it_comes(sensor) if name in profile.tf else sensor)
         for name, sensor in contract.sensors.items()
     }
     newest: dict[str, ReceivedMessage] = {}
@@ -109,9 +108,8 @@ def survey(
     try:
         for name, sensor in contract.sensors.items():
             listener.subscribe(name, sensor.type, sensor.topic, sensor_qos(sensor), store)
-        for name, estop in (profile.get("estop") or {}).items():
-            qos = input_qos(latched=estop.get("latched") is True)
-            listener.subscribe(name, estop.get("type", ESTOP_TYPE), estop["topic"], qos, lambda _: None)
+        for name, estop in profile.estop.items():
+            listener.subscribe(name, estop.type, estop.topic, input_qos(latched=estop.latched), lambda _: None)
         deadline = Stamp(clock.now_ns() + round(timeout_s * NS_PER_S), Domain.STEADY)
         checks = preflight(contract, profile, ros, deadline, clock=clock, settle_s=settle_s)
         if any(check.passed is False for check in checks):
@@ -128,7 +126,7 @@ def survey(
         name: _reading(sensor, name, newest.get(name), readers[name]) for name, sensor in contract.sensors.items()
     }
     measured = measured_positions(contract, {name: values for name, (_, values) in readings.items()})
-    positions = check_positions(contract, measured, outside=str(profile.get("start_outside", "refuse")))
+    positions = check_positions(contract, measured, outside=profile.start_outside)
     return (*checks, *(check for check, _ in readings.values()), positions)
 
 

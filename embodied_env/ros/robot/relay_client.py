@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
-from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 
 from embodied_env.contract import Contract, FloatArray
@@ -59,10 +58,10 @@ class RelayClient:
     row as the watchdog's ``stop_steps`` mean that the robot is lost, and so does an invalid report.
     """
 
-    def __init__(self, contract: Contract, node: Node, listener: ReceiveThread, clock: Clock) -> None:
+    def __init__(self, contract: Contract, listener: ReceiveThread, clock: Clock) -> None:
         """Create the publisher and the subscriptions; `listener` has not started yet."""
         self._clock = clock
-        self._node = node
+        node = self._node = listener.node
         self._listener = listener
         self._layout = ActionLayout(contract)
         self._period_s, self._period_ns = contract.control_period_s, contract.control_period_ns
@@ -71,7 +70,7 @@ class RelayClient:
         self._limits = limits_fingerprint(self._layout)
         self._message = message_class("sensor_msgs/msg/JointState")
         self._publisher = node.create_publisher(self._message, COMMAND_TOPIC, RELIABLE)
-        self._arm_service = ServiceCaller(node, ARM_SERVICE, clock)
+        self._arm_service = ServiceCaller(listener, ARM_SERVICE, clock)
         self._clear_estop_service = node.resolve_service_name(CLEAR_ESTOP_SERVICE)
         self._tag = CommandId(epoch=0, seq=0)  # of our last command
         self._answer: RelayReport | None = None  # on that command
@@ -138,7 +137,7 @@ class RelayClient:
 
     def _try_to_arm(self, deadline_ns: int, measure: Callable[[], FloatArray] | None) -> str:
         """Arm once. Return a problem that may pass, or ""; raise for any other."""
-        response = self._arm_service.call(deadline_ns, self._listener.raise_if_failed)
+        response = self._arm_service.call(deadline_ns)
         if not response.success:
             with self._listener.condition:
                 latched = self.estop() == "active"

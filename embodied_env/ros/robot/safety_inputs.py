@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S, Clock
@@ -20,7 +18,6 @@ from embodied_env.ros.robot.graph_checks import contention
 CONTENTION = "actuator topics"
 """The name of the safety input that reports other publishers of commands."""
 
-_GRAPH_DELAY_NS = NS_PER_S  # a publisher whose message has arrived may not be in the graph yet
 _CONTENTION_PERIOD_NS = NS_PER_S // 2  # a look at the graph takes some hundred microseconds
 
 
@@ -31,29 +28,25 @@ class SafetyInputs:
         self,
         contract: Contract,
         profile: RealProfile,
-        written: Mapping[str, Any],
         listener: ReceiveThread,
         clock: Clock,
     ) -> None:
-        """Subscribe; `listener` has not started yet. `written`: the profile as written (`profile_in_force`)."""
+        """Subscribe; `listener` has not started yet."""
         self._contract = contract
         self._profile = profile
-        self._written = written
         self._node = listener.node
         self._listener = listener
         self._clock = clock
         self._estops = EstopInputs(profile.inputs(), clock)
-        self._received_ns: dict[str, int] = {}  # by input
         self._looked_ns = 0  # for other publishers, on the steady clock
         self._contention = "ok"
         for spec in self._estops.specs:
-            listener.subscribe(spec.name, spec.type, spec.topic, input_qos(latched=spec.latched), self._on_message)
+            listener.subscribe(spec.name, spec.type, spec.topic, input_qos(latched=spec.latched), self._store)
         bound_ns = contract.safety.observation.stop_steps * contract.control_period_ns
         self._activation = ActivationMonitor(profile.active, self._node, listener, clock, bound_ns=bound_ns)
 
-    def _on_message(self, arrival: ReceivedMessage) -> None:
+    def _store(self, arrival: ReceivedMessage) -> None:
         self._estops.put(arrival.key, arrival.message)
-        self._received_ns[arrival.key] = arrival.arrival_ns
 
     def clear_contention(self) -> None:
         """Report no other publisher of commands until the next look: preflight has just found none."""
@@ -81,14 +74,11 @@ class SafetyInputs:
     def states(self, *, is_moving: bool) -> dict[str, str]:
         """Return the state of each input, under the lock. `is_moving`: look for other publishers of commands."""
         now_ns, node = self._clock.now_ns(), self._node
-        for spec in self._estops.specs:
-            is_settled = now_ns - self._received_ns.get(spec.name, now_ns) > _GRAPH_DELAY_NS
-            if spec.latched and is_settled and not node.count_publishers(node.resolve_topic_name(spec.topic)):
-                self._estops.forget(spec.name)  # nothing would report a change
+        self._estops.forget_unpublished(lambda topic: node.count_publishers(node.resolve_topic_name(topic)))
         if is_moving and now_ns - self._looked_ns >= _CONTENTION_PERIOD_NS:
             found = [
                 f"{', '.join(publishers)} on {node.resolve_topic_name(topic)}"
-                for topic, publishers in contention(self._contract, self._written, node).items()
+                for topic, publishers in contention(self._contract, self._profile, node).items()
             ]
             self._contention = f"contention: {'; '.join(found)}" if found else "ok"
             self._looked_ns = now_ns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from rclpy.qos import QoSProfile, ReliabilityPolicy
@@ -63,7 +63,14 @@ class SensorSet:
             listener.subscribe(CLOCK_TOPIC, "rosgraph_msgs/msg/Clock", CLOCK_TOPIC, _CLOCK_QOS, self._on_clock)
         self._timeline: WorldClock = self._sim_time or self._utc
         self._translators = make_translators(contract, profile.clocks, timeline=self._timeline, utc=self._utc)
-        readers = make_readers(contract, profile.tf, frames or (Tf2Frames(listener.node) if profile.tf else None))
+        if frames is None and profile.tf:
+            frames = Tf2Frames(listener.node)
+        readers = {
+            name: SensorReader(name, sensor)
+            if frames is None or name not in profile.tf
+            else TransformedReader(name, sensor, profile.tf[name], frames)
+            for name, sensor in contract.sensors.items()
+        }
         self.buffers = {
             name: SensorBuffer(name, sensor, self._translators[name], readers[name])
             for name, sensor in contract.sensors.items()
@@ -173,8 +180,6 @@ class SensorSet:
 
     # --------------------------------------------------------------------------------------------- the newest
 
-    # --------------------------------------------------------------------------------------------- the newest
-
     def measured(self) -> FloatArray:
         """Return the newest positions of the joints, shape (n_joints,), in contract order; NaN where unknown."""
         with self._listener.condition:
@@ -215,22 +220,6 @@ class SensorSet:
         now_ns = self._clock.now_ns()
         for message_filter in self._filters.values():
             message_filter.flush(now_ns)
-
-
-def make_readers(contract: Contract, targets: Mapping[str, str], frames: Frames | None) -> dict[str, SensorReader]:
-    """Return the reader of each sensor.
-
-    `targets`: sensor -> the frame to transform its values to; they need `frames`.
-    """
-    readers: dict[str, SensorReader] = {}
-    for name, sensor in contract.sensors.items():
-        if name not in targets:
-            readers[name] = SensorReader(name, sensor)
-        elif frames is None:
-            raise BackendNotReadyError(f"nobody knows how to transform {name} to {targets[name]}")
-        else:
-            readers[name] = TransformedReader(name, sensor, targets[name], frames)
-    return readers
 
 
 class MessageFilter:

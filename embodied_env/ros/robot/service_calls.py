@@ -6,8 +6,6 @@ import json
 import threading
 from typing import Any
 
-from rclpy.node import Node
-
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.types import ResetReport, ResetRequest
@@ -19,7 +17,8 @@ from embodied_env.ros.embedded_sim.protocol import (
     SEED_PARAMETER,
     ResetReply,
 )
-from embodied_env.ros.receiver import POLL_S, LivenessCheck
+from embodied_env.ros.receive_thread import ReceiveThread
+from embodied_env.ros.receiver import POLL_S
 from embodied_env.ros.robot.backend_profile import ResetSpec
 
 TRIGGER = "std_srvs/srv/Trigger"
@@ -28,30 +27,32 @@ _DISCOVERY_POLL_NS = NS_PER_S // 500
 
 
 class ServiceCaller:
-    """The client of a service; its responses are received by the thread that spins the node (`ReceiveThread`)."""
+    """The client of a service; its responses are received by `listener`."""
 
-    def __init__(self, node: Node, service: str, clock: Clock, kind: str = TRIGGER) -> None:
+    def __init__(self, listener: ReceiveThread, service: str, clock: Clock, kind: str = TRIGGER) -> None:
         """Create the client of `service`, a name that is resolved in the node's namespace, of the type `kind`."""
-        self.name = node.resolve_service_name(service)
+        self.name = listener.node.resolve_service_name(service)
+        self._listener = listener
         self._clock = clock
-        self._client = node.create_client(message_class(kind), service)
+        self._client = listener.node.create_client(message_class(kind), service)
 
-    def call(self, deadline_ns: int, patrol: LivenessCheck, **fields: Any) -> Any:  # noqa: ANN401 - generated types
+    def call(self, deadline_ns: int, **fields: Any) -> Any:  # noqa: ANN401 - generated types
         """Call the service once, with a request of these `fields`, and return the response.
 
         Raises:
             BackendNotReadyError: when the service is missing, or has not answered at `deadline_ns` (steady clock).
+            BackendLostError: when receiving has failed.
         """
         client, answered = self._client, threading.Event()
         while not client.service_is_ready():
-            patrol()
+            self._listener.raise_if_failed()
             if (now_ns := self._clock.now_ns()) > deadline_ns:
                 raise BackendNotReadyError(f"nobody offers the service {self.name}")
             self._clock.sleep_until_ns(now_ns + _DISCOVERY_POLL_NS)
         future = client.call_async(client.srv_type.Request(**fields))
         future.add_done_callback(lambda _: answered.set())
         while not answered.wait(POLL_S):
-            patrol()
+            self._listener.raise_if_failed()
             if self._clock.now_ns() > deadline_ns:
                 client.remove_pending_request(future)
                 raise BackendNotReadyError(f"the service {self.name} did not answer in time")
@@ -61,18 +62,18 @@ class ServiceCaller:
 class ResetService:
     """Calls the reset service that a profile declares."""
 
-    def __init__(self, spec: ResetSpec, node: Node, clock: Clock, fingerprint: str) -> None:
+    def __init__(self, spec: ResetSpec, listener: ReceiveThread, clock: Clock, fingerprint: str) -> None:
         """Create the clients of `spec`; a simulator must run the contract of this `fingerprint`."""
         self._level, self._fingerprint = spec.level, fingerprint
         self._trigger: ServiceCaller | None = None
         self._parameters: ServiceCaller | None = None
         if spec.service is not None:
-            self._trigger = ServiceCaller(node, spec.service, clock)
+            self._trigger = ServiceCaller(listener, spec.service, clock)
             if spec.parameters:
                 name = f"{spec.service.rpartition('/')[0]}/set_parameters"
-                self._parameters = ServiceCaller(node, name, clock, "rcl_interfaces/srv/SetParameters")
+                self._parameters = ServiceCaller(listener, name, clock, "rcl_interfaces/srv/SetParameters")
 
-    def call(self, request: ResetRequest, deadline_ns: int, patrol: LivenessCheck) -> ResetReport:
+    def call(self, request: ResetRequest, deadline_ns: int) -> ResetReport:
         """Reset once: a second call might do something else. Without a service nothing happens.
 
         Only a service with parameters can use seed and options of `request`.
@@ -84,9 +85,9 @@ class ResetService:
         reply: ResetReply | None = None
         try:
             if self._parameters is not None:
-                self._set_parameters(self._parameters, request, deadline_ns, patrol)
+                self._set_parameters(self._parameters, request, deadline_ns)
             if self._trigger is not None:
-                reply = self._reset(self._trigger, deadline_ns, patrol)
+                reply = self._reset(self._trigger, deadline_ns)
         except BackendNotReadyError as error:
             raise BackendNotReadyError(f"{error} (backends.real.reset.service)") from None
         has_parameters = self._parameters is not None
@@ -99,9 +100,7 @@ class ResetService:
             routine="" if self._trigger is None else "service",
         )
 
-    def _set_parameters(
-        self, service: ServiceCaller, request: ResetRequest, deadline_ns: int, patrol: LivenessCheck
-    ) -> None:
+    def _set_parameters(self, service: ServiceCaller, request: ResetRequest, deadline_ns: int) -> None:
         """Set seed and options of the next reset, and an epoch that makes it different from all before."""
         from rclpy.parameter import Parameter  # noqa: PLC0415 - it imports rcl_interfaces
 
@@ -111,13 +110,13 @@ class ResetService:
             OPTIONS_PARAMETER: json.dumps({name: value.tolist() for name, value in request.options.items()}),
         }
         parameters = [Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
-        results = service.call(deadline_ns, patrol, parameters=parameters).results
+        results = service.call(deadline_ns, parameters=parameters).results
         if refused := [result.reason for result in results if not result.successful]:
             raise BackendNotReadyError(f"{service.name} refused seed and options: {'; '.join(refused)}")
 
-    def _reset(self, trigger: ServiceCaller, deadline_ns: int, patrol: LivenessCheck) -> ResetReply | None:
+    def _reset(self, trigger: ServiceCaller, deadline_ns: int) -> ResetReply | None:
         """Call the service; return the reply of an embedded simulator, None for a robot's free text."""
-        response = trigger.call(deadline_ns, patrol)
+        response = trigger.call(deadline_ns)
         if not response.success:
             raise BackendNotReadyError(f"the robot could not be reset: {response.message}")
         try:

@@ -1,34 +1,17 @@
-"""The simulator APIs by name, imported lazily: the messages of one are needed only where it is used."""
+"""The APIs that control a simulator; each imports its message package only when it is built."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Callable, Mapping
 
 from embodied_env.ros.external_sim.control.api import SimulatorApi
+from embodied_env.ros.external_sim.control.embedded import Embedded
+from embodied_env.ros.external_sim.control.ros_gz import RosGz
+from embodied_env.ros.external_sim.control.simulation_interfaces import SimulationInterfaces
 
-_CONTROL = "embodied_env.ros.external_sim.control"
-
-APIS: Mapping[str, str] = {
-    "ros_gz": f"{_CONTROL}.ros_gz:RosGz",
-    "simulation_interfaces": f"{_CONTROL}.simulation_interfaces:SimulationInterfaces",
-    "embedded": f"{_CONTROL}.embedded:Embedded",
+APIS: Mapping[str, Callable[..., SimulatorApi]] = {
+    "ros_gz": RosGz,
+    "simulation_interfaces": SimulationInterfaces,
+    "embedded": Embedded,
 }
-"""Name -> module:class."""
-
-
-def make_api(name: str, *, world: str, prefix: str | None) -> SimulatorApi:
-    """Build the API called `name`, one of `APIS`.
-
-    Args:
-        name: the API.
-        world: the name of the simulated world.
-        prefix: of the simulator's services; None: the API's default, or the only one in the graph.
-
-    Raises:
-        MissingDependencyError: when its message package is not installed.
-    """
-    module, _, attribute = APIS[name].partition(":")
-    api = getattr(importlib.import_module(module), attribute)
-    return cast("SimulatorApi", api(world=world, prefix=prefix))
+"""Name in a profile -> API, built from ``world`` and ``prefix``."""
