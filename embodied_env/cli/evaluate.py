@@ -10,7 +10,8 @@ from embodied_env.cli.arguments import add_contract
 from embodied_env.cli.evaluation_run import add_common_arguments, run_policies
 from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
-from embodied_env.evaluation.engine import make_engine
+from embodied_env.evaluation.engine import Engine
+from embodied_env.evaluation.ray_cluster import RayCluster
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,18 +44,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate one policy and return the exit status."""
-    if args.engine is None and args.workers is not None:
-        raise UsageError(f"--workers {args.workers} is of an engine; allowed: with --engine local or ray")
-    if args.engine is None and args.address is not None:
-        raise UsageError(f"--address {args.address!r} is of an engine; allowed: with --engine ray")
-    if args.engine is None and args.episode_timeout is not None:
-        raise UsageError(
-            f"--episode-timeout {args.episode_timeout} is of an engine; allowed: with --engine local or ray"
-        )
+    if args.engine not in (None, "local", "ray"):
+        raise UsageError(f"--engine {args.engine!r} is not known; allowed: local, ray")
+    for option, value in (("--workers", args.workers), ("--episode-timeout", args.episode_timeout)):
+        if args.engine is None and value is not None:
+            raise UsageError(f"{option} {value} is of an engine; allowed: with --engine local or ray")
+    if args.engine != "ray" and args.address is not None:
+        raise UsageError(f"--address {args.address!r} is of a Ray cluster; allowed: with --engine ray")
     engine = None
     if args.engine is not None:
         workers = (os.cpu_count() or 1) if args.workers is None else args.workers
-        engine = make_engine(args.engine, workers, args.address, episode_timeout_s=args.episode_timeout)
+        cluster = RayCluster(workers, args.address) if args.engine == "ray" else None
+        engine = Engine(workers, cluster, episode_timeout_s=args.episode_timeout)
     of_robot = {}  # only what was requested: other backends refuse these options
     if args.dry_run:
         say("dry run: everything is checked and judged, nothing is published to the robot", file=sys.stderr)
