@@ -1311,7 +1311,7 @@ MUTANTS = (
     outside(
         "the gate is not reset",
         "envs/reset_procedure.py",
-        "        self._gate.reset()\n",
+        "        self.gate.reset()\n",
         "",
         by="crosses_a_reset",
         tests=STEPPER,
