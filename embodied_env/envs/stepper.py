@@ -347,18 +347,16 @@ class Stepper:
 
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the world as it is now, shape (height, width, 3); raises like `EmbodiedEnv.render`."""
-        self._check_shows("rgb_array", is_able=isinstance(self._backend, Renderable))
+        self._check_visible()
         return cast("Renderable", self._backend).render()
 
     def show(self) -> None:
         """Show the world as it is now in a window; raises like `render`."""
-        self._check_shows("human", is_able=isinstance(self._backend, Showable))
+        self._check_visible()
         cast("Showable", self._backend).show()
 
-    def _check_shows(self, mode: str, *, is_able: bool) -> None:
+    def _check_visible(self) -> None:
         self._check_open("render")
-        if not is_able or mode not in self.capabilities.render_modes:
-            raise UsageError(f"the backend {self._backend.name} cannot render {mode!r}")
         if self.last_reset is None:
             raise ResetNeededError("render() before the first reset(): there is nothing to see")
 

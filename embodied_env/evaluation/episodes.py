@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -187,9 +186,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         """The parts of the run that could not be written, or ""."""
         return self._env.losses.problem
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the run."""
         self._env.close()
 
