@@ -17,7 +17,8 @@ from embodied_env.core.arguments import checked_path
 from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
 from embodied_env.evaluation.engine import Engine
-from embodied_env.evaluation.episodes import Evaluation, EvaluationJob, run_job
+from embodied_env.evaluation.episodes import Evaluation, EvaluationJob
+from embodied_env.evaluation.runner import run_job
 from embodied_env.ros.fastdds import enable_large_segments
 
 

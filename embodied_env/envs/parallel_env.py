@@ -64,7 +64,7 @@ class AgentEnv(StepperEnv):
             task,
             clock=clock,
             evaluator_info=evaluator_info,
-            shapers=filters,
+            filters=filters,
             advances_clock=False,  # or a virtual clock would advance once per robot
         )
         self.task_description = describe_task(task, contract)

@@ -13,6 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from embodied_env.evaluation.ray_cluster import RayCluster
 from embodied_env.evaluation.ray_workers import RayWorkers
 from embodied_env.record.manifest import write_json
 from embodied_env.record.recorder import make_run_directory
-from embodied_env.record.rows import RESET, Row
+from embodied_env.record.rows import Row
 from embodied_env.record.run import read_run
 from embodied_env.record.summary import Summary
 from embodied_env.ros.setup_checks import check_domain_id
@@ -277,13 +278,11 @@ def merged_summary(where: Mapping[int, Path], fingerprint: str) -> dict[str, Any
         RecordError: when an episode is incomplete in its log.
     """
     summary = Summary()
-    readers: dict[Path, Iterator[tuple[int, list[Row]]]] = {}
+    readers: dict[Path, Iterator[tuple[int, Iterator[Row]]]] = {}
     for episode, path in sorted(where.items()):
-        if path not in readers:
-            readers[path] = _read_episodes(path)
-        rows = _find_episode(readers[path], episode)
+        rows = _find_episode(readers[path], episode) if path in readers else None
         if rows is None:  # it may be before the reader
-            readers[path] = _read_episodes(path)
+            readers[path] = groupby(read_run(path).rows(), key=lambda row: row["info"]["episode_index"])
             rows = _find_episode(readers[path], episode)
         if rows is None:
             raise RecordError(f"{path}: episode {episode} is not whole in its log")
@@ -298,20 +297,11 @@ def merged_summary(where: Mapping[int, Path], fingerprint: str) -> dict[str, Any
     return {**summary.as_json(fingerprint), "record": record}
 
 
-def _find_episode(reader: Iterator[tuple[int, list[Row]]], episode: int) -> list[Row] | None:
-    for number, rows in reader:
-        if number == episode and (rows[-1].get("terminated") or rows[-1].get("truncated")):
-            return rows
+def _find_episode(reader: Iterator[tuple[int, Iterator[Row]]], episode: int) -> list[Row] | None:
+    """Return the rows of `episode`, or None; one episode at a time is in memory."""
+    for number, group in reader:
+        if number == episode:
+            rows = list(group)
+            if rows[-1].get("terminated") or rows[-1].get("truncated"):
+                return rows
     return None
-
-
-def _read_episodes(path: Path) -> Iterator[tuple[int, list[Row]]]:
-    """Yield number and rows of each episode, one episode at a time in memory."""
-    rows: list[Row] = []
-    for row in read_run(path).rows():
-        if row["schema"] == RESET and rows:
-            yield rows[0]["info"]["episode_index"], rows
-            rows = []
-        rows.append(row)
-    if rows:
-        yield rows[0]["info"]["episode_index"], rows
