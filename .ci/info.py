@@ -54,9 +54,12 @@ def make_schema() -> dict[str, Any]:
 
 def _schema_of(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a type; what it shares with others is added to `definitions`."""
-    if typing.get_origin(hint) is not typing.Annotated:
-        return _plain_schema_of(hint, definitions)
-    plain, *metadata = typing.get_args(hint)
+    plain, *metadata = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
+    if typing.get_origin(plain) is typing.NotRequired:
+        (plain,) = typing.get_args(plain)
+        return _schema_of(typing.Annotated[plain, *metadata] if metadata else plain, definitions)
+    if not metadata:
+        return _plain_schema_of(plain, definitions)
     for place, shared in enumerate(metadata):
         if isinstance(shared, Shared):
             if shared.name not in definitions:

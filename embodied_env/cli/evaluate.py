@@ -10,7 +10,8 @@ from embodied_env.cli.arguments import add_contract
 from embodied_env.cli.evaluation_run import add_common_arguments, run_policies
 from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
-from embodied_env.evaluation.engine import make_engine
+from embodied_env.evaluation.engine import Engine
+from embodied_env.evaluation.ray_cluster import RayCluster
 
 _OPTIONS = ("clock", "pacing", "fifo_priority", "delay_profile", "namespace", "record_messages")
 
@@ -45,15 +46,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate one policy and return the exit status."""
+    if args.engine not in (None, "local", "ray"):
+        raise UsageError(f"--engine {args.engine!r} is not known; allowed: local, ray")
+    for option, value in (("--workers", args.workers), ("--episode-timeout", args.episode_timeout)):
+        if args.engine is None and value is not None:
+            raise UsageError(f"{option} {value} is of an engine; allowed: with --engine local or ray")
+    if args.engine != "ray" and args.address is not None:
+        raise UsageError(f"--address {args.address!r} is of a Ray cluster; allowed: with --engine ray")
     engine = None
-    if args.engine is None:
-        for option, engines in (("workers", "local or ray"), ("address", "ray"), ("episode_timeout", "local or ray")):
-            if (value := getattr(args, option)) is not None:
-                given = f"--{option.replace('_', '-')} {value!r}"
-                raise UsageError(f"{given} is of an engine; allowed: with --engine {engines}")
-    else:
+    if args.engine is not None:
         workers = (os.cpu_count() or 1) if args.workers is None else args.workers
-        engine = make_engine(args.engine, workers, args.address, episode_timeout_s=args.episode_timeout)
+        cluster = RayCluster(workers, args.address) if args.engine == "ray" else None
+        engine = Engine(workers, cluster, episode_timeout_s=args.episode_timeout)
     options = {name: getattr(args, name) for name in _OPTIONS}
     options |= {"switch_interval_s": args.switch_interval, "spawn": not args.attach}
     if args.dry_run:  # only if requested: other backends refuse these options

@@ -16,9 +16,6 @@ from embodied_env.core.arguments import checked_count
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import ResetNeededError, UsageError
 
-Rejection = Literal["", "epoch", "future"]
-"""Why a chunk was rejected: it is for another epoch, or not due yet. "": it was accepted."""
-
 
 class StepReturn(NamedTuple):
     """The result of one `step`."""
@@ -38,13 +35,13 @@ class ChunkResult:
         transitions: results of the executed actions, in order.
         expired: number of actions that were dropped because their step had been taken.
         unused: number of actions left when the episode ended, or all of a rejected chunk.
-        rejected: why nothing was executed; "" when the chunk was accepted.
+        rejected: why nothing was executed: the chunk is for another epoch, or not due yet; "": it was accepted.
     """
 
     transitions: tuple[StepReturn, ...] = ()
     expired: int = 0
     unused: int = 0
-    rejected: Rejection = ""
+    rejected: Literal["", "epoch", "future"] = ""
 
     @property
     def ended(self) -> bool:
@@ -81,13 +78,15 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
                 f"{type(base).__qualname__} cannot take chunks: it does not count its episodes and steps; "
                 "allowed: an environment made by embodied_env"
             )
-        boxes = env.action_space.values() if isinstance(env.action_space, spaces.Dict) else [env.action_space]
-        if not all(isinstance(box, spaces.Box) for box in boxes):
-            raise UsageError(f"the action space {env.action_space} has no chunks; allowed: a Box, or a Dict of Boxes")
+        space = env.action_space
+        boxes = space.spaces if isinstance(space, spaces.Dict) else {"": space}
+        nans = {name: np.full(box.shape, np.nan) for name, box in boxes.items() if isinstance(box, spaces.Box)}
+        if len(nans) < len(boxes):
+            raise UsageError(f"the action space {space} has no chunks; allowed: a Box, or a Dict of Boxes")
         self.length = checked_count("length", length, at_least=1)
-        self.action_space = batch_space(env.action_space, self.length)
+        self.action_space = batch_space(space, self.length)
         self._base = base
-        self._brake = _nan_action(env.action_space)
+        self._brake = nans if isinstance(space, spaces.Dict) else nans[""]  # also through wrappers that compute
         self._episode: int | None = None  # the epoch of the running episode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -187,10 +186,3 @@ def _split_chunk(actions: Any) -> list[Any] | None:  # noqa: ANN401 - agents sen
         return [actions[i] for i in range(len(actions))]
     except Exception:  # noqa: BLE001 - a foreign object may raise anything; the robot must brake, not crash
         return None
-
-
-def _nan_action(space: gymnasium.Space[Any]) -> Any:  # noqa: ANN401 - of the action space
-    """Return an action that makes the robot brake, also through wrappers that compute with actions."""
-    if isinstance(space, spaces.Dict):
-        return {name: _nan_action(part) for name, part in space.items()}
-    return np.full(cast("tuple[int, ...]", space.shape), np.nan)

@@ -165,7 +165,7 @@ class EmbodiedEnv(StepperEnv):
             clock=the_clock,
             evaluator_info=evaluator_info,
             observers=(*observers, *(world.observers if isinstance(world, Observed) else ())),
-            shapers=filters,
+            filters=filters,
         )
         if self.pacing == "realtime":
             exit_on_sigterm()  # already here: `reset` may be called in a thread, where it is not possible

@@ -35,7 +35,7 @@ class ExternalInputsSource:
         *,
         clock: Clock,
     ) -> None:
-        """Connect the sources. `guard` is disabled in a run that is played back: nothing moves there."""
+        """Connect the sources."""
         capabilities = backend.capabilities
         self._free_running = capabilities.free_running
         self._gate, self._guard, self._clock = gate, guard, clock
@@ -44,7 +44,6 @@ class ExternalInputsSource:
         self.is_live = self._recorded is None
         self._delays: Delayed | None = None
         if self._recorded is not None:
-            guard.disable()
             self.ledger = self._recorded.ledger
             return
         self.ledger = Ledger(clock)

@@ -1,15 +1,13 @@
 """Types of ``info``: the one definition of its keys, from which schema and documentation are generated.
 
 ``python .ci/info.py`` writes ``info.schema.json`` and ``docs/reference/info.md`` from these types. In an annotation a
-string is the description, `Keywords` are those of JSON Schema, `Shared` names a definition that several keys refer to;
-a string after `Shared` describes that key. Keys of classes with ``total=False`` depend on backend, clock or option.
+string is the description, `Keywords` are those of JSON Schema, and `Shared` names a definition that several keys refer
+to; a string after `Shared` describes that key only. Keys that are not required depend on backend, clock or options.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,7 +127,9 @@ Evaluator = Annotated[
 ]
 
 
-class _RequiredSensorInfo(TypedDict):
+class SensorInfo(TypedDict):
+    """The reading of one sensor."""
+
     age_s: Annotated[float, "Acquired -> read, on the world's clock."]
     arrival_age_s: Annotated[float, "Arrived -> observation frozen, on the steady clock."]
     stamp_ns: Annotated[int, "Time of acquisition in ns since the reset, on the world's clock."]
@@ -138,19 +138,14 @@ class _RequiredSensorInfo(TypedDict):
     duplicated: Annotated[int, "Duplicate messages since the previous step.", _COUNT]
     reordered: Annotated[int, "Messages out of order since the previous step.", _COUNT]
     quality: QualityCode
-
-
-class SensorInfo(_RequiredSensorInfo, total=False):
-    """The reading of one sensor."""
-
-    stamp_quality: QualityCode
+    stamp_quality: NotRequired[QualityCode]
     suspect_clock: Annotated[
-        Literal["", "tai", "gps", "epoch"],
+        NotRequired[Literal["", "tai", "gps", "epoch"]],
         "Clock that seems to stamp the messages: about 37 s (tai) or 18 s (gps) ahead of UTC, or more than 5 s off "
         "otherwise (epoch). Only where sensors may stamp by other clocks.",
     ]
     confidence: Annotated[
-        float,
+        NotRequired[float],
         "Probability that the position is within the contract's confidence_radius_m, from the covariance of the "
         "message; null: unknown. Only where the message has one.",
         _OR_NULL,
@@ -197,17 +192,14 @@ class SafetyInfo(TypedDict):
     estop: Annotated[bool, "The disposition is ESTOP."]
 
 
-class _RequiredInjectedInfo(TypedDict):
+class InjectedInfo(TypedDict):
+    """Delays injected into a lockstep world (delay_profile), in its own time; measured stages never include them."""
+
     age_s: Annotated[Durations, "Age of the readings that this step's command is based on, when they were returned."]
     inference_s: Annotated[DurationOrLost, "From then until the command was sent; null: the world was lost."]
     actuation_s: Annotated[DurationOrLost, "From then until it acts."]
     data_age_s: Annotated[DurationsOrLost, "Acquired -> command sent."]
-
-
-class InjectedInfo(_RequiredInjectedInfo, total=False):
-    """Delays injected into a lockstep world (delay_profile), in its own time; measured stages never include them."""
-
-    end_to_end_s: Annotated[DurationOrLost, "Data age of the primary sensor plus the actuation."]
+    end_to_end_s: Annotated[NotRequired[DurationOrLost], "Data age of the primary sensor plus the actuation."]
 
 
 class ClockInfo(TypedDict):
@@ -221,20 +213,19 @@ class ClockInfo(TypedDict):
     rmw: Annotated[str, "The middleware."]
 
 
-class _RequiredInjectedQuality(TypedDict):
+class InjectedQuality(TypedDict):
+    """FIRST: no reading since the reset is old enough, so the reading of the reset is returned again."""
+
     age_s: Qualities
     inference_s: QualityCode
     actuation_s: QualityCode
     data_age_s: Qualities
+    end_to_end_s: NotRequired[QualityCode]
 
 
-class InjectedQuality(_RequiredInjectedQuality, total=False):
-    """FIRST: no reading since the reset is old enough, so the reading of the reset is returned again."""
+class LatencyQuality(TypedDict):
+    """A quality code for each stage: only a value with code OK was measured as defined."""
 
-    end_to_end_s: QualityCode
-
-
-class _RequiredLatencyQuality(TypedDict):
     handoff_s: QualityCode
     inference_s: QualityCode
     policy_s: QualityCode
@@ -247,24 +238,21 @@ class _RequiredLatencyQuality(TypedDict):
     hold_s: Qualities
     obs_skew_s: QualityCode
     obs_age_max_s: QualityCode
+    transport_s: NotRequired[Qualities]
+    queue_s: NotRequired[Qualities]
+    driver_s: NotRequired[Qualities]
+    transport_excess_s: NotRequired[Qualities]
+    data_age_s: NotRequired[Qualities]
+    jitter_s: NotRequired[QualityCode]
+    overrun_s: NotRequired[QualityCode]
+    actuation_s: NotRequired[QualityCode]
+    end_to_end_s: NotRequired[QualityCode]
+    injected: NotRequired[InjectedQuality]
 
 
-class LatencyQuality(_RequiredLatencyQuality, total=False):
-    """A quality code for each stage: only a value with code OK was measured as defined."""
+class LatencyInfo(TypedDict):
+    """The stages of this step, in s."""
 
-    transport_s: Qualities
-    queue_s: Qualities
-    driver_s: Qualities
-    transport_excess_s: Qualities
-    data_age_s: Qualities
-    jitter_s: QualityCode
-    overrun_s: QualityCode
-    actuation_s: QualityCode
-    end_to_end_s: QualityCode
-    injected: InjectedQuality
-
-
-class _RequiredLatencyInfo(TypedDict):
     handoff_s: Annotated[
         float, "Observation frozen -> returned to the agent by step(), reset() or the recorder around them.", _STAGE
     ]
@@ -292,48 +280,54 @@ class _RequiredLatencyInfo(TypedDict):
     obs_skew_s: Annotated[DurationOrLost, "Time between the oldest and the newest reading of this observation."]
     obs_age_max_s: Annotated[DurationOrLost, "Age of the oldest reading of this observation."]
     quality: LatencyQuality
-
-
-class LatencyInfo(_RequiredLatencyInfo, total=False):
-    """The stages of this step, in s."""
-
     transport_s: Annotated[
-        DurationsOrLost, "Published -> received, on the system clock, where the middleware stamps both; null: no stamp."
+        NotRequired[DurationsOrLost],
+        "Published -> received, on the system clock, where the middleware stamps both; null: no stamp.",
     ]
     queue_s: Annotated[
-        DurationsOrLost, "Received -> taken, on the system clock, where the middleware stamps it; null: no stamp."
+        NotRequired[DurationsOrLost],
+        "Received -> taken, on the system clock, where the middleware stamps it; null: no stamp.",
     ]
     driver_s: Annotated[
-        DurationsOrLost, "Acquired -> published, where one clock stamps both. Only where sensors have their own clocks."
+        NotRequired[DurationsOrLost],
+        "Acquired -> published, where one clock stamps both. Only where sensors have their own clocks.",
     ]
     transport_excess_s: Annotated[
-        DurationsOrLost,
+        NotRequired[DurationsOrLost],
         "Published -> received, less the shortest recent one: also known where the two clocks disagree.",
     ]
     data_age_s: Annotated[
-        DurationsOrLost,
+        NotRequired[DurationsOrLost],
         "Acquired -> command of this step sent, for the readings that it is based on. Only in a free-running world.",
     ]
-    jitter_s: Annotated[Duration, "Period minus control period; may be negative. Only in a free-running world."]
-    overrun_s: Annotated[
-        Duration, "Delay of this step when it began to wait for its deadline; 0: in time. Only where steps are paced."
+    jitter_s: Annotated[
+        NotRequired[Duration], "Period minus control period; may be negative. Only in a free-running world."
     ]
-    overruns: Annotated[int, "Steps of this episode that were too late for their deadline.", _COUNT]
-    missed_deadlines: Annotated[int, "Deadlines of this episode that passed before a step waited for them.", _COUNT]
+    overrun_s: Annotated[
+        NotRequired[Duration],
+        "Delay of this step when it began to wait for its deadline; 0: in time. Only where steps are paced.",
+    ]
+    overruns: Annotated[NotRequired[int], "Steps of this episode that were too late for their deadline.", _COUNT]
+    missed_deadlines: Annotated[
+        NotRequired[int], "Deadlines of this episode that passed before a step waited for them.", _COUNT
+    ]
     actuation_s: Annotated[
-        DurationOrLost, "Command sent -> it acts, by the newest evidence since the last step; null: none."
+        NotRequired[DurationOrLost], "Command sent -> it acts, by the newest evidence since the last step; null: none."
     ]
     actuation_behind: Annotated[
-        int, "The command of that evidence: 0 this step's, 1 the one before; -1: no evidence.", Keywords(minimum=-1)
+        NotRequired[int],
+        "The command of that evidence: 0 this step's, 1 the one before; -1: no evidence.",
+        Keywords(minimum=-1),
     ]
     actuation_method: Annotated[
-        int, "Kind of the evidence.", _coded({"": 0, "echo": 1, "controller": 2, "declared": 3})
+        NotRequired[int], "Kind of the evidence.", _coded({"": 0, "echo": 1, "controller": 2, "declared": 3})
     ]
     end_to_end_s: Annotated[
-        DurationOrLost, "Data age of the primary sensor (the first that an action needs) plus the actuation."
+        NotRequired[DurationOrLost],
+        "Data age of the primary sensor (the first that an action needs) plus the actuation.",
     ]
-    injected: InjectedInfo
-    clock: ClockInfo
+    injected: NotRequired[InjectedInfo]
+    clock: NotRequired[ClockInfo]
 
 
 class ResetDetails(TypedDict):
@@ -370,13 +364,10 @@ class CommonInfo(TypedDict):
         dict[Name, Annotated[SensorInfo, Shared("sensor")]],
         "Per sensor. Those of the evaluator only with evaluator_info=True.",
     ]
+    evaluator: NotRequired[Evaluator]
 
 
-class _EvaluatorInfo(TypedDict, total=False):
-    evaluator: Evaluator
-
-
-class StepInfo(CommonInfo, _EvaluatorInfo):
+class StepInfo(CommonInfo):
     """info of step()."""
 
     latency_ms: Annotated[float, "Observation frozen -> command sent, in ms.", _COUNT]
@@ -393,7 +384,7 @@ class StepInfo(CommonInfo, _EvaluatorInfo):
     ]
 
 
-class ResetInfo(CommonInfo, _EvaluatorInfo):
+class ResetInfo(CommonInfo):
     """info of reset()."""
 
     step_index: Annotated[Literal[0], "No step yet."]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from embodied_env.backends.base import Backend, CommandTimeout, NewestSource, find_estop_source
+from embodied_env.backends.base import Backend, CommandTimeout, NewestSource, Recorded, find_estop_source
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
@@ -18,7 +18,7 @@ from embodied_env.safety import Arbiter, SafetyGate, Watchdog, WatchdogThread
 
 
 class MotionGuard:
-    """Brakes and watches one robot.
+    """Brakes and watches one robot, but not in a recorded run: nothing moves there.
 
     Attributes:
         arbiter: owns the last published command.
@@ -45,7 +45,8 @@ class MotionGuard:
         self.watchdog = Watchdog(
             self.arbiter, gate, contract.safety.watchdog, clock=clock, control_period_s=period_s, estops=self.estops
         )
-        self._brakes, self._watches = True, free_running
+        self._brakes = not isinstance(backend, Recorded)
+        self._watches = self._brakes and free_running
         self._thread: WatchdogThread | None = None
 
     def estops(self) -> Mapping[str, str]:
@@ -56,10 +57,6 @@ class MotionGuard:
             return self._estop_source.estops()
         except BackendError:
             return {self._backend.name: "unknown"}
-
-    def disable(self) -> None:
-        """Neither brake nor watch: nothing moves in a recorded run."""
-        self._brakes = self._watches = False
 
     def start(self, close: Callable[[], bool]) -> None:
         """Start the watchdog's thread, once; it calls `close` when the main thread has ended, or after `orphan`."""

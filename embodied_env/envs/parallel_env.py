@@ -52,11 +52,10 @@ class AgentEnv(StepperEnv):
         world_seed: seed of the next reset.
     """
 
-    def __init__(
-        self, contract: Contract, view: AgentBackend, clock: Clock, *, names: tuple[str, str], evaluator_info: bool
-    ) -> None:
+    def __init__(self, view: AgentBackend, clock: Clock, names: tuple[str, str], *, evaluator_info: bool) -> None:
         """Make the environment of one robot over its view of the world; `names` are those of backend and clock."""
-        super().__init__(contract, names[0], names[1])
+        contract = view.contract
+        super().__init__(contract, *names)
         self.world_seed = 0
         task, filters = load_task(contract, trust=True), make_command_filters(contract)
         self.stepper = self._stepper = Stepper(
@@ -65,7 +64,7 @@ class AgentEnv(StepperEnv):
             task,
             clock=clock,
             evaluator_info=evaluator_info,
-            shapers=filters,
+            filters=filters,
             advances_clock=False,  # or a virtual clock would advance once per robot
         )
         self.task_description = describe_task(task, contract)
@@ -132,8 +131,8 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         self._shared = SharedBackend(self.team, world, clock=the_clock)
         names = backend, self.clock_name
         self._agent_envs = {
-            name: AgentEnv(agent, self._shared.view(name), the_clock, names=names, evaluator_info=evaluator_info)
-            for name, agent in self.team.agents.items()
+            name: AgentEnv(AgentBackend(self._shared, self.team, name), the_clock, names, evaluator_info=evaluator_info)
+            for name in self.team.agents
         }
         self._envs: Mapping[str, gymnasium.Env[Any, Any]] = self._agent_envs  # in their recorders, if any
         if self._folder is not None:
@@ -243,7 +242,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
             for env in self._envs.values():
                 env.close()
         finally:
-            self._shared.close()
+            self._shared.backend.close()
 
     # ------------------------------------------------------------------------------------------------ state
 

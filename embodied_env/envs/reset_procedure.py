@@ -46,8 +46,7 @@ class ResetProcedure:
         backend = self.backend
         deadline = Stamp(self.clock.now_ns() + round(backend.reset_timeout_s * NS_PER_S), Domain.STEADY)
         snapshot = self._verify(backend.reset(request, deadline), request.epoch)
-        routine = backend.routine if isinstance(backend, Resettable) else None
-        if isinstance(backend, Resettable) and routine is not None and (routine.home or routine.confirm):
+        if isinstance(backend, Resettable) and (routine := backend.routine) and (routine.home or routine.confirm):
             snapshot = self._follow(routine, backend, request, snapshot, deadline)
         return self._judge(snapshot, request)
 

@@ -46,10 +46,6 @@ class SharedBackend:
         self._snapshot: Snapshot | None = None  # after the step, once a view has read it
         self._lost: BackendLostError | None = BackendLostError("halted", "the world was never reset")
 
-    def view(self, agent: str) -> AgentBackend:
-        """Return the backend of one robot."""
-        return AgentBackend(self, self._team, agent)
-
     def open(self) -> None:
         """Open the world, once."""
         if not self._opened:
@@ -121,28 +117,26 @@ class SharedBackend:
         self.backend.halt(reason)
 
     def detach(self, agent: str) -> None:
-        """Close the world when the last robot has detached."""
+        """Close the world when the last robot has detached. Idempotent."""
         self._open_views.discard(agent)
         if not self._open_views:
-            self.close()
-
-    def close(self) -> None:
-        """Free the world. Idempotent."""
-        if self._lost is None:
-            self._lost = BackendLostError("closed", "the world of all robots is closed")
-        self.backend.close()
+            self.backend.close()
 
 
 class AgentBackend:
-    """The `Backend` of one robot in a shared world, with its own sensors, reset options and commands."""
+    """The `Backend` of one robot in a shared world, with its own sensors, reset options and commands.
+
+    Attributes:
+        contract: the contract of the robot.
+    """
 
     def __init__(self, world: SharedBackend, team: Team, agent: str) -> None:
-        """View `world` as `agent` of `team`."""
+        """View `world` as `agent` of `team`. Nothing is started."""
         self.name, self.capabilities = world.backend.name, world.backend.capabilities
         self.step_timeout_s, self.reset_timeout_s = world.backend.step_timeout_s, world.backend.reset_timeout_s
-        contract = team.agents[agent]
-        self._sensors = {name: name_in_world(agent, name) for name in contract.sensors}
-        self._options = {name: name_in_world(agent, name) for name in contract.reset_options}
+        self.contract = team.agents[agent]
+        self._sensors = {name: name_in_world(agent, name) for name in self.contract.sensors}
+        self._options = {name: name_in_world(agent, name) for name in self.contract.reset_options}
         self._world, self._agent = world, agent
         self._estops = find_estop_source(world.backend)
 

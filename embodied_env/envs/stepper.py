@@ -18,7 +18,6 @@ from embodied_env.backends.base import Backend, Renderable, Showable, Threaded
 from embodied_env.contract import Contract, FloatArray, JointLimits
 from embodied_env.contract.runtime_values import checked_options
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
-from embodied_env.core.codes import Severity
 from embodied_env.core.latency.ledger import StepEvent
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.process.signals import deferred_signals
@@ -67,12 +66,12 @@ class Stepper:
         clock: Clock,
         evaluator_info: bool = False,
         observers: Sequence[Observer] = (),
-        shapers: Mapping[str, CommandFilter] | None = None,
+        filters: Mapping[str, CommandFilter] | None = None,
         advances_clock: bool = True,
     ) -> None:
         """Connect the parts; nothing is started before the first `reset`.
 
-        `shapers` are command filters by name. With `advances_clock` each step advances a virtual clock; not where
+        `filters` are command filters by name. With `advances_clock` each step advances a virtual clock; not where
         several robots share one.
         """
         self.contract = contract
@@ -88,7 +87,7 @@ class Stepper:
         self._gap_policy = GapPolicy(contract, future_tolerance_ns=round(tolerance_s * NS_PER_S))
         self._gate = SafetyGate(
             contract,
-            filters=shapers,
+            filters=filters,
             fixed_rate=not self._free_running,
             limits_elsewhere=capabilities.acknowledges_commands,
         )
@@ -241,9 +240,7 @@ class Stepper:
             if sent.report is not None:
                 step.inputs = replace(inputs, answer=sent.report)
                 step.approved = merge_relay_report(approved, sent.report)
-                for finding in step.approved.report.findings:
-                    if finding.severity >= Severity.STOP:
-                        self._gate.latch(finding)  # as in the relay, which decides last
+                self._gate.latch_stops(step.approved.report.findings)  # as in the relay, which decides last
         self._transitions.commands.record_sent(sent.seq, self._ledger.stamp(StepEvent.PUBLISHED, sent.published_ns))
 
     def finish(self) -> Transition:
@@ -347,18 +344,16 @@ class Stepper:
 
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the world as it is now, shape (height, width, 3); raises like `EmbodiedEnv.render`."""
-        self._check_shows("rgb_array", is_able=isinstance(self._backend, Renderable))
+        self._check_visible()
         return cast("Renderable", self._backend).render()
 
     def show(self) -> None:
         """Show the world as it is now in a window; raises like `render`."""
-        self._check_shows("human", is_able=isinstance(self._backend, Showable))
+        self._check_visible()
         cast("Showable", self._backend).show()
 
-    def _check_shows(self, mode: str, *, is_able: bool) -> None:
+    def _check_visible(self) -> None:
         self._check_open("render")
-        if not is_able or mode not in self.capabilities.render_modes:
-            raise UsageError(f"the backend {self._backend.name} cannot render {mode!r}")
         if self.last_reset is None:
             raise ResetNeededError("render() before the first reset(): there is nothing to see")
 

@@ -25,14 +25,7 @@ from embodied_env.core.arguments import checked_count, checked_flag, checked_pat
 from embodied_env.core.process.signals import call_together
 from embodied_env.envs.embodied_env import EmbodiedEnv, make, resolve_contract
 from embodied_env.envs.transition_builder import Info
-from embodied_env.envs.vector_slots import (
-    PerSlot,
-    checked_mask,
-    checked_mode,
-    checked_seeds,
-    options_of_slots,
-    stack_infos,
-)
+from embodied_env.envs.vector_slots import PerSlot, checked_mask, checked_mode, checked_seeds, options_of_slots
 from embodied_env.errors import BackendError, ClosedError, ResetNeededError, SlotEndedError, UsageError
 
 Observations = dict[str, NDArray[Any]]
@@ -161,7 +154,7 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
             raise ResetNeededError(f"reset_mask leaves out slots that were never reset: {never}")
         infos = self._reset_slots(np.flatnonzero(mask).tolist(), seeds, options)
         self.mark("returned")  # until here each slot has waited for the others
-        return self._batch(), stack_infos([infos.get(slot) for slot in range(self.num_envs)])
+        return self._batch(), self._stack(infos)
 
     def _reset_slots(
         self, slots: Sequence[int], seeds: Sequence[int | None] | None = None, options: Info | None = None
@@ -235,7 +228,7 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
             raise SlotEndedError(f"self._autoreset_envs={self._ended!r}")
         to_reset = np.flatnonzero(self._ended).tolist() if mode is AutoresetMode.NEXT_STEP else []
         self._rewards[to_reset] = 0.0
-        infos: list[Info | None] = [None] * self.num_envs
+        infos: dict[int, Info] = {}
         for slot, (observation, info) in self._step_slots(commands, set(to_reset)).items():
             self._store(slot, observation)
             infos[slot] = info
@@ -245,11 +238,11 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
         flags = self._terminations.copy(), self._truncations.copy()
         if to_reset:
             for slot, info in self._reset_slots(to_reset).items():
-                infos[slot] = {**(infos[slot] or {}), **info}
+                infos[slot] = {**infos.get(slot, {}), **info}
             if mode is AutoresetMode.NEXT_STEP:
                 flags = self._terminations.copy(), self._truncations.copy()
         self.mark("returned")  # until here each slot has waited for the others
-        return self._batch(), self._rewards.copy(), *flags, stack_infos(infos)
+        return self._batch(), self._rewards.copy(), *flags, self._stack(infos)
 
     def _step_slots(self, commands: Sequence[Any], excluded: set[int]) -> dict[int, SlotResult]:
         """Begin the steps of all slots that are not excluded, then finish them.
@@ -283,6 +276,13 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
 
     def _batch(self) -> Observations:
         return {key: rows.copy() for key, rows in self._observations.items()} if self.copy else self._observations
+
+    def _stack(self, infos: Mapping[int, Info]) -> Info:
+        """Stack the infos of slots, key by key, as every vector environment of Gymnasium does."""
+        stacked: Info = {}
+        for slot in sorted(infos):
+            stacked = self._add_info(stacked, infos[slot], slot)
+        return stacked
 
     # --------------------------------------------------------------------------------------------- others
 

@@ -1,4 +1,4 @@
-"""The slots of a vector environment: check their options, seeds and masks, and stack their infos."""
+"""The slots of a vector environment: check their options, seeds and masks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ PerSlot = Sequence[Mapping[str, Any]] | Callable[[int], Mapping[str, Any]]
 
 _NOT_FOR_MANY = ("fifo_priority", "switch_interval_s")  # lockstep worlds need no real-time scheduling
 _PLACE = ("namespace", "domain_id")
-_FINAL = "final_obs"  # Gymnasium leaves it unstacked
 
 
 def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
@@ -97,50 +96,3 @@ def _attaches(options: Mapping[str, Any]) -> bool:
     if not any(accepts_option(backend, name, pacing=pacing) for name in _PLACE):
         return False
     return not (options.get("spawn", True) and accepts_option(backend, "spawn", pacing=pacing))
-
-
-def stack_infos(infos: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
-    """Return the infos of all slots as one, like Gymnasium's `VectorEnv`; None for a slot without an info.
-
-    Raises:
-        ValueError: for arrays of one key in different shapes.
-    """
-    return _stack([(slot, info) for slot, info in enumerate(infos) if info is not None], len(infos))
-
-
-def _stack(present: list[tuple[int, Mapping[str, Any]]], size: int) -> dict[str, Any]:
-    stacked: dict[str, Any] = {}
-    keys = dict.fromkeys(key for _, info in present for key in info)
-    everywhere = all(len(info) == len(keys) for _, info in present)
-    slots = [slot for slot, _ in present]
-    for key in keys:
-        if everywhere:
-            values = [info[key] for _, info in present]
-        else:
-            slots = [slot for slot, info in present if key in info]
-            values = [info[key] for _, info in present if key in info]
-        if isinstance(values[0], dict) and key != _FINAL:
-            stacked[key] = _stack(list(zip(slots, values, strict=True)), size)
-        else:
-            stacked[key] = _column(values, slots, size, is_object=key == _FINAL)
-        mask = stacked[f"_{key}"] = np.full(size, len(slots) == size)
-        mask[slots] = True
-    return stacked
-
-
-def _column(values: list[Any], slots: list[int], size: int, *, is_object: bool) -> NDArray[Any]:
-    """Return one row per slot: zero, or None, for those without a value."""
-    first = values[0]
-    kind = type(first)
-    is_number = kind in (bool, int, float) or issubclass(kind, np.number)
-    if is_number and not is_object and len(values) == size:
-        return np.array(values, dtype=kind)
-    if is_number and not is_object:
-        column = np.zeros(size, dtype=kind)
-    elif isinstance(first, np.ndarray) and not is_object:
-        column = np.zeros((size, *first.shape), dtype=first.dtype)
-    else:
-        column = np.full(size, None, dtype=object)
-    for slot, value in zip(slots, values, strict=True):
-        column[slot] = value
-    return column

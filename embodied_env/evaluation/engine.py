@@ -9,30 +9,23 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
-import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from embodied_env.backends.registry import accepts_option
 from embodied_env.errors import BackendError, BackendNotReadyError, RecordError, UsageError
 from embodied_env.evaluation.episodes import Evaluation, EvaluationJob, lost_backends
-from embodied_env.evaluation.local_workers import (
-    GRACE_S,
-    SHORT_GRACE_S,
-    LocalWorkers,
-    Worker,
-    WorkerPool,
-    error_from,
-)
+from embodied_env.evaluation.local_workers import GRACE_S, SHORT_GRACE_S, LocalWorkers, Worker, WorkerPool, error_from
 from embodied_env.evaluation.ray_cluster import RayCluster
 from embodied_env.evaluation.ray_workers import RayWorkers
 from embodied_env.record.manifest import write_json
-from embodied_env.record.rows import RESET, Row
+from embodied_env.record.recorder import make_run_directory
+from embodied_env.record.rows import Row
 from embodied_env.record.run import read_run
 from embodied_env.record.summary import Summary
 from embodied_env.ros.setup_checks import check_domain_id
@@ -40,8 +33,6 @@ from embodied_env.ros.setup_checks import check_domain_id
 EVALUATION = "embodied_env/evaluation/1"
 MOST_ATTEMPTS = 3
 """Of one episode, and of starting a worker."""
-
-ENGINES = ("local", "ray")
 
 DOMAINS = 102
 """Number of ROS domains whose ports are outside Linux's ephemeral range."""
@@ -51,28 +42,11 @@ _STEP_S, _PERIODS = 1.0, 10  # limit of a step: seconds, or control periods
 _RESET_S, _RESETS = 30.0, 2  # limit of a reset that the profile does not declare, and a factor
 
 
-def make_engine(
-    name: str, workers: int, address: str | None = None, *, episode_timeout_s: float | None = None
-) -> Engine:
-    """Return the engine called `name`, one of `ENGINES`; `address` is that of the Ray cluster.
-
-    Raises:
-        UsageError: for an unknown engine, or a number of workers, an address or a timeout that it does not take.
-        MissingDependencyError: when Ray is not installed.
-    """
-    if name not in ENGINES:
-        raise UsageError(f"--engine {name!r} is not known; allowed: {', '.join(ENGINES)}")
-    if name != "ray" and address is not None:
-        raise UsageError(f"--address {address!r} is not available with --engine {name}; allowed: with --engine ray")
-    cluster = RayCluster(workers, address) if name == "ray" else None
-    return Engine(workers, cluster, episode_timeout_s=episode_timeout_s)
-
-
 class Engine:
     """Runs the episodes of a job in worker processes.
 
     Attributes:
-        name: one of `ENGINES`, for messages and folders.
+        name: "local" or "ray", for messages and folders.
     """
 
     def __init__(
@@ -106,11 +80,11 @@ class Engine:
         if job.options.get("namespace") is not None:
             raise UsageError(f"{option} is not available with --namespace: each worker has its own; allowed: without")
 
-    def evaluate(self, job: EvaluationJob, *, episodes: int, out: Path, ended: Callable[[], None]) -> Evaluation:
-        """Run episodes 0 to `episodes` - 1 of `job`, recorded below `out`; call `ended` after each.
+    def evaluate(self, job: EvaluationJob, *, episodes: int, out: Path, ended: Callable[[int], None]) -> Evaluation:
+        """Run episodes 0 to `episodes` - 1 of `job`, recorded below `out`.
 
-        The summary is that of one process that runs all of them. After an interrupt, every run is closed before the
-        interrupt is raised.
+        `ended` is called after each with the number of episodes that have ended. The summary is that of one process
+        that runs all of them. After an interrupt, every run is closed before the interrupt is raised.
 
         Raises:
             UsageError: for a job that processes cannot share.
@@ -118,7 +92,8 @@ class Engine:
             BackendError: when an episode was lost with its worker too often, or no worker starts.
         """
         self.check(job)
-        folder = self._make_folder(out, job)
+        label = f"{job.contract.name}_{job.backend}_{self.name}"
+        folder = make_run_directory(out, label, datetime.now(tz=UTC))
         limit_s = longest_episode_s(job) if self._episode_timeout_s is None else self._episode_timeout_s
         scheduler = EpisodeScheduler(episodes, min(self._workers, episodes), ended, limit_s=limit_s)
         try:
@@ -159,16 +134,6 @@ class Engine:
             policy=job.policy, path=folder, summary=summary, problem=problem, parts=tuple(paths), losses=losses
         )
 
-    def _make_folder(self, out: Path, job: EvaluationJob) -> Path:
-        started, contract = f"{datetime.now(tz=UTC):%Y%m%dT%H%M%SZ}", job.contract.name
-        name = "_".join((started, contract, job.backend, self.name, secrets.token_hex(3)))
-        folder = out / re.sub(r"[^\w.-]", "_", name)
-        try:
-            folder.mkdir(parents=True)
-        except OSError as error:
-            raise RecordError(f"{folder}: the folder of the evaluation cannot be made: {error}") from None
-        return folder
-
 
 def longest_episode_s(job: EvaluationJob) -> float:
     """Return a generous bound of the duration of an episode of `job`, its reset included, s."""
@@ -206,7 +171,7 @@ class EpisodeScheduler:
         self,
         episodes: int,
         workers: int,
-        ended: Callable[[], None],
+        ended: Callable[[int], None],
         *,
         limit_s: float,
         now_s: Callable[[], float] = time.monotonic,
@@ -268,7 +233,7 @@ class EpisodeScheduler:
         if "ended" in message and worker.path is not None:
             worker.episode = None
             self.where[message["ended"]] = worker.path
-            self._ended()
+            self._ended(len(self.where))
         self._assign(worker)
 
     def _assign(self, worker: Worker) -> None:
@@ -313,13 +278,11 @@ def merged_summary(where: Mapping[int, Path], fingerprint: str) -> dict[str, Any
         RecordError: when an episode is incomplete in its log.
     """
     summary = Summary()
-    readers: dict[Path, Iterator[tuple[int, list[Row]]]] = {}
+    readers: dict[Path, Iterator[tuple[int, Iterator[Row]]]] = {}
     for episode, path in sorted(where.items()):
-        if path not in readers:
-            readers[path] = _read_episodes(path)
-        rows = _find_episode(readers[path], episode)
+        rows = _find_episode(readers[path], episode) if path in readers else None
         if rows is None:  # it may be before the reader
-            readers[path] = _read_episodes(path)
+            readers[path] = groupby(read_run(path).rows(), key=lambda row: row["info"]["episode_index"])
             rows = _find_episode(readers[path], episode)
         if rows is None:
             raise RecordError(f"{path}: episode {episode} is not whole in its log")
@@ -334,20 +297,11 @@ def merged_summary(where: Mapping[int, Path], fingerprint: str) -> dict[str, Any
     return {**summary.as_json(fingerprint), "record": record}
 
 
-def _find_episode(reader: Iterator[tuple[int, list[Row]]], episode: int) -> list[Row] | None:
-    for number, rows in reader:
-        if number == episode and (rows[-1].get("terminated") or rows[-1].get("truncated")):
-            return rows
+def _find_episode(reader: Iterator[tuple[int, Iterator[Row]]], episode: int) -> list[Row] | None:
+    """Return the rows of `episode`, or None; one episode at a time is in memory."""
+    for number, group in reader:
+        if number == episode:
+            rows = list(group)
+            if rows[-1].get("terminated") or rows[-1].get("truncated"):
+                return rows
     return None
-
-
-def _read_episodes(path: Path) -> Iterator[tuple[int, list[Row]]]:
-    """Yield number and rows of each episode, one episode at a time in memory."""
-    rows: list[Row] = []
-    for row in read_run(path).rows():
-        if row["schema"] == RESET and rows:
-            yield rows[0]["info"]["episode_index"], rows
-            rows = []
-        rows.append(row)
-    if rows:
-        yield rows[0]["info"]["episode_index"], rows

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,15 +22,12 @@ class EpisodeObserver(Protocol):
 
     def resetting(self) -> None:
         """Receive the start of a reset."""
-        ...
 
     def stepped(self, info: Mapping[str, Any]) -> None:
         """Receive the `info` of a step."""
-        ...
 
     def ended(self, episode: int) -> None:
         """Receive the end of the `episode`-th episode (from 1)."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,9 +110,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         """The parts of the run that could not be written, or ""."""
         return self._env.losses.problem
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the run."""
         self._env.close()
 

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from embodied_env.core.process.child import Child, ProcessSpec
@@ -155,9 +154,7 @@ class LocalWorkers(WorkerPool[LocalWorker]):
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """End every worker: all are asked before the first is waited for, and share the same deadline."""
         for worker in self._workers:
             worker.child.close_input()

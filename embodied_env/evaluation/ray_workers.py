@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from embodied_env import __version__
@@ -104,9 +103,7 @@ class RayWorkers(WorkerPool[RayWorker]):
         self._started_s = time.monotonic()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """End every worker: all are asked before the first is waited for."""
         with self._stack:
             self._end(self._workers, at_once=True, grace_s=grace_after(kind))

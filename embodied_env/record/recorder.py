@@ -101,7 +101,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._is_paced = base.pacing == "realtime"
         started_utc = self._now_utc()
         check_installed()
-        self.path = _make_run_directory(parent, f"{base.contract.name}_{base.backend_name}", started_utc)
+        self.path = make_run_directory(parent, f"{base.contract.name}_{base.backend_name}", started_utc)
         try:
             self._manifest = start_of_manifest(
                 self, base, run_id=self.path.name, started_utc=started_utc.isoformat(timespec="milliseconds")
@@ -284,7 +284,8 @@ def _feed_of(base: RecordableEnv) -> MessageTap:
     return feed
 
 
-def _make_run_directory(folder: Path, label: str, started_utc: datetime) -> Path:
+def make_run_directory(folder: Path, label: str, started_utc: datetime) -> Path:
+    """Make a new directory in `folder`, named by time, label and a random number; raises RecordError."""
     name = re.sub(r"[^\w.-]", "_", f"{started_utc:%Y%m%dT%H%M%SZ}_{label}_{secrets.token_hex(3)}")
     path = folder / name
     try:

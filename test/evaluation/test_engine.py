@@ -159,7 +159,7 @@ class FakeChild:
 @pytest.fixture
 def shared_run(monkeypatch):
     monkeypatch.setenv("ROS_DOMAIN_ID", "7")
-    return EpisodeScheduler(episodes=1, workers=1, ended=lambda: None, limit_s=60.0)
+    return EpisodeScheduler(episodes=1, workers=1, ended=lambda _: None, limit_s=60.0)
 
 
 def test_an_episode_that_kills_every_worker_is_given_up(shared_run):
@@ -230,7 +230,7 @@ class HungTeam(FakeTeam):
 
 def finished(monkeypatch, team, *, episodes=3):
     monkeypatch.setenv("ROS_DOMAIN_ID", "7")
-    run = EpisodeScheduler(episodes, 1, lambda: None, limit_s=60.0, now_s=lambda: team.now_s)
+    run = EpisodeScheduler(episodes, 1, lambda _: None, limit_s=60.0, now_s=lambda: team.now_s)
     run.run(team)
     return run
 
@@ -397,8 +397,8 @@ def test_a_number_of_workers_that_there_cannot_be_is_refused(workers):
         (("--episode-timeout", "5"), "allowed: with --engine local or ray"),
         (("--engine", "local", "--episode-timeout", "nan"), "--episode-timeout nan is not allowed"),
         (("--engine", "local", "--episode-timeout", "0"), "--episode-timeout 0.0 is not allowed"),
-        (("--address", "auto"), "--address 'auto' is of an engine; allowed: with --engine ray"),
-        (("--address", "auto", "--engine", "local"), "not available with --engine local; allowed: with --engine ray"),
+        (("--address", "auto"), "--address 'auto' is of a Ray cluster; allowed: with --engine ray"),
+        (("--address", "auto", "--engine", "local"), "is of a Ray cluster; allowed: with --engine ray"),
     ],
 )
 def test_wrong_usage_of_engines_is_named(folder, capsys, more, problem):

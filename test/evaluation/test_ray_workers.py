@@ -16,7 +16,7 @@ import pytest
 import embodied_env
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, PolicyError, RecordError, UsageError
 from embodied_env.evaluation import evaluate, ray_workers
-from embodied_env.evaluation.engine import Engine, make_engine
+from embodied_env.evaluation.engine import Engine
 from embodied_env.evaluation.episodes import EvaluationJob
 from embodied_env.evaluation.ray_cluster import HostLostError, RayCluster
 from embodied_env.evaluation.ray_workers import RayWorkers, WorkerHost, describe
@@ -79,7 +79,7 @@ def job(**changes):
 
 def on(cluster, tmp_path, **more):
     return Engine(2, cluster).evaluate(
-        more.pop("job", job()), **({"episodes": 4, "out": tmp_path / "runs", "ended": lambda: None} | more)
+        more.pop("job", job()), **({"episodes": 4, "out": tmp_path / "runs", "ended": lambda _: None} | more)
     )
 
 
@@ -107,7 +107,7 @@ def test_the_episode_of_a_lost_host_is_run_again_and_reported(tmp_path):
 
 
 def test_an_interrupt_closes_the_runs_and_leaves_the_cluster(tmp_path):
-    def interrupted():
+    def interrupted(_):
         raise KeyboardInterrupt
 
     cluster = FakeCluster()
@@ -273,10 +273,10 @@ def test_lost_actors_are_hosts_lost_without_rays_paragraph_of_guesses(ray):
 def test_ray_that_is_not_installed_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingDependencyError, match=r'--engine ray needs ray.*pip install "embodied_env\[scale\]"'):
-        make_engine("ray", 2)
+        RayCluster(2)
 
 
 def test_ray_is_not_imported_unless_it_is_asked_for():
-    script = "import sys; import embodied_env.cli.evaluate as e; e.make_engine('local', 2); print('ray' in sys.modules)"
+    script = "import sys; import embodied_env.cli.evaluate as e; e.Engine(2); print('ray' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -24,7 +24,7 @@ def test_workers_over_ros_come_to_the_same_summary_as_one_process(tmp_path):
     options = {"contract": short, "backend": "mujoco_ros", "policy": "scripted", "seed": 3}
     one = evaluate(**options, episodes=12, out=tmp_path, clock="virtual")
     job = EvaluationJob(**options, options={"clock": "virtual"})
-    three = Engine(3).evaluate(job, episodes=12, out=tmp_path, ended=lambda: None)
+    three = Engine(3).evaluate(job, episodes=12, out=tmp_path, ended=lambda _: None)
     assert three.problem == ""
     assert three.losses == ()
     assert outcome(three.summary) == outcome(one.summary)

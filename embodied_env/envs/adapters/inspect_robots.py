@@ -77,12 +77,18 @@ class EmbodiedEmbodiment:
         assert isinstance(embodied, EmbodiedEnv)  # noqa: S101 - for the type checker
         self.env: EmbodiedEnv = embodied
         self._layout = ActionLayout(embodied.contract)
-        self._cameras = {
-            layout.sensor if layout.field == "image" else layout.key: layout
-            for layout in _visible_fields(embodied.contract)
-            if _is_image(layout)
-        }
-        self._state = _state_names(embodied, self._layout.joints)
+        self._spaces = cast("gymnasium.spaces.Dict", embodied.observation_space).spaces
+        sensors = embodied.contract.sensors.items()
+        visible = [
+            each for name, sensor in sensors if sensor.visibility == "agent" for each in field_layouts(name, sensor)
+        ]
+        images = [each for each in visible if len(each.shape) == _IMAGE and each.dtype == np.uint8]
+        self._cameras = {each.sensor if each.field == "image" else each.key: each for each in images}
+        keys = self._spaces.keys() - {each.key for each in images}
+        self._state = _state_names(
+            embodied.contract, [each for each in visible if each.key in keys], self._layout.joints
+        )
+        self._state |= {key: key for key in self._spaces if key in keys and key not in self._state}
         self._instruction: str | None = None
         self._solved: bool | None = None  # at the reset; None: not judged
         self.info = self._embodiment_info()
@@ -144,7 +150,10 @@ class EmbodiedEmbodiment:
         cameras = {layout.sensor for layout in self._cameras.values()}
         return inspect_robots.Observation(
             images={name: observation[layout.key] for name, layout in self._cameras.items()},
-            state={theirs: _as_float(observation[ours]) for ours, theirs in self._state.items()},
+            state={
+                theirs: values if (values := observation[ours]).dtype.kind == "f" else values.astype(np.float64)
+                for ours, theirs in self._state.items()
+            },
             instruction=self._instruction,
             image_times={name: stamps_s[layout.sensor] for name, layout in self._cameras.items()},
             state_time=min((stamp_s for name, stamp_s in stamps_s.items() if name not in cameras), default=0.0),
@@ -178,9 +187,9 @@ class EmbodiedEmbodiment:
         Their guardrails take a state with the shape of an action for the joint positions. Where there is a
         ``joint_pos``, other state of that shape is therefore returned but not declared.
         """
-        spaces, fields = _spaces(self.env), []
+        fields = []
         for ours, theirs in self._state.items():
-            shape = spaces[ours].shape or ()
+            shape = self._spaces[ours].shape or ()
             is_rival = shape == (self._layout.size,) and theirs != "joint_pos" and "joint_pos" in self._state.values()
             if not is_rival:
                 unit = _unit(self.env.contract, ours)
@@ -216,33 +225,14 @@ def _describe_actions(contract: Contract) -> str:
     return "\n".join([f"{contract.name}. {period}; a safety gate limits it.", *lines])
 
 
-def _is_image(layout: FieldLayout) -> bool:
-    return len(layout.shape) == _IMAGE and layout.dtype == np.uint8
-
-
-def _visible_fields(contract: Contract) -> list[FieldLayout]:
-    """Return the fields of all sensors that the agent sees."""
-    sensors = [(name, sensor) for name, sensor in contract.sensors.items() if sensor.visibility == "agent"]
-    return [layout for name, sensor in sensors for layout in field_layouts(name, sensor)]
-
-
-def _state_names(env: EmbodiedEnv, joints: tuple[str, ...]) -> dict[str, str]:
-    """Return the name of each key of the observation except images; commanded joints have the usual names."""
-    found: dict[str, str] = {}
-    images = set()
-    for layout in _visible_fields(env.contract):
-        if _is_image(layout):
-            images.add(layout.key)
-            continue
-        of_joints = env.contract.sensors[layout.sensor].fields[layout.field].joints == joints
+def _state_names(contract: Contract, fields: list[FieldLayout], joints: tuple[str, ...]) -> dict[str, str]:
+    """Return the name of each of these keys of the observation; commanded joints have the usual names."""
+    names: dict[str, str] = {}
+    for layout in fields:
+        of_joints = contract.sensors[layout.sensor].fields[layout.field].joints == joints
         usual = _CANONICAL.get(layout.field, layout.key) if of_joints else layout.key
-        found[layout.key] = layout.key if usual in found.values() else usual  # a second sensor of them keeps its own
-    return found | {key: key for key in _spaces(env) if key not in found and key not in images}
-
-
-def _spaces(env: EmbodiedEnv) -> Mapping[str, gymnasium.Space[Any]]:
-    """Return the spaces of the observation by key."""
-    return cast("gymnasium.spaces.Dict", env.observation_space).spaces
+        names[layout.key] = layout.key if usual in names.values() else usual  # a second sensor of them keeps its own
+    return names
 
 
 def _unit(contract: Contract, key: str) -> str:
@@ -250,7 +240,3 @@ def _unit(contract: Contract, key: str) -> str:
     units = {f"{name}_{field}": spec.unit for name, of in contract.sensors.items() for field, spec in of.fields.items()}
     unit = units.get(key, "")
     return unit if isinstance(unit, str) else ", ".join(unit)
-
-
-def _as_float(array: NDArray[Any]) -> NDArray[Any]:
-    return array if array.dtype.kind == "f" else array.astype(np.float64)
