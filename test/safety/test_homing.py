@@ -40,9 +40,9 @@ class Elsewhere(FakeBackend):
         return super().verify(deadline)
 
 
-def scene_of(routine=ROUTINE, *, backend=Elsewhere, options=None, start=(0.0, 0.0), shapers=None, **changes):
+def scene_of(routine=ROUTINE, *, backend=Elsewhere, options=None, start=(0.0, 0.0), filters=None, **changes):
     contract, own = scripted_tasks.contract(**changes), {"free_running": True, **(options or {})}
-    made = Scene(contract, backend=backend, shapers=shapers or {}, **own)
+    made = Scene(contract, backend=backend, filters=filters or {}, **own)
     made.backend.routine, made.backend.start = routine, start
     made.backend.reset_timeout_s = 200.0
     return made
@@ -341,7 +341,7 @@ class Wall:
 
 
 def test_a_way_that_a_gate_holds_for_good_says_so():
-    with closing(scene_of(shapers={"workspace": Wall()})) as scene:
+    with closing(scene_of(filters={"workspace": Wall()})) as scene:
         refused(
             scene,
             "20 commands in a row were held .the straight way of the joints is held by the workspace gate, ws.keepout.*a wall",

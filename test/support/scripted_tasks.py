@@ -184,7 +184,7 @@ class Scene:
     def __init__(self, the_contract: Contract | None = None, *, backend: Any = FakeBackend, **options: Any) -> None:
         self.contract = the_contract or contract()
         self.clock = options.pop("clock", None) or ManualClock()
-        own = {key: options.pop(key) for key in ("observers", "evaluator_info", "shapers") if key in options}
+        own = {key: options.pop(key) for key in ("observers", "evaluator_info", "filters") if key in options}
         self.backend = backend(self.contract, clock=self.clock, **options)
         self.stepper = stepper_of(self.contract, self.backend, self.clock, **own)
 
