@@ -16,9 +16,13 @@ import pytest
 
 from embodied_env.core.process.shared_memory import is_in_use, remove_orphaned_segments, segments_of
 
-_DOMAINS = itertools.cycle(range(1, 100))
-_FIRST_DOMAIN = os.getpid() % 97  # two suites on one machine rarely meet
-_LASTING_DOMAIN = 100  # beside those that tests have one after the other
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_DOMAINS_OF_WORKER = range(
+    1 + _WORKER * (96 // _WORKERS), 1 + (_WORKER + 1) * (96 // _WORKERS) - 3
+)  # 3 for child workers
+_DOMAINS = itertools.cycle(_DOMAINS_OF_WORKER)
+_LASTING_DOMAIN = 98 + _WORKER % 3  # next to those that tests use one after the other
 _LASTING_SURROUNDINGS = {"ROS_DOMAIN_ID": str(_LASTING_DOMAIN), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Fast DDS puts its segments
 
@@ -26,16 +30,10 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Fast DDS puts its segmen
 os.environ.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(Path(__file__).parent / "discovery.xml"))
 
 
-def pytest_configure(config):
-    """Let Ctrl-C interrupt the tests and their child processes, also when the suite runs in the background of a shell.
-
-    A shell without job control starts background jobs with SIGINT ignored, and child processes inherit that.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def pytest_collection_modifyitems(items):
+    for item in items:
+        group = "realtime" if item.get_closest_marker("realtime") else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
     if importlib.util.find_spec("rclpy") is None:
         skip = pytest.mark.skip(reason="needs rclpy: install the extra ros, or source a ROS 2 installation")
         for item in items:
@@ -43,10 +41,21 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(skip)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def interruptible():
+    """Let SIGINT interrupt tests and their child processes.
+
+    A shell without job control ignores SIGINT in background jobs, pytest-xdist in its workers; child processes inherit that.
+    """
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
 @pytest.fixture
 def domain_id(monkeypatch, tmp_path):
     """Give the test a ROS 2 domain of its own on this host only, and its logs a folder of its own."""
-    number = (next(_DOMAINS) + _FIRST_DOMAIN) % 99 + 1
+    number = next(_DOMAINS)
     monkeypatch.setenv("ROS_DOMAIN_ID", str(number))
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     monkeypatch.setenv("ROS_LOG_DIR", str(tmp_path / "ros_log"))
@@ -128,11 +137,13 @@ def _has_children():
 
 
 def _segments():
-    """Fast DDS segments that this process uses, or that nobody owns."""
+    """Fast DDS segments that this process uses, or, where it runs alone, that no process uses."""
     if not _SHARED_MEMORY.is_dir():
         return set()
     found = {_base(file.name) for file in _SHARED_MEMORY.iterdir() if "fastrtps" in file.name}
     ours = segments_of(os.getpid()) if found else set()
+    if _WORKERS > 1:
+        return found & ours
     return {name for name in found if name in ours or not is_in_use(name)}
 
 
