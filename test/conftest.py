@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import itertools
 import os
 import signal
 import threading
@@ -13,17 +12,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+import ros_domains
 
 from embodied_env.core.process.shared_memory import is_in_use, remove_orphaned_segments, segments_of
 
-_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-_DOMAINS_OF_WORKER = range(
-    1 + _WORKER * (96 // _WORKERS), 1 + (_WORKER + 1) * (96 // _WORKERS) - 3
-)  # 3 for child workers
-_DOMAINS = itertools.cycle(_DOMAINS_OF_WORKER)
-_LASTING_DOMAIN = 98 + _WORKER % 3  # next to those that tests use one after the other
-_LASTING_SURROUNDINGS = {"ROS_DOMAIN_ID": str(_LASTING_DOMAIN), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+_LASTING_SURROUNDINGS = {"ROS_DOMAIN_ID": str(ros_domains.FOR_MODULES), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Fast DDS puts its segments
 
 
@@ -55,7 +48,7 @@ def interruptible():
 @pytest.fixture
 def domain_id(monkeypatch, tmp_path):
     """Give the test a ROS 2 domain of its own on this host only, and its logs a folder of its own."""
-    number = next(_DOMAINS)
+    number = next(ros_domains.FOR_TESTS)
     monkeypatch.setenv("ROS_DOMAIN_ID", str(number))
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     monkeypatch.setenv("ROS_LOG_DIR", str(tmp_path / "ros_log"))
@@ -74,7 +67,7 @@ def lasting_domain(tmp_path_factory):
             for name, value in {**_LASTING_SURROUNDINGS, "ROS_LOG_DIR": folder}.items():
                 patch.setenv(name, value)
             patch.delenv("RMW_IMPLEMENTATION", raising=False)
-            yield _LASTING_DOMAIN
+            yield ros_domains.FOR_MODULES
 
     return surroundings
 
@@ -142,7 +135,7 @@ def _segments():
         return set()
     found = {_base(file.name) for file in _SHARED_MEMORY.iterdir() if "fastrtps" in file.name}
     ours = segments_of(os.getpid()) if found else set()
-    if _WORKERS > 1:
+    if ros_domains.WORKERS > 1:
         return found & ours
     return {name for name in found if name in ours or not is_in_use(name)}
 

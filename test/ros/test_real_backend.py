@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import ros_domains
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -47,7 +48,7 @@ pytestmark = pytest.mark.ros
 
 ARM = embodied_env.load_contract("arm_reach")
 NAMESPACE = "/robot"
-DOMAIN_ID = 100
+DOMAIN_ID = ros_domains.FOR_MODULES
 ZERO = np.zeros(6)
 PATIENCE_S = 30.0
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import ros_domains
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -21,7 +22,7 @@ from embodied_env.sim.world import World, load_profile
 pytestmark = pytest.mark.ros
 
 ARM = embodied_env.load_contract("arm_reach")
-DOMAIN_ID = 101
+DOMAIN_ID = ros_domains.FOR_KILLS
 ZERO = np.zeros(6)
 FORWARD = np.array([0.2, 0, 0, 0, 0, 0])
 
