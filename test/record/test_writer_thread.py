@@ -23,6 +23,8 @@ from embodied_env.record import RecordTransitions, audit_run, read_run
 from embodied_env.record.run_writer import LossCounter
 from embodied_env.record.writer_thread import MAX_JOBS_IN_LOCKSTEP, DeferredRow, WriterThread
 
+pytestmark = pytest.mark.realtime
+
 STILL = np.zeros(6)
 
 

@@ -42,7 +42,7 @@ from embodied_env.testing import ChaosNode
 from embodied_env.testing.fault_injection import Burst, Corrupt, Delay, Drop, Duplicate, Edit, Freeze, Reorder, Restamp
 from embodied_env.testing.fault_injection.node import chaos_qos
 
-pytestmark = [pytest.mark.ros, pytest.mark.kills]
+pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
 
 SHIPPED = embodied_env.load_contract("arm_reach")
 ARM = replace(SHIPPED, episode=replace(SHIPPED.episode, horizon_steps=2000))  # a fault ends it, not the time

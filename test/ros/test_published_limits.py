@@ -23,7 +23,7 @@ from embodied_env.ros.qos import RELIABLE
 from embodied_env.safety import Arbiter, SafetyGate
 from embodied_env.safety.joint_limits import rounding_of_velocity
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 SMALL, LARGE = 2_000, 250_000  # of each of the four: 10^6 in all
 BATCH = 8  # publications that are read back together: fewer than the topic keeps

@@ -44,7 +44,7 @@ from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.tasks import load_task
 from embodied_env.testing import approve
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 ARM = embodied_env.load_contract("arm_reach")
 NAMESPACE = "/robot"

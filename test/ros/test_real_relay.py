@@ -55,7 +55,7 @@ from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.tasks import load_task
 from embodied_env.testing import approve
 
-pytestmark = [pytest.mark.ros, pytest.mark.kills]
+pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
 
 DOMAIN_ID = ros_domains.FOR_KILLS
 SURROUNDINGS = {"ROS_DOMAIN_ID": str(DOMAIN_ID), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}

@@ -19,7 +19,7 @@ from embodied_env.errors import ContractError, UsageError
 from embodied_env.ros.embedded_sim.realtime_backend import RealtimeMujocoRosBackend
 from embodied_env.sim.world import World, load_profile
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 ARM = embodied_env.load_contract("arm_reach")
 DOMAIN_ID = ros_domains.FOR_KILLS

@@ -37,7 +37,7 @@ from embodied_env.core.process.child import Child, relay
 from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
 from embodied_env.safety.relay.protocol import Armed, CommandId, JointFields, RelayReport, RelayState, write_command
 
-pytestmark = [pytest.mark.ros, pytest.mark.kills]
+pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
 
 NAMESPACE = "/relayed"
 TIMEOUT_S = 20.0

@@ -29,7 +29,7 @@ from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.tasks import load_task
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 ARM = embodied_env.load_contract("arm_reach")
 NAMESPACE = f"/stand_in_{os.getpid()}"
