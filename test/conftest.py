@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import os
 import signal
@@ -21,6 +22,8 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Fast DDS puts its segmen
 
 
 os.environ.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(Path(__file__).parent / "discovery.xml"))
+for _library in ("OMP", "OPENBLAS"):  # several test processes share the cores, and each has small matrices
+    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items):
@@ -32,6 +35,12 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("ros"):
                 item.add_marker(skip)
+
+
+def pytest_collection_finish():
+    """Keep what collection made out of later garbage collections, which then take milliseconds."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -95,18 +104,20 @@ def nothing_is_left_behind(request):
     What a killed process leaves in shared memory is removed: it could not do so itself.
     """
     kills = request.node.get_closest_marker("kills") is not None
-    if request.node.get_closest_marker("ros"):
+    uses_ros = request.node.get_closest_marker("ros") is not None
+    if uses_ros:
         request.getfixturevalue("domain_id")
     threads = set(threading.enumerate())
     children = _children()
-    segments = _segments()
+    names = _names_of_segments()
+    segments = _segments() if uses_ros else names
     yield
     end = time.monotonic() + 5.0
     while time.monotonic() < end:
         left = {
             "threads": {thread.name for thread in set(threading.enumerate()) - threads},
             "processes": _children() - children,
-            "shared memory": _left_by_the_dead() if kills else _nobodys(_segments() - segments),
+            "shared memory": _left_by_the_dead() if kills else _nobodys(_new_segments(segments, names)),
         }
         if not any(left.values()):
             return
@@ -129,11 +140,21 @@ def _has_children():
     return any(lists)
 
 
-def _segments():
-    """Fast DDS segments that this process uses, or, where it runs alone, that no process uses."""
+def _names_of_segments():
+    """Names of all Fast DDS segments of this machine."""
     if not _SHARED_MEMORY.is_dir():
         return set()
-    found = {_base(file.name) for file in _SHARED_MEMORY.iterdir() if "fastrtps" in file.name}
+    return {_base(file.name) for file in _SHARED_MEMORY.iterdir() if "fastrtps" in file.name}
+
+
+def _new_segments(segments, names):
+    """Segments that were not there before; a test without ROS that adds no name needs no look at who uses them."""
+    return set() if segments is names and names >= _names_of_segments() else _segments() - segments
+
+
+def _segments():
+    """Fast DDS segments that this process uses, or, where it runs alone, that no process uses."""
+    found = _names_of_segments()
     ours = segments_of(os.getpid()) if found else set()
     if ros_domains.WORKERS > 1:
         return found & ours
