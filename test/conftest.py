@@ -18,6 +18,7 @@ import ros_domains
 from embodied_env.core.process.shared_memory import is_in_use, remove_orphaned_segments, segments_of
 
 _LASTING_SURROUNDINGS = {"ROS_DOMAIN_ID": str(ros_domains.FOR_MODULES), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+_SETTLED_S = 5.0
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Fast DDS puts its segments
 
 
@@ -172,8 +173,18 @@ def _nobodys(names):
 
 def _left_by_the_dead():
     """Remove the segments that no living process uses; return those that are still there."""
-    unused = _nobodys(_segments() - segments_of(os.getpid()))
+    names = _names_of_segments() - segments_of(os.getpid())
+    unused = _nobodys({name for name in names if not is_in_use(name) and not _is_new(name)})
     return unused.difference(remove_orphaned_segments(unused))
+
+
+def _is_new(name):
+    """Whether another worker may have made this segment a moment ago, and be about to use it."""
+    try:
+        age_s = time.time() - (_SHARED_MEMORY / name).stat().st_ctime
+    except OSError:
+        return ros_domains.WORKERS > 1
+    return ros_domains.WORKERS > 1 and age_s < _SETTLED_S
 
 
 def _base(name):
