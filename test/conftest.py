@@ -27,9 +27,10 @@ for _library in ("OMP", "OPENBLAS"):  # several test processes share the cores, 
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items):
     for item in items:
-        group = "realtime" if item.get_closest_marker("realtime") else str(item.path)
+        group = "realtime" if item.get_closest_marker("realtime") else item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group(group))
     if importlib.util.find_spec("rclpy") is None:
         skip = pytest.mark.skip(reason="needs rclpy: install the extra ros, or source a ROS 2 installation")

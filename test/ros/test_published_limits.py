@@ -25,7 +25,7 @@ from embodied_env.safety.joint_limits import rounding_of_velocity
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
-SMALL, LARGE = 2_000, 250_000  # of each of the four: 10^6 in all
+SMALL, LARGE = 1_000, 250_000  # of each of the four: 10^6 in all
 BATCH = 8  # publications that are read back together: fewer than the topic keeps
 STALL_PERIODS = 3
 
