@@ -27,11 +27,26 @@ for _library in ("OMP", "OPENBLAS"):  # several test processes share the cores, 
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give each worker whole files, and one worker all files with the marker `realtime`."""
+    from xdist.scheduler import LoadFileScheduling
+
+    realtime = {
+        file.relative_to(config.rootpath).as_posix()
+        for file in Path(__file__).parent.glob("*/test_*.py")
+        if "pytest.mark.realtime" in file.read_text(encoding="utf-8")
+    }
+
+    class FileScheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "realtime" if file in realtime else file
+
+    return FileScheduling(config, log)
+
+
 def pytest_collection_modifyitems(items):
-    for item in items:
-        group = "realtime" if item.get_closest_marker("realtime") else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
     if importlib.util.find_spec("rclpy") is None:
         skip = pytest.mark.skip(reason="needs rclpy: install the extra ros, or source a ROS 2 installation")
         for item in items:
