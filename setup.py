@@ -27,7 +27,15 @@ EXTRAS = {
     "export": ["pyarrow>=15", "minari>=0.5.4", "pillow>=10"],
     "bench": ["rtgym>=0.16"],
     "test": [
-        *("pytest>=8.0", "hypothesis>=6.100", "jsonschema>=4.20", "psutil>=5.9", "pyarrow>=15", "minari>=0.5.4"),
+        *(
+            "pytest>=8.0",
+            "pytest-xdist>=3.6",
+            "hypothesis>=6.100",
+            "jsonschema>=4.20",
+            "psutil>=5.9",
+            "pyarrow>=15",
+            "minari>=0.5.4",
+        ),
         *("torch==2.13.0", "stable-baselines3>=2.7", "tqdm>=4.60", "scipy>=1.11"),
     ],
     "docs": ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.27"],

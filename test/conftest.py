@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import importlib.util
-import itertools
 import os
 import signal
 import threading
@@ -14,26 +14,37 @@ from pathlib import Path
 
 import psutil
 import pytest
+import ros_domains
 
 from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
 
-_DOMAINS = itertools.cycle(range(1, 100))
-_FIRST_DOMAIN = os.getpid() % 97  # two suites on one machine rarely meet
-_LASTING_DOMAIN = 100  # beside those that tests have one after the other
-_LASTING_SURROUNDINGS = {"ROS_DOMAIN_ID": str(_LASTING_DOMAIN), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+_LASTING_SURROUNDINGS = {"ROS_DOMAIN_ID": str(ros_domains.FOR_MODULES), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+_SETTLED_S = 5.0
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Fast DDS puts its segments
 
 
 os.environ.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(Path(__file__).parent / "discovery.xml"))
+for _library in ("OMP", "OPENBLAS"):  # several test processes share the cores, and each has small matrices
+    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
 
-def pytest_configure(config):
-    """Let Ctrl-C interrupt the tests and their child processes, also when the suite runs in the background of a shell.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give each worker whole files, and one worker all files with the marker `realtime`."""
+    from xdist.scheduler import LoadFileScheduling
 
-    A shell without job control starts background jobs with SIGINT ignored, and child processes inherit that.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    realtime = {
+        file.relative_to(config.rootpath).as_posix()
+        for file in Path(__file__).parent.glob("*/test_*.py")
+        if "pytest.mark.realtime" in file.read_text(encoding="utf-8")
+    }
+
+    class FileScheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "realtime" if file in realtime else file
+
+    return FileScheduling(config, log)
 
 
 def pytest_collection_modifyitems(items):
@@ -44,10 +55,27 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(skip)
 
 
+def pytest_collection_finish():
+    """Keep what collection made out of later garbage collections, which then take milliseconds."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible():
+    """Let SIGINT interrupt tests and their child processes.
+
+    A shell without job control ignores SIGINT in background jobs, pytest-xdist in its workers; child processes inherit that.
+    """
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
 @pytest.fixture
 def domain_id(monkeypatch, tmp_path):
     """Give the test a ROS 2 domain of its own on this host only, and its logs a folder of its own."""
-    number = (next(_DOMAINS) + _FIRST_DOMAIN) % 99 + 1
+    number = next(ros_domains.FOR_TESTS)
     monkeypatch.setenv("ROS_DOMAIN_ID", str(number))
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     monkeypatch.setenv("ROS_LOG_DIR", str(tmp_path / "ros_log"))
@@ -66,7 +94,7 @@ def lasting_domain(tmp_path_factory):
             for name, value in {**_LASTING_SURROUNDINGS, "ROS_LOG_DIR": folder}.items():
                 patch.setenv(name, value)
             patch.delenv("RMW_IMPLEMENTATION", raising=False)
-            yield _LASTING_DOMAIN
+            yield ros_domains.FOR_MODULES
 
     return surroundings
 
@@ -94,18 +122,20 @@ def nothing_is_left_behind(request):
     What a killed process leaves in shared memory is removed: it could not do so itself.
     """
     kills = request.node.get_closest_marker("kills") is not None
-    if request.node.get_closest_marker("ros"):
+    uses_ros = request.node.get_closest_marker("ros") is not None
+    if uses_ros:
         request.getfixturevalue("domain_id")
     threads = set(threading.enumerate())
     children = _children()
-    segments = _segments()
+    names = _names_of_segments()
+    segments = _segments() if uses_ros else names
     yield
     end = time.monotonic() + 5.0
     while time.monotonic() < end:
         left = {
             "threads": {thread.name for thread in set(threading.enumerate()) - threads},
             "processes": _children() - children,
-            "shared memory": _left_by_the_dead() if kills else _nobodys(_segments() - segments),
+            "shared memory": _left_by_the_dead() if kills else _nobodys(_new_segments(segments, names)),
         }
         if not any(left.values()):
             return
@@ -128,12 +158,24 @@ def _has_children():
     return any(lists)
 
 
-def _segments():
-    """Fast DDS segments that this process uses, or that nobody owns."""
+def _names_of_segments():
+    """Names of all Fast DDS segments of this machine."""
     if not _SHARED_MEMORY.is_dir():
         return set()
-    found = {_base(file.name) for file in _SHARED_MEMORY.iterdir() if "fastrtps" in file.name}
+    return {_base(file.name) for file in _SHARED_MEMORY.iterdir() if "fastrtps" in file.name}
+
+
+def _new_segments(segments, names):
+    """Segments that were not there before; a test without ROS that adds no name needs no look at who uses them."""
+    return set() if segments is names and names >= _names_of_segments() else _segments() - segments
+
+
+def _segments():
+    """Fast DDS segments that this process uses, or, where it runs alone, that no process uses."""
+    found = _names_of_segments()
     ours = segments_of(os.getpid()) if found else set()
+    if ros_domains.WORKERS > 1:
+        return found & ours
     return {name for name in found if name in ours or not _is_in_use(name)}
 
 
@@ -160,8 +202,18 @@ def _nobodys(names):
 
 def _left_by_the_dead():
     """Remove the segments that no living process uses; return those that are still there."""
-    unused = _nobodys(_segments() - segments_of(os.getpid()))
+    names = _names_of_segments() - segments_of(os.getpid())
+    unused = _nobodys({name for name in names if not is_in_use(name) and not _is_new(name)})
     return unused.difference(remove_orphaned_segments(unused))
+
+
+def _is_new(name):
+    """Whether another worker may have made this segment a moment ago, and be about to use it."""
+    try:
+        age_s = time.time() - (_SHARED_MEMORY / name).stat().st_ctime
+    except OSError:
+        return ros_domains.WORKERS > 1
+    return ros_domains.WORKERS > 1 and age_s < _SETTLED_S
 
 
 def _base(name):

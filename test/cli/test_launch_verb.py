@@ -15,6 +15,8 @@ import pytest
 from embodied_env.cli.launch.targets import TARGETS
 from embodied_env.cli.main import main
 
+pytestmark = pytest.mark.realtime
+
 PATIENCE_S = 60.0
 COMMAND = [sys.executable, "-m", "embodied_env.cli", "launch"]
 GAZEBO = """#!/bin/bash

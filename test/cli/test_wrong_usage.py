@@ -6,6 +6,7 @@ import math
 
 import pytest
 import yaml
+from stable_ids import stable_repr
 
 import embodied_env
 from embodied_env.cli import WRONG_USAGE
@@ -96,14 +97,14 @@ def test_a_wrong_argument_of_parallel_env_is_a_usage_error_that_names_it(tmp_pat
         embodied_env.parallel_env("two_carts", **{"backend": "fake", **wrong})
 
 
-@pytest.mark.parametrize("contract", CONTRACTS, ids=repr)
+@pytest.mark.parametrize("contract", CONTRACTS, ids=stable_repr)
 @pytest.mark.parametrize("call", [embodied_env.make, embodied_env.load_contract])
 def test_what_is_no_contract_is_one_error(call, contract):
     with pytest.raises((ContractError, UsageError)):
         call(contract)
 
 
-@pytest.mark.parametrize("run", NO_PATH, ids=repr)
+@pytest.mark.parametrize("run", NO_PATH, ids=stable_repr)
 def test_what_is_no_path_of_a_run_is_a_usage_error(run):
     with pytest.raises(UsageError, match="is not allowed; allowed: a path"):
         embodied_env.make(backend="replay", run=run)

@@ -12,6 +12,8 @@ import pytest
 
 from embodied_env.core.process.child import Child, ProcessSpec, simulator
 
+pytestmark = pytest.mark.realtime
+
 WAITS = (
     "import threading\n"
     "from embodied_env.core.process.child import watch_parent\n"

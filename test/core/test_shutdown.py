@@ -12,6 +12,8 @@ import pytest
 
 from embodied_env.core.process.signals import call_together
 
+pytestmark = pytest.mark.realtime
+
 PROGRAM = """
 import atexit, os, signal, sys, threading, time
 import numpy as np

@@ -14,6 +14,8 @@ import pytest
 
 from embodied_env.core.process import supervisor as keeper
 
+pytestmark = pytest.mark.realtime
+
 KEEPER = [sys.executable, keeper.__file__, "--grace", "0.2", "--"]
 PATIENCE_S = 20.0
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import strategies
 from jsonschema import Draft202012Validator
+from stable_ids import stable_repr
 
 from embodied_env.backends.fake import FakeBackend, Fault
 from embodied_env.contract import load_contract
@@ -358,7 +359,7 @@ def test_the_keys_of_gymnasium_and_sb3_are_never_ours(step_info, key):
 WRONG = [strategies.ABSENT, None, "text", "", -7, 99, 0.5, True, [], [0] * 7, {}, {"x": 1}, {"X": None}]
 
 
-@pytest.mark.parametrize("value", WRONG, ids=repr)
+@pytest.mark.parametrize("value", WRONG, ids=stable_repr)
 def test_the_audit_and_jsonschema_agree_on_every_change_of_an_info(step_info, value):
     closed = {**step_info_schema(), "additionalProperties": False}
     reference = validator("step")

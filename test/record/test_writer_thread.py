@@ -23,6 +23,8 @@ from embodied_env.record import RecordTransitions, audit_run, read_run
 from embodied_env.record.run_writer import LossCounter
 from embodied_env.record.writer_thread import MAX_JOBS_IN_LOCKSTEP, WriterThread
 
+pytestmark = pytest.mark.realtime
+
 STILL = np.zeros(6)
 
 
@@ -520,7 +522,7 @@ def test_an_environment_that_is_forgotten_leaves_all_rows_and_no_thread(tmp_path
 # ----------------------------------------------------------------------------------------------------- a disk that fails
 
 FULL = """
-import json, os, resource, signal, sys, warnings
+import json, os, resource, signal, sys, time, warnings
 import numpy as np
 import embodied_env
 
@@ -529,7 +531,7 @@ def case(kind, pacing):
     env.reset(seed=1)
     env.step(np.zeros(6))
     while env.rows_flushed < 2:
-        pass
+        time.sleep(0.001)
     room = 20_000 if kind == "full" else 0  # 0: not a byte more, in no file
     limit = (env.path / "transitions.mcap").stat().st_size + room if room else 0
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -539,6 +541,7 @@ def case(kind, pacing):
     found = [str(env.path), info["end_reason"], env.losses.rows, env.losses.problem]
     os.write(1, json.dumps([f"{kind}, {pacing}", found]).encode() + b"\\n")
 
+embodied_env.make("arm_reach", backend="fake", record=sys.argv[1] + "/first").close()  # imports what all need
 warnings.simplefilter("error")  # also where warnings are errors, the loop goes on
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 for kind in ("full", "nothing"):

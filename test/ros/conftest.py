@@ -1,21 +1,26 @@
-"""Fixtures of the tests over ROS 2: message packages that no registry has, made when a test first asks for them."""
+"""Fixtures of the tests over ROS 2: message packages that no registry has, generated once per machine."""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import importlib.util
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 _SUPPORT = Path(__file__).parents[1] / "support"
+_GENERATED = Path(__file__).parents[2] / "build" / "interfaces"
+_GENERATOR = _SUPPORT / "generate_interfaces.py"
 _ONLY_LONG = "action"  # folder of definitions that only long tests need: they take as long as all others together
 
 
 @pytest.fixture(scope="session")
-def message_package(request, tmp_path_factory):
+def message_package(request):
     """Return a function that makes a package of `interfaces/` importable, once: the installed one, or a generated one."""
 
     def provide(name):
@@ -26,15 +31,38 @@ def message_package(request, tmp_path_factory):
                 pytest.skip(f"needs {name}, or {tool} to generate it")
         if importlib.util.find_spec("rosidl_generator_py") is None:
             pytest.skip(f"needs {name}, or the generators of rosidl to generate it")
-        folder = tmp_path_factory.mktemp(name)
         runs_long = any(item.get_closest_marker("long") for item in request.session.items)
-        definitions = folder / "definitions" / name
-        skipped = None if runs_long else shutil.ignore_patterns(_ONLY_LONG)
-        shutil.copytree(_SUPPORT / "interfaces" / name, definitions, ignore=skipped)
-        command = [sys.executable, _SUPPORT / "generate_interfaces.py", definitions, folder]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr
-        sys.path.append(str(folder))
+        sys.path.append(str(_generated(name, with_actions=runs_long)))
         importlib.invalidate_caches()
 
     return provide
+
+
+def _generated(name, *, with_actions):
+    """Return the folder of a generated package; generate it unless one of the same definitions is there."""
+    files = [_GENERATOR, *sorted((_SUPPORT / "interfaces" / name).rglob("*.*"))]
+    key = hashlib.sha256(repr((with_actions, sys.version, _installed())).encode())
+    for file in files:
+        key.update(file.name.encode() + file.read_bytes())
+    target = _GENERATED / f"{name}-{key.hexdigest()[:16]}"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (_GENERATED / "lock").open("w") as lock, tempfile.TemporaryDirectory(dir=_GENERATED) as temporary:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the workers of a run generate it once
+        if target.exists():
+            return target
+        folder = Path(temporary)
+        definitions = folder / "definitions" / name
+        ignored = None if with_actions else shutil.ignore_patterns(_ONLY_LONG)
+        shutil.copytree(_SUPPORT / "interfaces" / name, definitions, ignore=ignored)
+        command = [sys.executable, _GENERATOR, definitions, folder / "out"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        shutil.rmtree(folder / "out" / f"build_{name}")
+        (folder / "out").rename(target)
+    return target
+
+
+def _installed():
+    """Return where the packages are that a generated one is built with, and since when."""
+    specs = [importlib.util.find_spec(name) for name in ("numpy", "rclpy", "rosidl_generator_py")]
+    return [(spec.origin, Path(spec.origin).stat().st_mtime_ns) for spec in specs]

@@ -15,7 +15,7 @@ from embodied_env.analysis.calibration import CalibrationError, calibrate
 from embodied_env.contract.loader import dump_contract
 from embodied_env.core.process.child import Child, simulator
 
-pytestmark = [pytest.mark.ros, pytest.mark.long]
+pytestmark = [pytest.mark.ros, pytest.mark.long, pytest.mark.realtime]
 
 NAMESPACE = "/calibrated"
 COMMAND_DELAY_S, SERVO_LAG_S, DRIVER_DELAY_S, HIDDEN_S, LATE_S = 0.03, 0.04, 0.005, 0.02, 0.06

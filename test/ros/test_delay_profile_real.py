@@ -18,7 +18,7 @@ from embodied_env.core.latency.profile import read_profile, write_profile
 from embodied_env.core.process.child import Child, simulator
 from embodied_env.record import read_run
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 NAMESPACE = "/delayed"
 STEPS = 3000

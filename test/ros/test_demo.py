@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import ros_domains
 
 import embodied_env
 
@@ -18,7 +19,12 @@ pytestmark = pytest.mark.ros
 def demo(tmp_path_factory):
     """What one demo printed, and where its runs are."""
     folder = tmp_path_factory.mktemp("demo")
-    surroundings = {**os.environ, "ROS_DOMAIN_ID": "99", "ROS_LOG_DIR": str(folder / "log"), "COLUMNS": "200"}
+    surroundings = {
+        **os.environ,
+        "ROS_DOMAIN_ID": str(ros_domains.FOR_DEMO),
+        "ROS_LOG_DIR": str(folder / "log"),
+        "COLUMNS": "200",
+    }
     done = subprocess.run(
         [sys.executable, "-m", "embodied_env.cli", "demo", "--episodes", "2", "--out", str(folder / "runs")],
         capture_output=True,

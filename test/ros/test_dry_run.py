@@ -27,7 +27,7 @@ from embodied_env.errors import UsageError
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.robot.relay_client import RELAY_STATE
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 ARM = embodied_env.load_contract("arm_reach")
 NAMESPACE = "/dry"

@@ -24,7 +24,7 @@ from embodied_env.core.clock import SteadyClock
 from embodied_env.core.process.child import Child, simulator
 from embodied_env.ros.node import RosNode
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 ARM = embodied_env.load_contract("arm_reach")
 QUICK = replace(ARM, backends={**ARM.backends, "real": {**ARM.backends["real"], "discovery_s": 0.2}})

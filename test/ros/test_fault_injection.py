@@ -37,7 +37,7 @@ from embodied_env.testing.fault_injection import (
 from embodied_env.testing.fault_injection.__main__ import main, parse_fault
 from embodied_env.testing.fault_injection.node import chaos_qos
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 GENEROUS_S = 20.0
 

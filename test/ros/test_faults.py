@@ -18,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 import psutil
 import pytest
+import ros_domains
 from held_executor import FLAT_KB, grown_kb, held, more, resident_kb
 
 pytest.importorskip("rclpy", reason="needs rclpy")
@@ -41,14 +42,14 @@ from embodied_env.testing import ChaosNode
 from embodied_env.testing.fault_injection import Burst, Corrupt, Delay, Drop, Duplicate, Edit, Freeze, Reorder, Restamp
 from embodied_env.testing.fault_injection.node import chaos_qos
 
-pytestmark = [pytest.mark.ros, pytest.mark.kills]
+pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
 
 SHIPPED = embodied_env.load_contract("arm_reach")
 ARM = replace(SHIPPED, episode=replace(SHIPPED.episode, horizon_steps=2000))  # a fault ends it, not the time
 PERIOD_S = ARM.control_period_s
 MAX_AGE_S = ARM.sensors["joints"].max_age_s
 LAYOUT = ActionLayout(ARM)
-DOMAIN_ID = 101
+DOMAIN_ID = ros_domains.FOR_KILLS
 SURROUNDINGS = {"ROS_DOMAIN_ID": str(DOMAIN_ID), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
 NAMESPACE = f"/faults_{os.getpid()}"
 SEED = 11

@@ -24,7 +24,7 @@ from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros import fastdds as large_messages
 from embodied_env.ros.fastdds import PROFILE, VARIABLES
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Fast DDS puts its segments
 ARM = embodied_env.load_contract("arm_reach")

@@ -17,7 +17,7 @@ import embodied_env
 from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
 from embodied_env.errors import BackendNotReadyError
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 ZERO = np.zeros(6)
 

@@ -25,7 +25,7 @@ from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.robot.backend_profile import ResetSpec
 from embodied_env.ros.robot.operator_confirmation import REQUEST_TOPIC, ByService, ByTopic, Prompt, make_confirmation
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 PATIENCE_S = 20.0
 CLOCK = SteadyClock()

@@ -35,7 +35,7 @@ from embodied_env.ros.robot.estops import InputSpec
 from embodied_env.ros.robot.graph_checks import contention, graph_checks, incompatible_policies
 from embodied_env.ros.robot.preflight import preflight, survey
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 ARM = embodied_env.load_contract("arm_reach")
 CART = embodied_env.load_contract("cart_goal")

@@ -23,9 +23,9 @@ from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.safety import Arbiter, SafetyGate
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
-SMALL, LARGE = 2_000, 250_000  # of each of the four: 10^6 in all
+SMALL, LARGE = 1_000, 250_000  # of each of the four: 10^6 in all
 BATCH = 8  # publications that are read back together: fewer than the topic keeps
 STALL_PERIODS = 3
 

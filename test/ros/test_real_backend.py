@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import ros_domains
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -43,11 +44,11 @@ from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.tasks import load_task
 from embodied_env.testing import approve
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 ARM = embodied_env.load_contract("arm_reach")
 NAMESPACE = "/robot"
-DOMAIN_ID = 100
+DOMAIN_ID = ros_domains.FOR_MODULES
 ZERO = np.zeros(6)
 PATIENCE_S = 30.0
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 import psutil
 import pytest
+import ros_domains
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -54,9 +55,9 @@ from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.tasks import load_task
 from embodied_env.testing import approve
 
-pytestmark = [pytest.mark.ros, pytest.mark.kills]
+pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
 
-DOMAIN_ID = 101
+DOMAIN_ID = ros_domains.FOR_KILLS
 SURROUNDINGS = {"ROS_DOMAIN_ID": str(DOMAIN_ID), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
 PATIENCE_S = 30.0
 SERVO_S = 0.5  # until the arm is where it was sent

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import ros_domains
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -18,10 +19,10 @@ from embodied_env.errors import ContractError, UsageError
 from embodied_env.ros.embedded_sim.realtime_backend import RealtimeMujocoRosBackend
 from embodied_env.sim.world import World, load_profile
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 ARM = embodied_env.load_contract("arm_reach")
-DOMAIN_ID = 101
+DOMAIN_ID = ros_domains.FOR_KILLS
 ZERO = np.zeros(6)
 FORWARD = np.array([0.2, 0, 0, 0, 0, 0])
 

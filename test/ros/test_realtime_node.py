@@ -33,7 +33,7 @@ from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.sim.world import World, load_profile
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 ARM = embodied_env.load_contract("arm_reach")
 CART = embodied_env.load_contract("cart_goal")

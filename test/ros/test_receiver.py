@@ -20,7 +20,7 @@ from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.receiver import RETRY_S, ExecutorReceiver, WaitSetReceiver
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 
 @pytest.fixture(params=[WaitSetReceiver, ExecutorReceiver])

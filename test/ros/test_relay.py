@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import psutil
 import pytest
+import ros_domains
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -36,7 +37,7 @@ from embodied_env.core.process.child import Child, relay
 from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
 from embodied_env.safety.relay.protocol import Armed, CommandId, JointFields, RelayReport, RelayState, write_command
 
-pytestmark = [pytest.mark.ros, pytest.mark.kills]
+pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
 
 NAMESPACE = "/relayed"
 TIMEOUT_S = 20.0
@@ -186,8 +187,8 @@ def hosted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("relay")
     source = folder / "arm.yaml"
     source.write_text(WITH_BUTTON)
-    process = start_relay(source, 98, folder / "log")
-    yield SimpleNamespace(process=process, domain_id=98)
+    process = start_relay(source, ros_domains.FOR_RELAY, folder / "log")
+    yield SimpleNamespace(process=process, domain_id=ros_domains.FOR_RELAY)
     end_relay(process)
 
 
@@ -347,7 +348,7 @@ from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 from embodied_env import load_contract
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.safety.relay.protocol import Armed, Tag, write_command
+from embodied_env.safety.relay.protocol import Armed, CommandId, write_command
 
 layout = ActionLayout(load_contract("arm_reach"))
 rclpy.init()
@@ -364,7 +365,7 @@ epoch = Armed.from_text(future.result().message).epoch
 while not publisher.get_subscription_count():
     time.sleep(0.01)
 for seq in range(1, 10**6):
-    tag = Tag(epoch=epoch, seq=seq)
+    tag = CommandId(epoch=epoch, seq=seq)
     publisher.publish(write_command(tag, np.full(6, 3.0), layout).fill(JointState()))
     HANG
     time.sleep(0.05)

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import ros_domains
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -29,7 +30,7 @@ from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.kinematics import MujocoKinematics
 from embodied_env.tasks import load_task
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 ARM = embodied_env.load_contract("arm_reach")
 NAMESPACE = f"/stand_in_{os.getpid()}"
@@ -100,7 +101,7 @@ def observe(ros):
 @pytest.fixture(scope="module")
 def heard():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROS_DOMAIN_ID", "99")
+        patch.setenv("ROS_DOMAIN_ID", str(ros_domains.FOR_MODULES))
         patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
         spec = simulator("-", namespace=NAMESPACE, source=ARM.source, free_running=True, stand_in=STAND_IN)
         child = Child(spec, first_line=dump_contract(ARM))

@@ -14,7 +14,7 @@ from small_simulator import Habits, small_simulator
 
 import embodied_env
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 ARM = embodied_env.load_contract("arm_reach")
 PERIOD_NS = ARM.control_period_ns

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import ros_domains
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -27,9 +28,9 @@ from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.receive_thread import ReceiveThread
 
-pytestmark = [pytest.mark.ros, pytest.mark.kills]
+pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
 
-DOMAIN_ID = 101
+DOMAIN_ID = ros_domains.FOR_KILLS
 SURROUNDINGS = {"ROS_DOMAIN_ID": str(DOMAIN_ID), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
 PATIENCE_S = 60.0
 QUIET_S = 0.3  # without a command: the last one has come

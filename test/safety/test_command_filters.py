@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scripted_tasks
 from scripted_tasks import JOINTS, PERIOD_S
+from stable_ids import stable_repr
 
 from embodied_env.core.codes import Severity
 from embodied_env.errors import ContractError
@@ -191,7 +192,9 @@ def test_the_gravest_of_several_wins():
         assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
 
 
-@pytest.mark.parametrize("answer", [1.0, True, "stop", (Severity.LIMIT, 0.5), SimpleNamespace(), object()], ids=repr)
+@pytest.mark.parametrize(
+    "answer", [1.0, True, "stop", (Severity.LIMIT, 0.5), SimpleNamespace(), object()], ids=stable_repr
+)
 def test_an_answer_that_is_no_ruling_stops(answer):
     approved = judged(fence=Says(lambda _: answer))
     assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))

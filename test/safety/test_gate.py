@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scripted_tasks
 from scripted_tasks import ACCELERATION, DECELERATION, PERIOD_S, VELOCITY
+from stable_ids import stable_repr
 
 from embodied_env.core.codes import CODES, Severity
 from embodied_env.core.types import Finding
@@ -118,7 +119,7 @@ def test_a_real_torch_tensor_with_a_graph_is_accepted(gate):
         (np.array([0.0, 0.0], object), "form.type"),
         (object(), "form.type"),
     ],
-    ids=lambda value: value if isinstance(value, str) and value.startswith("form.") else repr(value)[:30],
+    ids=lambda value: value if isinstance(value, str) and value.startswith("form.") else stable_repr(value)[:30],
 )
 def test_a_malformed_action_is_held_and_named(gate, action, code):
     approved = gate.judge(action, MOVING, PERIOD_S)

@@ -17,6 +17,8 @@ from embodied_env.core.types import SentCommand
 from embodied_env.errors import BackendLostError
 from embodied_env.safety import Arbiter, SafetyGate, Watchdog, WatchdogThread
 
+pytestmark = pytest.mark.realtime
+
 SPEC = WatchdogSpec(hold_steps=2, stop_steps=10)
 
 
@@ -286,6 +288,10 @@ def live():
     thread.stop()
 
 
+def watchdog_threads():
+    return {thread for thread in threading.enumerate() if thread.name == "embodied_env watchdog"}
+
+
 def test_the_thread_brakes_by_itself(live):
     live.watchdog.feed()
     assert wait_until(lambda: len(live.sent) >= 2)
@@ -306,12 +312,13 @@ def test_the_thread_outlives_a_world_that_refuses_a_command(live):
 
 
 def test_the_thread_is_joined_by_stop_and_stop_is_idempotent():
-    made = Bench(SteadyClock())
-    thread = WatchdogThread(made.watchdog, bool, control_period_s=0.01)
+    others = watchdog_threads()
+    thread = WatchdogThread(Bench(SteadyClock()).watchdog, bool, control_period_s=0.01)
     thread.start()
+    assert len(watchdog_threads() - others) == 1
     thread.stop()
     thread.stop()
-    assert not [t for t in threading.enumerate() if t.name == "embodied_env watchdog"]
+    assert not watchdog_threads() - others
 
 
 def test_a_thread_that_was_never_started_can_be_stopped():
@@ -320,10 +327,11 @@ def test_a_thread_that_was_never_started_can_be_stopped():
 
 def test_an_orphaned_thread_tries_to_close_until_nobody_else_is_busy_and_ends():
     answers = [True, False, False]
+    others = watchdog_threads()
     thread = WatchdogThread(Bench(SteadyClock()).watchdog, answers.pop, control_period_s=0.004)
     thread.start()
     time.sleep(0.02)
     assert len(answers) == 3
     thread.orphan()
-    assert wait_until(lambda: not [t for t in threading.enumerate() if t.name == "embodied_env watchdog"])
+    assert wait_until(lambda: not watchdog_threads() - others)
     assert answers == []

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import run_files
@@ -35,6 +36,11 @@ def damage(path: Path, seed: int, other: Path) -> str:
     rng = random.Random(seed)
     kind = rng.choice(KINDS)
     return f"{kind.__name__}: {kind(path, rng, other)}"
+
+
+def kind_of(seed: int) -> Callable[..., str]:
+    """Return the kind of damage that a seed makes."""
+    return random.Random(seed).choice(KINDS)
 
 
 def flip(path, rng, _):

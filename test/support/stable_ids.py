@@ -1,0 +1,10 @@
+"""Test ids that are equal in every process, as distributed test runs need."""
+
+from __future__ import annotations
+
+import re
+
+
+def stable_repr(value):
+    """Return the repr of a parameter, without the address of an object."""
+    return re.sub(r" object at 0x[0-9a-f]+", "", repr(value))
