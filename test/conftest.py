@@ -203,7 +203,7 @@ def _nobodys(names):
 def _left_by_the_dead():
     """Remove the segments that no living process uses; return those that are still there."""
     names = _names_of_segments() - segments_of(os.getpid())
-    unused = _nobodys({name for name in names if not is_in_use(name) and not _is_new(name)})
+    unused = _nobodys({name for name in names if not _is_in_use(name) and not _is_new(name)})
     return unused.difference(remove_orphaned_segments(unused))
 
 
