@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 import ros_domains
+from hypothesis import HealthCheck, settings
 
 from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
 
@@ -22,6 +23,11 @@ _LASTING_SURROUNDINGS = {"ROS_DOMAIN_ID": str(ros_domains.FOR_MODULES), "ROS_AUT
 _SETTLED_S = 5.0
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Fast DDS puts its segments
 
+
+# Every change is tested with the same examples; .ci/long draws new ones. How long an example takes is not tested.
+settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("suite", settings.get_profile("random"), derandomize=True, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 os.environ.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(Path(__file__).parent / "discovery.xml"))
 for _library in ("OMP", "OPENBLAS"):  # several test processes share the cores, and each has small matrices
