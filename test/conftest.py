@@ -67,15 +67,13 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def interruptible():
-    """Let SIGINT interrupt tests and their child processes.
+    """Let SIGINT interrupt the test and its child processes.
 
-    A shell without job control ignores SIGINT in background jobs, pytest-xdist in its workers; child processes inherit that.
+    A shell without job control ignores SIGINT in background jobs, execnet in its workers; child processes inherit that.
     """
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
