@@ -16,8 +16,8 @@ A lockstep world moves exactly one control period per `advance`; a free-running 
 Every call returns by its deadline, on the steady domain of the injected clock, plus a small grace. The suites in
 `embodied_env.testing` check all of this.
 
-Everything else is optional, with a protocol for each ability. The environment tests for them once, with `isinstance`,
-when it is created.
+Everything else is optional, with a protocol for each ability, which the environment tests with `isinstance`. A wrapper
+may forward an ability that its backend lacks; the attribute is then None (`Resettable.routine`, `Recorded.playback`).
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from embodied_env.contract.message_types import (
 from embodied_env.contract.schema import (
     APPLIED_ACTIONS,
     EACH_ITS_OWN,
+    PRESETS,
     TIME_REMAINING,
     ActuatorSpec,
     ContractFields,
@@ -126,10 +127,21 @@ def check_topics_differ(sensors: Mapping[str, SensorSpec], actuators: Mapping[st
 
 
 def _check_qos(path: str, qos: Qos) -> None:
-    if not isinstance(qos, QosSpec):
+    """Check types too: a contract may be built in Python, and rclpy must not be the first to find them."""
+    if qos is None:
         return
-    is_depth = 1 <= qos.depth <= MAX_DEPTH
-    allow(is_depth, f"{path}.depth", qos.depth, f"a whole number of messages from 1 to {MAX_DEPTH}")
+    if not isinstance(qos, QosSpec):
+        presets = f"{', '.join(sorted(PRESETS))}, or a mapping of depth, reliability, durability"
+        allow(isinstance(qos, str) and qos in PRESETS, path, repr(qos), presets)
+        return
+    is_depth = type(qos.depth) is int and 1 <= qos.depth <= MAX_DEPTH
+    allow(is_depth, f"{path}.depth", repr(qos.depth), f"a whole number of messages from 1 to {MAX_DEPTH}")
+    for key, choices in (
+        ("reliability", ("best_effort", "reliable")),
+        ("durability", ("transient_local", "volatile")),
+    ):
+        value = getattr(qos, key)
+        allow(value in choices, f"{path}.{key}", repr(value), ", ".join(choices))
     require(
         qos.durability == "volatile" or qos.reliability == "reliable",
         f"{path}.reliability",

@@ -45,7 +45,7 @@ class MotionGuard:
         self.watchdog = Watchdog(
             self.arbiter, gate, contract.safety.watchdog, clock=clock, control_period_s=period_s, estops=self.estops
         )
-        self._brakes = not isinstance(backend, Recorded)
+        self._brakes = not (isinstance(backend, Recorded) and backend.playback is not None)  # delays forward None
         self._watches = self._brakes and free_running
         self._thread: WatchdogThread | None = None
 

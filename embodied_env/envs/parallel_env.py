@@ -242,7 +242,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
             for env in self._envs.values():
                 env.close()
         finally:
-            self._shared.backend.close()
+            self._shared.close()
 
     # ------------------------------------------------------------------------------------------------ state
 

@@ -120,7 +120,13 @@ class SharedBackend:
         """Close the world when the last robot has detached. Idempotent."""
         self._open_views.discard(agent)
         if not self._open_views:
-            self.backend.close()
+            self.close()
+
+    def close(self) -> None:
+        """Free the world; robots in the middle of a step then lose it as closed. Idempotent."""
+        if self._lost is None:
+            self._lost = BackendLostError("closed", "the world of all robots is closed")
+        self.backend.close()
 
 
 class AgentBackend:

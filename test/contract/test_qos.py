@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from strategies import changed, document, parse
 
@@ -43,6 +45,24 @@ def test_nonsense_is_refused_by_its_path(qos, path):
     with pytest.raises(ContractError) as caught:
         parse(changed("sensors.tcp.qos", qos))
     assert caught.value.path == f"sensors.tcp.{path}"
+
+
+@pytest.mark.parametrize(
+    ("qos", "path"),
+    [
+        ("sensordata", "qos"),
+        (5, "qos"),
+        (QosSpec(depth=1.5), "qos.depth"),
+        (QosSpec(depth=True), "qos.depth"),
+        (QosSpec(depth="5"), "qos.depth"),
+        (QosSpec(reliability="sometimes"), "qos.reliability"),
+        (QosSpec(durability="latched"), "qos.durability"),
+    ],
+)
+def test_nonsense_in_a_contract_built_in_python_is_refused_too(qos, path):
+    sensors = {**PLAIN.sensors, "tcp": replace(PLAIN.sensors["tcp"], qos=qos)}
+    with pytest.raises(ContractError, match=f"sensors.tcp.{path}: "):
+        replace(PLAIN, sensors=sensors)
 
 
 def test_an_actuators_nonsense_is_refused_too():

@@ -10,7 +10,8 @@ import pytest
 
 import embodied_env
 from embodied_env.analysis.profile_from_run import profile_of_run
-from embodied_env.core.codes import Quality
+from embodied_env.backends.mujoco import MujocoBackend
+from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.latency.delay_model import DelayDistribution, DelayModel, delays_of, load_delays, schedule_of
 from embodied_env.core.latency.profile import (
     Estimate,
@@ -225,6 +226,21 @@ def test_at_the_seam_a_command_acts_with_the_next_period_and_that_is_told():
 def test_a_world_that_moves_by_itself_is_refused():
     with pytest.raises(UsageError, match="moves by itself"):
         embodied_env.make(ARM, pacing="realtime", delay_profile=model())
+
+
+def test_a_delayed_world_is_braked_at_close_too(monkeypatch):
+    sent = []
+    send = MujocoBackend.send
+    monkeypatch.setattr(MujocoBackend, "send", lambda self, command: sent.append(command) or send(self, command))
+    env = embodied_env.make(ARM, delay_profile=model(), clock="virtual")
+    env.reset(seed=1)
+    for _ in range(5):
+        env.step(TURN)
+    moving = sent[-1].report.velocity_si
+    env.close()
+    assert len(sent) == 6
+    assert sent[-1].report.disposition is Severity.HOLD
+    assert np.abs(sent[-1].report.velocity_si).sum() < np.abs(moving).sum()
 
 
 def test_delays_are_given_once():

@@ -375,6 +375,15 @@ def test_a_step_after_everybody_has_left_is_refused(make):
         env.step({})
 
 
+def test_a_step_that_another_thread_closes_ends_as_closed(make):
+    env = make("two_carts", backend="fake")
+    env.reset(seed=1)
+    *_, last = env._agent_envs.values()
+    last.stepper.on_waiting = env.close  # all commands are sent, and nothing is read yet
+    *_, infos = env.step({name: env.action_space(name).sample() for name in env.agents})
+    assert {info["end_reason"] for info in infos.values()} == {"backend_lost:closed"}
+
+
 @pytest.mark.parametrize("call", [lambda env: env.reset(), lambda env: env.step({})], ids=["reset", "step"])
 def test_after_close_nothing_works(make, call):
     env = make(backend="fake")
