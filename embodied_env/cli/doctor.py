@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from typing import Any
@@ -157,13 +157,11 @@ def _ros_checks(contract: Contract, backend: str) -> list[Check]:
 
 def _message_types(contract: Contract, backend: str) -> list[str]:
     """Return the required message types, each once."""
-    estops: Mapping[str, Any] = contract.backends.get(backend, {}).get("estop") or {}
     used = [sensor.type for sensor in contract.sensors.values()]
     used += [actuator.type for actuator in contract.actuators.values()]
-    used += [estop.get("type", "std_msgs/msg/Bool") for estop in estops.values()]
-    if backend == "real" and backend in contract.backends:
-        profile = _real_profile(contract)
-        used += [] if profile is None else [name for spec in profile.active.values() for name in spec.types]
+    if backend == "real" and (profile := _real_profile(contract)) is not None:
+        used += [estop.type for estop in profile.estop.values()]
+        used += [name for spec in profile.active.values() for name in spec.types]
     return list(dict.fromkeys([*used, *_SIMULATOR_TYPES]))
 
 

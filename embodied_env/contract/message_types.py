@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,8 @@ from embodied_env.contract.schema import FieldSpec, SensorSpec
 from embodied_env.errors import ContractError, MissingDependencyError
 
 Shape = tuple[int | None, ...]
+
+_TYPE_NAME = re.compile(r"[A-Za-z]\w*/(msg|srv|action)/[A-Za-z]\w*", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,8 +186,10 @@ def message_class(name: str) -> Any:  # noqa: ANN401 - a generated type
 
     Raises:
         MissingDependencyError: when the package is not installed.
-        ContractError: when the package does not have the type.
+        ContractError: for another name, of which nothing is imported, or when the package does not have the type.
     """
+    if _TYPE_NAME.fullmatch(name) is None:
+        raise ContractError(name, f"{name!r} is not allowed; allowed: <package>/msg/<Type>")
     package, kind, type_name = name.split("/")
     try:
         found = getattr(importlib.import_module(f"{package}.{kind}"), type_name, None)

@@ -100,7 +100,8 @@ class RelayNode:
         contract: Contract,
         *,
         namespace: str | None,
-        profile: Mapping[str, Any],
+        estops: tuple[EstopSpec, ...],
+        downstream_timeout_s: float | None,
         context: Context,
         shapers: Mapping[str, CommandFilter],
     ) -> None:
@@ -111,9 +112,10 @@ class RelayNode:
         self.node = Node(NODE, context=context, namespace=namespace, start_parameter_services=False)
         self._publisher = RosRelayPublisher(contract, self.node, self._clock)
         gate = SafetyGate(contract, filters=shapers, fixed_rate=False)
-        timeout_s = profile.get("downstream_timeout_s")
-        self._core = Relay(contract, self._publisher, clock=self._clock, gate=gate, downstream_timeout_s=timeout_s)
-        self._estops = EstopInputs(estop_specs(profile.get("estop"), "estop"), self._clock)
+        self._core = Relay(
+            contract, self._publisher, clock=self._clock, gate=gate, downstream_timeout_s=downstream_timeout_s
+        )
+        self._estops = EstopInputs(estops, self._clock)
         self._sensors = tuple(dict.fromkeys((*self._core.sensors, *self._core.velocity_sensors)))
         self._sensor_problems = dict.fromkeys(self._sensors, 0)
         self._faults = 0
@@ -324,9 +326,10 @@ def run_relay(
 
     Raises:
         BackendNotReadyError: if ROS 2 cannot be initialised.
-        ContractError: for a contract that a relay cannot enforce.
+        ContractError: for a contract that a relay cannot enforce, or a wrong profile.
     """
     check_relayed(contract)
+    estops = estop_specs(profile.get("estop"), "estop")  # before there is a node
     timeout_s = profile.get("downstream_timeout_s")
     if timeout_s is not None and not (
         type(timeout_s) in (int, float) and contract.control_period_s < timeout_s < math.inf
@@ -337,7 +340,14 @@ def run_relay(
     try:
         with ros_init_errors(EmbodiedEnvError):
             rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
-            relay = RelayNode(contract, namespace=namespace, profile=profile, context=context, shapers=shapers)
+            relay = RelayNode(
+                contract,
+                namespace=namespace,
+                estops=estops,
+                downstream_timeout_s=timeout_s,
+                context=context,
+                shapers=shapers,
+            )
         try:
             on_ready(relay.node.get_namespace())
             relay.run(stop)

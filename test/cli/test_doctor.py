@@ -108,6 +108,21 @@ def _task_check(contract):
     return _attempt("task", lambda: load_task(contract, trust=True), "correct it")
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"estop": "button"},
+        {"estop": {"button": "topic"}},
+        {"estop": {"button": {"topic": "t", "type": 3}}},
+        {"estop": {"button": {"topic": "t", "type": "Bool"}}},
+        {"active": {"drive": {"topic": "t", "type": "Bool"}}},
+    ],
+)
+def test_a_malformed_profile_of_a_robot_fails_its_check(wrong):
+    checks = checks_of(with_profile("real", {**ARM.backends["real"], **wrong}), "real")
+    assert (checks["profile"].passed, checks["robot"].passed) == (False, None)
+
+
 def test_of_a_backend_of_somebody_else_nothing_is_claimed():
     assert checks_of(with_profile("theirs", {}), "theirs")["world"].passed is None
 

@@ -94,6 +94,9 @@ def test_no_inputs_are_none():
         ({"topic": "t", "safe": ()}, "estop.button.safe"),
         ({"topic": "t", "path": "nowhere"}, "estop.button.path"),
         ({"topic": "t", "type": "std_msgs/msg/Bole"}, "estop.button.type"),
+        ({"topic": "t", "type": "Bool"}, "estop.button.type"),
+        ({"topic": "t", "type": ""}, "estop.button.type"),
+        ("t", "estop.button"),
     ],
 )
 def test_what_is_wrong_in_a_profile_is_named(values, path):
@@ -101,6 +104,13 @@ def test_what_is_wrong_in_a_profile_is_named(values, path):
     with pytest.raises(ContractError) as caught:
         estop_specs({"button": values}, "estop")
     assert caught.value.path == path
+
+
+@pytest.mark.parametrize("estop", ["button", ("button",), 1])
+def test_inputs_that_are_no_mapping_are_refused(estop):
+    with pytest.raises(ContractError) as caught:
+        estop_specs(estop, "estop")
+    assert caught.value.path == "estop"
 
 
 def test_a_sound_profile_is_read():

@@ -217,6 +217,18 @@ def test_a_call_of_the_service_goes_on_and_only_while_the_question_stands(by_ser
     assert not call().success
 
 
+def test_a_question_that_could_not_be_published_is_not_pending(by_service, monkeypatch):
+    asking, call = by_service
+
+    def publish(_):
+        raise RuntimeError("the context is shut down")
+
+    monkeypatch.setattr(asking._publisher, "publish", publish)
+    with pytest.raises(RuntimeError, match="shut down"):
+        asking.ask("now?", in_s(PATIENCE_S))
+    assert not call().success
+
+
 def test_silence_at_the_service_is_no_consent(by_service, nodes):
     asking, _ = by_service
     with pytest.raises(BackendNotReadyError, match="nobody confirmed by /robot/environment/confirm in time"):

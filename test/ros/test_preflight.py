@@ -29,6 +29,7 @@ from embodied_env.core.clock import NS_PER_S, Domain, Stamp, SteadyClock
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.robot import graph_checks as graph_check_module
 from embodied_env.ros.robot.backend_profile import RealProfile
 from embodied_env.ros.robot.contract_checks import check_positions, contract_checks, raise_unless_passed, security_check
 from embodied_env.ros.robot.estops import InputSpec
@@ -470,6 +471,11 @@ def test_the_policy_that_does_not_fit_is_named_and_rclpy_agrees(offered, request
 @pytest.mark.parametrize("qos", [RELIABLE, BEST_EFFORT, LATCHED, QoSProfile(depth=1, deadline=Duration(seconds=1))])
 def test_a_profile_fits_itself(qos):
     assert incompatible_policies(offered=qos, requested=qos) == ()
+
+
+def test_a_mismatch_that_is_reported_in_other_words_is_one(monkeypatch):
+    monkeypatch.setattr(graph_check_module, "qos_check_compatible", lambda *_: (QoSCompatibility.ERROR, "no match"))
+    assert incompatible_policies(offered=LATCHED, requested=BEST_EFFORT) == ("no match",)
 
 
 def test_more_than_is_asked_for_fits():

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from threading import Event
 from types import SimpleNamespace
 
 import numpy as np
@@ -35,6 +36,8 @@ from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.process.child import Child, relay
 from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
+from embodied_env.errors import ContractError
+from embodied_env.ros.relay_node import run_relay
 from embodied_env.safety.relay.protocol import Armed, CommandId, JointFields, RelayReport, RelayState, write_command
 
 pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
@@ -572,3 +575,11 @@ def test_diagnostics_come_and_say_how_it_is_and_what_was_refused(armed):
     assert 0.0 < float(values["last_dt_s"]) <= ARM.control_period_s
     assert status.level == b"\x00"
     assert status.name == "relayed/relay: arm_reach"
+
+
+@pytest.mark.parametrize("estop", ["button", {"button": {"topic": "t", "type": "Bool"}}])
+def test_a_wrong_profile_is_told_before_there_is_a_node(estop, monkeypatch):
+    monkeypatch.setattr(rclpy, "init", lambda **_: pytest.fail("ROS 2 was initialised"))
+    with pytest.raises(ContractError) as caught:
+        run_relay(embodied_env.load_contract("arm_reach"), namespace=None, profile={"estop": estop}, stop=Event())
+    assert caught.value.path.startswith("estop")

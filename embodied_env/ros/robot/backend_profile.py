@@ -13,7 +13,7 @@ from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.value_checks import allow, check_positive, check_topic, one_of, require
 from embodied_env.core.reset_spec import ResetRoutine, validate_home
 from embodied_env.errors import ContractError
-from embodied_env.ros.robot.estops import EstopSpec, InputSpec, check_field_path, check_input
+from embodied_env.ros.robot.estops import EstopSpec, InputSpec, check_field_path, check_input, check_message_type
 
 BACKEND = "real"
 PATH = f"backends.{BACKEND}"
@@ -295,6 +295,7 @@ def check_controller_state(spec: ControllerStateSpec, path: str) -> None:
         f"{path}.path",
         f"{spec.path!r} is not allowed for a {spec.type}; allowed: none for a JointState, a path for any other",
     )
+    check_message_type(f"{path}.type", spec.type)
     for key in ("path", "names"):
         if (field_path := getattr(spec, key)) is not None:
             check_field_path(f"{path}.{key}", spec.type, field_path)

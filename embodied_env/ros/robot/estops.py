@@ -51,6 +51,7 @@ def estop_specs(estop: Mapping[str, Mapping[str, Any]] | None, path: str) -> tup
     Raises:
         ContractError: for an unknown key, or a value that is not allowed.
     """
+    require(estop is None or isinstance(estop, Mapping), path, f"{estop!r} is not allowed; allowed: a mapping, or null")
     specs = []
     for name, values in (estop or {}).items():
         spec = parse_as(InputSpec, values, path=f"{path}.{name}")
@@ -64,11 +65,16 @@ def check_input(spec: InputSpec, path: str) -> None:
     check_topic(f"{path}.topic", spec.topic)
     check_positive(f"{path}.timeout_s", spec.timeout_s, "seconds")
     require(len(spec.safe) > 0, f"{path}.safe", "there is no safe value: it could never move")
-    try:
-        message_class(spec.type)
-    except ContractError as error:
-        raise ContractError(f"{path}.type", error.problem) from None
+    check_message_type(f"{path}.type", spec.type)
     check_field_path(f"{path}.path", spec.type, spec.path)
+
+
+def check_message_type(path: str, type_name: str) -> None:
+    """Raise ContractError at `path` unless there are messages of this type."""
+    try:
+        message_class(type_name)
+    except ContractError as error:
+        raise ContractError(path, error.problem) from None
 
 
 def check_field_path(path: str, type_name: str, field_path: str) -> Any:  # noqa: ANN401 - part of a message

@@ -148,7 +148,7 @@ def incompatible_policies(*, offered: QoSProfile, requested: QoSProfile) -> tupl
     verdict, reason = qos_check_compatible(_with_infinite_defaults(offered), _with_infinite_defaults(requested))
     if verdict != QoSCompatibility.ERROR:
         return ()
-    return tuple(text.removeprefix("ERROR: ") for text in reason.split(";") if text.startswith("ERROR: "))
+    return tuple(text.removeprefix("ERROR: ") for text in reason.split(";") if text.startswith("ERROR: ")) or (reason,)
 
 
 def _with_infinite_defaults(qos: QoSProfile) -> QoSProfile:

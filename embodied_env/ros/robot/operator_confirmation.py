@@ -129,8 +129,8 @@ class RosConfirmation:
         changed = self._listener.condition
         with changed:
             self._asked_ns, self._answer = self._clock.system_ns(), None
-        self._publisher.publish(self._message(data=question))
         try:
+            self._publisher.publish(self._message(data=question))
             with changed:
                 while self._answer is None:
                     self._listener.raise_if_failed()
@@ -139,8 +139,8 @@ class RosConfirmation:
                         raise _unanswered(self._where)
                     changed.wait(min(POLL_S, left_s))
         finally:
-            self._publisher.publish(self._message(data=""))
             self._asked_ns = None
+            self._publisher.publish(self._message(data=""))
         if not self._answer:
             raise BackendNotReadyError(f"the operator has declined {self._where}; nothing moves")
 
