@@ -102,7 +102,8 @@ class RowDecoder:
         that the outermost wrapper returned.
         """
         outer, inner = row["observation"], row["inner"]["observation"]
-        recorded = {**outer, **inner} if isinstance(outer, dict) and row["schema"] == RESET else inner
+        are_dicts = isinstance(outer, dict) and isinstance(inner, dict)  # they are JSON of any form
+        recorded = {**outer, **inner} if are_dicts and row["schema"] == RESET else inner
         return {
             key: self._read_field(recorded, key, space.dtype, space.shape)
             for key, space in self._contract.observation_space.items()

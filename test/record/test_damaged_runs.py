@@ -24,9 +24,12 @@ from row_logs import RowLog
 from scripted_tasks import OneClock
 
 from embodied_env.cli.main import main
+from embodied_env.contract import load_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.errors import RecordError
 from embodied_env.record import RecordTransitions, audit_run, read_run
 from embodied_env.record import mcap_file as log
+from embodied_env.record.row_decoder import RowDecoder
 from embodied_env.record.row_log import LogReader
 from embodied_env.record.rows import RESET
 
@@ -248,3 +251,11 @@ def test_text_that_no_reader_of_utf_8_accepts_is_recorded_as_question_marks(tmp_
     assert found.problem == ""
     assert found.manifest["policy"] == "a?"
     assert next(found.transitions())["action"] == {"what": "?\U0001f916"}
+
+
+@pytest.mark.parametrize("observation", ["x", 1, None, [0.0]])
+def test_a_reset_whose_observation_is_no_mapping_cannot_be_decoded(observation):
+    decoder = RowDecoder(load_contract("arm_reach"), dict.__getitem__)
+    row = {"schema": RESET, "observation": {}, "inner": {"observation": observation}}
+    with pytest.raises(RecordError, match="cannot be read"):
+        decoder.observation(row)

@@ -22,6 +22,7 @@ from embodied_env.record import RecordTransitions, audit_run, read_run
 from embodied_env.record.audit.evaluator_leaks import STEPS, LeakDetector
 from embodied_env.record.row_log import LogReader
 from embodied_env.record.rows import RESET, TRANSITION
+from embodied_env.record.summary import EpisodeCounts
 
 
 def secretive():
@@ -458,3 +459,16 @@ def test_a_report_is_frozen(path):
     report = audit_run(path)
     with pytest.raises(dataclasses.FrozenInstanceError):
         report.transitions = 0
+
+
+@pytest.mark.parametrize("count", ["_successes", "_clipped", "_truncated", "steps"])
+def test_a_summary_that_was_counted_wrongly_is_found(tmp_path, monkeypatch, count):
+    """The audit counts by itself: a fault of the counter that writes the summary does not hide itself."""
+    add = EpisodeCounts.add
+
+    def add_wrongly(self, row):
+        add(self, row)
+        setattr(self, count, getattr(self, count) + 1)
+
+    monkeypatch.setattr(EpisodeCounts, "add", add_wrongly)
+    assert set(audit_run(record(fake(), tmp_path, 3)).counts) == {"summary.differs"}

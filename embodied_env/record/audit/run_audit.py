@@ -17,6 +17,7 @@ from embodied_env.record.audit.evaluator_leaks import LeakDetector
 from embodied_env.record.audit.order_rules import EpisodeOrderRule, FrozenCameraRule, PeriodDriftRule, SequenceRule
 from embodied_env.record.audit.run_rules import (
     ManifestRules,
+    RowTally,
     check_first_transition,
     check_summary,
     describe_inner_wrappers,
@@ -28,7 +29,6 @@ from embodied_env.record.audit.violation import Violation, make_violation, short
 from embodied_env.record.row_log import DEEPEST, LARGEST_ROW
 from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.run import inspect_run
-from embodied_env.record.summary import EpisodeCounts
 
 _MAX_LISTED = 100  # violations; further ones are only counted
 _CONSTANT = "fake"  # the backend whose cameras always show the same picture
@@ -80,7 +80,7 @@ class _Auditor:
 
     def __init__(self, contract: Contract | None, *, resets: bool, pictures: bool = True) -> None:
         self.transitions = 0
-        self.episodes: EpisodeCounts | None = EpisodeCounts()  # None: a row cannot be counted
+        self.tally: RowTally | None = RowTally()  # None: a row cannot be counted
         self._counts: Counter[str] = Counter()
         self._violations: list[Violation] = []
         self._warnings: list[Violation] = []
@@ -124,8 +124,8 @@ class _Auditor:
         else:
             for rule in self._sequences:
                 self.keep(rule.add(account), number, row, line)
-            if self.episodes is not None and "schema" in account:
-                self.episodes.add(account)
+            if self.tally is not None and "schema" in account:
+                self.tally.add(account)
         self._leaks.add(row)
 
     def forget(self) -> None:
@@ -134,7 +134,7 @@ class _Auditor:
         self._forget_pairs()
 
     def _forget_pairs(self) -> None:
-        self.episodes = None
+        self.tally = None
         for rule in self._sequences:
             rule.forget()
         if self._cameras is not None:
@@ -147,7 +147,7 @@ class _Auditor:
             text = "the run has no transition: there is no evidence in it"
             first.append(make_violation("run.empty", "", 0, text))
         self._counts.update(violation.rule for violation in first)
-        apart = {} if self.episodes is None or not self.episodes.resets else self.episodes.apart()
+        apart = {} if self.tally is None or not self.tally.resets else self.tally.apart()
         return AuditReport(
             path=path,
             transitions=self.transitions,
@@ -202,8 +202,8 @@ def audit_run(path: str | Path, *, watcher: Watcher | None = None) -> AuditRepor
             watcher()
     of_run = [make_violation("run.unclean", "", run.problem, run.problem)] if run.problem else []
     of_run += [*of_manifest, *manifest.check_run()]
-    if auditor.episodes is not None and not run.problem:
-        of_run += check_summary(run.path, auditor.episodes, run.manifest)
+    if auditor.tally is not None and not run.problem:
+        of_run += check_summary(run.path, auditor.tally, run.manifest)
     if run.manifest.get("clean") is True:
         of_run += check_first_transition(run.path, first)
     report = auditor.report(run.path, of_run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Any
 
 from embodied_env.contract import Contract
 from embodied_env.contract.fingerprint import differences
+from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.errors import ContractError
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
 from embodied_env.record.manifest import contract_of_manifest
 from embodied_env.record.rows import RESET, TRANSITION, Row
 from embodied_env.record.run import read_json
 from embodied_env.record.run_writer import FIRST_TRANSITION, MANIFEST, SUMMARY
-from embodied_env.record.summary import EpisodeCounts
+from embodied_env.record.summary import OUTSIDE
 
 _RECORDER = "embodied_env.record.recorder:RecordTransitions"
 _REL_TOLERANCE = 1e-9  # of means that were summed in another order
@@ -106,16 +108,83 @@ class ManifestRules:
                 yield wrong_value("manifest.seeds", "seed", seed, but=but, short=True)
 
 
-def check_summary(folder: Path, counts: EpisodeCounts, manifest: Mapping[str, Any]) -> Iterator[Violation]:
+class RowTally:
+    """Counts what ``summary.json`` counts, except latencies, independently of the code that writes the summary.
+
+    Attributes:
+        resets: rows of resets so far.
+    """
+
+    def __init__(self) -> None:
+        """Start without rows."""
+        self.resets = 0
+        self._counts: Counter[str] = Counter()
+        self._end_reasons: Counter[str] = Counter()
+        self._sum = self._return = 0.0
+        self._open_steps = 0
+        self._solved: bool | None = None
+        self._has_ended = True
+
+    def add(self, row: Row) -> None:
+        """Count one row, of a reset or of a transition, that fits its schema."""
+        if row["schema"] == RESET:
+            self.resets += 1
+            self._counts["unfinished"] += self._open_steps > 0
+            self._open_steps, self._return, self._has_ended = 0, 0.0, False
+            self._solved = solved_at_reset(row["inner"])
+            return
+        info = row["info"]
+        self._counts["steps"] += 1
+        self._counts["clipped"] += info["action_clipped"]
+        if self._has_ended:
+            return
+        self._open_steps += 1
+        self._return += row["reward"]
+        if row["terminated"] or row["truncated"]:
+            self._end_episode(row, info)
+
+    def _end_episode(self, row: Row, info: Mapping[str, Any]) -> None:
+        ended = "truncated" if row["truncated"] else "terminated"
+        success = ended == "terminated" and info["is_success"]
+        apart = counted_apart(solved=self._solved, success=success, info=info, steps=self._open_steps)
+        self._counts.update(("episodes", ended, apart or f"rated_{ended}"))
+        self._counts["successes"] += success and not apart
+        self._end_reasons[info["end_reason"] or OUTSIDE] += 1
+        self._sum += self._return
+        self._open_steps, self._return, self._has_ended = 0, 0.0, True
+
+    def apart(self) -> dict[str, int]:
+        """Return the number of episodes outside the success rates, by `counted_apart`."""
+        return {key: self._counts[key] for key in (SOLVED_AT_RESET, SOLVED_AT_FIRST_STEP)}
+
+    def as_summary(self) -> dict[str, Any]:
+        """Return the part of a summary that is counted here."""
+        count, episodes = self._counts, self._counts["episodes"]
+        rated, rated_terminated = count["rated_terminated"] + count["rated_truncated"], count["rated_terminated"]
+        return {
+            **{key: count[key] for key in ("episodes", "terminated", "truncated")},
+            "unfinished": count["unfinished"] + (self._open_steps > 0),
+            **self.apart(),
+            "rated": rated,
+            "rated_terminated": rated_terminated,
+            "successes": count["successes"],
+            "success_rate": count["successes"] / rated if rated else None,
+            "success_rate_not_truncated": count["successes"] / rated_terminated if rated_terminated else None,
+            "steps": count["steps"],
+            "clipped_share": count["clipped"] / count["steps"] if count["steps"] else None,
+            "end_reasons": dict(self._end_reasons),
+            "return": {"mean": self._sum / episodes if episodes else None},
+        }
+
+
+def check_summary(folder: Path, tally: RowTally, manifest: Mapping[str, Any]) -> Iterator[Violation]:
     """Check ``summary.json`` against the counts of the rows; a run that was never closed has none."""
     file = folder / SUMMARY
     if not file.exists():
         if manifest.get("clean") is True:
             yield make_violation("summary.missing", SUMMARY, None, f"{SUMMARY} is not there, but {MANIFEST} says clean")
         return
-    counted = counts.as_json()
-    del counted["missed_deadlines"]  # no part of the rule
-    counted["return"] = {"mean": counted["return"]["mean"]}
+    counted = tally.as_summary()
     try:
         summary = read_json(file)
         written = {key: summary[key] for key in counted}

@@ -182,6 +182,11 @@ class LimitRule:
         """Check `row` alone and after the transition before it."""
         guaranteed, applied = row["info"]["safety"]["guaranteed"], row["info"]["action"]["applied_si"]
         velocities = self._velocities(before, row, is_dry=is_dry)
+        reference = row["inner"]["circumstances"]["reference"] if is_dry else None
+        if reference is not None and len(positions := reference["positions"]) != len(self._limits):
+            allowed = f"one for each of {', '.join(self._limits)}"
+            where = "inner.circumstances.reference.positions"
+            yield wrong_value("row.shape", where, positions, allowed=allowed, short=True)
         for joint, value in applied.items():
             if joint not in self._limits or value is None:
                 continue
@@ -202,12 +207,12 @@ class LimitRule:
             return {}
         if is_dry:
             reference = row["inner"]["circumstances"]["reference"]
-            start = {} if reference is None else dict(zip(self._limits, reference["positions"], strict=True))
+            start = {} if reference is None else dict(zip(self._limits, reference["positions"], strict=False))
         elif before is None or _has_moved_otherwise(before, row):
             start = {}
         else:
             start = before["info"]["action"]["applied_si"]
-        ends = {joint: (start.get(joint), now[joint]) for joint in (start if is_dry else now)}
+        ends = {joint: (start.get(joint), value) for joint, value in now.items()}
         return {joint: (b - a) / dt_s for joint, (a, b) in ends.items() if a is not None and b is not None}
 
 
