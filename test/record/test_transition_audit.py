@@ -638,7 +638,7 @@ def of_info(folder, step=1):
         ({"info__is_success": True}, "info.is_success is True, but"),
         (
             {"info__safety__disposition": 2},
-            "info.safety.disposition is 2, but the gravest of info.safety.severity is 1",
+            "info.safety.disposition is 2, but the most severe of info.safety.severity is 1",
         ),
         (
             {"info__safety__code": np.array(by_gate(form=10, joint_limits=32))},

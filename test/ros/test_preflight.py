@@ -149,8 +149,8 @@ def test_without_a_robot_it_returns_at_the_deadline_and_says_where_it_looked(nod
         raise_unless_passed(checks)
     text = str(raised.value)
     assert "preflight: 6 of 12 checks failed" in text
-    assert "[pub.none] sensors.joints: /robot_1/joint_states: nobody publishes it" in text
-    assert "[sub.none] actuators.arm: /robot_1/arm_controller/commands: nobody reads it" in text
+    assert "[pub.none] sensors.joints: /robot_1/joint_states: no publisher" in text
+    assert "[sub.none] actuators.arm: /robot_1/arm_controller/commands: no subscriber" in text
     assert f"namespace /robot_1, ROS_DOMAIN_ID={domain_id}, ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST" in text
     assert "RMW_IMPLEMENTATION=unset (rmw_" in text
 

@@ -314,7 +314,7 @@ def test_a_robot_that_comes_back_can_be_reset(robot, make):
 def test_without_a_robot_the_reset_says_what_is_missing(domain_id, make):
     env = make(reset_timeout_s=0.5)
     with pytest.raises(
-        BackendNotReadyError, match=r"/robot/joint_states: nobody publishes it.*namespace /robot, ROS_DOMAIN_ID"
+        BackendNotReadyError, match=r"/robot/joint_states: no publisher.*namespace /robot, ROS_DOMAIN_ID"
     ):
         env.reset(seed=1)
 

@@ -221,7 +221,7 @@ def _check_gates_of_info(row: Row) -> Iterator[Violation]:
     """Check that the disposition is the most severe of the gates, and that a gate has a code if it fired."""
     safety = row["info"]["safety"]
     if safety["disposition"] != (most := max(safety["severity"])):
-        but = f"the gravest of info.safety.severity is {most}"
+        but = f"the most severe of info.safety.severity is {most}"
         yield wrong_value("gates.account", "info.safety.disposition", safety["disposition"], but=but)
     for gate, level, code in zip(gates(), safety["severity"], safety["code"], strict=True):
         if (code == 0 and level > 0) or (code > 0 and level == 0 and gate not in _REPORTING):

@@ -149,9 +149,9 @@ class SimulatorBackend:
         unmatched = self._ros.wait_for_peers(list(self._publishers.values()), topics, end - time.monotonic())
         if unmatched is not None:
             problems = [
-                ("nobody reads", unmatched.unread),
-                ("nobody publishes", unmatched.unpublished),
-                ("more than one publishes", unmatched.shared),
+                ("no subscriber on", unmatched.unread),
+                ("no publisher on", unmatched.unpublished),
+                ("more than one publisher on", unmatched.shared),
             ]
             raise BackendNotReadyError("; ".join(f"{what} {', '.join(names)}" for what, names in problems if names))
         return self._control

@@ -95,7 +95,7 @@ def _publisher_problems(topic: str, type_name: str, node: Node, *, at_most: int 
         remedy = (
             f"start what publishes it, or correct its topic; {_surroundings(node, type_name, node.count_publishers)}"
         )
-        return [("pub.none", "nobody publishes it", remedy)]
+        return [("pub.none", "no publisher", remedy)]
     problems: list[Problem] = []
     if at_most is not None and len(found) > at_most:
         names = ", ".join(_node_name(info) for info in found)
@@ -109,7 +109,7 @@ def _reader_problems(topic: str, type_name: str, node: Node) -> list[Problem]:
     found = node.get_subscriptions_info_by_topic(topic)
     if not found:
         remedy = f"start the controller, or correct the topic; {_surroundings(node, type_name, node.count_subscribers)}"
-        return [("sub.none", "nobody reads it", remedy)]
+        return [("sub.none", "no subscriber", remedy)]
     return _mismatches(found, "reads", type_name, _own_qos(node.publishers, node, topic))
 
 
