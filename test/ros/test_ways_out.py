@@ -33,7 +33,8 @@ pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
 DOMAIN_ID = ros_domains.FOR_KILLS
 SURROUNDINGS = {"ROS_DOMAIN_ID": str(DOMAIN_ID), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
 PATIENCE_S = 60.0
-QUIET_S = 0.3  # without a command: the last one has come
+QUIET_S = 0.3  # without a command, at rest: the last one has come
+STALL_S = 3.0  # without a command, in motion: longer than a busy machine delays one
 SHIPPED = {"arm": "arm_reach", "cart": "cart_goal"}
 DRIVEN = {"arm": 0, "cart": 1}  # the joint: the shoulder, and turning on the spot
 ROUNDING = 1e-9
@@ -216,15 +217,21 @@ class Robot:
             self.commands.clear()
 
     def until_quiet(self):
-        """Return stamps, s, and commands of the joint when no more have come for a moment."""
+        """Return stamps, s, and commands of the joint when no more have come for a moment, at rest or stalled."""
         end_s = time.monotonic() + PATIENCE_S
         while True:
             count = len(self.commands)
             time.sleep(QUIET_S)
+            if len(self.commands) == count and not self._is_at_rest():
+                time.sleep(STALL_S)
             if len(self.commands) == count:
                 stamps_ns, values = zip(*self.commands, strict=True)
                 return np.array(stamps_ns) / NS_PER_S, np.array(values)
             assert time.monotonic() < end_s, "the commands do not end"
+
+    def _is_at_rest(self):
+        last = [value for _, value in self.commands[-2:]]
+        return len(last) == 2 and (last[-1] == 0.0 if self.layout.is_velocity[self.joint] else last[0] == last[1])
 
     def close(self):
         self.listener.stop()
