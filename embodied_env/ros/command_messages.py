@@ -55,8 +55,8 @@ def to_command(actuator: ActuatorSpec, values: FloatArray, *, stamp_ns: int, per
 def from_command(actuator: ActuatorSpec, message: Message) -> FloatArray | None:
     """Return the positions or velocities that `message` commands, SI units, in the order of joints; shape (n,).
 
-    None for a message that is not a whole command of this actuator: a joint is missing, unknown or named twice, the
-    length is wrong, a value is not finite, an axis that the actuator does not have is not 0, the frame is another.
+    None for a message that is not a complete command of this actuator: a joint is missing, unknown or duplicate, the
+    length is wrong, a value is not finite, another axis of a twist is not 0, or the frame differs.
     """
     if actuator.frame is not None and message.header.frame_id != actuator.frame:
         return None

@@ -1,4 +1,4 @@
-"""Fast DDS profile for large messages, and the topics of a contract that need it.
+"""Enlarge the shared-memory segment of Fast DDS for the large messages of a contract.
 
 The default shared-memory segment of Fast DDS has 512 kB. A message that does not fit into it stalls for about 10 ms, or
 is lost if it is sent best effort. `PROFILE` makes the segment 32 MiB. Fast DDS reads the profile when the first node of
@@ -75,8 +75,7 @@ def segment_bytes(found: Mapping[str, str] = os.environ) -> int:
 def warn_if_segment_too_small(contract: Contract, found: Mapping[str, str] = os.environ) -> None:
     """Warn of each topic whose messages do not fit into the shared-memory segment, once per topic and process.
 
-    The segment is the publisher's, which cannot be inspected: `found` is assumed to be its environment. Middlewares
-    other than Fast DDS have no such segment.
+    The segment is the publisher's, and cannot be inspected; `found` is assumed to be its environment.
     """
     if not found.get("RMW_IMPLEMENTATION", _FAST_DDS).startswith(_FAST_DDS):
         return
@@ -87,7 +86,7 @@ def warn_if_segment_too_small(contract: Contract, found: Mapping[str, str] = os.
         _warned.add(topic)
         gymnasium.logger.warn(
             f"{topic}: messages of {size / 1e6:.1f} MB do not fit into the shared-memory segment of Fast DDS "
-            f"({segment / 1e6:.1f} MB): each may stall for 10 ms, or be lost; set {VARIABLES[0]}={PROFILE} "
+            f"({segment / 1e6:.1f} MB), and may stall for 10 ms or be lost; set {VARIABLES[0]}={PROFILE} "
             f"({VARIABLES[1]} from Kilted on) for this process and for the publisher, before they start"
         )
 

@@ -56,7 +56,7 @@ def set_stamp(stamp: Message, ns: int) -> None:
 def check_length(name: str, found: int, wanted: int) -> None:
     """Raise MalformedMessageError unless `name` has as many values as the contract declares."""
     if found != wanted:
-        raise MalformedMessageError(f"{name} has {found} values; the contract declares {wanted}")
+        raise MalformedMessageError(f"{name} has {found} values (expected {wanted})")
 
 
 def follow(message: Message, path: str) -> Any:  # noqa: ANN401 - part of a message
@@ -72,16 +72,12 @@ def follow(message: Message, path: str) -> Any:  # noqa: ANN401 - part of a mess
 def path_reader(field: Field) -> ReadField:
     """Return the reader of a field with a path: a number, or with a declared shape a sequence of numbers."""
     path = field.spec.path or ""
-    steps = steps_of(path)
 
     def read(message: Message) -> NDArray[Any]:
-        value = message
-        for name, index in steps:
-            value = getattr(value, name)
-            if index is not None:
-                if index >= len(value):
-                    raise MalformedMessageError(f"{path}: there is no element {index}, only {len(value)} elements")
-                value = value[index]
+        try:
+            value = follow(message, path)
+        except IndexError:
+            raise MalformedMessageError(f"{path}: no such element in the message") from None
         if field.spec.shape is not None:
             check_length(path, len(value), math.prod(field.shape))
             return np.array(np.asarray(value).reshape(field.shape), dtype=field.dtype)

@@ -23,12 +23,12 @@ with rclpy_import_errors("a backend over ROS 2"):
     from rclpy.signals import SignalHandlerOptions
 
     from embodied_env.ros.message_tap import TappedNode
-    from embodied_env.ros.receiver import DISCOVERY_POLL_S, ExecutorReceiver, LivenessCheck, Receiver, WaitSetReceiver
+    from embodied_env.ros.receiver import DISCOVERY_POLL_S, LivenessCheck, Receiver
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnmatchedTopics:
-    """Topics without a subscriber, without a publisher, or with more than one publisher."""
+    """Topics without a subscriber, without a publisher, or with several publishers."""
 
     unread: list[str]
     unpublished: list[str]
@@ -75,7 +75,7 @@ class RosNode:
         _first_use.append(os.getpid())
         if _first_use[0] != os.getpid():  # Fast DDS does not survive a fork: its first call would block
             raise BackendNotReadyError(
-                "this process was forked from one that had used ROS 2, which cannot work; "
+                "ROS 2 cannot be used in a process forked from one that had used it; "
                 "start processes with 'spawn' or 'forkserver' (AsyncVectorEnv: context='spawn')"
             )
         arguments = ros_arguments(ros_args)
@@ -99,16 +99,10 @@ class RosNode:
         except Exception as error:  # rclpy raises its own RCLError and many others here
             self._context.try_shutdown()
             if type(error).__name__ in _WRONG_ARGUMENTS:
-                raise UsageError(
-                    f"the ROS arguments are wrong: {error}; allowed: what may follow --ros-args, in ros_args or on "
-                    "the command line of this process"
-                ) from None
+                expected = "(expected what may follow --ros-args; check ros_args and the command line)"
+                raise UsageError(f"invalid ROS arguments: {error} {expected}") from None
             raise BackendNotReadyError(f"ROS 2 cannot be initialised: {error} ({LOG_HINT})") from error
-        self.receiver: Receiver
-        try:
-            self.receiver = WaitSetReceiver(self.node, self._context, clock, feed)
-        except (ImportError, AttributeError, TypeError):
-            self.receiver = ExecutorReceiver(self.node, self._context, clock)
+        self.receiver = Receiver(self.node, clock, feed)
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Poll `condition` until it is true, at most `timeout_s`; return whether it is."""
@@ -126,24 +120,20 @@ class RosNode:
         timeout_s: float,
         patrol: LivenessCheck = lambda: None,
     ) -> UnmatchedTopics | None:
-        """Wait until each of `publishers` has a subscription and each of `topics` one publisher.
+        """Wait until each publisher has a subscription and each topic one publisher; else return the others."""
 
-        Returns:
-            None, or the topics that are unmatched after `timeout_s`.
-        """
-
-        def matched() -> bool:
+        def unmatched() -> UnmatchedTopics | None:
             patrol()
-            has_readers = all(publisher.get_subscription_count() for publisher in publishers)
-            return has_readers and all(self.node.count_publishers(topic) == 1 for topic in topics)
+            counts = {topic: self.node.count_publishers(topic) for topic in topics}
+            found = UnmatchedTopics(
+                unread=[publisher.topic_name for publisher in publishers if not publisher.get_subscription_count()],
+                unpublished=[topic for topic, count in counts.items() if count == 0],
+                shared=[topic for topic, count in counts.items() if count > 1],
+            )
+            return found if found.unread or found.unpublished or found.shared else None
 
-        if self.wait_until(matched, timeout_s):
-            return None
-        return UnmatchedTopics(
-            unread=[publisher.topic_name for publisher in publishers if not publisher.get_subscription_count()],
-            unpublished=[topic for topic in topics if not self.node.count_publishers(topic)],
-            shared=[topic for topic in topics if self.node.count_publishers(topic) > 1],
-        )
+        self.wait_until(lambda: unmatched() is None, timeout_s)
+        return unmatched()
 
     def close(self) -> None:
         """Destroy the node and its context. Idempotent."""
@@ -152,12 +142,12 @@ class RosNode:
         self._closed = True
         with deferred_signals():
             self.node.destroy_node()
-            with contextlib.suppress(RuntimeError):  # already shut down, by code that shuts down all contexts
+            with contextlib.suppress(RuntimeError):  # already shut down, with all contexts
                 rclpy.shutdown(context=self._context)
 
 
 def _declare_read_only(node: Node, parameters: Mapping[str, bool | int | float | str]) -> None:
     for key, value in parameters.items():
         node.declare_parameter(key, value, ParameterDescriptor(read_only=True), ignore_override=True)
-    reason = "the parameters of an environment are set when it starts"  # also rclpy's own, such as use_sim_time
+    reason = "parameters of an environment are read-only"  # also rclpy's own, such as use_sim_time
     node.add_on_set_parameters_callback(lambda _: SetParametersResult(successful=False, reason=reason))

@@ -1,4 +1,4 @@
-"""A thread that receives messages while the world moves by itself."""
+"""Receive messages on a background thread, for robots and free-running simulators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 
 from embodied_env.contract.message_types import message_class
-from embodied_env.core.clock import Clock
+from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.errors import BackendLostError
 from embodied_env.ros.receiver import POLL_S, ReceivedMessage, stamped
 
@@ -19,13 +19,12 @@ class ReceiveThread:
     """Spins an executor over a node, always with a finite timeout.
 
     Attributes:
-        node: the node.
         condition: held while a message is handled, and notified after each.
         failure: the error that ended the thread, or None.
     """
 
     def __init__(self, node: Node, clock: Clock) -> None:
-        """Prepare; arrivals are stamped by `clock`."""
+        """Create the executor and the thread; `clock` stamps arrivals."""
         self.condition = threading.Condition()
         self.failure: BaseException | None = None
         self.node = node
@@ -53,6 +52,16 @@ class ReceiveThread:
         if self.failure is not None:
             raise BackendLostError("listener", f"receiving failed: {type(self.failure).__name__}: {self.failure}")
 
+    def wait_until(self, is_done: Callable[[], object], deadline_ns: int) -> bool:
+        """Wait until `is_done`, which is called under `condition`; return False at `deadline_ns` (steady clock)."""
+        with self.condition:
+            while not is_done():
+                self.raise_if_failed()
+                if (left_ns := deadline_ns - self._clock.now_ns()) <= 0:
+                    return False
+                self.condition.wait(min(POLL_S, left_ns / NS_PER_S))
+        return True
+
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
@@ -68,7 +77,7 @@ class ReceiveThread:
         try:
             while not self._done.is_set():
                 self._executor.spin_once(timeout_sec=POLL_S)
-        except BaseException as error:  # noqa: BLE001 - a waiting step must receive it, or it would wait indefinitely
+        except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
             with self.condition:
                 self.failure = error
                 self.condition.notify_all()

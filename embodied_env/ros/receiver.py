@@ -1,16 +1,13 @@
 """Receive the messages and service responses of a node in the caller's thread.
 
-`WaitSetReceiver` waits on a wait set of its own, through rclpy's private API: it avoids the executor's work for each
-message, takes raw bytes, and can wait for selected topics only. Where rclpy lacks that API, `ExecutorReceiver` spins a
-`SingleThreadedExecutor`, always with a finite timeout. (In rclpy 7.1.6 an `EventsExecutor` raises SystemError for
-callbacks that take the message info.)
+A wait set of our own, through rclpy's private API, avoids the executor's work for each message, takes raw bytes, and
+can wait for selected topics only.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,8 +18,7 @@ from embodied_env.core.process.signals import deferred_signals
 from embodied_env.ros.setup_checks import rclpy_import_errors
 
 with rclpy_import_errors("a backend over ROS 2"):
-    from rclpy.context import Context
-    from rclpy.executors import SingleThreadedExecutor
+    from rclpy.impl.implementation_singleton import rclpy_implementation
     from rclpy.node import Node
     from rclpy.qos import QoSProfile
 
@@ -68,41 +64,90 @@ def stamped(key: str, clock: Clock, take: Callable[[ReceivedMessage], None]) -> 
 
 @dataclass(kw_only=True)
 class ServiceReply:
-    """A request and its response; `response` is None until the service has responded."""
+    """A request and its response, which is None until the service has responded."""
 
     service: str
     client: Any
-    requests: list[Any] = field(default_factory=list)  # sequence number or future of each transmission
+    requests: list[int] = field(default_factory=list)  # sequence number of each transmission
     response: Any = None
 
 
-class Receiver(ABC):
-    """Receives messages and service responses of one node."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Subscription:
+    key: str
+    handle: Any  # of rclpy
+    kind: type
+    decoder: LayoutDecoder | None  # of raw messages
+    tap: TopicTap
 
-    def __init__(self, node: Node, clock: Clock) -> None:
-        """Prepare; arrivals are stamped by `clock`."""
+
+class Receiver:
+    """Receives messages and service responses on a wait set of exactly its own subscriptions and clients."""
+
+    def __init__(self, node: Node, clock: Clock, feed: MessageTap | None = None) -> None:
+        """Create the wait set. `clock` stamps arrivals, and `feed` gets the received messages."""
         self._node = node
         self._clock = clock
+        self._feed = feed or MessageTap()
         self._clients: dict[str, Any] = {}
         self._pending: dict[str, ServiceReply] = {}  # by service
+        self._subscriptions: list[_Subscription] = []
+        self._size_wait_set()
 
-    @abstractmethod
     def subscribe(
         self, key: str, message_type: type, topic: str, qos: QoSProfile = RELIABLE, *, raw: bool = False
     ) -> None:
-        """Subscribe to `topic` under the name `key`; `raw`: receive `RawMessage` objects, where supported."""
+        """Subscribe to `topic` under the name `key`; `raw`: receive `RawMessage` objects."""
+        created = self._node.create_subscription(message_type, topic, _never_called, qos, raw=raw)
+        subscription = _Subscription(
+            key=key,
+            handle=created.handle,
+            kind=message_type,
+            decoder=LayoutDecoder(message_type) if raw else None,
+            tap=TopicTap(self._feed, message_type, self._node.resolve_topic_name(topic), qos),
+        )
+        self._subscriptions.append(subscription)
+        self._size_wait_set()
 
-    @abstractmethod
+    @deferred_signals()
     def receive(self, timeout_s: float, until: Collection[str] = ()) -> list[ReceivedMessage]:
-        """Return the messages that have arrived, waiting for the first at most `timeout_s`.
+        """Return the messages that have arrived; wait at most `timeout_s` for the first, or a service response.
 
-        A service response ends the wait too.
-
-        Args:
-            timeout_s: longest wait, s.
-            until: keys that end the wait, where supported; at most one message of each key is then taken. Empty: any
-                key ends it, and all messages are taken.
+        With `until`, only these keys end the wait, and at most one message of each key is taken.
         """
+        wait_set = self._wait_set
+        wait_set.clear_entities()
+        waited = {
+            each.key: wait_set.add_subscription(each.handle)
+            for each in self._subscriptions
+            if not until or each.key in until
+        }
+        self._wait(timeout_s)
+        arrivals: list[ReceivedMessage] = []
+        for each in self._subscriptions:
+            if not until or each.key not in waited or wait_set.is_ready("subscription", waited[each.key]):
+                arrivals += self._take(each, only_one=bool(until))
+        self._take_responses()
+        return arrivals
+
+    def _take(self, source: _Subscription, *, only_one: bool) -> list[ReceivedMessage]:
+        """Take all messages of a subscription, or one; drop bytes that are not a message of its type."""
+        arrivals: list[ReceivedMessage] = []
+        while (taken := source.handle.take_message(source.kind, source.decoder is not None)) is not None:
+            now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
+            message, info = taken
+            if source.decoder is not None and (message := source.decoder.decode(message)) is None:
+                continue
+            arrival = ReceivedMessage(
+                key=source.key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns
+            )
+            arrivals.append(arrival)
+            if only_one:
+                break
+        if self._feed.sink is not None:
+            for arrival in arrivals:
+                source.tap.received(arrival.message, arrival.info, arrival.arrival_system_ns)
+        return arrivals
 
     def services(self) -> dict[str, tuple[str, ...]]:
         """Return the services that are known in the graph: absolute name -> types."""
@@ -113,17 +158,14 @@ class Receiver(ABC):
         service_type: Any,  # noqa: ANN401 - a generated type
         name: str,
         request: Any,  # noqa: ANN401 - a generated type
-        timeout_s: float = RETRY_S,
-        patrol: LivenessCheck = lambda: None,
+        timeout_s: float,
     ) -> ServiceReply:
-        """Send a request once, without waiting for its response, which `receive` stores in the reply.
+        """Send a request once; `receive` stores the response in the reply.
 
-        A pending request to the same service is abandoned.
-
-        Raises:
-            TimeoutError: if the service is not available within `timeout_s`; nothing is sent.
+        A pending request to the same service is abandoned. Raises TimeoutError, without sending the request, if the
+        service is not available within `timeout_s`.
         """
-        reply = self._begin_call(service_type, name, time.monotonic() + timeout_s, patrol)
+        reply = self._begin_call(service_type, name, time.monotonic() + timeout_s, patrol=lambda: None)
         with deferred_signals():
             self._send(reply, request)
         return reply
@@ -140,12 +182,14 @@ class Receiver(ABC):
                     if time.monotonic() > repeat:
                         self._send(reply, request)
                         repeat = time.monotonic() + RETRY_S
-                    self._receive_responses(min(POLL_S, left_s))
+                    self._wait_set.clear_entities()
+                    self._wait(min(POLL_S, left_s))
+                    self._take_responses()
                 if reply.response is not None:
                     return reply.response
-            raise TimeoutError(f"the service {name} did not answer within {timeout_s:.1f} s")
+            raise TimeoutError(f"no response from service {name} within {timeout_s:.1f} s")
         finally:
-            self._abandon(name)
+            self._pending.pop(name, None)
 
     def _begin_call(self, service_type: Any, name: str, end: float, patrol: LivenessCheck) -> ServiceReply:  # noqa: ANN401
         """Wait until the service is available; raises TimeoutError at `end` (monotonic seconds)."""
@@ -155,106 +199,21 @@ class Receiver(ABC):
         while not client.service_is_ready():
             patrol()
             if time.monotonic() > end:
-                raise TimeoutError(f"nobody offers the service {client.srv_name}")
+                raise TimeoutError(f"service {client.srv_name} is not available")
             time.sleep(DISCOVERY_POLL_S)
-        self._abandon(name)
         reply = self._pending[name] = ServiceReply(service=name, client=client)
         return reply
 
-    def _abandon(self, service: str) -> None:
-        """Ignore responses to the pending request, if there is one."""
-        self._pending.pop(service, None)
-
-    @abstractmethod
     def _send(self, reply: ServiceReply, request: Any) -> None:  # noqa: ANN401 - a generated type
         """Send a request, first or repeated, whose response belongs to `reply`."""
-
-    @abstractmethod
-    def _receive_responses(self, timeout_s: float) -> None:
-        """Store service responses, waiting for the first at most `timeout_s`; keep messages for `receive`."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Subscription:
-    key: str
-    handle: Any  # of rclpy
-    kind: type
-    decoder: LayoutDecoder | None  # of raw messages
-
-
-class WaitSetReceiver(Receiver):
-    """Waits on a wait set of exactly the subscriptions and clients of this receiver."""
-
-    def __init__(self, node: Node, context: Context, clock: Clock, feed: MessageTap | None = None) -> None:
-        """Create the wait set; raises ImportError or AttributeError where rclpy lacks the private API."""
-        from rclpy.impl.implementation_singleton import rclpy_implementation  # noqa: PLC0415 - private, may be absent
-
-        super().__init__(node, clock)
-        self._wait_set_class = rclpy_implementation.WaitSet
-        self._context = context
-        self._subscriptions: list[_Subscription] = []
-        self._feed = feed or MessageTap()
-        self._taps: dict[str, TopicTap] = {}
+        reply.requests.append(reply.client.handle.send_request(request))
         self._size_wait_set()
-
-    def subscribe(
-        self, key: str, message_type: type, topic: str, qos: QoSProfile = RELIABLE, *, raw: bool = False
-    ) -> None:
-        """Subscribe to `topic` under the name `key`; `raw`: receive `RawMessage` objects."""
-        created = self._node.create_subscription(message_type, topic, _never_called, qos, raw=raw)
-        decoder = LayoutDecoder(message_type) if raw else None
-        self._subscriptions.append(_Subscription(key=key, handle=created.handle, kind=message_type, decoder=decoder))
-        self._taps[key] = TopicTap(self._feed, message_type, self._node.resolve_topic_name(topic), qos)
-        self._size_wait_set()
-
-    @deferred_signals()
-    def receive(self, timeout_s: float, until: Collection[str] = ()) -> list[ReceivedMessage]:
-        """Return the messages that have arrived, waiting for the first (of `until`) at most `timeout_s`."""
-        wait_set = self._wait_set
-        wait_set.clear_entities()
-        waited = {
-            each.key: wait_set.add_subscription(each.handle)
-            for each in self._subscriptions
-            if not until or each.key in until
-        }
-        self._wait(timeout_s)
-        arrivals: list[ReceivedMessage] = []
-        for each in self._subscriptions:
-            if not until or each.key not in waited or wait_set.is_ready("subscription", waited[each.key]):
-                self._take(each, arrivals, only_one=bool(until))
-        if self._pending:
-            self._take_responses()
-        if self._feed.sink is not None:
-            for arrival in arrivals:
-                self._taps[arrival.key].received(arrival.message, arrival.info, arrival.arrival_system_ns)
-        return arrivals
-
-    def _take(self, source: _Subscription, arrivals: list[ReceivedMessage], *, only_one: bool) -> None:
-        """Take all messages of a subscription, or one; drop bytes that are not a message of its type."""
-        take, kind, decoder = source.handle.take_message, source.kind, source.decoder
-        while (taken := take(kind, decoder is not None)) is not None:
-            now_ns, system_ns = self._clock.now_ns(), self._clock.system_ns()
-            message, info = taken
-            if decoder is not None and (message := decoder.decode(message)) is None:
-                continue
-            arrivals.append(
-                ReceivedMessage(
-                    key=source.key, message=message, info=info, arrival_ns=now_ns, arrival_system_ns=system_ns
-                )
-            )
-            if only_one:
-                break
 
     def _wait(self, timeout_s: float) -> None:
         """Wait for the entities that were added, or for a response."""
         for reply in self._pending.values():
             self._wait_set.add_client(reply.client.handle)
         self._wait_set.wait(max(0, round(timeout_s * NS_PER_S)))
-
-    def _receive_responses(self, timeout_s: float) -> None:
-        self._wait_set.clear_entities()
-        self._wait(timeout_s)
-        self._take_responses()
 
     def _take_responses(self) -> None:
         """Store the responses that have arrived; drop those to abandoned requests."""
@@ -264,65 +223,12 @@ class WaitSetReceiver(Receiver):
                 header, response = taken
                 if reply.response is None and header.request_id.sequence_number in reply.requests:
                     reply.response = response
-                    self._abandon(reply.service)
-
-    def _send(self, reply: ServiceReply, request: Any) -> None:  # noqa: ANN401 - a generated type
-        reply.requests.append(reply.client.handle.send_request(request))
-        self._size_wait_set()
+                    self._pending.pop(reply.service, None)
 
     def _size_wait_set(self) -> None:
         sizes = len(self._subscriptions), 0, 0, max(1, len(self._clients)), 0, 0
-        self._wait_set = self._wait_set_class(*sizes, self._context.handle)
-
-
-class ExecutorReceiver(Receiver):
-    """Spins a `SingleThreadedExecutor` in the caller's thread, with rclpy's public API only."""
-
-    def __init__(self, node: Node, context: Context, clock: Clock) -> None:
-        """Create an executor for `node`."""
-        super().__init__(node, clock)
-        self._arrivals: list[ReceivedMessage] = []
-        self._executor = SingleThreadedExecutor(context=context)
-        self._executor.add_node(node)
-
-    def subscribe(
-        self,
-        key: str,
-        message_type: type,
-        topic: str,
-        qos: QoSProfile = RELIABLE,
-        *,
-        raw: bool = False,  # noqa: ARG002 - the node's tap needs decoded messages from callbacks
-    ) -> None:
-        """Subscribe to `topic` under the name `key`."""
-        self._node.create_subscription(message_type, topic, stamped(key, self._clock, self._arrivals.append), qos)
-
-    @deferred_signals()
-    def receive(self, timeout_s: float, until: Collection[str] = ()) -> list[ReceivedMessage]:  # noqa: ARG002 - any key
-        """Return the messages that have arrived, waiting for the first at most `timeout_s`."""
-        self._receive_responses(timeout_s)
-        arrivals = self._arrivals.copy()
-        self._arrivals.clear()
-        return arrivals
-
-    def _receive_responses(self, timeout_s: float) -> None:
-        self._executor.spin_once(timeout_sec=max(0.0, timeout_s))
-
-    def _send(self, reply: ServiceReply, request: Any) -> None:  # noqa: ANN401 - a generated type
-        def store(future: Any) -> None:  # noqa: ANN401 - a future of rclpy
-            if reply.response is None:
-                reply.response = future.result()
-                self._abandon(reply.service)
-
-        future = reply.client.call_async(request)
-        reply.requests.append(future)
-        future.add_done_callback(store)
-
-    def _abandon(self, service: str) -> None:
-        if (reply := self._pending.pop(service, None)) is not None:
-            for future in reply.requests:
-                reply.client.remove_pending_request(future)
+        self._wait_set = rclpy_implementation.WaitSet(*sizes, self._node.context.handle)
 
 
 def _never_called(message: Any) -> None:  # noqa: ANN401 - a generated type
-    """Do nothing: messages are taken from the wait set, and no executor runs this callback."""
+    """Satisfy rclpy, which requires a callback; no executor runs it."""

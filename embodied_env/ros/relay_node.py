@@ -1,4 +1,4 @@
-"""The ROS 2 node of a relay (`safety.relay.relay`): one thread, one loop, deadlines on the steady clock."""
+"""Run a relay (`safety.relay.relay`) in a ROS 2 node: one thread, one loop, deadlines on the steady clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.types import ApprovedCommand
 from embodied_env.errors import ContractError, EmbodiedEnvError
-from embodied_env.ros.command_messages import to_command
 from embodied_env.ros.message_fields import MalformedMessageError
 from embodied_env.ros.robot.estops import EstopInputs, EstopSpec, estop_specs
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
@@ -32,20 +31,22 @@ from embodied_env.safety.relay.relay import Relay, check_relayed, stopping_time_
 with rclpy_import_errors("the relay"):
     import rclpy
     from rclpy.context import Context
-    from rclpy.duration import Duration
     from rclpy.executors import SingleThreadedExecutor
     from rclpy.node import Node
     from rclpy.qos import QoSProfile, ReliabilityPolicy
     from rclpy.signals import SignalHandlerOptions
 
-    from embodied_env.ros.qos import LATCHED, RELIABLE, command_qos, sensor_qos
+    from embodied_env.ros.qos import LATCHED, RELIABLE, sensor_qos
+    from embodied_env.ros.robot.actuation import ActuatorPublishers
+    from embodied_env.ros.robot.diagnostics import Level, Status, diagnostic_array
 
 NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)  # matches every publisher
 
-END_GRACE_S = 2.0  # beyond the braking time, after which the process ends in any case
+END_GRACE_S = 2.0  # beyond the braking time; the process then ends in any case
 _DIAGNOSTICS_NS = NS_PER_S
 _SPIN_TIMEOUT_S = 0.05
-_ACKNOWLEDGEMENT_S = 0.5  # for the last command
+_START_AT_ONCE = ("trajectory_msgs/msg/JointTrajectory",)  # without a stamp
+_LEVELS = {"armed": Level.OK, "disarmed": Level.WARN, "stopped": Level.WARN, "estop": Level.ERROR}
 
 
 class RosRelayPublisher:
@@ -53,12 +54,7 @@ class RosRelayPublisher:
 
     def __init__(self, contract: Contract, node: Node, clock: SteadyClock) -> None:
         """Create the publishers."""
-        self._contract = contract
-        self._clock = clock
-        self._actuators = [
-            (actuator, node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator)))
-            for actuator in contract.actuators.values()
-        ]
+        self._actuators = ActuatorPublishers(contract, node, clock, unstamped=_START_AT_ONCE)
         self._joint_state = message_class("sensor_msgs/msg/JointState")
         self._string = message_class("std_msgs/msg/String")
         self._applied = node.create_publisher(self._joint_state, "~/applied", RELIABLE)
@@ -67,12 +63,7 @@ class RosRelayPublisher:
 
     def publish(self, command: ApprovedCommand) -> None:
         """Publish a command on the actuator topics."""
-        start, now_ns, period_s = 0, self._clock.system_ns(), self._contract.control_period_s
-        for actuator, publisher in self._actuators:
-            part = command.values[start : start + len(actuator.joints)]
-            start += len(actuator.joints)
-            at_once = actuator.type == "trajectory_msgs/msg/JointTrajectory"
-            publisher.publish(to_command(actuator, part, stamp_ns=0 if at_once else now_ns, period_s=period_s))
+        self._actuators.send(command)
 
     def applied(self, fields: JointFields) -> None:
         """Publish the command that was sent."""
@@ -87,9 +78,8 @@ class RosRelayPublisher:
         self._state.publish(self._string(data=state.to_text()))
 
     def flush(self) -> None:
-        """Wait, for a short time, until the commands have been acknowledged."""
-        for _, publisher in self._actuators:
-            publisher.wait_for_all_acked(Duration(seconds=_ACKNOWLEDGEMENT_S))
+        """Wait briefly until the commands are acknowledged."""
+        self._actuators.flush()
 
 
 class RelayNode:
@@ -172,12 +162,12 @@ class RelayNode:
         return self._guarded(on_message)
 
     def _on_command(self, message: Any) -> None:  # noqa: ANN401 - a generated type
-        self._check_inputs()  # first: a command does not identify its sender
+        self._check_inputs()  # first, since a command does not identify its sender
         self._core.command(JointFields.of(message))
 
     def _on_trigger(self, act: Callable[[], tuple[bool, str]]) -> Callable[[Any, Any], Any]:
         def on_request(_request: Any, response: Any) -> Any:  # noqa: ANN401 - generated types
-            response.success, response.message = False, "the relay failed; see its log"
+            response.success, response.message = False, "internal error in the relay; see its log"
 
             def respond() -> None:
                 response.success, response.message = act()
@@ -192,8 +182,8 @@ class RelayNode:
         return self._core.arm()
 
     def _estop(self) -> tuple[bool, str]:
-        self._core.estop("asked for by ~/estop")
-        return True, "ESTOP; clear it by ~/clear_estop, then arm"
+        self._core.estop("requested by ~/estop")
+        return True, "ESTOP latched; clear it with ~/clear_estop, then arm"
 
     def _clear_estop(self) -> tuple[bool, str]:
         self._check_inputs()
@@ -255,7 +245,7 @@ class RelayNode:
         self._core.tick()
 
     def _next_deadline(self, deadline_ns: int, now_ns: int) -> int:
-        """Return the next deadline after `now_ns`; missed ones are skipped, not made up for by a burst."""
+        """Return the next deadline after `now_ns`; missed ones are skipped, without a burst."""
         period_ns = self._contract.control_period_ns
         return deadline_ns + period_ns * ((now_ns - deadline_ns) // period_ns + 1)
 
@@ -271,9 +261,6 @@ class RelayNode:
 
     def _publish_diagnostics(self) -> None:
         core, state = self._core, self._core.current_state
-        status = message_class("diagnostic_msgs/msg/DiagnosticStatus")
-        key_value = message_class("diagnostic_msgs/msg/KeyValue")
-        levels = {"armed": status.OK, "disarmed": status.WARN, "stopped": status.WARN, "estop": status.ERROR}
         values = {
             "armed": state.state == "armed",
             "state": state.state,
@@ -291,18 +278,13 @@ class RelayNode:
             **{f"input.{name}": text for name, text in state.inputs.items()},
             "fingerprint": state.fingerprint,
         }
-        message = message_class("diagnostic_msgs/msg/DiagnosticArray")()
-        message.header.stamp = self.node.get_clock().now().to_msg()
-        message.status = [
-            status(
-                level=status.ERROR if state.latched == "fault.internal" else levels[state.state],
-                name=f"{self.node.get_fully_qualified_name()[1:]}: {self._contract.name}",
-                message=f"{state.state} {state.latched} {state.detail}".strip(),
-                hardware_id=self._contract.name,
-                values=[key_value(key=key, value=str(value)) for key, value in values.items()],
-            )
-        ]
-        self._diagnostics.publish(message)
+        status = Status(
+            name=self._contract.name,
+            level=Level.ERROR if state.latched == "fault.internal" else _LEVELS[state.state],
+            message=f"{state.state} {state.latched} {state.detail}".strip(),
+            values={key: str(value) for key, value in values.items()},
+        )
+        self._diagnostics.publish(diagnostic_array(self.node, self._contract.name, [status]))
 
 
 def run_relay(
@@ -314,7 +296,7 @@ def run_relay(
     shapers: Mapping[str, CommandFilter] = MappingProxyType({}),
     on_ready: Callable[[str], None] = lambda _namespace: None,
 ) -> None:
-    """Relay the commands of `contract` until `stop` is set, and end with the robot at rest.
+    """Relay the commands of `contract` until `stop` is set, then brake the robot to rest.
 
     Args:
         contract: declares the limits.
@@ -326,10 +308,10 @@ def run_relay(
 
     Raises:
         BackendNotReadyError: if ROS 2 cannot be initialised.
-        ContractError: for a contract that a relay cannot enforce, or a wrong profile.
+        ContractError: for a contract that a relay cannot enforce, or an invalid profile.
     """
     check_relayed(contract)
-    estops = estop_specs(profile.get("estop"), "estop")  # before there is a node
+    estops = estop_specs(profile.get("estop"), "estop")
     timeout_s = profile.get("downstream_timeout_s")
     if timeout_s is not None and not (
         type(timeout_s) in (int, float) and contract.control_period_s < timeout_s < math.inf

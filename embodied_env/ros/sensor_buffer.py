@@ -9,10 +9,10 @@ from typing import Any
 from embodied_env.contract import SensorSpec
 from embodied_env.core.codes import Quality
 from embodied_env.core.types import Sample
-from embodied_env.errors import BackendNotReadyError, ContractError
+from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.message_fields import MalformedMessageError
 from embodied_env.ros.receiver import ReceivedMessage
-from embodied_env.ros.robot.stamp_translation import StampTranslator, TranslatedStamp, TransportTiming
+from embodied_env.ros.robot.stamp_translation import NO_STAMP, StampTranslator, TranslatedStamp, TransportTiming
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.serialization.layout_cache import as_message
 
@@ -28,23 +28,19 @@ class SensorBuffer:
     A message of the timeline ``receive`` gets its stamp from `assign_stamp`, or from a `StampTranslator`.
 
     Attributes:
-        stamp_ns: the newest stamp, on the world's clock, or -1 before the first.
+        stamp_ns: the newest stamp, on the world clock, or -1 before the first.
     """
 
     def __init__(
         self, name: str, sensor: SensorSpec, stamping: StampTranslator | None = None, reader: SensorReader | None = None
     ) -> None:
-        """Prepare to read `sensor`, by default with the reader of its type.
+        """Start empty. `reader` None: the reader of the sensor's type.
 
-        `stamping` translates stamps to the world's clock; None: they are already on it.
+        `stamping` translates stamps to the world clock; None: they are already on it.
         """
         self._name = name
         self._reader = SensorReader(name, sensor) if reader is None else reader
         self._by_header = sensor.timeline == "header"
-        if self._by_header and not self._reader.has_header:
-            raise ContractError(
-                f"sensors.{name}.timeline", f"'header' is not allowed: a {sensor.type} has none; allowed: receive"
-            )
         self._stamping = stamping
         self._is_wall = stamping is not None and stamping.is_wall
         self._counts: Counter[str] = Counter()  # lost, duplicated, reordered
@@ -64,7 +60,7 @@ class SensorBuffer:
     def clear(self) -> None:
         """Start an epoch: drop the readings and reset the counts."""
         self.clear_readings()
-        self._last_number = 0  # the publisher may be another
+        self._last_number = 0  # the publisher may have changed
         self._seq = -1
         self._counts.clear()
 
@@ -85,15 +81,12 @@ class SensorBuffer:
             self._add_stamped(arrival, self._translated(arrival, self._stamping), self._stamping.transport(arrival))
         elif self._by_header:
             header_ns = stamp_ns(arrival.message)
-            stamp = TranslatedStamp(stamp_ns=header_ns)
-            if header_ns == 0:
-                reason = "the message carries no stamp"
-                stamp = TranslatedStamp(stamp_ns=0, quality=Quality.ZERO_STAMP, reason=reason)
+            stamp = TranslatedStamp(stamp_ns=header_ns) if header_ns else NO_STAMP
             self._add_stamped(arrival, stamp, _NO_TRANSPORT)
         elif number is None:
             raise BackendNotReadyError(
-                f"{self._name}: this middleware does not number its messages, which a sensor by receipt needs; "
-                "allowed: rmw_fastrtps_cpp"
+                f"{self._name}: timeline receive needs publication sequence numbers, which this middleware lacks; "
+                "use rmw_fastrtps_cpp"
             )
         else:
             self._unstamped[number] = arrival
@@ -101,7 +94,7 @@ class SensorBuffer:
                 del self._unstamped[next(iter(self._unstamped))]
 
     def reevaluate(self) -> None:
-        """Translate the newest stamp again: more is known of its publisher, and a latched message comes only once."""
+        """Translate the newest stamp again, after the publisher was located: a latched message comes only once."""
         if self._newest is not None and self._stamping is not None:
             arrival, _, transport = self._newest
             stamp = self._translated(arrival, self._stamping)

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import SensorSpec
-from embodied_env.contract.field_paths import check_message, has_header
-from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES, message_class, message_field
+from embodied_env.contract.field_paths import check_message
+from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES, message_field
 from embodied_env.contract.reading_values import InvalidReadingError, check_rotation, position_confidence
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.ros.message_fields import (
@@ -44,19 +44,10 @@ def stamp_ns(message: Message) -> int:
 
 
 class SensorReader:
-    """Reads the messages of one sensor into new arrays of the contract's shapes and dtypes.
-
-    Attributes:
-        has_header: whether its messages have a header, and so a stamp and a frame.
-    """
+    """Reads the messages of one sensor into new arrays of the contract's shapes and dtypes."""
 
     def __init__(self, name: str, sensor: SensorSpec) -> None:
-        """Resolve the fields of `sensor`.
-
-        Raises:
-            MissingDependencyError: for a message package or image decoder that is not installed.
-            ContractError: for a sensor that does not match its message type (`contract.field_paths.check_message`).
-        """
+        """Resolve the fields of `sensor`; raises ContractError if it does not match its message type."""
         check_message(name, sensor)
         self._sensor = sensor
         self._readers: dict[str, ReadField] = {}
@@ -75,7 +66,6 @@ class SensorReader:
         self._has_covariance = known is not None and known.covariance
         self._joints = {joint for spec in sensor.fields.values() for joint in spec.joints or ()}
         self._is_by_joint = sensor.type == JOINT_SENSOR and bool(self._joints)
-        self.has_header = has_header(message_class(sensor.type))
 
     def read(self, message: Message) -> Values:
         """Return field -> array; raises MalformedMessageError."""
@@ -93,6 +83,10 @@ class SensorReader:
         """Return whether a message is of this sensor; False for a JointState of other joints only."""
         return not self._is_by_joint or not self._joints.isdisjoint(message.name)
 
+    def is_ready(self, message: Message) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether `read` has everything it needs; a subclass may wait for a transform."""
+        return True
+
     def confidence(self, message: Message) -> float | None:
         """Return the confidence in the position (`embodied_env.contract.reading_values`); None without a covariance."""
         if not self._has_covariance:
@@ -102,7 +96,7 @@ class SensorReader:
 
 def _check_frame(key: str, found: str, wanted: str) -> None:
     if found != wanted:
-        raise MalformedMessageError(f"{key} is {found!r}; the contract declares {wanted!r}")
+        raise MalformedMessageError(f"{key} is {found!r} (expected {wanted!r})")
 
 
 def _joint_state(field: Field) -> ReadField:
@@ -135,10 +129,10 @@ def _by_name(field: Field) -> Callable[[list[str], Any], NDArray[Any]]:
             return values
         places = {name: place for place, name in enumerate(names)}
         if len(places) != len(names):
-            raise MalformedMessageError(f"a joint is named twice in {names}")
+            raise MalformedMessageError(f"duplicate joint in {names}")
         missing = [joint for joint in joints if joint not in places]
         if missing:
-            raise MalformedMessageError(f"{field.name} of {', '.join(missing)} is missing; the message has {names}")
+            raise MalformedMessageError(f"no {field.name} of {', '.join(missing)}; the message has {names}")
         return values[[places[joint] for joint in joints]]
 
     return pick
@@ -188,7 +182,7 @@ def _imu(field: Field) -> ReadField:
 
     def read(message: Message) -> NDArray[Any]:
         if covariance(message)[0] == -1:
-            raise MalformedMessageError(f"the message has no {field.name}: its covariance begins with -1")
+            raise MalformedMessageError(f"no {field.name}: its covariance starts with -1")
         return get(message)
 
     return read

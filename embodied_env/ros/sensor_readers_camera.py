@@ -30,9 +30,9 @@ def image_reader(field: Field) -> ReadField:
 
     def read(message: Message) -> NDArray[Any]:
         if message.encoding != name:
-            raise MalformedMessageError(f"encoding is {message.encoding!r}; the contract declares {name!r}")
+            raise MalformedMessageError(f"encoding is {message.encoding!r} (expected {name!r})")
         if raw.itemsize > 1 and message.is_bigendian:
-            raise MalformedMessageError("is_bigendian is set; little-endian pixels are read")
+            raise MalformedMessageError("is_bigendian is set (expected little-endian pixels)")
         _check_size(field, message.width, message.height)
         pixels: NDArray[Any] = np.ndarray(field.shape, raw, message.data, strides=_strides(message, field, raw))
         if encoding.metres_per_unit is None:
@@ -45,11 +45,7 @@ def image_reader(field: Field) -> ReadField:
 
 
 def compressed_reader(field: Field) -> ReadField:
-    """Return the reader of a CompressedImage, JPEG or PNG.
-
-    Raises:
-        MissingDependencyError: without Pillow.
-    """
+    """Return the reader of a CompressedImage, JPEG or PNG; raises MissingDependencyError without Pillow."""
     try:
         from PIL import Image  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -71,7 +67,7 @@ def compressed_reader(field: Field) -> ReadField:
             raise MalformedMessageError(f"the {codec} cannot be decoded: {error}") from error
         _check_size(field, *size)
         if mode != wanted_mode:
-            raise MalformedMessageError(f"the {codec} has mode {mode}; the contract declares {field.sensor.encoding}")
+            raise MalformedMessageError(f"the {codec} has mode {mode} (expected {field.sensor.encoding})")
         return np.frombuffer(pixels, dtype=field.dtype).reshape(field.shape).copy()  # Pillow returns read-only bytes
 
     return read
@@ -107,16 +103,8 @@ def cloud_reader(field: Field) -> ReadField:
     def read(message: Message) -> NDArray[Any]:
         width, height = message.width, message.height
         if width * height != field.shape[0]:
-            raise MalformedMessageError(f"there are {width} x {height} points; the contract declares {field.shape[0]}")
-        if message.row_step < width * message.point_step:
-            raise MalformedMessageError(
-                f"row_step is {message.row_step}; {width} points need {width * message.point_step}"
-            )
-        if len(message.data) != height * message.row_step:
-            raise MalformedMessageError(
-                f"data has {len(message.data)} bytes; {height} rows of row_step {message.row_step} have "
-                f"{height * message.row_step}"
-            )
+            raise MalformedMessageError(f"the cloud has {width} x {height} points (expected {field.shape[0]})")
+        _check_rows("row_step", message.row_step, width * message.point_step, height, len(message.data))
         strides = (message.row_step, message.point_step)
         points: NDArray[Any] = np.ndarray((height, width), _point_dtype(message), message.data, strides=strides)
         values = np.empty(field.shape, dtype=field.dtype)
@@ -131,19 +119,22 @@ def cloud_reader(field: Field) -> ReadField:
 def _check_size(field: Field, width: int, height: int) -> None:
     rows, columns = field.shape[:2]
     if (width, height) != (columns, rows):
-        raise MalformedMessageError(f"the image is {width} x {height}; the contract declares {columns} x {rows}")
+        raise MalformedMessageError(f"the image is {width} x {height} (expected {columns} x {rows})")
+
+
+def _check_rows(name: str, step: int, least: int, rows: int, size: int) -> None:
+    """Check the length of a row, called `name`, and the size of the data, all in bytes."""
+    if step < least:
+        raise MalformedMessageError(f"{name} is {step} (expected at least {least})")
+    if size != rows * step:
+        raise MalformedMessageError(f"data has {size} bytes (expected {rows} rows of {name} {step}: {rows * step})")
 
 
 def _strides(message: Message, field: Field, raw: np.dtype[Any]) -> tuple[int, int, int]:
     """Return the strides of rows, pixels and channels, bytes. Rows may end in padding."""
     height, width, channels = field.shape
     pixel = channels * raw.itemsize
-    if message.step < width * pixel:
-        raise MalformedMessageError(f"step is {message.step}; a row of {width} pixels needs {width * pixel}")
-    if len(message.data) != height * message.step:
-        raise MalformedMessageError(
-            f"data has {len(message.data)} bytes; {height} rows of step {message.step} have {height * message.step}"
-        )
+    _check_rows("step", message.step, width * pixel, height, len(message.data))
     return message.step, pixel, raw.itemsize
 
 
@@ -151,25 +142,26 @@ def _codec(text: str) -> str:
     """Parse a format: ``png``, or ``rgb8; jpeg compressed bgr8``, as image_transport writes it."""
     words = text.rpartition(";")[2].split()
     if not words or words[0] not in _CODECS or (len(words) > 1 and words[1] != "compressed"):
-        raise MalformedMessageError(f"format is {text!r}; jpeg and png are read")
+        raise MalformedMessageError(f"format is {text!r} (expected jpeg or png)")
     return _CODECS[words[0]]
 
 
 def _point_dtype(message: Message) -> np.dtype[Any]:
     """Return the dtype of x, y and z within a point."""
     if message.is_bigendian:
-        raise MalformedMessageError("is_bigendian is set; little-endian points are read")
+        raise MalformedMessageError("is_bigendian is set (expected little-endian points)")
     offsets = []
     for axis in _AXES:
         found = [part for part in message.fields if part.name == axis]
         if len(found) != 1:
-            raise MalformedMessageError(f"there are {len(found)} fields {axis} in {[f.name for f in message.fields]}")
-        (part,) = found
-        if part.datatype != _FLOAT32 or part.count != 1:
             raise MalformedMessageError(
-                f"{axis} has datatype {part.datatype} and count {part.count}; FLOAT32 ({_FLOAT32}) and 1 are read"
+                f"{len(found)} fields {axis} in {[f.name for f in message.fields]} (expected 1)"
             )
+        (part,) = found
+        if (part.datatype, part.count) != (_FLOAT32, 1):
+            problem = f"{axis} has datatype {part.datatype} and count {part.count}"
+            raise MalformedMessageError(f"{problem} (expected FLOAT32, {_FLOAT32}, and 1)")
         if part.offset + 4 > message.point_step:
-            raise MalformedMessageError(f"{axis} at offset {part.offset} is not within point_step {message.point_step}")
+            raise MalformedMessageError(f"{axis} at offset {part.offset} exceeds point_step {message.point_step}")
         offsets.append(part.offset)
     return np.dtype({"names": list(_AXES), "formats": ["<f4"] * 3, "offsets": offsets, "itemsize": message.point_step})

@@ -1,4 +1,4 @@
-"""Checks of the ROS 2 environment and of node options. Some mistakes would end the process inside rcl."""
+"""Check the ROS 2 environment and node options; some invalid values would end the process inside rcl."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from embodied_env.core.arguments import checked_seconds
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
 
-LOG_HINT = "is the log folder writable? set ROS_LOG_DIR"
+LOG_HINT = "check that the log folder is writable, or set ROS_LOG_DIR"
 
 _MAX_DOMAIN_ID = 232  # the DDS port numbers end there
 _NODE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -20,11 +20,7 @@ _NAMESPACE = re.compile(r"/|(/[A-Za-z_][A-Za-z0-9_]*)+")
 
 
 def check_ros_environment() -> None:
-    """Check ``ROS_DOMAIN_ID`` and ``RMW_IMPLEMENTATION``: with an invalid one rcl exits without a message.
-
-    Raises:
-        UsageError: with the variable, its value and the allowed values.
-    """
+    """Raise UsageError for an invalid ``ROS_DOMAIN_ID`` or ``RMW_IMPLEMENTATION``: rcl would exit without a message."""
     domain = os.environ.get("ROS_DOMAIN_ID", "")
     if domain:
         check_domain_id(domain, "ROS_DOMAIN_ID")
@@ -33,19 +29,13 @@ def check_ros_environment() -> None:
         try:
             ctypes.CDLL(f"lib{middleware}.so")
         except OSError as error:
-            raise UsageError(
-                f"RMW_IMPLEMENTATION={middleware!r} cannot be loaded: {error}; allowed: one that is installed, or unset"
-            ) from None
+            expected = "(expected an installed one, or unset)"
+            raise UsageError(f"RMW_IMPLEMENTATION={middleware!r} cannot be loaded: {error} {expected}") from None
 
 
 @contextlib.contextmanager
 def rclpy_import_errors(needed_for: str) -> Iterator[None]:
-    """Wrap imports of rclpy and message packages: check the environment first, and report a missing package.
-
-    Raises:
-        UsageError: for an environment in which rclpy would end the process (`check_ros_environment`).
-        MissingDependencyError: if the import fails; `needed_for` is part of the message.
-    """
+    """Wrap imports of rclpy and message packages: check the environment, and report what a missing one is for."""
     check_ros_environment()
     try:
         yield
@@ -74,13 +64,13 @@ def check_domain_id(value: str | int, name: str) -> None:
     """Raise UsageError unless `value` is a valid ROS domain ID."""
     text = str(value)
     if not text.isdecimal() or int(text) > _MAX_DOMAIN_ID:
-        raise UsageError(f"{name}={value!r} is not allowed; allowed: 0 to {_MAX_DOMAIN_ID}")
+        raise UsageError(f"invalid {name}={value!r} (expected 0 to {_MAX_DOMAIN_ID})")
 
 
 def check_namespace(value: str) -> None:
     """Raise UsageError unless `value` is an absolute ROS namespace."""
     if not isinstance(value, str) or _NAMESPACE.fullmatch(value) is None:
-        raise UsageError(f"namespace {value!r} is not allowed; allowed: / or absolute, like /robot_1")
+        raise UsageError(f"invalid namespace {value!r} (expected / or an absolute name such as /robot_1)")
 
 
 def check_namespace_and_domain(namespace: str | None, domain_id: int | None) -> None:
@@ -94,17 +84,13 @@ def check_namespace_and_domain(namespace: str | None, domain_id: int | None) -> 
 def check_node_name(value: str) -> None:
     """Raise UsageError unless `value` is a valid ROS node name."""
     if not isinstance(value, str) or _NODE_NAME.fullmatch(value) is None:
-        raise UsageError(f"node_name {value!r} is not allowed; allowed: letters, digits and _, no digit first")
+        raise UsageError(f"invalid node_name {value!r} (expected letters, digits and _, not starting with a digit)")
 
 
 def ros_arguments(args: Sequence[str]) -> list[str]:
-    """Return `args` as command-line arguments of rcl, which parses them when the node is created.
-
-    Raises:
-        UsageError: if `args` is not a list of strings.
-    """
+    """Return `args` as command-line arguments of rcl, which parses them when the node is created."""
     if not isinstance(args, (list, tuple)) or not all(isinstance(arg, str) for arg in args):
-        raise UsageError(f"ros_args={args!r} is not allowed; allowed: a list of text, e.g. ['-r', 'from:=to']")
+        raise UsageError(f"invalid ros_args={args!r} (expected a list of strings, e.g. ['-r', 'from:=to'])")
     return [] if not args else ["--ros-args", *(args[1:] if args[0] == "--ros-args" else args)]
 
 

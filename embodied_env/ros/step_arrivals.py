@@ -135,7 +135,7 @@ class StepArrivals:
         ahead = {key: buffer.stamp_ns for key, buffer in self._buffers.items() if buffer.stamp_ns > now_ns}
         if ahead:
             stamps = ", ".join(f"{key} at {stamp_ns} ns" for key, stamp_ns in ahead.items())
-            detail = f"{stamps} (expected at most {now_ns} ns); see who else publishes it"
+            detail = f"{stamps} (expected at most {now_ns} ns); stop the other publisher"
             raise BackendLostError("future_reading", detail)
 
     def from_past(self, now_ns: int) -> list[str]:

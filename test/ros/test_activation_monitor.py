@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import threading
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -12,6 +13,8 @@ pytest.importorskip("rclpy", reason="needs rclpy")
 
 from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError
+from embodied_env.ros.receive_thread import ReceiveThread
+from embodied_env.ros.robot import activation_monitor
 from embodied_env.ros.robot.activation_monitor import ActivationMonitor
 from embodied_env.ros.robot.backend_profile import ActiveSpec
 from embodied_env.ros.transforms import Tf2Frames
@@ -41,7 +44,7 @@ class FakeFuture:
 
 
 class FakeClient:
-    """A service that answers at once by `states`, or, while that is None, when it is told to."""
+    """A service that answers at once by `states`, or, while that is None, on request."""
 
     srv_type = SimpleNamespace(Request=SimpleNamespace)
 
@@ -66,17 +69,25 @@ class FakeClient:
         self.removed.append(future)
 
 
+class FakeListener(ReceiveThread):
+    """A listener without a node and a thread."""
+
+    def __init__(self, clock):
+        self.condition = threading.Condition()
+        self.failure = None
+        self._clock = clock
+
+
 class Bench:
     """A watch over one controller; `poll` is what the node's timer would call."""
 
     def __init__(self, states):
         self.client = FakeClient(states)
         self.clock = ManualClock(start_ns=NS_PER_S)
-        self.listener = SimpleNamespace(condition=threading.Condition(), raise_if_failed=lambda: None)
+        self.listener = FakeListener(self.clock)
         node = SimpleNamespace(create_timer=self._keep)
-        self.watch = ActivationMonitor(
-            {"arm": ARM}, node, self.listener, self.clock, bound_ns=BOUND_NS, make_client=lambda *_: self.client
-        )
+        with mock.patch.object(activation_monitor, "_create_client", return_value=self.client):
+            self.watch = ActivationMonitor({"arm": ARM}, node, self.listener, self.clock, bound_ns=BOUND_NS)
 
     def _keep(self, _period_s, poll, clock):
         self.poll = poll
@@ -87,19 +98,19 @@ class Bench:
             self.listener.condition.wait(5.0)
 
 
-def test_a_controller_that_is_active_lets_the_episode_begin():
+def test_an_active_controller_lets_the_episode_begin():
     bench = Bench({"arm": "active"})
     bench.watch.begin(bench.clock.now_ns() + NS_PER_S)
     assert bench.watch.states() == {"arm": "ok"}
 
 
-def test_a_controller_that_is_not_is_named():
+def test_an_inactive_controller_is_reported_by_name():
     bench = Bench({"arm": "inactive"})
     with pytest.raises(BackendNotReadyError, match="arm is lapsed: arm is inactive"):
         bench.watch.begin(bench.clock.now_ns() + NS_PER_S)
 
 
-def test_a_controller_that_was_switched_off_is_noticed_at_the_next_question_and_stays_so():
+def test_a_deactivated_controller_is_detected_at_the_next_poll_and_latched():
     bench = Bench({"arm": "active"})
     bench.watch.begin(bench.clock.now_ns() + NS_PER_S)
     bench.client.states = {"arm": "inactive"}
@@ -113,14 +124,14 @@ def test_a_controller_that_was_switched_off_is_noticed_at_the_next_question_and_
     assert bench.watch.states() == {"arm": "ok"}
 
 
-def test_a_manager_that_is_not_there_is_named():
+def test_a_missing_controller_manager_is_reported_by_name():
     bench = Bench({"arm": "active"})
     bench.client.is_offered = False
-    with pytest.raises(BackendNotReadyError, match=r"arm \(no answer from /cm/list_controllers\)"):
+    with pytest.raises(BackendNotReadyError, match=r"arm \(from /cm/list_controllers\)"):
         bench.watch.begin(bench.clock.now_ns())
 
 
-def test_an_answer_to_a_question_of_before_the_reset_counts_for_nothing():
+def test_a_response_to_a_request_from_before_the_reset_is_ignored():
     bench = Bench(None)
     bench.poll()
     with pytest.raises(BackendNotReadyError):
@@ -128,12 +139,12 @@ def test_an_answer_to_a_question_of_before_the_reset_counts_for_nothing():
     old, new = bench.client.futures
     assert bench.client.removed == [old]
     old.come(bench.client.response({"arm": "active"}))
-    assert bench.watch.states()["arm"].startswith("lapsed: nothing was heard")
+    assert bench.watch.states()["arm"].startswith("lapsed: no status received")
     new.come(bench.client.response({"arm": "active"}))
     assert bench.watch.states()["arm"].startswith("lapsed")  # the refusal holds until the next reset
 
 
-def test_a_question_without_an_answer_is_given_up_and_asked_again():
+def test_a_request_without_a_response_is_cancelled_and_repeated():
     bench = Bench(None)
     bench.poll()
     bench.poll()
@@ -143,26 +154,22 @@ def test_a_question_without_an_answer_is_given_up_and_asked_again():
     assert (len(bench.client.futures), bench.client.removed) == (2, bench.client.futures[:1])
 
 
-def test_a_wait_ends_when_nobody_listens_any_more():
+def test_a_wait_ends_when_receiving_has_failed():
     bench = Bench(None)
-
-    def fail():
-        raise BackendLostError("listener", "it ended")
-
-    bench.listener.raise_if_failed = fail
+    bench.listener.failure = RuntimeError("it ended")
     with pytest.raises(BackendLostError):
         bench.watch.begin(bench.clock.now_ns() + NS_PER_S)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("controller_manager_msgs") is not None, reason="it is installed")
-def test_without_the_messages_of_controllers_the_package_is_named():
-    listener = SimpleNamespace(condition=threading.Condition())
+def test_missing_controller_messages_are_reported_with_their_package():
+    listener = FakeListener(ManualClock())
     with pytest.raises(MissingDependencyError, match=r"apt install ros-[a-z]+-controller-manager-msgs"):
         ActivationMonitor({"arm": ARM}, SimpleNamespace(), listener, ManualClock(), bound_ns=BOUND_NS)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tf2_ros") is not None, reason="it is installed")
-def test_without_tf2_the_package_is_named():
+def test_missing_tf2_is_reported_with_its_package():
     with pytest.raises(
         MissingDependencyError, match=r"backends.real.tf needs tf2_ros .*apt install ros-[a-z]+-tf2-ros"
     ):

@@ -21,19 +21,19 @@ def activities(spec=DRIVER):
     return ActivationStates({"driver": spec}, clock, bound_ns=BOUND_NS), clock
 
 
-def test_what_was_never_heard_of_is_not_active():
+def test_a_source_without_a_status_is_not_active():
     found, _ = activities()
-    assert found.states() == {"driver": "lapsed: nothing was heard of it"}
+    assert found.states() == {"driver": "lapsed: no status received"}
     assert found.missing() == ["driver"]
 
 
-def test_what_says_so_is_active():
+def test_a_source_that_reports_active_is_active():
     found, _ = activities()
     found.put("driver", ACTIVE)
     assert found.states() == {"driver": "ok"}
 
 
-def test_what_was_deactivated_holds_first_and_stops_at_the_bound():
+def test_a_deactivated_source_holds_first_and_stops_at_the_bound():
     found, clock = activities()
     found.put("driver", ACTIVE)
     found.put("driver", OFF)
@@ -44,7 +44,7 @@ def test_what_was_deactivated_holds_first_and_stops_at_the_bound():
     assert found.states() == {"driver": "inactive: /arm_driver is deactivating"}
 
 
-def test_what_became_active_again_stays_lapsed_until_it_is_asked_anew():
+def test_a_reactivated_source_stays_lapsed_until_the_next_reset():
     found, clock = activities()
     found.put("driver", OFF)
     found.put("driver", ACTIVE)
@@ -57,16 +57,16 @@ def test_what_became_active_again_stays_lapsed_until_it_is_asked_anew():
     assert found.states() == {"driver": "ok"}
 
 
-def test_a_node_that_falls_silent_has_lapsed():
+def test_a_silent_node_lapses():
     found, clock = activities()
     found.put("driver", ACTIVE)
     clock.advance_ns(2 * NS_PER_S)
     assert found.states() == {"driver": "ok"}
     clock.advance_ns(NS_PER_S // 10)
-    assert found.states() == {"driver": "lapsed: /arm_driver/get_state is silent for 2.1 s"}
+    assert found.states() == {"driver": "lapsed: no message from /arm_driver/get_state for 2.1 s"}
 
 
-def test_what_a_latched_topic_said_last_holds_over_a_reset_and_never_expires():
+def test_the_last_value_of_a_latched_topic_survives_a_reset_and_never_expires():
     found, clock = activities(ActiveSpec(topic="state", latched=True))
     found.put("driver", ACTIVE)
     clock.advance_ns(100 * NS_PER_S)
@@ -81,12 +81,12 @@ def test_what_a_latched_topic_said_last_holds_over_a_reset_and_never_expires():
     ("number", "label", "is_active"),
     [(3, "active", True), (2, "inactive", False), (1, "unconfigured", False), (14, "deactivating", False)],
 )
-def test_a_lifecycle_node_is_active_in_one_state_alone(number, label, is_active):
-    said = lifecycle_state(SimpleNamespace(id=number, label=label), "/arm_driver")
-    assert said == (is_active, f"/arm_driver is {label}")
+def test_a_lifecycle_node_is_active_only_in_state_active(number, label, is_active):
+    status = lifecycle_state(SimpleNamespace(id=number, label=label), "/arm_driver")
+    assert status == (is_active, f"/arm_driver is {label}")
 
 
-def test_a_state_of_no_name_is_told_by_its_number():
+def test_an_unnamed_state_is_reported_by_number():
     assert lifecycle_state(SimpleNamespace(id=99, label=""), "/arm") == (False, "/arm is in the state 99")
 
 
@@ -95,26 +95,26 @@ def response(**states):
 
 
 @pytest.mark.parametrize(
-    ("states", "said"),
+    ("states", "status"),
     [
         ({"other": "inactive", "arm": "active"}, (True, "arm is active")),
         ({"other": "active", "arm": "inactive"}, (False, "arm is inactive")),
         ({"other": "active"}, (False, "/cm has no controller arm")),
     ],
 )
-def test_a_controller_is_found_by_its_name(states, said):
-    assert controller_state(response(**states), "arm", "/cm") == said
+def test_a_controller_is_found_by_its_name(states, status):
+    assert controller_state(response(**states), "arm", "/cm") == status
 
 
-def test_a_topic_says_why():
+def test_a_topic_can_report_a_reason():
     spec = ActiveSpec(topic="hardware", path="mode", safe=(7,), reason="error")
     message = SimpleNamespace(mode=3, error="overcurrent on joint 2")
-    assert topic_state(message, spec) == (False, "hardware says 3: overcurrent on joint 2")
+    assert topic_state(message, spec) == (False, "hardware is 3: overcurrent on joint 2")
     assert topic_state(SimpleNamespace(mode=7, error=""), spec)[0]
 
 
 @pytest.mark.parametrize("message", [SimpleNamespace(), SimpleNamespace(data=1), SimpleNamespace(data=None)])
-def test_a_message_that_is_not_the_safe_value_itself_is_not_active(message):
+def test_a_message_with_another_value_is_not_active(message):
     assert not topic_state(message, ActiveSpec(topic="hardware"))[0]
 
 
@@ -133,7 +133,7 @@ def test_a_message_that_is_not_the_safe_value_itself_is_not_active(message):
         (ActiveSpec(controller="arm", reason="text"), "driver.reason", "only with a topic"),
     ],
 )
-def test_a_wrong_entry_is_refused_by_its_path(spec, path, problem):
+def test_an_invalid_entry_is_rejected_with_its_path(spec, path, problem):
     with pytest.raises(ContractError, match=problem) as caught:
         check_active({"driver": spec}, "backends.real.active")
     assert caught.value.path == f"backends.real.active.{path}"

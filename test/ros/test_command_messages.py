@@ -57,14 +57,14 @@ def command(name, values=None):
     return deserialize_message(serialize_message(message), type(message))
 
 
-def test_every_command_type_is_in_the_table():
+def test_every_command_type_has_a_test_case():
     assert {spec.type for spec in ACTUATORS.values()} == set(ACTUATOR_MESSAGES)
 
 
 @pytest.mark.parametrize("name", ACTUATORS)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_a_command_survives_the_wire_bit_for_bit(name, data):
+def test_a_command_round_trip_is_bit_identical(name, data):
     size = len(ACTUATORS[name].joints)
     finite = st.floats(allow_nan=False, allow_infinity=False)
     values = np.array(data.draw(st.lists(finite, min_size=size, max_size=size)))
@@ -79,7 +79,7 @@ def test_a_header_has_the_stamp_and_the_frame(name):
     assert header.frame_id == (ACTUATORS[name].frame or "")
 
 
-def test_a_joint_state_commands_only_what_its_actuator_does():
+def test_a_joint_state_command_sets_only_the_commanded_quantity():
     assert (list(command("positions").position), list(command("positions").velocity)) == ([1.0, 2.0, 3.0], [])
     assert (list(command("velocities").position), list(command("velocities").velocity)) == ([], [1.0, 2.0, 3.0])
 
@@ -90,7 +90,7 @@ def test_a_trajectory_is_one_point_at_the_end_of_the_period():
     assert (point.time_from_start.sec, point.time_from_start.nanosec) == (0, 50_000_000)
 
 
-def test_axes_of_a_twist_that_are_not_declared_are_commanded_to_rest():
+def test_undeclared_twist_axes_are_commanded_to_zero():
     twist = command("twist")
     assert (twist.angular.z, twist.linear.x) == (1.0, 2.0)
     assert (twist.linear.y, twist.linear.z, twist.angular.x, twist.angular.y) == (0.0, 0.0, 0.0, 0.0)
@@ -98,7 +98,7 @@ def test_axes_of_a_twist_that_are_not_declared_are_commanded_to_rest():
 
 @settings(max_examples=20, deadline=None)
 @given(order=st.permutations(["a", "b", "c"]))
-def test_joints_of_a_command_are_found_by_name(order):
+def test_command_joints_are_matched_by_name(order):
     message = command("positions")
     message.name, message.position = order, [{"a": 1.0, "b": 2.0, "c": 3.0}[joint] for joint in order]
     assert from_command(ACTUATORS["positions"], message).tolist() == [1.0, 2.0, 3.0]
@@ -160,13 +160,13 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-def test_what_is_not_a_whole_command_is_none(case):
+def test_an_incomplete_command_is_none(case):
     name, message = MALFORMED[case]()
     assert from_command(ACTUATORS[name], message) is None
 
 
 @pytest.mark.parametrize("name", ACTUATORS)
-def test_a_command_is_read_from_its_bytes_as_from_its_message(name):
+def test_a_raw_command_decodes_like_a_typed_one(name):
     decoder, size = LayoutDecoder(type(command(name))), len(ACTUATORS[name].joints)
     for values in (np.zeros(size), np.linspace(-0.0, 1e-310, size), np.arange(size) - 0.1):
         received = from_command(ACTUATORS[name], decoder.decode(to_cdr(command(name, values))).decoded())
@@ -174,7 +174,7 @@ def test_a_command_is_read_from_its_bytes_as_from_its_message(name):
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-def test_what_is_not_a_whole_command_is_none_by_its_bytes_too(case):
+def test_an_incomplete_raw_command_is_none(case):
     name, message = MALFORMED[case]()
     decoder = LayoutDecoder(type(message))
     decoder.decode(to_cdr(command(name)))
@@ -184,7 +184,7 @@ def test_what_is_not_a_whole_command_is_none_by_its_bytes_too(case):
 @pytest.mark.parametrize("name", ACTUATORS)
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
-def test_a_prepared_command_is_the_same_command(name, data):
+def test_an_encoded_command_equals_the_message(name, data):
     spec = ACTUATORS[name]
     ready = command_encoder(spec, period_s=PERIOD_S)
     finite = st.floats(allow_nan=False)
@@ -197,12 +197,12 @@ def test_a_prepared_command_is_the_same_command(name, data):
 
 
 @pytest.mark.parametrize("values", [[1], [-(2**63), 2**63 - 1, 0]])
-def test_prepared_integers_are_what_they_say(values):
+def test_encoded_integers_round_trip(values):
     made = integer_encoder(len(values)).encode(np.array(values))
     assert list(deserialize_message(made, Int64MultiArray).data) == values
 
 
-def test_a_message_that_does_not_keep_the_numbers_is_made_each_time():
+def test_a_message_that_does_not_copy_its_numbers_bypasses_the_template():
     ready = ArrayEncoder(lambda values, _: Float32(data=float(values[0])), 1, np.float64)
     assert ready.encode(np.array([0.5])) == Float32(data=0.5)
 
@@ -221,8 +221,8 @@ class Acknowledged:
         return self.looks == 0
 
 
-@pytest.mark.parametrize(("looks", "waits_on"), [(3, False), (-1, True)], ids=["it arrives", "nobody receives it"])
-def test_the_outlet_waits_until_the_last_command_has_arrived_but_not_without_end(looks, waits_on):
+@pytest.mark.parametrize(("looks", "waits_on"), [(3, False), (-1, True)], ids=["it arrives", "no subscriber"])
+def test_flush_waits_for_acknowledgement_with_a_timeout(looks, waits_on):
     node, clock = Acknowledged(looks=looks), ManualClock()
     ActuatorPublishers(load_contract("cart_goal"), node, clock).flush()
     assert (node.looks < 0) == waits_on

@@ -26,7 +26,7 @@ def command(seq, values):
     return SimpleNamespace(seq=seq, values=values)
 
 
-def said(values, at_ns, names=ARM.joints, velocity=()):
+def reported(values, at_ns, names=ARM.joints, velocity=()):
     message = SimpleNamespace(name=list(names), position=list(values), velocity=list(velocity))
     return ReceivedMessage(key="controller state", message=message, info={}, arrival_ns=at_ns, arrival_system_ns=0)
 
@@ -40,55 +40,59 @@ def after(*story, spec=JOINT_STATE, layout=ARM):
     return None if found is None else (found.seq, found.acted_ns, found.method)
 
 
-def test_a_change_to_a_command_is_evidence_of_it_when_it_arrived():
-    assert after(said(A, 1), command(7, B), said(B, 5), said(B, 9)) == (7, 5, "controller")
+def test_a_change_to_a_sent_command_is_evidence_at_its_arrival():
+    assert after(reported(A, 1), command(7, B), reported(B, 5), reported(B, 9)) == (7, 5, "controller")
 
 
-def test_the_newest_command_that_is_referred_to_counts():
-    assert after(said(A, 1), command(7, B), command(8, C), said(B, 5), said(C, 6)) == (8, 6, "controller")
+def test_evidence_names_the_newest_matching_command():
+    assert after(reported(A, 1), command(7, B), command(8, C), reported(B, 5), reported(C, 6)) == (8, 6, "controller")
 
 
-def test_a_command_that_was_overtaken_is_not_waited_for():
-    assert after(said(A, 1), command(7, B), command(8, C), said(C, 6), said(B, 7)) == (8, 6, "controller")
+def test_an_overtaken_command_is_dropped():
+    assert after(reported(A, 1), command(7, B), command(8, C), reported(C, 6), reported(B, 7)) == (8, 6, "controller")
 
 
-def test_a_reference_that_has_not_changed_is_no_evidence_of_a_command_that_equals_it():
-    assert after(said(A, 1), command(7, B), command(8, A), said(A, 5)) is None
+def test_an_unchanged_reference_is_not_evidence():
+    assert after(reported(A, 1), command(7, B), command(8, A), reported(A, 5)) is None
 
 
-def test_a_command_that_repeats_the_last_cannot_be_told_from_it():
-    assert after(said(A, 1), command(7, B), command(8, B), said(B, 5)) == (7, 5, "controller")
+def test_a_repeated_command_gives_no_new_evidence():
+    assert after(reported(A, 1), command(7, B), command(8, B), reported(B, 5)) == (7, 5, "controller")
 
 
-def test_what_is_in_force_before_anything_is_known_is_no_evidence():
-    assert after(command(7, B), said(B, 5)) is None
+def test_the_first_report_is_not_evidence():
+    assert after(command(7, B), reported(B, 5)) is None
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        said(B[:5], 5, names=ARM.joints[:5]),
-        said(B[:5], 5),
-        said(np.full(6, np.nan), 5),
+        reported(B[:5], 5, names=ARM.joints[:5]),
+        reported(B[:5], 5),
+        reported(np.full(6, np.nan), 5),
     ],
     ids=["a joint is missing", "fewer values than names", "not a number"],
 )
-def test_a_message_that_does_not_say_it_of_all_joints_is_none(message):
-    assert after(said(A, 1), command(7, B), message) is None
+def test_a_report_without_all_joints_is_ignored(message):
+    assert after(reported(A, 1), command(7, B), message) is None
 
 
-def test_joints_come_in_any_order():
+def test_joints_may_come_in_any_order():
     values = np.arange(6.0)
-    assert after(said(A, 1), command(7, values), said(values[::-1], 5, names=ARM.joints[::-1])) == (7, 5, "controller")
+    assert after(reported(A, 1), command(7, values), reported(values[::-1], 5, names=ARM.joints[::-1])) == (
+        7,
+        5,
+        "controller",
+    )
 
 
-def test_precision_that_is_lost_on_the_way_is_no_difference():
-    assert after(said(A, 1), command(7, B), said(B.astype(np.float32).astype(float), 5)) == (7, 5, "controller")
+def test_float32_rounding_still_matches():
+    assert after(reported(A, 1), command(7, B), reported(B.astype(np.float32).astype(float), 5)) == (7, 5, "controller")
 
 
-def test_velocities_are_read_of_what_is_commanded_so():
+def test_velocity_joints_are_compared_by_velocity():
     moving = np.array([0.1, 0.2])
-    still, went = (said([], at, names=CART.joints, velocity=v) for at, v in ((1, np.zeros(2)), (5, moving)))
+    still, went = (reported([], at, names=CART.joints, velocity=v) for at, v in ((1, np.zeros(2)), (5, moving)))
     assert after(still, command(7, moving), went, layout=CART) == (7, 5, "controller")
 
 
@@ -101,21 +105,21 @@ def test_other_types_are_read_by_path():
     assert after(messages[0], command(7, B), messages[1], spec=spec) == (7, 5, "controller")
 
 
-def test_evidence_is_told_once():
+def test_evidence_is_returned_once():
     state = ControllerState(JOINT_STATE, ARM)
-    for event in (said(A, 1), said(B, 5)):
+    for event in (reported(A, 1), reported(B, 5)):
         state.on_sent(command(7, B))
         state.on_message(event)
     assert state.take_evidence() is not None
     assert state.take_evidence() is None
 
 
-def test_an_episode_begins_without_the_commands_of_the_last():
+def test_a_new_episode_drops_the_commands_of_the_last():
     state = ControllerState(JOINT_STATE, ARM)
-    state.on_message(said(A, 1))
+    state.on_message(reported(A, 1))
     state.on_sent(command(7, B))
     state.clear()
-    state.on_message(said(B, 5))
+    state.on_message(reported(B, 5))
     assert state.take_evidence() is None
 
 
@@ -128,7 +132,7 @@ def test_an_episode_begins_without_the_commands_of_the_last():
         (ControllerStateSpec(topic="a b"), "x.topic"),
     ],
 )
-def test_what_leads_nowhere_is_refused_by_its_path(spec, path):
+def test_an_unknown_field_is_rejected_with_its_path(spec, path):
     with pytest.raises(ContractError) as caught:
         check_controller_state(spec, "x")
     assert caught.value.path == path

@@ -56,7 +56,7 @@ def test_before_the_first_step_everything_is_stale(bench):
     assert levels(bench[0]) == ALL_STALE
 
 
-def test_a_step_like_any_other_is_ok_and_told_at_once_after_being_stale(bench, transitions):
+def test_the_first_normal_step_is_ok_and_published_at_once(bench, transitions):
     health, _ = bench
     health.publishable()
     assert health.add(transitions[0])
@@ -64,7 +64,7 @@ def test_a_step_like_any_other_is_ok_and_told_at_once_after_being_stale(bench, t
     assert not health.add(transitions[0])
 
 
-def test_a_hold_is_a_warning_told_at_once_and_once(bench, transitions):
+def test_a_hold_is_a_warning_published_at_once_and_only_once(bench, transitions):
     health, _ = bench
     health.add(transitions[0])
     health.publishable()
@@ -74,7 +74,7 @@ def test_a_hold_is_a_warning_told_at_once_and_once(bench, transitions):
     assert not health.add(transitions[1])
 
 
-def test_a_level_falls_with_the_next_message(bench, transitions):
+def test_a_level_drops_with_the_next_message(bench, transitions):
     health, _ = bench
     health.add(transitions[1])
     health.publishable()
@@ -82,7 +82,7 @@ def test_a_level_falls_with_the_next_message(bench, transitions):
     assert levels(health) == ALL_OK
 
 
-def test_a_stop_is_an_error_that_stays_after_the_end(bench, transitions):
+def test_a_stop_is_an_error_that_outlasts_the_episode(bench, transitions):
     health, clock = bench
     health.add(transitions[0])
     health.publishable()
@@ -92,7 +92,7 @@ def test_a_stop_is_an_error_that_stays_after_the_end(bench, transitions):
     assert levels(health)["gates"] is Level.ERROR
 
 
-def test_an_agent_that_takes_no_step_makes_it_stale(bench, transitions):
+def test_without_steps_the_status_becomes_stale(bench, transitions):
     health, clock = bench
     health.add(transitions[0])
     clock.advance_ns(NS_PER_S)
@@ -102,7 +102,7 @@ def test_an_agent_that_takes_no_step_makes_it_stale(bench, transitions):
 
 
 @pytest.mark.parametrize("quality", [q for q in Quality if q not in (Quality.OK, Quality.OUT_OF_RANGE)])
-def test_a_reading_that_is_not_as_it_should_be_is_a_warning_and_named(bench, transitions, quality):
+def test_a_bad_reading_is_a_warning_with_the_sensor_name(bench, transitions, quality):
     health, _ = bench
     health.add(with_quality(transitions[0], quality))
     health.add(transitions[0])
@@ -110,13 +110,13 @@ def test_a_reading_that_is_not_as_it_should_be_is_a_warning_and_named(bench, tra
     assert (sensors.level, sensors.message, sensors.values["tcp.bad"]) == (Level.WARN, "tcp", "1")
 
 
-def test_a_gap_that_ended_the_episode_is_an_error(bench, transitions):
+def test_a_sensor_gap_that_ended_the_episode_is_an_error(bench, transitions):
     health, _ = bench
     health.add(with_info(transitions[0], end_reason="sensor_gap:tcp"))
     assert levels(health)["sensors"] is Level.ERROR
 
 
-def test_missed_deadlines_count_since_the_last_message_and_over_a_reset(bench, transitions):
+def test_missed_deadlines_are_counted_per_message_and_across_resets(bench, transitions):
     health, _ = bench
     for total, expected in ((2, "2"), (5, "3"), (5, "0"), (1, "1")):
         health.add(with_info(transitions[0], latency={**transitions[0].info["latency"], "missed_deadlines": total}))
@@ -125,7 +125,7 @@ def test_missed_deadlines_count_since_the_last_message_and_over_a_reset(bench, t
         assert latency.level is (Level.OK if expected == "0" else Level.WARN)
 
 
-def test_times_are_told_by_their_percentiles_and_a_lost_one_is_left_out(bench, transitions):
+def test_times_are_reported_as_percentiles_without_missing_values(bench, transitions):
     health, _ = bench
     for time_s in (0.01, 0.02, 0.03, float("nan")):
         latency = {**transitions[0].info["latency"], "obs_to_command_s": time_s}

@@ -44,10 +44,10 @@ class Onlooker:
     """Hears what the arm and its relay are sent."""
 
     def __init__(self, domain_id):
-        self.heard = []
+        self.received = []
         self._ros = RosNode("onlooker", namespace=NAMESPACE, clock=SteadyClock(), domain_id=domain_id)
         for kind, topic in ((Float64MultiArray, "arm_controller/commands"), (JointState, "relay/command")):
-            self._ros.node.create_subscription(kind, topic, self.heard.append, qos_profile_system_default)
+            self._ros.node.create_subscription(kind, topic, self.received.append, qos_profile_system_default)
         self._executor = SingleThreadedExecutor(context=self._ros.node.context)
         self._executor.add_node(self._ros.node)
 
@@ -82,25 +82,31 @@ def dry(request, lasting_domain, tmp_path_factory):
         finally:
             env.close()
             onlooker.listen(0.3)
-            heard = list(onlooker.heard)
+            received = list(onlooker.received)
             onlooker.close()
             for child in children:
                 child.stop()
     return SimpleNamespace(
-        before=before, reset=reset, steps=steps, path=path, heard=heard, capabilities=capabilities, contract=contract
+        before=before,
+        reset=reset,
+        steps=steps,
+        path=path,
+        received=received,
+        capabilities=capabilities,
+        contract=contract,
     )
 
 
 def test_nothing_is_published_to_the_robot_or_its_relay(dry):
-    assert dry.heard == []
+    assert dry.received == []
 
 
-def test_the_robot_stays_where_it_is(dry):
+def test_the_robot_does_not_move(dry):
     positions = np.array([observation["joints_position"] for observation, *_ in dry.steps])
     np.testing.assert_allclose(positions, np.tile(dry.before["joints_position"], (STEPS, 1)), atol=1e-3)
 
 
-def test_each_step_is_judged_from_where_the_robot_is(dry):
+def test_each_step_is_checked_against_the_measured_position(dry):
     """A reference that went on without the robot would leave it behind, and end in a tracking error."""
     assert [info["end_reason"] for *_, info in dry.steps] == [""] * STEPS
     one_step = dry.contract.actuators["arm"].joints["j1"].velocity * dry.contract.control_period_s
@@ -110,7 +116,7 @@ def test_each_step_is_judged_from_where_the_robot_is(dry):
         assert 0.0 < info["action"]["applied_si"]["j1"] - dry.before["joints_position"][0] <= one_step + 2e-3
 
 
-def test_the_reset_says_that_it_did_nothing_to_the_robot(dry):
+def test_the_reset_report_is_marked_as_a_dry_run(dry):
     assert dry.reset["reset"]["level"] == "none"
     assert dry.reset["reset"]["routine"] == ""
     assert dry.reset["reset"]["seed_applied"] == -1
@@ -118,7 +124,7 @@ def test_the_reset_says_that_it_did_nothing_to_the_robot(dry):
     assert (dry.reset["reset"]["judged"], dry.reset["reset"]["solved"]) == (True, False)
 
 
-def test_the_record_says_that_it_was_dry_and_is_sound(dry, capsys):
+def test_the_recorded_dry_run_is_marked_and_sound(dry, capsys):
     report = embodied_env.audit_run(dry.path)
     assert report.problems == ()
     assert report.dry_run
@@ -130,14 +136,14 @@ def test_the_record_says_that_it_was_dry_and_is_sound(dry, capsys):
     assert "nothing is published" in first["inner"]["details"]["dry_run"]
 
 
-def test_nothing_is_told_of_the_effect_of_a_command_that_was_not_sent(dry):
+def test_there_is_no_actuation_evidence_in_a_dry_run(dry):
     assert not dry.capabilities.actuation
     assert not dry.capabilities.acknowledges_commands
     assert all("actuation_s" not in info["latency"] for *_, info in dry.steps)
 
 
 @pytest.mark.long
-def test_a_dry_run_of_a_task_that_is_solved_already_makes_no_success_rate(lasting_domain, tmp_path):
+def test_a_dry_run_of_a_solved_task_does_not_count_as_success(lasting_domain, tmp_path):
     contract = with_relay(False)
     wide = replace(contract.task, parameters={**contract.task.parameters, "success_radius_m": 5.0})
     contract = replace(contract, task=wide)
@@ -161,12 +167,12 @@ def test_a_dry_run_of_a_task_that_is_solved_already_makes_no_success_rate(lastin
     assert (report.problems, [found.rule for found in report.warnings]) == ((), ["reset.solved_in_place"] * 2)
 
 
-def test_a_dry_run_is_asked_for_by_a_truth_value():
-    with pytest.raises(UsageError, match="armed='no' is not allowed; allowed: True, False"):
+def test_armed_must_be_a_boolean():
+    with pytest.raises(UsageError, match="invalid armed='no'"):
         embodied_env.make(ARM, backend="real", armed="no")
 
 
-def test_a_relay_that_is_not_armed_is_no_safety_input():
+def test_an_unarmed_relay_is_not_a_safety_input():
     env = embodied_env.make(with_relay(True), backend="real", armed=False)
     assert RELAY_STATE not in env.unwrapped._stepper._backend.estops()
     env.close()

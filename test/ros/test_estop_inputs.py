@@ -13,7 +13,7 @@ from embodied_env.ros.robot.estops import EstopInputs, EstopSpec, estop_specs
 BUTTON = EstopSpec(name="button", topic="button")
 
 
-def said(data):
+def data_message(data):
     return SimpleNamespace(data=data)
 
 
@@ -29,30 +29,33 @@ def test_an_input_is_unknown_before_its_first_message():
 
 def test_a_safe_value_is_ok_until_it_expires():
     found, clock = inputs()
-    found.put("button", said(False))
+    found.put("button", data_message(False))
     clock.advance_ns(NS_PER_S // 2)
     assert found.states() == {"button": "ok"}
     clock.advance_ns(1)
     assert found.states() == {"button": "expired"}
 
 
-def test_any_other_value_is_active_and_stays_so_in_silence():
+def test_any_other_value_is_active_and_does_not_expire():
     found, clock = inputs()
-    found.put("button", said(True))
+    found.put("button", data_message(True))
     clock.advance_ns(NS_PER_S)
     assert found.states() == {"button": "active"}
 
 
-def test_an_unsafe_mode_of_the_robot_is_a_protective_stop():
+def test_an_unsafe_robot_mode_is_a_protective_stop():
     found, _ = inputs(EstopSpec(name="mode", topic="mode", safe=(7, 3), kind="robot_mode"))
-    found.put("mode", said(3))
+    found.put("mode", data_message(3))
     assert found.states() == {"mode": "ok"}
-    found.put("mode", said(4))
+    found.put("mode", data_message(4))
     assert found.states() == {"mode": "protective_stop"}
 
 
-@pytest.mark.parametrize("message", [SimpleNamespace(), said(0), said(None), said("False"), said(float("nan"))])
-def test_what_is_not_the_safe_value_itself_is_not_safe(message):
+@pytest.mark.parametrize(
+    "message",
+    [SimpleNamespace(), data_message(0), data_message(None), data_message("False"), data_message(float("nan"))],
+)
+def test_a_value_of_another_type_is_not_safe(message):
     found, _ = inputs()
     found.put("button", message)
     assert found.states() == {"button": "active"}
@@ -60,7 +63,7 @@ def test_what_is_not_the_safe_value_itself_is_not_safe(message):
 
 def test_a_latched_value_does_not_expire_but_is_unknown_without_its_publisher():
     found, clock = inputs(EstopSpec(name="button", topic="button", latched=True))
-    found.put("button", said(False))
+    found.put("button", data_message(False))
     clock.advance_ns(3600 * NS_PER_S)
     assert found.states() == {"button": "ok"}
     found.forget_unpublished(lambda _: 1)
@@ -77,7 +80,7 @@ def test_an_element_of_a_sequence_can_be_the_input():
     assert found.states() == {"io": "active"}
 
 
-def test_no_inputs_are_none():
+def test_null_means_no_inputs():
     assert estop_specs(None, "estop") == ()
 
 
@@ -99,7 +102,7 @@ def test_no_inputs_are_none():
         ("t", "estop.button"),
     ],
 )
-def test_what_is_wrong_in_a_profile_is_named(values, path):
+def test_an_invalid_profile_is_rejected_with_its_path(values, path):
     pytest.importorskip("std_msgs", reason="needs the messages of ROS 2")
     with pytest.raises(ContractError) as caught:
         estop_specs({"button": values}, "estop")
@@ -107,12 +110,12 @@ def test_what_is_wrong_in_a_profile_is_named(values, path):
 
 
 @pytest.mark.parametrize("estop", ["button", ("button",), 1])
-def test_inputs_that_are_no_mapping_are_refused(estop):
+def test_inputs_must_be_a_mapping(estop):
     with pytest.raises(ContractError) as caught:
         estop_specs(estop, "estop")
     assert caught.value.path == "estop"
 
 
-def test_a_sound_profile_is_read():
+def test_a_valid_profile_is_parsed():
     pytest.importorskip("std_msgs", reason="needs the messages of ROS 2")
     assert estop_specs({"button": {"topic": "button", "safe": (False,)}}, "estop") == (BUTTON,)

@@ -46,7 +46,7 @@ def nobody_was_warned(monkeypatch):
     monkeypatch.setattr(large_messages, "_warned", set())
 
 
-def test_large_topics_are_images_and_clouds_beyond_the_usual_segment():
+def test_large_topics_are_images_and_clouds_above_the_default_segment():
     found = topics_above_limit(
         with_sensors(
             big=image("big"),
@@ -59,7 +59,7 @@ def test_large_topics_are_images_and_clouds_beyond_the_usual_segment():
     assert found == {"big": 480 * 640 * 3, "depth": 480 * 640 * 2, "dense": 1_200_000}
 
 
-def test_the_contracts_that_are_shipped_have_none():
+def test_shipped_contracts_have_no_large_topics():
     for name in ("arm_reach", "cart_goal", "door_open"):
         assert topics_above_limit(embodied_env.load_contract(name)) == {}
 
@@ -68,36 +68,36 @@ def test_a_process_with_large_topics_gets_the_profile():
     assert profile_environment(LARGE, {}) == dict.fromkeys(VARIABLES, str(PROFILE))
 
 
-def test_a_process_without_large_topics_is_left_as_it_is():
+def test_a_process_without_large_topics_is_unchanged():
     assert profile_environment(ARM, {}) == {}
 
 
 @pytest.mark.parametrize("variable", VARIABLES)
-def test_a_profile_of_the_users_own_stays(variable):
+def test_a_user_profile_is_kept(variable):
     environment = {variable: "/etc/mine.xml"}
     enable_large_segments(LARGE, environment)
     assert environment == {variable: "/etc/mine.xml"}
 
 
-def test_room_is_made_in_the_environment_that_is_given():
+def test_the_profile_is_set_in_the_given_environment():
     environment = {"HOME": "/"}
     enable_large_segments(LARGE, environment)
     assert environment == {"HOME": "/", **dict.fromkeys(VARIABLES, str(PROFILE))}
 
 
-def test_the_profile_that_is_shipped_has_room_for_a_large_message():
+def test_the_shipped_profile_fits_a_large_message():
     assert segment_bytes(dict.fromkeys(VARIABLES, str(PROFILE))) == 32 * 2**20
 
 
 @pytest.mark.parametrize("text", [None, "", "<dds>", "<dds/>", "<dds><segment_size>much</segment_size></dds>"])
-def test_a_file_that_says_nothing_of_it_has_the_usual_segment(tmp_path, text):
+def test_a_profile_without_a_segment_size_has_the_default(tmp_path, text):
     path = tmp_path / "profile.xml"
     if text is not None:
         path.write_text(text)
     assert segment_bytes({VARIABLES[0]: str(path)}) == 512 * 1024
 
 
-def test_a_large_topic_without_room_is_warned_of_once_with_the_remedy():
+def test_a_large_topic_without_room_warns_once_with_the_remedy():
     with pytest.warns(UserWarning, match=r"camera/image_raw: messages of 0.9 MB do not fit") as warned:
         warn_if_segment_too_small(LARGE, {})
     assert str(PROFILE) in str(warned[0].message)
@@ -105,14 +105,14 @@ def test_a_large_topic_without_room_is_warned_of_once_with_the_remedy():
     warn_if_segment_too_small(LARGE, {})  # a second warning would be an error here
 
 
-def test_each_large_topic_is_warned_of():
+def test_each_large_topic_warns():
     two = with_sensors(left=image("left"), right=image("right"))
     with pytest.warns(UserWarning, match="do not fit") as warned:
         warn_if_segment_too_small(two, {})
     assert ["left" in str(warned[0].message), "right" in str(warned[1].message), len(warned)] == [True, True, 2]
 
 
-def test_a_message_that_is_larger_than_the_room_that_was_made_is_warned_of():
+def test_a_message_larger_than_the_enlarged_segment_warns():
     huge = with_sensors(camera=image("huge", shape=(4000, 4000, 3)))
     with pytest.warns(UserWarning, match="huge: messages of 48.0 MB"):
         warn_if_segment_too_small(huge, dict.fromkeys(VARIABLES, str(PROFILE)))
@@ -123,11 +123,11 @@ def test_a_message_that_is_larger_than_the_room_that_was_made_is_warned_of():
     [dict.fromkeys(VARIABLES, str(PROFILE)), {"RMW_IMPLEMENTATION": "rmw_cyclonedds_cpp"}],
     ids=["with the profile", "another middleware"],
 )
-def test_nobody_is_warned_where_nothing_is_wrong(environment):
+def test_a_sufficient_segment_does_not_warn(environment):
     warn_if_segment_too_small(LARGE, environment)
     assert large_messages._warned == set()
 
 
-def test_small_topics_are_not_warned_of():
+def test_small_topics_do_not_warn():
     warn_if_segment_too_small(ARM, {})
     assert large_messages._warned == set()

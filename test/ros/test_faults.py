@@ -131,7 +131,7 @@ class Bystander:
         self.ros.close()
 
 
-class Told:
+class SinkSpy:
     """An outlet that keeps what passes it, and when."""
 
     def __init__(self, outlet):
@@ -153,9 +153,9 @@ class Episode:
         self.began_s = time.monotonic()
         self.observation, self.reset_info = env.reset(seed=seed)
         backend = env.unwrapped._stepper._backend
-        if isinstance(backend._connection.sink, Told):
+        if isinstance(backend._connection.sink, SinkSpy):
             backend._connection.sink = backend._connection.sink.outlet
-        self.told = backend._connection.sink = Told(backend._connection.sink)
+        self.spy = backend._connection.sink = SinkSpy(backend._connection.sink)
         self.published = []
         if bystander is not None:
             bystander.commands = self.published
@@ -201,7 +201,7 @@ class Episode:
 
         An action that came too late because this machine is busy is not the fault.
         """
-        after = [(at_ns - self.fault_ns, c.report) for at_ns, c in self.told.passed if at_ns > self.fault_ns]
+        after = [(at_ns - self.fault_ns, c.report) for at_ns, c in self.spy.passed if at_ns > self.fault_ns]
         first = next(i for i, (_, report) in enumerate(after) if gravest_codes(report) - {"act.late", ""})
         rest = next(ns for ns, report in after[first:] if not report.velocity_si.any())
         return after[first][0], rest
@@ -215,7 +215,7 @@ class Episode:
 
     def check(self):
         """Every command kept every limit, as published on the topic and by the stamps and numbers of the arbiter."""
-        sent = self.told.passed
+        sent = self.spy.passed
         assert [c.seq for _, c in sent] == list(range(sent[0][1].seq, sent[0][1].seq + len(sent)))
         values = np.array([c.values for _, c in sent])
         limits = LAYOUT.limits
@@ -416,7 +416,7 @@ def test_f04_numbers_that_are_not_finite_are_held_and_never_handed_out(rig, epis
 def test_f04_an_episode_does_not_begin_with_numbers_that_are_not_finite(rig):
     rig.begin()
     rig.chaos.set_faults(Corrupt(every=True))
-    with pytest.raises(BackendNotReadyError, match="no position is known of j1, j2"):
+    with pytest.raises(BackendNotReadyError, match="no measured position of j1, j2"):
         rig.env.reset(seed=SEED)
 
 
@@ -571,8 +571,8 @@ def test_f31_a_button_that_falls_silent_has_expired(rig, episode, record_propert
 def test_f31_between_two_steps_the_button_brakes_too(rig, episode):
     episode.run(6, FAST)
     episode.inject(lambda: setattr(rig.bystander, "pressed", True))
-    wait_for(lambda: not episode.told.passed[-1][1].report.velocity_si.any())  # no step is taken
-    assert codes_of(episode.told.passed[-1][1]) >= {"estop.active"}
+    wait_for(lambda: not episode.spy.passed[-1][1].report.velocity_si.any())  # no step is taken
+    assert codes_of(episode.spy.passed[-1][1]) >= {"estop.active"}
     episode.step(FAST)
     assert episode.ended.startswith("safety_stop:")
 
@@ -590,7 +590,7 @@ def test_f32_a_protective_stop_is_mirrored_and_the_old_target_is_not_sent_again(
     again = rig.begin()
     measured = again.observation["joints_position"]
     again.run(1, ZERO)
-    np.testing.assert_allclose(again.told.passed[0][1].values, measured, atol=ROUNDING)
+    np.testing.assert_allclose(again.spy.passed[0][1].values, measured, atol=ROUNDING)
     again.check()
 
 
@@ -599,7 +599,7 @@ def test_f32_a_protective_stop_is_mirrored_and_the_old_target_is_not_sent_again(
 
 @pytest.fixture
 def stranger(domain_id):
-    """A node of somebody else beside the robot of the rig."""
+    """A foreign node next to the robot of the rig."""
     node = RosNode("stranger", namespace=NAMESPACE, clock=SteadyClock(), domain_id=DOMAIN_ID)
     yield node.node
     node.close()
@@ -609,7 +609,7 @@ def test_f09_a_second_publisher_of_a_sensor_is_refused_at_the_next_reset(rig, st
     episode = rig.begin()
     episode.run(2, SLOW)
     stranger.create_publisher(JointState, "chaos/joint_states", RELIABLE)
-    node = rig.env.unwrapped._stepper._backend._ros.node
+    node = rig.env.unwrapped._stepper._backend._connection.ros.node
     wait_for(lambda: node.count_publishers("chaos/joint_states") == 2)
     check_it_is_refused_at_the_reset(rig)
     episode.check()
@@ -643,7 +643,7 @@ def test_f33_a_policy_may_hang_for_ten_seconds(rig, episode):
 
 def hang(episode, seconds):
     episode.inject(lambda: time.sleep(seconds))
-    by_watchdog = [c for at_ns, c in episode.told.passed if at_ns > episode.fault_ns]
+    by_watchdog = [c for at_ns, c in episode.spy.passed if at_ns > episode.fault_ns]
     assert all(codes_of(c) & {"wd.hold", "wd.stop"} for c in by_watchdog)
     assert not by_watchdog[-1].report.velocity_si.any()
     assert "wd.stop" in codes_of(by_watchdog[-1])
@@ -666,7 +666,7 @@ def check_resets(rig, count):
     episode = rig.begin()
     episode.run(1)
     backend = rig.env.unwrapped._stepper._backend
-    backend._connection.sink, rig.bystander.commands = episode.told.outlet, deque(maxlen=1)  # they keep every command
+    backend._connection.sink, rig.bystander.commands = episode.spy.outlet, deque(maxlen=1)  # they keep every command
     before, epoch = held(rig.env, rig.robot.pid), rig.env.unwrapped.epoch
     resident = resident_kb(rig.robot.pid)
     for _ in range(count):
@@ -767,7 +767,7 @@ def test_f31_an_episode_begins_when_every_safety_input_was_heard(other_robot, ma
     bystander.pressed = None
     try:
         env = make(replace(contract, sensors=ARM.sensors))
-        refused(env, "nothing was heard of these safety inputs: button (no message on button)", 1.0)
+        refused(env, "no message from safety inputs on button", 1.0)
         bystander.pressed = False
         env.unwrapped._stepper._backend.reset_timeout_s = PATIENCE_S
         episode = Episode(env)
@@ -796,7 +796,7 @@ def test_f31_a_button_whose_publisher_is_killed_has_expired(other_robot, relayed
 
 
 class SteppedClock(SteadyClock):
-    """The system time of this process is set by somebody; that of the robot is not."""
+    """The system time of this process is stepped; that of the robot is not."""
 
     offset_ns = 0
 
@@ -842,7 +842,9 @@ def refused(env, why, timeout_s):
 def pending(env):
     """Requests of this environment that wait for an answer."""
     return [
-        request for client in env.unwrapped._stepper._backend._ros.node.clients for request in client._pending_requests
+        request
+        for client in env.unwrapped._stepper._backend._connection.ros.node.clients
+        for request in client._pending_requests
     ]
 
 
@@ -860,7 +862,7 @@ def test_f25_a_reset_that_is_never_answered_ends_in_time_and_its_late_answer_is_
     stub.node.create_service(Trigger, "stuck", answer)
     try:
         env = make(reset_by("stuck"))
-        refused(env, f"the service {OTHER}/stuck did not answer in time", 1.0)
+        refused(env, f"service {OTHER}/stuck did not respond in time", 1.0)
         end = time.monotonic() + PATIENCE_S
         while not answered and time.monotonic() < end:
             executor.spin_once(timeout_sec=0.1)
@@ -877,7 +879,7 @@ def test_f27_a_reset_service_of_another_type_is_named(other_robot, make):
     stub = RosNode("stub", namespace=OTHER, clock=SteadyClock(), domain_id=DOMAIN_ID)
     stub.node.create_service(SetBool, "home", lambda _request, response: response)
     try:
-        refused(make(reset_by("home")), f"nobody offers the service {OTHER}/home", 1.0)
+        refused(make(reset_by("home")), f"service {OTHER}/home is not available", 1.0)
     finally:
         stub.close()
 
@@ -893,7 +895,7 @@ def test_f26_a_robot_that_dies_while_it_is_reset_ends_the_reset_in_time(surround
         episode.run(2, SLOW)
         episode.check()
         robot.note_shared_memory()
-        psutil.Process(robot.pid).suspend()  # the request is taken by its middleware, and by nobody else
+        psutil.Process(robot.pid).suspend()  # the request is taken by its middleware, not by the robot
         killer = threading.Timer(0.5, os.kill, (robot.pid, signal.SIGKILL))
         killer.start()
         env.unwrapped._stepper._backend.reset_timeout_s = 1.0

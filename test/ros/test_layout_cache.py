@@ -185,14 +185,14 @@ def message(request):
     return request.param
 
 
-def test_the_second_message_is_read_by_the_layout_of_the_first(message):
+def test_the_second_message_uses_the_layout_of_the_first(message):
     decoder, data = LayoutDecoder(type(message)), to_cdr(message)
     first, second = decoder.decode(data), decoder.decode(data)
     assert isinstance(first.decoded(), type(message))
     assert not isinstance(second.decoded(), type(message))
 
 
-def test_what_is_between_for_alignment_does_not_count():
+def test_padding_bytes_are_ignored():
     message = JointState(name=["ab"], position=[1.0], velocity=[2.0], effort=[3.0])
     data = bytearray(to_cdr(message))
     decoder = LayoutDecoder(JointState)
@@ -203,50 +203,50 @@ def test_what_is_between_for_alignment_does_not_count():
     assert not isinstance(decoder.decode(bytes(data)).decoded(), JointState)
 
 
-def test_bytes_behind_the_end_are_not_recorded(message):
+def test_trailing_bytes_are_not_recorded(message):
     decoder, data = LayoutDecoder(type(message)), to_cdr(message)
     decoder.decode(data)
     assert decoder.decode(data + b"abc").to_cdr() == data
 
 
-def test_other_names_are_read_as_they_are():
+def test_a_message_with_other_names_is_decoded_correctly():
     decoder = LayoutDecoder(JointState)
     decoder.decode(to_cdr(JointState(name=["a", "b"], position=[1.0, 2.0])))
     changed = decoder.decode(to_cdr(JointState(name=["b", "a"], position=[2.0, 1.0])))
     assert changed.decoded().name == ["b", "a"]
 
 
-def test_a_text_that_is_not_utf8_is_read_as_rclpy_does_it():
+def test_a_string_that_is_not_utf8_decodes_as_in_rclpy():
     data = to_cdr(JointState(name=["joint"], position=[1.0])).replace(b"joint", b"join\xff")
     decoder = LayoutDecoder(JointState)
     assert [decoder.decode(data).decoded().name for _ in range(2)] == [deserialize_message(data, JointState).name] * 2
 
 
-def test_messages_that_differ_each_time_are_decoded_as_rclpy_does_it():
+def test_messages_that_always_differ_decode_as_in_rclpy():
     decoder = LayoutDecoder(CompressedImage)
     for size in range(40):
         data = to_cdr(CompressedImage(format="png", data=array.array("B", bytes(size))))
         assert len(decoder.decode(data).decoded().data) == size
 
 
-def test_one_variable_turns_the_layouts_off(message, monkeypatch):
+def test_an_environment_variable_disables_layouts(message, monkeypatch):
     monkeypatch.setenv(PLAIN_VARIABLE, "1")
     decoder, data = LayoutDecoder(type(message)), to_cdr(message)
     assert [type(decoder.decode(data).decoded()) for _ in range(3)] == [type(message)] * 3
 
 
-def test_bytes_that_are_no_message_are_none():
+def test_invalid_bytes_decode_to_none():
     assert LayoutDecoder(JointState).decode(b"\0\1\0\0abc") is None
 
 
-def test_the_stamp_is_that_of_the_header_by_either_way():
+def test_raw_and_typed_stamps_are_equal():
     message = JointState()
     message.header.stamp.sec, message.header.stamp.nanosec = 12, 34
     decoder = LayoutDecoder(JointState)
     assert [decoder.decode(to_cdr(message)).stamp_ns() for _ in range(2)] == [12_000_000_034] * 2
 
 
-def test_arrays_of_a_sample_are_not_those_of_the_bytes():
+def test_arrays_of_a_sample_do_not_share_the_received_bytes():
     buffer, decoder = SensorBuffer("it", JOINT_SENSOR), LayoutDecoder(JointState)
     for number in (1, 2):
         message = JointState(name=list(JOINTS), position=[1.0, 2.0, 3.0], velocity=[0.0, 0.0, 0.0])
@@ -259,7 +259,7 @@ def test_arrays_of_a_sample_are_not_those_of_the_bytes():
 
 @given(st.lists(FLOATS, min_size=1, max_size=5))
 @settings(max_examples=50, deadline=None)
-def test_ranges_within_their_limits_are_settled_as_all_others(values):
+def test_raw_ranges_are_checked_like_typed_ones(values):
     """The quick way of `settle_ranges` is taken where the long one changes nothing."""
     from embodied_env.contract.reading_values import settle_ranges
 
@@ -270,7 +270,7 @@ def test_ranges_within_their_limits_are_settled_as_all_others(values):
     assert settle_ranges("it", ranges, field, 0.5, 4.0).tobytes() == wanted.tobytes()
 
 
-def test_a_message_that_is_kept_is_not_changed_by_the_next_of_its_topic():
+def test_a_stored_message_is_not_changed_by_the_next():
     decoder = LayoutDecoder(JointState)
     first, second = (JointState(name=["a", "b"], position=[value, 0.5]) for value in (1.0, 2.0))
     decoder.decode(to_cdr(first))
@@ -283,7 +283,7 @@ def test_a_message_that_is_kept_is_not_changed_by_the_next_of_its_topic():
 
 
 @pytest.mark.parametrize("plain", ["", "1"])
-def test_two_readers_of_a_message_share_nothing(plain, monkeypatch):
+def test_two_reads_of_a_message_share_no_memory(plain, monkeypatch):
     monkeypatch.setenv(PLAIN_VARIABLE, plain)
     data = to_cdr(JointState(name=["a"], position=[1.0]))
     decoder = LayoutDecoder(JointState)

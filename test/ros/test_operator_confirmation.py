@@ -23,7 +23,7 @@ from embodied_env.ros.qos import LATCHED as LATCHED_QOS
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.robot.backend_profile import ResetSpec
-from embodied_env.ros.robot.operator_confirmation import REQUEST_TOPIC, ByService, ByTopic, Prompt, make_confirmation
+from embodied_env.ros.robot.operator_confirmation import REQUEST_TOPIC, Prompt, RosConfirmation, make_confirmation
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
@@ -65,7 +65,7 @@ def typed(terminal, text, *, seconds=PATIENCE_S):
     """Ask, and type `text` once the question stands."""
 
     def answer():
-        wait_for(lambda: "Enter: go" in terminal.out.getvalue())
+        wait_for(lambda: "Enter: confirm" in terminal.out.getvalue())
         os.write(terminal.person, text)
 
     thread = threading.Thread(target=answer)
@@ -77,31 +77,31 @@ def typed(terminal, text, *, seconds=PATIENCE_S):
 
 
 @pytest.mark.parametrize("text", [b"\n", b"yes\n", b" Go \n", b"what?\n\n"])
-def test_enter_goes_on(terminal, text):
+def test_enter_confirms(terminal, text):
     typed(terminal, text)
     assert "is the goal at [1.0]?" in terminal.out.getvalue()
 
 
 @pytest.mark.parametrize("text", [b"n\n", b"No, wait\n", b"q\n", b"what?\nn\n", b"\x04"])
-def test_a_refusal_at_the_prompt_is_one(terminal, text):
+def test_n_or_q_declines(terminal, text):
     with pytest.raises(BackendNotReadyError, match="declined at the prompt"):
         typed(terminal, text)
 
 
-def test_what_was_typed_before_the_question_is_no_answer(terminal):
+def test_input_from_before_the_question_is_discarded(terminal):
     os.write(terminal.person, b"\n")
-    with pytest.raises(BackendNotReadyError, match="nobody confirmed at the prompt in time"):
+    with pytest.raises(BackendNotReadyError, match="no confirmation at the prompt in time"):
         terminal.prompt.ask("now?", in_s(0.15))
 
 
-def test_a_prompt_without_an_answer_ends_in_time(terminal):
+def test_a_prompt_times_out(terminal):
     started = time.monotonic()
-    with pytest.raises(BackendNotReadyError, match="nobody confirmed at the prompt in time; nothing moves"):
+    with pytest.raises(BackendNotReadyError, match="no confirmation at the prompt in time; the robot does not move"):
         terminal.prompt.ask("now?", in_s(0.15))
     assert time.monotonic() - started < PATIENCE_S
 
 
-def test_a_prompt_hears_that_waiting_has_no_sense_any_more(terminal):
+def test_an_error_of_patrol_ends_the_prompt(terminal):
     def patrol():
         raise BackendNotReadyError("the robot has gone")
 
@@ -109,7 +109,7 @@ def test_a_prompt_hears_that_waiting_has_no_sense_any_more(terminal):
         Prompt(CLOCK, patrol, source=terminal.source, out=terminal.out).ask("now?", in_s(PATIENCE_S))
 
 
-def test_a_pipe_that_says_yes_is_no_person():
+def test_a_pipe_cannot_confirm():
     reading, writing = os.pipe()
     os.write(writing, b"\n")
     os.close(writing)
@@ -138,7 +138,7 @@ def by_topic(nodes):
     asking = make_confirmation(ResetSpec(confirm="topic"), nodes.listener, CLOCK)
     publisher = nodes.person.node.create_publisher(Bool, "environment/confirm", RELIABLE)
     nodes.listener.start()
-    assert isinstance(asking, ByTopic)
+    assert isinstance(asking, RosConfirmation)
     wait_for(lambda: publisher.get_subscription_count() == 1)
     return asking, publisher
 
@@ -149,7 +149,7 @@ def later(action, seconds=0.1):
     return timer
 
 
-def test_true_on_the_topic_goes_on(by_topic, nodes):
+def test_true_on_the_topic_confirms(by_topic, nodes):
     asking, publisher = by_topic
     timer = later(lambda: publisher.publish(Bool(data=True)))
     asking.ask("now?", in_s(PATIENCE_S))
@@ -159,37 +159,37 @@ def test_true_on_the_topic_goes_on(by_topic, nodes):
 def test_false_on_the_topic_declines(by_topic, nodes):
     asking, publisher = by_topic
     timer = later(lambda: publisher.publish(Bool(data=False)))
-    with pytest.raises(BackendNotReadyError, match="declined on /robot/environment/confirm; nothing moves"):
+    with pytest.raises(BackendNotReadyError, match="declined on /robot/environment/confirm"):
         asking.ask("now?", in_s(PATIENCE_S))
     timer.join()
 
 
-def test_a_word_from_before_the_question_is_no_answer(by_topic, nodes):
+def test_a_message_from_before_the_question_is_ignored(by_topic, nodes):
     asking, publisher = by_topic
     publisher.publish(Bool(data=True))
     time.sleep(0.1)
-    with pytest.raises(BackendNotReadyError, match="nobody confirmed on /robot/environment/confirm in time"):
+    with pytest.raises(BackendNotReadyError, match="no confirmation on /robot/environment/confirm in time"):
         asking.ask("now?", in_s(0.15))
 
 
-def test_the_question_stands_on_a_topic_while_it_is_asked(by_topic, nodes):
+def test_the_question_is_published_while_it_is_pending(by_topic, nodes):
     asking, publisher = by_topic
-    heard = []
+    received = []
     topic = REQUEST_TOPIC.replace("~", "environment")
-    nodes.person.node.create_subscription(String, topic, lambda message: heard.append(message.data), LATCHED_QOS)
+    nodes.person.node.create_subscription(String, topic, lambda message: received.append(message.data), LATCHED_QOS)
     hearing = ReceiveThread(nodes.person.node, CLOCK)
     hearing.start()
 
     def answer():
-        wait_for(lambda: heard)
+        wait_for(lambda: received)
         publisher.publish(Bool(data=True))
 
     timer = later(answer)
     asking.ask("is the goal at [1.0]?", in_s(PATIENCE_S))
     timer.join()
-    wait_for(lambda: heard[-1] == "")
+    wait_for(lambda: received[-1] == "")
     hearing.stop()
-    assert "is the goal at [1.0]?" in heard
+    assert "is the goal at [1.0]?" in received
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def by_service(nodes):
     """Someone who offers the service, and a person's call of it."""
     asking = make_confirmation(ResetSpec(confirm="service"), nodes.listener, CLOCK)
     nodes.listener.start()
-    assert isinstance(asking, ByService)
+    assert isinstance(asking, RosConfirmation)
 
     def call():
         return nodes.person.receiver.call(Trigger, "environment/confirm", Trigger.Request(), PATIENCE_S, nothing)
@@ -205,10 +205,10 @@ def by_service(nodes):
     return asking, call
 
 
-def test_a_call_of_the_service_goes_on_and_only_while_the_question_stands(by_service, nodes):
+def test_a_service_call_confirms_only_while_the_question_is_pending(by_service, nodes):
     asking, call = by_service
     before = call()
-    assert (before.success, before.message) == (False, "nothing is asked now")
+    assert (before.success, before.message) == (False, "no question is pending")
     answers = []
     timer = later(lambda: answers.append(call()))
     asking.ask("now?", in_s(PATIENCE_S))
@@ -229,11 +229,11 @@ def test_a_question_that_could_not_be_published_is_not_pending(by_service, monke
     assert not call().success
 
 
-def test_silence_at_the_service_is_no_consent(by_service, nodes):
+def test_the_service_confirmation_times_out(by_service, nodes):
     asking, _ = by_service
-    with pytest.raises(BackendNotReadyError, match="nobody confirmed by /robot/environment/confirm in time"):
+    with pytest.raises(BackendNotReadyError, match="no confirmation by /robot/environment/confirm in time"):
         asking.ask("now?", in_s(0.15))
 
 
-def test_nobody_is_asked_where_the_profile_asks_for_nobody(nodes):
+def test_confirm_none_needs_no_confirmation(nodes):
     assert make_confirmation(ResetSpec(), nodes.listener, CLOCK) is None

@@ -113,13 +113,13 @@ def in_s(seconds):
 
 
 def look(nodes, seconds, **options):
-    return preflight(ARM, PROFILE, nodes.ours, in_s(seconds), clock=SteadyClock(), **options)
+    return preflight(ARM, PROFILE, nodes.ours.node, in_s(seconds), clock=SteadyClock(), **options)
 
 
 # ---------------------------------------------------------------------------------------------- the whole
 
 
-def test_a_robot_with_nothing_wrong_passes_and_every_topic_has_its_line(nodes):
+def test_a_correct_robot_passes_with_one_check_per_topic(nodes):
     nodes.robot()
     checks = look(nodes, GENEROUS_S, settle_s=0.3)
     raise_unless_passed(checks)
@@ -131,7 +131,7 @@ def test_a_robot_with_nothing_wrong_passes_and_every_topic_has_its_line(nodes):
     assert {check.name for check in checks if check.passed is None} == {"security"}
 
 
-def test_a_robot_that_comes_later_is_waited_for(nodes):
+def test_preflight_waits_for_a_late_robot(nodes):
     patrols = []
 
     def start_once():
@@ -143,7 +143,7 @@ def test_a_robot_that_comes_later_is_waited_for(nodes):
     assert patrols
 
 
-def test_without_a_robot_it_returns_at_the_deadline_and_says_where_it_looked(nodes, domain_id):
+def test_without_a_robot_preflight_fails_at_the_deadline_and_names_its_environment(nodes, domain_id):
     checks = look(nodes, 0.3)
     with pytest.raises(BackendNotReadyError) as raised:
         raise_unless_passed(checks)
@@ -152,10 +152,10 @@ def test_without_a_robot_it_returns_at_the_deadline_and_says_where_it_looked(nod
     assert "[pub.none] sensors.joints: /robot_1/joint_states: no publisher" in text
     assert "[sub.none] actuators.arm: /robot_1/arm_controller/commands: no subscriber" in text
     assert f"namespace /robot_1, ROS_DOMAIN_ID={domain_id}, ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST" in text
-    assert "RMW_IMPLEMENTATION=unset (rmw_" in text
+    assert "RMW_IMPLEMENTATION=rmw_" in text
 
 
-def test_a_graph_that_was_not_right_for_long_enough_is_not_known_to_be_right(nodes):
+def test_a_graph_that_passes_too_briefly_fails(nodes):
     nodes.robot()
     nodes.check("actuators.arm", "")
     nodes.check("sensors.joints", "")
@@ -164,7 +164,7 @@ def test_a_graph_that_was_not_right_for_long_enough_is_not_known_to_be_right(nod
     assert (last.name, last.passed, last.code) == ("graph", False, "graph.unsettled")
 
 
-def test_what_patrol_raises_ends_the_wait(nodes):
+def test_an_error_of_patrol_ends_the_wait(nodes):
     def fail():
         raise BackendNotReadyError("the child died")
 
@@ -175,29 +175,29 @@ def test_what_patrol_raises_ends_the_wait(nodes):
 # ---------------------------------------------------------------------------------------------- sensors
 
 
-def test_two_publishers_of_a_sensor_are_refused_by_name(nodes):
+def test_two_publishers_of_a_sensor_are_rejected_by_name(nodes):
     nodes.robot()
     nodes.publish("ghost", "joint_states", message_class("sensor_msgs/msg/JointState"))
     check = nodes.check("sensors.joints", "pub.multiple")
-    assert "it has 2 publishers: " in check.detail
+    assert "2 publishers (expected 1): " in check.detail
     nodes.ours.wait_until(lambda: "/robot_1/ghost" in nodes.check("sensors.joints", "pub.multiple").detail, GENEROUS_S)
     assert "/robot_1/ghost" in nodes.check("sensors.joints", "pub.multiple").detail
 
 
-def test_another_type_is_refused_with_both_types(nodes):
+def test_a_type_mismatch_is_reported_with_both_types(nodes):
     nodes.robot(sensors={"joints": (Float64MultiArray, RELIABLE)})
     check = nodes.check("sensors.joints", "type.mismatch")
     assert "std_msgs/msg/Float64MultiArray" in check.detail
-    assert "the contract says sensor_msgs/msg/JointState" in check.detail
+    assert "(expected sensor_msgs/msg/JointState)" in check.detail
 
 
-def test_a_best_effort_publisher_of_what_we_want_reliable_is_refused_by_its_policy(nodes):
+def test_a_best_effort_publisher_for_a_reliable_sensor_is_rejected(nodes):
     nodes.robot(sensors={"tcp": (message_class("geometry_msgs/msg/PoseStamped"), BEST_EFFORT)})
     check = nodes.check("sensors.tcp", "qos.incompatible")
     assert "Best effort publisher and reliable subscription" in check.detail
 
 
-def test_a_best_effort_publisher_of_what_we_want_best_effort_passes(nodes):
+def test_a_best_effort_publisher_for_a_best_effort_sensor_passes(nodes):
     lonely = nodes.node("environment", "/robot_2")
     kept = []
     for sensor in ARM.sensors.values():
@@ -211,7 +211,7 @@ def test_a_best_effort_publisher_of_what_we_want_best_effort_passes(nodes):
     assert lonely.wait_until(is_right, GENEROUS_S)
 
 
-def test_a_sensor_that_nobody_publishes_is_refused_with_topics_of_its_type(nodes):
+def test_a_sensor_without_a_publisher_is_reported_with_topics_of_its_type(nodes):
     nodes.robot(sensors={"joints": None})
     nodes.publish("elsewhere", "joint_states", message_class("sensor_msgs/msg/JointState"), namespace="/robot_2")
 
@@ -224,7 +224,7 @@ def test_a_sensor_that_nobody_publishes_is_refused_with_topics_of_its_type(nodes
 # -------------------------------------------------------------------------------------------- actuators
 
 
-def test_a_foreign_publisher_of_commands_is_refused_by_name(nodes):
+def test_a_foreign_command_publisher_is_rejected_by_name(nodes):
     nodes.robot()
     rogue = nodes.publish("rogue", "arm_controller/commands", Float64MultiArray)
     nodes.check("actuators.arm", "robot.contention")
@@ -243,31 +243,31 @@ def test_another_node_of_our_name_is_a_foreign_publisher(nodes):
     )
 
 
-def test_a_foreign_publisher_of_another_type_is_refused_too(nodes):
+def test_a_foreign_publisher_of_another_type_is_rejected_too(nodes):
     nodes.robot()
     nodes.publish("rogue", "arm_controller/commands", Float64)
     nodes.check("actuators.arm", "robot.contention")
 
 
-def test_a_controller_that_wants_latched_commands_is_refused_by_its_policy(nodes):
+def test_a_controller_that_requests_latched_commands_is_rejected(nodes):
     nodes.robot(commands=LATCHED)
     check = nodes.check("actuators.arm", "qos.incompatible")
     assert "Volatile publisher and transient local subscription" in check.detail
 
 
-def test_a_controller_of_another_type_is_refused_with_both_types(nodes):
+def test_a_controller_type_mismatch_is_reported_with_both_types(nodes):
     nodes.robot(commands=None)
     nodes.node("other").node.create_subscription(Float64, "arm_controller/commands", print, RELIABLE)
     check = nodes.check("actuators.arm", "type.mismatch")
-    assert "reads std_msgs/msg/Float64, the contract says std_msgs/msg/Float64MultiArray" in check.detail
+    assert "has type std_msgs/msg/Float64 (expected std_msgs/msg/Float64MultiArray)" in check.detail
 
 
-def test_commands_that_nobody_reads_are_refused(nodes):
+def test_commands_without_a_subscriber_are_rejected(nodes):
     nodes.robot(commands=None)
     nodes.check("actuators.arm", "sub.none")
 
 
-def test_an_estop_that_nobody_publishes_is_refused(nodes):
+def test_an_estop_without_a_publisher_is_rejected(nodes):
     nodes.robot(estop=False)
     nodes.check("estop.button", "pub.none")
 
@@ -275,19 +275,19 @@ def test_an_estop_that_nobody_publishes_is_refused(nodes):
 # ------------------------------------------------------------------------------------------------- relay
 
 
-def test_with_a_relay_our_own_publisher_is_one_too_many(nodes):
+def test_with_a_relay_our_own_command_publisher_is_contention(nodes):
     nodes.robot()
     check = nodes.check("actuators.arm", "robot.contention", RELAYED)
-    assert "/robot_1/environment also publishes it; allowed: the relay alone" in check.detail
+    assert "also published by /robot_1/environment (expected the relay only)" in check.detail
 
 
-def test_with_a_relay_it_must_be_there(nodes):
+def test_with_a_relay_the_relay_must_be_running(nodes):
     bystander = nodes.node("bystander")
     checks = {check.name: check for check in graph_checks(ARM, RELAYED, bystander.node)}
     assert checks["relay"].code == "sub.none"
 
 
-def test_with_a_relay_that_owns_the_topic_all_is_well(nodes):
+def test_a_relay_that_owns_the_topics_passes(nodes):
     driver = nodes.node("driver", "/robot_2").node
     driver.create_subscription(Float64MultiArray, "arm_controller/commands", print, RELIABLE)
     relay = nodes.node("relay", "/robot_2").node
@@ -306,7 +306,7 @@ def test_with_a_relay_that_owns_the_topic_all_is_well(nodes):
 
 
 @pytest.mark.parametrize("topic", ["relay/command", "relay/report", "relay/state"])
-def test_a_foreign_publisher_on_a_topic_of_the_relay_is_refused_and_found_while_the_robot_moves(nodes, topic):
+def test_a_foreign_publisher_on_a_relay_topic_is_detected_before_and_during_motion(nodes, topic):
     types = {"relay/command": message_class("sensor_msgs/msg/JointState")}
     relay = nodes.node("relay").node
     relay.create_subscription(message_class("sensor_msgs/msg/JointState"), "relay/command", print, RELIABLE)
@@ -326,7 +326,7 @@ def test_a_foreign_publisher_on_a_topic_of_the_relay_is_refused_and_found_while_
     assert contention(ARM, RELAYED, ours.node)[topic] == ["/robot_1/rogue"]
 
 
-def test_who_commands_nothing_may_look_at_a_relay_that_obeys_another(nodes):
+def test_a_node_without_commands_may_inspect_a_relay_of_another_client(nodes):
     learner = nodes.node("learner").node
     learner.create_publisher(message_class("sensor_msgs/msg/JointState"), "relay/command", RELIABLE)
     learner.create_subscription(message_class("sensor_msgs/msg/JointState"), "relay/command", print, RELIABLE)
@@ -347,7 +347,7 @@ def test_a_quiet_robot_has_no_contention(nodes):
     assert contention(ARM, PROFILE, nodes.ours.node) == {}
 
 
-def test_a_rogue_that_comes_while_the_robot_moves_is_found_and_forgotten_when_it_goes(nodes):
+def test_a_rogue_publisher_is_detected_during_motion_until_it_leaves(nodes):
     nodes.robot()
     rogue = nodes.node("rogue")
     publisher = rogue.node.create_publisher(Float64MultiArray, "arm_controller/commands", RELIABLE)
@@ -405,7 +405,7 @@ def without_us(nodes):
     nodes.ours.node.destroy_publisher(publisher)
 
 
-def test_a_survey_of_a_robot_with_nothing_wrong_passes_with_its_readings(lively, without_us):
+def test_a_survey_of_a_correct_robot_passes_with_its_readings(lively, without_us):
     checks = lively(INSIDE)
     raise_unless_passed(checks.values())
     assert checks["readings.joints"].passed
@@ -418,18 +418,18 @@ def test_a_survey_finds_a_joint_outside_its_limits(lively, without_us):
 
 
 @pytest.mark.parametrize(("stamped_s", "code"), [(-37.0, "obs.stale"), (3600.0, "obs.future")])
-def test_a_survey_finds_stamps_of_another_clock_and_then_knows_no_position(stamped_s, code, lively, without_us):
+def test_a_survey_rejects_stamps_of_another_clock_and_their_positions(stamped_s, code, lively, without_us):
     checks = lively(INSIDE, stamped_s=stamped_s)
     assert checks["readings.joints"].code == code
-    assert checks["robot inside its limits"].detail == "no position is known of j1, j2, j3, j4, j5, j6"
+    assert checks["robot inside its limits"].detail == "no measured position of j1, j2, j3, j4, j5, j6"
 
 
-def test_a_survey_finds_a_sensor_that_says_nothing(lively, without_us):
+def test_a_survey_finds_a_silent_sensor(lively, without_us):
     checks = lively(INSIDE, speaks=False, is_enough=lambda found: "readings.joints" in found)  # else: not found in time
     assert checks["readings.joints"].code == "obs.silent"
 
 
-def test_a_survey_disturbs_nobody_and_sees_who_drives(lively):
+def test_a_survey_publishes_nothing_and_finds_the_active_client(lively):
     """Our own environment drives here: for the doctor it is a foreign one, and it is the doctor who has no publisher."""
 
     def sees_all(found):  # the graph is not known at once, and names come last
@@ -462,23 +462,23 @@ def test_a_survey_disturbs_nobody_and_sees_who_drives(lively):
         (VOLATILE, QoSProfile(depth=1, liveliness_lease_duration=Duration(seconds=1)), "liveliness lease duration"),
     ],
 )
-def test_the_policy_that_does_not_fit_is_named_and_rclpy_agrees(offered, requested, policy):
+def test_the_incompatible_policy_is_named_and_rclpy_agrees(offered, requested, policy):
     (found,) = incompatible_policies(offered=offered, requested=requested)
     assert policy in found
     assert qos_check_compatible(offered, requested)[0] == QoSCompatibility.ERROR
 
 
 @pytest.mark.parametrize("qos", [RELIABLE, BEST_EFFORT, LATCHED, QoSProfile(depth=1, deadline=Duration(seconds=1))])
-def test_a_profile_fits_itself(qos):
+def test_a_profile_is_compatible_with_itself(qos):
     assert incompatible_policies(offered=qos, requested=qos) == ()
 
 
-def test_a_mismatch_that_is_reported_in_other_words_is_one(monkeypatch):
+def test_an_unparsed_incompatibility_is_still_reported(monkeypatch):
     monkeypatch.setattr(graph_check_module, "qos_check_compatible", lambda *_: (QoSCompatibility.ERROR, "no match"))
     assert incompatible_policies(offered=LATCHED, requested=BEST_EFFORT) == ("no match",)
 
 
-def test_more_than_is_asked_for_fits():
+def test_a_stronger_offer_is_compatible():
     assert incompatible_policies(offered=LATCHED, requested=BEST_EFFORT) == ()
 
 
@@ -496,16 +496,16 @@ def with_arm(**changes):
     return dataclasses.replace(ARM, actuators={"arm": dataclasses.replace(arm, joints=joints)})
 
 
-def test_the_arm_needs_nothing_more():
+def test_the_shipped_arm_passes_all_contract_checks():
     raise_unless_passed(contract_checks(ARM, RealProfile(), environment={}))
 
 
-def test_a_joint_that_turns_without_an_end_is_said():
+def test_a_continuous_joint_is_reported():
     check = named(contract_checks(with_arm(position=None), RealProfile(), environment={}), "limits")
-    assert (check.passed, check.detail) == (True, "6 joints have limits; without a limit of position: j1")
+    assert (check.passed, check.detail) == (True, "6 joints have limits; no position limits: j1")
 
 
-def test_a_joint_that_slides_without_an_end_is_refused():
+def test_an_unbounded_prismatic_joint_is_rejected():
     sliding = with_arm(position=None)
     object.__setattr__(sliding.actuators["arm"].joints["j1"], "unit", "m")  # the rules want its sensor in metres too
     check = named(contract_checks(sliding, RealProfile(), environment={}), "limits")
@@ -513,15 +513,15 @@ def test_a_joint_that_slides_without_an_end_is_refused():
     assert "'j1'" in check.detail
 
 
-def test_a_gate_that_only_watches_is_refused():
+def test_a_monitoring_gate_is_rejected():
     watching = dataclasses.replace(ARM, safety=dataclasses.replace(ARM.safety, mode="monitor"))
     check = named(contract_checks(watching, RealProfile(), environment={}), "safety mode")
     assert (check.passed, check.detail) == (
-        False, "safety.mode 'monitor' is not allowed on a real robot; allowed: 'enforce'",
+        False, "safety.mode is 'monitor' (expected 'enforce' on a real robot)",
     )  # fmt: skip
 
 
-def test_velocity_commands_need_a_timeout_of_the_controller():
+def test_velocity_commands_need_a_controller_timeout():
     check = named(contract_checks(CART, RealProfile(), environment={}), "controller timeout")
     assert (check.passed, check.code) == (False, "downstream.timeout")
     assert "['base'] are commanded by velocity" in check.detail
@@ -535,7 +535,10 @@ def test_velocity_commands_without_a_timeout_can_be_allowed():
 
 def test_a_declared_timeout_passes():
     check = named(contract_checks(CART, RealProfile(downstream_timeout_s=0.5), environment={}), "controller timeout")
-    assert (check.passed, check.detail) == (True, "declared: the controller stops by itself after 0.5 s")
+    assert (check.passed, check.detail) == (
+        True,
+        "the controller stops after 0.5 s without a command (downstream_timeout_s)",
+    )
 
 
 @pytest.fixture
@@ -577,7 +580,7 @@ def test_enforced_security_with_its_keys_passes(secured):
         ("ROS_SECURITY_ENCLAVE_OVERRIDE", "/other"),
     ],
 )
-def test_required_security_that_is_not_whole_fails_closed(name, value, secured):
+def test_incomplete_required_security_fails_closed(name, value, secured):
     check = security_check(REQUIRED, {**secured, name: value})
     assert (check.passed, check.code) == (False, "security")
     assert "ROS_SECURITY_KEYSTORE=<folder>" in check.remedy
@@ -591,7 +594,7 @@ def test_a_missing_or_empty_key_fails_closed(spoil, secured, tmp_path):
         key.touch()
     check = security_check(REQUIRED, secured)
     assert check.passed is False
-    assert check.detail.endswith("lacks key.pem")
+    assert check.detail.endswith(": key.pem")
 
 
 def test_a_robot_inside_its_limits_passes():
@@ -599,23 +602,24 @@ def test_a_robot_inside_its_limits_passes():
 
 
 @pytest.mark.parametrize(
-    ("position", "words"), [(3.13, "j3 at 3.13 rad is above 3.12"), (-4.0, "j3 at -4 rad is below -3.12")]
+    ("position", "words"),
+    [(3.13, "j3 at 3.13 rad is above its limit 3.12"), (-4.0, "j3 at -4 rad is below its limit -3.12")],
 )
-def test_a_robot_outside_its_limits_after_margins_is_refused_by_joint_value_and_limit(position, words):
+def test_a_robot_outside_its_limits_is_rejected_with_joint_value_and_limit(position, words):
     check = check_positions(ARM, moved(2, position))
     assert (check.passed, check.code, check.detail) == (False, "start_out_of_limits", words)
 
 
-def test_a_robot_outside_may_be_let_in():
+def test_start_outside_inward_accepts_a_robot_outside_its_limits():
     check = check_positions(ARM, moved(2, 3.5), outside="inward")
-    assert (check.passed, check.detail) == (True, "j3 at 3.5 rad is above 3.12; they may only move inward")
+    assert (check.passed, check.detail) == (True, "j3 at 3.5 rad is above its limit 3.12; inward motion only")
 
 
 @pytest.mark.parametrize("outside", ["refuse", "inward"])
 @pytest.mark.parametrize("position", [math.nan, math.inf])
-def test_a_position_that_is_not_known_is_never_inside(position, outside):
+def test_an_unknown_position_is_never_inside(position, outside):
     check = check_positions(ARM, moved(4, position), outside=outside)
-    assert (check.passed, check.detail) == (False, "no position is known of j5")
+    assert (check.passed, check.detail) == (False, "no measured position of j5")
 
 
 def test_a_joint_without_limits_may_be_anywhere():

@@ -73,7 +73,7 @@ FORWARD.flags.writeable = False
 
 
 def with_profile(contract, **keys):
-    """A contract whose profile of the robot has these keys beside its own."""
+    """A contract whose profile of the robot also has these keys."""
     profile = {**contract.backends["real"], "discovery_s": 0.3, **keys}
     return replace(contract, backends={**contract.backends, "real": profile})
 
@@ -207,7 +207,7 @@ def check_it_stands_still(witness, *, since_ns, within_s):
 
 
 def remove_left(names):
-    """Remove the segments of killed processes that nobody who lives uses; a port may be shared by several."""
+    """Remove the segments of killed processes that no live process uses; several may share a port."""
     others = [process.pid for process in psutil.process_iter() if process.pid != os.getpid()]
     ours = {name for name in segments_of(os.getpid()) if name.startswith("fastrtps_port")}
     remove_orphaned_segments(names.difference(ours, *(segments_of(pid) for pid in others)))
@@ -279,8 +279,8 @@ def witness(hosted, remains):
     witness.call("clear_estop")  # of the test before
     witness.until(lambda: witness.at_rest() or not witness.reports)
     with witness.listener.condition:
-        for heard in (witness.reports, witness.commands, witness.moves):
-            heard.clear()
+        for received in (witness.reports, witness.commands, witness.moves):
+            received.clear()
     return witness
 
 
@@ -367,7 +367,7 @@ def learners(remains):
 # ----------------------------------------------------------------------------------------------------- the account
 
 
-def test_the_limits_are_those_of_the_relay(env, witness):
+def test_the_relay_enforces_the_limits(env, witness):
     drive(env, witness)
     *_, info = env.step(-FORWARD)
     assert info["safety"]["code"][GATES.index("joint_limits")] == CODES["acc.limit"]
@@ -376,7 +376,7 @@ def test_the_limits_are_those_of_the_relay(env, witness):
     assert env.unwrapped.capabilities.acknowledges_commands
 
 
-def test_a_feasible_action_is_applied_bit_for_bit(env):
+def test_a_feasible_action_is_applied_bit_identically(env):
     action = np.array([0.01, -0.02, 0.03, 0.0, -0.0, 1e-7])
     for _ in range(3):
         *_, info = env.step(action)
@@ -384,7 +384,7 @@ def test_a_feasible_action_is_applied_bit_for_bit(env):
             np.testing.assert_array_equal(info["action"]["applied"], action)
 
 
-def test_the_echo_of_the_relay_is_the_evidence_that_a_command_acts(env):
+def test_the_relay_report_is_actuation_evidence(env):
     *_, info = env.step(FORWARD)
     latency = info["latency"]
     assert (latency["actuation_method"], latency["actuation_behind"]) == (ACTUATION_METHODS["echo"], 0)
@@ -392,7 +392,7 @@ def test_the_echo_of_the_relay_is_the_evidence_that_a_command_acts(env):
     assert latency["end_to_end_s"] == latency["data_age_s"]["joints"] + latency["actuation_s"]
 
 
-def test_episodes_follow_each_other_each_in_an_epoch_of_the_relay(env, witness):
+def test_each_episode_has_its_own_relay_epoch(env, witness):
     drive(env, witness)
     first = witness.published()[-1].tag.epoch
     env.reset(seed=2)
@@ -401,7 +401,7 @@ def test_episodes_follow_each_other_each_in_an_epoch_of_the_relay(env, witness):
     witness.until(lambda: witness.published()[-1].tag.epoch > first)
 
 
-def test_an_estop_at_the_relay_ends_the_episode_and_is_cleared_by_hand_in_both(env, witness):
+def test_a_relay_estop_ends_the_episode_and_must_be_cleared_on_both_sides(env, witness):
     drive(env, witness)
     witness.call("estop")
     truncated = False
@@ -419,7 +419,7 @@ def test_an_estop_at_the_relay_ends_the_episode_and_is_cleared_by_hand_in_both(e
     assert info["end_reason"] == ""
 
 
-def test_somebody_else_who_arms_the_relay_takes_it(env, witness):
+def test_another_client_can_take_over_the_relay(env, witness):
     *_, info = env.step(np.zeros(6))
     witness.until(lambda: witness.call("arm")[0])
     while not info["end_reason"]:
@@ -427,7 +427,7 @@ def test_somebody_else_who_arms_the_relay_takes_it(env, witness):
     assert info["end_reason"] == "backend_lost:relay_taken"
 
 
-def test_an_intruder_who_commands_the_relay_ends_the_episode_by_name_and_no_other_begins_until_it_leaves(env, witness):
+def test_an_intruder_on_the_command_topic_ends_the_episode_and_blocks_the_next(env, witness):
     node, backend = witness.ros.node, env.unwrapped._stepper._backend
     drive(env, witness)
     intruder = node.create_publisher(JointState, "relay/command", 10)
@@ -438,12 +438,12 @@ def test_an_intruder_who_commands_the_relay_ends_the_episode_by_name_and_no_othe
             intruder.publish(write_command(tag, np.ones(6), LAYOUT).fill(JointState()))
             *_, info = env.step(FORWARD)
         assert info["end_reason"] == "safety_stop:robot.contention"
-        said = [f.detail for f in env.unwrapped.last_transition.report.findings if f.code == "robot.contention"]
-        assert f"{node.get_namespace()}/witness" in said[0]
-        assert f"{node.get_namespace()}/relay/command" in said[0]
+        details = [f.detail for f in env.unwrapped.last_transition.report.findings if f.code == "robot.contention"]
+        assert f"{node.get_namespace()}/witness" in details[0]
+        assert f"{node.get_namespace()}/relay/command" in details[0]
         assert max(report.tag.seq for report in witness.published()) < 10**15
         patient, backend.reset_timeout_s = backend.reset_timeout_s, 1.0
-        with pytest.raises(BackendNotReadyError, match=r"\[robot.contention\] relay: .*/witness also publishes it"):
+        with pytest.raises(BackendNotReadyError, match=r"\[robot.contention\] relay: .*also published by /.*/witness"):
             env.reset(seed=2)
         backend.reset_timeout_s = patient
     finally:
@@ -453,7 +453,7 @@ def test_an_intruder_who_commands_the_relay_ends_the_episode_by_name_and_no_othe
 
 
 @pytest.mark.parametrize("topic", ["relay/report", "relay/state"])
-def test_nonsense_on_the_topics_of_the_relay_ends_the_episode_by_name_and_the_next_reset_works(env, witness, topic):
+def test_invalid_relay_messages_end_the_episode_and_the_next_reset_works(env, witness, topic):
     qos = LATCHED if topic == "relay/state" else DEEP
     intruder = witness.ros.node.create_publisher(String, topic, qos)
     try:
@@ -473,7 +473,7 @@ def test_nonsense_on_the_topics_of_the_relay_ends_the_episode_by_name_and_the_ne
     assert not env.step(np.zeros(6))[-1]["end_reason"]
 
 
-def test_the_limits_behind_a_relay_cannot_be_changed_here(env):
+def test_limits_cannot_be_changed_behind_a_relay(env):
     with pytest.raises(UsageError, match=r"change_limits\(\) is not available with a relay"):
         env.unwrapped.change_limits({"j1": replace(ARM.actuators["arm"].joints["j1"], velocity=1.0)})
 
@@ -484,7 +484,7 @@ def test_the_limits_behind_a_relay_cannot_be_changed_here(env):
 HOME = {"j1": 0.1, "j2": -1.5, "j3": 1.5, "j4": -1.6, "j5": -1.5, "j6": 0.1}
 
 
-def test_the_way_home_goes_through_the_relay_slowly_and_the_episode_begins_there(make, witness):
+def test_homing_goes_through_the_relay_slowly_and_the_episode_starts_there(make, witness):
     """The relay keeps the limits of the contract: that it is slow is ours."""
     speed = 0.3
     env = make(with_profile(ARM, relay=True, reset={"home": HOME, "speed": speed}))
@@ -500,7 +500,7 @@ def test_the_way_home_goes_through_the_relay_slowly_and_the_episode_begins_there
     finish(env)
 
 
-def test_an_episode_behind_the_relay_is_sound_and_applied_is_what_the_relay_published(make, witness, tmp_path):
+def test_a_relayed_episode_is_sound_and_records_what_the_relay_published(make, witness, tmp_path):
     env = make(record=tmp_path)
     kinematics = MujocoKinematics(ARM, load_profile(ARM, "mujoco"))
     policy = load_task(ARM).scripted(kinematics)
@@ -523,7 +523,7 @@ def test_an_episode_behind_the_relay_is_sound_and_applied_is_what_the_relay_publ
 
 
 @pytest.mark.long
-def test_closing_while_it_moves_brakes_through_the_relay(make, witness):
+def test_closing_during_motion_brakes_through_the_relay(make, witness):
     env = make()
     env.reset(seed=1)
     drive(env, witness)
@@ -533,11 +533,11 @@ def test_closing_while_it_moves_brakes_through_the_relay(make, witness):
     check_it_came_to_rest(witness)
 
 
-def test_a_relay_of_other_limits_is_refused(make, witness):
+def test_a_relay_with_other_limits_is_rejected(make, witness):
     weak = ARM.actuators["arm"]
     slow = replace(weak, joints={name: replace(limits, velocity=1.0) for name, limits in weak.joints.items()})
     other = with_profile(replace(RELAYED, actuators={"arm": slow}), reset=None)
-    with pytest.raises(BackendNotReadyError, match=r"the relay keeps .* of fingerprint .*start it with this contract"):
+    with pytest.raises(BackendNotReadyError, match=r"the relay's .* has fingerprint .*start it with this contract"):
         make(other).reset(seed=1)
 
 
@@ -545,28 +545,26 @@ def test_a_relay_of_other_limits_is_refused(make, witness):
     ("contract", "option", "is_relayed"),
     [(ARM, None, False), (ARM, True, True), (RELAYED, None, True), (RELAYED, False, False)],
 )
-def test_the_option_goes_before_the_profile(contract, option, is_relayed):
+def test_the_option_overrides_the_profile(contract, option, is_relayed):
     backend = make_backend("real", contract, clock=SteadyClock(), relay=option)
     assert backend.capabilities.acknowledges_commands == is_relayed
     assert (RELAY_STATE in backend.estops()) == is_relayed
 
 
-def test_a_relay_is_there_or_not():
-    with pytest.raises(UsageError, match="relay='yes' is not allowed; allowed: True, False, None"):
+def test_relay_must_be_a_boolean():
+    with pytest.raises(UsageError, match="invalid relay='yes'"):
         make_backend("real", ARM, clock=SteadyClock(), relay="yes")
 
 
-def test_a_preflight_without_the_relay_says_that_it_is_missing(domain_id, make):
-    with pytest.raises(
-        BackendNotReadyError, match=r"no node /nowhere/relay publishes it.*start it: embodied-env relay"
-    ):
+def test_preflight_reports_a_missing_relay(domain_id, make):
+    with pytest.raises(BackendNotReadyError, match=r"not published by /nowhere/relay.*embodied-env relay"):
         make(namespace="/nowhere", domain_id=domain_id, reset_timeout_s=0.5).reset(seed=1)
 
 
-# ------------------------------------------------------------------------------------------- somebody dies or hangs
+# ------------------------------------------------------------------------------------------- killed and hung processes
 
 
-def test_a_killed_learner_leaves_a_robot_at_rest_until_it_is_armed(hosted, remains, learners, witness):
+def test_killing_the_learner_brings_the_robot_to_rest_until_armed(hosted, remains, learners, witness):
     hosted.leave()
     learner = learners(hosted.path, hosted.namespace)
     witness.until(witness.speeding)
@@ -581,7 +579,7 @@ def test_a_killed_learner_leaves_a_robot_at_rest_until_it_is_armed(hosted, remai
 
 @pytest.mark.parametrize("at_least_s", [0.0, pytest.param(5.0, marks=pytest.mark.long)])
 @pytest.mark.long
-def test_a_policy_that_holds_the_interpreter_leaves_a_robot_at_rest(hosted, learners, witness, at_least_s):
+def test_a_policy_that_blocks_the_gil_leaves_the_robot_at_rest(hosted, learners, witness, at_least_s):
     """It holds it until the robot has come to rest, and for so long."""
     hosted.leave()
     learner = learners(hosted.path, hosted.namespace, hang_at=15)
@@ -592,9 +590,9 @@ def test_a_policy_that_holds_the_interpreter_leaves_a_robot_at_rest(hosted, lear
     assert learner.poll() is None
     published = len(witness.published())
     line, _ = learner.communicate("\n", timeout=PATIENCE_S)
-    said = json.loads(line)
-    assert said["end_reason"].startswith("safety_stop:")
-    assert said["applied"] == [0.0] * 6
+    result = json.loads(line)
+    assert result["end_reason"].startswith("safety_stop:")
+    assert result["applied"] == [0.0] * 6
     assert len(witness.published()) == published
     assert witness.states[-1].state == "stopped"
 
@@ -642,9 +640,7 @@ def relay_in(namespace):
 
 
 @pytest.mark.long
-def test_a_killed_relay_holds_the_steps_and_then_loses_the_robot_which_stays_where_it_was_sent(
-    domain_id, remains, mortal, make
-):
+def test_a_killed_relay_first_holds_then_loses_the_robot(domain_id, remains, mortal, make):
     namespace, witness, (_, relay_child) = mortal(RELAYED, free_simulator, relay_in)
     env = make(namespace=namespace, domain_id=domain_id)
     env.reset(seed=1)
@@ -669,9 +665,7 @@ def test_a_killed_relay_holds_the_steps_and_then_loses_the_robot_which_stays_whe
 
 
 @pytest.mark.long
-def test_a_killed_learner_of_a_base_without_a_relay_is_stopped_by_the_timeout_of_its_controller(
-    domain_id, remains, learners, mortal, tmp_path
-):
+def test_without_a_relay_the_controller_timeout_stops_a_base(domain_id, remains, learners, mortal, tmp_path):
     contract = with_profile(CART)
     (tmp_path / "cart.yaml").write_text(CART.text.replace("  real:\n", "  real:\n    discovery_s: 0.3\n"))
     assert load_contract(tmp_path / "cart.yaml").fingerprint == contract.fingerprint
@@ -711,9 +705,7 @@ LONG = pytest.mark.long
         pytest.param("interpreter", True, marks=LONG),
     ],
 )
-def test_a_base_that_came_to_rest_in_a_gap_is_not_set_in_motion_by_braking(
-    domain_id, remains, learners, mortal, tmp_path, suspended, is_relayed
-):
+def test_braking_never_moves_a_base_at_rest(domain_id, remains, learners, mortal, tmp_path, suspended, is_relayed):
     """Its controller stops it after 0.5 s without a command; then whoever was suspended goes on."""
     contract = with_profile(CART, relay=is_relayed)
     written = f"  real:\n    discovery_s: 0.3\n    relay: {str(is_relayed).lower()}\n"
@@ -749,7 +741,7 @@ def test_a_base_that_came_to_rest_in_a_gap_is_not_set_in_motion_by_braking(
 
 
 class FakeRelay:
-    """Arms, and answers commands as it is told to; None: it says nothing."""
+    """Arms, and answers commands as configured; None: no answer."""
 
     def __init__(self, namespace):
         self.ros = RosNode("relay", namespace=namespace, clock=SteadyClock())
@@ -842,18 +834,18 @@ def command(value=0.1):
     return approve(ARM, np.full(6, value))
 
 
-def test_a_command_goes_out_under_a_tag_and_what_was_applied_comes_back(fake):
+def test_a_command_is_tagged_and_the_applied_values_are_returned(fake):
     arm(fake)
     asked = command()
     sent = fake.outlet.send(asked)
     assert fake.commands[-1].frame_id == "1/1"
     np.testing.assert_array_equal(sent.values, asked.values)
-    np.testing.assert_array_equal(sent.report.applied, asked.report.applied)  # bit for bit, though it was not said so
+    np.testing.assert_array_equal(sent.report.applied, asked.report.applied)  # bit-identical, although not reported so
     assert sent.report.guaranteed == dict.fromkeys(asked.report.guaranteed, False) | {"position": True}
     assert sent.report.disposition == Severity.PASS
 
 
-def test_an_answer_is_evidence_that_the_command_acts_once(fake):
+def test_a_report_is_actuation_evidence_once(fake):
     arm(fake)
     asked = command()
     sent = fake.outlet.send(asked)
@@ -863,20 +855,20 @@ def test_an_answer_is_evidence_that_the_command_acts_once(fake):
     assert fake.outlet.take_evidence() is None
 
 
-def test_what_was_refused_is_no_evidence(fake):
+def test_a_refused_command_is_not_evidence(fake):
     arm(fake)
     fake.answer = lambda fields: fake.refusal(fields, "latch.stop", Severity.STOP)
     fake.outlet.send(command())
     assert fake.outlet.take_evidence() is None
 
 
-def test_a_command_that_is_to_brake_names_no_joint(fake):
+def test_a_brake_request_names_no_joint(fake):
     arm(fake)
     fake.outlet.send(approve(ARM, np.full(6, np.nan)))
     assert fake.commands[-1].names == ()
 
 
-def test_an_answer_that_limits_is_the_account(fake):
+def test_a_limiting_report_becomes_the_gate_report(fake):
     arm(fake)
     finding = Finding(gate="joint_limits", severity=Severity.LIMIT, code="acc.limit", joints=("j1",))
     fake.answer = lambda fields: fake.report(
@@ -887,7 +879,7 @@ def test_an_answer_that_limits_is_the_account(fake):
     np.testing.assert_array_equal(report.applied, np.full(6, 0.02))
 
 
-def test_a_refused_command_keeps_the_code_of_the_relay_and_guarantees_nothing(fake):
+def test_a_refused_command_keeps_the_relay_code_without_guarantees(fake):
     arm(fake)
     fake.answer = lambda fields: fake.refusal(fields, "latch.stop", Severity.STOP)
     sent = fake.outlet.send(command())
@@ -904,7 +896,7 @@ def test_a_refused_command_keeps_the_code_of_the_relay_and_guarantees_nothing(fa
     ],
     ids=["silence", "of another command"],
 )
-def test_no_answer_is_a_hold_and_the_command_is_withdrawn(fake, answer):
+def test_a_missing_report_holds_and_withdraws_the_command(fake, answer):
     arm(fake)
     fake.answer = lambda fields: answer(fake, fields)
     report = fake.outlet.send(command()).report
@@ -937,9 +929,7 @@ def altered(fake, fields, **changes):
     ],
     ids=["text", "deep", "large", "type", "finding", "of another robot", "of another size", "not finite"],
 )
-def test_an_invalid_report_loses_the_robot_by_name_withdraws_the_command_and_the_next_arming_forgets_it(
-    fake, answer, named
-):
+def test_an_invalid_report_loses_the_robot_until_it_is_armed_again(fake, answer, named):
     arm(fake)
     fake.answer = lambda fields: answer(fake, fields)
     with pytest.raises(BackendLostError, match=f"invalid_message: relay/report: .*{named}"):
@@ -957,7 +947,7 @@ def test_an_invalid_report_loses_the_robot_by_name_withdraws_the_command_and_the
     assert fake.outlet.send(command()).report.disposition == Severity.PASS
 
 
-def test_a_number_of_ours_that_another_publisher_has_used_is_contention(fake):
+def test_a_sequence_number_used_by_another_publisher_is_contention(fake):
     arm(fake)
     fake.answer = lambda fields: fake.refusal(fields, "act.dup")
     report = fake.outlet.send(command()).report
@@ -965,7 +955,7 @@ def test_a_number_of_ours_that_another_publisher_has_used_is_contention(fake):
     assert "/relay/command" in report.findings[0].detail
 
 
-def test_silence_at_as_many_commands_as_the_watchdog_allows_is_a_lost_robot(fake):
+def test_too_many_missing_reports_are_a_lost_robot(fake):
     arm(fake)
     fake.answer = silent
     for _ in range(ARM.safety.watchdog.stop_steps - 1):
@@ -974,7 +964,7 @@ def test_silence_at_as_many_commands_as_the_watchdog_allows_is_a_lost_robot(fake
         fake.outlet.send(command())
 
 
-def test_an_answer_after_silence_begins_the_count_anew(fake):
+def test_a_report_resets_the_count_of_missing_ones(fake):
     arm(fake)
     for answer in (silent, fake.report, silent):
         fake.answer = answer
@@ -982,51 +972,51 @@ def test_an_answer_after_silence_begins_the_count_anew(fake):
     assert fake.outlet._silent == 1
 
 
-def test_a_relay_that_has_another_master_is_lost(fake):
+def test_a_relay_armed_by_another_client_is_lost(fake):
     arm(fake)
     fake.answer = lambda fields: fake.refusal(fields, "act.epoch")
     with pytest.raises(BackendLostError, match="relay_taken"):
         fake.outlet.send(command())
 
 
-def test_what_is_not_approved_is_not_sent(fake):
+def test_an_unapproved_command_is_not_sent(fake):
     with pytest.raises(TypeError, match="Approved"):
         fake.outlet.send(np.zeros(6))
 
 
 @pytest.mark.parametrize("key", ["fingerprint", "limits"])
-def test_a_relay_that_keeps_something_else_is_refused(fake, key):
+def test_a_relay_with_another_fingerprint_is_rejected(fake, key):
     fake.armed[key] = "0" * 64
-    with pytest.raises(BackendNotReadyError, match=r"of fingerprint 000000000000, not"):
+    with pytest.raises(BackendNotReadyError, match=r"has fingerprint 000000000000 \(expected"):
         arm(fake)
 
 
-def test_a_relay_that_begins_elsewhere_is_not_used(fake):
+def test_a_relay_that_starts_elsewhere_is_rejected(fake):
     fake.begins = np.full(6, 1.0)
-    with pytest.raises(BackendNotReadyError, match=r"it begins with j1 at 1, measured 0; allowed: a difference of"):
+    with pytest.raises(BackendNotReadyError, match=r"it starts with j1 at 1 \(expected the measured 0, within"):
         fake.outlet.arm(in_s(0.5), lambda: np.zeros(6))
     assert fake.armings > 1
     fake.outlet.arm(in_s(PATIENCE_S), lambda: np.ones(6))
 
 
-def test_a_relay_that_cannot_be_armed_is_quoted(fake):
+def test_the_reason_of_a_failed_arming_is_reported(fake):
     fake.success, fake.message = False, "the robot is in motion"
     with pytest.raises(BackendNotReadyError, match="could not be armed: the robot is in motion"):
         fake.outlet.arm(in_s(0.5))
 
 
-def test_what_is_armed_but_is_no_relay_is_refused(fake):
+def test_an_invalid_arm_response_is_rejected(fake):
     fake.message = "armed and ready"
-    with pytest.raises(BackendNotReadyError, match=r"/relay/arm was answered by something else"):
+    with pytest.raises(BackendNotReadyError, match=r"invalid response of /.*/relay/arm"):
         arm(fake)
 
 
-def test_a_relay_that_was_never_heard_is_an_unknown_input(fake):
+def test_a_relay_without_a_state_is_an_unknown_input(fake):
     assert fake.outlet.estop() == "unknown"
 
 
-@pytest.mark.parametrize(("state", "said"), [("armed", "ok"), ("stopped", "ok"), ("estop", "active")])
-def test_the_state_of_the_relay_is_a_safety_input(fake, state, said):
+@pytest.mark.parametrize(("state", "expected"), [("armed", "ok"), ("stopped", "ok"), ("estop", "active")])
+def test_the_state_of_the_relay_is_a_safety_input(fake, state, expected):
     publisher = fake.ros.node.create_publisher(String, "relay/state", LATCHED)
     message = RelayState(state=state, epoch=1, braking=False, latched="", detail="", fingerprint="", limits="")
     publisher.publish(String(data=message.to_text()))
@@ -1034,4 +1024,4 @@ def test_the_state_of_the_relay_is_a_safety_input(fake, state, said):
     while fake.outlet.estop() == "unknown":
         assert time.monotonic() < end
         time.sleep(0.01)
-    assert fake.outlet.estop() == said
+    assert fake.outlet.estop() == expected

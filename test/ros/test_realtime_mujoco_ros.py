@@ -101,8 +101,8 @@ def test_a_simulator_that_died_ends_the_episode_and_a_reset_starts_another():
     ("options", "problem"),
     [
         ({"clock": ManualClock()}, "ManualClock is not allowed"),
-        ({"namespace": "arm"}, "namespace 'arm' is not allowed"),
-        ({"domain_id": 500}, "domain_id=500 is not allowed"),
+        ({"namespace": "arm"}, "invalid namespace 'arm'"),
+        ({"domain_id": 500}, "invalid domain_id=500"),
         ({"step_timeout_s": 0.0}, "step_timeout_s=0.0 is not allowed; allowed: seconds > 0"),
         ({"faults": []}, "has no option 'faults'"),
     ],

@@ -1,4 +1,4 @@
-"""Both forms of the receiver keep the same promises."""
+"""The receiver on real nodes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,9 @@ from std_srvs.srv import Trigger
 from embodied_env.core.clock import ManualClock, SteadyClock
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.receiver import RETRY_S, ExecutorReceiver, WaitSetReceiver
+from embodied_env.ros.receiver import RETRY_S, Receiver
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
-
-
-@pytest.fixture(params=[WaitSetReceiver, ExecutorReceiver])
-def make_receiver(request):
-    return request.param
 
 
 @pytest.fixture
@@ -40,10 +35,10 @@ def nodes(domain_id):
 
 
 @pytest.fixture
-def talk(nodes, make_receiver):
-    """A receiver that hears a publisher."""
-    context, ours, theirs = nodes
-    receiver = make_receiver(ours, context, SteadyClock())
+def connected(nodes):
+    """A receiver and a matched publisher."""
+    _, ours, theirs = nodes
+    receiver = Receiver(ours, SteadyClock())
     receiver.subscribe("words", String, "topic")
     publisher = theirs.create_publisher(String, "topic", RELIABLE)
     end = time.monotonic() + 5
@@ -59,15 +54,15 @@ def take_all(receiver, count):
     return arrivals
 
 
-def test_messages_arrive_in_order_with_their_key(talk):
-    receiver, publisher = talk
+def test_messages_arrive_in_order_with_their_key(connected):
+    receiver, publisher = connected
     for word in "abc":
         publisher.publish(String(data=word))
     assert [(a.key, a.message.data) for a in take_all(receiver, 3)] == [("words", w) for w in "abc"]
 
 
-def test_the_middleware_numbers_and_stamps_each_message(talk):
-    receiver, publisher = talk
+def test_the_middleware_numbers_and_stamps_each_message(connected):
+    receiver, publisher = connected
     for word in "ab":
         publisher.publish(String(data=word))
     first, second = take_all(receiver, 2)
@@ -75,16 +70,16 @@ def test_the_middleware_numbers_and_stamps_each_message(talk):
     assert first.info["source_timestamp"] <= first.info["received_timestamp"] <= first.arrival_system_ns
 
 
-def test_silence_ends_with_the_timeout(talk):
-    receiver, _ = talk
+def test_receive_times_out(connected):
+    receiver, _ = connected
     started = time.monotonic()
     assert receiver.receive(0.05) == []
     assert time.monotonic() - started < 5.0
 
 
-def test_arrivals_are_stamped_by_the_injected_clock(nodes, make_receiver):
-    context, ours, theirs = nodes
-    receiver = make_receiver(ours, context, ManualClock(42))
+def test_arrivals_are_stamped_by_the_injected_clock(nodes):
+    _, ours, theirs = nodes
+    receiver = Receiver(ours, ManualClock(42))
     receiver.subscribe("words", String, "topic")
     publisher = theirs.create_publisher(String, "topic", RELIABLE)
     end = time.monotonic() + 5
@@ -95,24 +90,24 @@ def test_arrivals_are_stamped_by_the_injected_clock(nodes, make_receiver):
     assert (arrival.arrival_ns, arrival.arrival_system_ns) == (42, 42)
 
 
-def test_a_service_that_nobody_offers_is_a_timeout(nodes, make_receiver):
-    context, ours, _ = nodes
-    receiver = make_receiver(ours, context, SteadyClock())
-    with pytest.raises(TimeoutError, match="nobody offers the service /nothing"):
+def test_an_unavailable_service_times_out(nodes):
+    _, ours, _ = nodes
+    receiver = Receiver(ours, SteadyClock())
+    with pytest.raises(TimeoutError, match="service /nothing is not available"):
         receiver.call(Trigger, "/nothing", Trigger.Request(), 0.2, lambda: None)
 
 
-def test_a_service_that_never_answers_is_a_timeout(nodes, make_receiver):
-    context, ours, theirs = nodes
-    theirs.create_service(Trigger, "mute", lambda _request, response: response)  # nobody turns an executor for it
-    receiver = make_receiver(ours, context, SteadyClock())
-    with pytest.raises(TimeoutError, match="mute did not answer"):
+def test_a_service_without_a_response_times_out(nodes):
+    _, ours, theirs = nodes
+    theirs.create_service(Trigger, "mute", lambda _request, response: response)  # no executor spins it
+    receiver = Receiver(ours, SteadyClock())
+    with pytest.raises(TimeoutError, match="no response from service mute"):
         receiver.call(Trigger, "mute", Trigger.Request(), 0.5, lambda: None)
 
 
-def test_a_wait_ends_with_what_its_patrol_raises(nodes, make_receiver):
-    context, ours, _ = nodes
-    receiver = make_receiver(ours, context, SteadyClock())
+def test_an_error_of_patrol_ends_a_call(nodes):
+    _, ours, _ = nodes
+    receiver = Receiver(ours, SteadyClock())
 
     def alarm():
         raise RuntimeError("the simulator has died")
@@ -121,9 +116,8 @@ def test_a_wait_ends_with_what_its_patrol_raises(nodes, make_receiver):
         receiver.call(Trigger, "nothing", Trigger.Request(), 5.0, alarm)
 
 
-def test_a_node_of_ours_has_the_fast_form(domain_id):
+def test_closing_a_node_is_idempotent(domain_id):
     ours = RosNode("ours", namespace="/test", clock=SteadyClock())
-    assert isinstance(ours.receiver, WaitSetReceiver)
     ours.close()
     ours.close()
 
@@ -131,8 +125,8 @@ def test_a_node_of_ours_has_the_fast_form(domain_id):
 @pytest.fixture
 def pair(nodes):
     """A receiver of raw joints and typed words, and what publishes them."""
-    context, ours, theirs = nodes
-    receiver = WaitSetReceiver(ours, context, SteadyClock())
+    _, ours, theirs = nodes
+    receiver = Receiver(ours, SteadyClock())
     receiver.subscribe("joints", JointState, "joints", raw=True)
     receiver.subscribe("words", String, "words")
     publishers = theirs.create_publisher(JointState, "joints", 10), theirs.create_publisher(String, "words", 10)
@@ -142,7 +136,7 @@ def pair(nodes):
     return receiver, *publishers
 
 
-def test_a_wait_ends_with_what_is_named_and_takes_one_of_each_along(pair):
+def test_a_selective_wait_ends_with_its_key_and_takes_one_message_per_key(pair):
     receiver, joints, words = pair
     joints.publish(JointState(name=["a"], position=[1.0]))
     joints.publish(JointState(name=["a"], position=[2.0]))
@@ -159,14 +153,14 @@ def test_a_raw_message_decodes_to_what_was_published(pair):
     assert found[1] == (["a"], [2.0])
 
 
-def test_bytes_that_are_no_message_are_dropped_and_the_next_is_taken(pair):
+def test_invalid_bytes_are_dropped(pair):
     receiver, joints, _ = pair
     joints.publish(b"\0\1\0\0abcd")
     joints.publish(JointState(name=["a"]))
     assert [arrival.message.decoded().name for arrival in take_all(receiver, 1)] == [["a"]]
 
 
-def test_a_wait_for_one_is_not_ended_by_another(pair):
+def test_a_selective_wait_ignores_other_keys(pair):
     receiver, joints, _ = pair
     joints.publish(JointState(name=["a"]))
     started = time.monotonic()
@@ -174,7 +168,7 @@ def test_a_wait_for_one_is_not_ended_by_another(pair):
     assert time.monotonic() - started >= 0.3
 
 
-def test_a_wait_for_one_takes_the_others_along(pair):
+def test_a_selective_wait_also_returns_other_messages(pair):
     receiver, joints, words = pair
     joints.publish(JointState(name=["a"]))
     time.sleep(0.1)
@@ -182,8 +176,8 @@ def test_a_wait_for_one_takes_the_others_along(pair):
     assert {arrival.key for arrival in receiver.receive(5.0, ["words"])} == {"joints", "words"}
 
 
-class Servant:
-    """Answers a Trigger when it is told to, in the turns of `Servant.serve`."""
+class TriggerServer:
+    """Answers a Trigger on request, in `TriggerServer.serve`."""
 
     def __init__(self, context, node):
         from rclpy.executors import SingleThreadedExecutor
@@ -205,9 +199,9 @@ class Servant:
 
 
 @pytest.fixture
-def servant(nodes):
+def server(nodes):
     context, _, theirs = nodes
-    return Servant(context, theirs)
+    return TriggerServer(context, theirs)
 
 
 def take_until(receiver, condition):
@@ -216,65 +210,65 @@ def take_until(receiver, condition):
         receiver.receive(0.1)
 
 
-def test_what_is_asked_is_answered_in_a_later_take(nodes, make_receiver, servant):
-    context, ours, _ = nodes
-    receiver = make_receiver(ours, context, SteadyClock())
+def test_an_async_response_arrives_with_a_later_receive(nodes, server):
+    _, ours, _ = nodes
+    receiver = Receiver(ours, SteadyClock())
     answer = receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
     assert answer.response is None
-    servant.serve(1)
+    server.serve(1)
     take_until(receiver, lambda: answer.response is not None)
     assert answer.response.message == "answer 1"
 
 
-def test_what_is_asked_is_sent_once_however_long_it_takes(nodes, make_receiver, servant):
-    context, ours, _ = nodes
-    receiver = make_receiver(ours, context, SteadyClock())
+def test_an_async_request_is_sent_once(nodes, server):
+    _, ours, _ = nodes
+    receiver = Receiver(ours, SteadyClock())
     answer = receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
     end = time.monotonic() + 1.2 * RETRY_S
     while time.monotonic() < end:
         receiver.receive(0.05)
-    servant.serve(1)
+    server.serve(1)
     take_until(receiver, lambda: answer.response is not None)
-    servant.serve(2, within_s=0.2)
-    assert servant.requests == 1
+    server.serve(2, within_s=0.2)
+    assert server.requests == 1
 
 
-def test_an_answer_to_what_was_given_up_is_not_taken_for_another(nodes, make_receiver, servant):
-    context, ours, _ = nodes
-    receiver = make_receiver(ours, context, SteadyClock())
+def test_a_response_to_an_abandoned_request_is_dropped(nodes, server):
+    _, ours, _ = nodes
+    receiver = Receiver(ours, SteadyClock())
     old = receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
     new = receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
-    servant.serve(2)
+    server.serve(2)
     take_until(receiver, lambda: new.response is not None)
     assert (old.response, new.response.message) == (None, "answer 2")
 
 
-def test_messages_arrive_while_an_answer_is_awaited(talk, servant):
-    receiver, publisher = talk
+def test_messages_arrive_while_a_response_is_pending(connected, server):
+    receiver, publisher = connected
     receiver.call_async(Trigger, "work", Trigger.Request(), 5.0)
     publisher.publish(String(data="meanwhile"))
     assert [a.message.data for a in take_all(receiver, 1)] == ["meanwhile"]
 
 
-def test_nothing_is_asked_of_a_service_that_nobody_offers(nodes, make_receiver):
-    context, ours, _ = nodes
-    receiver = make_receiver(ours, context, SteadyClock())
-    with pytest.raises(TimeoutError, match="nobody offers"):
+def test_an_async_call_of_an_unavailable_service_sends_nothing(nodes):
+    _, ours, _ = nodes
+    receiver = Receiver(ours, SteadyClock())
+    with pytest.raises(TimeoutError, match="not available"):
         receiver.call_async(Trigger, "absent", Trigger.Request(), 0.05)
 
 
-def test_the_services_of_the_graph_are_told_with_their_types(nodes, make_receiver, servant):
-    context, ours, _ = nodes
-    receiver = make_receiver(ours, context, SteadyClock())
+def test_services_returns_names_and_types(nodes, server):
+    _, ours, _ = nodes
+    receiver = Receiver(ours, SteadyClock())
     take_until(receiver, lambda: "/work" in receiver.services())
     assert receiver.services()["/work"] == ("std_srvs/srv/Trigger",)
 
 
-def test_a_topic_is_read_with_the_quality_of_service_that_is_asked_for(nodes, make_receiver):
+def test_a_subscription_uses_the_given_qos(nodes):
     from embodied_env.ros.qos import ANY
 
-    context, ours, theirs = nodes
-    receiver = make_receiver(ours, context, SteadyClock())
+    _, ours, theirs = nodes
+    receiver = Receiver(ours, SteadyClock())
     receiver.subscribe("words", String, "topic", ANY)
     publisher = theirs.create_publisher(String, "topic", ANY)
     end = time.monotonic() + 5

@@ -34,7 +34,7 @@ JOINT_STATE = "sensor_msgs/msg/JointState"
 # --------------------------------------------------------------------------------------------------------- definitions
 
 
-def test_a_definition_has_all_that_it_is_made_of_behind_the_usual_lines():
+def test_a_definition_includes_its_dependencies():
     first, *others = message_definition("geometry_msgs/msg/PoseStamped").split("=" * 80 + "\n")
     assert first == "std_msgs/Header header\ngeometry_msgs/Pose pose\n\n"
     assert [other.splitlines()[0] for other in others] == [
@@ -58,11 +58,11 @@ def test_a_definition_has_all_that_it_is_made_of_behind_the_usual_lines():
         ("sensor_msgs/msg/BatteryState", "int32 POWER_SUPPLY_STATUS_FULL=4"),
     ],
 )
-def test_types_are_told_in_the_words_of_msg_files(name, line):
+def test_types_are_written_as_in_msg_files(name, line):
     assert line in message_definition(name).splitlines()
 
 
-def test_a_definition_that_is_installed_is_taken_as_it_is(tmp_path, monkeypatch):
+def test_an_installed_definition_is_used_verbatim(tmp_path, monkeypatch):
     file = tmp_path / "share" / "geometry_msgs" / "msg" / "Point.msg"
     file.parent.mkdir(parents=True)
     file.write_text("# as installed\nfloat64 x\nfloat64 y\nfloat64 z\n")
@@ -100,7 +100,7 @@ def log(tmp_path):
     return SimpleNamespace(path=tmp_path / "messages.mcap", names=[*names, JOINT_STATE], halves=halves)
 
 
-def test_every_type_of_a_contract_is_written_and_read_back(log):
+def test_every_contract_type_round_trips(log):
     found = list(read_messages(McapRecords(log.path)))
     assert [message.type for message in found] == log.names
     assert [message.log_ns - message.publish_ns for message in found] == [1] * len(found)
@@ -110,7 +110,7 @@ def test_every_type_of_a_contract_is_written_and_read_back(log):
         assert deserialize_message(message.data, kind) == deserialize_message(serialize_message(kind()), kind)
 
 
-def test_it_has_the_profile_and_the_encodings_that_rosbag2_wants(log):
+def test_the_log_has_the_rosbag2_profile_and_encodings(log):
     with log.path.open("rb") as file:
         reader = make_reader(file)
         assert reader.get_header().profile == "ros2"
@@ -121,7 +121,7 @@ def test_it_has_the_profile_and_the_encodings_that_rosbag2_wants(log):
     assert all("reliability: 1" in channel.metadata["offered_qos_profiles"] for channel in summary.channels.values())
 
 
-def test_rosbags_reads_every_type_by_the_definitions_in_the_file(log):
+def test_rosbags_decodes_every_type_with_the_stored_definitions(log):
     highlevel = pytest.importorskip("rosbags.highlevel", reason="rosbags is not in the extras of the tests")
     with highlevel.AnyReader([log.path]) as reader:
         found = [(each.msgtype, reader.deserialize(data, each.msgtype)) for each, _, data in reader.messages()]
@@ -134,13 +134,13 @@ def test_rosbags_reads_every_type_by_the_definitions_in_the_file(log):
 
 @pytest.mark.ros
 @pytest.mark.parametrize("name", sorted({*SENSOR_MESSAGES, *ACTUATOR_MESSAGES, "std_msgs/msg/Empty"}))
-def test_a_message_has_as_many_bytes_as_on_the_wire(bare_node, name):
+def test_a_recorded_message_has_its_size_on_the_wire(bare_node, name):
     """What is behind its end, `serialize_message` made up; the bytes that fill gaps mean nothing."""
     kind = message_class(name)
     assert len(bare_node.over_the_wire(kind())) == len(to_cdr(kind()))
 
 
-def test_cut_anywhere_the_messages_before_the_cut_are_read_and_the_cut_is_named(log, tmp_path):
+def test_a_truncated_log_is_readable_up_to_the_reported_cut(log, tmp_path):
     whole = log.path.read_bytes()
     cut = tmp_path / "cut.mcap"
     for end in range(0, len(whole), 997):
@@ -149,7 +149,7 @@ def test_cut_anywhere_the_messages_before_the_cut_are_read_and_the_cut_is_named(
         assert problem_of_messages(cut).startswith("cut.mcap: it"), end
 
 
-def test_a_quality_of_service_is_told_by_the_numbers_of_rmw():
+def test_qos_is_written_with_rmw_numbers():
     best_effort = qos_text(QoSProfile(depth=3, reliability=ReliabilityPolicy.BEST_EFFORT))
     assert "depth: 3\n  reliability: 2\n  durability: 2\n" in best_effort
     assert "depth: 10\n  reliability: 1\n" in qos_text(10)
@@ -180,7 +180,7 @@ def bare_node(lasting_domain):
 
 @pytest.fixture(scope="module")
 def recorded(lasting_domain, tmp_path_factory):
-    """Give the closed run of a short episode over ROS 2, and what its last step said."""
+    """Give the closed run of a short episode over ROS 2, and the info of its last step."""
     with lasting_domain() as domain_id:
         env = embodied_env.make(
             "arm_reach", backend="mujoco_ros", domain_id=domain_id, record=tmp_path_factory.mktemp("runs"),
@@ -194,7 +194,7 @@ def recorded(lasting_domain, tmp_path_factory):
 
 
 @pytest.mark.ros
-def test_what_was_on_the_wire_is_in_the_record(recorded):
+def test_messages_on_the_wire_are_recorded(recorded):
     run = embodied_env.read_run(recorded.path)
     assert run.problem == ""
     contract = recorded.unwrapped.contract
@@ -208,7 +208,7 @@ def test_what_was_on_the_wire_is_in_the_record(recorded):
 
 
 @pytest.mark.ros
-def test_a_recorded_message_says_what_the_row_says(recorded):
+def test_recorded_messages_match_the_rows(recorded):
     run = embodied_env.read_run(recorded.path)
     last = list(run.transitions())[-1]
     states = [each for each in run.messages() if each.type == "sensor_msgs/msg/JointState" and not each.is_ours]
@@ -221,7 +221,7 @@ def test_a_recorded_message_says_what_the_row_says(recorded):
 
 
 @pytest.mark.ros
-def test_what_we_published_is_told_from_what_others_did(recorded):
+def test_our_own_messages_are_marked(recorded):
     run = embodied_env.read_run(recorded.path)
     ours = {message.topic.rpartition("/")[2] for message in run.messages() if message.is_ours}
     topics = {actuator.topic.rpartition("/")[2] for actuator in recorded.unwrapped.contract.actuators.values()}
@@ -229,7 +229,7 @@ def test_what_we_published_is_told_from_what_others_did(recorded):
 
 
 @pytest.mark.ros
-def test_messages_that_were_cut_make_the_run_unclean(recorded, tmp_path):
+def test_a_truncated_message_log_makes_the_run_unclean(recorded, tmp_path):
     cut = tmp_path / "cut"
     cut.mkdir()
     for file in recorded.path.iterdir():
@@ -240,7 +240,7 @@ def test_messages_that_were_cut_make_the_run_unclean(recorded, tmp_path):
 
 
 @pytest.mark.ros
-def test_the_manifest_says_that_messages_were_recorded(recorded):
+def test_the_manifest_states_that_messages_were_recorded(recorded):
     manifest = json.loads((recorded.path / "manifest.json").read_text())
     assert manifest["messages"] is True
     assert manifest["record"] == {"complete": True, "lost_rows": 0, "lost_messages": 0}

@@ -186,7 +186,7 @@ def end_relay(process):
 
 @pytest.fixture(scope="module")
 def hosted(tmp_path_factory):
-    """One relay of the arm, with a button, for all tests in which nobody is killed; and its domain."""
+    """One relay of the arm, with a button, for all tests that kill no process; and its domain."""
     folder = tmp_path_factory.mktemp("relay")
     source = folder / "arm.yaml"
     source.write_text(WITH_BUTTON)
@@ -273,7 +273,7 @@ def check_account(bench, rounding=1e-9):
 # ------------------------------------------------------------------------------------------------------------ commands
 
 
-def test_what_is_applied_keeps_the_limits_and_is_said_on_every_topic(armed):
+def test_the_applied_command_keeps_the_limits_and_is_published(armed):
     armed.drive(15)
     armed.drive(15, values=[-3.0] * 6)
     armed.until(lambda: at_rest(armed))
@@ -284,33 +284,33 @@ def test_what_is_applied_keeps_the_limits_and_is_said_on_every_topic(armed):
     assert {finding.code for report in published for finding in report.findings} >= {"acc.limit", "wd.hold"}
 
 
-def test_a_feasible_command_arrives_bit_for_bit(armed):
+def test_a_feasible_command_arrives_bit_identically(armed):
     armed.rest(2 * ARM.control_period_s)
     report = armed.ask([0.001, -0.001, 0.0005, 0.0, -0.0, 1e-7])
     assert report.published
     assert report.applied_si.tolist() == [0.001, -0.001, 0.0005, 0.0, -0.0, 1e-7]
 
 
-def test_duplicate_old_and_foreign_commands_are_refused_and_published_by_nobody(armed):
+def test_duplicate_old_and_foreign_commands_are_not_published(armed):
     first = armed.epoch
     armed.drive(2)
     armed.ask(None)
     armed.until(lambda: at_rest(armed))
-    said = {
+    reports = {
         "act.dup": armed.ask([0.0] * 6, seq=1),
         "act.epoch": armed.ask([0.0] * 6, epoch=first + 1),
         "form.nan": armed.ask([float("nan")] * 6),
     }
     armed.arm()
-    said["act.epoch of the epoch before"] = armed.ask([0.0] * 6, epoch=first, seq=99)
-    for code, report in said.items():
+    reports["act.epoch of the epoch before"] = armed.ask([0.0] * 6, epoch=first, seq=99)
+    for code, report in reports.items():
         assert not report.published
         assert [finding.code for finding in report.findings] == [code.split()[0]]
     assert armed.epoch > first
     check_account(armed)
 
 
-def test_a_second_publisher_of_commands_stops_the_robot_is_named_and_no_epoch_begins(armed):
+def test_a_second_command_publisher_stops_the_robot_and_blocks_arming(armed):
     armed.drive(4)
     intruder = armed.node.create_publisher(JointState, "relay/command", 10)
     try:
@@ -320,25 +320,25 @@ def test_a_second_publisher_of_commands_stops_the_robot_is_named_and_no_epoch_be
         assert "robot.contention" in [finding.code for finding in report.findings]
         assert "/relayed/relay/command" in report.findings[-1].detail
         assert "/relayed/bench" in report.findings[-1].detail
-        success, said = armed.call("arm")
+        success, text = armed.call("arm")
         assert not success
-        assert "robot.contention" in said
+        assert "robot.contention" in text
     finally:
         armed.node.destroy_publisher(intruder)
     armed.arm()
     assert armed.ask([0.0] * 6).published
 
 
-def test_arming_says_whose_contract_it_is(bench):
+def test_arming_returns_the_contract_fingerprint(bench):
     assert bench.arm().fingerprint == CONTRACT_OF_ALL.fingerprint
 
 
-def test_it_cannot_be_armed_while_no_joint_is_measured(bench):
+def test_arming_needs_measured_joints(bench):
     bench.joints.publish = lambda _message: None
     bench.rest(ARM.sensors["joints"].max_age_s * 3)
-    success, said = bench.call("arm")
+    success, text = bench.call("arm")
     assert not success
-    assert "j1" in said
+    assert "j1" in text
 
 
 # ------------------------------------------------------------------------------------------------------------- braking
@@ -420,7 +420,7 @@ def check_it_came_to_rest(bench):
 
 
 @pytest.mark.long  # `test_real_relay.py` has it with an environment as the client
-def test_a_killed_client_leaves_a_robot_that_brakes_and_rests_until_it_is_armed(own, clients):
+def test_a_killed_client_brakes_the_robot_until_armed(own, clients):
     bench = own(arm=False)
     clients(bench).kill()
     check_it_came_to_rest(bench)
@@ -431,14 +431,14 @@ def test_a_killed_client_leaves_a_robot_that_brakes_and_rests_until_it_is_armed(
 
 
 @pytest.mark.long  # `test_real_relay.py` has it with an environment as the client
-def test_a_client_that_holds_the_interpreter_leaves_a_robot_that_brakes_and_rests(own, clients):
+def test_a_client_that_blocks_the_gil_brakes_the_robot(own, clients):
     bench = own(arm=False)
     clients(bench, hang="seq == 15 and re.match('(a+)+b', 'a' * 64)")  # one endless call into C, under the lock
     check_it_came_to_rest(bench)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-def test_a_relay_that_is_asked_to_end_brakes_to_rest_first(own, number):
+def test_a_terminated_relay_brakes_to_rest_first(own, number):
     armed = own()
     armed.drive(8)
     moving = armed.reports[-1]
@@ -472,7 +472,7 @@ def test_a_relay_whose_parent_ends_brakes_to_rest_first(domain_id):
 
 
 @pytest.mark.long
-def test_a_suspended_relay_refuses_what_waited_for_it(own):
+def test_a_resumed_relay_refuses_queued_commands(own):
     armed = own()
     armed.drive(8)
     process = psutil.Process(armed.process.pid)
@@ -491,7 +491,7 @@ def test_a_suspended_relay_refuses_what_waited_for_it(own):
 
 
 @pytest.mark.long
-def test_a_base_that_is_commanded_by_velocity_is_sent_zero_and_then_nothing(own):
+def test_a_velocity_base_receives_zero_and_then_nothing(own):
     bench = own(CART)
     bench.drive(8)
     bench.until(lambda: bench.states[-1].state == "stopped")
@@ -508,7 +508,7 @@ def test_a_base_that_is_commanded_by_velocity_is_sent_zero_and_then_nothing(own)
 # ------------------------------------------------------------------------------------------------------------ services
 
 
-def test_an_estop_brakes_is_latched_and_has_to_be_cleared_and_armed(armed):
+def test_an_estop_is_latched_until_cleared_and_armed(armed):
     armed.drive(8)
     assert armed.call("estop")[0]
     armed.until(lambda: armed.states[-1].state == "estop")
@@ -523,7 +523,7 @@ def test_an_estop_brakes_is_latched_and_has_to_be_cleared_and_armed(armed):
     assert armed.ask([0.0] * 6).published
 
 
-def test_an_estop_button_that_is_pressed_stops_the_robot_until_it_is_cleared(armed):
+def test_a_pressed_estop_button_stops_the_robot_until_cleared(armed):
     armed.drive(6)
     armed.pressed = True
     armed.until(lambda: armed.states[-1].latched == "estop.active")
@@ -538,7 +538,7 @@ def test_an_estop_button_that_is_pressed_stops_the_robot_until_it_is_cleared(arm
 
 
 @pytest.mark.long
-def test_an_estop_button_that_falls_silent_stops_the_robot(armed):
+def test_a_silent_estop_button_stops_the_robot(armed):
     armed.button.publish = lambda _message: None
     armed.until(lambda: armed.states[-1].latched == "estop.expired")
 
@@ -546,7 +546,7 @@ def test_an_estop_button_that_falls_silent_stops_the_robot(armed):
 # --------------------------------------------------------------------------------------------------- state, diagnostics
 
 
-def test_the_state_is_latched_for_those_who_come_later(armed, hosted):
+def test_the_state_is_latched_for_late_subscribers(armed, hosted):
     late = Bench(domain_id=hosted.domain_id)
     try:
         late.until(lambda: late.states)
@@ -555,17 +555,17 @@ def test_the_state_is_latched_for_those_who_come_later(armed, hosted):
         late.close()
 
 
-def test_diagnostics_come_and_say_how_it_is_and_what_was_refused(armed):
+def test_diagnostics_report_state_and_refusals(armed):
     armed.ask([0.0] * 6)
     armed.ask([0.0] * 6, seq=1)
     wanted = {"armed": "True", "state": "armed", "epoch": str(armed.epoch)}
 
-    def told():
-        said = [status for message in armed.diagnostics for status in message.status]
-        return next((s for s in said if wanted.items() <= {v.key: v.value for v in s.values}.items()), None)
+    def newest_status():
+        reports = [status for message in armed.diagnostics for status in message.status]
+        return next((s for s in reports if wanted.items() <= {v.key: v.value for v in s.values}.items()), None)
 
     end = time.monotonic() + TIMEOUT_S
-    while not (status := told()):  # it is armed for as long as commands come
+    while not (status := newest_status()):  # it is armed for as long as commands come
         assert time.monotonic() < end
         armed.ask(None)
         armed.rest(0.02)
@@ -578,7 +578,7 @@ def test_diagnostics_come_and_say_how_it_is_and_what_was_refused(armed):
 
 
 @pytest.mark.parametrize("estop", ["button", {"button": {"topic": "t", "type": "Bool"}}])
-def test_a_wrong_profile_is_told_before_there_is_a_node(estop, monkeypatch):
+def test_an_invalid_profile_is_rejected_before_the_node_is_created(estop, monkeypatch):
     monkeypatch.setattr(rclpy, "init", lambda **_: pytest.fail("ROS 2 was initialised"))
     with pytest.raises(ContractError) as caught:
         run_relay(embodied_env.load_contract("arm_reach"), namespace=None, profile={"estop": estop}, stop=Event())

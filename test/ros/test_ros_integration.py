@@ -84,13 +84,13 @@ def node(opened, name="other", **options):
 
 def check_of(robot, name, profile=PROFILE):
     """Return one check of the graph as the node of a backend sees it now."""
-    return {check.name: check for check in graph_checks(SIMPLE, profile, robot._ros.node)}[name]
+    return {check.name: check for check in graph_checks(SIMPLE, profile, robot._connection.ros.node)}[name]
 
 
 # ------------------------------------------------------------------------------------------------------- remapping
 
 
-def test_remapped_topics_are_read_written_and_watched_under_their_new_names(opened, backend):
+def test_remapped_topics_are_used_and_checked_under_their_new_names(opened, backend):
     """One test of all that uses a topic's name: each needs the same robot, and half a second to be found."""
     robot = opened(HandMade(MOVED))
     remapped = backend(SIMPLE, ros_args=REMAPPED)
@@ -100,14 +100,14 @@ def test_remapped_topics_are_read_written_and_watched_under_their_new_names(open
     (arrival,) = robot.ros.receiver.receive(GENEROUS_S)
     np.testing.assert_array_equal(arrival.message.data, command.values)
     intruder = node(opened, "intruder").node
-    intruder.create_publisher(Float64MultiArray, "arm_controller/commands", RELIABLE)  # nobody's topic
+    intruder.create_publisher(Float64MultiArray, "arm_controller/commands", RELIABLE)  # a topic without a subscriber
     time.sleep(0.6)  # longer than between two looks
     assert remapped.estops()[CONTENTION] == "ok"
     intruder.create_publisher(Float64MultiArray, "arm/commands", RELIABLE)
     wait_for(lambda: remapped.estops()[CONTENTION].startswith("contention: "))
 
 
-def test_the_command_line_of_the_process_remaps_too_also_for_the_doctor(opened, monkeypatch):
+def test_command_line_remappings_apply_to_environment_and_doctor(opened, monkeypatch):
     opened(HandMade(MOVED))
     monkeypatch.setattr("sys.argv", ["embodied-env", "--ros-args", *REMAPPED])
     checks = survey(SIMPLE, PROFILE, namespace=NAMESPACE, timeout_s=GENEROUS_S, settle_s=0.2)
@@ -117,7 +117,7 @@ def test_the_command_line_of_the_process_remaps_too_also_for_the_doctor(opened, 
     assert found["readings.joints"].passed
 
 
-def test_topics_that_swap_their_names_are_looked_for_once(opened):
+def test_swapped_topics_are_remapped_once(opened):
     """A name that is remapped twice would be its own again."""
     ours = node(opened, "swapped", ros_args=["-r", "joint_states:=tcp_pose", "-r", "tcp_pose:=joint_states"]).node
     other = node(opened).node
@@ -131,18 +131,18 @@ def test_topics_that_swap_their_names_are_looked_for_once(opened):
 
 
 @pytest.mark.parametrize("ros_args", [["-r", "nonsense"], ["--nonsense"], "-r a:=b", [1]])
-def test_wrong_ros_arguments_are_refused(domain_id, ros_args):
-    with pytest.raises(UsageError, match=r"ROS arguments are wrong|ros_args="):
+def test_invalid_ros_arguments_are_rejected(domain_id, ros_args):
+    with pytest.raises(UsageError, match=r"invalid ROS arguments|ros_args="):
         RosNode("wrong", namespace=NAMESPACE, clock=SteadyClock(), ros_args=ros_args)
 
 
 @pytest.mark.parametrize("name", ["", "1st", "my-robot", "a/b"])
-def test_what_is_no_name_of_a_node_is_refused(domain_id, name):
+def test_an_invalid_node_name_is_rejected(domain_id, name):
     with pytest.raises(UsageError, match="node_name"):
         make_backend("real", SIMPLE, clock=SteadyClock(), node_name=name)
 
 
-def test_two_nodes_of_one_name_are_refused_and_another_name_helps(opened):
+def test_a_duplicate_node_name_is_rejected_and_another_name_is_accepted(opened):
     ours, _ = node(opened, "environment"), node(opened, "environment")
 
     def check(of):
@@ -160,7 +160,7 @@ def call(of, service_type, name, request):
     return of.receiver.call(service_type, f"{NAMESPACE}/environment/{name}", request, GENEROUS_S, lambda: None)
 
 
-def test_others_may_read_what_we_are_and_change_nothing(opened, backend):
+def test_parameters_are_readable_and_read_only(opened, backend):
     backend()
     other = node(opened)
     names = call(other, ListParameters, "list_parameters", ListParameters.Request()).result.names
@@ -175,7 +175,7 @@ def test_others_may_read_what_we_are_and_change_nothing(opened, backend):
         assert not result.successful
 
 
-def test_a_parameter_file_cannot_say_what_we_are(opened):
+def test_a_parameter_file_cannot_override_our_parameters(opened):
     ours = node(opened, "environment", ros_args=["-p", "relay:=true"], parameters={"relay": False})
     assert ours.node.get_parameter("relay").value is False
 
@@ -183,7 +183,7 @@ def test_a_parameter_file_cannot_say_what_we_are(opened):
 # ------------------------------------------------------------------------------------------------------------- QoS
 
 
-def test_a_latched_goal_that_was_said_long_ago_is_read(opened, backend):
+def test_an_old_latched_goal_is_received(opened, backend):
     target = replace(SIMPLE.sensors["target"], qos="latched", max_age_s=3600.0)
     contract = replace(SIMPLE, sensors={**SIMPLE.sensors, "target": target})
     opened(HandMade(replace(SIMPLE, sensors={name: SIMPLE.sensors[name] for name in ("joints", "tcp")})))
@@ -197,7 +197,7 @@ def test_a_latched_goal_that_was_said_long_ago_is_read(opened, backend):
         np.testing.assert_array_equal(sample.values["position"], np.full(3, 0.25))
 
 
-def test_a_publisher_that_does_not_offer_what_the_contract_asks_for_is_named(opened, backend):
+def test_a_publisher_with_incompatible_qos_is_reported_by_name(opened, backend):
     reliable = replace(SIMPLE.sensors["target"], qos="latched")
     opened(HandMade(SIMPLE))  # it keeps nothing for late comers
     robot = backend(replace(SIMPLE, sensors={**SIMPLE.sensors, "target": reliable}))
@@ -208,7 +208,7 @@ def test_a_publisher_that_does_not_offer_what_the_contract_asks_for_is_named(ope
 # ------------------------------------------------------------------------------------------------- joints of others
 
 
-def test_joints_of_a_gripper_on_the_same_topic_are_passed_over(opened, backend):
+def test_messages_of_other_joints_on_the_same_topic_are_skipped(opened, backend):
     opened(HandMade(SIMPLE))
     gripper = node(opened, "gripper").node.create_publisher(JointState, "joint_states", RELIABLE)
     robot = backend(with_profile(SIMPLE, shared=("joints",)))
@@ -221,7 +221,7 @@ def test_joints_of_a_gripper_on_the_same_topic_are_passed_over(opened, backend):
         assert sample.values["position"].shape == (6,)
 
 
-def test_a_second_publisher_of_joint_states_is_refused_unless_it_is_declared(opened, backend):
+def test_a_second_joint_state_publisher_must_be_declared_as_shared(opened, backend):
     opened(HandMade(SIMPLE))
     node(opened, "gripper").node.create_publisher(JointState, "joint_states", RELIABLE)
     robot = backend()
@@ -242,9 +242,9 @@ class FarTarget(HandMade):
         return message
 
 
-def test_diagnostics_are_told_every_second_and_at_once_when_something_is_worse(opened):
+def test_diagnostics_are_published_every_second_and_when_a_level_rises(opened):
     opened(FarTarget(SIMPLE))
-    told = []
+    received = []
     listener = node(opened, "listener")
     listener.receiver.subscribe("diagnostics", DiagnosticArray, "/diagnostics")
     env = opened(embodied_env.make(SIMPLE, backend="real", namespace=NAMESPACE))
@@ -252,12 +252,12 @@ def test_diagnostics_are_told_every_second_and_at_once_when_something_is_worse(o
 
     def levels(action):
         env.step(action)
-        told.extend(arrival.message for arrival in listener.receiver.receive(0.0))
-        return [{status.name: status.level for status in message.status} for message in told]
+        received.extend(arrival.message for arrival in listener.receiver.receive(0.0))
+        return [{status.name: status.level for status in message.status} for message in received]
 
     wait_for(lambda: any(set(found.values()) == {b"\x00"} for found in levels(np.zeros(6))))
     assert set(levels(np.zeros(6))[-1]) == {f"robot/environment: {name}" for name in ("gates", "latency", "sensors")}
-    assert told[-1].status[0].hardware_id == f"arm_reach {SIMPLE.fingerprint[:12]}"
+    assert received[-1].status[0].hardware_id == f"arm_reach {SIMPLE.fingerprint[:12]}"
     env.step(np.full(6, np.nan))
     wait_for(lambda: any(found["robot/environment: gates"] == b"\x01" for found in levels(np.zeros(6))))
 
@@ -266,7 +266,7 @@ def test_diagnostics_are_told_every_second_and_at_once_when_something_is_worse(o
 
 
 class FixedFrames:
-    """The base stands a metre beside the world, until nobody knows where any more."""
+    """The base frame is one metre from the world frame, until the transform is lost."""
 
     def __init__(self):
         self.is_known = True
@@ -290,7 +290,7 @@ class InWorld(HandMade):
         return message
 
 
-def test_values_are_in_the_frame_that_the_profile_wants_and_never_in_another(opened, backend):
+def test_values_are_transformed_to_the_declared_frame(opened, backend):
     opened(InWorld(SIMPLE))
     frames = FixedFrames()
     robot = backend(FRAMED, frames=frames)
@@ -339,12 +339,12 @@ def driven(opened, backend):
     return driver, backend(with_profile(SIMPLE, active={"driver": {"node": "driver"}}))
 
 
-def test_a_driver_that_is_not_active_is_refused_by_name(driven):
+def test_an_inactive_driver_is_rejected_by_name(driven):
     with pytest.raises(BackendNotReadyError, match="driver is lapsed: driver is inactive"):
         reset(driven[1])
 
 
-def test_a_driver_that_is_deactivated_in_mid_episode_is_noticed_at_once_and_only_a_reset_helps(driven):
+def test_a_driver_deactivated_during_an_episode_is_latched_until_reset(driven):
     driver, robot = driven
     driver.node.trigger_activate()
     reset(robot)
@@ -357,7 +357,7 @@ def test_a_driver_that_is_deactivated_in_mid_episode_is_noticed_at_once_and_only
     assert robot.estops()["driver"] == "ok"
 
 
-def test_an_episode_whose_driver_is_deactivated_brakes_and_then_ends_and_says_why(opened):
+def test_deactivating_the_driver_brakes_then_ends_the_episode_with_a_reason(opened):
     opened(FarTarget(SIMPLE))
     driver = opened(Driver())
     driver.node.trigger_configure()
@@ -378,8 +378,8 @@ def test_an_episode_whose_driver_is_deactivated_brakes_and_then_ends_and_says_wh
     assert any(detail.startswith("driver is inactive: driver is ") for detail in found)
 
 
-def test_a_driver_that_is_not_there_is_named(opened, backend):
+def test_a_missing_driver_is_reported_by_name(opened, backend):
     opened(HandMade(SIMPLE))
     robot = backend(with_profile(SIMPLE, active={"driver": {"node": "/nowhere"}}))
-    with pytest.raises(BackendNotReadyError, match=r"driver \(no answer from /nowhere/get_state\)"):
+    with pytest.raises(BackendNotReadyError, match=r"driver \(from /nowhere/get_state\)"):
         reset(robot, 1.5)

@@ -73,36 +73,36 @@ def trajectory(names, *points):
 @pytest.mark.parametrize(
     ("names", "positions", "problem"),
     [
-        (["a", "b"], [1.0, 2.0], "position of c is missing"),
+        (["a", "b"], [1.0, 2.0], "no position of c"),
         (["a", "b", "c"], [1.0, 2.0], "2 values for 3 names"),
         (["a", "b", "c"], [], "0 values for 3 names"),
-        (["a", "a", "b", "c"], [1.0, 2.0, 3.0, 4.0], "named twice"),
+        (["a", "a", "b", "c"], [1.0, 2.0, 3.0, 4.0], "duplicate joint"),
     ],
 )
-def test_a_malformed_joint_state_is_refused_with_its_reason(names, positions, problem):
+def test_a_malformed_joint_state_is_rejected_with_its_reason(names, positions, problem):
     refused(JOINTS, joint_message(names, positions), problem)
 
 
-def test_joints_that_the_contract_does_not_name_are_skipped():
+def test_undeclared_joints_are_skipped():
     message = joint_message(["gripper", "c", "b", "a"], [9.0, 3.0, 2.0, 1.0])
     assert read(JOINTS, message)["position"].tolist() == [1.0, 2.0, 3.0]
 
 
-def test_a_reading_is_a_copy_that_the_message_cannot_change():
+def test_a_reading_does_not_share_memory_with_the_message():
     message = joint_message(["a", "b", "c"], [1.0, 2.0, 3.0])
     values = read(JOINTS, message)
     message.position[0] = 7.0
     assert values["position"].tolist() == [1.0, 2.0, 3.0]
 
 
-def test_a_joint_that_a_field_lacks_is_published_as_not_a_number():
+def test_a_joint_without_the_field_is_published_as_nan():
     spec = sensor("sensor_msgs/msg/JointState", {"position": {"joints": ("a", "b")}, "effort": {"joints": ("b",)}})
     message = to_message(spec, {"position": np.array([1.0, 2.0]), "effort": np.array([5.0])}, 1)
     assert math.isnan(message.effort[0])
     assert read(spec, message)["effort"].tolist() == [5.0]
 
 
-def test_of_a_trajectory_the_last_point_is_read():
+def test_the_last_point_of_a_trajectory_is_read():
     assert read(TRAJECTORY, trajectory(["b", "a"], [1.0, 2.0], [3.0, 4.0]))["velocity"].tolist() == [4.0, 3.0]
 
 
@@ -111,54 +111,54 @@ def test_of_a_trajectory_the_last_point_is_read():
     [
         (lambda: trajectory(["a", "b"]), "no points"),
         (lambda: trajectory(["a", "b"], [1.0, 2.0], []), "velocity has 0 values for 2 names"),
-        (lambda: trajectory(["a"], [1.0]), "velocity of b is missing"),
+        (lambda: trajectory(["a"], [1.0]), "no velocity of b"),
     ],
 )
-def test_a_malformed_trajectory_is_refused_with_its_reason(message, problem):
+def test_a_malformed_trajectory_is_rejected_with_its_reason(message, problem):
     refused(TRAJECTORY, message(), problem)
 
 
 # ------------------------------------------------------------------------------------------------ frames and numbers
 
 
-def test_another_frame_is_refused():
+def test_another_frame_is_rejected():
     spec = sensor("geometry_msgs/msg/PointStamped", {"position": {}}, frame="map")
     message = to_message(spec, {"position": np.zeros(3)}, 1)
     message.header.frame_id = "odom"
-    refused(spec, message, "frame_id is 'odom'; the contract declares 'map'")
+    refused(spec, message, r"frame_id is 'odom' \(expected 'map'\)")
 
 
-def test_another_child_frame_is_refused():
+def test_another_child_frame_is_rejected():
     spec = sensor("nav_msgs/msg/Odometry", {"position": {}}, child_frame="base")
     message = to_message(spec, {"position": np.zeros(3)}, 1)
     message.child_frame_id = "wheel"
     refused(spec, message, "child_frame_id is 'wheel'")
 
 
-def test_a_frame_of_a_message_without_header_is_an_error_of_the_contract():
+def test_a_frame_for_a_message_without_header_is_a_contract_error():
     spec = sensor("std_msgs/msg/Int32", {"data": {"path": "data"}}, frame="map")
     with pytest.raises(ContractError, match=r"sensors.thing.frame: a std_msgs/msg/Int32 has no header"):
         SensorReader("thing", spec)
 
 
-def test_an_array_of_another_length_is_refused():
+def test_an_array_of_another_length_is_rejected():
     spec = sensor("std_msgs/msg/Float64MultiArray", {"data": {"shape": (3,)}})
-    refused(spec, message_class(spec.type)(data=[1.0, 2.0]), "data has 2 values; the contract declares 3")
+    refused(spec, message_class(spec.type)(data=[1.0, 2.0]), "data has 2 values")
 
 
-def test_what_a_battery_did_not_measure_is_refused():
+def test_an_unmeasured_battery_value_is_rejected():
     spec = sensor("sensor_msgs/msg/BatteryState", {"voltage": {}, "charge": {}})
     message = to_message(spec, {"voltage": np.array([12.0], np.float32), "charge": np.array([NAN], np.float32)}, 1)
     refused(spec, message, "charge is NaN: not measured")
 
 
-def test_what_an_imu_says_it_lacks_is_refused():
+def test_an_imu_field_marked_as_missing_is_rejected():
     spec = sensor("sensor_msgs/msg/Imu", {"orientation": {}})
     message = to_message(sensor("sensor_msgs/msg/Imu", {"angular_velocity": {}}), {"angular_velocity": np.ones(3)}, 1)
-    refused(spec, message, "no orientation: its covariance begins with -1")
+    refused(spec, message, "no orientation: its covariance starts with -1")
 
 
-def test_a_part_that_is_not_declared_is_published_as_unknown_not_as_zero():
+def test_an_undeclared_imu_field_is_published_as_unknown():
     spec = sensor("nav_msgs/msg/Odometry", {"position": {}})
     message = to_message(spec, {"position": np.ones(3)}, 1)
     assert math.isnan(message.twist.twist.linear.x)
@@ -182,7 +182,7 @@ def ray(value):
     ("raw", "meaning"),
     [(INF, 9.0), (-INF, 0.5), (NAN, 0.25), (0.4, 0.25), (8.1, 0.25), (0.5, 0.5), (8.0, 8.0), (3.0, 3.0)],
 )
-def test_rays_mean_what_rep_117_and_the_contract_say(raw, meaning):
+def test_ranges_follow_rep_117_and_the_contract(raw, meaning):
     declared = {"no_return": 9.0, "nan": 0.25}
     spec = sensor(SCAN, {"ranges": {"shape": (2,), **declared}})
     assert read(spec, scan([1.0, raw]))["ranges"].tolist() == [1.0, meaning]
@@ -195,15 +195,15 @@ def test_rays_mean_what_rep_117_and_the_contract_say(raw, meaning):
         ([1.0, INF, INF], r"2 of 3 values of ranges are \+inf \(met nothing\), and no_return is not declared"),
         ([1.0, NAN, 2.0], r"1 of 3 values of ranges are NaN or outside of 0.5 m to 8 m \(measured nothing\)"),
         ([9.0, 0.1, 2.0], "2 of 3 values of ranges are NaN or outside"),
-        ([1.0, 2.0], "ranges has 2 values; the contract declares 3"),
+        ([1.0, 2.0], "ranges has 2 values"),
     ],
 )
-def test_rays_that_nothing_stands_for_are_counted_and_refused(ranges, problem):
+def test_invalid_ranges_without_a_replacement_are_rejected(ranges, problem):
     refused(sensor(SCAN, {"ranges": {"shape": (3,)}}), scan(ranges), problem)
 
 
 @pytest.mark.parametrize("limits", [(2.0, 1.0), (NAN, 1.0), (1.0, NAN), (-INF, 1.0)])
-def test_a_scan_whose_limits_are_no_interval_is_refused(limits):
+def test_a_scan_with_invalid_range_limits_is_rejected(limits):
     message = scan([1.0])
     message.range_min, message.range_max = limits
     refused(sensor(SCAN, {"ranges": {"shape": (1,)}}), message, "are no interval")
@@ -225,19 +225,19 @@ def image(**changes):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"encoding": "bgr8"}, "encoding is 'bgr8'; the contract declares 'rgb8'"),
-        ({"width": 2, "height": 3}, "the image is 2 x 3; the contract declares 3 x 2"),
-        ({"step": 8}, "step is 8; a row of 3 pixels needs 9"),
-        ({"step": 10}, "data has 18 bytes; 2 rows of step 10 have 20"),
+        ({"encoding": "bgr8"}, "encoding is 'bgr8'"),
+        ({"width": 2, "height": 3}, "the image is 2 x 3"),
+        ({"step": 8}, "step is 8 "),
+        ({"step": 10}, "data has 18 bytes"),
         ({"data": array.array("B", bytes(17))}, "data has 17 bytes"),
         ({"data": array.array("B", bytes(19))}, "data has 19 bytes"),
     ],
 )
-def test_a_malformed_image_is_refused_with_its_reason(changes, problem):
+def test_a_malformed_image_is_rejected_with_its_reason(changes, problem):
     refused(RGB, image(**changes), problem)
 
 
-def test_the_padding_of_rows_is_skipped():
+def test_row_padding_is_skipped():
     rows = [bytes(PIXELS[row]) + b"\xff\xff\xff" for row in range(2)]
     values = read(RGB, image(step=12, data=array.array("B", b"".join(rows))))
     assert np.array_equal(values["image"], PIXELS)
@@ -251,7 +251,7 @@ def depth(encoding, metres):
     return to_message(depth_spec(encoding), {"image": np.float32(metres).reshape(1, 3, 1)}, 1)
 
 
-def test_the_padding_of_depth_rows_need_not_be_whole_pixels():
+def test_depth_row_padding_may_be_any_number_of_bytes():
     spec = sensor("sensor_msgs/msg/Image", {"image": {"shape": (2, 1, 1)}}, encoding="16UC1")
     message = message_class(spec.type)(encoding="16UC1", width=1, height=2, step=3)
     message.data = array.array("B", b"\xe8\x03\xff\xd0\x07\xff")
@@ -268,28 +268,28 @@ def test_the_padding_of_depth_rows_need_not_be_whole_pixels():
         ("32FC1", [1.0, -2.0, NAN], "1 of 3 values of image are negative"),
     ],
 )
-def test_depth_that_was_not_measured_is_counted_and_refused(encoding, metres, problem):
+def test_unmeasured_depth_is_counted_and_rejected(encoding, metres, problem):
     refused(depth_spec(encoding), depth(encoding, metres), problem)
 
 
-def test_depth_that_was_not_measured_is_what_the_contract_says():
+def test_unmeasured_depth_is_replaced_as_declared():
     spec = depth_spec("32FC1", no_return=10.0, nan=0.0)
     assert read(spec, depth("32FC1", [NAN, INF, 1.5]))["image"].ravel().tolist() == [0.0, 10.0, 1.5]
 
 
-def test_depth_in_millimetres_is_read_as_metres_and_its_zero_as_not_a_number():
+def test_millimetre_depth_is_read_as_metres_with_zero_as_nan():
     values = read(depth_spec("16UC1", nan=9.0), depth("16UC1", [0.0, 1.5, 65.535]))["image"]
     assert values.dtype == np.float32
     assert values.ravel().tolist() == pytest.approx([9.0, 1.5, 65.535])
 
 
 @pytest.mark.parametrize("metres", [INF, NAN, -1.0, 66.0])
-def test_depth_that_millimetres_cannot_say_is_published_as_no_measurement(metres):
+def test_depth_outside_the_millimetre_range_is_published_as_unmeasured(metres):
     assert bytes(depth("16UC1", [1.0, metres, 1.0]).data) == b"\xe8\x03\x00\x00\xe8\x03"
 
 
 @pytest.mark.parametrize("encoding", ["32FC1", "16UC1"])
-def test_big_endian_depth_is_refused(encoding):
+def test_big_endian_depth_is_rejected(encoding):
     message = depth(encoding, [1.0, 1.0, 1.0])
     message.is_bigendian = 1
     refused(depth_spec(encoding), message, "is_bigendian is set")
@@ -309,38 +309,38 @@ def compressed(text="png", pixels=PIXELS, codec="PNG"):
 
 
 @pytest.mark.parametrize("text", ["png", "rgb8; png compressed", "bgr8; png compressed bgr8"])
-def test_a_png_is_read_whoever_named_its_format(text):
+def test_a_png_is_read_with_any_format_string(text):
     assert np.array_equal(read(PNG, compressed(text))["image"], PIXELS)
 
 
 @pytest.mark.parametrize("text", ["jpeg", "jpg", "rgb8; jpeg compressed bgr8"])
-def test_a_jpeg_is_read_about_as_it_was(text):
+def test_a_jpeg_is_read_approximately(text):
     grey = np.full((2, 3, 3), 120, np.uint8)
     values = read(PNG, compressed(text, grey, "JPEG"))["image"]
     assert np.abs(values.astype(int) - 120).max() <= 2
 
 
 @pytest.mark.parametrize("text", ["16UC1; compressedDepth png", "32FC1; compressedDepth", "tiff", "", "rgb8; "])
-def test_another_format_is_refused(text):
-    refused(PNG, compressed(text), "format is '.*'; jpeg and png are read")
+def test_another_format_is_rejected(text):
+    refused(PNG, compressed(text), "format is '.*'")
 
 
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
-        (lambda: compressed(pixels=np.zeros((3, 2, 3), np.uint8)), "the image is 2 x 3; the contract declares 3 x 2"),
-        (lambda: compressed(pixels=np.zeros((2, 3), np.uint8)), "mode L; the contract declares rgb8"),
-        (lambda: compressed(pixels=np.zeros((2, 3, 4), np.uint8)), "mode RGBA; the contract declares rgb8"),
+        (lambda: compressed(pixels=np.zeros((3, 2, 3), np.uint8)), "the image is 2 x 3"),
+        (lambda: compressed(pixels=np.zeros((2, 3), np.uint8)), "mode L"),
+        (lambda: compressed(pixels=np.zeros((2, 3, 4), np.uint8)), "mode RGBA"),
         (lambda: compressed(codec="JPEG"), "the PNG cannot be decoded"),
         (lambda: message_class(PNG.type)(format="png", data=b""), "the PNG cannot be decoded"),
     ],
 )
-def test_a_malformed_compressed_image_is_refused_with_its_reason(message, problem):
+def test_a_malformed_compressed_image_is_rejected_with_its_reason(message, problem):
     refused(PNG, message(), problem)
 
 
 @pytest.mark.parametrize(("text", "codec"), [("png", "PNG"), ("jpeg", "JPEG")])
-def test_a_truncated_compressed_image_is_refused(text, codec):
+def test_a_truncated_compressed_image_is_rejected(text, codec):
     noise = np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8)
     spec = sensor(PNG.type, {"image": {"shape": (64, 64, 3)}}, encoding="rgb8")
     message = compressed(text, noise, codec)
@@ -348,7 +348,7 @@ def test_a_truncated_compressed_image_is_refused(text, codec):
     refused(spec, message, f"the {codec} cannot be decoded")
 
 
-def test_without_pillow_the_reader_says_what_to_install(monkeypatch):
+def test_missing_pillow_is_reported_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingDependencyError, match=r"sensors.thing needs Pillow.*embodied_env\[images\]"):
         SensorReader("thing", PNG)
@@ -378,25 +378,25 @@ X, Y, Z = ("x", 0, 7, 1), ("y", 4, 7, 1), ("z", 8, 7, 1)
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"width": 3}, "there are 3 x 1 points; the contract declares 4"),
-        ({"fields": axes(X, Y)}, r"there are 0 fields z in \['x', 'y'\]"),
-        ({"fields": axes(X, Y, Z, Z)}, "there are 2 fields z"),
-        ({"fields": axes(X, Y, ("z", 8, 8, 1))}, r"z has datatype 8 and count 1; FLOAT32 \(7\) and 1 are read"),
+        ({"width": 3}, "has 3 x 1 points"),
+        ({"fields": axes(X, Y)}, r"0 fields z in \['x', 'y'\]"),
+        ({"fields": axes(X, Y, Z, Z)}, "2 fields z"),
+        ({"fields": axes(X, Y, ("z", 8, 8, 1))}, r"z has datatype 8 and count 1"),
         ({"fields": axes(X, Y, ("z", 8, 7, 2))}, "z has datatype 7 and count 2"),
-        ({"fields": axes(X, Y, ("z", 9, 7, 1))}, "z at offset 9 is not within point_step 12"),
-        ({"point_step": 13}, "row_step is 48; 4 points need 52"),
-        ({"row_step": 49}, "data has 48 bytes; 1 rows of row_step 49 have 49"),
-        ({"row_step": 47}, "row_step is 47; 4 points need 48"),
+        ({"fields": axes(X, Y, ("z", 9, 7, 1))}, "z at offset 9 exceeds point_step 12"),
+        ({"point_step": 13}, "row_step is 48 "),
+        ({"row_step": 49}, "data has 48 bytes"),
+        ({"row_step": 47}, "row_step is 47 "),
         ({"data": array.array("B", bytes(47))}, "data has 47 bytes"),
         ({"data": array.array("B", bytes(49))}, "data has 49 bytes"),
         ({"is_bigendian": True}, "is_bigendian is set"),
     ],
 )
-def test_a_malformed_cloud_is_refused_with_its_reason(changes, problem):
+def test_a_malformed_cloud_is_rejected_with_its_reason(changes, problem):
     refused(CLOUD, cloud(**changes), problem)
 
 
-def test_points_are_found_by_the_names_of_their_fields_among_others_and_across_padded_rows():
+def test_points_are_read_by_field_name_across_padded_rows():
     layout = np.dtype({"names": ["z", "i", "x", "y"], "formats": ["<f4", "u1", "<f4", "<f4"], "offsets": [0, 4, 5, 9]})
     packed = np.zeros((2, 2), layout)
     for place, axis in enumerate("xyz"):
@@ -413,13 +413,13 @@ def test_points_are_found_by_the_names_of_their_fields_among_others_and_across_p
 
 
 @pytest.mark.parametrize(("value", "problem"), [(NAN, "3 of 12 values of points are NaN"), (-INF, "3 of 12 .* -inf")])
-def test_points_that_were_not_measured_are_counted_and_refused(value, problem):
+def test_unmeasured_points_are_counted_and_rejected(value, problem):
     points = POINTS.copy()
     points[1] = value
     refused(CLOUD, cloud(points), problem)
 
 
-def test_points_that_were_not_measured_are_what_the_contract_says():
+def test_unmeasured_points_are_replaced_as_declared():
     points = POINTS.copy()
     points[1], points[2] = NAN, INF
     spec = sensor(CLOUD.type, {"points": {"shape": (4, 3), "nan": 1.0, "no_return": 2.0}})
@@ -436,21 +436,21 @@ def test_points_that_were_not_measured_are_what_the_contract_says():
         (ODOMETRY, {"path": "pose.pose.height"}, "path", "a geometry_msgs/Pose has no such field: 'height'"),
         (ODOMETRY, {"path": "pose.pose.position.x.real"}, "path", "'pose.pose.position.x' has the type double, which"),
         (ODOMETRY, {"path": "pose.pose.position.x[0]"}, "path", "has the type double, which has no elements"),
-        (ODOMETRY, {"path": "child_frame_id"}, "path", "'child_frame_id' has the type string; allowed: numbers"),
+        (ODOMETRY, {"path": "child_frame_id"}, "path", "'child_frame_id' has the type string"),
         (ODOMETRY, {"path": "child_frame_id[0]"}, "path", "has the type string, which has no elements"),
-        (ODOMETRY, {"path": "pose.pose"}, "path", "'pose.pose' has the type geometry_msgs/Pose; allowed: numbers"),
-        (ODOMETRY, {"path": "pose.covariance"}, "path", "has the type sequence of double; allowed: a number"),
-        (ODOMETRY, {"path": "pose.covariance[36]"}, "path", "'pose.covariance' has no element 36; allowed: below 36"),
+        (ODOMETRY, {"path": "pose.pose"}, "path", "'pose.pose' has the type geometry_msgs/Pose"),
+        (ODOMETRY, {"path": "pose.covariance"}, "path", "has the type sequence of double"),
+        (ODOMETRY, {"path": "pose.covariance[36]"}, "path", "'pose.covariance' has no element 36"),
         (ODOMETRY, {"path": "pose.covariance", "shape": (35,)}, "shape", "are 35 values; a .*Odometry has 36"),
-        (ODOMETRY, {"path": "pose.pose.position.x", "shape": (1,)}, "shape", "allowed: a shape with a sequence alone"),
+        (ODOMETRY, {"path": "pose.pose.position.x", "shape": (1,)}, "shape", "shape"),
         (SHAPE, {"path": "dimensions", "shape": (4,)}, "shape", "are 4 values; a .*SolidPrimitive has up to 3"),
-        ("sensor_msgs/msg/JointState", {"path": "name", "shape": (1,)}, "path", "sequence of string; allowed: numbers"),
+        ("sensor_msgs/msg/JointState", {"path": "name", "shape": (1,)}, "path", "sequence of string"),
         ("geometry_msgs/msg/PoseArray", {"path": "poses.position"}, "path", "'poses' has the type geometry_msgs/Pose"),
         ("std_msgs/msg/ByteMultiArray", {"path": "data", "shape": (2,)}, "path", "no sequence of octets"),
-        ("std_msgs/msg/UInt64", {"path": "data"}, "path", "'data' has the type uint64; allowed"),
+        ("std_msgs/msg/UInt64", {"path": "data"}, "path", "'data' has the type uint64"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_an_error_of_the_contract(message_type, keys, where, problem):
+def test_an_unknown_path_is_a_contract_error(message_type, keys, where, problem):
     with pytest.raises(ContractError, match=problem) as caught:
         SensorReader("thing", sensor(message_type, {"x": keys}))
     assert caught.value.path == f"sensors.thing.fields.x.{where}"
@@ -468,40 +468,40 @@ def test_a_path_that_leads_nowhere_is_an_error_of_the_contract(message_type, key
         ("std_msgs/msg/Byte", "int8", "uint8"),
     ],
 )
-def test_a_precision_that_is_not_that_of_the_wire_is_an_error_of_the_contract(message_type, dtype, wire):
+def test_a_lossy_dtype_is_a_contract_error(message_type, dtype, wire):
     with pytest.raises(ContractError, match=f"allowed: {wire}$") as caught:
         SensorReader("thing", sensor(message_type, {"x": {"path": "data", "dtype": dtype}}))
     assert caught.value.path == "sensors.thing.fields.x.dtype"
 
 
 @pytest.mark.parametrize(("dtype", "type_name"), [("uint16", "UInt16"), ("int16", "Int16"), ("uint32", "UInt32")])
-def test_a_number_of_each_precision_is_read_as_it_is_on_the_wire(dtype, type_name):
+def test_each_dtype_is_read_as_on_the_wire(dtype, type_name):
     spec = sensor(f"std_msgs/msg/{type_name}", {"x": {"path": "data", "dtype": dtype}})
     value = read(spec, message_class(spec.type)(data=int(np.iinfo(dtype).max)))["x"]
     assert (value.dtype, value.tolist()) == (np.dtype(dtype), [np.iinfo(dtype).max])
 
 
-def test_an_element_that_a_message_does_not_have_is_refused():
+def test_a_missing_element_is_rejected():
     spec = sensor("geometry_msgs/msg/PoseArray", {"x": {"path": "poses[0].position.x"}})
-    refused(spec, message_class(spec.type)(), "there is no element 0, only 0 elements")
+    refused(spec, message_class(spec.type)(), "no such element")
 
 
-def test_a_sequence_of_another_length_is_refused():
+def test_a_sequence_of_another_length_is_rejected():
     spec = sensor("std_msgs/msg/Float64MultiArray", {"x": {"path": "data", "shape": (2, 2)}})
-    refused(spec, message_class(spec.type)(), "data has 0 values; the contract declares 4")
+    refused(spec, message_class(spec.type)(), "data has 0 values")
 
 
-def test_a_type_that_its_package_does_not_have_is_an_error_of_the_contract():
+def test_an_unknown_type_is_a_contract_error():
     with pytest.raises(ContractError, match=r"^sensors.thing.type: .*std_msgs is installed and has no msg Nonsense"):
         SensorReader("thing", sensor("std_msgs/msg/Nonsense", {"x": {"path": "data"}}))
 
 
-def test_a_message_without_a_header_has_no_timeline_of_the_header():
-    with pytest.raises(ContractError, match=r"^sensors.thing.timeline: 'header' is not allowed: .* allowed: receive"):
+def test_timeline_header_needs_a_header():
+    with pytest.raises(ContractError, match=r"^sensors.thing.timeline: 'header'"):
         SensorReader("thing", sensor("std_msgs/msg/Float64", {"x": {"path": "data"}}, timeline="header"))
 
 
-def test_the_simulator_refuses_what_the_reader_refuses_before_it_runs():
+def test_the_simulator_rejects_the_same_sensors_before_it_runs():
     arm = load_contract("arm_reach")
     thing = sensor("std_msgs/msg/Int32", {"x": {"path": "dta"}})
     contract = replace(arm, sensors={**arm.sensors, "thing": thing})
@@ -523,14 +523,14 @@ def test_the_simulator_refuses_what_the_reader_refuses_before_it_runs():
     ],
 )
 @pytest.mark.parametrize("quaternion", [(0, 0, 0, 0), (0, 0, 0, 0.89), (0, 0, 1.11, 0), (0, 0, 0, NAN), (0, 0, 0, INF)])
-def test_an_orientation_far_from_a_unit_quaternion_is_refused(message_type, quaternion):
+def test_an_orientation_far_from_unit_norm_is_rejected(message_type, quaternion):
     spec = sensor(message_type, {"orientation": {}})
     message = to_message(spec, {"orientation": np.array(quaternion, dtype=np.float64)}, 1)
-    refused(spec, message, "orientation is no rotation: its norm is .*; allowed: 1, give or take 0.1")
+    refused(spec, message, "orientation")
 
 
 @pytest.mark.parametrize("quaternion", [(0, 0, 0, 0.91), (0, -1.09, 0, 0), (0.5, 0.5, 0.5, -0.5)])
-def test_an_orientation_near_a_unit_quaternion_is_read_as_it_is(quaternion):
+def test_an_orientation_near_unit_norm_is_read_unchanged(quaternion):
     spec = sensor("geometry_msgs/msg/PoseStamped", {"orientation": {}})
     message = to_message(spec, {"orientation": np.array(quaternion, dtype=np.float64)}, 1)
     assert tuple(read(spec, message)["orientation"]) == quaternion
@@ -552,7 +552,7 @@ def test_within_one_standard_deviation_is_two_thirds():
 
 @settings(max_examples=50, deadline=None)
 @given(st.floats(0.01, 1.0), st.floats(0.01, 1.0), st.floats(0.0, 6.0))
-def test_the_confidence_is_that_of_the_worst_axis_however_it_lies(first, second, angle):
+def test_the_confidence_is_that_of_the_worst_axis_in_any_orientation(first, second, angle):
     turn = np.array([[math.cos(angle), -math.sin(angle), 0], [math.sin(angle), math.cos(angle), 0], [0, 0, 1]])
     turned = turn @ np.diag([first, second, 0.005]) @ turn.T
     expected = math.erf(0.1 / math.sqrt(2 * max(first, second)))
@@ -571,12 +571,12 @@ def test_the_confidence_is_that_of_the_worst_axis_however_it_lies(first, second,
     ],
     ids=["zero", "nan", "infinite", "negative", "indefinite", "asymmetric"],
 )
-def test_a_covariance_that_says_nothing_gives_no_number(block):
+def test_an_uninformative_covariance_gives_no_confidence(block):
     assert math.isnan(position_confidence(covariance(block), 0.1))
 
 
 @pytest.mark.parametrize("message_type", ["geometry_msgs/msg/PoseWithCovarianceStamped", "nav_msgs/msg/Odometry"])
-def test_the_confidence_of_a_message_is_that_of_its_covariance(message_type):
+def test_the_confidence_of_a_message_follows_its_covariance(message_type):
     spec = sensor(message_type, {"position": {}}, confidence_radius_m=0.2)
     spread = covariance(np.eye(3) * 0.04)
     message = to_message(spec, {"position": np.zeros(3)}, 1, {"covariance": spread})

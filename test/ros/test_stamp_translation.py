@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from embodied_env.contract.schema import ObservationAge
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
 from embodied_env.core.world_clock import SimTimeTracker, SystemClockMonitor
@@ -49,10 +50,9 @@ class Scene:
         self.stamping = StampTranslator(
             "tcp",
             ClockSpec(**spec),
+            ObservationAge(require_stamp=require_stamp),
             timeline=self.simulated or self.watch,
             utc=self.watch,
-            require_stamp=require_stamp,
-            future_tolerance_s=0.005,
         )
         self.stamping.set_publisher_locality(host)
 
@@ -81,7 +81,7 @@ class Scene:
 # ------------------------------------------------------------------------------------------- a clock that we know
 
 
-def test_the_stamp_of_our_host_is_its_place():
+def test_a_stamp_of_this_host_is_used_as_is():
     scene = Scene()
     placed = scene.translate(age_s=0.005)
     assert scene.age_s(placed) == pytest.approx(0.005)
@@ -89,7 +89,7 @@ def test_the_stamp_of_our_host_is_its_place():
 
 
 @pytest.mark.parametrize("step_s", [10.0, -10.0])
-def test_after_a_step_of_utc_the_stamps_of_our_host_have_the_ages_that_they_had(step_s):
+def test_ages_of_this_host_do_not_change_with_a_utc_step(step_s):
     scene = Scene()
     scene.step_utc(step_s)
     placed = scene.translate(age_s=0.005)
@@ -97,15 +97,15 @@ def test_after_a_step_of_utc_the_stamps_of_our_host_have_the_ages_that_they_had(
     assert placed.quality is Quality.OK
 
 
-def test_a_stamp_a_little_ahead_is_two_readings_of_one_clock():
+def test_a_stamp_slightly_ahead_is_accepted():
     placed = Scene().translate(age_s=-0.004)
     assert (placed.quality, placed.stamp_quality) == (Quality.OK, Quality.OK)
 
 
-def test_a_stamp_further_ahead_is_of_the_future():
+def test_a_stamp_further_ahead_is_in_the_future():
     placed = Scene().translate(age_s=-0.006)
     assert (placed.quality, placed.stamp_quality) == (Quality.FUTURE, Quality.FUTURE)
-    assert placed.reason == "stamped 0.006 s after it came"
+    assert placed.reason == "stamped 0.006 s after its arrival"
 
 
 @pytest.mark.parametrize(("age_s", "quality"), [(-0.019, Quality.OK), (-0.021, Quality.FUTURE)])
@@ -114,14 +114,14 @@ def test_a_clock_that_is_synchronised_may_be_further_ahead(age_s, quality):
     assert scene.translate(age_s=age_s).quality is quality
 
 
-def test_what_is_ahead_within_the_bound_of_a_synchronised_clock_is_as_old_as_its_arrival():
+def test_a_synchronised_stamp_ahead_within_its_bound_counts_from_its_arrival():
     scene = Scene(host=False, sync="chrony", error_s=0.001)
     placed = scene.translate(age_s=-0.015)
     assert (scene.age_s(placed), placed.stamp_quality) == (0.0, Quality.UNSYNCED)
 
 
 @pytest.mark.parametrize(("age_s", "quality"), [(0.003, Quality.UNSYNCED), (0.0041, Quality.OK)])
-def test_an_age_below_twice_the_error_of_a_synchronised_clock_says_so(age_s, quality):
+def test_an_age_below_twice_the_clock_error_is_marked(age_s, quality):
     scene = Scene(host=False, sync="ptp", error_s=0.002)
     placed = scene.translate(age_s=age_s)
     assert (placed.quality, placed.stamp_quality) == (Quality.OK, quality)
@@ -143,24 +143,24 @@ def test_an_age_below_twice_the_error_of_a_synchronised_clock_says_so(age_s, qua
         (37.0, "epoch"),
     ],
 )
-def test_another_clock_is_suspected_by_how_far_it_is_off(age_s, suspect):
+def test_another_clock_is_suspected_by_its_offset(age_s, suspect):
     assert suspect_clock(age_s) == suspect
     assert Scene().translate(age_s=age_s).suspect_clock == suspect
 
 
 def test_the_reason_names_the_suspected_clock():
-    assert Scene().translate(age_s=-37.0).reason == "stamped 37.000 s after it came (by TAI?)"
+    assert Scene().translate(age_s=-37.0).reason == "stamped 37.000 s after its arrival (possibly TAI)"
 
 
 # ------------------------------------------------------------------------------------------------------ no stamp
 
 
-def test_a_message_without_a_stamp_is_refused():
+def test_a_message_without_a_required_stamp_is_rejected():
     placed = Scene().translate(header_ns=0)
-    assert (placed.quality, placed.reason) == (Quality.ZERO_STAMP, "the message carries no stamp")
+    assert (placed.quality, placed.reason) == (Quality.ZERO_STAMP, "the message has no stamp")
 
 
-def test_where_no_stamp_is_required_its_publication_stands_for_it():
+def test_without_a_required_stamp_the_publication_time_is_used():
     scene = Scene(require_stamp=False)
     placed = scene.translate(header_ns=0, source_s=0.002)
     assert (placed.quality, placed.stamp_quality) == (Quality.OK, Quality.FALLBACK_SOURCE)
@@ -176,7 +176,7 @@ def test_where_no_stamp_is_required_its_publication_stands_for_it():
     ],
     ids=["no stamp", "unknown", "another clock"],
 )
-def test_without_that_its_arrival_does(scene, source_ns):
+def test_without_a_publication_time_the_arrival_is_used(scene, source_ns):
     arrival = scene.arrival(source_ns=0)
     arrival.info["source_timestamp"] = source_ns
     placed = scene.stamping.translate(arrival, 0)
@@ -184,7 +184,7 @@ def test_without_that_its_arrival_does(scene, source_ns):
     assert scene.age_s(placed) == 0.0
 
 
-def test_a_publication_of_the_future_is_of_the_future():
+def test_a_future_publication_time_is_in_the_future():
     assert Scene(require_stamp=False).translate(header_ns=0, source_s=-60.0).quality is Quality.FUTURE
 
 
@@ -192,19 +192,19 @@ def test_a_publication_of_the_future_is_of_the_future():
 
 
 @pytest.mark.parametrize("host", [False, None], ids=["another host", "not known"])
-def test_a_clock_that_is_not_known_to_be_ours_makes_no_good_reading_and_says_what_to_declare(host):
+def test_an_unsynchronised_clock_is_unusable_and_names_the_key_to_declare(host):
     placed = Scene(host=host).translate(age_s=0.005)
     assert (placed.quality, placed.stamp_quality) == (Quality.UNSYNCED, Quality.UNSYNCED)
     assert "backends.real.clocks.tcp: sync: same_host" in placed.reason
 
 
-def test_what_is_declared_counts_more_than_what_is_found():
+def test_a_declared_clock_overrides_detection():
     assert Scene(host=False, sync="same_host").translate().quality is Quality.OK
     assert Scene(host=True, sync="none").translate().quality is Quality.UNSYNCED
 
 
 @pytest.mark.parametrize("skew_s", [0.1, -0.1, 1e6])
-def test_with_a_declared_least_delay_its_differences_count(skew_s):
+def test_with_a_least_delay_only_differences_count(skew_s):
     scene = Scene(host=False, least_delay_s=0.01)
     ages_s = []
     for late_s in (0.005, 0.005, 0.065, 0.005):
@@ -215,7 +215,7 @@ def test_with_a_declared_least_delay_its_differences_count(skew_s):
     assert ages_s == pytest.approx([0.01, 0.01, 0.07, 0.01])
 
 
-def test_the_least_is_forgotten_with_the_window():
+def test_the_minimum_expires_with_the_window():
     least = SlidingMinimum(10)
     assert [least.add(at, value) for at, value in [(0, 5), (4, 9), (8, 7), (11, 8), (30, 9)]] == [5, 5, 5, 7, 9]
 
@@ -223,25 +223,25 @@ def test_the_least_is_forgotten_with_the_window():
 # ------------------------------------------------------------------------------------------------------ transport
 
 
-def test_on_our_host_transport_is_what_the_stamps_say():
+def test_transport_on_this_host_is_taken_from_the_stamps():
     scene = Scene()
     travel = scene.stamping.transport(scene.arrival())
     assert (travel.quality, travel.excess_s) == (Quality.OK, None)
 
 
-def test_a_negative_transport_is_named():
+def test_a_negative_transport_is_marked():
     scene = Scene()
     assert scene.stamping.transport(scene.arrival(source_s=-0.001)).quality is Quality.NEGATIVE
 
 
-def test_a_middleware_without_stamps_tells_no_transport():
+def test_a_middleware_without_stamps_gives_no_transport():
     scene = Scene()
     assert scene.stamping.transport(scene.arrival(source_ns=0)).quality is Quality.UNKNOWN
 
 
 @pytest.mark.parametrize("skew_s", [0.1, -0.1])
 @pytest.mark.parametrize("spec", [{"sync": "none"}, {}, {"sync": "none", "least_delay_s": 0.0}])
-def test_a_skewed_clock_never_makes_a_confident_transport(spec, skew_s):
+def test_a_skewed_clock_never_gives_a_trusted_transport(spec, skew_s):
     scene = Scene(host=False, **spec)
     excess_s = []
     for took_s in (0.002, 0.012, 0.002):
@@ -253,14 +253,14 @@ def test_a_skewed_clock_never_makes_a_confident_transport(spec, skew_s):
 
 
 @pytest.mark.parametrize(("took_s", "quality"), [(0.0019, Quality.UNSYNCED), (0.0021, Quality.OK)])
-def test_a_transport_below_twice_the_error_of_a_synchronised_clock_says_so(took_s, quality):
+def test_a_transport_below_twice_the_clock_error_is_marked(took_s, quality):
     scene = Scene(host=False, sync="chrony", error_s=0.001)
     travel = scene.stamping.transport(scene.arrival(source_s=took_s))
     assert (travel.quality, travel.excess_s) == (quality, None)
 
 
 @pytest.mark.parametrize("step_s", [10.0, -10.0])
-def test_a_message_between_whose_stamps_utc_was_set_says_so_and_later_ones_do_not(step_s):
+def test_a_transport_across_a_utc_step_is_marked_once(step_s):
     scene = Scene()
     source_ns = scene.clock.system_ns()
     scene.clock.steady_ns += 2 * MS
@@ -270,7 +270,7 @@ def test_a_message_between_whose_stamps_utc_was_set_says_so_and_later_ones_do_no
     assert scene.stamping.transport(scene.arrival()).quality is Quality.OK
 
 
-def test_an_acquisition_before_a_small_step_of_utc_says_so_and_the_next_does_not():
+def test_an_acquisition_before_a_small_utc_step_is_marked_once():
     scene = Scene()
     header_ns = scene.clock.system_ns()
     scene.clock.steady_ns += 2 * MS
@@ -280,7 +280,7 @@ def test_an_acquisition_before_a_small_step_of_utc_says_so_and_the_next_does_not
     assert scene.translate(age_s=0.005).stamp_quality is Quality.OK
 
 
-def test_right_after_a_large_step_back_a_message_of_now_is_told_from_one_of_before():
+def test_messages_before_and_after_a_large_step_back_are_distinguished():
     scene = Scene()
     scene.step_utc(-10.0)
     scene.clock.steady_ns += 20 * MS
@@ -288,13 +288,13 @@ def test_right_after_a_large_step_back_a_message_of_now_is_told_from_one_of_befo
     assert scene.stamping.transport(scene.arrival()).quality is Quality.OK
 
 
-def test_a_step_of_utc_does_not_pollute_what_is_least():
+def test_a_utc_step_does_not_affect_the_minimum():
     scene = Scene(host=False)
     scene.stamping.transport(scene.arrival(source_s=0.1))
     scene.step_utc(10.0)
     assert scene.stamping.transport(scene.arrival(source_s=0.1, received_s=10.0)).quality is Quality.JUMP
     scene.clock.steady_ns += 2 * NS_PER_S
-    travel = scene.stamping.transport(scene.arrival(source_s=10.1))  # of another host: nobody stepped its clock
+    travel = scene.stamping.transport(scene.arrival(source_s=10.1))  # of another host, whose clock was not stepped
     assert travel.excess_s == pytest.approx(0.0)
 
 
@@ -311,24 +311,24 @@ def simulated():
     return scene
 
 
-def test_stamps_of_simulated_time_count_whatever_host_publishes_them(simulated):
+def test_simulated_stamps_are_valid_from_any_host(simulated):
     placed = simulated.translate(header_ns=simulated.sim_ns - 30 * MS)
     assert placed.quality is Quality.OK
     assert simulated.simulated.now_ns() - placed.stamp_ns == 30 * MS
 
 
-def test_a_stamp_of_utc_is_no_simulated_time(simulated):
+def test_a_utc_stamp_is_not_simulated_time(simulated):
     placed = simulated.translate(header_ns=simulated.clock.system_ns())
     assert (placed.quality, placed.suspect_clock) == (Quality.FUTURE, "epoch")
 
 
-def test_a_late_message_of_an_old_epoch_is_refused(simulated):
+def test_a_late_message_of_an_old_epoch_is_rejected(simulated):
     late_ns = simulated.sim_ns
     simulated.simulated.on_clock(0, simulated.clock.now_ns())
     assert simulated.translate(header_ns=late_ns).quality is Quality.FUTURE
 
 
-def test_in_simulated_time_a_publication_is_no_stamp(simulated):
+def test_a_publication_time_is_not_a_simulated_stamp(simulated):
     simulated.stamping._require_stamp = False
     simulated.stamping.set_publisher_locality(True)
     assert simulated.translate(header_ns=0).stamp_quality is Quality.FALLBACK_RECEIVED
@@ -373,11 +373,11 @@ class Graph:
         ([b"\xaa\xbb"], "rmw_cyclonedds_cpp", None),
     ],
 )
-def test_a_publisher_is_on_our_host_when_its_id_says_so(publishers, rmw, found):
+def test_the_gid_shows_whether_a_publisher_is_on_this_host(publishers, rmw, found):
     assert is_on_our_host(Graph(publishers), "topic", rmw) is found
 
 
-def test_without_an_endpoint_of_our_own_nothing_is_known():
+def test_without_our_own_endpoint_the_host_is_unknown():
     assert is_on_our_host(Graph([b"\xaa\xbb"], listens=False), "topic", "rmw_fastrtps_cpp") is None
 
 
@@ -393,5 +393,5 @@ def test_without_an_endpoint_of_our_own_nothing_is_known():
         ("none", True, Sync.UNKNOWN),
     ],
 )
-def test_how_a_clock_relates_to_ours(sync, host, found):
+def test_the_sync_of_a_clock_follows_profile_and_host(sync, host, found):
     assert Scene(host=host, sync=sync).stamping.sync is found

@@ -12,7 +12,6 @@ from embodied_env.ros.transforms import (
     Transform,
     matrix,
     product,
-    rotated,
     rotated_covariance,
     transformed,
     unit,
@@ -36,22 +35,22 @@ TRANSFORMS = st.builds(lambda t, r: Transform(translation=t, rotation=r), VECTOR
 
 @many
 @given(ROTATIONS, VECTORS, VECTORS)
-def test_a_rotation_keeps_lengths_and_angles(rotation, first, second):
-    turned = rotated(rotation, first), rotated(rotation, second)
+def test_a_rotation_preserves_lengths_and_angles(rotation, first, second):
+    turned = matrix(rotation) @ first, matrix(rotation) @ second
     assert turned[0] @ turned[1] == pytest.approx(first @ second, abs=1e-9)
 
 
 @many
 @given(ROTATIONS, ROTATIONS, VECTORS)
-def test_a_product_turns_by_one_and_then_by_the_other(first, second, vector):
+def test_a_product_composes_rotations(first, second, vector):
     np.testing.assert_allclose(
-        rotated(unit(product(first, second)), vector), rotated(first, rotated(second, vector)), atol=1e-9
+        matrix(unit(product(first, second))) @ vector, matrix(first) @ matrix(second) @ vector, atol=1e-9
     )
 
 
 @many
 @given(ROTATIONS)
-def test_a_matrix_of_a_rotation_is_one(rotation):
+def test_the_matrix_of_a_rotation_is_orthogonal(rotation):
     found = matrix(rotation)
     np.testing.assert_allclose(found @ found.T, np.eye(3), atol=1e-9)
     assert np.linalg.det(found) == pytest.approx(1.0)
@@ -59,7 +58,7 @@ def test_a_matrix_of_a_rotation_is_one(rotation):
 
 @many
 @given(ROTATIONS, COVARIANCES)
-def test_a_covariance_keeps_its_variances_and_the_confidence_in_the_position(rotation, covariance):
+def test_a_rotated_covariance_keeps_its_eigenvalues_and_confidence(rotation, covariance):
     turned = rotated_covariance(rotation, covariance)
     before, after = (np.linalg.eigvalsh(one.reshape(6, 6)) for one in (covariance, turned))
     np.testing.assert_allclose(after, before, atol=1e-8)
@@ -69,9 +68,9 @@ def test_a_covariance_keeps_its_variances_and_the_confidence_in_the_position(rot
 
 @many
 @given(TRANSFORMS, VECTORS, ROTATIONS)
-def test_a_pose_there_and_back_is_the_same_pose(transform, position, orientation):
+def test_a_transform_and_its_inverse_cancel(transform, position, orientation):
     back = transform.rotation * np.array([-1.0, -1.0, -1.0, 1.0])
-    inverse = Transform(translation=-rotated(back, transform.translation), rotation=back)
+    inverse = Transform(translation=-matrix(back) @ transform.translation, rotation=back)
     values = {"position": position, "orientation": orientation}
     found = transformed(transformed(values, transform), inverse)
     np.testing.assert_allclose(found["position"], position, atol=1e-8)
@@ -80,7 +79,7 @@ def test_a_pose_there_and_back_is_the_same_pose(transform, position, orientation
 
 @many
 @given(TRANSFORMS, COVARIANCES, VECTORS)
-def test_a_covariance_is_that_of_the_turned_errors(transform, covariance, position):
+def test_a_rotated_covariance_is_that_of_the_rotated_errors(transform, covariance, position):
     """By its definition: J C J^T of how the reading changes with each error, found by differences."""
     values = {"position": position, "covariance": covariance}
     block = transformed(values, transform)["covariance"].reshape(6, 6)[:3, :3]
@@ -91,7 +90,7 @@ def test_a_covariance_is_that_of_the_turned_errors(transform, covariance, positi
     np.testing.assert_allclose(block, jacobian @ covariance.reshape(6, 6)[:3, :3] @ jacobian.T, atol=1e-8)
 
 
-def test_a_quarter_turn_about_z_brings_x_to_y():
+def test_a_quarter_turn_about_z_maps_x_to_y():
     half = np.sqrt(0.5)
     transform = Transform(translation=np.array([0.0, 0.0, 2.0]), rotation=np.array([0.0, 0.0, half, half]))
     moved = transformed({"position": np.array([1.0, 0.0, 0.0])}, transform)
@@ -99,6 +98,6 @@ def test_a_quarter_turn_about_z_brings_x_to_y():
 
 
 @pytest.mark.parametrize("rotation", [[0.0, 0.0, 0.0, 0.0], [np.nan, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 3.0]])
-def test_what_is_no_rotation_turns_nothing(rotation):
-    with pytest.raises(ValueError, match="is no rotation"):
+def test_an_invalid_quaternion_is_rejected(rotation):
+    with pytest.raises(ValueError, match="is not a rotation"):
         transformed({"position": np.zeros(3)}, Transform(translation=np.zeros(3), rotation=np.array(rotation)))

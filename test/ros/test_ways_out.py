@@ -269,16 +269,16 @@ def start(text, robot, folder="", other=None):
 
 
 def run(text, robot, folder, other=None):
-    """Run a program to its end; return its exit status and what it said."""
+    """Run a program to its end; return its exit status and output."""
     program = start(text, robot, folder, other)
     try:
-        said, _ = program.communicate(timeout=PATIENCE_S)
+        output, _ = program.communicate(timeout=PATIENCE_S)
     finally:
         program.kill()
-    return program.returncode, said
+    return program.returncode, output
 
 
-def check_it_braked(robot, said=""):
+def check_it_braked(robot, output=""):
     """From full speed the last commands slow down within the limits, to rest."""
     (stamps_s, values), joint = robot.until_quiet(), robot.joint
     limits, period_s = robot.layout.limits, robot.contract.control_period_s
@@ -286,7 +286,7 @@ def check_it_braked(robot, said=""):
     is_velocity = robot.layout.is_velocity[joint]
     speeds = np.abs(values if is_velocity else np.diff(values) / period_s)  # of a position, at least so fast
     fast = np.flatnonzero(speeds > 0.6 * fastest)
-    assert fast.size > 0, f"it never drove: {said} {values}"
+    assert fast.size > 0, f"it never drove: {output} {values}"
     last = fast[-1]
     assert speeds[-1] == 0.0, speeds[last:]
     if not is_velocity and stamps_s[last + 2] - stamps_s[last + 1] > 2.9 * period_s:
@@ -319,9 +319,9 @@ def test_the_robot_brakes_and_the_exit_status_is_the_programs(robots, tmp_path, 
     (robot,) = robots.each
     text, status = WAYS[way]
     robot.begin()
-    returned, said = run(text, robot, tmp_path)
-    assert returned == status, said
-    check_it_braked(robot, said)
+    returned, output = run(text, robot, tmp_path)
+    assert returned == status, output
+    check_it_braked(robot, output)
 
 
 @pytest.mark.long
@@ -342,10 +342,10 @@ def test_the_robot_brakes_and_the_exit_status_is_the_programs(robots, tmp_path, 
 def test_two_robots_brake(robots, tmp_path, text, status):
     for robot in robots.each:
         robot.begin()
-    returned, said = run(text, *robots.each[:1], tmp_path, robots.each[1])
-    assert returned == status, said
+    returned, output = run(text, *robots.each[:1], tmp_path, robots.each[1])
+    assert returned == status, output
     for robot in robots.each:
-        check_it_braked(robot, said)
+        check_it_braked(robot, output)
 
 
 @pytest.mark.parametrize(
@@ -358,8 +358,8 @@ def test_behind_a_relay_the_robot_of_a_killed_program_brakes(robots, tmp_path):
     assert program.stdout.readline() == "moving\n"
     robots.remains.update(segments_of(program.pid))
     program.kill()
-    said, _ = program.communicate()
-    check_it_braked(robot, said)
+    output, _ = program.communicate()
+    check_it_braked(robot, output)
 
 
 @pytest.mark.parametrize("robots", [pytest.param(ALONE["cart", False], marks=pytest.mark.long)], indirect=True)
@@ -372,6 +372,6 @@ def test_a_forked_child_that_closes_does_not_brake_the_robot_of_its_parent(robot
         "    *_, terminated, truncated, _ = env.step(forward(env))\n    if terminated or truncated: env.reset()\n"
         "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4\ndrive(env)"
     )
-    returned, said = run(text, robot, tmp_path)
-    assert returned == 0, said
-    check_it_braked(robot, said)
+    returned, output = run(text, robot, tmp_path)
+    assert returned == 0, output
+    check_it_braked(robot, output)

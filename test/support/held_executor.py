@@ -17,7 +17,8 @@ def held(env, *others):
 
     Of the graph the nodes in the namespace of the environment are counted, since other suites may run on this machine.
     """
-    node = env.unwrapped._stepper._backend._ros.node
+    backend = env.unwrapped._stepper._backend
+    node = (backend._connection.ros if hasattr(backend, "_connection") else backend._ros).node
     found = {"nodes": sum(ns.startswith(node.get_namespace()) for _, ns in node.get_node_names_and_namespaces())}
     for kind in ("subscriptions", "publishers", "clients", "services", "timers", "guards"):
         found[kind] = len(list(getattr(node, kind)))

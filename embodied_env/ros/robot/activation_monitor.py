@@ -20,23 +20,23 @@ from embodied_env.errors import BackendNotReadyError, MissingDependencyError
 from embodied_env.ros.message_fields import Message, follow
 from embodied_env.ros.qos import RELIABLE, input_qos
 from embodied_env.ros.receive_thread import ReceiveThread
-from embodied_env.ros.receiver import POLL_S, ReceivedMessage
+from embodied_env.ros.receiver import ReceivedMessage
 from embodied_env.ros.robot.backend_profile import TRANSITION_EVENT, ActiveSpec
 from embodied_env.ros.robot.estops import is_one_of
 from embodied_env.ros.setup_checks import apt_package
 
 POLL_PERIOD_S = 0.5
-"""Between two calls of each service. Lifecycle nodes also publish their transitions."""
+"""Period of the calls to each service. Lifecycle nodes also publish their transitions."""
 
 Client = Any
 """An rclpy client: `srv_type`, `service_is_ready`, `call_async`, `remove_pending_request`."""
 
 ActiveStatus = tuple[bool, str]
-"""Whether it is active, and why not."""
+"""Whether it is active, and if not, the reason."""
 
 _ACTIVE_ID = 3  # lifecycle_msgs/msg/State.PRIMARY_STATE_ACTIVE
 _ACTIVE = "active"  # controller_manager_msgs/msg/ControllerState.state
-_UNHEARD = "nothing was heard of it"
+_NO_STATUS = "no status received"
 _GRAPH_DELAY_NS = NS_PER_S  # a publisher whose message has arrived may not be in the graph yet
 
 
@@ -51,25 +51,17 @@ class ActivationMonitor:
         clock: Clock,
         *,
         bound_ns: int,
-        make_client: Callable[[Node, str, str], Client] | None = None,
     ) -> None:
-        """Subscribe and create the clients; `listener` has not started yet, and its lock guards the states.
-
-        `make_client` creates a client from node, type and service; None: an rclpy client.
-
-        Raises:
-            MissingDependencyError: for messages that are not installed.
-        """
+        """Subscribe and create the clients, before `listener` starts; its lock guards the states."""
         self._node = node
         self._listener = listener
         self._clock = clock
         self._states = ActivationStates(specs, clock, bound_ns=bound_ns)
         self._clients: dict[str, Client] = {}
         self._pending: dict[str, tuple[Any, int]] = {}  # the request in flight to each service, and when it was sent
-        make_client = make_client or _create_client
         for name, spec in specs.items():
             if spec.service is not None:
-                self._clients[name] = make_client(node, spec.types[0], spec.service)
+                self._clients[name] = _create_client(node, spec.types[0], spec.service)
             if spec.node is not None:
                 topic = f"{spec.node}/transition_event"
                 listener.subscribe(name, TRANSITION_EVENT, topic, RELIABLE, self._on_message)
@@ -127,35 +119,25 @@ class ActivationMonitor:
         return self._states.states()
 
     def begin(self, deadline_ns: int) -> None:
-        """Poll again, and wait until everything is active.
-
-        Raises:
-            BackendNotReadyError: naming what is inactive, or unknown at `deadline_ns` (steady clock).
-            BackendLostError: when receiving has failed.
-        """
-        changed, specs = self._listener.condition, self._states.specs
-        with changed:
+        """Poll again; raises BackendNotReadyError unless everything is active at `deadline_ns` (steady clock)."""
+        specs, missing = self._states.specs, self._states.missing
+        with self._listener.condition:
             self._states.begin()
             for name in self._clients:
                 self._cancel(name)
                 self._call(name)
-            while missing := self._states.missing():
-                self._listener.raise_if_failed()
-                if (left_ns := deadline_ns - self._clock.now_ns()) <= 0:
-                    names = ", ".join(
-                        f"{name} (no answer from {specs[name].service or specs[name].topic})" for name in missing
-                    )
-                    raise BackendNotReadyError(f"nothing was heard of what must be active: {names}")
-                changed.wait(min(POLL_S, left_ns / NS_PER_S))
+            if not self._listener.wait_until(lambda: not missing(), deadline_ns):
+                sources = [f"{name} (from {specs[name].service or specs[name].topic})" for name in missing()]
+                raise BackendNotReadyError(f"no status received of {', '.join(sources)} (backends.real.active)")
             problems = [f"{name} is {state}" for name, state in self._states.states().items() if state != "ok"]
         if problems:
-            raise BackendNotReadyError(f"what must be active is not: {'; '.join(problems)} (backends.real.active)")
+            raise BackendNotReadyError(f"required to be active: {'; '.join(problems)} (backends.real.active)")
 
 
 class ActivationStates:
     """The state of each source: "ok", "lapsed: <why>" (HOLD) or, `bound_ns` later, "inactive: <why>" (STOP).
 
-    A lapse lasts until `begin`, even if the source becomes active again: its controller has let go meanwhile.
+    A lapse lasts until `begin`, even if the source becomes active again: its controller released the robot meanwhile.
     """
 
     def __init__(self, specs: Mapping[str, ActiveSpec], clock: Clock, *, bound_ns: int) -> None:
@@ -187,7 +169,7 @@ class ActivationStates:
             if not spec.latched or spec.topic is None or now_ns - received_ns < _GRAPH_DELAY_NS:
                 continue
             if not count_publishers(spec.topic):
-                self.put(name, (False, f"nobody publishes {spec.topic} any more"))
+                self.put(name, (False, f"no publisher on {spec.topic}"))
 
     def missing(self) -> list[str]:
         """Return the names without a status since `begin`."""
@@ -208,13 +190,13 @@ class ActivationStates:
 
     def _problem(self, name: str, spec: ActiveSpec, now_ns: int) -> str:
         if name not in self._received:
-            return _UNHEARD
+            return _NO_STATUS
         is_active, why, received_ns = self._received[name]
         if not is_active:
             return why
         silent_s = (now_ns - received_ns) / NS_PER_S
         is_late = silent_s > spec.timeout_s and not spec.latched
-        return f"{spec.service or spec.topic} is silent for {silent_s:.1f} s" if is_late else ""
+        return f"no message from {spec.service or spec.topic} for {silent_s:.1f} s" if is_late else ""
 
 
 def lifecycle_state(state: Message, node: str) -> ActiveStatus:
@@ -231,13 +213,13 @@ def controller_state(response: Message, controller: str, manager: str) -> Active
 
 
 def topic_state(message: Message, spec: ActiveSpec) -> ActiveStatus:
-    """Read a message of the topic of `spec`; one that cannot be read is not active."""
+    """Read a message of the topic of `spec`; an unreadable one counts as not active."""
     try:
         value = follow(message, spec.path)
         reason = "" if spec.reason is None else str(follow(message, spec.reason))
     except (AttributeError, IndexError, TypeError, ValueError) as error:
         return False, f"{spec.topic} cannot be read: {error}"
-    return is_one_of(value, spec.safe), f"{spec.topic} says {value!r}" + (f": {reason}" if reason else "")
+    return is_one_of(value, spec.safe), f"{spec.topic} is {value!r}" + (f": {reason}" if reason else "")
 
 
 def _create_client(node: Node, type_name: str, service: str) -> Client:
@@ -248,6 +230,6 @@ def _create_client(node: Node, type_name: str, service: str) -> Client:
         raise MissingDependencyError(
             package,
             needed_for=f"backends.real.active, the service {service},",
-            remedy=f"apt install {apt_package(package)}, or describe it by a topic: {{topic, type, path, safe}}",
+            remedy=f"apt install {apt_package(package)}, or declare a topic instead: {{topic, type, path, safe}}",
         ) from None
     return node.create_client(kind, service)

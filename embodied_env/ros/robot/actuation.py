@@ -1,10 +1,10 @@
-"""Publish commands to the actuators of a robot, and find evidence in a controller's state that a command acts."""
+"""Publish commands to a robot's actuators, and detect from a controller's state when a command takes effect."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from rclpy.duration import Duration
@@ -25,15 +25,16 @@ _NO_WAIT = Duration()
 _DELIVERY_NS = NS_PER_S // 2
 _DELIVERY_POLL_NS = NS_PER_S // 500
 _KEPT_COMMANDS = 64
-_TOLERANCE = 1e-6  # absolute and relative: float32 on the way loses less
+_TOLERANCE = 1e-6  # absolute and relative; a conversion to float32 loses less
 
 
 class ActuatorPublishers:
     """Publishes to the actuators' own topics."""
 
-    def __init__(self, contract: Contract, node: Node, clock: Clock) -> None:
-        """Create a publisher for each actuator of `contract`."""
+    def __init__(self, contract: Contract, node: Node, clock: Clock, *, unstamped: Collection[str] = ()) -> None:
+        """Create a publisher for each actuator of `contract`; messages of a type in `unstamped` have stamp 0."""
         self._clock = clock
+        self._unstamped = unstamped
         self._layout = ActionLayout(contract)
         self._period_s = contract.control_period_s
         self._publishers = [
@@ -46,23 +47,24 @@ class ActuatorPublishers:
         check_approved(command)
         now_ns, parts = self._clock.system_ns(), self._layout.split(command.values)
         for (actuator, publisher), part in zip(self._publishers, parts.values(), strict=True):
-            publisher.publish(to_command(actuator, part, stamp_ns=now_ns, period_s=self._period_s))
+            stamp_ns = 0 if actuator.type in self._unstamped else now_ns
+            publisher.publish(to_command(actuator, part, stamp_ns=stamp_ns, period_s=self._period_s))
         return SentCommand(seq=command.seq, values=command.values)
 
     def flush(self) -> None:
-        """Wait briefly until the last command is acknowledged: destroying a publisher drops what is not."""
+        """Wait briefly until all commands are acknowledged: destroying a publisher drops the others."""
         end_ns = self._clock.now_ns() + _DELIVERY_NS
         for _, publisher in self._publishers:
-            with contextlib.suppress(RuntimeError):  # the context was shut down by another
+            with contextlib.suppress(RuntimeError):  # the context was shut down elsewhere
                 while not publisher.wait_for_all_acked(_NO_WAIT) and (now_ns := self._clock.now_ns()) < end_ns:
-                    self._clock.sleep_until_ns(now_ns + _DELIVERY_POLL_NS)  # the middleware might hold the GIL
+                    self._clock.sleep_until_ns(now_ns + _DELIVERY_POLL_NS)  # a longer wait might hold the GIL
 
 
 class ControllerState:
     """Compares the sent commands with the command that a controller reports as in force.
 
-    A change of that report to a sent command is evidence that it acts, not later than the message's arrival: a bound
-    that depends on no other host's clock. The caller synchronises the threads.
+    A change of that report to a sent command is evidence that it acts, at the latest at the message's arrival. This
+    bound depends on no other host's clock. The caller synchronises the threads.
     """
 
     def __init__(self, spec: ControllerStateSpec, layout: ActionLayout) -> None:

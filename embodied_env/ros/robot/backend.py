@@ -1,7 +1,8 @@
-"""A robot, or anything that behaves like one, over its own topics: it moves in real time."""
+"""The backend `real`: a robot, or anything that behaves like one, over its own topics and in real time."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from embodied_env.ros.node import RosNode  # first: it reports missing ROS packa
 from embodied_env.backends.base import Capabilities
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import NS_PER_S, Clock, Stamp, deadline_to_monotonic_s
+from embodied_env.core.clock import NS_PER_S, Clock, Stamp
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.pacing import Pacer
 from embodied_env.core.process.signals import deferred_signals
@@ -51,6 +52,7 @@ from embodied_env.ros.transforms import Frames
 class _Connection:
     """The parts of an open backend. A dry run has no publishers, relay, reset service or confirmation."""
 
+    ros: RosNode
     listener: ReceiveThread
     sensors: SensorSet
     inputs: SafetyInputs
@@ -66,7 +68,6 @@ class RealBackend:
 
     Attributes:
         capabilities: with a relay it acknowledges commands: the joint limits are the relay's.
-        pacer: the deadlines of an episode's steps, and how many were missed.
         observers: publish the diagnostics of each transition.
         feed: gets the messages that our node publishes and receives.
         publisher_environment: the environment variables of the sensors' publishers, as far as they are known.
@@ -91,49 +92,48 @@ class RealBackend:
         frames: Frames | None = None,
         on_sample: Callable[[Sample], None] | None = None,
     ) -> None:
-        """Prepare; nothing is started.
+        """Check the options and the profile; `open` starts the node.
 
         Args:
             contract: the sensors and actuators of the robot.
             clock: paces the steps and stamps arrivals; a steady one.
             namespace: absolute ROS namespace of the robot; None: the root.
             domain_id: None: ``ROS_DOMAIN_ID``, or 0.
-            step_timeout_s: without any reading for this long the robot counts as lost; None: the profile's.
-            reset_timeout_s: how long a reset may take; None: the profile's.
-            relay: whether to send commands to a running relay; None: the profile's.
-            armed: False: a dry run. Everything is started and checked, readings are real, and the gate judges every
-                action; but no command is published, no reset service is called, no confirmation is requested, and no
-                relay is armed.
-            node_name: of our node, unique in the namespace.
-            ros_args: arguments after ``--ros-args``, for our node alone: ``["-r", "joint_states:=arm/states"]``. Those
-                in the command line of this process apply too.
-            frames: looks up the transforms that the profile needs; None: tf2.
-            on_sample: called with each reading as it arrives, in the receiving thread; it must be quick.
+            step_timeout_s: without any reading for this long the robot counts as lost; None: from the profile.
+            reset_timeout_s: how long a reset may take; None: from the profile.
+            relay: whether to send commands to a running relay; None: from the profile.
+            armed: False selects a dry run: everything is started and checked, readings are real, and the gate judges
+                every action; but no command is published, no reset service is called, no confirmation is requested,
+                and no relay is armed.
+            node_name: unique in the namespace.
+            ros_args: arguments after ``--ros-args`` for this node alone, e.g. ``["-r", "joint_states:=arm/states"]``.
+                Those in the command line of this process apply too.
+            frames: source of the transforms that the profile needs; None: tf2.
+            on_sample: called with each reading as it arrives, in the receiving thread; it must be fast.
 
         Raises:
-            ContractError: for a missing or wrong profile ``backends.real``, or a relay that cannot enforce all of the
-                contract.
-            UsageError: for a virtual clock, a wrong timeout, namespace, domain, name, relay or armed.
+            ContractError: for a missing or invalid profile ``backends.real``, or a relay that cannot enforce all of
+                the contract.
+            UsageError: for a virtual clock or any other invalid option.
         """
         if clock.virtual:
-            raise UsageError(f"a {type(clock).__name__} is not allowed with a robot; allowed: clock='steady'")
+            raise UsageError(f"invalid clock for a real robot: {type(clock).__name__} (expected clock='steady')")
         check_namespace_and_domain(namespace, domain_id)
         check_node_name(node_name)
         self._node_name, self._ros_args = node_name, tuple(ros_arguments(ros_args))
-        self._contract = contract
-        self._clock = clock
+        self._contract, self._clock = contract, clock
         self._namespace, self._domain_id = namespace or "/", domain_id
         profile = load_real_profile(contract)
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, profile.step_timeout_s)
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, profile.reset_timeout_s)
         if relay not in (None, True, False):
-            raise UsageError(f"relay={relay!r} is not allowed; allowed: True, False, None")
+            raise UsageError(f"invalid relay={relay!r} (expected True, False or None)")
         profile = self._profile = replace(profile, relay=profile.relay if relay is None else bool(relay))
         if armed not in (True, False):
-            raise UsageError(f"armed={armed!r} is not allowed; allowed: True, False")
+            raise UsageError(f"invalid armed={armed!r} (expected True or False)")
         self._is_armed = bool(armed)
         if profile.relay and profile.use_sim_time:
-            raise UsageError("relay=True is not allowed with backends.real.use_sim_time: a relay goes by the wall")
+            raise UsageError("relay=True conflicts with backends.real.use_sim_time: the relay runs on wall time")
         has_evidence = profile.relay or profile.controller_state is not None or profile.actuation_s is not None
         self.capabilities = replace(
             self.capabilities,
@@ -142,8 +142,8 @@ class RealBackend:
             actuates=self._is_armed,
             seedable=profile.reset_spec.parameters and self._is_armed,
         )
-        by_wall = not profile.relay and not profile.use_sim_time  # a simulated controller counts its own time
-        self.downstream_timeout_s = profile.downstream_timeout_s if by_wall else None
+        on_wall_time = not profile.relay and not profile.use_sim_time
+        self.downstream_timeout_s = profile.downstream_timeout_s if on_wall_time else None
         self.routine = profile.reset_spec.routine() if self._is_armed else None
         self.pacer = Pacer(clock, contract.control_period_ns)
         self.feed = MessageTap()
@@ -151,22 +151,23 @@ class RealBackend:
         self._frames, self._on_sample = frames, on_sample
         self._diagnostics = Diagnostics(contract, clock)
         self.observers: tuple[Observer, ...] = (self._diagnostics,)
-        self._ros: RosNode | None = None
         self._connection: _Connection | None = None
         self._sent: tuple[int, int] | None = None  # number and time of the last command
-        self._is_watched = False  # the graph was right once, and has been watched since
+        self._is_watched = False  # the graph passed preflight, and has been watched since
         self._usable = False
 
     # ------------------------------------------------------------------------------------------ connecting
 
     def open(self) -> None:
-        """Create our node, and start to receive."""
-        listener: ReceiveThread | None = None
+        """Create the node, and start to receive."""
+        self._open()
+
+    def _open(self) -> _Connection:
         self._is_watched = False
-        try:
-            raise_unless_passed(contract_checks(self._contract, self._profile))  # before there is a node: SROS2
-            warn_if_segment_too_small(self._contract, self.publisher_environment)
-            self._ros = RosNode(
+        raise_unless_passed(contract_checks(self._contract, self._profile))  # first: without SROS2 there is no node
+        warn_if_segment_too_small(self._contract, self.publisher_environment)
+        with contextlib.ExitStack() as cleanup:
+            ros = RosNode(
                 self._node_name,
                 namespace=self._namespace,
                 clock=self._clock,
@@ -175,17 +176,18 @@ class RealBackend:
                 parameters=self._node_parameters(),
                 feed=self.feed,
             )
-            listener = ReceiveThread(self._ros.node, self._clock)
-            self._connection = self._make_connection(listener)
+            cleanup.callback(ros.close)
+            listener = ReceiveThread(ros.node, self._clock)
+            cleanup.callback(listener.stop)
+            cleanup.callback(self._diagnostics.disconnect)
+            connection = self._make_connection(ros, listener)
             listener.start()
-        except BaseException:
-            if listener is not None:
-                listener.stop()
-            self.close()
-            raise
+            cleanup.pop_all()
+        self._connection = connection
+        return connection
 
     def _node_parameters(self) -> dict[str, bool | int | float | str]:
-        """Return the read-only parameters of our node."""
+        """Return the read-only parameters of the node."""
         return {
             "backend": BACKEND,
             "contract": self._contract.name,
@@ -196,8 +198,8 @@ class RealBackend:
             "security": self._profile.security,
         }
 
-    def _make_connection(self, listener: ReceiveThread) -> _Connection:
-        contract, profile, clock, node = self._contract, self._profile, self._clock, listener.node
+    def _make_connection(self, ros: RosNode, listener: ReceiveThread) -> _Connection:
+        contract, profile, clock = self._contract, self._profile, self._clock
         sensors = SensorSet(
             contract,
             profile,
@@ -208,7 +210,7 @@ class RealBackend:
             on_sample=self._on_sample,
         )
         inputs = SafetyInputs(contract, profile, listener, clock)
-        connection = _Connection(listener=listener, sensors=sensors, inputs=inputs)
+        connection = _Connection(ros=ros, listener=listener, sensors=sensors, inputs=inputs)
         if (state := profile.controller_state) is not None:
             connection.controller = ControllerState(state, ActionLayout(contract))
             listener.subscribe("controller state", state.type, state.topic, ANY, connection.controller.on_message)
@@ -216,25 +218,21 @@ class RealBackend:
             if profile.relay:
                 connection.sink = connection.relay = RelayClient(contract, listener, clock)
             else:
-                connection.sink = ActuatorPublishers(contract, node, clock)
+                connection.sink = ActuatorPublishers(contract, ros.node, clock)
             connection.reset_service = ResetService(profile.reset_spec, listener, clock, contract.fingerprint)
             connection.confirmation = make_confirmation(profile.reset_spec, listener, clock)
-        self._diagnostics.connect(node)
+        self._diagnostics.connect(ros.node)
         return connection
 
     def _connect(self, deadline: Stamp) -> _Connection:
         """Return the connection once preflight passes."""
         if self._connection is not None and self._connection.listener.failure is not None:
             self.close()
-        if self._connection is None:
-            self.open()
-        ros, connection = self._ros, self._connection
-        if ros is None or connection is None:
-            raise BackendNotReadyError("the node is not open")
+        connection = self._connection or self._open()
         checks = preflight(
             self._contract,
             self._profile,
-            ros,
+            connection.ros.node,
             deadline,
             clock=self._clock,
             settle_s=0.0 if self._is_watched else self._profile.discovery_s,
@@ -251,15 +249,15 @@ class RealBackend:
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
         """Call the reset service, if there is one, then wait for a newer reading of every sensor.
 
-        A relay is armed before, so that it rests while the robot is reset, and again where the robot is afterwards. The
-        stepper orders the rest of the routine (`backends.base.Resettable`).
+        A relay is armed before, so that it is idle while the robot is reset, and again at the robot's position
+        afterwards. The reset procedure runs the other stages (`backends.base.Resettable`).
         """
         self._usable = False
         connection = self._connect(deadline)
-        connection.sensors.await_clock(deadline_to_monotonic_s(deadline, self._clock))
+        connection.sensors.await_clock(deadline.ns)
         connection.inputs.check_active(deadline.ns)
         if connection.reset_service is None:
-            text = "nothing is published to the actuators; no reset service was called, nobody was asked"
+            text = "no command is published, no reset service is called, no confirmation is requested"
             report = ResetReport(
                 level="none", seed_applied=None, sampled={}, details={DRY_RUN: text}, ignored=tuple(request.options)
             )
@@ -270,32 +268,31 @@ class RealBackend:
         return self._begin(connection, deadline, report)
 
     def confirm(self, question: str, deadline: Stamp) -> None:
-        """Ask the operator, as the profile declares. A relay is armed before, so that it rests meanwhile."""
+        """Wait for the operator's confirmation, as the profile declares; a relay is armed, so that it is idle."""
         connection = self._running()
         if connection.confirmation is None:
-            raise BackendNotReadyError("nobody is there to be asked: the profile says confirm: none")
+            raise BackendNotReadyError("no operator confirmation is declared (backends.real.reset.confirm: none)")
         if connection.relay is not None:
             connection.relay.arm(deadline.ns)
         connection.confirmation.ask(question, deadline.ns)
 
     def verify(self, deadline: Stamp) -> Snapshot:
-        """Wait for a reading of every sensor that is newer than this call. A relay starts where the robot is then."""
+        """Wait for a reading of every sensor that is newer than this call; a relay then starts at that position."""
         connection = self._running()
         if connection.relay is not None:
             connection.relay.arm(deadline.ns)
         return self._begin(connection, deadline, None)
 
     def _begin(self, connection: _Connection, deadline: Stamp, report: ResetReport | None) -> Snapshot:
-        """Read newer readings, check the positions of the joints, and be ready for commands from there."""
+        """Wait for newer readings, check the joint positions, and accept commands from there."""
         sensors, inputs = connection.sensors, connection.inputs
-        end = deadline_to_monotonic_s(deadline, self._clock)
-        sensors.wait_for_newer(end)
-        inputs.wait_for_inputs(end)
+        sensors.wait_for_newer(deadline.ns)
+        inputs.wait_for_inputs(deadline.ns)
         inputs.check_active(deadline.ns)  # the reset may have changed it
         raise_unless_passed([check_positions(self._contract, sensors.measured(), outside=self._profile.start_outside)])
         if connection.relay is not None:
             connection.relay.arm(deadline.ns, sensors.measured)
-        sensors.wait_for_fresh(end)  # a busy host must not fail the reset
+        sensors.wait_for_fresh(deadline.ns)  # a busy host must not fail the reset
         self._usable = True
         self._sent = None
         if connection.controller is not None:
@@ -372,27 +369,25 @@ class RealBackend:
         self._usable = False
 
     def close(self) -> None:
-        """End our thread, and destroy our node."""
+        """Stop receiving, and destroy the node."""
         self._usable = False
-        ros, connection = self._ros, self._connection
-        if connection is not None and isinstance(connection.sink, ActuatorPublishers) and self._sent is not None:
+        if (connection := self._connection) is None:
+            return
+        if isinstance(connection.sink, ActuatorPublishers) and self._sent is not None:
             connection.sink.flush()
         self._diagnostics.disconnect()
-        self._ros = None
         try:
-            if connection is not None:
-                with connection.listener.condition:
-                    self._connection = None
-                connection.listener.stop()
+            with connection.listener.condition:
+                self._connection = None
+            connection.listener.stop()
         finally:
-            if ros is not None:
-                ros.close()
+            connection.ros.close()
 
     def processes(self) -> list[dict[str, Any]]:
-        """Return none: no process is ours."""
+        """Return an empty list: this backend starts no processes."""
         return []
 
     def _running(self) -> _Connection:
         if not self._usable or self._connection is None:
-            raise BackendLostError("halted", "the connection was halted, closed, or never reset")
+            raise BackendLostError("halted", "the backend is halted, closed or not reset; call reset()")
         return self._connection

@@ -1,4 +1,4 @@
-"""The profile of a robot, ``backends.real`` of a contract. It needs no ROS node."""
+"""Parse and validate the profile of a robot: ``backends.real`` of a contract. Creates no node."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ BACKEND = "real"
 PATH = f"backends.{BACKEND}"
 
 RESET_LEVELS = ("none", "robot", "world")
-"""Depth of a reset: nothing moves, the robot was homed, a service was called."""
+"""Depth of a reset: nothing moves, the robot is homed, a service is called."""
 
 SETTLE_S = 3.5
-"""How long the graph must stay right before the first motion, so that every other publisher is discovered.
+"""How long the graph must pass before the first motion, so that every other publisher is discovered.
 
-Fast DDS repeats its announcements every 3 s; nodes that were all running found each other within 3.2 s.
+Fast DDS repeats its announcements every 3 s; running nodes discovered each other within 3.2 s.
 """
 
 EVERY_SENSOR = "default"
-"""The key of ``backends.real.clocks`` for the sensors that are not named there."""
+"""The key of ``backends.real.clocks`` for all other sensors."""
 
 TRANSFORMABLE = (
     "geometry_msgs/msg/PointStamped",
     "geometry_msgs/msg/PoseStamped",
     "geometry_msgs/msg/PoseWithCovarianceStamped",
 )
-"""Types with a place in one frame. To transform a velocity or a force, the motion of the frames would be needed."""
+"""Types whose transform needs only the pose of a frame, not its motion."""
 
 GET_STATE = "lifecycle_msgs/srv/GetState"
 TRANSITION_EVENT = "lifecycle_msgs/msg/TransitionEvent"
@@ -81,7 +81,7 @@ class ResetSpec:
 class ActiveSpec:
     """Something that must be active: a lifecycle `node`, a `controller` of a `manager`, or a value of a `topic`.
 
-    `safe`: the values at `path` that mean active. `reason`: path of a text in the same message that explains why not.
+    `safe`: the values at `path` that mean active. `reason`: path of a text in the same message with the reason if not.
     `latched`: published only on a change; its last value does not expire. All others are inactive after `timeout_s`
     without a message or response.
     """
@@ -116,8 +116,8 @@ class ActiveSpec:
 class ClockSpec:
     """The clock that stamps a sensor's messages: ``backends.real.clocks.<sensor>``.
 
-    `sync`: with ``auto`` the middleware reports whether the publisher is on our host; ``ptp`` and ``chrony`` agree with
-    our clock within `error_s`. `least_delay_s`: the least transport delay, for a clock that is not synchronised.
+    `sync`: with ``auto`` the middleware shows whether the publisher is on this host; ``ptp`` and ``chrony`` agree with
+    our clock within `error_s`. `least_delay_s`: the minimum transport delay, for a clock that is not synchronised.
     """
 
     sync: Literal["auto", "same_host", "ptp", "chrony", "none"] = "auto"
@@ -143,7 +143,7 @@ class ControllerStateSpec:
 class RealProfile:
     """A robot that is driven over its topics."""
 
-    reset: ResetSpec | None = None  # None: nothing moves
+    reset: ResetSpec | None = None  # None: the robot does not move
     estop: Mapping[str, InputSpec] = field(default_factory=dict)
     active: Mapping[str, ActiveSpec] = field(default_factory=dict)
     tf: Mapping[str, str] = field(default_factory=dict)  # sensor -> the frame to transform its values to
@@ -154,17 +154,21 @@ class RealProfile:
     start_outside: Literal["refuse", "inward"] = "refuse"  # a robot outside its limits: `check_positions`
     security: Literal["off", "required"] = "off"  # SROS2
     controller_state: ControllerStateSpec | None = None
-    actuation_s: float | None = None  # from a command to its effect, by calibration, where no topic shows it
-    use_sim_time: bool = False  # stamps and ages are of /clock
+    actuation_s: float | None = None  # calibrated delay from a command to its effect, if no topic shows it
+    use_sim_time: bool = False  # stamps and ages are in /clock time
     clocks: Mapping[str, ClockSpec] = field(default_factory=dict)  # by sensor
-    discovery_s: float = SETTLE_S  # how long the graph must be right before the first motion: `preflight`
-    step_timeout_s: float = 1.0  # without any reading for this long the robot is lost
+    discovery_s: float = SETTLE_S  # how long the graph must pass before the first motion: `preflight`
+    step_timeout_s: float = 1.0  # without any reading for this long the robot counts as lost
     reset_timeout_s: float = 30.0
 
     @property
     def reset_spec(self) -> ResetSpec:
         """How an episode starts."""
         return ResetSpec() if self.reset is None else self.reset
+
+    def clock_of(self, sensor: str) -> ClockSpec:
+        """Return the clock of a sensor's stamps: declared for it, for all sensors, or the default."""
+        return self.clocks.get(sensor) or self.clocks.get(EVERY_SENSOR) or ClockSpec()
 
     def inputs(self) -> tuple[EstopSpec, ...]:
         """Return the safety inputs with their names."""
@@ -177,12 +181,7 @@ def parse_real_profile(contract: Contract) -> RealProfile:
 
 
 def load_real_profile(contract: Contract) -> RealProfile:
-    """Parse and check the profile ``backends.real`` of `contract`.
-
-    Raises:
-        ContractError: when it is missing, or has an unknown or missing key or a wrong value.
-        MissingDependencyError: when the messages of a safety input are not installed.
-    """
+    """Parse and check the profile ``backends.real``; raises ContractError, or MissingDependencyError for messages."""
     profile = parse_real_profile(contract)
     try:
         _check_times(profile, contract)
@@ -195,14 +194,14 @@ def load_real_profile(contract: Contract) -> RealProfile:
             check_controller_state(profile.controller_state, f"{PATH}.controller_state")
         check_active(profile.active, f"{PATH}.active")
         for name in profile.active:
-            free = name not in profile.estop
-            require(free, f"{PATH}.active.{name}", "the name is also that of an estop; allowed: one name for each")
+            problem = f"{name!r} is also the name of an estop (expected a unique name)"
+            require(name not in profile.estop, f"{PATH}.active.{name}", problem)
         for name, frame in profile.tf.items():
             require(name in contract.sensors, f"{PATH}.tf.{name}", one_of(name, contract.sensors))
             check_frame(f"{PATH}.tf.{name}", contract.sensors[name], frame)
         joint_sensors = [key for key, sensor in contract.sensors.items() if sensor.type == JOINT_SENSOR]
         for name in profile.shared:
-            require(name in joint_sensors, f"{PATH}.shared", f"{one_of(name, joint_sensors)} (sensors of joints)")
+            require(name in joint_sensors, f"{PATH}.shared", f"{one_of(name, joint_sensors)} (joint sensors)")
     except ContractError as error:
         raise ContractError(error.path, error.problem, source=contract.source) from None
     return profile
@@ -223,14 +222,13 @@ def _check_times(profile: RealProfile, contract: Contract) -> None:
 
 def _check_clock(path: str, name: str, clock: ClockSpec, contract: Contract) -> None:
     error_s, least_s = clock.error_s, clock.least_delay_s
-    allowed = f"a sensor of the contract: {', '.join(contract.sensors)}; or {EVERY_SENSOR}"
-    allow(name in (*contract.sensors, EVERY_SENSOR), path, repr(name), allowed)
+    sensors = (*contract.sensors, EVERY_SENSOR)
+    require(name in sensors, path, one_of(name, sensors))
     if clock.sync in ("ptp", "chrony"):
         is_bound = error_s is not None and 0 < error_s < math.inf
-        allowed = f"with sync: {clock.sync}, seconds > 0: how far it keeps the clock from that of this host"
-        allow(is_bound, f"{path}.error_s", error_s, allowed)
+        allow(is_bound, f"{path}.error_s", error_s, f"seconds > 0, the error bound of sync: {clock.sync}")
     else:
-        allow(error_s is None, f"{path}.error_s", error_s, "none: it is of sync: ptp and chrony")
+        allow(error_s is None, f"{path}.error_s", error_s, "none unless sync is ptp or chrony")
     is_delay = least_s is None or (0 <= least_s < math.inf and clock.sync in ("auto", "none"))
     allow(is_delay, f"{path}.least_delay_s", least_s, "seconds >= 0, with sync: none or auto")
 
@@ -256,16 +254,11 @@ def _check_reset(profile: RealProfile, contract: Contract) -> None:
     if spec.home is not None:
         for joint, problem in validate_home(contract, spec.home).items():
             require(False, f"{path}.home.{joint}", problem)
-        require(bool(spec.home), f"{path}.home", "no joint is commanded by position: leave it out")
+        require(bool(spec.home), f"{path}.home", "no joint is commanded by position; remove the key")
 
 
 def check_active(active: Mapping[str, ActiveSpec], path: str) -> None:
-    """Check the profile's ``active``, at `path`.
-
-    Raises:
-        ContractError: for a value that is not allowed.
-        MissingDependencyError: when the messages of a topic are not installed.
-    """
+    """Check the profile's ``active``, at `path`; raises ContractError, or MissingDependencyError for messages."""
     for name, spec in active.items():
         where = f"{path}.{name}"
         given = [key for key in _ACTIVE_KINDS if getattr(spec, key) is not None]
@@ -276,12 +269,12 @@ def check_active(active: Mapping[str, ActiveSpec], path: str) -> None:
             check_input(InputSpec(**{key: getattr(spec, key) for key in keys}), where)
             if spec.reason is not None:
                 text = check_field_path(f"{where}.reason", spec.type, spec.reason)
-                problem = f"{spec.reason!r} is no text in a {spec.type}"
+                problem = f"field {spec.reason!r} of {spec.type} is not a string"
                 require(isinstance(text, str), f"{where}.reason", problem)
             continue
         for key in _TOPIC_KEYS:
             is_default = getattr(spec, key) == getattr(ActiveSpec(), key)
-            require(is_default, f"{where}.{key}", f"a {given[0]} has none; allowed: only with a topic")
+            require(is_default, f"{where}.{key}", f"not available for a {given[0]} (expected only with a topic)")
         check_topic(f"{where}.{given[0]}", spec.node or spec.controller or "")
         check_topic(f"{where}.manager", spec.manager)
 
@@ -293,7 +286,7 @@ def check_controller_state(spec: ControllerStateSpec, path: str) -> None:
     require(
         is_joint_state == (spec.path is None),
         f"{path}.path",
-        f"{spec.path!r} is not allowed for a {spec.type}; allowed: none for a JointState, a path for any other",
+        f"invalid path {spec.path!r} for {spec.type} (expected none for JointState, a path for any other type)",
     )
     check_message_type(f"{path}.type", spec.type)
     for key in ("path", "names"):
@@ -303,10 +296,10 @@ def check_controller_state(spec: ControllerStateSpec, path: str) -> None:
 
 def check_frame(path: str, sensor: SensorSpec, target: str) -> None:
     """Check that the values of `sensor` can be transformed to the frame `target`; raises ContractError at `path`."""
-    allowed = ", ".join(TRANSFORMABLE)
-    require(sensor.type in TRANSFORMABLE, path, f"a {sensor.type} cannot be transformed; allowed: {allowed}")
+    expected = f"(expected one of: {', '.join(TRANSFORMABLE)})"
+    require(sensor.type in TRANSFORMABLE, path, f"{sensor.type} cannot be transformed {expected}")
     by_path = [name for name, spec in sensor.fields.items() if spec.path is not None]
-    require(not by_path, path, f"the fields {by_path} have a path of their own; allowed: the type's own fields")
-    require(sensor.timeline == "header", path, "its stamp is not to be trusted; allowed: timeline header")
+    require(not by_path, path, f"fields with a path cannot be transformed: {by_path} (expected fields of the type)")
+    require(sensor.timeline == "header", path, f"timeline {sensor.timeline} has no stamp (expected timeline: header)")
     is_possible = target != "" and sensor.frame in (None, target)
     allow(is_possible, path, repr(target), sensor.frame or "the name of a frame")

@@ -19,10 +19,14 @@ from embodied_env.ros.robot.backend_profile import RealProfile
 
 START_OUT_OF_LIMITS = "start_out_of_limits"
 
-_NEED_A_TIMEOUT = frozenset({"velocity", "effort", "twist"})  # a controller keeps the last one indefinitely
+_NEED_A_TIMEOUT = frozenset({"velocity", "effort", "twist"})  # a controller repeats the last one indefinitely
 _TIMEOUT_REMEDY = (
     "set backends.real.downstream_timeout_s to the controller's own timeout (e.g. cmd_vel_timeout of "
-    "diff_drive_controller), or backends.real.allow_no_downstream_timeout: true where something else stops it"
+    "diff_drive_controller), or backends.real.allow_no_downstream_timeout: true if the robot stops by other means"
+)
+_SECURITY_REMEDY = (
+    "export ROS_SECURITY_ENABLE=true ROS_SECURITY_STRATEGY=Enforce ROS_SECURITY_KEYSTORE=<folder>, and create the "
+    "keys: ros2 security create_keystore <folder>; ros2 security create_enclave <folder> <enclave>"
 )
 _ENCLAVE_FILES = (
     "identity_ca.cert.pem",
@@ -38,8 +42,7 @@ _ENCLAVE_FILES = (
 class Check:
     """One line of the checklist.
 
-    `passed` None: not checked, for the reason in `detail`. `remedy` and `code`, a machine-readable reason, are of a
-    failure.
+    `passed` None: not checked, for the reason in `detail`. A failure has a `remedy`, and a machine-readable `code`.
     """
 
     name: str
@@ -49,28 +52,38 @@ class Check:
     code: str = ""
 
 
+def passed(name: str, detail: str) -> Check:
+    """Return a check that passed."""
+    return Check(name=name, passed=True, detail=detail)
+
+
+def failed(name: str, detail: str, remedy: str, code: str) -> Check:
+    """Return a check that failed."""
+    return Check(name=name, passed=False, detail=detail, remedy=remedy, code=code)
+
+
 def raise_unless_passed(checks: Iterable[Check]) -> None:
     """Raise BackendNotReadyError with each failed check and its remedy."""
     checks = tuple(checks)
-    failed = [check for check in checks if check.passed is False]
-    if failed:
-        problems = "; ".join(
-            f"[{check.code}] {check.name}: {check.detail}" + (f" ({check.remedy})" if check.remedy else "")
-            for check in failed
-        )
-        raise BackendNotReadyError(f"preflight: {len(failed)} of {len(checks)} checks failed: {problems}")
+    problems = [
+        f"[{check.code}] {check.name}: {check.detail}" + (f" ({check.remedy})" if check.remedy else "")
+        for check in checks
+        if check.passed is False
+    ]
+    if problems:
+        message = f"preflight: {len(problems)} of {len(checks)} checks failed: {'; '.join(problems)}"
+        raise BackendNotReadyError(message)
 
 
 def contract_checks(
     contract: Contract, profile: RealProfile, *, environment: Mapping[str, str] | None = None
 ) -> tuple[Check, ...]:
     """Check the contract and its profile ``real``. `environment` None: that of this process."""
-    outside = f"a robot outside its limits: {profile.start_outside}"
     return (
         _check_limits(contract),
         _check_mode(contract),
         _check_downstream_timeout(contract, profile),
-        Check(name="start outside limits", passed=True, detail=outside),
+        passed("start outside limits", f"start_outside: {profile.start_outside}"),
         security_check(profile, os.environ if environment is None else environment),
     )
 
@@ -81,7 +94,7 @@ def security_check(profile: RealProfile, environment: Mapping[str, str]) -> Chec
     Call it before creating a node: without ``ROS_SECURITY_ENABLE`` a node would run unauthenticated.
     """
     if profile.security == "off":
-        return Check(name="security", passed=None, detail="the profile does not ask for SROS2 (security: required)")
+        return Check(name="security", passed=None, detail="SROS2 is not required (backends.real.security: off)")
     needed = {"ROS_SECURITY_ENABLE": "true", "ROS_SECURITY_STRATEGY": "Enforce"}
     problems = [f"{key}={environment.get(key)!r}" for key, value in needed.items() if environment.get(key) != value]
     keystore = environment.get("ROS_SECURITY_KEYSTORE", "")
@@ -89,17 +102,10 @@ def security_check(profile: RealProfile, environment: Mapping[str, str]) -> Chec
     if not keystore:
         problems.append("ROS_SECURITY_KEYSTORE is not set")
     elif absent := [file for file in _ENCLAVE_FILES if not _is_filled(enclave / file)]:
-        problems.append(f"{enclave} lacks {', '.join(absent)}")
+        problems.append(f"missing in {enclave}: {', '.join(absent)}")
     if not problems:
-        return Check(name="security", passed=True, detail=f"SROS2 is enforced, with the keys in {enclave}")
-    return Check(
-        name="security",
-        passed=False,
-        detail=f"security is required, but {'; '.join(problems)}",
-        remedy="export ROS_SECURITY_ENABLE=true ROS_SECURITY_STRATEGY=Enforce ROS_SECURITY_KEYSTORE=<folder>, and make "
-        "the keys: ros2 security create_keystore <folder>; ros2 security create_enclave <folder> <enclave>",
-        code="security",
-    )
+        return passed("security", f"SROS2 is enforced, with the keys in {enclave}")
+    return failed("security", f"security is required, but {'; '.join(problems)}", _SECURITY_REMEDY, "security")
 
 
 def measured_positions(contract: Contract, values: Mapping[str, Mapping[str, Any]]) -> FloatArray:
@@ -123,8 +129,8 @@ def check_positions(contract: Contract, measured: FloatArray, *, outside: str = 
         contract: has the limits.
         measured: positions of all joints in contract order, shape (n_joints,), in their units; NaN, for unknown, fails
             where the joint has limits.
-        outside: the profile's ``start_outside``. ``inward``: a joint outside passes, since the safety gate lets it move
-            inward only; anything else: it fails.
+        outside: the profile's ``start_outside``; with ``inward`` a joint outside passes, since the safety gate lets
+            it move inward only.
     """
     layout = ActionLayout(contract)
     low, high = layout.limits.position_low, layout.limits.position_high
@@ -138,59 +144,56 @@ def check_positions(contract: Contract, measured: FloatArray, *, outside: str = 
         elif not low[i] <= measured[i] <= high[i]:
             bound = low[i] if measured[i] < low[i] else high[i]
             side = "below" if measured[i] < low[i] else "above"
-            beyond.append(f"{joint} at {measured[i]:.6g} {units[i]} is {side} {bound:.6g}")
+            beyond.append(f"{joint} at {measured[i]:.6g} {units[i]} is {side} its limit {bound:.6g}")
     name = "robot inside its limits"
     if unknown:
-        detail = f"no position is known of {', '.join(unknown)}"
-        remedy = "see that a sensor reports them"
-        return Check(name=name, passed=False, detail=detail, remedy=remedy, code=START_OUT_OF_LIMITS)
+        detail = f"no measured position of {', '.join(unknown)}"
+        return failed(name, detail, "add a sensor that reports them, or start it", START_OUT_OF_LIMITS)
     if beyond and outside != "inward":
-        remedy = "move the robot inside by its own means, or set backends.real.start_outside: inward"
-        return Check(name=name, passed=False, detail="; ".join(beyond), remedy=remedy, code=START_OUT_OF_LIMITS)
-    allowed = "; they may only move inward"
-    return Check(name=name, passed=True, detail="; ".join(beyond) + allowed if beyond else "after margins")
+        remedy = "jog the robot back inside its limits, or set backends.real.start_outside: inward"
+        return failed(name, "; ".join(beyond), remedy, START_OUT_OF_LIMITS)
+    return passed(name, f"{'; '.join(beyond)}; inward motion only" if beyond else "after margins")
 
 
 def _check_limits(contract: Contract) -> Check:
-    """Check that joints have limits. An axis of a twist has no position; a continuous joint declares position: null."""
-    endless, fast, turning = [], [], []
+    """Check that joints have limits. A twist axis has no position; a continuous joint declares position: null."""
+    unbounded, fast, continuous = [], [], []
     for actuator in contract.actuators.values():
         for joint, limits in actuator.joints.items():
             if limits.position is None:
-                turning.append(joint)
+                continuous.append(joint)
                 if limits.unit == "m" and actuator.command != "twist":
-                    endless.append(joint)
+                    unbounded.append(joint)
             if not (math.isfinite(limits.velocity) and math.isfinite(limits.acceleration)):
                 fast.append(joint)
-    if endless or fast:
-        detail = f"joints that slide without an end: {endless}; without a finite velocity or acceleration: {fast}"
-        remedy = "write actuators.<name>.joints.<joint>: position, velocity and acceleration"
-        return Check(name="limits", passed=False, detail=detail, remedy=remedy, code="limits.missing")
-    without = f"; without a limit of position: {', '.join(turning)}" if turning else ""
+    if unbounded or fast:
+        detail = f"prismatic joints without position limits: {unbounded}; no finite velocity or acceleration: {fast}"
+        remedy = "set position, velocity and acceleration in actuators.<name>.joints.<joint>"
+        return failed("limits", detail, remedy, "limits.missing")
+    without = f"; no position limits: {', '.join(continuous)}" if continuous else ""
     count = sum(len(actuator.joints) for actuator in contract.actuators.values())
-    return Check(name="limits", passed=True, detail=f"{count} joints have limits{without}")
+    return passed("limits", f"{count} joints have limits{without}")
 
 
 def _check_mode(contract: Contract) -> Check:
-    mode = contract.safety.mode
-    if mode != "enforce":
-        detail = f"safety.mode {mode!r} is not allowed on a real robot; allowed: 'enforce'"
-        return Check(name="safety mode", passed=False, detail=detail, remedy="set safety.mode", code="safety.mode")
-    return Check(name="safety mode", passed=True, detail="the safety gate enforces")
+    if (mode := contract.safety.mode) != "enforce":
+        detail = f"safety.mode is {mode!r} (expected 'enforce' on a real robot)"
+        return failed("safety mode", detail, "set safety.mode: enforce", "safety.mode")
+    return passed("safety mode", "the safety gate enforces all limits")
 
 
 def _check_downstream_timeout(contract: Contract, profile: RealProfile) -> Check:
-    """Check that the controller has a timeout: a velocity or effort that is not renewed would keep the robot moving."""
+    """Check for a controller timeout: without one, the last velocity or effort would keep the robot moving."""
     name = "controller timeout"
     needing = [key for key, actuator in contract.actuators.items() if actuator.command in _NEED_A_TIMEOUT]
     if (timeout_s := profile.downstream_timeout_s) is not None:
-        return Check(name=name, passed=True, detail=f"declared: the controller stops by itself after {timeout_s} s")
+        return passed(name, f"the controller stops after {timeout_s} s without a command (downstream_timeout_s)")
     if not needing:
-        return Check(name=name, passed=True, detail="not needed: a position that is not renewed is held")
+        return passed(name, "not needed: the controller holds the last position")
     if profile.allow_no_downstream_timeout:
-        return Check(name=name, passed=True, detail=f"none for {needing}: the profile allows it")
-    detail = f"{needing} are commanded by velocity or effort, and no timeout of the controller is declared"
-    return Check(name=name, passed=False, detail=detail, remedy=_TIMEOUT_REMEDY, code="downstream.timeout")
+        return passed(name, f"none for {needing}, as the profile allows (allow_no_downstream_timeout)")
+    detail = f"{needing} are commanded by velocity or effort, and the controller's timeout is not declared"
+    return failed(name, detail, _TIMEOUT_REMEDY, "downstream.timeout")
 
 
 def _is_filled(file: Path) -> bool:

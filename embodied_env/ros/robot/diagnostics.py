@@ -1,4 +1,4 @@
-"""Publish the diagnostics of an environment's steps: three statuses, each with its level.
+"""Publish the diagnostics of an environment's steps as three statuses.
 
 ========  ==================================================  ====================================================
 status    WARN                                                ERROR
@@ -20,7 +20,7 @@ import contextlib
 import math
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -50,7 +50,7 @@ class Diagnostics:
     """Observer that publishes the status of a `DiagnosticsAggregator`; a failed publication never affects the step."""
 
     def __init__(self, contract: Contract, clock: Clock) -> None:
-        """Observe; nothing is published before `connect`."""
+        """Start observing; nothing is published before `connect`."""
         self._aggregator = DiagnosticsAggregator(contract, clock)
         self._hardware_id = f"{contract.name} {contract.fingerprint[:12]}"
         self._lock = threading.Lock()
@@ -82,25 +82,11 @@ class Diagnostics:
             self._publish()
 
     def _publish(self) -> None:
-        node, publisher = self._node, self._publisher
-        if node is None:
+        if self._node is None:
             return
-        status_type = message_class("diagnostic_msgs/msg/DiagnosticStatus")
-        key_value = message_class("diagnostic_msgs/msg/KeyValue")
-        message = message_class("diagnostic_msgs/msg/DiagnosticArray")()
-        message.header.stamp = node.get_clock().now().to_msg()
-        message.status = [
-            status_type(
-                level=bytes([status.level]),
-                name=f"{node.get_fully_qualified_name()[1:]}: {status.name}",
-                message=status.message,
-                hardware_id=self._hardware_id,
-                values=[key_value(key=key, value=value) for key, value in status.values.items()],
-            )
-            for status in self._aggregator.publishable()
-        ]
-        with contextlib.suppress(RuntimeError):  # the context was shut down by another
-            publisher.publish(message)
+        message = diagnostic_array(self._node, self._hardware_id, self._aggregator.publishable())
+        with contextlib.suppress(RuntimeError):  # the context was shut down elsewhere
+            self._publisher.publish(message)
 
 
 class DiagnosticsAggregator:
@@ -129,7 +115,7 @@ class DiagnosticsAggregator:
             value = latency.get(name)
             if isinstance(value, float) and math.isfinite(value) and latency["quality"].get(name, 0) == Quality.OK:
                 window.times[name].append(value)
-        total = int(latency.get("missed_deadlines", 0))  # since the reset: it falls in a new episode
+        total = int(latency.get("missed_deadlines", 0))  # counted since the reset
         window.missed += total - self._total_missed if total >= self._total_missed else total
         self._total_missed = total
         window.severity = max(window.severity, transition.report.disposition)
@@ -211,6 +197,25 @@ class DiagnosticsAggregator:
             sensors[f"{name}.quality"] = Quality(sensor["quality"]).name
             sensors[f"{name}.bad"] = window.bad[name]
         return {"gates": gates, "latency": latency, "sensors": sensors}
+
+
+def diagnostic_array(node: Node, hardware_id: str, statuses: Sequence[Status]) -> Any:  # noqa: ANN401 - generated
+    """Return the DiagnosticArray with these statuses of `node`."""
+    status_type = message_class("diagnostic_msgs/msg/DiagnosticStatus")
+    key_value = message_class("diagnostic_msgs/msg/KeyValue")
+    message = message_class("diagnostic_msgs/msg/DiagnosticArray")()
+    message.header.stamp = node.get_clock().now().to_msg()
+    message.status = [
+        status_type(
+            level=bytes([status.level]),
+            name=f"{node.get_fully_qualified_name()[1:]}: {status.name}",
+            message=status.message,
+            hardware_id=hardware_id,
+            values=[key_value(key=key, value=value) for key, value in status.values.items()],
+        )
+        for status in statuses
+    ]
+    return message
 
 
 class Level(IntEnum):

@@ -1,7 +1,4 @@
-"""The robot's own safety inputs on topics: e-stop buttons and safety modes. An input without messages is never "ok".
-
-A profile declares them as ``estop: {name: {topic, type, path, safe, timeout_s, kind, latched}}``.
-"""
+"""The robot's own safety inputs on topics: e-stop buttons and safety modes. An input without messages is never "ok"."""
 
 from __future__ import annotations
 
@@ -46,12 +43,8 @@ class EstopSpec(InputSpec):
 
 
 def estop_specs(estop: Mapping[str, Mapping[str, Any]] | None, path: str) -> tuple[EstopSpec, ...]:
-    """Parse and check the safety inputs ``estop`` of a profile as written; None: no inputs. `path` is for errors.
-
-    Raises:
-        ContractError: for an unknown key, or a value that is not allowed.
-    """
-    require(estop is None or isinstance(estop, Mapping), path, f"{estop!r} is not allowed; allowed: a mapping, or null")
+    """Parse and check the safety inputs ``estop`` of a profile, at `path`; raises ContractError."""
+    require(estop is None or isinstance(estop, Mapping), path, f"invalid value {estop!r} (expected a mapping or null)")
     specs = []
     for name, values in (estop or {}).items():
         spec = parse_as(InputSpec, values, path=f"{path}.{name}")
@@ -64,13 +57,13 @@ def check_input(spec: InputSpec, path: str) -> None:
     """Check the topic, type, field and timeout of a safety input at `path`; raises ContractError."""
     check_topic(f"{path}.topic", spec.topic)
     check_positive(f"{path}.timeout_s", spec.timeout_s, "seconds")
-    require(len(spec.safe) > 0, f"{path}.safe", "there is no safe value: it could never move")
+    require(len(spec.safe) > 0, f"{path}.safe", "no safe value (expected one or more)")
     check_message_type(f"{path}.type", spec.type)
     check_field_path(f"{path}.path", spec.type, spec.path)
 
 
 def check_message_type(path: str, type_name: str) -> None:
-    """Raise ContractError at `path` unless there are messages of this type."""
+    """Raise ContractError at `path` unless this message type exists."""
     try:
         message_class(type_name)
     except ContractError as error:
@@ -78,21 +71,17 @@ def check_message_type(path: str, type_name: str) -> None:
 
 
 def check_field_path(path: str, type_name: str, field_path: str) -> Any:  # noqa: ANN401 - part of a message
-    """Return the value at `field_path` of a new message; None: an element of a sequence, which is still empty.
-
-    Raises:
-        ContractError: at `path`, when messages of this type have no such field.
-    """
+    """Return the default value of a field; None for an element of a sequence. Raises ContractError at `path`."""
     try:
         return follow(message_class(type_name)(), field_path)
     except AttributeError as error:
-        raise ContractError(path, f"{field_path!r} leads nowhere in a {type_name}: {error}") from None
+        raise ContractError(path, f"no field {field_path!r} in {type_name}: {error}") from None
     except IndexError:
         return None
 
 
 class EstopInputs:
-    """The state of each input; messages are passed in by the caller."""
+    """Tracks the state of each input; the caller passes in the messages."""
 
     def __init__(self, specs: tuple[EstopSpec, ...], clock: Clock) -> None:
         """Start with every input unknown. `clock` is the steady clock of arrivals."""
@@ -102,7 +91,7 @@ class EstopInputs:
         self._received: dict[str, tuple[bool, int]] = {}  # whether it was safe, and when it arrived
 
     def put(self, name: str, message: Message) -> None:
-        """Store a message of the input `name`, arrived now. A message that cannot be read is not safe."""
+        """Store a message of the input `name` that has just arrived. A message that cannot be read is not safe."""
         spec = self._by_name[name]
         try:
             is_safe = is_one_of(follow(message, spec.path), spec.safe)
@@ -111,10 +100,7 @@ class EstopInputs:
         self._received[name] = (is_safe, self._clock.now_ns())
 
     def forget_unpublished(self, count_publishers: Callable[[str], int]) -> None:
-        """Drop the last value of each latched input that has lost its publisher: nothing would report a change.
-
-        `count_publishers` returns the number of publishers of a topic of a profile.
-        """
+        """Drop the last value of each latched input that has lost its publisher, since a change would go unreported."""
         now_ns = self._clock.now_ns()
         for spec in self.specs:
             _, arrived_ns = self._received.get(spec.name, (False, now_ns))
@@ -139,5 +125,5 @@ class EstopInputs:
 
 
 def is_one_of(value: object, safe: tuple[Any, ...]) -> bool:
-    """Return whether `value` is one of `safe`; a boolean is no number."""
+    """Return whether `value` is one of `safe`; booleans and numbers are not equal."""
     return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in safe)

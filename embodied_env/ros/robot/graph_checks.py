@@ -1,9 +1,10 @@
-"""Check the publishers and subscriptions on a contract's topics: before the first motion, and while the robot moves."""
+"""Check the publishers and subscriptions of a contract's topics: before the first motion, and while the robot moves."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Literal
 
 from rclpy.duration import Infinite
@@ -14,14 +15,14 @@ from rclpy.utilities import get_rmw_implementation_identifier
 from embodied_env.contract import Contract
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.robot.backend_profile import RealProfile
-from embodied_env.ros.robot.contract_checks import Check
+from embodied_env.ros.robot.contract_checks import Check, failed, passed
 from embodied_env.safety.relay.protocol import COMMAND_TOPIC, NODE, REPORT_TOPIC, STATE_TOPIC
 
 UNNAMED = "_NODE_NAME_UNKNOWN_"
-"""In the name of a node that has just been discovered."""
+"""Part of the name of a node that has just been discovered."""
 
 _JOINT_STATE = "sensor_msgs/msg/JointState"
-_RELAY_TOPICS = (REPORT_TOPIC, STATE_TOPIC)  # besides commands, published only by the relay
+_RELAY_TOPICS = (REPORT_TOPIC, STATE_TOPIC)  # in addition to commands, published only by the relay
 _MAX_NAMED = 4  # other topics in a remedy
 
 Problem = tuple[str, str, str]
@@ -32,10 +33,7 @@ Problem = tuple[str, str, str]
 
 
 def graph_checks(contract: Contract, profile: RealProfile, node: Node) -> tuple[Check, ...]:
-    """Return one check for each topic of the contract and of the profile's e-stops, as the graph is now.
-
-    Topics have the names that `node` resolves them to, remappings included.
-    """
+    """Return one check for each topic of the contract and of the profile's e-stops, resolved and remapped by `node`."""
     has_relay = profile.relay
     checks = []
     for name, sensor in contract.sensors.items():
@@ -61,47 +59,38 @@ def graph_checks(contract: Contract, profile: RealProfile, node: Node) -> tuple[
 def _name_check(node: Node, *, has_relay: bool) -> Check:
     """Check that no other node has our name: ROS 2 only warns, and services and parameters become ambiguous.
 
-    Behind a relay it is no failure: two nodes that command the relay are found by its command topic.
+    Behind a relay this is not a failure: its command topic shows whether two nodes command it.
     """
     full_name = node.get_fully_qualified_name()
     if node.get_node_names_and_namespaces().count((node.get_name(), node.get_namespace())) > 1:
-        remedy = "close the other, or give this one a name of its own: make(..., node_name=...)"
-        detail = f"another node is called {full_name}"
-        return Check(
-            name="node name", passed=None if has_relay else False, detail=detail, remedy=remedy, code="node.name"
-        )
-    return Check(name="node name", passed=True, detail=f"{full_name} is the only one")
+        remedy = "close the other node, or choose another name: make(..., node_name=...)"
+        check = failed("node name", f"another node has the name {full_name}", remedy, "node.name")
+        return replace(check, passed=None) if has_relay else check
+    return passed("node name", f"{full_name} is unique")
 
 
 def _topic_check(name: str, topic: str, node: Node, problems: list[Problem]) -> Check:
     resolved = node.resolve_topic_name(topic)
     if problems:
-        return Check(
-            name=name,
-            passed=False,
-            detail=f"{resolved}: {'; '.join(detail for _, detail, _ in problems)}",
-            remedy="; ".join(dict.fromkeys(remedy for _, _, remedy in problems)),
-            code=problems[0][0],
-        )
+        codes, details, remedies = zip(*problems, strict=True)
+        return failed(name, f"{resolved}: {'; '.join(details)}", "; ".join(dict.fromkeys(remedies)), codes[0])
     writers = ", ".join(publisher_names(node, topic))
     readers = ", ".join(_node_name(info) for info in node.get_subscriptions_info_by_topic(topic))
-    return Check(name=name, passed=True, detail=f"{resolved}: from {writers or 'us'} to {readers or 'us'}")
+    return passed(name, f"{resolved}: from {writers or 'this node'} to {readers or 'this node'}")
 
 
 def _publisher_problems(topic: str, type_name: str, node: Node, *, at_most: int | None = None) -> list[Problem]:
     """Return the problems with the publishers of a topic that we subscribe to."""
     found = node.get_publishers_info_by_topic(topic)
     if not found:
-        remedy = (
-            f"start what publishes it, or correct its topic; {_surroundings(node, type_name, node.count_publishers)}"
-        )
+        remedy = f"start the publisher, or correct the topic; {_surroundings(node, type_name, node.count_publishers)}"
         return [("pub.none", "no publisher", remedy)]
     problems: list[Problem] = []
     if at_most is not None and len(found) > at_most:
         names = ", ".join(_node_name(info) for info in found)
-        remedy = f"stop all but one (ros2 topic info -v {node.resolve_topic_name(topic)} shows them)"
-        problems.append(("pub.multiple", f"it has {len(found)} publishers: {names}", remedy))
-    return problems + _mismatches(found, "publishes", type_name, _own_qos(node.subscriptions, node, topic))
+        remedy = f"stop all but one (listed by ros2 topic info -v {node.resolve_topic_name(topic)})"
+        problems.append(("pub.multiple", f"{len(found)} publishers (expected 1): {names}", remedy))
+    return problems + _mismatches(found, "publisher", type_name, _own_qos(node.subscriptions, node, topic))
 
 
 def _reader_problems(topic: str, type_name: str, node: Node) -> list[Problem]:
@@ -110,22 +99,22 @@ def _reader_problems(topic: str, type_name: str, node: Node) -> list[Problem]:
     if not found:
         remedy = f"start the controller, or correct the topic; {_surroundings(node, type_name, node.count_subscribers)}"
         return [("sub.none", "no subscriber", remedy)]
-    return _mismatches(found, "reads", type_name, _own_qos(node.publishers, node, topic))
+    return _mismatches(found, "subscriber", type_name, _own_qos(node.publishers, node, topic))
 
 
 def _mismatches(
-    endpoints: Iterable[Any], verb: Literal["publishes", "reads"], type_name: str, our_qos: QoSProfile
+    endpoints: Iterable[Any], kind: Literal["publisher", "subscriber"], type_name: str, our_qos: QoSProfile
 ) -> list[Problem]:
-    """Return where the type or the QoS of others on a topic does not fit the contract or our own endpoint."""
+    """Return the endpoints whose type differs from the contract, or whose QoS is incompatible with ours."""
     problems: list[Problem] = []
     for info in endpoints:
-        offered, requested = (info.qos_profile, our_qos) if verb == "publishes" else (our_qos, info.qos_profile)
+        offered, requested = (info.qos_profile, our_qos) if kind == "publisher" else (our_qos, info.qos_profile)
         if info.topic_type != type_name:
-            detail = f"{_node_name(info)} {verb} {info.topic_type}, the contract says {type_name}"
-            problems.append(("type.mismatch", detail, "correct the type in the contract, or the other node"))
+            detail = f"{kind} {_node_name(info)} has type {info.topic_type} (expected {type_name})"
+            problems.append(("type.mismatch", detail, "correct the type in the contract or in the other node"))
         elif policies := incompatible_policies(offered=offered, requested=requested):
-            detail = f"the QoS of {_node_name(info)}, which {verb} it, does not fit: {', '.join(policies)}"
-            problems.append(("qos.incompatible", detail, "set that policy of the other node to what is asked for"))
+            detail = f"incompatible QoS of {kind} {_node_name(info)}: {', '.join(policies)}"
+            problems.append(("qos.incompatible", detail, "change this policy in the other node or in the contract"))
     return problems
 
 
@@ -134,17 +123,17 @@ def _owner_problems(topic: str, node: Node, *, has_relay: bool) -> list[Problem]
     foreign, owners = _foreign_publishers(node, topic, has_relay=has_relay)
     problems: list[Problem] = []
     if foreign:
-        allowed = "the relay" if has_relay else "this node"
-        detail = f"{', '.join(foreign)} also publishes it; allowed: {allowed} alone"
-        problems.append(("robot.contention", detail, "stop it, or take its topic from it: two masters move one robot"))
+        owner = "the relay" if has_relay else "this node"
+        detail = f"also published by {', '.join(foreign)} (expected {owner} only)"
+        problems.append(("robot.contention", detail, "stop that node, or remap its topic"))
     if has_relay and not owners:
-        remedy = f"start it: embodied-env relay <contract>; {_surroundings(node)}"
-        problems.append(("relay.silent", f"no node {_relay_name(node)} publishes it", remedy))
+        remedy = f"start the relay: embodied-env relay <contract>; {_surroundings(node)}"
+        problems.append(("relay.silent", f"not published by {_relay_name(node)}", remedy))
     return problems
 
 
 def incompatible_policies(*, offered: QoSProfile, requested: QoSProfile) -> tuple[str, ...]:
-    """Return why a publisher's `offered` QoS does not satisfy what a subscription has `requested`."""
+    """Return the policies in which a publisher's `offered` QoS does not satisfy a subscription's `requested` QoS."""
     verdict, reason = qos_check_compatible(_with_infinite_defaults(offered), _with_infinite_defaults(requested))
     if verdict != QoSCompatibility.ERROR:
         return ()
@@ -152,7 +141,7 @@ def incompatible_policies(*, offered: QoSProfile, requested: QoSProfile) -> tupl
 
 
 def _with_infinite_defaults(qos: QoSProfile) -> QoSProfile:
-    """Return a profile as the graph reports it: durations of 0, the default, are infinite."""
+    """Return a profile in the form that the graph reports: durations of 0, the default, are infinite."""
     durations = {name: getattr(qos, name) for name in ("deadline", "liveliness_lease_duration")}
     return QoSProfile(
         depth=1,
@@ -167,9 +156,9 @@ def _with_infinite_defaults(qos: QoSProfile) -> QoSProfile:
 
 
 def contention(contract: Contract, profile: RealProfile, node: Node) -> dict[str, list[str]]:
-    """Return the foreign publishers of commands now, by topic. It takes some ten microseconds a topic, and never waits.
+    """Return the foreign publishers of commands, by topic. It takes about ten microseconds per topic and never waits.
 
-    Those of `node` are allowed; with ``relay: true`` those of the relay, whose own topics are looked at too.
+    Those of `node` are allowed; with ``relay: true`` those of the relay, whose own topics are checked too.
     """
     owned = dict.fromkeys((actuator.topic for actuator in contract.actuators.values()), profile.relay)
     if profile.relay:
@@ -183,15 +172,15 @@ def contention(contract: Contract, profile: RealProfile, node: Node) -> dict[str
 def _foreign_publishers(node: Node, topic: str, *, has_relay: bool) -> tuple[list[str], list[str]]:
     """Return the nodes that publish a topic with one owner: the foreign ones, and the owner.
 
-    We are identified by our full name and the number of our publishers: one more is another node of our name. A node
-    that was just discovered has no name yet, and is foreign. Where we do not command the relay ourselves (a survey, a
-    dry run), one other node may publish its command topic.
+    Our node is identified by its full name and the number of its publishers: one more is another node of the same
+    name. A node that was just discovered has no name yet, and counts as foreign. If this node does not command the
+    relay (a survey, a dry run), one other node may publish its command topic.
     """
     owner = _relay_name(node) if has_relay else node.get_fully_qualified_name()
     resolved = node.resolve_topic_name(topic)
     allowed = 1 if has_relay else sum(publisher.topic_name == resolved for publisher in node.publishers)
     if not has_relay and node.count_publishers(resolved) == allowed:
-        return [], [owner] * allowed  # ours are in the graph as long as they exist
+        return [], [owner] * allowed  # our own publishers are always in the graph
     names = publisher_names(node, topic)
     if topic == COMMAND_TOPIC and allowed == 0 and len(names) == 1:
         return [], names
@@ -207,7 +196,7 @@ def _foreign_publishers(node: Node, topic: str, *, has_relay: bool) -> tuple[lis
 
 
 def publisher_names(node: Node, topic: str) -> list[str]:
-    """Return the full names of the nodes that publish a topic, as they are known now."""
+    """Return the full names of the nodes that publish a topic."""
     return [_node_name(info) for info in node.get_publishers_info_by_topic(topic)]
 
 
@@ -226,17 +215,14 @@ def _own_qos(own: Iterable[Any], node: Node, topic: str) -> QoSProfile:
 
 
 def _surroundings(node: Node, type_name: str = "", is_used: Callable[[str], int] | None = None) -> str:
-    """Return our namespace and ROS environment, since the other may use another, and used topics of the wanted type."""
-    context = f"ROS_DOMAIN_ID={node.context.get_domain_id()}, " + ", ".join(
-        f"{name}={os.environ.get(name) or f'unset ({default})'}"
-        for name, default in (
-            ("ROS_AUTOMATIC_DISCOVERY_RANGE", "SUBNET"),
-            ("RMW_IMPLEMENTATION", get_rmw_implementation_identifier()),
-        )
+    """Describe our namespace and ROS environment, which the other node may not share, and topics of the same type."""
+    reach = os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "unset (SUBNET)"
+    text = (
+        f"it must use namespace {node.get_namespace()}, ROS_DOMAIN_ID={node.context.get_domain_id()}, "
+        f"ROS_AUTOMATIC_DISCOVERY_RANGE={reach}, RMW_IMPLEMENTATION={get_rmw_implementation_identifier()}"
     )
-    text = f"is it in the same place: namespace {node.get_namespace()}, {context}?"
     if is_used is not None:
         names = [name for name, types in node.get_topic_names_and_types() if type_name in types and is_used(name)]
         shown = f"{', '.join(names[:_MAX_NAMED]) or 'none'}{', ...' if names[_MAX_NAMED:] else ''}"
-        text += f" (of that type there are: {shown})"
+        text += f" (topics of this type: {shown})"
     return text

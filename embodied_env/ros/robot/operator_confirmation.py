@@ -1,4 +1,4 @@
-"""Wait for an operator's confirmation before an episode: at a prompt, on a topic, or by a service."""
+"""Wait for the operator's confirmation before an episode: at a prompt, on a topic, or by a service."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from typing import Any, TextIO
 
 from embodied_env.contract.message_types import message_class
-from embodied_env.core.clock import NS_PER_S, Clock
+from embodied_env.core.clock import Clock
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.qos import LATCHED, RELIABLE
 from embodied_env.ros.receive_thread import ReceiveThread
@@ -21,27 +21,21 @@ REQUEST_TOPIC = "~/confirm_request"
 CONFIRM = "~/confirm"
 """The default name of the topic (std_msgs/Bool), and of the service (std_srvs/Trigger)."""
 
-_AGREED = ("", "y", "yes", "go")
+_CONFIRMED = ("", "y", "yes", "go")
 _READ_BYTES = 4096
 
 
 def make_confirmation(spec: ResetSpec, listener: ReceiveThread, clock: Clock) -> Prompt | RosConfirmation | None:
-    """Return the confirmation that the profile declares, or None. The listener must not have started.
-
-    Raises:
-        BackendNotReadyError: for a prompt without a terminal.
-    """
+    """Return the confirmation that the profile declares, or None. Call it before the listener starts."""
     if spec.confirm == "prompt":
         return Prompt(clock, listener.raise_if_failed)
-    if spec.confirm == "topic":
-        return ByTopic(spec.confirm_topic or CONFIRM, listener, clock)
-    return ByService(spec.confirm_service or CONFIRM, listener, clock) if spec.confirm == "service" else None
+    return None if spec.confirm == "none" else RosConfirmation(spec, listener, clock)
 
 
 class Prompt:
-    """Asks at the terminal: Enter agrees, n or q or the end of input declines, anything else repeats the question.
+    """Prompts at the terminal: Enter confirms, n, q or end of input declines, anything else repeats the prompt.
 
-    Input must come from a terminal, not a pipe. Input from before the question is discarded.
+    Input must come from a terminal, not a pipe. Input typed before the question is discarded.
     """
 
     def __init__(
@@ -49,10 +43,7 @@ class Prompt:
     ) -> None:
         """Write to `out` (None: standard error) and read `source` (None: standard input).
 
-        `patrol` is called while waiting; it raises when there is nothing left to wait for.
-
-        Raises:
-            BackendNotReadyError: when `source` is no terminal.
+        `patrol` is called while waiting; it raises an error to end the wait.
         """
         self._clock, self._patrol = clock, patrol
         self._source = sys.stdin if source is None else source
@@ -63,15 +54,15 @@ class Prompt:
             is_terminal = False
         if not is_terminal:
             raise BackendNotReadyError(
-                "backends.real.reset.confirm: prompt needs a terminal, and standard input is none; "
-                "run it in one, or set confirm: topic or service"
+                "backends.real.reset.confirm: prompt needs a terminal on standard input; "
+                "use a terminal, or set confirm: topic or service"
             )
 
     def ask(self, question: str, deadline_ns: int) -> None:
-        """Show the question, and return when the operator agrees.
+        """Show the question, and return when the operator confirms.
 
         Raises:
-            BackendNotReadyError: when the operator declines, or has not answered at `deadline_ns` (steady clock).
+            BackendNotReadyError: when the operator declines, or has not responded at `deadline_ns` (steady clock).
         """
         import termios  # noqa: PLC0415 - absent on Windows
 
@@ -79,15 +70,15 @@ class Prompt:
         typed = ""
         self._write(f"{question}\n")
         while True:
-            self._write("Enter: go; n: no > ")
+            self._write("Enter: confirm; n: decline > ")
             while "\n" not in typed:
                 typed += self._read(deadline_ns)
             answer, _, typed = typed.partition("\n")
             answer = answer.strip().lower()
-            if answer in _AGREED:
+            if answer in _CONFIRMED:
                 return
             if answer.startswith(("n", "q")):
-                raise BackendNotReadyError(f"the operator has declined at the prompt ({answer!r}); nothing moves")
+                raise BackendNotReadyError(f"the operator declined at the prompt ({answer!r}); the robot does not move")
 
     def _write(self, text: str) -> None:
         self._out.write(text)
@@ -99,84 +90,69 @@ class Prompt:
         while not select.select([descriptor], [], [], POLL_S)[0]:
             self._patrol()
             if self._clock.now_ns() > deadline_ns:
-                raise _unanswered("at the prompt")
+                raise _unconfirmed("at the prompt")
         try:
             typed = os.read(descriptor, _READ_BYTES)
         except OSError:  # the terminal was closed
             typed = b""
         if not typed:
-            raise BackendNotReadyError("the operator has declined at the prompt (end of input); nothing moves")
+            raise BackendNotReadyError("the operator declined at the prompt (end of input); the robot does not move")
         return typed.decode(errors="replace")
 
 
 class RosConfirmation:
-    """Publishes the question while it is pending, and waits until a subclass has stored an answer.
+    """Publishes the question while it is pending, and waits for the answer on a topic or by a service.
 
+    On the topic (std_msgs/Bool) true confirms and false declines; a call of the service (std_srvs/Trigger) confirms.
     The listener's lock guards the answer.
     """
 
-    def __init__(self, where: str, listener: ReceiveThread, clock: Clock) -> None:
-        """Create the publisher of the question; `where` the answer comes from, for errors."""
-        self._where = where
+    def __init__(self, spec: ResetSpec, listener: ReceiveThread, clock: Clock) -> None:
+        """Subscribe to the topic or offer the service that `spec` declares."""
         self._listener, self._clock = listener, clock
         self._asked_ns: int | None = None  # on the system clock; None: no question is pending
         self._answer: bool | None = None
+        node = listener.node
+        if spec.confirm == "topic":
+            topic = spec.confirm_topic or CONFIRM
+            self._where = f"on {node.resolve_topic_name(topic)}"
+            listener.subscribe("confirm", "std_msgs/msg/Bool", topic, RELIABLE, self._on_message)
+        else:
+            service = spec.confirm_service or CONFIRM
+            self._where = f"by {node.resolve_service_name(service)}"
+            node.create_service(message_class("std_srvs/srv/Trigger"), service, self._on_call)
         self._message = message_class("std_msgs/msg/String")
-        self._publisher = listener.node.create_publisher(self._message, REQUEST_TOPIC, LATCHED)
+        self._publisher = node.create_publisher(self._message, REQUEST_TOPIC, LATCHED)
 
     def ask(self, question: str, deadline_ns: int) -> None:
         """Publish the question, and return or raise as `Prompt.ask` does."""
-        changed = self._listener.condition
-        with changed:
+        with self._listener.condition:
             self._asked_ns, self._answer = self._clock.system_ns(), None
         try:
             self._publisher.publish(self._message(data=question))
-            with changed:
-                while self._answer is None:
-                    self._listener.raise_if_failed()
-                    left_s = (deadline_ns - self._clock.now_ns()) / NS_PER_S
-                    if left_s <= 0.0:
-                        raise _unanswered(self._where)
-                    changed.wait(min(POLL_S, left_s))
+            if not self._listener.wait_until(lambda: self._answer is not None, deadline_ns):
+                raise _unconfirmed(self._where)
         finally:
             self._asked_ns = None
             self._publisher.publish(self._message(data=""))
         if not self._answer:
-            raise BackendNotReadyError(f"the operator has declined {self._where}; nothing moves")
-
-
-class ByTopic(RosConfirmation):
-    """Waits for a std_msgs/Bool that is newer than the question: true agrees, false declines."""
-
-    def __init__(self, topic: str, listener: ReceiveThread, clock: Clock) -> None:
-        """Subscribe to `topic`."""
-        super().__init__(f"on {listener.node.resolve_topic_name(topic)}", listener, clock)
-        listener.subscribe("confirm", "std_msgs/msg/Bool", topic, RELIABLE, self._on_message)
+            raise BackendNotReadyError(f"the operator declined {self._where}; the robot does not move")
 
     def _on_message(self, arrival: ReceivedMessage) -> None:
-        """Store an answer, unless it was queued before the question."""
+        """Store an answer, unless it was sent before the question."""
         received_ns = arrival.info.get("received_timestamp") or arrival.arrival_system_ns
         if self._asked_ns is not None and received_ns > self._asked_ns:
             self._answer = bool(arrival.message.data)
 
-
-class ByService(RosConfirmation):
-    """Offers a std_srvs/Trigger: a call while the question is pending agrees."""
-
-    def __init__(self, service: str, listener: ReceiveThread, clock: Clock) -> None:
-        """Offer `service`."""
-        super().__init__(f"by {listener.node.resolve_service_name(service)}", listener, clock)
-        listener.node.create_service(message_class("std_srvs/srv/Trigger"), service, self._on_call)
-
     def _on_call(self, request: Any, response: Any) -> Any:  # noqa: ANN401, ARG002 - generated types
         with self._listener.condition:
             response.success = self._asked_ns is not None
-            response.message = "the episode may begin" if response.success else "nothing is asked now"
+            response.message = "confirmed" if response.success else "no question is pending"
             if response.success:
                 self._answer = True
                 self._listener.condition.notify_all()
         return response
 
 
-def _unanswered(where: str) -> BackendNotReadyError:
-    return BackendNotReadyError(f"nobody confirmed {where} in time; nothing moves")
+def _unconfirmed(where: str) -> BackendNotReadyError:
+    return BackendNotReadyError(f"no confirmation {where} in time; the robot does not move")

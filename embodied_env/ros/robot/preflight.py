@@ -1,7 +1,7 @@
 """The checklist before the first motion of a robot.
 
-`preflight` checks the contract (`contract_checks`) and the graph (`graph_checks`) until the graph is right; `survey`
-also reads one message of each sensor, for `embodied-env doctor`.
+`preflight` repeats the checks of the contract and the graph until they pass; `survey` also reads one message of each
+sensor, for `embodied-env doctor`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from rclpy.node import Node
 from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_env.contract import Contract, SensorSpec
@@ -20,7 +21,14 @@ from embodied_env.ros.qos import input_qos, sensor_qos
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.receiver import LivenessCheck, ReceivedMessage
 from embodied_env.ros.robot.backend_profile import SETTLE_S, RealProfile
-from embodied_env.ros.robot.contract_checks import Check, check_positions, contract_checks, measured_positions
+from embodied_env.ros.robot.contract_checks import (
+    Check,
+    check_positions,
+    contract_checks,
+    failed,
+    measured_positions,
+    passed,
+)
 from embodied_env.ros.robot.graph_checks import graph_checks
 from embodied_env.ros.robot.stamp_translation import suspect_clock
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
@@ -32,48 +40,44 @@ _POLL_S = 0.05
 def preflight(
     contract: Contract,
     profile: RealProfile,
-    ros: RosNode,
+    node: Node,
     deadline: Stamp,
     *,
     clock: Clock,
     settle_s: float = SETTLE_S,
-    patrol: LivenessCheck | None = None,
+    patrol: LivenessCheck = lambda: None,
 ) -> tuple[Check, ...]:
-    """Return all checks except that of the positions, once the graph has been right for `settle_s`, or at `deadline`.
+    """Return all checks except those of readings, once the graph has passed for `settle_s`, or at `deadline`.
 
     A publisher that was killed stays in the graph until its lease expires, so a failed check may still pass.
 
     Args:
         contract: the sensors and actuators that are required.
         profile: of the backend ``real``.
-        ros: our node, whose publishers on the actuator topics are allowed, and whose endpoints have our QoS.
+        node: our node, whose publishers on the actuator topics are allowed, and whose endpoints have our QoS.
         deadline: on the steady clock.
-        clock: waits.
+        clock: steady.
         settle_s: 0 if the graph has been watched since (`graph_checks.contention`).
-        patrol: called between two looks; raises when there is nothing left to wait for.
+        patrol: called between two checks; raises an error to end the wait.
     """
     static = contract_checks(contract, profile)
-    right_since_ns: int | None = None
+    passing_since_ns: int | None = None
     while True:
-        checks = graph_checks(contract, profile, ros.node)
+        checks = graph_checks(contract, profile, node)
         now_ns = clock.now_ns()
         if any(check.passed is False for check in checks):
-            right_since_ns = None
-        elif right_since_ns is None:
-            right_since_ns = now_ns
-        if right_since_ns is not None and now_ns - right_since_ns >= settle_s * NS_PER_S:
+            passing_since_ns = None
+        elif passing_since_ns is None:
+            passing_since_ns = now_ns
+        if passing_since_ns is not None and now_ns - passing_since_ns >= settle_s * NS_PER_S:
             return (*static, *checks)
         if now_ns >= deadline.ns:
-            if right_since_ns is None:
+            if passing_since_ns is None:
                 return (*static, *checks)
-            right_s = (now_ns - right_since_ns) / NS_PER_S
-            detail = f"the graph was right for {right_s:.2f} s at the deadline; needed: {settle_s:.2f} s"
-            unsettled = Check(
-                name="graph", passed=False, detail=detail, remedy="allow more time", code="graph.unsettled"
-            )
-            return (*static, *checks, unsettled)
-        if patrol is not None:
-            patrol()
+            passing_s = (now_ns - passing_since_ns) / NS_PER_S
+            detail = f"the graph passed for only {passing_s:.2f} s before the deadline (expected {settle_s:.2f} s)"
+            return (*static, *checks, failed("graph", detail, "allow more time", "graph.unsettled"))
+        patrol()
         clock.sleep_until_ns(min(deadline.ns, now_ns + round(_POLL_S * NS_PER_S)))
 
 
@@ -86,11 +90,8 @@ def survey(
         contract: the sensors and actuators that are required.
         profile: of the backend ``real``.
         namespace: absolute.
-        timeout_s: how long the graph may take to become right, and again the first readings to arrive.
-        settle_s: how long the graph must stay right.
-
-    Raises:
-        BackendNotReadyError: when ROS 2 cannot be initialised.
+        timeout_s: limit for the graph to pass, and again for the first readings to arrive.
+        settle_s: how long the graph must pass without interruption.
     """
     readers = {
         name: SensorReader(name, as_it_comes(sensor) if name in profile.tf else sensor)
@@ -111,14 +112,12 @@ def survey(
         for name, estop in profile.estop.items():
             listener.subscribe(name, estop.type, estop.topic, input_qos(latched=estop.latched), lambda _: None)
         deadline = Stamp(clock.now_ns() + round(timeout_s * NS_PER_S), Domain.STEADY)
-        checks = preflight(contract, profile, ros, deadline, clock=clock, settle_s=settle_s)
+        checks = preflight(contract, profile, ros.node, deadline, clock=clock, settle_s=settle_s)
         if any(check.passed is False for check in checks):
-            detail = "not looked at, because of what failed"
-            return (*checks, Check(name="readings", passed=None, detail=detail))
+            return (*checks, Check(name="readings", passed=None, detail="skipped, because another check failed"))
         listener.start()
-        with listener.condition:
-            listener.condition.wait_for(lambda: len(newest) == len(contract.sensors) or listener.failure, timeout_s)
-        listener.raise_if_failed()
+        end_ns = clock.now_ns() + round(timeout_s * NS_PER_S)
+        listener.wait_until(lambda: len(newest) == len(contract.sensors), end_ns)
     finally:
         listener.stop()
         ros.close()
@@ -131,31 +130,29 @@ def survey(
 
 
 def middleware() -> str:
-    """Return the name of the RMW implementation that is loaded."""
+    """Return the name of the loaded RMW implementation."""
     return str(get_rmw_implementation_identifier())
 
 
 def _reading(
     sensor: SensorSpec, name: str, arrival: ReceivedMessage | None, reader: SensorReader
 ) -> tuple[Check, Mapping[str, Any]]:
-    """Return the check of a sensor's newest message, and the values of a sound one."""
+    """Return the check of a sensor's newest message, and the values of a valid one."""
     title = f"readings.{name}"
     if arrival is None:
-        remedy = "see that it publishes: ros2 topic hz"
-        return Check(name=title, passed=False, detail="no message came", remedy=remedy, code="obs.silent"), {}
+        return failed(title, "no message received", f"check ros2 topic hz {sensor.topic}", "obs.silent"), {}
     try:
         values = reader.read(arrival.message)
     except MalformedMessageError as error:
-        return Check(name=title, passed=False, detail=str(error), remedy="", code="obs.invalid"), {}
+        return failed(title, str(error), "", "obs.invalid"), {}
     if sensor.timeline == "receive":
-        return Check(name=title, passed=True, detail="a message came"), values
+        return passed(title, "message received"), values
     arrival_ns = arrival.info["received_timestamp"] or arrival.arrival_system_ns
     age_s = (arrival_ns - stamp_ns(arrival.message)) / NS_PER_S
     if not -sensor.max_age_s <= age_s <= sensor.max_age_s:
         suspect = suspect_clock(age_s)
-        by = f", by the clock {suspect!r}?" if suspect else ""
-        detail = f"stamped {age_s:.3f} s before it came{by}; allowed: {sensor.max_age_s} s"
-        remedy = "see that its clock is that of this host (chrony, PTP), and that it stamps its messages"
-        code = "obs.stale" if age_s > 0 else "obs.future"
-        return Check(name=title, passed=False, detail=detail, remedy=remedy, code=code), {}
-    return Check(name=title, passed=True, detail=f"stamped {age_s:.3f} s before it came"), values
+        by = f", possibly by the {suspect} clock" if suspect else ""
+        detail = f"stamped {age_s:.3f} s before its arrival{by} (expected at most {sensor.max_age_s} s)"
+        remedy = "synchronise the publisher's clock with this host (chrony, PTP), and make it stamp its messages"
+        return failed(title, detail, remedy, "obs.stale" if age_s > 0 else "obs.future"), {}
+    return passed(title, f"stamped {age_s:.3f} s before its arrival"), values

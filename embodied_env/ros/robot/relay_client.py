@@ -1,4 +1,4 @@
-"""Send commands to a relay (`safety.relay`), whose report on each command says what was applied."""
+"""Send commands to a relay (`safety.relay`), which reports what it applied."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ RELAY_STATE = "relay state"
 _STRING = "std_msgs/msg/String"
 _REPORTS = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
 
-_ARMING_NS = 5 * NS_PER_S  # for passing obstacles: a moving robot, an input without a message
+_ARMING_NS = 5 * NS_PER_S  # for temporary obstacles: a moving robot, an input without a message
 _RETRY_NS = NS_PER_S // 10  # between two attempts to arm, and two probes
 _FOREIGN = "act.epoch"
 _CONTENDED = frozenset({"act.dup", "robot.contention"})  # another publisher used our number, or there are several
-_NAMING_NS = NS_PER_S // 2
+_NAMING_NS = NS_PER_S // 2  # limit for the graph to report the names of other publishers
 _NAMING_POLL_NS = NS_PER_S // 100
 
 
 class RelayClient:
     """Sends each command to the relay and waits for its report. Only one thread at a time may call `send`.
 
-    A report that does not come within a control period is missing. The command is then withdrawn by a request to brake,
-    and the result is a HOLD (relay.silent) with the last known applied values. Missing reports on as many commands in a
-    row as the watchdog's ``stop_steps`` mean that the robot is lost, and so does an invalid report.
+    If no report arrives within a control period, the command is withdrawn by a request to brake, and the result is a
+    HOLD (relay.silent) with the last known applied values. After ``watchdog.stop_steps`` commands in a row without a
+    report, or an invalid report, the robot counts as lost.
     """
 
     def __init__(self, contract: Contract, listener: ReceiveThread, clock: Clock) -> None:
@@ -115,12 +115,12 @@ class RelayClient:
     # ----------------------------------------------------------------------------------------------- arming
 
     def arm(self, deadline_ns: int, measure: Callable[[], FloatArray] | None = None) -> None:
-        """Start an epoch of the relay, and verify the connection in both directions. Nothing moves.
+        """Start an epoch of the relay, and verify the connection in both directions. The robot does not move.
 
         Args:
             deadline_ns: of the wait, on the steady clock.
-            measure: returns the joint positions, shape (n_joints,), in contract order, NaN where unknown: the relay
-                must start there. None: the start does not matter yet.
+            measure: returns the joint positions, shape (n_joints,), in contract order, NaN where unknown, at which the
+                relay must start. None: its start is not checked.
 
         Raises:
             BackendNotReadyError: when the relay refuses, has another contract or other limits, or does not answer.
@@ -136,43 +136,44 @@ class RelayClient:
         self._silent = 0
 
     def _try_to_arm(self, deadline_ns: int, measure: Callable[[], FloatArray] | None) -> str:
-        """Arm once. Return a problem that may pass, or ""; raise for any other."""
+        """Arm once. Return a temporary problem, or ""; raise for any other."""
         response = self._arm_service.call(deadline_ns)
         if not response.success:
             with self._listener.condition:
                 latched = self.estop() == "active"
             if latched:
-                remedy = f"see why, then call {self._clear_estop_service} by hand, and clear_estop() of the environment"
+                remedy = f"resolve its cause, call {self._clear_estop_service} by hand, then env.clear_estop()"
                 raise BackendNotReadyError(f"the relay could not be armed: {response.message} ({remedy})")
             return str(response.message)
         try:
             armed = Armed.from_text(response.message)
         except ValueError as error:
-            raise BackendNotReadyError(f"{self._arm_service.name} was answered by something else: {error}") from None
-        for what, theirs, ours in (
-            ("a contract", armed.fingerprint, self._fingerprint),
+            problem = f"invalid response of {self._arm_service.name} (expected that of a relay): {error}"
+            raise BackendNotReadyError(problem) from None
+        for name, theirs, ours in (
+            ("contract", armed.fingerprint, self._fingerprint),
             ("limits", armed.limits, self._limits),
         ):
             if theirs != ours:
-                problem = f"the relay keeps {what} of fingerprint {theirs[:12]}, not {ours[:12]}"
+                problem = f"the relay's {name} has fingerprint {theirs[:12]} (expected {ours[:12]})"
                 raise BackendNotReadyError(f"{problem}; start it with this contract")
         start = self._probe(armed.epoch, deadline_ns)
         return "" if measure is None else self._start_problem(start, measure())
 
     def _probe(self, epoch: int, deadline_ns: int) -> RelayReport:
-        """Send the number 0, which a relay always refuses: nothing moves, and the report has its start."""
+        """Send the number 0, which a relay always refuses without motion; its report contains its start position."""
         while True:
             answer = self._exchange(CommandId(epoch=epoch, seq=0), None, _RETRY_NS)
             if answer is not None:
                 if answer.published or [finding.code for finding in answer.findings] != ["act.dup"]:
-                    said = "; ".join(f"{finding.code}: {finding.detail}" for finding in answer.findings)
-                    raise BackendNotReadyError(f"the relay was armed, and then said: {said}")
+                    findings = "; ".join(f"{finding.code}: {finding.detail}" for finding in answer.findings)
+                    raise BackendNotReadyError(f"unexpected report of the armed relay: {findings}")
                 return answer
             if self._clock.now_ns() > deadline_ns:
-                raise BackendNotReadyError(f"the relay was armed, but says nothing on {REPORT_TOPIC}")
+                raise BackendNotReadyError(f"the relay was armed, but no report was received on {REPORT_TOPIC}")
 
     def _start_problem(self, start: RelayReport, measured: FloatArray) -> str:
-        """Return how far from the measured positions the relay starts, or "": it may not have seen a reset yet."""
+        """Return how far from the measured positions the relay starts, or "" if it is within one step."""
         layout = self._layout
         tolerance = layout.limits.velocity * self._period_s
         off = np.abs(start.applied_si - measured)
@@ -180,17 +181,15 @@ class RelayClient:
         if not far.any():
             return ""
         i = int(np.argmax(far))
-        begins = f"{layout.joints[i]} at {start.applied_si[i]:.6g}"
-        return f"it begins with {begins}, measured {measured[i]:.6g}; allowed: a difference of {tolerance[i]:.6g}"
+        position = f"{layout.joints[i]} at {start.applied_si[i]:.6g}"
+        return f"it starts with {position} (expected the measured {measured[i]:.6g}, within {tolerance[i]:.6g})"
 
     # ---------------------------------------------------------------------------------------------- sending
 
     def send(self, command: ApprovedCommand) -> SentCommand:
-        """Send a command, or a request to brake; return what the relay applied.
+        """Send a command, or a request to brake, and return what the relay applied.
 
-        Raises:
-            BackendLostError: for too many missing reports, another client that has armed the relay, or an invalid
-                report.
+        Raises BackendLostError for too many missing reports, an invalid one, or if another client has armed the relay.
         """
         check_approved(command)
         is_braking = command.report.disposition >= Severity.HOLD
@@ -200,23 +199,23 @@ class RelayClient:
             if not is_braking:
                 self._publish(self._next(), None)
             if self._silent >= self._max_silent:
-                raise BackendLostError("relay_silent", f"no answer from the relay to {self._silent} commands in a row")
+                raise BackendLostError("relay_silent", f"no report of the relay on {self._silent} commands in a row")
             return self._unanswered(command)
         self._silent = 0
         if report.published:
             self._evidence = ActuationEvidence(seq=command.seq, acted_ns=self._answered_ns, method="echo")
         codes = {finding.code for finding in report.findings}
         if _FOREIGN in codes:
-            raise BackendLostError("relay_taken", "somebody else has armed the relay since")
+            raise BackendLostError("relay_taken", "another client has armed the relay")
         if codes & _CONTENDED:
             report = replace(report, findings=(self._contention(report), *report.findings))
-        findings = tuple(finding for finding in report.findings if finding.code)  # others repeat our request to brake
-        as_sent = report.applied_si == command.values  # keep these bit for bit
+        findings = tuple(finding for finding in report.findings if finding.code)  # others confirm our request to brake
+        as_sent = report.applied_si == command.values  # these stay bit-identical
         applied = np.where(as_sent, command.report.applied, report.applied)
         return self._sent(command, report, findings, applied, dt_s=report.dt_s, guaranteed=report.guaranteed)
 
     def _contention(self, report: RelayReport) -> Finding:
-        """Return the finding for foreign commands, with their publishers, whose names it awaits: the relay brakes."""
+        """Return the finding for foreign commands; it may wait for their publishers' names, while the relay brakes."""
         ours = self._node.get_fully_qualified_name()
         last_ns = self._clock.now_ns() + _NAMING_NS
         while True:
@@ -226,36 +225,33 @@ class RelayClient:
             if (others and not any(UNNAMED in name for name in others)) or retry_ns > last_ns:
                 break
             self._clock.sleep_until_ns(retry_ns)
-        said = "; ".join(finding.detail for finding in report.findings)
-        who = ", ".join(others) or "a publisher that has gone"
-        detail = f"{who} also publishes {self._publisher.topic_name} (expected this node alone): {said}"
+        publishers = ", ".join(others) or "a publisher that no longer exists"
+        details = "; ".join(finding.detail for finding in report.findings)
+        detail = f"{self._publisher.topic_name} is also published by {publishers} (expected this node only): {details}"
         return Finding(gate="relay", severity=Severity.STOP, code="robot.contention", detail=detail)
 
     def _next(self) -> CommandId:
         return CommandId(epoch=self._tag.epoch, seq=self._tag.seq + 1)
 
     def _exchange(self, tag: CommandId, values: FloatArray | None, timeout_ns: int) -> RelayReport | None:
-        """Publish a command, and return the report on it; None: it did not come in time."""
+        """Publish a command, and return the report on it; None if it does not arrive in time."""
         listener, end_ns = self._listener, self._clock.now_ns() + timeout_ns
         with listener.condition:
             self._check_reports()
             self._publish(tag, values)
-            while self._answer is None:
-                listener.raise_if_failed()
+            listener.wait_until(lambda: self._answer is not None or self._invalid, end_ns)
+            if self._answer is None:
                 self._check_reports()
-                if (left_ns := end_ns - self._clock.now_ns()) <= 0:
-                    return None
-                listener.condition.wait(left_ns / NS_PER_S)
             return self._answer
 
     def _check_reports(self) -> None:
-        """After an invalid report, withdraw the command and raise BackendLostError: what is in force is unknown."""
+        """After an invalid report, brake and raise BackendLostError: the command in force is unknown."""
         if self._invalid:
             self._publish(self._next(), None)
             raise BackendLostError(INVALID_MESSAGE, self._invalid)
 
     def _publish(self, tag: CommandId, values: FloatArray | None) -> None:
-        """Publish a command; None: brake. Reports on earlier commands do not count from now on."""
+        """Publish a command; None: brake. Reports on earlier commands no longer count."""
         fields = write_command(tag, values, self._layout, stamp_ns=self._clock.system_ns())
         with self._listener.condition:
             self._tag, self._answer = tag, None
@@ -273,12 +269,9 @@ class RelayClient:
         """Return the result for a missing report: the last known applied values."""
         last = self._last
         if last is None:
-            raise BackendLostError("relay_silent", "the relay was never heard")
+            raise BackendLostError("relay_silent", "no report was ever received from the relay")
         layout = self._layout
-        detail = (
-            f"no answer to {self._tag.epoch}/{self._tag.seq} within {self._period_s} s: what acted when the relay was "
-            "last heard stands for what was applied"
-        )
+        detail = f"no report on {self._tag.epoch}/{self._tag.seq} within {self._period_s} s; applied: as last reported"
         finding = Finding(gate="relay", severity=Severity.HOLD, code="relay.silent", detail=detail)
         applied = layout.scale.from_si(np.where(layout.is_delta, 0.0, last.applied_si))
         return self._sent(command, last, (finding,), applied, dt_s=command.report.dt_s, guaranteed={})
@@ -295,7 +288,7 @@ class RelayClient:
     ) -> SentCommand:
         disposition = max((finding.severity for finding in findings), default=Severity.PASS)
         applied.flags.writeable = False
-        account = GateReport(
+        gate_report = GateReport(
             disposition=disposition,
             findings=findings,
             intervened=disposition >= Severity.LIMIT,
@@ -307,5 +300,5 @@ class RelayClient:
             guaranteed={name: guaranteed.get(name, False) for name in command.report.guaranteed},
         )
         return SentCommand(
-            seq=command.seq, values=report.applied_si, report=account, published_ns=self._published_ns or None
+            seq=command.seq, values=report.applied_si, report=gate_report, published_ns=self._published_ns or None
         )

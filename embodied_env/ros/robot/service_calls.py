@@ -1,4 +1,4 @@
-"""Calls of a robot's services: the client, and the reset service, which may be that of an embedded simulator."""
+"""Call the services of a robot, or the reset service of an embedded simulator."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _DISCOVERY_POLL_NS = NS_PER_S // 500
 
 
 class ServiceCaller:
-    """The client of a service; its responses are received by `listener`."""
+    """A client of one service, whose responses `listener` receives."""
 
     def __init__(self, listener: ReceiveThread, service: str, clock: Clock, kind: str = TRIGGER) -> None:
-        """Create the client of `service`, a name that is resolved in the node's namespace, of the type `kind`."""
+        """Create the client of `service`, of the type `kind`; relative names resolve in the node's namespace."""
         self.name = listener.node.resolve_service_name(service)
         self._listener = listener
         self._clock = clock
@@ -39,15 +39,13 @@ class ServiceCaller:
     def call(self, deadline_ns: int, **fields: Any) -> Any:  # noqa: ANN401 - generated types
         """Call the service once, with a request of these `fields`, and return the response.
 
-        Raises:
-            BackendNotReadyError: when the service is missing, or has not answered at `deadline_ns` (steady clock).
-            BackendLostError: when receiving has failed.
+        Raises BackendNotReadyError without a response at `deadline_ns` (steady clock).
         """
         client, answered = self._client, threading.Event()
         while not client.service_is_ready():
             self._listener.raise_if_failed()
             if (now_ns := self._clock.now_ns()) > deadline_ns:
-                raise BackendNotReadyError(f"nobody offers the service {self.name}")
+                raise BackendNotReadyError(f"service {self.name} is not available")
             self._clock.sleep_until_ns(now_ns + _DISCOVERY_POLL_NS)
         future = client.call_async(client.srv_type.Request(**fields))
         future.add_done_callback(lambda _: answered.set())
@@ -55,7 +53,7 @@ class ServiceCaller:
             self._listener.raise_if_failed()
             if self._clock.now_ns() > deadline_ns:
                 client.remove_pending_request(future)
-                raise BackendNotReadyError(f"the service {self.name} did not answer in time")
+                raise BackendNotReadyError(f"service {self.name} did not respond in time")
         return future.result()
 
 
@@ -74,13 +72,10 @@ class ResetService:
                 self._parameters = ServiceCaller(listener, name, clock, "rcl_interfaces/srv/SetParameters")
 
     def call(self, request: ResetRequest, deadline_ns: int) -> ResetReport:
-        """Reset once: a second call might do something else. Without a service nothing happens.
+        """Call the service once, since a second call may act again; do nothing without a service.
 
-        Only a service with parameters can use seed and options of `request`.
-
-        Raises:
-            BackendNotReadyError: when the service is not available, fails or has not answered at `deadline_ns` (steady
-                clock), or when a simulator runs another contract.
+        Only a service with parameters can use the seed and options of `request`. Raises BackendNotReadyError if the
+        service fails or does not respond by `deadline_ns` (steady clock), or if a simulator runs another contract.
         """
         reply: ResetReply | None = None
         try:
@@ -101,7 +96,7 @@ class ResetService:
         )
 
     def _set_parameters(self, service: ServiceCaller, request: ResetRequest, deadline_ns: int) -> None:
-        """Set seed and options of the next reset, and an epoch that makes it different from all before."""
+        """Set seed and options of the next reset, and a new epoch."""
         from rclpy.parameter import Parameter  # noqa: PLC0415 - it imports rcl_interfaces
 
         values: dict[str, Any] = {
@@ -118,15 +113,14 @@ class ResetService:
         """Call the service; return the reply of an embedded simulator, None for a robot's free text."""
         response = trigger.call(deadline_ns)
         if not response.success:
-            raise BackendNotReadyError(f"the robot could not be reset: {response.message}")
+            raise BackendNotReadyError(f"reset service {trigger.name} failed: {response.message}")
         try:
             reply = ResetReply.from_text(response.message)
         except ValueError as error:
             if self._parameters is not None:
-                raise BackendNotReadyError(f"reset.parameters: true, but {error}") from None
+                raise BackendNotReadyError(f"reset.parameters is true, but {error}") from None
             return None
         if reply.fingerprint != self._fingerprint:
-            raise BackendNotReadyError(
-                f"the simulator runs a contract of fingerprint {reply.fingerprint[:12]}, not {self._fingerprint[:12]}"
-            )
+            theirs, ours = reply.fingerprint[:12], self._fingerprint[:12]
+            raise BackendNotReadyError(f"the simulator's contract has fingerprint {theirs} (expected {ours})")
         return reply

@@ -1,4 +1,4 @@
-"""Translate the stamps of a sensor's messages to the world's clock, and judge how far they can be trusted."""
+"""Translate the stamps of a sensor's messages to the world clock, and judge how far they can be trusted."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from enum import StrEnum
 
 from rclpy.node import Node
 
-from embodied_env.contract import Contract
+from embodied_env.contract.schema import ObservationAge
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
 from embodied_env.core.world_clock import SystemClockMonitor, WorldClock
 from embodied_env.ros.receiver import ReceivedMessage
-from embodied_env.ros.robot.backend_profile import EVERY_SENSOR, ClockSpec
+from embodied_env.ros.robot.backend_profile import ClockSpec
 
 SYNCED_TOLERANCE_S = 0.02
 """How far ahead of its arrival a stamp of a synchronised clock may be, at least."""
@@ -24,6 +24,7 @@ WINDOW_S = 60.0
 
 _SUSPECT_S = 5.0
 _AHEAD_S: Mapping[str, float] = {"tai": 37.0, "gps": 18.0}  # of UTC
+_CLOCK_NAMES: Mapping[str, str] = {"tai": "TAI", "gps": "GPS time", "epoch": "a clock of another epoch"}
 _NEAR_S = 1.0
 _SETTLED_NS = NS_PER_S  # after a step of UTC, for messages that were stamped before it
 _HOST = slice(2, 4)  # of a GUID of Fast DDS: vendor (2 bytes), host (2), process (4), participant (4), entity (4)
@@ -39,10 +40,10 @@ class Sync(StrEnum):
 
 @dataclass(kw_only=True, slots=True)
 class TranslatedStamp:
-    """The stamp of a message on the world's clock; read-only, and like `ReceivedMessage` not frozen for speed.
+    """The stamp of a message on the world clock; read-only, and like `ReceivedMessage` not frozen for speed.
 
     `quality` and `reason` are those of an unusable reading, `stamp_quality` that of the stamp. `epoch` is that of the
-    world's clock.
+    world clock.
     """
 
     stamp_ns: int
@@ -58,10 +59,14 @@ class TranslatedStamp:
         return self.header_ns == other.header_ns if self.header_ns else self.stamp_ns == other.stamp_ns
 
     def is_after(self, other: TranslatedStamp) -> bool:
-        """Return whether this stamp is later: by the headers, or by the world's clock if it was set in between."""
+        """Return whether this stamp is later: by the headers, or by the world clock if it was set in between."""
         if self.header_ns and other.header_ns and self.epoch == other.epoch:
             return self.header_ns > other.header_ns
         return self.stamp_ns > other.stamp_ns
+
+
+NO_STAMP = TranslatedStamp(stamp_ns=0, quality=Quality.ZERO_STAMP, reason="the message has no stamp")
+"""The stamp of a message that requires one and has none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,57 +77,32 @@ class TransportTiming:
     excess_s: float | None = None
 
 
-def make_translators(
-    contract: Contract, clocks: Mapping[str, ClockSpec], *, timeline: WorldClock, utc: SystemClockMonitor
-) -> dict[str, StampTranslator]:
-    """Return the translator of each sensor's stamps; `clocks` are those of the profile."""
-    observation = contract.safety.observation
-    return {
-        name: StampTranslator(
-            name,
-            clocks.get(name) or clocks.get(EVERY_SENSOR) or ClockSpec(),
-            timeline=timeline,
-            utc=utc,
-            require_stamp=observation.require_stamp,
-            future_tolerance_s=observation.future_tolerance_s,
-        )
-        for name in contract.sensors
-    }
-
-
 class StampTranslator:
     """Translates the stamps of one sensor's messages as they arrive. Used under the lock of its timeline.
 
     Attributes:
         sync: the relation of the stamping clock to ours.
-        is_wall: stamps are of UTC, not of simulated time.
+        is_wall: stamps are in UTC, not in simulated time.
     """
 
     def __init__(
-        self,
-        name: str,
-        spec: ClockSpec,
-        *,
-        timeline: WorldClock,
-        utc: SystemClockMonitor,
-        require_stamp: bool,
-        future_tolerance_s: float,
+        self, name: str, spec: ClockSpec, limits: ObservationAge, *, timeline: WorldClock, utc: SystemClockMonitor
     ) -> None:
-        """Translate to `timeline`: `utc` itself, or simulated time."""
+        """Translate the stamps of the sensor `name` to `timeline`: `utc` itself, or simulated time."""
         self._name = name
         self._spec = spec
         self._timeline = timeline
         self._utc = utc
         self.is_wall = timeline is utc
-        self._require_stamp = require_stamp
-        self._future_ns = round(future_tolerance_s * NS_PER_S)
+        self._require_stamp = limits.require_stamp
+        self._future_ns = round(limits.future_tolerance_s * NS_PER_S)
         self._error_ns = round((spec.error_s or 0.0) * NS_PER_S)
         self._least_header = SlidingMinimum(round(WINDOW_S * NS_PER_S))
         self._least_source = SlidingMinimum(round(WINDOW_S * NS_PER_S))
         self.sync = Sync.UNKNOWN
         self.set_publisher_locality(None)
 
-    def set_publisher_locality(self, is_on_our_host: bool | None) -> None:  # noqa: FBT001 - an answer
+    def set_publisher_locality(self, is_on_our_host: bool | None) -> None:  # noqa: FBT001 - three values
         """Derive `sync` from the profile and the publisher's host."""
         sync = self._spec.sync
         if sync == "same_host" or (sync == "auto" and is_on_our_host):
@@ -151,13 +131,13 @@ class StampTranslator:
             return replace(
                 unsynced,
                 quality=Quality.UNSYNCED,
-                reason=f"the clock that stamps it is not known to be that of this host; declare {path}: "
+                reason=f"stamped by a clock that may not be synchronised with this host; declare {path}: "
                 "sync: same_host, sync: ptp or chrony with error_s, or least_delay_s",
             )
         return replace(unsynced, stamp_ns=arrived_ns - excess_ns - round(self._spec.least_delay_s * NS_PER_S))
 
     def _judge(self, arrival: ReceivedMessage, stamp_ns: int, header_ns: int, quality: Quality) -> TranslatedStamp:
-        """Judge a stamp of a known clock: is it in the future, or of another clock than declared?"""
+        """Judge a stamp of a known clock: in the future, or across a step of UTC."""
         arrived_ns = self._timeline.at_ns(arrival.arrival_ns)
         age_ns = arrived_ns - stamp_ns
         is_synced = self.is_wall and self.sync is Sync.SYNCED
@@ -172,12 +152,12 @@ class StampTranslator:
         synced_ns = max(round(SYNCED_TOLERANCE_S * NS_PER_S), self._error_ns) if is_synced else 0
         if age_ns < -max(self._future_ns, synced_ns):
             found.stamp_quality = found.quality = Quality.FUTURE
-            names = {"": "", "tai": " (by TAI?)", "gps": " (by GPS time?)", "epoch": " (by a clock of another epoch?)"}
-            found.reason = f"stamped {-age_ns / NS_PER_S:.3f} s after it came{names[found.suspect_clock]}"
+            suspect = f" (possibly {_CLOCK_NAMES[found.suspect_clock]})" if found.suspect_clock else ""
+            found.reason = f"stamped {-age_ns / NS_PER_S:.3f} s after its arrival{suspect}"
             return found
         if self.is_wall and self._is_across_step(arrival, stamp_ns):
             quality = Quality.JUMP
-        if age_ns < -self._future_ns:  # within the accuracy of the clocks: not younger than its arrival
+        if age_ns < -self._future_ns:  # within the accuracy of the clocks: no later than its arrival
             found.stamp_ns, quality = arrived_ns, Quality.UNSYNCED
         found.stamp_quality = quality
         return found
@@ -186,14 +166,7 @@ class StampTranslator:
         """Refuse a message without a stamp, or use the time of its publication or arrival."""
         epoch = self._timeline.epoch
         if self._require_stamp:
-            return TranslatedStamp(
-                stamp_ns=0,
-                header_ns=0,
-                epoch=epoch,
-                stamp_quality=Quality.ZERO_STAMP,
-                quality=Quality.ZERO_STAMP,
-                reason="the message carries no stamp",
-            )
+            return replace(NO_STAMP, epoch=epoch, header_ns=0, stamp_quality=Quality.ZERO_STAMP)
         source_ns = arrival.info["source_timestamp"]
         if source_ns and self.is_wall and self.sync is not Sync.UNKNOWN:
             return self._judge(arrival, self._timeline.to_world_ns(source_ns), 0, Quality.FALLBACK_SOURCE)
@@ -203,7 +176,7 @@ class StampTranslator:
     # -------------------------------------------------------------------------------------------------- transport
 
     def transport(self, arrival: ReceivedMessage) -> TransportTiming:
-        """Judge the middleware's stamps, which are of UTC even with simulated time. To be called for every message."""
+        """Judge the middleware's stamps, which are in UTC even with simulated time. Call it for every message."""
         source_ns, received_ns = arrival.info["source_timestamp"], arrival.info["received_timestamp"]
         if not source_ns or not received_ns:
             return TransportTiming(quality=Quality.UNKNOWN)
@@ -260,15 +233,15 @@ def is_on_our_host(node: Node, topic: str, rmw: str) -> bool | None:
 
 
 class SlidingMinimum:
-    """The least value of the last `window_ns`."""
+    """The minimum of the last `window_ns`."""
 
     def __init__(self, window_ns: int) -> None:
-        """Start without values."""
+        """Start with an empty window."""
         self._window_ns = window_ns
         self._kept: deque[tuple[int, int]] = deque()  # increasing: each is below all later ones
 
     def add(self, at_ns: int, value: int) -> int:
-        """Add the value of an instant, and return the least."""
+        """Add the value of an instant, and return the minimum."""
         kept = self._kept
         while kept and kept[-1][1] >= value:
             kept.pop()

@@ -1,7 +1,7 @@
 """Encode messages by writing numbers and stamp into the bytes of a serialized message.
 
 Messages of a topic mostly have the same length, names and counts. The offsets of their numbers (plain CDR,
-little-endian, see `ros.serialization.cdr`) are found by serializing a message with unique numbers, and verified with a
+little-endian, see `byte_layout`) are found by serializing a message with unique numbers, and verified with a
 second one.
 """
 
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from embodied_env.contract.message_types import message_class
 from embodied_env.ros.serialization import uses_byte_layouts
+from embodied_env.ros.serialization.byte_layout import LITTLE_ENDIAN, infer_layout
 from embodied_env.ros.serialization.cdr import from_cdr, to_cdr
-from embodied_env.ros.serialization.layout_cache import LITTLE_ENDIAN, infer_layout
 
 Message = Any  # a generated type
 Numbers = Mapping[str, NDArray[Any]]
@@ -40,8 +40,6 @@ class _Slot:
     """Bytes of a message that hold numbers."""
 
     name: str
-    dtype: np.dtype[Any]  # of the given array
-    shape: tuple[int, ...]
     part: slice | None  # of the flattened array; None: all of it
     wire: np.dtype[Any]  # in the message
     begin: int  # offset of the first byte
@@ -52,9 +50,9 @@ class MessageTemplate:
     """Encodes the messages of one topic: as bytes where their layout is known, else by `make`."""
 
     def __init__(self, make: Make, example: Numbers) -> None:
-        """Find the slots. `make` must only copy the numbers, with names and shapes as in `example`, and the stamp."""
+        """Find the slots. `make` must only copy the stamp and the numbers, which have the form of `example`."""
         self._make = make
-        self._names = len(example)
+        self._forms = {name: (values.dtype, values.shape) for name, values in example.items()}
         self._pieces: list[Any] = []  # bytes, in order
         self._slots: list[tuple[int, _Slot]] = []  # each with the index of its piece
         self._is_stamped = self._fits = False
@@ -97,16 +95,13 @@ class MessageTemplate:
 
     def _joined(self, numbers: Numbers, stamp_ns: int) -> bytes | None:
         """Return the bytes; None for numbers with other names, shapes or dtypes than the example."""
-        if len(numbers) != self._names:
+        if {name: (values.dtype, values.shape) for name, values in numbers.items()} != self._forms:
             return None
         pieces = self._pieces.copy()
         if self._is_stamped:
             pieces[1] = _STAMP.pack(*divmod(stamp_ns, _NS_PER_S))
         for place, slot in self._slots:
-            values = numbers.get(slot.name)
-            if values is None or values.dtype != slot.dtype or values.shape != slot.shape:
-                return None
-            laid = np.ascontiguousarray(values, slot.wire)
+            laid = np.ascontiguousarray(numbers[slot.name], slot.wire)
             pieces[place] = laid if slot.part is None else laid.reshape(-1)[slot.part]
         return b"".join(pieces)
 
@@ -169,8 +164,7 @@ def _find_numbers(data: bytes, name: str, values: NDArray[Any], wire: np.dtype[A
         begin = _offset(data, wanted)
         if begin is None:
             return None
-        end, dtype, shape = begin + len(wanted), values.dtype, values.shape
-        found.append(_Slot(name=name, dtype=dtype, shape=shape, part=part, wire=wire, begin=begin, end=end))
+        found.append(_Slot(name=name, part=part, wire=wire, begin=begin, end=begin + len(wanted)))
     return found
 
 
