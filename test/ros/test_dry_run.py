@@ -133,7 +133,7 @@ def test_the_recorded_dry_run_is_marked_and_sound(dry, capsys):
     assert json.loads((dry.path / "summary.json").read_text())["dry_run"] is True
     assert json.loads((dry.path / "manifest.json").read_text())["capabilities"]["actuates"] is False
     (first, *_) = embodied_env.read_run(dry.path).rows()
-    assert "nothing is published" in first["inner"]["details"]["dry_run"]
+    assert "no command is published" in first["inner"]["details"]["dry_run"]
 
 
 def test_there_is_no_actuation_evidence_in_a_dry_run(dry):
