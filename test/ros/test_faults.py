@@ -513,7 +513,7 @@ def test_f15_a_stamp_of_zero_is_never_fresh(rig, episode):
 def test_f15_an_episode_does_not_begin_without_stamps(rig):
     rig.begin()
     rig.chaos.set_faults(Restamp(kind="zero"))
-    check_it_is_refused_at_the_reset(rig, r"no reading newer than the reset from joints \(its messages carry no stamp")
+    check_it_is_refused_at_the_reset(rig, r"no reading newer than the reset from joints \(zero stamp")
 
 
 @pytest.mark.parametrize(
