@@ -55,7 +55,7 @@ from embodied_env.errors import ContractError
 
 
 class Task(Protocol):
-    """Computes the reward of a step and whether the task is over. The class also has `Parameters`, a dataclass.
+    """Computes the reward of a step and whether the task is over. Its class has a dataclass `Parameters`.
 
     Attributes:
         version: part of the contract's fingerprint.
@@ -114,7 +114,7 @@ class SiteKinematics(Protocol):
 
 @runtime_checkable
 class ScriptedTask(Task, Protocol):
-    """A task with its own policy: a baseline, and a check that the task can be solved."""
+    """A task with a scripted policy: a baseline, and evidence that the task can be solved."""
 
     def scripted(self, kinematics: SiteKinematics) -> Policy:
         """Return a policy that uses the observation only."""
@@ -141,7 +141,7 @@ def load_task(contract: Contract, *, trust: bool = False, file: str | Path | Non
     if missing:
         raise ContractError(
             "task.type",
-            f"{contract.task.type!r} is not a task, it has no {', '.join(missing)}; see embodied_env.tasks.base",
+            f"{contract.task.type!r} is not a task: it has no {', '.join(missing)}; see embodied_env.tasks.base",
             source=contract.source,
         )
     _source_sha256(found)  # caches the hash of the source as loaded
@@ -188,7 +188,8 @@ def _task_class(contract: Contract, *, trust: bool, file: str | Path | None) -> 
         problem = f"{name!r} cannot be loaded: {type(error).__name__}: {error}"
         raise ContractError("task.type", problem, source=contract.source) from error
     if not isinstance(found, type):
-        raise ContractError("task.type", f"{name!r} is not a class", source=contract.source)
+        problem = f"{name!r} is a {type(found).__name__} (expected a class)"
+        raise ContractError("task.type", problem, source=contract.source)
     return found
 
 
@@ -220,7 +221,7 @@ def _source_sha256(found: type) -> str:
     try:
         return hashlib.sha256(read_file(inspect.getsourcefile(found) or "")).hexdigest()
     except (OSError, TypeError) as error:
-        raise ContractError("task.type", f"the source of {found.__qualname__!r} cannot be read: {error}") from None
+        raise ContractError("task.type", f"source of {found.__qualname__!r} cannot be read: {error}") from None
 
 
 _SHA256 = "__embodied_env_sha256__"

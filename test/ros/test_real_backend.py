@@ -960,14 +960,14 @@ def test_the_shipped_contracts_drive_the_stand_in(name):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"pacing": "lockstep"}, "pacing='lockstep' is not available with real; allowed: None, 'realtime'"),
+        ({"pacing": "lockstep"}, "pacing for real: 'lockstep' .*None, 'realtime'"),
         ({"clock": "virtual"}, "VirtualClock is not allowed with a robot; allowed: clock='steady'"),
         ({"clock": ManualClock()}, "ManualClock is not allowed with a robot"),
         ({"namespace": "robot"}, "namespace 'robot' is not allowed"),
         ({"domain_id": 500}, "domain_id=500 is not allowed"),
         ({"step_timeout_s": 0.0}, "step_timeout_s=0.0 is not allowed; allowed: seconds > 0"),
-        ({"render_mode": "rgb_array"}, "render_mode='rgb_array' is not available"),
-        ({"spawn": False}, "has no option 'spawn'"),
+        ({"render_mode": "rgb_array"}, "render_mode for real: 'rgb_array'"),
+        ({"spawn": False}, "option of backend 'real': 'spawn'"),
     ],
 )
 def test_a_wrong_option_is_refused(options, problem):

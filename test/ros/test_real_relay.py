@@ -474,7 +474,7 @@ def test_nonsense_on_the_topics_of_the_relay_ends_the_episode_by_name_and_the_ne
 
 
 def test_the_limits_behind_a_relay_cannot_be_changed_here(env):
-    with pytest.raises(UsageError, match=r"change_limits\(\) is not available with a relay"):
+    with pytest.raises(UsageError, match=r"change_limits\(\) not supported with a relay"):
         env.unwrapped.change_limits({"j1": replace(ARM.actuators["arm"].joints["j1"], velocity=1.0)})
 
 
