@@ -44,16 +44,7 @@ from embodied_env.core.types import ApprovedCommand, ExternalInputs, Observer, R
 class Capabilities:
     """Flags of a backend, written to the manifest of a run.
 
-    Attributes:
-        transport: sensor messages pass through a middleware that stamps them.
-        estop_inputs: the backend is an `EstopSource`.
-        acknowledges_commands: another process limits the commands, and ``send`` returns its report.
-        actuation: snapshots may contain evidence that a command acts.
-        injected: delays are injected (`Snapshot.injected`): "whole", or "sensors" without actuation delays; the backend
-            is then `Delayed`.
-        actuates: commands reach the robot. In a dry run they do not, and each step is judged from the measured position
-            and the last approved velocities.
-        render_modes: those of Gymnasium; with "rgb_array" the backend is `Renderable`, with "human" `Showable`.
+    In a dry run (`actuates` is False) each step is judged from the measured position and the last approved velocities.
     """
 
     exact_step: bool = False
@@ -62,14 +53,14 @@ class Capabilities:
     seedable: bool = False
     rewinds_time: bool = False
     state_query: bool = False
-    acknowledges_commands: bool = False
-    estop_inputs: bool = False
-    actuation: bool = False
-    transport: bool = False
-    actuates: bool = True
-    injected: str = ""
+    acknowledges_commands: bool = False  # another process limits the commands, and `send` returns its report
+    estop_inputs: bool = False  # the backend is an `EstopSource`
+    actuation: bool = False  # snapshots may contain evidence that a command acts
+    transport: bool = False  # sensor messages pass through a middleware that stamps them
+    actuates: bool = True  # commands reach the robot
+    injected: str = ""  # injected delays: "whole", or "sensors" without actuation delays; the backend is `Delayed`
     reset_levels: tuple[str, ...] = ("task",)
-    render_modes: tuple[str, ...] = ()
+    render_modes: tuple[str, ...] = ()  # those of Gymnasium; the backend is `Renderable`
 
 
 class Backend(Protocol):
@@ -176,15 +167,10 @@ class MessageSource(Protocol):
 
 @runtime_checkable
 class Renderable(Protocol):
-    """A backend that renders images."""
+    """A backend that renders images, and with the render mode "human" also shows its world in a window."""
 
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the world, shape (height, width, 3)."""
-
-
-@runtime_checkable
-class Showable(Protocol):
-    """A backend that shows its world in a window."""
 
     def show(self) -> None:
         """Show the world as it is now."""

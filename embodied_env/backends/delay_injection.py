@@ -56,12 +56,7 @@ class ReportedDelays:
     compute_in = forwarded("compute_in", lambda _executor: False)
 
     def __init__(self, world: Backend, model: DelayModel, contract: Contract) -> None:
-        """Wrap `world`.
-
-        Raises:
-            UsageError: for a free-running world, a replay, or a model of other sensors.
-            TypeError: if the world declares safety inputs that cannot be read.
-        """
+        """Wrap `world`; raises UsageError for a free-running world, a replay, or a model of other sensors."""
         if world.capabilities.free_running or isinstance(world, Recorded):
             raise UsageError(f"delay_profile not supported by this backend: {world.name} (expected a lockstep world)")
         check_delays(model, contract)

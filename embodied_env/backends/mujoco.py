@@ -91,8 +91,7 @@ class MujocoBackend:
     def compute_in(self, executor: Executor) -> bool:
         """Let `executor` compute the steps: `advance` returns at once, and `read` waits.
 
-        Returns:
-            False for a world with cameras, since a renderer belongs to the thread that used it first.
+        Return False for a world with cameras, since a renderer belongs to the thread that used it first.
         """
         cameras = any(source.camera for source in self._profile.sources.values())
         self._executor = None if cameras else executor

@@ -53,10 +53,10 @@ def make_backend(
     pacing: str | None = None,
     **options: Any,  # noqa: ANN401 - the factory declares them
 ) -> Backend:
-    """Build the backend called `name`; nothing is started. `pacing` None: its default.
+    """Build the backend called `name` without starting anything. `pacing` None: its default.
 
     Raises:
-        UsageError: for an unknown name or option, or a pacing that the backend does not have.
+        UsageError: for an unknown name or option, or an unsupported pacing.
         ContractError: when the contract has no valid profile for the backend.
     """
     factory = _factory(name, pacing)

@@ -93,11 +93,7 @@ class RecordedSteps:
         return {} if self.row is None else self.row["inner"]["stamps_ns"]
 
     def next_reset(self) -> Row:
-        """Move to the next reset and return its row.
-
-        Raises:
-            BackendNotReadyError: when there is none.
-        """
+        """Move to the next reset and return its row; raises BackendNotReadyError after the last one."""
         self.row = self.circumstances = None
         while self._next is not None and self._next["schema"] != RESET:
             self._next = next(self._rows, None)
@@ -148,12 +144,7 @@ class ReplayBackend:
         task: str | Path | None = None,
         trust_task: bool = False,
     ) -> None:
-        """Open the run directory `run`; `task` and `trust_task` are described at `Recorded`.
-
-        Raises:
-            RecordError: when it is not a run directory, or too old to be replayed.
-            ContractError: when its contract cannot be read.
-        """
+        """Open `run` (see `Recorded` for the others); raises RecordError or ContractError if it cannot be replayed."""
         opened = run if isinstance(run, Run) else read_run(run)
         self.recorded_contract = recorded_contract(opened)
         self._reader = RowDecoder(self.recorded_contract, opened.array)
@@ -243,12 +234,7 @@ class RecordedTask:
 
 
 def recorded_contract(run: Run) -> Contract:
-    """Return the contract that `run` was recorded under, with the content of its files; it is not trusted.
-
-    Raises:
-        RecordError: when the manifest has none.
-        ContractError: when it cannot be read, or the content of a file has changed.
-    """
+    """Return the untrusted contract of `run` with its files; raises RecordError or ContractError if it has none."""
     try:
         return contract_of_manifest(run.manifest)
     except RecordError as error:

@@ -53,10 +53,7 @@ class ExternalInputsSource:
             self._delays = backend
 
     def begin_step(self, episode: Episode, published: CommandState, dt_s: float) -> ExternalInputs:
-        """Return the inputs of a step `dt_s` after the last published command.
-
-        During a replay, limits and latch are set to their recorded state.
-        """
+        """Return the inputs of a step `dt_s` after the last command; a replay sets limits and latch as recorded."""
         recorded = None if self._recorded is None else self._recorded.circumstances
         if recorded is None:
             context = self.safety_context(episode.snapshot, (episode.frozen_ns, episode.returned_ns))

@@ -17,9 +17,8 @@ from embodied_env.safety.workspace.filter import Workspace, WorkspaceFilter
 def make_command_filters(contract: Contract, *, latency_s: float = 0.0) -> dict[str, CommandFilter]:
     """Return the command filters of `contract` by name, in order. `latency_s`: delay until a command acts.
 
-    Raises:
-        ContractError: for a filter that no package provides, or a workspace that does not fit the robot.
-        MissingDependencyError: when MuJoCo is needed for the shape of the robot but not installed.
+    Raises ContractError for an unknown filter or a workspace that does not fit the robot, and MissingDependencyError
+    if the shape of the robot needs MuJoCo.
     """
     filters, spec = load_plugin_filters(contract), contract.safety.workspace
     if spec is not None:

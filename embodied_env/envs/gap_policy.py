@@ -34,11 +34,7 @@ class GapPolicy:
         self._held: dict[str, Sample] = {}
 
     def begin(self, snapshot: Snapshot) -> Snapshot:
-        """Start an episode with its first snapshot, in which every sensor must be valid.
-
-        Raises:
-            BackendNotReadyError: names each sensor that is missing or not valid.
-        """
+        """Start an episode; raises BackendNotReadyError unless every sensor of its first snapshot is valid."""
         self._held = {}
         bad = []
         for name in self._checks:

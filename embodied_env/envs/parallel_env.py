@@ -164,11 +164,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
             options: reset options by robot name, and those of the world under ``world``. Other keys are ignored with a
                 warning.
 
-        Raises:
-            gymnasium.error.Error: for a seed that is not an integer >= 0.
-            UsageError: for an unknown option of a robot or the world, or a value outside its bounds.
-            BackendNotReadyError: when the world does not start.
-            ClosedError: after `close`.
+        Raises as `EmbodiedEnv.reset` does.
         """
         check_open(self._closed, "reset")
         check_seed(seed)
@@ -313,9 +309,6 @@ def parallel_env(contract: str | Path | Team, **options: Any) -> EmbodiedParalle
             `render_mode`, `evaluator_info`, `record` (a folder, which gets a folder with a run directory for each
             robot), `spawn`, `namespace`, and the options of the backend.
 
-    Raises:
-        ContractError: for an invalid team or contract.
-        UsageError: for an unknown backend or option, or one that robots cannot share.
-        MissingDependencyError: when an optional package is not installed.
+    Raises as `make` does, with UsageError for an option that robots cannot share.
     """
     return EmbodiedParallelEnv(contract, **options)

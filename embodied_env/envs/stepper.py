@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.backends.base import Backend, Renderable, Showable, Threaded
+from embodied_env.backends.base import Backend, Renderable, Threaded
 from embodied_env.contract import Contract, FloatArray, JointLimits
 from embodied_env.contract.runtime_values import checked_options
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
@@ -345,7 +345,7 @@ class Stepper:
     def show(self) -> None:
         """Show the world in a window; raises like `render`."""
         self._check_visible()
-        cast("Showable", self._backend).show()
+        cast("Renderable", self._backend).show()
 
     def _check_visible(self) -> None:
         self._check_open("render")

@@ -83,11 +83,7 @@ class PendingStep:
 
 
 class TransitionBuilder:
-    """Builds the infos and transitions of one stepper.
-
-    Attributes:
-        commands: when the commands were sent.
-    """
+    """Builds the infos and transitions of one stepper; `commands` stores when the commands were sent."""
 
     def __init__(
         self,

@@ -83,10 +83,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
                 "(expected 'lockstep', since slots wait for each other)"
             )
         if self._executor is not None and not all(base.use_executor(self._executor) for base in self._bases):
-            raise UsageError(
-                f"unsupported threads with {first.backend_name} (expected 0; threads compute worlds of mujoco without "
-                "cameras)"
-            )
+            raise UsageError(f"unsupported threads with {first.backend_name} (expected mujoco without cameras)")
 
     # ---------------------------------------------------------------------------------------------- reset
 
@@ -106,14 +103,9 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         Returns:
             The observations of all slots, and the stacked infos of those that were reset.
 
-        Raises:
-            TypeError: for a mask that is not an array of bools.
-            ValueError: for seeds or a mask of the wrong length, or a mask without True.
-            gymnasium.error.Error: for a seed that is not an integer >= 0.
-            UsageError: for an unknown option or a value outside its bounds; no slot is reset.
+        Raises as `EmbodiedEnv.reset` does, with the other slots reset if a world does not start, and:
+            TypeError, ValueError: for invalid seeds or an invalid mask.
             ResetNeededError: when the mask excludes a slot that was never reset.
-            BackendNotReadyError: when a world does not start; the other slots are reset.
-            ClosedError: after `close`.
         """
         check_open(self.closed, "reset")
         seeds = checked_seeds(seed, self.num_envs)
@@ -175,9 +167,8 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         With DISABLED the caller resets.
 
         Raises:
-            ValueError: for a wrong number of actions; nothing is published.
-            SlotEndedError: with DISABLED, when a slot must be reset first; nothing is published.
-            ResetNeededError: before the first `reset`; nothing is published.
+            ValueError, SlotEndedError, ResetNeededError: for a wrong number of actions, or a slot that must be reset
+                first. Nothing is published.
             BackendNotReadyError: when a world does not restart; the other slots have taken their step.
             ClosedError: after `close`.
         """
@@ -298,10 +289,7 @@ def make_vec(
             each), `threads` (number of threads that compute worlds of `mujoco` without cameras), `copy` (False: return
             the arrays of observations that the next step overwrites), and the options of `make` for every slot.
 
-    Raises:
-        ContractError: for an invalid contract.
-        UsageError: for an unknown backend or option, a free-running world, or slots that would share a world.
-        MissingDependencyError: when an optional package is not installed.
+    Raises as `make` does, with UsageError for a free-running world or slots that would share a world.
     """
     given: dict[str, Any] = {"num_envs": num_envs, "backend": backend, **options}
     made = EmbodiedVectorEnv(contract, autoreset_mode=autoreset_mode, **given)

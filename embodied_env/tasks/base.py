@@ -66,13 +66,7 @@ class Task(Protocol):
     terms: tuple[str, ...]
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
-        """Judge one step.
-
-        Args:
-            previous: the world before the step.
-            current: the world after it.
-            applied: the applied command, flat over all joints, in action units, shape (n_joints,).
-        """
+        """Judge the step from `previous` to `current`; `applied`: the action, flat over all joints, (n_joints,)."""
         ...
 
 
@@ -84,15 +78,12 @@ class ResettableTask(Task, Protocol):
         """Set the state of the new episode and judge its first snapshot.
 
         It is called once after each reset, and by a replay with the recorded arguments. Verdict and state must depend
-        on the arguments only, not on earlier episodes, clocks or random generators.
+        on the arguments only, not on earlier episodes, clocks or random generators. The verdict follows the formula of
+        `judge`, so that an episode solved without acting does not count as a success; None: unknown.
 
         Args:
             snapshot: the readings of the reset; ``snapshot.reset`` is its report.
             options: requested values by reset option; drawn ones are in ``snapshot.reset.sampled``.
-
-        Returns:
-            The verdict, by the same formula as `judge`, so that an episode solved without acting does not count as a
-            success; None: unknown.
         """
         ...
 
