@@ -1,4 +1,4 @@
-"""Train with Stable-Baselines3: save the model on the way, and evaluate it."""
+"""Train with Stable-Baselines3, with checkpoints, and evaluate the model."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ torch.set_num_threads(1)  # networks as small as these are not faster on several
 
 
 def learn(training: Training, make: Callable[[VecMonitor], BaseAlgorithm]) -> None:
-    """Make the model, or load the one to resume; train, save and evaluate it.
+    """Create the model, or load that of --resume; train, save and evaluate it.
 
-    The vector environment of Stable-Baselines3 sets ``TimeLimit.truncated``, and its learners bootstrap on truncated.
+    The vector environment of Stable-Baselines3 sets ``TimeLimit.truncated``, on which its learners bootstrap.
     """
     args, passed = training.args, stopwatch()
     worlds, logger = VecMonitor(DummyVecEnv(training.makers())), configure(str(training.path), ["csv"])
@@ -46,7 +46,7 @@ class Checkpoints(BaseCallback):
     """Saves the model every ``--checkpoint-every`` steps."""
 
     def __init__(self, training: Training) -> None:
-        """Save into the run of `training`."""
+        """Save into the directory of `training`."""
         super().__init__()
         self._training = training
         self._next = 0
@@ -62,12 +62,12 @@ class Checkpoints(BaseCallback):
 
 
 def save(training: Training, model: BaseAlgorithm, *, name: str | None = None) -> Path:
-    """Save `model` into a folder of its own, and return the folder."""
+    """Save `model` into a new folder, and return the folder."""
     folder = training.make_policy_folder(name or f"{model.num_timesteps:09d}")
     model.save(folder / model_file(training))
     return folder
 
 
 def model_file(training: Training) -> str:
-    """Return the name of the model's file, which `sb3_policy` finds the algorithm by."""
+    """Return the name of the model's file, from which `sb3_policy` derives the algorithm."""
     return f"{training.algorithm}.zip"

@@ -1,6 +1,6 @@
-"""How a learner of vectors sees a contract: observations as features around 0, actions from -1 to 1.
+"""Scale the observations of a contract to features around 0, and its actions to -1 to 1.
 
-A policy's folder holds it as ``scaling.json``, beside the file of the network.
+The folder of a policy contains the scaling as ``scaling.json``, next to the file of the network.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Scaling:
         return np.clip(self.low + 0.5 * (unit + 1.0) * (self.high - self.low), self.low, self.high)
 
     def save(self, folder: Path) -> None:
-        """Write it into `folder`."""
+        """Write the scaling into `folder`."""
         arrays = {name: getattr(self, name).tolist() for name in ("mean", "scale", "low", "high")}
         text = json.dumps({"fingerprint": self.fingerprint, "keys": list(self.keys), **arrays}, indent=1)
         (folder / FILE).write_text(text, encoding="utf-8")
@@ -78,7 +78,7 @@ def load_scaling(folder: str | Path, contract: Contract | None = None) -> Scalin
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"no policy can be read in {folder}: {error}") from None
+        raise UsageError(f"policy not readable in {folder}: {error}") from None
     if contract is not None and data["fingerprint"] != contract.fingerprint:
         raise UsageError(
             f"{folder}: the policy was trained under the fingerprint {data['fingerprint'][:16]} "
@@ -97,7 +97,7 @@ def learned_policy_folder() -> Path:
 
 
 def measure_scaling(contract: Contract, backend: str, *, seed: int, steps: int) -> Scaling:
-    """Return the scaling by mean and standard deviation of what a random policy observes in `steps` steps."""
+    """Return the scaling by mean and standard deviation of the observations in `steps` steps of a random policy."""
     actions = action_box(contract)
     keys = _vector_keys(contract)
     env = embodied_env.make(contract, backend=backend)

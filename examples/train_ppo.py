@@ -1,4 +1,4 @@
-"""Learn a contract by PPO of Stable-Baselines3, then evaluate what was learned, recorded, on other backends.
+"""Train a policy for a contract with PPO of Stable-Baselines3, then evaluate and record it on other backends.
 
 python examples/train_ppo.py arm_reach --seed 0 --evaluate mujoco mujoco_ros real
 """
@@ -13,11 +13,11 @@ from torch import nn
 from training import Training, parser, started
 
 STEPS = 2048
-"""Of all environments together, between two updates."""
+"""Number of steps between two updates, summed over all environments."""
 
 
 def make(training: Training, worlds: Any) -> PPO:  # noqa: ANN401 - a VecEnv
-    """Return the model that learns in `worlds`."""
+    """Return the model to train in `worlds`."""
     steps = max(2, min(STEPS, training.args.steps) // training.args.num_envs)
     return PPO(
         "MlpPolicy",
@@ -40,7 +40,7 @@ def run(training: Training) -> None:
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Parse the arguments, train and evaluate."""
     args = parser(__doc__, steps=1_000_000, num_envs=8).parse_args()
     with started("ppo", args) as training:
         run(training)

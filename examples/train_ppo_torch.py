@@ -1,11 +1,11 @@
-"""Learn a contract by PPO in plain PyTorch: the whole algorithm on one page, and its arithmetic of endings in the open.
+"""Train a policy with PPO in plain PyTorch: the whole algorithm, with explicit treatment of terminated and truncated.
 
 python examples/train_ppo_torch.py arm_reach --seed 0 --evaluate mujoco mujoco_ros
 
-An episode ends in two ways. *Terminated*: the task is over, nothing is to come, and the value of the last state is 0.
-*Truncated*: a time limit, a safety stop, a lost sensor. The task went on, the account did not: what was still to come
-is estimated by the value of the last observation (`advantages`). Who takes one for the other teaches a robot that time
-limits are its own doing, or, where rewards are costs, that a safety stop saves it from paying.
+An episode ends in two ways. *Terminated*: the task is over, and the value of the last state is 0. *Truncated*: a time
+limit, a safety stop or a lost sensor ended the episode but not the task, and the value of the last observation
+estimates the missing rewards (`advantages`). Confusing the two teaches a policy to avoid time limits, or, if rewards
+are costs, to provoke safety stops.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch_policy import FILE, perceptron
 from training import Training, evaluate, parser, started, stopwatch
 
 GAMMA = 0.97
-LAMBDA = 0.95  # of the generalised advantage estimate
+LAMBDA = 0.95  # generalised advantage estimation
 STEPS = 256  # of each environment, between two updates
 EPOCHS, MINIBATCH = 10, 256
 CLIP = 0.2
@@ -36,18 +36,18 @@ LARGEST_GRADIENT = 0.5
 
 POLICY = "torch_policy:act"
 STATE = "learner.pt"
-"""Networks and optimiser, to resume from."""
+"""File of the networks and the optimiser, to resume from."""
 
 
 class Agent(nn.Module):
-    """A policy, which is a Gaussian around a perceptron, and a value."""
+    """A Gaussian policy and a value function."""
 
-    def __init__(self, seen: int, acted: int) -> None:
-        """Make networks for `seen` features and `acted` action elements."""
+    def __init__(self, features: int, actions: int) -> None:
+        """Create networks for this number of features and action elements."""
         super().__init__()
-        self.mean = _orthogonal(perceptron(seen, acted), gain=0.01)
-        self.value = _orthogonal(perceptron(seen, 1), gain=1.0)
-        self.log_std = nn.Parameter(torch.full((acted,), -0.5))
+        self.mean = _orthogonal(perceptron(features, actions), gain=0.01)
+        self.value = _orthogonal(perceptron(features, 1), gain=1.0)
+        self.log_std = nn.Parameter(torch.full((actions,), -0.5))
 
     def policy(self, features: Tensor) -> torch.distributions.Normal:
         """Return the distribution of actions, from -1 to 1 within the action space."""
@@ -64,13 +64,13 @@ def _orthogonal(network: nn.Sequential, *, gain: float) -> nn.Sequential:
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """What was done between two updates: arrays (steps, environments, ...).
+    """The steps between two updates, as tensors (steps, environments, ...).
 
     Attributes:
-        values: of the observation before each step.
-        next_values: of the observation after it; at the end of an episode of its last one, not of the next reset's.
-        terminated: the task is over after it.
-        ended: the episode is.
+        values: value of the observation before each step.
+        next_values: value of the observation after each step; at the end of an episode, of its last observation.
+        terminated: the task ended with the step.
+        ended: the episode ended with the step.
     """
 
     features: Tensor
@@ -84,29 +84,29 @@ class Rollout:
 
 
 def advantages(rollout: Rollout) -> Tensor:
-    """Return the generalised advantage estimate of each step: it bootstraps on truncated, and not on terminated.
+    """Return the generalised advantage estimate of each step, which bootstraps on truncated but not on terminated.
 
-    ``terminated`` stops what is expected (`next_values`); every end of an episode, truncated ones too, stops what is
-    carried back from later steps, which are another episode's.
+    After ``terminated`` no rewards are expected (`next_values`). No advantage is propagated back over the end of an
+    episode, truncated or not, since the next step belongs to another episode.
     """
-    to_come = rollout.next_values * (1 - rollout.terminated)
-    errors = rollout.rewards + GAMMA * to_come - rollout.values
-    found, carried = torch.zeros_like(errors), torch.zeros_like(errors[0])
+    expected = rollout.next_values * (1 - rollout.terminated)
+    errors = rollout.rewards + GAMMA * expected - rollout.values
+    estimates, advantage = torch.zeros_like(errors), torch.zeros_like(errors[0])
     for step in reversed(range(len(errors))):
-        carried = errors[step] + GAMMA * LAMBDA * (1 - rollout.ended[step]) * carried
-        found[step] = carried
-    return found
+        advantage = errors[step] + GAMMA * LAMBDA * (1 - rollout.ended[step]) * advantage
+        estimates[step] = advantage
+    return estimates
 
 
 class Collector:
-    """Steps the environments, and remembers where they are."""
+    """Steps the environments, and keeps their last observations."""
 
     def __init__(self, worlds: gymnasium.vector.VectorEnv[Any, Any, Any], seed: int) -> None:
-        """Reset `worlds`, which reset by themselves in the step that ends an episode."""
+        """Reset `worlds`, whose autoreset mode is SAME_STEP."""
         self._worlds = worlds
         self._features, _ = worlds.reset(seed=seed)
         self._returns = np.zeros(worlds.num_envs)
-        self.ended: list[float] = []  # returns of episodes that have ended
+        self.ended: list[float] = []  # returns of finished episodes
 
     @torch.no_grad()
     def collect(self, agent: Agent, steps: int) -> Rollout:
@@ -137,7 +137,7 @@ class Collector:
 
 
 def _last_features(features: Any, ended: Any, infos: Any) -> Tensor:  # noqa: ANN401 - arrays
-    """Return what was seen after the step, also where `features` are those of the next episode's reset."""
+    """Return the features after the step, which at the end of an episode are not those of the next reset."""
     after = features.copy()
     for index in np.flatnonzero(ended):
         after[index] = infos["final_obs"][index]
@@ -145,7 +145,7 @@ def _last_features(features: Any, ended: Any, infos: Any) -> Tensor:  # noqa: AN
 
 
 def update(agent: Agent, optimiser: torch.optim.Optimizer, rollout: Rollout) -> None:
-    """Improve `agent` by what `rollout` shows: the clipped objective, in minibatches."""
+    """Update `agent` by the clipped objective of `rollout`, in minibatches."""
     gained = advantages(rollout)
     targets = (gained + rollout.values).flatten()
     gained = gained.flatten()
@@ -167,7 +167,7 @@ def update(agent: Agent, optimiser: torch.optim.Optimizer, rollout: Rollout) -> 
 
 
 def train(training: Training) -> Path:
-    """Learn, save on the way, and return the last checkpoint."""
+    """Train with checkpoints, and return the last one."""
     args = training.args
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)
@@ -189,15 +189,15 @@ def _learn(training: Training, worlds: SyncVectorEnv, agent: Agent, optimiser: t
     collector = Collector(worlds, args.seed)
     bar = Progress(console=Console(stderr=True), disable=args.quiet)
     with bar, (training.path / "progress.csv").open("w", newline="", encoding="utf-8") as file:
-        said = csv.writer(file)
-        said.writerow(["steps", "episodes", "return_mean", "std"])
+        log = csv.writer(file)
+        log.writerow(["steps", "episodes", "return_mean", "std"])
         line = bar.add_task("steps", total=args.steps)
         while done < args.steps:
             steps = min(STEPS, -(-(args.steps - done) // args.num_envs))
             update(agent, optimiser, collector.collect(agent, steps))
             done += steps * args.num_envs
             recent = collector.ended[-100:]
-            said.writerow(
+            log.writerow(
                 [done, len(collector.ended), np.mean(recent) if recent else "", agent.log_std.exp().mean().item()]
             )
             file.flush()

@@ -1,10 +1,10 @@
-"""Learn a contract by PPO of Ray's RLlib, its environments in processes on a Ray cluster; then evaluate it, recorded.
+"""Train a policy with PPO of Ray's RLlib, with environments in processes of a Ray cluster; then evaluate and record it.
 
 pip install torch==2.13.0 "ray[rllib]"
 python examples/train_rllib.py arm_reach --num-envs 4 --seed 0 --evaluate mujoco mujoco_ros
 
-RLlib's learner appends the last observation of each episode, and bootstraps its value where the episode was truncated,
-not where it was terminated: what the two flags of an environment here mean.
+RLlib's learner appends the last observation of each episode, and bootstraps its value if the episode was truncated but
+not if it was terminated, which agrees with the flags of these environments.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from training import Training, evaluate, parser, started, stopwatch
 from embodied_env.evaluation.ray_cluster import RayCluster
 
 STEPS = 2048
-"""Of all environments together, between two updates."""
+"""Number of steps between two updates, summed over all environments."""
 
 POLICY = "torch_policy:act"
 STATE = "rllib"
-"""RLlib's own state, to resume from. (It has pickles: load only what you trust.)"""
+"""Folder of RLlib's own state, to resume from. It contains pickles: load only what you trust."""
 
 
 def configured(training: Training) -> PPOConfig:
-    """Return the algorithm: one environment in this process, or each in a process of its own, which takes one CPU."""
+    """Return the algorithm, with one environment in this process, or several in processes of one CPU each."""
     args = training.args
     runners = 0 if args.num_envs == 1 else args.num_envs
     batch = min(STEPS, args.steps)
@@ -63,14 +63,14 @@ def configured(training: Training) -> PPOConfig:
             use_kl_loss=False,
             grad_clip=0.5,
             grad_clip_by="global_norm",
-            vf_clip_param=float("inf"),  # rewards are what the task says, not what a clip is made for
+            vf_clip_param=float("inf"),  # returns are not normalised, so a clip would distort the value loss
         )
         .debugging(seed=args.seed, log_level="ERROR")
     )
 
 
 def network_of(training: Training, algorithm: PPO) -> nn.Sequential:
-    """Return the mean of the policy: the first half of its last layer; the other is the spread."""
+    """Return the network of the mean action: the first half of the last layer; the second half is the spread."""
     (learned,) = algorithm.learner_group.foreach_learner(lambda learner: learner.module[DEFAULT_MODULE_ID])
     module: Any = learned.get()
     parts = (module.encoder.actor_encoder, module.pi)
@@ -83,9 +83,9 @@ def network_of(training: Training, algorithm: PPO) -> nn.Sequential:
 
 
 def train(training: Training) -> Path:
-    """Learn, save on the way, and return the last checkpoint."""
+    """Train with checkpoints, and return the last one."""
     args = training.args
-    torch.set_num_threads(1)  # networks as small as these are not faster on several
+    torch.set_num_threads(1)  # faster for networks as small as these
     with RayCluster(args.num_envs + 1):
         algorithm = configured(training).build_algo()
         try:
@@ -101,17 +101,17 @@ def _learn(training: Training, algorithm: PPO) -> Path:
     done, due = 0, args.checkpoint_every
     bar = Progress(console=Console(stderr=True), disable=args.quiet)
     with bar, (training.path / "progress.csv").open("w", newline="", encoding="utf-8") as file:
-        said = csv.writer(file)
-        said.writerow(["steps", "return_mean"])
+        log = csv.writer(file)
+        log.writerow(["steps", "return_mean"])
         line = bar.add_task("steps", total=args.steps)
-        begun = None
+        resumed_from = None
         while done < args.steps:
-            told = algorithm.train()
-            total = int(told["num_env_steps_sampled_lifetime"])
-            begun = total - min(STEPS, args.steps) if begun is None else begun  # what it is resumed from has steps too
-            done = total - begun
-            mean = told["env_runners"].get("episode_return_mean", np.nan)
-            said.writerow([done, "" if np.isnan(mean) else mean])
+            result = algorithm.train()
+            total = int(result["num_env_steps_sampled_lifetime"])  # includes those of the checkpoint to resume
+            resumed_from = total - min(STEPS, args.steps) if resumed_from is None else resumed_from
+            done = total - resumed_from
+            mean = result["env_runners"].get("episode_return_mean", np.nan)
+            log.writerow([done, "" if np.isnan(mean) else mean])
             file.flush()
             bar.update(line, completed=done)
             if done >= due:
@@ -129,7 +129,7 @@ def _save(training: Training, algorithm: PPO, steps: int, name: str | None) -> P
 
 def main() -> None:
     """Train and evaluate."""
-    gymnasium.logger.min_level = gymnasium.logger.ERROR  # RLlib asks wrappers for what they warn of
+    gymnasium.logger.min_level = gymnasium.logger.ERROR  # RLlib reads deprecated attributes of wrappers
     args = parser(__doc__, steps=1_000_000, num_envs=1).parse_args()
     with started("rllib", args) as training:
         passed = stopwatch()

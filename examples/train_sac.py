@@ -1,4 +1,4 @@
-"""Learn a contract by SAC of Stable-Baselines3, then evaluate what was learned, recorded, on other backends.
+"""Train a policy for a contract with SAC of Stable-Baselines3, then evaluate and record it on other backends.
 
 python examples/train_sac.py arm_reach --seed 0 --evaluate mujoco mujoco_ros real
 """
@@ -13,16 +13,16 @@ from training import Training, parser, started
 
 
 def make(training: Training, worlds: Any) -> SAC:  # noqa: ANN401 - a VecEnv
-    """Return the model that learns in `worlds`."""
+    """Return the model to train in `worlds`."""
     return SAC(
         "MlpPolicy",
         worlds,
         seed=training.args.seed,
-        learning_rate=lambda left: 1e-4 + 9e-4 * left,  # `left` goes from 1 to 0: what was learned settles
-        gamma=0.95,  # looks a second ahead (20 steps): the distance is told at every step
+        learning_rate=lambda left: 1e-4 + 9e-4 * left,  # `left` decreases from 1 to 0
+        gamma=0.95,  # a horizon of about 20 steps (1 s) is enough, since each step rewards the distance
         tau=0.01,
         train_freq=2,
-        gradient_steps=training.args.num_envs,  # one update for two steps, however many environments
+        gradient_steps=training.args.num_envs,  # one update per two steps of each environment
         batch_size=256,
         buffer_size=min(training.args.steps, 200_000),
         learning_starts=1000,
@@ -38,7 +38,7 @@ def run(training: Training) -> None:
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Parse the arguments, train and evaluate."""
     args = parser(__doc__, steps=100_000, num_envs=1).parse_args()
     with started("sac", args) as training:
         run(training)

@@ -1,13 +1,13 @@
-"""What the training examples share: arguments, the run directory, and the evaluation afterwards.
+"""Shared code of the training examples: arguments, training directory, evaluation.
 
-A run directory::
+A training directory contains::
 
-    training.json         what was asked: arguments, contract and fingerprint, versions
-    progress.csv          what the learner said on the way
-    checkpoints/<steps>/  the policy after so many steps: scaling.json, and the file of the learner
+    training.json         arguments, contract and fingerprint, versions
+    progress.csv          log of the learner
+    checkpoints/<steps>/  the policy after this number of steps: scaling.json and the file of the learner
     checkpoints/final/
     evaluations/          recorded runs, for embodied-env report, compare and audit
-    summary.json          success on each backend, and where its run lies
+    summary.json          success rate and run directory of each backend
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from embodied_env.evaluation.episodes import Evaluation
 from embodied_env.record.manifest import write_json
 
 EVALUATION_SEED = 1_000_003
-"""Of the evaluations: other episodes than those of training."""
+"""Seed of the evaluations, so that their episodes differ from those of the training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One training: what was asked, and where it is kept."""
+    """Settings and directory of one training."""
 
     algorithm: str
     contract: Contract
@@ -53,15 +53,15 @@ class Training:
     path: Path
 
     def make_env(self) -> ScaledEnv:
-        """Make one environment, as the learner sees it."""
+        """Make one environment with scaled observations and actions."""
         return ScaledEnv(embodied_env.make(self.contract, backend=self.args.backend), self.scaling)
 
     def makers(self) -> list[Callable[[], ScaledEnv]]:
-        """Return what makes each of the environments."""
+        """Return one factory per environment."""
         return [self.make_env] * self.args.num_envs
 
     def make_policy_folder(self, name: str) -> Path:
-        """Make the folder of a policy, with its scaling, and return it."""
+        """Create the folder of a policy with its scaling, and return it."""
         folder = self.path / "checkpoints" / name
         folder.mkdir(parents=True)
         self.scaling.save(folder)
@@ -69,28 +69,28 @@ class Training:
 
 
 def parser(description: str | None, *, steps: int, num_envs: int) -> argparse.ArgumentParser:
-    """Return a parser of what every training takes, with these defaults."""
+    """Return a parser of the common arguments, with these defaults."""
     arguments = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     add = arguments.add_argument
-    add("contract", nargs="?", default="arm_reach", help="a contract's name or file (default: arm_reach)")
-    add("--backend", default="mujoco", help="where to learn: mujoco, mujoco_ros, gazebo, ... (default: mujoco)")
-    add("--steps", type=int, default=steps, help=f"of all environments together (default: {steps})")
-    add("--seed", type=int, default=0, help="of everything that is drawn (default: 0)")
-    add("--num-envs", type=int, default=num_envs, help=f"environments side by side (default: {num_envs})")
-    add("--out", default="runs", help="where the run directory is made (default: runs)")
-    add("--checkpoint-every", type=int, default=20_000, metavar="STEPS", help="(default: 20000)")
-    add("--feature-steps", type=int, default=4000, help="of a random policy, to scale observations by (default: 4000)")
-    add("--resume", metavar="CHECKPOINT", help="go on from this one, if it was learned under this contract")
-    add("--evaluate", nargs="*", default=["mujoco"], metavar="BACKEND", help="afterwards (default: mujoco)")
-    add("--episodes", type=int, default=50, help="of each evaluation (default: 50)")
-    add("--robot", metavar="NAMESPACE", help="--evaluate real: the robot there (default: a stand-in, started for it)")
-    add("--quiet", action="store_true", help="no progress bar")
+    add("contract", nargs="?", default="arm_reach", help="name or file of the contract (default: arm_reach)")
+    add("--backend", default="mujoco", help="backend to train on: mujoco, mujoco_ros, gazebo, ... (default: mujoco)")
+    add("--steps", type=int, default=steps, help=f"number of steps, summed over all environments (default: {steps})")
+    add("--seed", type=int, default=0, help="seed of the training (default: 0)")
+    add("--num-envs", type=int, default=num_envs, help=f"number of parallel environments (default: {num_envs})")
+    add("--out", default="runs", help="parent folder of the training directory (default: runs)")
+    add("--checkpoint-every", type=int, default=20_000, metavar="STEPS", help="steps per checkpoint (default: 20000)")
+    add("--feature-steps", type=int, default=4000, help="steps of a random policy for scaling (default: 4000)")
+    add("--resume", metavar="CHECKPOINT", help="checkpoint to continue from, trained under the same contract")
+    add("--evaluate", nargs="*", default=["mujoco"], metavar="BACKEND", help="backends to evaluate (default: mujoco)")
+    add("--episodes", type=int, default=50, help="number of episodes per evaluation (default: 50)")
+    add("--robot", metavar="NAMESPACE", help="namespace of the robot for --evaluate real (default: a robot emulator)")
+    add("--quiet", action="store_true", help="hide the progress bar")
     return arguments
 
 
 @contextlib.contextmanager
 def started(algorithm: str, args: argparse.Namespace) -> Iterator[Training]:
-    """Make the run directory of a training that begins; an error of the package becomes one line, and status 2."""
+    """Create the training directory; an error of the package becomes a one-line message and exit status 2."""
     try:
         yield _start(algorithm, args)
     except EmbodiedEnvError as error:
@@ -102,9 +102,9 @@ def _start(algorithm: str, args: argparse.Namespace) -> Training:
     for name in ("steps", "num_envs", "episodes", "checkpoint_every", "feature_steps", "seed"):
         least, given = 0 if name == "seed" else 1, getattr(args, name)
         if given < least:
-            raise UsageError(f"--{name.replace('_', '-')} {given} is not allowed; allowed: {least} or more")
+            raise UsageError(f"invalid --{name.replace('_', '-')}: {given} (expected {least} or more)")
     contract = embodied_env.load_contract(args.contract)
-    action_box(contract)  # refused before the run directory is made
+    action_box(contract)  # raises before the directory is created
     if args.resume is None:
         scaling = measure_scaling(contract, args.backend, seed=args.seed, steps=args.feature_steps)
     else:
@@ -113,7 +113,7 @@ def _start(algorithm: str, args: argparse.Namespace) -> Training:
     path = Path(args.out) / f"{contract.name}-{algorithm}-seed{args.seed}-{now}-{secrets.token_hex(3)}"
     path.mkdir(parents=True)
     packages = ("embodied_env", "gymnasium", "numpy", "mujoco", "torch", "stable_baselines3")
-    asked = {
+    settings = {
         "algorithm": algorithm,
         "contract": {"name": contract.name, "version": contract.version, "fingerprint": contract.fingerprint},
         "arguments": vars(args),
@@ -121,14 +121,14 @@ def _start(algorithm: str, args: argparse.Namespace) -> Training:
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
         "started_utc": now,
     }
-    write_json(path / "training.json", asked)
+    write_json(path / "training.json", settings)
     print(f"training {contract.name} v{contract.version} by {algorithm} in {path}", file=sys.stderr, flush=True)
     return Training(algorithm=algorithm, contract=contract, scaling=scaling, args=args, path=path)
 
 
 def evaluate(training: Training, policy: str, folder: Path, took_s: float) -> None:
-    """Evaluate `policy`, which loads `folder`, on the asked backends, recorded, and write summary.json."""
-    args, found = training.args, {}
+    """Evaluate `policy`, which loads `folder`, on the backends of --evaluate, and write summary.json."""
+    args, evaluations = training.args, {}
     os.environ[LEARNED_POLICY] = str(folder.resolve())
     for backend in args.evaluate:
         with _robot(training) if backend == "real" else contextlib.nullcontext({}) as options:
@@ -142,7 +142,7 @@ def evaluate(training: Training, policy: str, folder: Path, took_s: float) -> No
                 **options,
             )
         print_table(training.contract, backend, [evaluation])
-        found[backend] = _said(evaluation)
+        evaluations[backend] = _summary(evaluation)
     summary = {
         "algorithm": training.algorithm,
         "seed": args.seed,
@@ -150,7 +150,7 @@ def evaluate(training: Training, policy: str, folder: Path, took_s: float) -> No
         "training_s": round(took_s, 1),
         "contract": {"name": training.contract.name, "fingerprint": training.contract.fingerprint},
         "policy": {"address": policy, "folder": str(folder)},
-        "evaluations": found,
+        "evaluations": evaluations,
     }
     write_json(training.path / "summary.json", summary)
     print(training.path)
@@ -158,25 +158,25 @@ def evaluate(training: Training, policy: str, folder: Path, took_s: float) -> No
 
 @contextlib.contextmanager
 def _robot(training: Training) -> Iterator[dict[str, Any]]:
-    """Give the options of `make` for the robot: the one that was named, or a stand-in for as long as this lasts.
+    """Yield the options of `make` for the robot of --robot, or for a robot emulator that runs meanwhile.
 
-    The stand-in has a namespace of its own, so that no robot on the network hears what is meant for it.
+    The emulator has its own namespace, so that no robot on the network receives its commands.
     """
     if training.args.robot is not None:
         yield {"namespace": training.args.robot}
         return
-    namespace = f"/stand_in_{os.getpid()}"
-    stand_in = Child(
+    namespace = f"/emulator_{os.getpid()}"
+    emulator = Child(
         simulator("-", namespace=namespace, source=training.contract.source, free_running=True),
         first_line=dump_contract(training.contract),
     )
     try:
         yield {"namespace": namespace}
     finally:
-        stand_in.stop()
+        emulator.stop()
 
 
-def _said(evaluation: Evaluation) -> dict[str, Any]:
+def _summary(evaluation: Evaluation) -> dict[str, Any]:
     counts = ("episodes", "solved_at_reset", "solved_at_first_step", "rated", "rated_terminated")
     kept = (*counts, "success_rate", "success_rate_not_truncated", "end_reasons", "return", "steps", "clipped_share")
     summary = {key: evaluation.summary[key] for key in kept}
@@ -191,6 +191,6 @@ def _version(name: str) -> str | None:
 
 
 def stopwatch() -> Callable[[], float]:
-    """Return what says how many seconds have passed since now."""
-    begun = time.monotonic()
-    return lambda: time.monotonic() - begun
+    """Return a function that returns the seconds since now."""
+    start_s = time.monotonic()
+    return lambda: time.monotonic() - start_s

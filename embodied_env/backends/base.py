@@ -6,10 +6,10 @@ A lockstep world moves exactly one control period per `advance`; a free-running 
    world if it can.
 2. `reset` returns a snapshot in which every sensor is newer than the reset, or raises BackendNotReadyError.
 3. `send` takes only `ApprovedCommand` (else TypeError), publishes exactly its values, and never moves a lockstep world.
-4. `advance` sets the world moving towards `target`. It may return before the world has arrived: `read` waits.
+4. `advance` starts the motion of the world to `target`. It may return early: `read` waits for the arrival.
 5. `read` returns the newest sample of each sensor; in lockstep, all that the world has delivered by `after`: a sensor
-   without a rate, which is due at every step, is stamped `after`, unless delays are injected. It never returns arrays
-   that it will write again. Past the deadline it raises BackendLostError.
+   without a rate, which is due at every step, is stamped `after`, unless delays are injected. It returns arrays that it
+   never writes again. Past the deadline it raises BackendLostError.
 6. `halt` cuts the transport. It never raises and is idempotent. After it, only `reset` and `close` work.
 7. `close` frees everything, is idempotent, and safe on a backend that was never opened.
 
@@ -17,7 +17,7 @@ Every call returns by its deadline, on the steady domain of the injected clock, 
 `embodied_env.testing` check all of this.
 
 Everything else is optional, with a protocol for each ability, which the environment tests with `isinstance`. A wrapper
-may forward an ability that its backend lacks; the attribute is then None (`Resettable.routine`, `Recorded.playback`).
+may forward an ability that its backend lacks; the attribute is then None (`Resettable.routine`).
 """
 
 from __future__ import annotations
@@ -44,12 +44,7 @@ from embodied_env.core.types import ApprovedCommand, ExternalInputs, Observer, R
 class Capabilities:
     """Flags of a backend, written to the manifest of a run.
 
-    `transport`: sensors cross a middleware with stamps. `estop_inputs`: the backend is an `EstopSource`.
-    `acknowledges_commands`: another process limits the commands, and ``send`` returns its report. `actuation`:
-    snapshots may carry evidence that a command acts. `injected`: delays are injected (`Snapshot.injected`), "whole", or
-    "sensors" without actuation delays; the backend is then `Delayed`. Without `actuates`, a dry run, commands do not
-    reach the robot, and each step is judged from its measured position and the last approved velocities.
-    `render_modes`: Gymnasium's; with "rgb_array" the backend is `Renderable`, with "human" `Showable`.
+    In a dry run (`actuates` is False) each step is judged from the measured position and the last approved velocities.
     """
 
     exact_step: bool = False
@@ -58,18 +53,18 @@ class Capabilities:
     seedable: bool = False
     rewinds_time: bool = False
     state_query: bool = False
-    acknowledges_commands: bool = False
-    estop_inputs: bool = False
-    actuation: bool = False
-    transport: bool = False
-    actuates: bool = True
-    injected: str = ""
+    acknowledges_commands: bool = False  # another process limits the commands, and `send` returns its report
+    estop_inputs: bool = False  # the backend is an `EstopSource`
+    actuation: bool = False  # snapshots may contain evidence that a command acts
+    transport: bool = False  # sensor messages pass through a middleware that stamps them
+    actuates: bool = True  # commands reach the robot
+    injected: str = ""  # injected delays: "whole", or "sensors" without actuation delays; the backend is `Delayed`
     reset_levels: tuple[str, ...] = ("task",)
-    render_modes: tuple[str, ...] = ()
+    render_modes: tuple[str, ...] = ()  # those of Gymnasium; the backend is `Renderable`
 
 
 class Backend(Protocol):
-    """A robot or simulator behind the environment; the module's docstring defines each call."""
+    """A robot or simulator behind the environment; the docstring of the module defines each call."""
 
     name: str
     capabilities: Capabilities
@@ -86,7 +81,7 @@ class Backend(Protocol):
         """Publish an approved command; return what was sent."""
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
-        """Set the world moving towards `target`, a stamp of the world clock."""
+        """Start the motion of the world to `target`, a stamp of the world clock."""
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
         """Return the newest samples, in lockstep all delivered by `after`."""
@@ -144,54 +139,41 @@ class CommandTimeout(Protocol):
 
 @runtime_checkable
 class Paced(Protocol):
-    """A backend that waits for deadlines in real time, unless `pacer` is None."""
+    """A backend that waits for deadlines in real time, and counts them in `pacer`, unless that is None."""
 
-    @property
-    def pacer(self) -> DeadlineCounts | None:
-        """Return the deadline counts of the episode."""
+    pacer: DeadlineCounts | None
 
 
 @runtime_checkable
 class Delayed(Protocol):
-    """A backend with injected delays."""
+    """A backend with injected delays; `inference_ns` is the time from the newest observation until its command."""
 
-    @property
-    def inference_ns(self) -> int:
-        """Return the time from the newest observation until the command computed from it is sent."""
+    inference_ns: int
 
 
 @runtime_checkable
 class Observed(Protocol):
-    """A backend with its own observers, called after those of the user."""
+    """A backend with `observers` of its own, called after those of the user."""
 
-    @property
-    def observers(self) -> tuple[Observer, ...]:
-        """Return the observers."""
+    observers: tuple[Observer, ...]
 
 
 @runtime_checkable
 class MessageSource(Protocol):
-    """A backend that passes the ROS 2 messages of its nodes to `feed`."""
+    """A backend that passes the ROS 2 messages of its nodes to `feed`, unless that is None."""
 
-    @property
-    def feed(self) -> MessageTap | None:
-        """Return the tap; None: no messages."""
+    feed: MessageTap | None
 
 
 @runtime_checkable
 class Renderable(Protocol):
-    """A backend that renders images."""
+    """A backend that renders images, and with the render mode "human" also shows its world in a window."""
 
     def render(self) -> NDArray[np.uint8]:
-        """Return an image of the present world, shape (height, width, 3)."""
-
-
-@runtime_checkable
-class Showable(Protocol):
-    """A backend that shows its world in a window."""
+        """Return an image of the world, shape (height, width, 3)."""
 
     def show(self) -> None:
-        """Show the present world."""
+        """Show the world as it is now."""
 
 
 @runtime_checkable
@@ -203,34 +185,29 @@ class Threaded(Protocol):
 
 
 class ReplaySource(Protocol):
-    """The stamps and external inputs of a recorded run, step by step."""
+    """The stamps and external inputs of a recorded run, step by step.
 
-    @property
-    def ledger(self) -> Ledger:
-        """Return the ledger of the recorded stamps; its `enter_step` moves to the next step."""
+    Attributes:
+        ledger: the recorded stamps; its `enter_step` moves to the next step.
+        circumstances: external inputs of the current step, or None if they were not recorded.
+    """
 
-    @property
-    def circumstances(self) -> ExternalInputs | None:
-        """Return the external inputs of the current step; None: not recorded."""
+    ledger: Ledger
+    circumstances: ExternalInputs | None
 
 
 @runtime_checkable
 class Recorded(Protocol):
-    """A backend that replays a recorded run."""
+    """A backend that replays a recorded run, with the recorded task results in place of an untrusted task.
 
-    @property
-    def playback(self) -> ReplaySource | None:
-        """Return the recorded stamps and external inputs; None: no replay."""
-
-
-@runtime_checkable
-class RecordedResults(Protocol):
-    """A backend of a recorded run, whose recorded task results replace an untrusted task.
-
-    `task_file`: file to load the task from (``FILE.py`` or ``FILE.py:Class``); `trust_task`: load the task that the
-    contract of the run names; `recorded_task`: returns the recorded results.
+    Attributes:
+        playback: recorded stamps and external inputs.
+        task_file: file to load the task from (``FILE.py`` or ``FILE.py:Class``).
+        trust_task: load the task that the contract of the run names.
+        recorded_task: a task that returns the recorded results.
     """
 
+    playback: ReplaySource
     task_file: str | Path | None
     trust_task: bool
     recorded_task: Any
@@ -251,10 +228,10 @@ def find_estop_source(backend: Backend) -> EstopSource | None:
     """Return `backend` if it declares safety inputs, else None.
 
     Raises:
-        TypeError: when they are declared and cannot be read, so that it never passes for a robot without them.
+        TypeError: when they are declared but cannot be read; the robot must not pass for one without safety inputs.
     """
     if not backend.capabilities.estop_inputs:
         return None
     if not isinstance(backend, EstopSource):
-        raise TypeError(f"the backend {backend.name} declares estop_inputs and has no method estops()")
+        raise TypeError(f"backend {backend.name} declares estop_inputs but has no method estops()")
     return backend

@@ -1,10 +1,10 @@
-"""Add delays to a lockstep backend: report those that it makes itself, or make them in whole control periods.
+"""Add delays to a lockstep backend: report those that the backend injects, or inject them in whole control periods.
 
 A backend with an option `delays` (`mujoco`, `mujoco_ros`) takes readings at the exact instants, which follow from model
 and seed, so `ReportedDelays` only reports them. `PeriodDelays` delays any other backend from outside, where only the
 ends of control periods are visible: a reading is the newest that is at least as old as drawn, and a command acts from
-the first period that does not begin before its instant. Stamps are the world's, so that ages are whole periods, and the
-delays are reported as they were made.
+the first period that does not begin before its instant. Ages are therefore whole periods, and the reported delays are
+the actual ones.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import replace
 from typing import Any
 
-from embodied_env.backends.base import Backend, find_estop_source
+from embodied_env.backends.base import Backend, Recorded, find_estop_source
 from embodied_env.contract import Contract
 from embodied_env.core.clock import Stamp
 from embodied_env.core.latency.delay_model import DelayModel, PlannedDelays, check_delays, schedule_of
@@ -29,44 +29,36 @@ from embodied_env.core.types import (
 from embodied_env.errors import BackendLostError, UsageError
 
 
-def _forwarded(name: str, *default: Any) -> Any:  # noqa: ANN401 - the type of the backend's attribute
+def forwarded(name: str, *default: Any) -> Any:  # noqa: ANN401 - the type of the backend's attribute
     """Return a property that reads `name` of the wrapped backend, or `default` if the backend lacks it."""
     return property(lambda self: getattr(self._world, name, *default))
 
 
 class ReportedDelays:
-    """A backend that delays by `model` itself, with a report of these delays.
+    """Reports the delays that a backend injects itself.
 
-    Its optional abilities are those that a lockstep backend may have; its flags say which of them `world` has.
+    It forwards all optional abilities of lockstep backends; its flags are those of the wrapped one.
     """
 
-    open = _forwarded("open")
-    send = _forwarded("send")
-    halt = _forwarded("halt")
-    close = _forwarded("close")
-    processes = _forwarded("processes")
-    estops = _forwarded("estops", dict)
-    confirm = _forwarded("confirm")
-    verify = _forwarded("verify")
-    routine = _forwarded("routine", None)
-    feed = _forwarded("feed", None)
-    observers = _forwarded("observers", ())
-    playback = _forwarded("playback", None)
-    render = _forwarded("render")
-    show = _forwarded("show")
-    compute_in = _forwarded("compute_in", lambda _executor: False)
+    open = forwarded("open")
+    send = forwarded("send")
+    halt = forwarded("halt")
+    close = forwarded("close")
+    processes = forwarded("processes")
+    estops = forwarded("estops", dict)
+    confirm = forwarded("confirm")
+    verify = forwarded("verify")
+    routine = forwarded("routine", None)
+    feed = forwarded("feed", None)
+    observers = forwarded("observers", ())
+    render = forwarded("render")
+    show = forwarded("show")
+    compute_in = forwarded("compute_in", lambda _executor: False)
 
     def __init__(self, world: Backend, model: DelayModel, contract: Contract) -> None:
-        """Wrap `world`.
-
-        Raises:
-            UsageError: for a free-running world, or a model of other sensors.
-            TypeError: if the world declares safety inputs that cannot be read.
-        """
-        if world.capabilities.free_running:
-            raise UsageError(
-                f"delay_profile is not available with {world.name} here: it moves by itself; allowed: None"
-            )
+        """Wrap `world`; raises UsageError for a free-running world, a replay, or a model of other sensors."""
+        if world.capabilities.free_running or isinstance(world, Recorded):
+            raise UsageError(f"delay_profile not supported by this backend: {world.name} (expected a lockstep world)")
         check_delays(model, contract)
         find_estop_source(world)
         self.name = world.name
@@ -79,7 +71,7 @@ class ReportedDelays:
 
     @property
     def inference_ns(self) -> int:
-        """Time from the newest observation until the command computed from it is sent."""
+        """The time from the newest observation until the command computed from it is sent."""
         return self._schedule.plan(self._step).inference_ns
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
@@ -90,7 +82,7 @@ class ReportedDelays:
         return replace(snapshot, injected=InjectedDelays(early=self._schedule.plan(0).early))
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
-        """Set the world moving."""
+        """Start the motion of the world."""
         self._world.advance(target, deadline)
         self._step += 1
 
@@ -131,14 +123,14 @@ class PeriodDelays(ReportedDelays):
         """Queue the command until it acts."""
         check_approved(command)
         if not self._usable:
-            raise BackendLostError("halted", "the world was halted, closed, or never reset")
+            raise BackendLostError("halted", "the backend was halted, closed or never reset")
         acts_at = self._step + self._periods_until_acting(self._schedule.plan(self._step))
         self._pending = [(step, sent) for step, sent in self._pending if sent.seq != command.seq]
         self._pending.append((acts_at, command))
         return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
-        """Send the newest command that acts from here on, if any, and set the world moving."""
+        """Send the newest command that acts from this period on, if any, and start the motion of the world."""
         due = sorted((each for each in self._pending if each[0] <= self._step), key=lambda each: each[0])
         self._pending = [each for each in self._pending if each[0] > self._step]
         if due:
@@ -160,7 +152,7 @@ class PeriodDelays(ReportedDelays):
         return replace(snapshot, samples=samples)
 
     def halt(self, reason: str) -> None:
-        """Cut the transport; pending commands never act."""
+        """Cut the transport and drop pending commands."""
         self._usable = False
         self._world.halt(reason)
 
@@ -173,5 +165,5 @@ class PeriodDelays(ReportedDelays):
         return -(-(command.acts_ns - command.frozen_ns) // self._period_ns)
 
     def _actuation_ns(self, command: PlannedDelays) -> int:
-        """Return the delay as it was made: until the begin of a control period."""
+        """Return the actual delay, which ends at the begin of a control period."""
         return self._periods_until_acting(command) * self._period_ns - command.inference_ns

@@ -1,4 +1,4 @@
-"""The fake backend: in process, deterministic, with scripted faults; users can test with it too."""
+"""The fake backend: in-process and deterministic, with scripted faults; also a test double for users."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from embodied_env.core.clock import NS_PER_S, Clock, Stamp
 from embodied_env.core.pacing import Pacer
 from embodied_env.core.reset_spec import ResetRoutine
 from embodied_env.core.types import (
-    ActuationEvidence,
     ApprovedCommand,
     ClockStatus,
     ResetReport,
@@ -32,16 +31,15 @@ from embodied_env.core.types import (
 from embodied_env.errors import BackendLostError, UsageError
 
 KEPT = 2000
-"""Number of commands, and of reasons to halt, that the backend keeps at least; twice as many at most."""
+"""Number of commands, and of halt reasons, that the backend keeps at least; twice as many at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A fault at one step of each episode (the first step is 1).
+    """A fault at one step of each episode (the first step is 1), of one `sensor` or (None) of every sensor.
 
-    ``delay``: the world takes `delay_s` longer. ``drop``: no message of `sensor` (None: of every sensor). ``nan``: its
-    values are not finite. ``stale``: its stamp is ten seconds old. ``future``: its stamp is one second ahead.
-    ``refuse``: the command is refused.
+    ``delay``: the step takes `delay_s` longer. ``drop``: no message. ``nan``: values are not finite. ``stale``: the
+    stamp is ten seconds old. ``future``: it is one second ahead. ``refuse``: the command is refused.
     """
 
     kind: Literal["delay", "drop", "nan", "stale", "future", "refuse"]
@@ -50,31 +48,16 @@ class Fault:
     delay_s: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class FakeDelays:
-    """Latencies of a free-running fake backend, s.
-
-    `driver_s`, `transport_s`, `queue_s`: from acquisition of every reading to publication, receipt and taking.
-    `publish_s`: duration of `send`. `actuation_s`: from then until the command acts, with evidence.
-    """
-
-    driver_s: float = 0.0
-    transport_s: float = 0.0
-    queue_s: float = 0.0
-    publish_s: float = 0.0
-    actuation_s: float = 0.0
-
-
 class FakeBackend:
     """Joints reach their command at the end of each period; every other sensor reads a constant drawn by the seed.
 
-    Every sensor has a new reading at every step: rates, delays and noise of the contract are ignored. A sensor with the
-    name of a reset option, and one field of its shape, reads that option's value.
+    Every sensor has a new reading at every step: rates, delays and noise of the contract are ignored. A sensor that has
+    the name of a reset option and a field of its shape reads the value of that option.
 
     Attributes:
         pacer: deadlines of a free-running world; None in lockstep.
         sent: published commands, oldest first, at least the newest `KEPT`.
-        halted: reasons given to `halt`, likewise.
+        halted: reasons passed to `halt`, likewise.
         routine: reset routine, set by tests.
         estop_states: safety inputs that `estops` returns, set by tests.
     """
@@ -88,30 +71,19 @@ class FakeBackend:
         clock: Clock,
         faults: Sequence[Fault] = (),
         free_running: bool = False,
-        delays: FakeDelays | None = None,
         step_timeout_s: float = 1.0,
         reset_timeout_s: float = 1.0,
     ) -> None:
-        """Prepare a world with `faults` in every episode.
-
-        Raises:
-            UsageError: for an invalid timeout or fault, or `delays` in lockstep.
-        """
-        if delays is not None and not free_running:
-            raise UsageError("delays are of a world that moves by itself; allowed with free_running=True")
+        """Prepare a world with `faults` in every episode; raises UsageError for an invalid timeout or fault."""
         self.capabilities = Capabilities(
             exact_step=not free_running,
             free_running=free_running,
             seedable=True,
             state_query=True,
             estop_inputs=True,
-            transport=delays is not None,
-            actuation=delays is not None,
         )
         self.routine: ResetRoutine | None = None
-        self._delays = delays
         self.pacer = Pacer(clock, contract.control_period_ns) if free_running else None
-        self._left: tuple[int, int] | None = None  # sequence number and send time of the newest command
         self.step_timeout_s = checked_seconds("step_timeout_s", step_timeout_s)
         self.reset_timeout_s = checked_seconds("reset_timeout_s", reset_timeout_s)
         self.sent: list[ApprovedCommand] = []
@@ -120,7 +92,7 @@ class FakeBackend:
         self._contract = contract
         self._clock = clock
         if not isinstance(faults, Sequence) or not all(isinstance(fault, Fault) for fault in faults):
-            raise UsageError(f"faults={faults!r} is not allowed; allowed: a list of Fault")
+            raise UsageError(f"invalid faults: {faults!r} (expected a list of Fault)")
         self._faults = tuple(faults)
         layout = ActionLayout(contract)
         self._joints, self._is_velocity = layout.joints, layout.is_velocity
@@ -154,7 +126,7 @@ class FakeBackend:
         self._positions[limited] = (limits.position_low[limited] + limits.position_high[limited]) / 2
         self._velocities = np.zeros(len(self._joints))
         self._step = 0
-        self._command = self._left = None
+        self._command = None
         self._usable = True
         report = ResetReport(level="task", seed_applied=request.seed, sampled=sampled)
         return replace(self._read_after_pause(), reset=report)
@@ -172,12 +144,9 @@ class FakeBackend:
         check_approved(command)
         self._check_usable()
         if self._fault("refuse", None, self._step + 1):
-            raise BackendLostError("refused", "the fake world was scripted to refuse this command")
+            raise BackendLostError("refused", "scripted fault: the command was refused")
         _remember(self.sent, command)
         self._command = command.values
-        if self._delays is not None:
-            self._clock.sleep_until_ns(self._clock.now_ns() + round(self._delays.publish_s * NS_PER_S))
-        self._left = command.seq, self._clock.now_ns()
         return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
@@ -199,7 +168,7 @@ class FakeBackend:
         """Return the samples at `after`, with the faults of this step."""
         self._check_usable()
         if self._clock.now_ns() >= deadline.ns:
-            raise BackendLostError("timeout", f"no sensor stamped {after.ns} ns or later by the deadline")
+            raise BackendLostError("timeout", f"no reading stamped {after.ns} ns or later by the deadline")
         snapshot = self._snapshot()
         samples = {name: self._with_faults(sample) for name, sample in snapshot.samples.items()}
         return replace(snapshot, samples={name: sample for name, sample in samples.items() if sample is not None})
@@ -223,7 +192,7 @@ class FakeBackend:
 
     def _check_usable(self) -> None:
         if not self._usable:
-            raise BackendLostError("halted", "the fake world was halted, closed, or never reset")
+            raise BackendLostError("halted", "the backend was halted, closed or never reset")
 
     def _move(self, now_ns: int) -> None:
         self._now_ns = max(now_ns, self._clock.now_ns()) if self.capabilities.free_running else now_ns
@@ -253,31 +222,13 @@ class FakeBackend:
         return sample
 
     def _snapshot(self) -> Snapshot:
-        arrival_ns = self._clock.now_ns()
-        stamps: dict[str, Any] = {"stamp_ns": self._now_ns}
-        evidence = None
-        if self._delays is not None:
-            received_ns = arrival_ns - round(self._delays.queue_s * NS_PER_S)
-            source_ns = received_ns - round(self._delays.transport_s * NS_PER_S)
-            acquired_ns = source_ns - round(self._delays.driver_s * NS_PER_S)
-            stamps = {
-                "stamp_ns": acquired_ns,
-                "header_ns": acquired_ns,
-                "source_ns": source_ns,
-                "received_ns": received_ns,
-                "arrival_system_ns": arrival_ns,
-                "transport_excess_s": 0.0,
-            }
-            if self._left is not None:
-                seq, left_ns = self._left
-                acted_ns = left_ns + round(self._delays.actuation_s * NS_PER_S)
-                evidence = ActuationEvidence(seq=seq, acted_ns=acted_ns, method="controller")
+        now_ns, arrival_ns, seq = self._now_ns, self._clock.now_ns(), self._step
         samples = {
-            name: Sample(sensor=name, values=self._values(name), arrival_ns=arrival_ns, seq=self._step, **stamps)
+            name: Sample(sensor=name, values=self._values(name), stamp_ns=now_ns, arrival_ns=arrival_ns, seq=seq)
             for name in self._contract.sensors
         }
         clock = ClockStatus(mode="wall") if self.capabilities.free_running else None
-        return Snapshot(now_ns=self._now_ns, samples=samples, clock=clock, actuation=evidence)
+        return Snapshot(now_ns=now_ns, samples=samples, clock=clock)
 
     def _values(self, name: str) -> dict[str, NDArray[Any]]:
         sensor = self._contract.sensors[name]

@@ -75,7 +75,7 @@ class MujocoBackend:
         self._clock = clock
         self._delays = delays
         self._profile = load_profile(contract, "mujoco")
-        self._checked: dict[str, dict[str, MessageField]] = {}  # sensor -> fields that a reader validates or converts
+        self._checked: dict[str, dict[str, MessageField]] = {}  # sensor -> fields to validate or convert
         for name, sensor in contract.sensors.items():
             fields = {field: message_field(sensor, field, spec) for field, spec in sensor.fields.items()}
             self._checked[name] = {field: known for field, known in fields.items() if known.rotation or known.ranging}
@@ -91,8 +91,7 @@ class MujocoBackend:
     def compute_in(self, executor: Executor) -> bool:
         """Let `executor` compute the steps: `advance` returns at once, and `read` waits.
 
-        Returns:
-            False for a world with cameras, since a renderer belongs to the thread that used it first.
+        Return False for a world with cameras, since a renderer belongs to the thread that used it first.
         """
         cameras = any(source.camera for source in self._profile.sources.values())
         self._executor = None if cameras else executor
@@ -147,11 +146,11 @@ class MujocoBackend:
         self._usable = False
 
     def render(self) -> NDArray[np.uint8]:
-        """Return an image of the present world, shape (height, width, 3)."""
+        """Return an image of the world, shape (height, width, 3)."""
         return self._opened().render()
 
     def show(self) -> None:
-        """Show the present world in a window."""
+        """Show the world in a window."""
         self._opened().show()
 
     def close(self) -> None:
@@ -168,19 +167,19 @@ class MujocoBackend:
 
     def _opened(self) -> World:
         if self._world is None:
-            raise BackendLostError("closed", "the world is not open")
+            raise BackendLostError("closed", "the simulator is not open")
         self._finish_step()
         return self._world
 
     def _finish_step(self) -> None:
-        """Wait for a step in the executor; only `read` raises its error."""
+        """Wait for a step that the executor computes; only `read` raises its error."""
         if self._moving is not None:
             wait([self._moving])
             self._moving = None
 
     def _running(self) -> World:
         if not self._usable:
-            raise BackendLostError("halted", "the world was halted, closed, or never reset")
+            raise BackendLostError("halted", "the backend was halted, closed or never reset")
         return self._opened()
 
     def _snapshot(self, world: World, report: ResetReport | None) -> Snapshot:

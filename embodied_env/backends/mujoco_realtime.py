@@ -16,7 +16,7 @@ from embodied_env.core.pacing import Pacer
 from embodied_env.core.types import ApprovedCommand, ClockStatus, ResetRequest, SentCommand, Snapshot, check_approved
 from embodied_env.errors import BackendLostError
 
-_WINDOW_NS = NS_PER_S  # the real-time factor is over the last one or two windows
+_WINDOW_NS = NS_PER_S  # the real-time factor covers the last one or two windows
 
 
 class TickedWorld(Protocol):
@@ -30,10 +30,10 @@ class TickedWorld(Protocol):
 
 
 class RealtimeStepper:
-    """Advances a world tick by tick in step with a clock.
+    """Advances a world tick by tick at the rate of a clock.
 
-    A call computes for at most `patience_ns` longer than is due. What is not caught up by then is dropped: world time
-    falls behind for good, which `rtf` reports. So a slow world never bursts and never blocks its caller indefinitely.
+    A call computes for at most `patience_ns` after the due time, then drops the remaining time: world time falls behind
+    permanently, which `rtf` reports. So a slow world neither bursts nor blocks its caller indefinitely.
     """
 
     def __init__(self, world: TickedWorld, clock: Clock, *, patience_ns: int) -> None:
@@ -44,14 +44,14 @@ class RealtimeStepper:
         self.begin()
 
     def begin(self) -> None:
-        """Align the present world time with the present clock, with nothing dropped."""
+        """Align world time with the clock, with nothing dropped."""
         now_ns = self._clock.now_ns()
         self.offset_ns = self._world.now_ns - now_ns  # world time minus clock
-        self._windows = [(now_ns, 0), (now_ns, 0)]  # begin of each window, and time dropped in it
+        self._windows = [(now_ns, 0), (now_ns, 0)]  # start of each window, and the time dropped in it
 
     @property
     def next_ns(self) -> int:
-        """End of the next tick on the clock."""
+        """The end of the next tick on the clock."""
         return self._world.now_ns + self._world.tick_ns - self.offset_ns
 
     def catch_up(self) -> None:
@@ -61,7 +61,7 @@ class RealtimeStepper:
             self.tick(now_ns)
 
     def tick(self, due_ns: int) -> None:
-        """Run the next tick, whose result is valid from its end on. The patience counts from `due_ns`."""
+        """Run the next tick, whose result is valid from its end on; the patience counts from `due_ns`."""
         self._world.step()
         now_ns = self._clock.now_ns()
         late_ns = now_ns - self.next_ns
@@ -86,8 +86,8 @@ class RealtimeMujocoBackend(MujocoBackend):
 
     There is no thread: calls advance the world. Before a command is accepted, the ticks that have passed run under the
     previous one, so that after an inference of three periods the world is three periods further. If the agent stops
-    calling, the watchdog's commands advance it. A call computes for at most one control period longer than is due; time
-    lost by that shows as ``rtf`` below 1.
+    calling, the watchdog's commands advance it. A call computes for at most one control period after the due time; an
+    ``rtf`` below 1 shows the time lost.
 
     Attributes:
         pacer: deadlines of the episode's steps.
@@ -124,7 +124,7 @@ class RealtimeMujocoBackend(MujocoBackend):
             return super().send(command)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - the pacer has the deadline
-        """Wait for the end of the control period. Each tick is computed at its begin, so that none is left then."""
+        """Wait for the end of the control period. Each tick is computed at its start, so that none is left then."""
         due_ns = self.pacer.deadline_ns
         is_due = True
         while is_due:
@@ -165,5 +165,5 @@ class RealtimeMujocoBackend(MujocoBackend):
 
     def _opened_stepper(self) -> RealtimeStepper:
         if self._stepper is None:
-            raise BackendLostError("closed", "the world is not open")
+            raise BackendLostError("closed", "the simulator is not open")
         return self._stepper

@@ -29,7 +29,7 @@ BACKENDS: Mapping[str, Mapping[str, str]] = {
     "gazebo": {"lockstep": "embodied_env.ros.external_sim.backend:GazeboBackend"},
     "simulation_interfaces": {"lockstep": "embodied_env.ros.external_sim.backend:SimulationInterfacesBackend"},
     "real": {"realtime": "embodied_env.ros.robot.backend:RealBackend"},
-    "replay": {  # as the run was paced
+    "replay": {  # with the pacing of the run
         "lockstep": "embodied_env.backends.replay:ReplayBackend",
         "realtime": "embodied_env.backends.replay:ReplayBackend",
     },
@@ -42,7 +42,7 @@ Third parties add a `BackendFactory` in the entry-point group ``embodied_env.bac
 NATIVE_DELAY_BACKENDS = ("mujoco", "mujoco_ros")
 """Backends that in lockstep take the option `delays` (see `embodied_env.backends.delay_injection`)."""
 
-_NO_OPTIONS = ("clock", "pacing")  # keywords of a factory that are no options of the user
+_NO_OPTIONS = ("clock", "pacing")  # keywords of a factory that are not user options
 
 
 def make_backend(
@@ -53,10 +53,10 @@ def make_backend(
     pacing: str | None = None,
     **options: Any,  # noqa: ANN401 - the factory declares them
 ) -> Backend:
-    """Build the backend called `name`; nothing is started. `pacing` None: its default.
+    """Build the backend called `name` without starting anything. `pacing` None: its default.
 
     Raises:
-        UsageError: for an unknown name or option, or a pacing that the backend does not have.
+        UsageError: for an unknown name or option, or an unsupported pacing.
         ContractError: when the contract has no valid profile for the backend.
     """
     factory = _factory(name, pacing)
@@ -74,17 +74,17 @@ def accepts_option(name: str, option: str, *, pacing: str | None = None) -> bool
 def _factory(name: str, pacing: str | None) -> BackendFactory:
     """Return the factory of the backend called `name` with this pacing; None: its default."""
     if not isinstance(name, str):
-        raise UsageError(f"backend={name!r} is not known; allowed: a name, one of {', '.join(BACKENDS)}")
+        raise UsageError(f"invalid backend: {name!r} (expected a name, one of: {', '.join(BACKENDS)})")
     if name in BACKENDS:
         offered = BACKENDS[name]
         if pacing not in (None, *offered):
-            allowed = ", ".join(map(repr, (None, *offered)))
-            raise UsageError(f"pacing={pacing!r} is not available with {name}; allowed: {allowed}")
+            expected = ", ".join(map(repr, (None, *offered)))
+            raise UsageError(f"unsupported pacing for {name}: {pacing!r} (expected one of: {expected})")
         module, _, attribute = offered[pacing or next(iter(offered))].partition(":")
         return cast("BackendFactory", getattr(importlib.import_module(module), attribute))
     others = {point.name: point for point in entry_points(group="embodied_env.backends")}
     if name not in others:
-        raise UsageError(f"backend {name!r} is not known; allowed: {', '.join([*BACKENDS, *others])}")
+        raise UsageError(f"unknown backend {name!r} (expected one of: {', '.join([*BACKENDS, *others])})")
     try:
         factory = others[name].load()
         inspect.signature(factory)
@@ -95,13 +95,14 @@ def _factory(name: str, pacing: str | None) -> BackendFactory:
 
 
 def _check_options(name: str, factory: BackendFactory, options: dict[str, Any]) -> None:
-    """Raise UsageError for a missing option, or an unknown one unless the factory takes any."""
+    """Raise UsageError for a missing option, or an unknown one unless the factory accepts any."""
     parameters = inspect.signature(factory).parameters.values()
     known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _NO_OPTIONS}
     if missing := [option for option, p in known.items() if p.default is p.empty and option not in options]:
-        raise UsageError(f"backend {name!r} needs the option {', '.join(missing)}")
+        raise UsageError(f"missing option of backend {name!r}: {', '.join(missing)}")
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
     for option in options:
         if option not in known:
-            raise UsageError(f"backend {name!r} has no option {option!r}; allowed: {', '.join(known) or 'none'}")
+            expected = f"expected one of: {', '.join(known)}" if known else "it has no options"
+            raise UsageError(f"unknown option of backend {name!r}: {option!r} ({expected})")

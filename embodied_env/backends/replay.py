@@ -1,8 +1,8 @@
 """Replay a recorded run as a backend.
 
-Readings, stamps, qualities, safety inputs and other external inputs come from the rows of the run. What follows from
-them is computed again: gates, task and end reasons, under the contract of the environment. So the same actions under
-the same contract give the same transitions, and differences show what was changed.
+Readings, stamps, qualities, safety inputs and other external inputs come from the rows of the run. Gates, task and end
+reasons are computed again under the contract of the environment. So the same actions under the same contract give the
+same transitions, and differences show what was changed.
 """
 
 from __future__ import annotations
@@ -69,9 +69,7 @@ class RecordedSteps:
     """The rows of a run as a `ReplaySource`, one step at a time.
 
     Attributes:
-        ledger: see `embodied_env.backends.base.ReplaySource`.
-        circumstances: external inputs of the current step.
-        row: the current step; None: none.
+        row: the current step, or None.
         pacer: deadline counts of that step.
         frozen_ns: when the snapshot of the last reset was frozen.
         reset_verdict: recorded verdict of the task on that snapshot; None: not judged.
@@ -95,16 +93,12 @@ class RecordedSteps:
         return {} if self.row is None else self.row["inner"]["stamps_ns"]
 
     def next_reset(self) -> Row:
-        """Move to the next reset and return its row.
-
-        Raises:
-            BackendNotReadyError: when there is none.
-        """
+        """Move to the next reset and return its row; raises BackendNotReadyError after the last one."""
         self.row = self.circumstances = None
         while self._next is not None and self._next["schema"] != RESET:
             self._next = next(self._rows, None)
         if self._next is None:
-            raise BackendNotReadyError("the recording has no more resets")
+            raise BackendNotReadyError("no more episodes in the recorded run")
         row, self._next = self._next, next(self._rows, None)
         self.frozen_ns = frozen_ns(row)
         self.reset_verdict = row["inner"]["verdict"]
@@ -124,7 +118,7 @@ class RecordedSteps:
     def current(self) -> Row:
         """Return the current step; raises BackendLostError after the last one of the episode."""
         if self.row is None:
-            raise BackendLostError("recording_ended", "the recorded episode has no more steps")
+            raise BackendLostError("recording_ended", "no more steps in the recorded episode")
         return self.row
 
 
@@ -134,7 +128,6 @@ class ReplayBackend:
     After the last recorded step of an episode the world is lost (``recording_ended``).
 
     Attributes:
-        playback: recorded stamps and external inputs.
         recorded_contract: contract that the run was recorded under.
         departures: number of commands that differ from the recorded ones.
     """
@@ -151,12 +144,7 @@ class ReplayBackend:
         task: str | Path | None = None,
         trust_task: bool = False,
     ) -> None:
-        """Open the run directory `run`; see `RecordedResults` for `task` and `trust_task`.
-
-        Raises:
-            RecordError: when it is no run directory, or too old to be replayed.
-            ContractError: when its contract cannot be read.
-        """
+        """Open `run` (see `Recorded` for the others); raises RecordError or ContractError if it cannot be replayed."""
         opened = run if isinstance(run, Run) else read_run(run)
         self.recorded_contract = recorded_contract(opened)
         self._reader = RowDecoder(self.recorded_contract, opened.array)
@@ -212,14 +200,14 @@ class RecordedTask:
     """A task that returns the recorded reward, verdict and terms of the current step."""
 
     def __init__(self, run: Run, steps: RecordedSteps) -> None:
-        """Take the version of the task from the manifest of `run`."""
+        """Read the version of the task from the manifest of `run`."""
         self._steps = steps
         task = run.manifest.get("task")
         self.version: Any = task.get("version") if isinstance(task, dict) else None
 
     @property
     def terms(self) -> tuple[str, ...]:
-        """Names of the terms of this step."""
+        """The names of the terms of this step."""
         return tuple(self._terms())
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict | None:  # noqa: ARG002 - Task's
@@ -246,12 +234,7 @@ class RecordedTask:
 
 
 def recorded_contract(run: Run) -> Contract:
-    """Return the contract that `run` was recorded under, with the content of its files; it is not trusted.
-
-    Raises:
-        RecordError: when the manifest has none.
-        ContractError: when it cannot be read, or the content of a file has changed.
-    """
+    """Return the untrusted contract of `run` with its files; raises RecordError or ContractError if it has none."""
     try:
         return contract_of_manifest(run.manifest)
     except RecordError as error:
@@ -259,10 +242,10 @@ def recorded_contract(run: Run) -> Contract:
 
 
 def _capabilities(run: Run) -> Capabilities:
-    """Return the flags of the recorded backend that its transitions depend on."""
+    """Return the flags of the recorded backend on which its transitions depend."""
     recorded = run.manifest.get("capabilities")
     if not isinstance(recorded, dict):
-        raise RecordError(f"{run.path}: manifest.json has no capabilities: the run is too old to be replayed")
+        raise RecordError(f"{run.path}: no capabilities in manifest.json; the run is too old to be replayed")
     known = {name: value for name, value in recorded.items() if name in Capabilities.__dataclass_fields__}
     return Capabilities(**{**known, "reset_levels": tuple(recorded.get("reset_levels", ())), **_OVERRIDDEN})
 

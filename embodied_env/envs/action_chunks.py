@@ -1,4 +1,4 @@
-"""The wrapper `ActionChunks`: executes chunks of actions."""
+"""The wrapper `ActionChunks`, which executes chunks of actions."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class ChunkResult:
 
     Attributes:
         transitions: results of the executed actions, in order.
-        expired: number of actions that were dropped because their step had been taken.
+        expired: number of actions dropped because their step had already been taken.
         unused: number of actions left when the episode ended, or all of a rejected chunk.
-        rejected: why nothing was executed: the chunk is for another epoch, or not due yet; "": it was accepted.
+        rejected: why nothing was executed: the chunk is for another epoch, or not due yet; empty if accepted.
     """
 
     transitions: tuple[StepReturn, ...] = ()
@@ -53,40 +53,33 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
     """Executes chunks of actions, each action by one `step` of the wrapped environment.
 
     Wrap it around `RecordTransitions`, whose rows are steps, and around every wrapper that changes single actions.
-    Step k is the step that makes ``info["step_index"]`` k: the first action after a reset is for step 1. The epoch of
-    an episode is ``env.unwrapped.epoch`` after its reset, and ``env.unwrapped.step_index`` counts its steps.
+    Step k sets ``info["step_index"]`` to k, so the first action after a reset is for step 1. ``env.unwrapped.epoch``
+    and ``env.unwrapped.step_index`` are the present episode and step.
 
-    Every action of a chunk is judged separately: a malformed one brakes for its step, as it does without chunks. A
-    chunk that cannot be split (not a sequence, or for `step` not of `length` actions) counts as one malformed action:
-    the robot brakes for one step, and several in a row end the episode as in the contract.
+    Every action of a chunk is judged separately. A malformed one makes the robot brake for its step, and a chunk that
+    cannot be split (not a sequence, or for `step` not of `length` actions) counts as one malformed action.
 
     Attributes:
         length: number of actions in a chunk of `step`; `step_chunk` takes any number.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], length: int) -> None:
-        """Wrap an environment of this package, in any wrappers; its action space is a Box or a Dict of Boxes.
-
-        Raises:
-            UsageError: for another environment or action space, or a length < 1.
-        """
+        """Wrap an environment of this package, in any wrappers; raises UsageError for another one or a length < 1."""
         RecordConstructorArgs.__init__(self, length=length)
         super().__init__(env)
         base = env.unwrapped
         if not isinstance(base, EmbodiedEnv):
-            raise UsageError(
-                f"{type(base).__qualname__} cannot take chunks: it does not count its episodes and steps; "
-                "allowed: an environment made by embodied_env"
-            )
+            name = type(base).__qualname__
+            raise UsageError(f"unsupported environment for action chunks: {name} (expected one of embodied_env.make)")
         space = env.action_space
         boxes = space.spaces if isinstance(space, spaces.Dict) else {"": space}
         nans = {name: np.full(box.shape, np.nan) for name, box in boxes.items() if isinstance(box, spaces.Box)}
         if len(nans) < len(boxes):
-            raise UsageError(f"the action space {space} has no chunks; allowed: a Box, or a Dict of Boxes")
+            raise UsageError(f"unsupported action space for chunks: {space} (expected a Box or a Dict of Boxes)")
         self.length = checked_count("length", length, at_least=1)
         self.action_space = batch_space(space, self.length)
         self._base = base
-        self._brake = nans if isinstance(space, spaces.Dict) else nans[""]  # also through wrappers that compute
+        self._brake = nans if isinstance(space, spaces.Dict) else nans[""]  # NaN also passes wrappers that compute
         self._episode: int | None = None  # the epoch of the running episode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -96,11 +89,11 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         return observation, info
 
     def step(self, actions: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:  # noqa: ANN401 - agents send anything
-        """Execute a chunk, for a learner whose action is a chunk.
+        """Execute a chunk, for a learner whose action is a chunk, until it or the episode ends.
 
         Args:
-            actions: an element of `action_space`: shape (length, n), or a dict of them; or a sequence of `length`
-                actions. It is executed until it or the episode ends.
+            actions: an element of `action_space`, shape (length, n) or a dict of them; or a sequence of `length`
+                actions.
 
         Returns:
             The last observation, the sum of the rewards, the last flags, and the last info with ``info["chunk"]``:
@@ -128,18 +121,17 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
     def step_chunk(self, actions: Any, *, epoch: int, first_step: int) -> ChunkResult:  # noqa: ANN401 - see step
         """Execute the due actions of a chunk, for a policy that infers while the robot moves.
 
-        An action is only executed at its own step; it expires and is dropped when that step has been taken. A chunk
-        for another epoch, or one that begins after the next step, is rejected: nothing is executed, and an early chunk
-        may be given again when its first step is due.
+        An action is executed at its own step only, and dropped when that step has already been taken. A chunk for
+        another epoch, or one that begins after the next step, is rejected; submit an early one again when it is due.
 
         Args:
-            actions: a sequence of actions for the steps `first_step`, `first_step` + 1, ...; or, as in `step`, an array
-                or a dict of arrays. It must not be written to before this returns.
+            actions: actions for the steps `first_step`, `first_step` + 1, ...: a sequence, an array or a dict of
+                arrays. It must not be modified before this returns.
             epoch: ``env.unwrapped.epoch`` of the episode that the actions are for.
             first_step: step of the first action, >= 1.
 
         Raises:
-            UsageError: when `epoch` or `first_step` is not such an integer. Nothing is published.
+            UsageError: for an invalid `epoch` or `first_step`. Nothing is published.
             ResetNeededError: outside an episode. Nothing is published.
         """
         first = checked_count("first_step", first_step, at_least=1)
@@ -166,10 +158,10 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
 
     def _check_running(self) -> None:
         if self._episode != self._base.epoch:
-            raise ResetNeededError("a chunk outside an episode: call reset() first; nothing was published")
+            raise ResetNeededError("chunk outside an episode; call reset() first (nothing was published)")
 
     def _take(self, action: Any) -> StepReturn:  # noqa: ANN401 - agents send anything
-        """Take one step; after its end or an error no episode is running."""
+        """Take one step; after its end or an error, no episode is running."""
         episode, self._episode = self._episode, None
         observation, reward, terminated, truncated, info = self.env.step(action)
         if not (terminated or truncated):
@@ -184,5 +176,5 @@ def _split_chunk(actions: Any) -> list[Any] | None:  # noqa: ANN401 - agents sen
             (count,) = {len(part) for part in actions.values()}
             return [{name: part[i] for name, part in actions.items()} for i in range(count)]
         return [actions[i] for i in range(len(actions))]
-    except Exception:  # noqa: BLE001 - a foreign object may raise anything; the robot must brake, not crash
+    except Exception:  # noqa: BLE001 - a foreign object may raise anything, and the robot must brake
         return None

@@ -15,7 +15,7 @@ import gymnasium.wrappers
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from embodied_env.backends.base import Backend, Capabilities, MessageSource, Observed, RecordedResults
+from embodied_env.backends.base import Backend, Capabilities, MessageSource, Observed, Recorded
 from embodied_env.backends.delay_injection import PeriodDelays, ReportedDelays
 from embodied_env.backends.registry import NATIVE_DELAY_BACKENDS, make_backend
 from embodied_env.contract import Contract, JointLimits, load_contract
@@ -39,13 +39,13 @@ _SEED_BOUND = 2**53  # every JSON reader keeps integers below this exactly
 
 
 class StepperEnv(gymnasium.Env[Observation, Any]):
-    """An environment over one `Stepper`: the part that recorder and wrappers read.
+    """An environment over one `Stepper`: the part that the recorder and wrappers read.
 
     Attributes:
         contract: the contract in force.
         backend_name: name of the backend.
         clock_name: name of the clock under the ledger.
-        pacing: "lockstep": the world waits for the agent; "realtime": it does not.
+        pacing: "lockstep" (the world waits for the agent) or "realtime".
         task_description: the task in the manifest (`embodied_env.tasks.describe_task`).
         contract_files: files of the contract that a replay needs, by name.
     """
@@ -56,11 +56,11 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
     _stepper: Stepper
 
     def __init__(self, contract: Contract, backend: str, clock: str | Clock | None) -> None:
-        """Make the spaces; the subclass sets the other attributes."""
+        """Create the spaces; the subclass sets the other attributes."""
         self.contract, self.backend_name = contract, backend
         self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
         self.observation_space = cast("gymnasium.Space[Observation]", deepcopy(contract.observation_space))
-        self.action_space = deepcopy(contract.action_space)  # seeding one environment's must not seed another's
+        self.action_space = deepcopy(contract.action_space)  # environments seed their spaces independently
 
     @property
     def capabilities(self) -> Capabilities:
@@ -77,13 +77,8 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         """The snapshot of the last reset with its report, or None before the first."""
         return self._stepper.last_reset
 
-    @property
-    def _on_waiting(self) -> Callable[[], None] | None:
-        """The recorder's hook: called in each step while the world moves."""
-        return self._stepper.on_waiting
-
-    @_on_waiting.setter
-    def _on_waiting(self, call: Callable[[], None] | None) -> None:
+    def call_while_waiting(self, call: Callable[[], None]) -> None:
+        """Let each step call `call` while the world moves; for the recorder."""
         self._stepper.on_waiting = call
 
     def mark(self, name: str) -> None:
@@ -91,7 +86,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         self._stepper.mark(name)
 
     def processes(self) -> list[dict[str, Any]]:
-        """Return role and pid of each process that was started for this environment."""
+        """Return role and pid of each process that this environment has started."""
         return self._stepper.processes()
 
 
@@ -100,10 +95,10 @@ class EmbodiedEnv(StepperEnv):
 
     Attributes:
         delays: the delays injected into the world (`delay_profile`), or None.
-        feed: receives the ROS 2 messages of the backend's nodes; None: it has none.
+        feed: tap of the ROS 2 messages of the backend's nodes, or None.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "human"]}  # noqa: RUF012 - set for each instance
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "human"]}  # noqa: RUF012 - each instance sets its own
 
     def __init__(  # noqa: PLR0913 - the public options
         self,
@@ -122,19 +117,17 @@ class EmbodiedEnv(StepperEnv):
         delay_profile: str | Path | LatencyProfile | DelayModel | None = None,
         **backend_options: Any,  # noqa: ANN401 - the backend checks its options
     ) -> None:
-        """See `make`; nothing is started before the first `reset`. A mapping is a contract in an `EnvSpec`."""
+        """See `make`. Nothing is started before the first `reset`. A mapping is a contract in an `EnvSpec`."""
         evaluator_info = checked_flag("evaluator_info", evaluator_info)
         if not isinstance(observers, (list, tuple)) or not all(isinstance(each, Observer) for each in observers):
-            raise UsageError(
-                f"observers={observers!r} is not allowed; allowed: a list of objects with a method observe"
-            )
+            raise UsageError(f"invalid observers: {observers!r} (expected a list of objects with a method observe)")
         if contract is None:
             contract = _contract_of_run(backend, backend_options)
         super().__init__(resolve_contract(contract), backend, clock)
         if not self.contract.trusted and backend != "replay":
             raise UsageError(
-                f"contract of a run not used: {self.contract.name!r} with {backend!r} (expected 'replay'); "
-                "give the contract's own name or file"
+                f"contract of a run not trusted: {self.contract.name!r} with the backend {backend!r} "
+                "(expected 'replay'); pass the contract's own name or file"
             )
         for path, problem in suspected_degrees(self.contract):
             gymnasium.logger.warn(f"{path}: {problem}")
@@ -145,11 +138,9 @@ class EmbodiedEnv(StepperEnv):
         world = self._make_world(options)
         self.pacing = "realtime" if world.capabilities.free_running else "lockstep"
         if pacing not in (None, self.pacing):
-            raise UsageError(f"pacing={pacing!r} is not available with {world.name}; allowed: None, {self.pacing!r}")
+            raise UsageError(f"unsupported pacing for {world.name}: {pacing!r} (expected None or {self.pacing!r})")
         if self.pacing == "realtime" and (clock == "virtual" or isinstance(clock, VirtualClock)):
-            raise UsageError(
-                f"clock='virtual' is not available with {world.name}: it moves by itself; allowed: 'steady'"
-            )
+            raise UsageError(f"unsupported clock for {world.name} in real time: 'virtual' (expected 'steady')")
         self.feed: MessageTap | None = world.feed if isinstance(world, MessageSource) else None
         self.render_mode = render_mode
         self.metadata = render_metadata(backend, world, self.contract, render_mode)
@@ -168,28 +159,28 @@ class EmbodiedEnv(StepperEnv):
             filters=filters,
         )
         if self.pacing == "realtime":
-            exit_on_sigterm()  # already here: `reset` may be called in a thread, where it is not possible
+            exit_on_sigterm()  # not possible in `reset` if a thread calls it
             weakref.finalize(self, _orphan, self._stepper, self._scheduling, os.getpid()).atexit = False
 
     def _make_world(self, options: dict[str, Any]) -> Backend:
-        """Make the backend, with injected delays if requested; some backends inject them themselves."""
+        """Build the backend, with injected delays if requested; some backends inject them themselves."""
         delays, backend = self.delays, self.backend_name
         if delays is None:
             return make_backend(backend, self.contract, **options)
         if options["pacing"] == "realtime" or backend not in NATIVE_DELAY_BACKENDS:
             return PeriodDelays(make_backend(backend, self.contract, **options), delays, self.contract)
         if "delays" in options:
-            raise UsageError("delays are given twice; allowed: delay_profile, which info reports")
+            raise UsageError("delays given twice: by delay_profile and delays (expected delay_profile only)")
         return ReportedDelays(make_backend(backend, self.contract, delays=delays, **options), delays, self.contract)
 
     @property
     def scheduling(self) -> dict[str, Any]:
-        """The requested and the actual scheduling of the stepping thread (`Scheduling.account`)."""
+        """The requested and actual scheduling of the stepping thread (`Scheduling.account`)."""
         return self._scheduling.account()
 
     @property
     def epoch(self) -> int:
-        """The number of the episode: it counts resets from 0 and never repeats. -1 before the first reset."""
+        """The number of the episode, counted from 0 and never repeated; -1 before the first reset."""
         return self._stepper.epoch
 
     @property
@@ -203,20 +194,20 @@ class EmbodiedEnv(StepperEnv):
         """Start an episode.
 
         Args:
-            seed: seeds `np_random`, from which the world's seed of this and of every later reset is drawn. Episodes
-                are counted from a seeded reset, so (seed, episode_index) identifies an episode.
+            seed: seeds `np_random`, from which the world seed of this and of every later reset is drawn. Episodes are
+                counted from a seeded reset, so (seed, episode_index) identifies an episode.
             options: values for the contract's reset options; the others are drawn by the seed.
 
         Raises:
             gymnasium.error.Error: for a seed that is not an integer >= 0.
             UsageError: for an unknown option or a value outside its bounds, or a scheduling that is not permitted.
             BackendNotReadyError: when the world does not start, homing fails, the operator declines, or a sensor has no
-                reading that is newer than all of this.
+                newer reading.
             ClosedError: after `close`.
         """
         self._begun = False
         check_seed(seed)
-        self._stepper.check_reset(options)  # a reset that is refused draws no seed
+        self._stepper.check_reset(options)  # a rejected reset draws no seed
         self._scheduling.begin()
         if self.pacing == "realtime":
             close_at_exit(self._stepper, aside=self.capabilities.transport)
@@ -229,9 +220,9 @@ class EmbodiedEnv(StepperEnv):
         return result
 
     def seek_episode(self, seed: int | None, episode_index: int) -> None:
-        """Let the next reset without a seed be number `episode_index`, counted from a reset with `seed`.
+        """Make the next unseeded reset that of episode `episode_index` since `seed`, to reproduce a single episode.
 
-        This reproduces a single episode of a long run. With `seed` None only the number is set.
+        With `seed` None only the number is set.
         """
         if seed is not None:
             super().reset(seed=seed)
@@ -242,8 +233,8 @@ class EmbodiedEnv(StepperEnv):
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:  # noqa: ANN401
         """Take one step of one control period.
 
-        Any action is accepted and none is written to: a malformed one (NaN, wrong shape, wrong type) makes the robot
-        brake and is reported in ``info["safety"]``; after several in a row the episode is truncated.
+        Any action is accepted, and never modified: a malformed one (NaN, wrong shape, wrong type) makes the robot brake
+        and is reported in ``info["safety"]``; after several in a row the episode is truncated.
 
         Raises:
             ResetNeededError: outside an episode. Nothing is published.
@@ -259,10 +250,10 @@ class EmbodiedEnv(StepperEnv):
         return copy_step_result(done)
 
     def begin(self, action: Any) -> None:  # noqa: ANN401
-        """Begin a step: publish the command and set the world moving; the next `step` finishes it.
+        """Publish the command and start the motion of the world; the next `step`, with the same action, finishes it.
 
-        The worlds of many environments then move at the same time, while their wrappers see an ordinary step: pass the
-        same action to that `step`. Raises as `step` does.
+        So the worlds of many environments move at the same time, while their wrappers see an ordinary step. Raises like
+        `step`.
         """
         self._stepper.begin(action)
         self._begun = True
@@ -274,13 +265,13 @@ class EmbodiedEnv(StepperEnv):
             self._stepper.abort_step()
 
     def use_executor(self, executor: Executor) -> bool:
-        """Compute the world in threads of `executor` between `begin` and `step`; False where that is impossible."""
+        """Compute the world in threads of `executor` between `begin` and `step`; return False if that is impossible."""
         return self._stepper.use_executor(executor)
 
     def render(self) -> Any:  # noqa: ANN401 - Gymnasium's: an array, or None
         """Return an image of the world, uint8 (height, width, 3), with render_mode "rgb_array".
 
-        With "human" every reset and step shows it already. The view is set by ``backends.<name>.render``.
+        With "human", every reset and step shows the world. ``backends.<name>.render`` in the contract sets the view.
 
         Raises:
             ResetNeededError: before the first reset.
@@ -288,16 +279,16 @@ class EmbodiedEnv(StepperEnv):
             MissingDependencyError: when off-screen rendering is not possible here.
         """
         if self.render_mode is None:
-            gymnasium.logger.warn(f"render() without a render_mode; allowed: {self.metadata['render_modes']}")
+            gymnasium.logger.warn(f"render() without a render_mode (expected one of {self.metadata['render_modes']})")
             return None
         return self._stepper.render() if self.render_mode == "rgb_array" else None
 
     def clear_estop(self) -> None:
-        """Clear an ESTOP once an operator has resolved its cause; nothing else does. Nothing moves before `reset`."""
+        """Clear an ESTOP after an operator has resolved its cause. Nothing moves before `reset`."""
         self._stepper.clear_estop()
 
     def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
-        """Tighten the limits of joints while the robot runs; see `SafetyGate.change_limits`."""
+        """Tighten the limits of joints during operation; see `SafetyGate.change_limits`."""
         return self._stepper.change_limits(changes)
 
     def close(self) -> None:
@@ -309,7 +300,7 @@ class EmbodiedEnv(StepperEnv):
 
 
 def _orphan(stepper: Stepper, scheduling: Scheduling, pid: int) -> None:
-    """Close after an environment that was garbage-collected, but not in a fork, whose copy is not its own."""
+    """Close after a garbage-collected environment, except in a fork, whose copy belongs to the parent."""
     if os.getpid() == pid:
         stepper.orphan()
         scheduling.end()
@@ -325,8 +316,8 @@ def make(
 ) -> gymnasium.Env[Any, Any]:
     """Make an environment from a contract.
 
-    ``env.spec`` makes the same environment again, and has a JSON form (``to_json``) if the other options have one. It
-    contains a Contract in full; a name or a path is resolved again.
+    ``env.spec`` recreates the environment, and converts to JSON (``to_json``) if the other options do. It contains a
+    Contract in full; a name or a path is resolved again.
 
     Args:
         contract: name of a shipped contract, path to a YAML file, or a Contract; None, with the backend "replay": the
@@ -335,12 +326,12 @@ def make(
         record_messages: record the raw ROS 2 messages too (``messages.mcap``); for a backend over ROS 2.
         max_episode_steps: an outer `TimeLimit` in addition to the contract's own horizon.
         **options: options of `EmbodiedEnv`: `backend` ("mujoco", "mujoco_ros", "gazebo", "real", "fake", "replay" or a
-            third party's), `pacing` ("lockstep": the world waits for the agent; "realtime": it moves on meanwhile;
-            None: the backend's default), `render_mode`, `clock` ("steady" or "virtual"), `evaluator_info`, `spawn`,
+            third party's), `pacing` ("lockstep": the world waits for the agent; "realtime": it does not; None: the
+            default of the backend), `render_mode`, `clock` ("steady" or "virtual"), `evaluator_info`, `spawn`,
             `namespace`, `observers`, `fifo_priority` (1 to 99: the stepping thread runs under ``SCHED_FIFO`` from the
             reset to `close`), `switch_interval_s` (of the interpreter, for policies in Python threads),
-            `delay_profile` (a latency_profile.json, a LatencyProfile or a DelayModel: its delays are injected into a
-            lockstep world, in simulated time, by the seed; ``info["latency"]["injected"]``), and backend options.
+            `delay_profile` (a latency_profile.json, a LatencyProfile or a DelayModel, whose delays are injected into a
+            lockstep world: ``info["latency"]["injected"]``), and options of the backend.
 
     Raises:
         ContractError: for an invalid contract.
@@ -352,7 +343,7 @@ def make(
     if record is not None:
         record = checked_path("record", record)
     if checked_flag("record_messages", record_messages) and record is None:
-        raise UsageError("record_messages=True is not allowed with record=None; allowed: a folder to record into")
+        raise UsageError("record_messages=True without record (expected a folder to record into)")
     embodied = EmbodiedEnv(contract, **options)
     given = embodied.contract if contract is None else contract
     embodied.spec = EnvSpec(
@@ -381,19 +372,18 @@ def resolve_contract(contract: str | Path | Contract | Mapping[str, Any]) -> Con
     if not isinstance(contract, Mapping):
         return load_contract(contract)
     if contract.keys() != SAVED:
-        keys = ", ".join(map(repr, contract))
-        raise UsageError(f"a contract cannot be a mapping of {keys}; allowed: one of `make`'s")
+        raise UsageError(f"invalid contract mapping: keys {list(contract)} (expected those of a spec of `make`)")
     return restore_contract(contract)
 
 
 def check_seed(seed: object) -> None:
-    """Raise Gymnasium's error for a bool, which its own check takes for an integer."""
+    """Raise Gymnasium's error for a bool, which its own check accepts as an integer."""
     if isinstance(seed, bool):
         raise gymnasium.error.Error(f"Seed must be a python integer, actual type: {type(seed)}")
 
 
 def draw_world_seed(generator: np.random.Generator) -> int:
-    """Return the world's seed of the next reset."""
+    """Return the seed of the world for the next reset."""
     return int(generator.integers(_SEED_BOUND))
 
 
@@ -407,8 +397,8 @@ def render_metadata(name: str, backend: Backend, contract: Contract, render_mode
     """Return the metadata for rendering; raises UsageError for a mode that the backend does not offer."""
     modes = backend.capabilities.render_modes
     if render_mode not in (None, *modes):
-        offered = ", ".join(map(repr, (None, *modes)))
-        raise UsageError(f"render_mode={render_mode!r} is not available with {name} here; allowed: {offered}")
+        expected = ", ".join(map(repr, (None, *modes)))
+        raise UsageError(f"unsupported render_mode for {name}: {render_mode!r} (expected one of: {expected})")
     return {"render_modes": list(modes), "render_fps": max(1, round(1 / contract.control_period_s))}
 
 
@@ -416,9 +406,9 @@ def render_metadata(name: str, backend: Backend, contract: Contract, render_mode
 
 
 def _contract_of_run(backend: str, options: Mapping[str, Any]) -> Contract:
-    """Return the contract of the run that is to be played back."""
+    """Return the contract of the run to replay."""
     if backend != "replay" or "run" not in options:
-        raise UsageError(f'contract=None is not available with {backend}; allowed with backend="replay", run=...')
+        raise UsageError(f'missing contract for the backend {backend!r} (optional only with backend="replay", run=...)')
     from embodied_env.backends.replay import recorded_contract  # noqa: PLC0415 - the record is optional
     from embodied_env.record import Run, read_run  # noqa: PLC0415
 
@@ -427,9 +417,9 @@ def _contract_of_run(backend: str, options: Mapping[str, Any]) -> Contract:
 
 
 def _load_task(world: Backend, contract: Contract) -> tuple[Task, dict[str, Any]]:
-    """Return the task and its description; for a run of a task that is not trusted, the recorded results."""
+    """Return the task and its description; in a replay of an untrusted task, the recorded results."""
     is_trusted, file = contract.trusted or is_shipped(contract), None
-    if isinstance(world, RecordedResults):
+    if isinstance(world, Recorded):
         is_trusted, file = is_trusted or world.trust_task, world.task_file
         if not is_trusted and file is None:
             nothing = {"type": contract.task.type, "version": None, "terms": None, "source_sha256": None}

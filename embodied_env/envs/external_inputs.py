@@ -1,4 +1,4 @@
-"""The external inputs of a step: time, e-stops, and latches of other threads; measured, or played back from a run."""
+"""The external inputs of a step: time, e-stops and latches of other threads; measured, or replayed from a run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from embodied_env.safety.interlocks import SafetyContextBuilder
 class ExternalInputsSource:
     """Reads everything in a step that does not follow from actions and readings.
 
-    A backend that plays a run back supplies the recorded values. Where the record ends they are measured again; the
+    In a replay the backend supplies the recorded values. After the last recorded step they are measured again; the
     backend then ends the episode.
 
     Attributes:
-        is_live: no run is played back.
+        is_live: this is not a replay.
         ledger: the time stamps of the step.
     """
 
@@ -49,14 +49,11 @@ class ExternalInputsSource:
         self.ledger = Ledger(clock)
         if capabilities.injected and not capabilities.free_running:
             if not isinstance(backend, Delayed):
-                raise TypeError(f"the backend {backend.name} declares injected delays, and has no inference_ns")
+                raise TypeError(f"backend {backend.name} declares injected delays but has no inference_ns")
             self._delays = backend
 
     def begin_step(self, episode: Episode, published: CommandState, dt_s: float) -> ExternalInputs:
-        """Return the inputs of a step `dt_s` after the last published command.
-
-        During a replay, limits and latch are set to their recorded state.
-        """
+        """Return the inputs of a step `dt_s` after the last command; a replay sets limits and latch as recorded."""
         recorded = None if self._recorded is None else self._recorded.circumstances
         if recorded is None:
             context = self.safety_context(episode.snapshot, (episode.frozen_ns, episode.returned_ns))
@@ -78,15 +75,15 @@ class ExternalInputsSource:
         )
 
     def end_step(self) -> None:
-        """Set the latch as it was at the end of the recorded step, once the end reasons are collected."""
+        """In a replay, latch what was latched at the end of the recorded step, after the end reasons are collected."""
         if self._recorded is not None and self._free_running and self._recorded.circumstances is not None:
             self._latch(self._recorded.circumstances.latched_after)
 
     def safety_context(self, snapshot: Snapshot, since_ns: tuple[int, int]) -> SafetyContext:
         """Return the context in which a command that is based on `snapshot` is judged.
 
-        `since_ns` is when the snapshot was frozen and when the agent received it, on the steady clock. In a lockstep
-        world it does not age meanwhile, except by injected delays.
+        `since_ns`: when the snapshot was frozen, and when the agent received it, on the steady clock. In a lockstep
+        world a snapshot ages only by injected delays.
         """
         elapsed_ns = (0, 0)
         if self._free_running:

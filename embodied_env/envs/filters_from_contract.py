@@ -1,4 +1,4 @@
-"""The command filters of a contract: those of third parties, then the workspace filter with the robot's shape."""
+"""Build the command filters of a contract: those of third parties, then the workspace filter."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from embodied_env.safety.workspace.filter import Workspace, WorkspaceFilter
 def make_command_filters(contract: Contract, *, latency_s: float = 0.0) -> dict[str, CommandFilter]:
     """Return the command filters of `contract` by name, in order. `latency_s`: delay until a command acts.
 
-    Raises:
-        ContractError: for a filter that no package provides, or a workspace that does not fit the robot.
-        MissingDependencyError: when the shape of the robot is in a MuJoCo model, and MuJoCo is not installed.
+    Raises ContractError for an unknown filter or a workspace that does not fit the robot, and MissingDependencyError
+    if the shape of the robot needs MuJoCo.
     """
     filters, spec = load_plugin_filters(contract), contract.safety.workspace
     if spec is not None:
@@ -44,14 +43,14 @@ def _kinematics(contract: Contract) -> KinematicModel:
             from embodied_env.sim.kinematics import MujocoKinematics  # noqa: PLC0415 - needs MuJoCo
 
             return MujocoKinematics(contract, load_profile(contract, name), path=f"backends.{name}")
-    problem = "nothing says what the robot looks like; allowed: safety.urdf, or a backend profile with a model"
+    problem = "unknown shape of the robot (expected safety.urdf or a backend profile with a model)"
     if not contract.trusted:
-        problem = "shape of the robot not recorded (expected in the run's manifest); give the contract's own file"
+        problem = "shape of the robot not recorded (expected in the manifest of the run); pass the contract's own file"
     raise ContractError(SHAPE, problem, source=contract.source)
 
 
 def recorded_files(contract: Contract, filters: Mapping[str, CommandFilter]) -> Mapping[str, bytes]:
-    """Return the files that a replay needs: those of `contract`, and the robot's shape from a MuJoCo model."""
+    """Return the files that a replay needs: those of `contract`, and the shape of the robot in a MuJoCo model."""
     workspace = filters.get("workspace")
     if contract.safety.urdf is not None or not isinstance(workspace, WorkspaceFilter):
         return contract.files

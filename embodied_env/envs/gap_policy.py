@@ -1,4 +1,4 @@
-"""The gap policy: judge each reading by its age and its values, and replace a faulty one by the last valid one."""
+"""The gap policy: check the age and the values of each reading, and replace a faulty one by the last valid one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GapPolicy:
     """Applies the gap policy of the contract during one episode."""
 
     def __init__(self, contract: Contract, *, future_tolerance_ns: int = 0) -> None:
-        """Resolve the sensors of `contract`; the tolerance is for stamps of another clock that are ahead of now."""
+        """Resolve the sensors of `contract`; the tolerance applies to stamps of another clock in the future."""
         self._future_tolerance_ns = future_tolerance_ns
         sensors = contract.sensors.items()
         self._checks = {name: [FieldCheck(each) for each in field_layouts(name, sensor)] for name, sensor in sensors}
@@ -34,11 +34,7 @@ class GapPolicy:
         self._held: dict[str, Sample] = {}
 
     def begin(self, snapshot: Snapshot) -> Snapshot:
-        """Start an episode with its first snapshot, in which every sensor must be valid.
-
-        Raises:
-            BackendNotReadyError: names each sensor that is missing or not valid.
-        """
+        """Start an episode; raises BackendNotReadyError unless every sensor of its first snapshot is valid."""
         self._held = {}
         bad = []
         for name in self._checks:
@@ -50,14 +46,13 @@ class GapPolicy:
                 bad.append(f"{name} ({reason})")
         if bad:
             self._held = {}
-            raise BackendNotReadyError(f"after the reset these sensors have no valid reading: {', '.join(bad)}")
+            raise BackendNotReadyError(f"no valid reading after the reset: {', '.join(bad)}")
         return replace(snapshot, samples=dict(self._held))
 
     def apply(self, snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
         """Replace missing, invalid, stale and future readings by the last valid one, marked with the reason.
 
-        Returns:
-            The snapshot to judge and to observe, and the sensors with a gap whose contract has ``on_gap: stop``.
+        Also return the sensors with a gap whose contract has ``on_gap: stop``.
         """
         samples: dict[str, Sample] = {}
         gaps: list[str] = []
@@ -97,10 +92,10 @@ class GapPolicy:
             return sample
         age_ns = snapshot.now_ns - sample.stamp_ns
         if age_ns < -self._future_tolerance_ns:
-            return replace(sample, quality=Quality.FUTURE, reason=f"stamped {-age_ns} ns after now")
+            return replace(sample, quality=Quality.FUTURE, reason=f"stamped {-age_ns} ns in the future")
         if age_ns > self._max_age_ns[name]:
-            by = f" (by the clock {sample.suspect_clock}?)" if sample.suspect_clock else ""
-            return replace(sample, quality=Quality.STALE, reason=f"{age_ns / 1e9:.3f} s old{by}")
+            clock = f" (stamped by the {sample.suspect_clock} clock?)" if sample.suspect_clock else ""
+            return replace(sample, quality=Quality.STALE, reason=f"{age_ns / 1e9:.3f} s old{clock}")
         problem = None
         for check in self._checks[name]:
             found = check.check(sample.values)
@@ -113,14 +108,14 @@ class FieldCheck:
     """Checks one field of a sensor: shape, dtype, finite values, declared range."""
 
     def __init__(self, layout: FieldLayout) -> None:
-        """Choose the comparison: few values one by one, many as arrays, none where the range covers the dtype."""
+        """Choose the range check: few values one by one, many as arrays, none where the range covers the dtype."""
         self._layout = layout
         self._is_small = layout.low.ndim == 1 and layout.low.size <= _FEW
         if self._is_small:  # with finite bounds, one comparison also rejects NaN and infinity
             self._lows = [max(low, -float_info.max) for low in layout.low.tolist()]
             self._highs = [min(high, float_info.max) for high in layout.high.tolist()]
         self._covers_dtype = False
-        if layout.dtype.kind in "iu":  # as of pixels
+        if layout.dtype.kind in "iu":  # e.g. pixels
             limits = np.iinfo(layout.dtype)
             self._covers_dtype = bool((layout.low <= limits.min).all() and (layout.high >= limits.max).all())
 
@@ -131,13 +126,13 @@ class FieldCheck:
         if found is None:
             return Quality.INVALID, f"{layout.field} is missing"
         if found.shape != layout.shape or found.dtype != layout.dtype:
-            wanted = f"{layout.dtype}{list(layout.shape)}"
-            return Quality.INVALID, f"{layout.field} is {found.dtype}{list(found.shape)}, not {wanted}"
+            expected = f"{layout.dtype}{list(layout.shape)}"
+            return Quality.INVALID, f"{layout.field} is {found.dtype}{list(found.shape)} (expected {expected})"
         if self._is_within(found):
             return None
         if not np.isfinite(found).all():
             return Quality.INVALID, f"{layout.field} is not finite"
-        return Quality.OUT_OF_RANGE, f"{layout.field} outside its declared range"
+        return Quality.OUT_OF_RANGE, f"{layout.field} is outside its declared range"
 
     def _is_within(self, found: NDArray[Any]) -> bool:
         if self._is_small:

@@ -18,15 +18,15 @@ from embodied_env.safety import Arbiter, SafetyGate, Watchdog, WatchdogThread
 
 
 class MotionGuard:
-    """Brakes and watches one robot, but not in a recorded run: nothing moves there.
+    """Brakes and watches one robot, except in a replay, where nothing moves.
 
     Attributes:
         arbiter: owns the last published command.
-        watchdog: brakes when steps fail to come; only a free-running world is watched.
+        watchdog: brakes when no step follows in time; only a free-running world is watched.
     """
 
     def __init__(self, contract: Contract, backend: Backend, gate: SafetyGate, *, clock: Clock) -> None:
-        """Connect arbiter and watchdog. Nothing is started."""
+        """Connect arbiter and watchdog, without starting anything."""
         free_running, period_s = backend.capabilities.free_running, contract.control_period_s
         self._backend, self._control_period_s = backend, period_s
         self._estop_source = find_estop_source(backend)
@@ -45,7 +45,7 @@ class MotionGuard:
         self.watchdog = Watchdog(
             self.arbiter, gate, contract.safety.watchdog, clock=clock, control_period_s=period_s, estops=self.estops
         )
-        self._brakes = not (isinstance(backend, Recorded) and backend.playback is not None)  # delays forward None
+        self._brakes = not isinstance(backend, Recorded)
         self._watches = self._brakes and free_running
         self._thread: WatchdogThread | None = None
 
@@ -59,7 +59,7 @@ class MotionGuard:
             return {self._backend.name: "unknown"}
 
     def start(self, close: Callable[[], bool]) -> None:
-        """Start the watchdog's thread, once; it calls `close` when the main thread has ended, or after `orphan`."""
+        """Start the watchdog thread, once; it calls `close` when the main thread has ended, or after `orphan`."""
         if not self._watches or self._thread is not None:
             return
         with deferred_signals():
@@ -73,7 +73,7 @@ class MotionGuard:
             self._thread.stop()
 
     def orphan(self) -> None:
-        """Let the thread close the environment. Takes no lock, so a finalizer may call it in any thread."""
+        """Let the thread close the environment. Takes no lock, so that a finalizer may call it in any thread."""
         if self._thread is not None:
             self._thread.orphan()
 
@@ -90,7 +90,7 @@ class MotionGuard:
             try:
                 self.arbiter.brake_to_rest(Finding(gate="latch", severity=Severity.HOLD, code="latch.stop", detail=why))
             except BackendError as error:
-                self._backend.halt(f"lost while braking: {error}")
+                self._backend.halt(f"backend lost while braking: {error}")
 
 
 def _measure_velocities(source: NewestSource, velocities: MeasuredVelocities) -> tuple[FloatArray, FloatArray]:

@@ -21,9 +21,9 @@ from embodied_env.core.types import ResetReport, Transition
 from embodied_env.envs.embodied_env import StepperEnv, check_seed, draw_world_seed, render_metadata, ros_options
 from embodied_env.envs.filters_from_contract import make_command_filters, recorded_files
 from embodied_env.envs.shared_backend import AgentBackend, SharedBackend
-from embodied_env.envs.stepper import Stepper
+from embodied_env.envs.stepper import Stepper, check_open
 from embodied_env.envs.transition_builder import Observation, copy_step_result
-from embodied_env.errors import ClosedError, MissingDependencyError, ResetNeededError, UsageError
+from embodied_env.errors import MissingDependencyError, ResetNeededError, UsageError
 from embodied_env.tasks import describe_task, load_task
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ except ImportError:
         "pettingzoo", needed_for="several robots in one world", remedy='pip install "embodied_env[multi]"'
     ) from None
 
-_REFUSED = {
-    "pacing": "robots that share a world wait for each other, so it is lockstep",
-    "delay_profile": "delays are those of one robot's world",
-    "delays": "delays are those of one robot's world",
+_UNSUPPORTED = {
+    "pacing": "a shared world is always in lockstep",
+    "delay_profile": "delays apply to the world of a single robot",
+    "delays": "delays apply to the world of a single robot",
     "record_messages": "the messages of a shared world belong to no single robot",
 }
 
@@ -53,7 +53,7 @@ class AgentEnv(StepperEnv):
     """
 
     def __init__(self, view: AgentBackend, clock: Clock, names: tuple[str, str], *, evaluator_info: bool) -> None:
-        """Make the environment of one robot over its view of the world; `names` are those of backend and clock."""
+        """Wrap one robot's view of the world; `names` are those of backend and clock."""
         contract = view.contract
         super().__init__(contract, *names)
         self.world_seed = 0
@@ -65,7 +65,7 @@ class AgentEnv(StepperEnv):
             clock=clock,
             evaluator_info=evaluator_info,
             filters=filters,
-            advances_clock=False,  # or a virtual clock would advance once per robot
+            advances_clock=False,  # otherwise a virtual clock would advance once per robot
         )
         self.task_description = describe_task(task, contract)
         self.contract_files = recorded_files(contract, filters)
@@ -77,7 +77,7 @@ class AgentEnv(StepperEnv):
         return self.stepper.reset(world_seed=self.world_seed, options=options, seeded=seed is not None)
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:  # noqa: ANN401, ARG002
-        """Finish the step that the stepper has begun with this action."""
+        """Finish the step that the stepper began with this action."""
         return copy_step_result(self.stepper.finish())
 
     def close(self) -> None:
@@ -112,11 +112,11 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         namespace: str | None = None,
         **backend_options: Any,  # noqa: ANN401 - the backend checks its options
     ) -> None:
-        """See `parallel_env`; nothing is started before the first `reset`."""
+        """See `parallel_env`. Nothing is started before the first `reset`."""
         evaluator_info = checked_flag("evaluator_info", evaluator_info)
         self._folder = None if record is None else checked_path("record", record)
-        for name in _REFUSED.keys() & backend_options.keys():
-            raise UsageError(f"{name}={backend_options[name]!r} is not available with parallel_env: {_REFUSED[name]}")
+        for name in _UNSUPPORTED.keys() & backend_options.keys():
+            raise UsageError(f"unsupported option of parallel_env: {name} ({_UNSUPPORTED[name]})")
         options = {**ros_options(spawn, namespace), **backend_options}
         self.team = load_team(contract)
         self.backend_name = backend
@@ -124,7 +124,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         the_clock = make_clock(clock)
         world = make_backend(backend, self.team.world, clock=the_clock, **options)
         if world.capabilities.free_running:
-            raise UsageError(f"the backend {backend!r} moves by itself; allowed: one that waits for all robots")
+            raise UsageError(f"unsupported backend for parallel_env: {backend!r} (expected one in lockstep)")
         self.render_mode = render_mode
         rendering = render_metadata(backend, world, self.team.world, render_mode)
         self.metadata = {"name": self.team.name, **rendering, "is_parallelizable": True}
@@ -134,7 +134,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
             name: AgentEnv(AgentBackend(self._shared, self.team, name), the_clock, names, evaluator_info=evaluator_info)
             for name in self.team.agents
         }
-        self._envs: Mapping[str, gymnasium.Env[Any, Any]] = self._agent_envs  # in their recorders, if any
+        self._envs: Mapping[str, gymnasium.Env[Any, Any]] = self._agent_envs  # with `record`, in their recorders
         if self._folder is not None:
             from embodied_env.record import RecordTransitions  # noqa: PLC0415 - recording is optional
 
@@ -147,11 +147,11 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
     # ------------------------------------------------------------------------------------------------ PettingZoo
 
     def observation_space(self, agent: str) -> gymnasium.Space[Observation]:
-        """Return the observation space of `agent`: always the same object."""
+        """Return the observation space of `agent`, always the same object."""
         return self._of(agent).observation_space
 
     def action_space(self, agent: str) -> gymnasium.Space[Any]:
-        """Return the action space of `agent`: always the same object."""
+        """Return the action space of `agent`, always the same object."""
         return self._of(agent).action_space
 
     def reset(
@@ -160,17 +160,13 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         """Start an episode of every robot, in a world that is reset once.
 
         Args:
-            seed: the world's seed of this and of every later reset is drawn from it, as in `EmbodiedEnv`.
-            options: reset options by robot name, and under ``world`` those of the world. Other keys are ignored with a
+            seed: seeds the generator of the world seeds of this and every later reset, as in `EmbodiedEnv`.
+            options: reset options by robot name, and those of the world under ``world``. Other keys are ignored with a
                 warning.
 
-        Raises:
-            gymnasium.error.Error: for a seed that is not an integer >= 0.
-            UsageError: for an unknown option of a robot or the world, or a value outside its bounds.
-            BackendNotReadyError: when the world does not start.
-            ClosedError: after `close`.
+        Raises as `EmbodiedEnv.reset` does.
         """
-        self._check_open("reset")
+        check_open(self._closed, "reset")
         check_seed(seed)
         own, whole = self._options(options)
         if seed is not None or self._rng is None:
@@ -192,23 +188,21 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
     ) -> tuple[dict[str, Observation], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
         """Take one step of every agent: all commands are sent, the world moves once, all observations are read.
 
-        Any action is accepted, as in `EmbodiedEnv`: a malformed one makes its own robot brake. An agent whose episode
-        ends with this step is in the result once more, but no longer in `agents`.
+        Any action is accepted, as in `EmbodiedEnv`: a malformed one makes its robot brake. An agent whose episode ends
+        with this step is in the result, but no longer in `agents`.
 
         Raises:
             ResetNeededError: when there is no agent, or after a step that raised.
             UsageError: when the keys of `actions` are not the agents. Nothing is published.
             ClosedError: after `close`.
         """
-        self._check_open("step")
+        check_open(self._closed, "step")
         acting = self.agents
         if not self._running or not acting:
-            raise ResetNeededError("step() outside an episode: call reset() first; nothing was published")
+            raise ResetNeededError("step() outside an episode; call reset() first (nothing was published)")
         if actions.keys() != set(acting):
-            missing = [name for name in acting if name not in actions]
-            wrong = f"of {', '.join(missing)} is missing" if missing else f"is of {', '.join(map(str, actions))}"
-            raise UsageError(f"an action {wrong}; allowed: one of each of {', '.join(acting)}")
-        self.agents, self._running = [], False  # an error in the middle of a step ends all episodes
+            raise UsageError(f"wrong keys of the actions: {list(actions)} (expected {acting})")
+        self.agents, self._running = [], False  # an error during a step ends all episodes
         for name, env in self._agent_envs.items():
             if name in acting:
                 env.stepper.begin(actions[name])
@@ -224,13 +218,9 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         return tuple({name: result[part] for name, result in done.items()} for part in range(5))  # type: ignore[return-value]
 
     def render(self) -> Any:  # noqa: ANN401 - PettingZoo's: an array, or None
-        """Return an image of the world, uint8 (height, width, 3), with render_mode "rgb_array".
-
-        Raises:
-            ResetNeededError: before the first reset.
-        """
+        """Return an image of the world, uint8 (height, width, 3), with render_mode "rgb_array"; see `EmbodiedEnv`."""
         if self.render_mode is None:
-            gymnasium.logger.warn(f"render() without a render_mode; allowed: {self.metadata['render_modes']}")
+            gymnasium.logger.warn(f"render() without a render_mode (expected one of {self.metadata['render_modes']})")
             return None
         return next(iter(self._agent_envs.values())).stepper.render() if self.render_mode == "rgb_array" else None
 
@@ -248,7 +238,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
 
     @property
     def world_reset(self) -> ResetReport | None:
-        """The report of the last reset of the world with all drawn values; for evaluators, not for agents."""
+        """The report of the last reset of the world with all drawn values, for evaluators only."""
         return self._shared.last_reset
 
     def contract(self, agent: str) -> Contract:
@@ -270,26 +260,22 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
             self._agent_envs[agent].mark(name)
 
     def processes(self) -> list[dict[str, Any]]:
-        """Return role and pid of each process that was started for the world."""
+        """Return role and pid of each process of the world."""
         return self._shared.backend.processes()
 
     # ---------------------------------------------------------------------------------------------- internal
 
     def _of(self, agent: str) -> AgentEnv:
         if agent not in self._agent_envs:
-            raise UsageError(f"agent={agent!r} is not known; allowed: {', '.join(self._agent_envs)}")
+            raise UsageError(f"unknown agent {agent!r} (expected one of: {', '.join(self._agent_envs)})")
         return self._agent_envs[agent]
-
-    def _check_open(self, call: str) -> None:
-        if self._closed:
-            raise ClosedError(f"{call}() after close(): the environment is closed; make a new one")
 
     def _options(
         self, options: Mapping[str, Any] | None
     ) -> tuple[dict[str, dict[str, Any] | None], dict[str, NDArray[np.float64]]]:
         """Return the options of each robot, and all of them as checked values by their names in the world."""
         if options is not None and not isinstance(options, Mapping):
-            raise UsageError(f"options={options!r} is not allowed; allowed: a mapping by robot, or None")
+            raise UsageError(f"invalid options: {options!r} (expected a mapping by robot, or None)")
         given = dict(options or {})
         own = {name: given.pop(name, None) for name in self._agent_envs}
         whole = {
@@ -299,12 +285,12 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         }
         of_world = given.pop(WORLD, None) or {}
         if unknown := [name for name in of_world if name not in self.team.options]:
-            allowed = ", ".join(self.team.options) or "none"
-            raise UsageError(f"reset option {unknown[0]!r} of the world is not known; allowed: {allowed}")
+            expected = ", ".join(self.team.options) or "none"
+            raise UsageError(f"unknown reset option of the world: {unknown[0]!r} (expected one of: {expected})")
         whole |= checked_options(self.team.world, of_world)
-        if given:  # as PettingZoo's own test does
+        if given:  # PettingZoo's own test passes other keys
             keys = ", ".join((*self._agent_envs, WORLD))
-            gymnasium.logger.warn(f"options of {', '.join(map(repr, given))} mean nothing here; allowed: {keys}")
+            gymnasium.logger.warn(f"ignored reset options: {', '.join(map(repr, given))} (expected one of: {keys})")
         return own, whole
 
     def _show(self) -> None:
@@ -323,9 +309,6 @@ def parallel_env(contract: str | Path | Team, **options: Any) -> EmbodiedParalle
             `render_mode`, `evaluator_info`, `record` (a folder, which gets a folder with a run directory for each
             robot), `spawn`, `namespace`, and the options of the backend.
 
-    Raises:
-        ContractError: for an invalid team or contract.
-        UsageError: for an unknown backend or option, or one that robots cannot share.
-        MissingDependencyError: when an optional package is not installed.
+    Raises as `make` does, with UsageError for an option that robots cannot share.
     """
     return EmbodiedParallelEnv(contract, **options)

@@ -1,4 +1,4 @@
-"""The reset of one robot: reset the world, drive home, ask for confirmation, verify, and let the task judge."""
+"""Reset one robot: reset the world, drive home, ask for confirmation, verify, and let the task judge."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from embodied_env.tasks import ResettableTask, Task
 
 @dataclass(frozen=True, kw_only=True)
 class ResetProcedure:
-    """Runs the resets of one stepper, with the parts that its steps use too."""
+    """Runs the resets of one stepper."""
 
     contract: Contract
     backend: Backend
@@ -37,12 +37,7 @@ class ResetProcedure:
     clock: Clock
 
     def run(self, request: ResetRequest) -> Snapshot:
-        """Reset the world and return the snapshot that the episode begins with.
-
-        Raises:
-            BackendError: when the world does not start, homing fails, the operator declines, or a sensor has no reading
-                that is newer than all of this.
-        """
+        """Reset the world and return the first snapshot of the episode; raises BackendError (`EmbodiedEnv.reset`)."""
         backend = self.backend
         deadline = Stamp(self.clock.now_ns() + round(backend.reset_timeout_s * NS_PER_S), Domain.STEADY)
         snapshot = self._verify(backend.reset(request, deadline), request.epoch)
@@ -91,14 +86,14 @@ class ResetProcedure:
                 HomingContext(turn=advance, situation=safety_context, feed=self.guard.feed), deadline.ns
             )
         except BaseException as error:
-            self.guard.brake(f"the way home has ended: {type(error).__name__}")
+            self.guard.brake(f"homing failed: {type(error).__name__}")
             raise
         finally:
             self.guard.watchdog.disarm()
         return snapshot, summary
 
     def _verify(self, raw: Snapshot, epoch: int) -> Snapshot:
-        """Check the readings of a reset, and clear latches and commands from before it."""
+        """Check the readings of a reset, and clear earlier latches and commands."""
         snapshot = self.gap_policy.begin(raw)
         self.gate.reset()
         self.guard.arbiter.reset(self.joints.measured(snapshot)[0], epoch)
@@ -107,9 +102,9 @@ class ResetProcedure:
     def _judge(self, snapshot: Snapshot, request: ResetRequest) -> Snapshot:
         """Let the task judge the snapshot; add its verdict and the requested options to the report."""
         report = reset_report(snapshot)
-        if self.inputs.is_live:  # the report of a recorded run has the options of then
+        if self.inputs.is_live:  # the report of a recorded run has its own options
             if report.ignored:
-                gymnasium.logger.warn(f"{self.backend.name} ignores these reset options: {', '.join(report.ignored)}")
+                gymnasium.logger.warn(f"reset options ignored by {self.backend.name}: {', '.join(report.ignored)}")
             report = replace(report, options=request.options)
         if isinstance(self.task, ResettableTask):
             verdict: Any = self.task.reset(replace(snapshot, reset=report), report.options)
@@ -118,5 +113,5 @@ class ResetProcedure:
             report = replace(report, verdict=verdict)
         is_solved = report.verdict is not None and report.verdict.success
         if is_solved and report.level == "none" and self.inputs.is_live:
-            gymnasium.logger.warn("the task is solved before the first step, and the reset moved nothing (level none)")
+            gymnasium.logger.warn("task solved before the first step: the reset moved nothing (reset level 'none')")
         return replace(snapshot, reset=report)

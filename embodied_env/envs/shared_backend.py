@@ -1,20 +1,17 @@
 """Share one world between several robots: each has its own `AgentBackend`, and the world moves when all have sent.
 
-A view stores the command of its robot; the last `advance` sends all commands and moves the world once. A reset is
-requested with `SharedBackend.request_reset`, performed by the first view that is reset, and read by all. An error of
-the world ends the episodes of all robots, and so does a view that is halted.
+A view stores the command of its robot; the last `advance` sends all commands and moves the world once. The first view
+that is reset performs the reset of `SharedBackend.request_reset`; all views read it. An error of the world and the halt
+of a view end the episodes of all robots.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from embodied_env.backends.base import Backend, Renderable, Showable, find_estop_source
+from embodied_env.backends.base import Backend, find_estop_source
+from embodied_env.backends.delay_injection import forwarded
 from embodied_env.contract import FloatArray
 from embodied_env.contract.team import Team, name_in_world
 from embodied_env.core.clock import Clock, Stamp
@@ -33,7 +30,7 @@ class SharedBackend:
     """
 
     def __init__(self, team: Team, backend: Backend, *, clock: Clock) -> None:
-        """Share `backend`, which was made for ``team.world``. Nothing is started."""
+        """Share `backend`, which was built for ``team.world``, without starting anything."""
         self.backend = backend
         self.last_reset: ResetReport | None = None
         self._team, self._clock = team, clock
@@ -53,7 +50,7 @@ class SharedBackend:
             self._opened = True
 
     def request_reset(self, seed: int, options: Mapping[str, FloatArray]) -> None:
-        """Set seed and options of the next reset. `options` are checked, by their names in the world."""
+        """Set the seed and the checked options (by their names in the world) of the next reset."""
         self._requested = seed, options
 
     def reset(self, deadline: Stamp) -> Snapshot:
@@ -62,11 +59,11 @@ class SharedBackend:
             (seed, options), self._requested = self._requested, None
             self._epoch += 1
             self._commands, self._ready, self._snapshot = {}, set(), None
-            self._lost = BackendLostError("halted", "the reset of the world has failed")
+            self._lost = BackendLostError("halted", "the reset of the world failed")
             snapshot = self.backend.reset(ResetRequest(epoch=self._epoch, seed=seed, options=options), deadline)
             self.last_reset, self._snapshot, self._lost = snapshot.reset, snapshot, None
         if self._snapshot is None or self._lost is not None:
-            raise BackendNotReadyError("a view of a shared world is reset by the environment of all robots alone")
+            raise BackendNotReadyError("reset of one robot in a shared world; reset the environment of all robots")
         return self._snapshot
 
     def submit(self, agent: str, command: ApprovedCommand) -> None:
@@ -80,7 +77,7 @@ class SharedBackend:
         if self._lost is not None:
             raise self._lost
         if agent not in self._commands or agent in self._ready:
-            raise BackendLostError("out_of_step", f"{agent} has sent no command for this step")
+            raise BackendLostError("out_of_step", f"no command of {agent} for this step")
         self._ready.add(agent)
         if len(self._ready) < len(self._team.agents):
             return
@@ -101,7 +98,7 @@ class SharedBackend:
             raise self._lost
         if self._ready:
             missing = ", ".join(name for name in self._team.agents if name not in self._ready)
-            raise BackendLostError("out_of_step", f"the world has not moved: nothing came from {missing}")
+            raise BackendLostError("out_of_step", f"no step of the shared world: no command of {missing}")
         if self._snapshot is None:
             try:
                 self._snapshot = self.backend.read(after, deadline)
@@ -123,7 +120,7 @@ class SharedBackend:
             self.close()
 
     def close(self) -> None:
-        """Free the world; robots in the middle of a step then lose it as closed. Idempotent."""
+        """Free the world; a pending step of a robot then loses it as closed. Idempotent."""
         if self._lost is None:
             self._lost = BackendLostError("closed", "the world of all robots is closed")
         self.backend.close()
@@ -136,61 +133,51 @@ class AgentBackend:
         contract: the contract of the robot.
     """
 
-    def __init__(self, world: SharedBackend, team: Team, agent: str) -> None:
-        """View `world` as `agent` of `team`. Nothing is started."""
-        self.name, self.capabilities = world.backend.name, world.backend.capabilities
-        self.step_timeout_s, self.reset_timeout_s = world.backend.step_timeout_s, world.backend.reset_timeout_s
+    processes = forwarded("processes")
+    render = forwarded("render")
+    show = forwarded("show")
+    estops = forwarded("estops", dict)
+
+    def __init__(self, shared: SharedBackend, team: Team, agent: str) -> None:
+        """View `shared` as `agent` of `team`."""
+        self._world = world = shared.backend
+        self.name, self.capabilities = world.name, world.capabilities
+        self.step_timeout_s, self.reset_timeout_s = world.step_timeout_s, world.reset_timeout_s
         self.contract = team.agents[agent]
         self._sensors = {name: name_in_world(agent, name) for name in self.contract.sensors}
         self._options = {name: name_in_world(agent, name) for name in self.contract.reset_options}
-        self._world, self._agent = world, agent
-        self._estops = find_estop_source(world.backend)
+        self._shared, self._agent = shared, agent
+        find_estop_source(world)
 
     def open(self) -> None:
         """Open the world unless it is open."""
-        self._world.open()
+        self._shared.open()
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - the world has its own request
         """Reset the world unless another robot has; return this robot's part of the snapshot."""
-        return self._own_part(self._world.reset(deadline))
+        return self._own_part(self._shared.reset(deadline))
 
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Store a command, which is sent when every robot has one."""
         check_approved(command)
-        self._world.submit(self._agent, command)
+        self._shared.submit(self._agent, command)
         return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
         """Mark this robot as ready; the last one moves the world."""
-        self._world.advance(self._agent, target, deadline)
+        self._shared.advance(self._agent, target, deadline)
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
         """Return this robot's part of the snapshot after the step."""
-        return self._own_part(self._world.read(after, deadline))
+        return self._own_part(self._shared.read(after, deadline))
 
     def halt(self, reason: str) -> None:
         """Cut off all robots, since this one no longer moves as commanded."""
-        self._world.halt(f"{self._agent}: {reason}")
-
-    def render(self) -> NDArray[np.uint8]:
-        """Return an image of the whole world."""
-        return cast("Renderable", self._world.backend).render()
-
-    def show(self) -> None:
-        """Show the whole world in a window."""
-        cast("Showable", self._world.backend).show()
-
-    def estops(self) -> Mapping[str, str]:
-        """Return the safety inputs of the world: each stops all robots."""
-        return {} if self._estops is None else self._estops.estops()
+        self._shared.halt(f"{self._agent}: {reason}")
 
     def close(self) -> None:
         """Detach from the world; the last robot closes it."""
-        self._world.detach(self._agent)
-
-    def processes(self) -> list[dict[str, Any]]:
-        """Return role and pid of each process of the world."""
-        return self._world.backend.processes()
+        self._shared.detach(self._agent)
 
     def _own_part(self, whole: Snapshot) -> Snapshot:
         samples = {

@@ -1,4 +1,4 @@
-"""Run control steps: gate, arbiter, backend, task. The only place that defines this order."""
+"""Run control steps: gate, arbiter, backend, task. No other module defines this order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.backends.base import Backend, Renderable, Showable, Threaded
+from embodied_env.backends.base import Backend, Renderable, Threaded
 from embodied_env.contract import Contract, FloatArray, JointLimits
 from embodied_env.contract.runtime_values import checked_options
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
@@ -50,8 +50,6 @@ class Stepper:
     """Steps one robot in one world with one task: `begin` and `finish` are the two halves of a step.
 
     Attributes:
-        contract: the contract in force.
-        capabilities: flags of the backend.
         last_transition: the last step, or None.
         last_reset: the snapshot of the last reset, or None.
         on_waiting: called in each step while the world moves; it must not raise.
@@ -71,8 +69,7 @@ class Stepper:
     ) -> None:
         """Connect the parts; nothing is started before the first `reset`.
 
-        `filters` are command filters by name. With `advances_clock` each step advances a virtual clock; not where
-        several robots share one.
+        `filters`: command filters by name. `advances_clock`: each step advances a virtual clock (robots may share one).
         """
         self.contract = contract
         self.capabilities = capabilities = backend.capabilities
@@ -116,7 +113,7 @@ class Stepper:
             inputs=self._inputs,
             clock=clock,
         )
-        self._closing = threading.RLock()  # held while the backend is opened, and while everything is closed
+        self._closing = threading.RLock()  # held during the opening of the backend, and during `close`
         self._pid = 0  # of the process that opened the backend
         self._opened = self._closed = self._running = False
         self._epoch = 0
@@ -127,7 +124,7 @@ class Stepper:
 
     @property
     def epoch(self) -> int:
-        """The number of resets so far, less one; -1 before the first. It never repeats."""
+        """The number of resets minus one; -1 before the first. It never repeats."""
         return self._epoch - 1
 
     @property
@@ -147,12 +144,12 @@ class Stepper:
         return checked_options(self.contract, options)
 
     def reset(self, *, world_seed: int, options: Mapping[str, Any] | None, seeded: bool) -> tuple[Observation, Info]:
-        """Start an episode; with `seeded`, episodes are counted from here. Raises like `EmbodiedEnv.reset`."""
+        """Start an episode; with `seeded`, it is number 0. Raises like `EmbodiedEnv.reset`."""
         request = ResetRequest(epoch=self._epoch, seed=world_seed, options=self.check_reset(options))
         was_running = self._running
         self._end_episode()
         if was_running and self._free_running:
-            self._brake("reset() in the middle of an episode")
+            self._brake("reset() during an episode")
         self._pending = self._lost = None
         self._epoch += 1
         self._episode_index = 0 if seeded else self._episode_index + 1
@@ -161,15 +158,15 @@ class Stepper:
             with self._closing:
                 self._check_open("reset")
                 self._pid = os.getpid()
-                self._guard.start(self._close_unless_busy)  # first, so that what is opened will be closed
+                self._guard.start(self._close_unless_busy)  # first, so that an opened backend is always closed
                 self._backend.open()
                 self._opened = True
         try:
             snapshot = self._resets.run(request)
-            self._check_open("reset")  # another thread may have closed in the meantime
+            self._check_open("reset")  # another thread may have called `close`
         except BaseException as error:
             with deferred_signals():
-                self._backend.halt("the reset has failed")  # or `close` would brake from an outdated position
+                self._backend.halt("reset failed")  # otherwise `close` would brake from an outdated position
                 if self._closed:
                     self._backend.close()  # the reset may have opened it again
                 self._check_open("reset")
@@ -200,7 +197,7 @@ class Stepper:
     # ----------------------------------------------------------------------------------------------- step
 
     def begin(self, action: Any) -> None:  # noqa: ANN401 - any action of an agent
-        """Judge `action`, publish the approved command, and set the world moving; raises like `EmbodiedEnv.step`."""
+        """Judge `action`, publish the command, and start the motion of the world; raises like `EmbodiedEnv.step`."""
         self._check_open("step")
         if not self._running or self._pending is not None:
             raise ResetNeededError("step() outside an episode: call reset() first; nothing was published")
@@ -209,7 +206,7 @@ class Stepper:
         target, deadline = self._next_period()
         published = False
         try:
-            if not self.capabilities.actuates:  # limits refer to where the robot is measured
+            if not self.capabilities.actuates:  # limits refer to the measured position
                 self._arbiter.set_position_reference(self._joints.measured(self._episode.snapshot)[0])
             self._update_measured()
             self._publish(action, target, deadline)
@@ -228,7 +225,7 @@ class Stepper:
             raise
 
     def _publish(self, action: Any, target: Stamp, deadline: Stamp) -> None:  # noqa: ANN401 - any action of an agent
-        """Judge and send; the arbiter's lock keeps the watchdog out between the two."""
+        """Judge and send under the arbiter's lock, so that the watchdog cannot send in between."""
         with self._arbiter.exclusive() as (reference, dt_s):
             inputs = self._inputs.begin_step(self._episode, reference, dt_s)
             approved = self._gate.judge(action, inputs.reference or reference, inputs.dt_s, inputs.situation)
@@ -240,16 +237,16 @@ class Stepper:
             if sent.report is not None:
                 step.inputs = replace(inputs, answer=sent.report)
                 step.approved = merge_relay_report(approved, sent.report)
-                self._gate.latch_stops(step.approved.report.findings)  # as in the relay, which decides last
+                self._gate.latch_stops(step.approved.report.findings)  # as in the relay, whose decision is final
         self._transitions.commands.record_sent(sent.seq, self._ledger.stamp(StepEvent.PUBLISHED, sent.published_ns))
 
     def finish(self) -> Transition:
         """Wait for the world, judge, and return the transition of the step that `begin` began.
 
-        A world that does not answer in time ends the episode as truncated, with the last valid observation.
+        If the world does not answer in time, the episode is truncated with the last valid observation.
         """
         if self._pending is None:
-            raise ResetNeededError("finish() without begin(): no step is under way")
+            raise ResetNeededError("finish() called without begin()")
         step, self._pending = self._pending, None
         try:
             return self._finish(step)
@@ -273,8 +270,8 @@ class Stepper:
         self.last_transition = transition
         if reasons:
             self._end_episode()
-            if self._free_running:  # a lockstep world stops without steps
-                self._brake("the episode has ended")
+            if self._free_running:  # a lockstep world moves only in steps
+                self._brake("episode ended")
         for observer in self._observers:
             observer.observe(transition)
         episode.returned_ns = self._ledger.leave_step()
@@ -286,8 +283,8 @@ class Stepper:
             try:
                 return self._gap_policy.apply(self._backend.read(target, deadline))
             except BackendError as error:
-                if self._free_running:  # commands may still arrive although no answer does
-                    self._brake(f"lost: {error}")
+                if self._free_running:  # commands may still arrive
+                    self._brake(f"backend lost: {error}")
                 self._lost = as_lost(error)
         self._backend.halt(str(self._lost))
         return self._gap_policy.lost(self._episode.snapshot.now_ns, str(self._lost)), []
@@ -302,15 +299,15 @@ class Stepper:
         self._ledger.mark(name)
 
     def clear_estop(self) -> None:
-        """Clear an ESTOP on behalf of an operator. A STOP stays latched, so nothing moves before `reset`."""
+        """Clear an ESTOP for an operator. A STOP stays latched, so nothing moves before `reset`."""
         self._gate.clear_estop()
 
     def change_limits(self, changes: Mapping[str, JointLimits]) -> bool:
-        """Change the limits of joints between two commands; raises UsageError where a relay enforces them."""
+        """Change the limits of joints between two commands; raises UsageError if a relay enforces them."""
         if self.capabilities.acknowledges_commands:
             raise UsageError(
-                f"change_limits() is not available with a relay behind {self._backend.name}: it keeps the limits of "
-                "the contract that it was started with; start both with a tighter contract"
+                f"change_limits() not supported with a relay ({self._backend.name}): the relay enforces the limits of "
+                "its own contract; restart both with a tighter contract"
             )
         with self._arbiter.exclusive():
             return self._gate.change_limits(changes)
@@ -318,12 +315,10 @@ class Stepper:
     # ----------------------------------------------------------------------------------------------- idle
 
     def begin_idle(self) -> None:
-        """Brake for one tick and set the world moving: after this episode other robots continue in the same world."""
-        if self._running or self._free_running:
-            raise UsageError("begin_idle() is for a robot whose episode has ended, in a world that waits")
+        """Brake for one tick after the episode, while other robots continue in the same lockstep world."""
         target, deadline = self._next_period()
         self._update_measured()
-        self._brake("the episode has ended")
+        self._brake("episode ended")
         try:
             self._backend.advance(target, deadline)
         except BackendError as error:
@@ -343,24 +338,24 @@ class Stepper:
     # --------------------------------------------------------------------------------------------- images
 
     def render(self) -> NDArray[np.uint8]:
-        """Return an image of the world as it is now, shape (height, width, 3); raises like `EmbodiedEnv.render`."""
+        """Return an image of the world, shape (height, width, 3); raises like `EmbodiedEnv.render`."""
         self._check_visible()
         return cast("Renderable", self._backend).render()
 
     def show(self) -> None:
-        """Show the world as it is now in a window; raises like `render`."""
+        """Show the world in a window; raises like `render`."""
         self._check_visible()
-        cast("Showable", self._backend).show()
+        cast("Renderable", self._backend).show()
 
     def _check_visible(self) -> None:
         self._check_open("render")
         if self.last_reset is None:
-            raise ResetNeededError("render() before the first reset(): there is nothing to see")
+            raise ResetNeededError("render() called before the first reset(); call reset() first")
 
     # ------------------------------------------------------------------------------------------------ end
 
     def use_executor(self, executor: Executor) -> bool:
-        """Compute the world in threads of `executor` between `begin` and `finish`; False where that is impossible."""
+        """Compute the world in `executor` between `begin` and `finish`; return False if that is impossible."""
         return isinstance(self._backend, Threaded) and self._backend.compute_in(executor)
 
     def processes(self) -> list[dict[str, Any]]:
@@ -368,14 +363,14 @@ class Stepper:
         return self._backend.processes()
 
     def orphan(self) -> None:
-        """Let the watchdog's thread close, as no caller of `close` is left. A finalizer may call it in any thread."""
+        """Let the watchdog thread close, since no caller of `close` is left. A finalizer may call it in any thread."""
         self._guard.orphan()
 
     def close(self) -> None:
-        """Brake, then free everything. Idempotent; safe when nothing was ever started.
+        """Brake, then free everything. Idempotent; safe when nothing was started.
 
-        Any thread may close; a second one waits for the first. In a process that was forked after the world was opened
-        it does nothing if the world is free-running, since it belongs to the parent.
+        Any thread may call it; a second one waits for the first. In a fork of the process that opened a free-running
+        world it does nothing, since the world belongs to the parent.
         """
         if self._free_running and self._pid not in (0, os.getpid()):
             return
@@ -383,7 +378,7 @@ class Stepper:
             self._close()
 
     def _close_unless_busy(self) -> bool:
-        """Close in the watchdog's thread; False: another thread opens or closes, and may wait for this one."""
+        """Close in the watchdog thread; return False if another thread opens or closes, which may wait for this one."""
         if not self._closing.acquire(blocking=False):
             return False
         try:
@@ -405,7 +400,7 @@ class Stepper:
                 if needs_brake:
                     self._brake("close()")
         finally:
-            if self._closed:  # after an interrupt before this point the next call closes
+            if self._closed:  # after an earlier interrupt, the next call closes
                 self._backend.close()
 
     def _brake(self, why: str) -> None:
@@ -413,14 +408,14 @@ class Stepper:
             self._guard.brake(why)
 
     def _give_up(self) -> None:
-        """End the episode after an error in the middle of a step: the world may be a step ahead of the record."""
+        """End the episode after an error during a step, when the world may be a step ahead of the record."""
         with deferred_signals():
             self._end_episode()
             try:
                 if self._free_running:
-                    self._brake("an error in the middle of a step")
+                    self._brake("error during a step")
             finally:
-                self._backend.halt("an error in the middle of a step")
+                self._backend.halt("error during a step")
 
     def _end_episode(self) -> None:
         self._running = False
@@ -438,10 +433,15 @@ class Stepper:
         return target, Stamp(deadline_ns, Domain.STEADY)
 
     def _check_open(self, call: str) -> None:
-        if self._closed:
-            raise ClosedError(f"{call}() after close(): the environment is closed; make a new one")
+        check_open(self._closed, call)
+
+
+def check_open(is_closed: bool, call: str) -> None:  # noqa: FBT001 - the condition
+    """Raise ClosedError for `call` if the environment is closed."""
+    if is_closed:
+        raise ClosedError(f"{call}() called after close(); make a new environment")
 
 
 def as_lost(error: BackendError) -> BackendLostError:
-    """Return `error` as a loss of the world."""
+    """Return `error` as a BackendLostError."""
     return error if isinstance(error, BackendLostError) else BackendLostError(type(error).__name__, str(error))

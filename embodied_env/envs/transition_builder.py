@@ -48,27 +48,16 @@ _IMMUTABLE = frozenset((float, int, str, bool))
 
 @dataclass(kw_only=True)
 class Episode:
-    """The state of one episode of one robot.
+    """The state of one episode of one robot; `frozen_ns` and `returned_ns` are on the steady clock."""
 
-    Attributes:
-        index: number of the episode since the last seeded reset.
-        snapshot: newest snapshot after the gap policy.
-        frozen_ns: when it was frozen, on the steady clock.
-        applied: applied actions that an observation contains, oldest first.
-        before: the snapshot before the newest.
-        origin_ns: start of the episode on the clock of the world.
-        step_index: steps taken.
-        returned_ns: when the agent received the last observation, on the steady clock.
-    """
-
-    index: int
-    snapshot: Snapshot
-    frozen_ns: int
-    applied: deque[FloatArray]
-    before: Snapshot = field(init=False)
-    origin_ns: int = field(init=False)
-    step_index: int = 0
-    returned_ns: int = 0
+    index: int  # since the last seeded reset
+    snapshot: Snapshot  # the newest, after the gap policy
+    frozen_ns: int  # when it was frozen
+    applied: deque[FloatArray]  # the applied actions of an observation, oldest first
+    before: Snapshot = field(init=False)  # the snapshot before the newest
+    origin_ns: int = field(init=False)  # start of the episode on the clock of the world
+    step_index: int = 0  # steps taken
+    returned_ns: int = 0  # when the agent received the last observation
 
     def __post_init__(self) -> None:
         """Start at the snapshot of the reset."""
@@ -84,7 +73,7 @@ class Episode:
 
 @dataclass(kw_only=True)
 class PendingStep:
-    """A step between `begin` and `finish`: the action, the command, and when the world has to arrive."""
+    """A step between `begin` and `finish`; `target` is the end of its period, `deadline` that of the wait."""
 
     action: Any
     approved: ApprovedCommand
@@ -94,11 +83,7 @@ class PendingStep:
 
 
 class TransitionBuilder:
-    """Builds the infos and transitions of one stepper.
-
-    Attributes:
-        commands: when the commands were sent.
-    """
+    """Builds the infos and transitions of one stepper; `commands` stores when the commands were sent."""
 
     def __init__(
         self,
@@ -111,7 +96,7 @@ class TransitionBuilder:
         is_virtual: bool,
         evaluator_info: bool,
     ) -> None:
-        """Resolve what can be measured; with a virtual clock the middleware's stamps cannot be related to it."""
+        """Determine the stages that can be measured; stamps of a middleware do not relate to a virtual clock."""
         capabilities = backend.capabilities
         self.commands = CommandsInFlight()
         self._episode_limits = contract.episode
@@ -148,7 +133,7 @@ class TransitionBuilder:
         return self._observations.observe(episode.snapshot, episode.step_index, episode.applied)
 
     def reset_info(self, episode: Episode, duration_ns: int) -> Info:
-        """Return the info of the reset that `episode` begins with."""
+        """Return the info of the reset that started `episode`."""
         report = reset_report(episode.snapshot)
         info = self._common_info(episode, end_reason="")
         info["reset"] = {
@@ -243,7 +228,7 @@ class TransitionBuilder:
         )
 
     def _common_info(self, episode: Episode, *, end_reason: str) -> Info:
-        """Return the keys that reset and step share; ``stamp_ns`` of a sensor counts from the reset."""
+        """Return the keys of both reset and step; ``stamp_ns`` of a sensor counts from the reset."""
         snapshot, frozen_ns, origin_ns = episode.snapshot, episode.frozen_ns, episode.origin_ns
         now_ns, samples = snapshot.now_ns, snapshot.samples
         sensors: Info = {}
@@ -303,14 +288,9 @@ class ObservationBuilder:
         }
 
     def observe(self, snapshot: Snapshot, step_index: int, applied: Iterable[FloatArray] = ()) -> Observation:
-        """Return an element of the observation space.
+        """Return the observation of a snapshot after the gap policy and of the applied actions, oldest first.
 
         A reading outside its declared range is returned unchanged, with the quality OUT_OF_RANGE.
-
-        Args:
-            snapshot: the snapshot after the gap policy.
-            step_index: steps taken in this episode.
-            applied: the applied actions that the contract asks for, oldest first.
         """
         observation: Observation = {}
         for name, fields, mask in self._visible:
@@ -338,12 +318,12 @@ class ObservationBuilder:
 def reset_report(snapshot: Snapshot) -> ResetReport:
     """Return the report of a reset; raises TypeError for a backend that gives none."""
     if snapshot.reset is None:
-        raise TypeError("a backend's reset must return a snapshot with a ResetReport")
+        raise TypeError("reset of the backend returned a snapshot without a ResetReport")
     return snapshot.reset
 
 
 def copy_action(action: Any) -> Any:  # noqa: ANN401 - any action of an agent
-    """Return the action with its arrays copied, since their owner may write to them later."""
+    """Return a copy of the action, since its owner may write to its arrays later."""
     if isinstance(action, np.ndarray):
         return action.copy()
     if isinstance(action, Mapping):
@@ -352,7 +332,7 @@ def copy_action(action: Any) -> Any:  # noqa: ANN401 - any action of an agent
 
 
 def copy_step_result(done: Transition) -> tuple[Observation, float, bool, bool, Info]:
-    """Return the five values of Gymnasium's `step` as copies, so that writing to them leaves the transition intact."""
+    """Return the five values of Gymnasium's `step` as copies, so that writing to them does not alter `done`."""
     observation = {key: value.copy() for key, value in done.observation.items()}
     return observation, done.reward, done.terminated, done.truncated, copy_info(done.info)
 

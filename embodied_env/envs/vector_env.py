@@ -1,8 +1,8 @@
 """Step many environments as one `gymnasium.vector.VectorEnv`: begin all steps, then finish all.
 
 Each slot is an environment of `make`, with its own world, clock, gate and ledger. Results equal those of
-`gymnasium.vector.SyncVectorEnv` over the same environments in each of the three autoreset modes
-(`docs/reference/vector.md`); the only difference is that the worlds move at the same time.
+`gymnasium.vector.SyncVectorEnv` over the same environments (`docs/reference/vector.md`), but the worlds move at the
+same time.
 """
 
 from __future__ import annotations
@@ -13,33 +13,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import gymnasium
 import numpy as np
+from gymnasium import Env
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space, create_empty_array, iterate
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
 from embodied_env.core.arguments import checked_count, checked_flag, checked_path
 from embodied_env.core.process.signals import call_together
 from embodied_env.envs.embodied_env import EmbodiedEnv, make, resolve_contract
+from embodied_env.envs.stepper import check_open
 from embodied_env.envs.transition_builder import Info
 from embodied_env.envs.vector_slots import PerSlot, checked_mask, checked_mode, checked_seeds, options_of_slots
-from embodied_env.errors import BackendError, ClosedError, ResetNeededError, SlotEndedError, UsageError
+from embodied_env.errors import BackendError, ResetNeededError, SlotEndedError, UsageError
 
 Observations = dict[str, NDArray[Any]]
 SlotResult = tuple[Observations, Info]
 
 
-class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
+class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
     """N robots, each in a lockstep world of its own.
 
     Attributes:
         contract: the contract in force, the same in every slot.
         envs: the environment of each slot, in its wrappers (`max_episode_steps`, `record`).
-        autoreset_mode: how a slot is reset whose episode has ended; also ``metadata["autoreset_mode"]``.
-        copy: observations are returned as copies; False: as the arrays that the next step writes to.
+        autoreset_mode: how a slot is reset whose episode has ended.
+        copy: return copies of the observations, not the arrays that the next step overwrites.
     """
 
     def __init__(
@@ -54,67 +55,35 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
         copy: bool = True,
         **options: Any,  # noqa: ANN401 - `make` checks them
     ) -> None:
-        """See `make_vec`; nothing is started before the first `reset`."""
-        super().__init__()
-        self.autoreset_mode = checked_mode(autoreset_mode)
-        self.copy = checked_flag("copy", copy)
-        self.num_envs = checked_count("num_envs", num_envs, at_least=1)
+        """See `make_vec`. Nothing is started before the first `reset`."""
+        mode, copy = checked_mode(autoreset_mode), checked_flag("copy", copy)
+        num_envs = checked_count("num_envs", num_envs, at_least=1)
         threads = checked_count("threads", threads, at_least=0)
         self._executor = ThreadPoolExecutor(threads, "worlds") if threads else None
-        self.envs: list[gymnasium.Env[Any, Any]] = []
+        self.envs = []
         try:
-            self._make_slots(contract, record, options_of_slots(self.num_envs, options, per_slot))
+            if contract is not None:
+                contract = resolve_contract(contract)  # once for all slots
+            for slot, own in enumerate(options_of_slots(num_envs, options, per_slot)):
+                folder = None if record is None else checked_path("record", record) / f"slot_{slot}"
+                self.envs.append(make(contract, record=folder, **own))
+            self._bases = [cast("EmbodiedEnv", env.unwrapped) for env in self.envs]
+            self._check_backend(self._bases[0])
+            super().__init__([partial(_same, env) for env in self.envs], copy=copy, autoreset_mode=mode)
         except BaseException:
             self.close()
             raise
-        first = self.envs[0]
         self.contract = self._bases[0].contract
-        self.metadata = {**first.metadata, "autoreset_mode": self.autoreset_mode}
-        self.render_mode = first.render_mode
-        self.single_observation_space = first.observation_space
-        self.single_action_space = first.action_space
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
-        empty = create_empty_array(self.single_observation_space, n=self.num_envs, fn=np.zeros)
-        self._observations = cast("Observations", empty)
-        self._rewards = np.zeros(self.num_envs, dtype=np.float64)
-        self._terminations, self._truncations, self._ended, self._was_reset = (
-            np.zeros(self.num_envs, dtype=np.bool_) for _ in range(4)
-        )
+        self._was_reset = np.zeros(num_envs, dtype=np.bool_)
 
-    def _make_slots(
-        self,
-        contract: str | Path | Contract | Mapping[str, Any] | None,
-        record: str | Path | None,
-        slots: Sequence[Mapping[str, Any]],
-    ) -> None:
-        if contract is not None:  # read it once
-            contract = resolve_contract(contract)
-        for slot, options in enumerate(slots):
-            folder = None if record is None else checked_path("record", record) / f"slot_{slot}"
-            self.envs.append(make(contract, record=folder, **options))
-        self._bases = [cast("EmbodiedEnv", env.unwrapped) for env in self.envs]
-        first = self._bases[0]
+    def _check_backend(self, first: EmbodiedEnv) -> None:
         if first.capabilities.free_running:
             raise UsageError(
-                f"{first.backend_name} with pacing={first.pacing!r} cannot be a vector: it moves by itself while the "
-                "others are reset; allowed: worlds in lockstep"
+                f"unsupported pacing for a vector environment: {first.pacing!r} with {first.backend_name} "
+                "(expected 'lockstep', since slots wait for each other)"
             )
         if self._executor is not None and not all(base.use_executor(self._executor) for base in self._bases):
-            raise UsageError(
-                f"threads is not available with {first.backend_name} here: only worlds of mujoco without cameras are "
-                "computed in threads; allowed: 0"
-            )
-
-    @property
-    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override] # as Gymnasium's own SyncVectorEnv
-        """The seed of each slot."""
-        return self.get_attr("np_random_seed")
-
-    @property  # type: ignore[misc] # as SyncVectorEnv
-    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """The generator of each slot, from which the seeds of its worlds are drawn."""
-        return self.get_attr("np_random")
+            raise UsageError(f"unsupported threads with {first.backend_name} (expected mujoco without cameras)")
 
     # ---------------------------------------------------------------------------------------------- reset
 
@@ -128,22 +97,17 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
 
         Args:
             seed: an int: slot i gets ``seed + i``; a sequence: an int or None for each slot; None: no slot is seeded.
-            options: reset options, the same in every slot, and `reset_mask`: a bool array of shape (num_envs,) with at
-                least one True; the other slots are left unchanged.
+            options: reset options, the same in every slot, and `reset_mask`: a bool array of shape (num_envs,) that
+                selects at least one slot; the others are left unchanged.
 
         Returns:
             The observations of all slots, and the stacked infos of those that were reset.
 
-        Raises:
-            TypeError: for a mask that is not an array of bools.
-            ValueError: for seeds or a mask of another length, or a mask without True.
-            gymnasium.error.Error: for a seed that is not an integer >= 0.
-            UsageError: for an unknown option or a value outside its bounds; then no slot is reset.
-            ResetNeededError: when the mask leaves out a slot that was never reset.
-            BackendNotReadyError: when a world does not start; the other slots were reset.
-            ClosedError: after `close`.
+        Raises as `EmbodiedEnv.reset` does, with the other slots reset if a world does not start, and:
+            TypeError, ValueError: for invalid seeds or an invalid mask.
+            ResetNeededError: when the mask excludes a slot that was never reset.
         """
-        self._check_open("reset")
+        check_open(self.closed, "reset")
         seeds = checked_seeds(seed, self.num_envs)
         mask = np.ones(self.num_envs, dtype=np.bool_)
         if options is not None and "reset_mask" in options:
@@ -151,9 +115,9 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
             options = {name: value for name, value in options.items() if name != "reset_mask"}
         if not (self._was_reset | mask).all():
             never = np.flatnonzero(~(self._was_reset | mask)).tolist()
-            raise ResetNeededError(f"reset_mask leaves out slots that were never reset: {never}")
+            raise ResetNeededError(f"reset_mask excludes slots that were never reset: {never}")
         infos = self._reset_slots(np.flatnonzero(mask).tolist(), seeds, options)
-        self.mark("returned")  # until here each slot has waited for the others
+        self.mark("returned")  # each slot has waited for the others until now
         return self._batch(), self._stack(infos)
 
     def _reset_slots(
@@ -161,10 +125,8 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
     ) -> dict[int, Info]:
         """Reset these slots, store their observations, and return their infos.
 
-        Worlds over a middleware are reset at the same time, since most of it is waiting for processes and answers.
-
-        Raises:
-            BackendError: the first error of a world that did not start; the other slots were reset.
+        Worlds over a middleware are reset at the same time, since a reset mostly waits for processes and answers. The
+        first error of a world that did not start is raised after the other slots are reset.
         """
 
         def reset(slot: int) -> SlotResult:
@@ -183,9 +145,9 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
             except BackendError as error:
                 error.add_note(f"in slot {slot} of {self.num_envs}")
                 problems.append(error)
-                self._ended[slot] = True
+                self._autoreset_envs[slot] = True
             else:
-                self._ended[slot] = self._terminations[slot] = self._truncations[slot] = False
+                self._autoreset_envs[slot] = self._terminations[slot] = self._truncations[slot] = False
                 self._was_reset[slot] = True
                 self._store(slot, observation)
         if problems:
@@ -201,38 +163,35 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
         """Take one step of one control period in every slot.
 
         With NEXT_STEP a slot whose episode has ended is reset instead: its action is ignored and its reward is 0. With
-        SAME_STEP it is reset in the step that ends the episode, and ``final_obs`` and ``final_info`` hold the end of
-        the episode. With DISABLED the caller resets.
+        SAME_STEP it is reset in the step that ends the episode; ``final_obs`` and ``final_info`` are those of the end.
+        With DISABLED the caller resets.
 
         Raises:
-            ValueError: for another number of actions; nothing was published.
-            SlotEndedError: with DISABLED, when a slot has to be reset first; nothing was published.
-            ResetNeededError: before the first `reset`; nothing was published.
-            BackendNotReadyError: when a world does not start again; the other slots have taken their step.
+            ValueError, SlotEndedError, ResetNeededError: for a wrong number of actions, or a slot that must be reset
+                first. Nothing is published.
+            BackendNotReadyError: when a world does not restart; the other slots have taken their step.
             ClosedError: after `close`.
         """
-        self._check_open("step")
+        check_open(self.closed, "step")
         commands = list(iterate(self.action_space, actions))
         if len(commands) != self.num_envs:
-            raise ValueError(f"step() got {len(commands)} actions; allowed: {self.num_envs}, one for each slot")
+            raise ValueError(f"wrong number of actions: {len(commands)} (expected {self.num_envs}, one per slot)")
         mode = self.autoreset_mode
         stuck = ~self._was_reset
         if mode is AutoresetMode.SAME_STEP:
-            stuck |= self._ended  # its world did not start
+            stuck |= self._autoreset_envs  # its world did not start
         if stuck.any():
             slots = np.flatnonzero(stuck).tolist()
-            raise ResetNeededError(
-                f"step() outside an episode in the slots {slots}: call reset() first; nothing was published"
-            )
-        if mode is AutoresetMode.DISABLED and self._ended.any():
-            raise SlotEndedError(f"self._autoreset_envs={self._ended!r}")
-        to_reset = np.flatnonzero(self._ended).tolist() if mode is AutoresetMode.NEXT_STEP else []
+            raise ResetNeededError(f"step() outside an episode in slots {slots}; call reset() first")
+        if mode is AutoresetMode.DISABLED and self._autoreset_envs.any():
+            raise SlotEndedError(f"{self._autoreset_envs=}")
+        to_reset = np.flatnonzero(self._autoreset_envs).tolist() if mode is AutoresetMode.NEXT_STEP else []
         self._rewards[to_reset] = 0.0
         infos: dict[int, Info] = {}
         for slot, (observation, info) in self._step_slots(commands, set(to_reset)).items():
             self._store(slot, observation)
             infos[slot] = info
-            if mode is AutoresetMode.SAME_STEP and self._ended[slot]:
+            if mode is AutoresetMode.SAME_STEP and self._autoreset_envs[slot]:
                 to_reset.append(slot)
                 infos[slot] = {"final_obs": observation, "final_info": info}
         flags = self._terminations.copy(), self._truncations.copy()
@@ -241,13 +200,13 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
                 infos[slot] = {**infos.get(slot, {}), **info}
             if mode is AutoresetMode.NEXT_STEP:
                 flags = self._terminations.copy(), self._truncations.copy()
-        self.mark("returned")  # until here each slot has waited for the others
+        self.mark("returned")  # each slot has waited for the others until now
         return self._batch(), self._rewards.copy(), *flags, self._stack(infos)
 
     def _step_slots(self, commands: Sequence[Any], excluded: set[int]) -> dict[int, SlotResult]:
         """Begin the steps of all slots that are not excluded, then finish them.
 
-        After an error or an interrupt, the steps that are under way are aborted; these slots need a reset.
+        After an error or an interrupt, pending steps are aborted; their slots need a reset.
         """
         slots = [slot for slot in range(self.num_envs) if slot not in excluded]
         under_way: list[int] = []
@@ -260,7 +219,7 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
                 observation, reward, terminated, truncated, info = self.envs[slot].step(commands[slot])
                 self._rewards[slot] = reward
                 self._terminations[slot], self._truncations[slot] = terminated, truncated
-                self._ended[slot] = terminated or truncated
+                self._autoreset_envs[slot] = terminated or truncated
                 results[slot] = observation, info
                 under_way.remove(slot)
         except BaseException:
@@ -291,36 +250,11 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
         for base in self._bases:
             base.mark(name)
 
-    def render(self) -> tuple[Any, ...]:
-        """Return an image of each slot; see `EmbodiedEnv.render`."""
-        return tuple(env.render() for env in self.envs)
-
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any method's
-        """Call the method `name` of each slot, or read the attribute; return one value for each."""
-        found = [env.get_wrapper_attr(name) for env in self.envs]
-        return tuple(each(*args, **kwargs) if callable(each) else each for each in found)
-
-    def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Return the attribute `name` of each slot."""
-        return self.call(name)
-
-    def set_attr(self, name: str, values: Any) -> None:  # noqa: ANN401 - any attribute's
-        """Set the attribute `name`: a list or tuple has one value for each slot, anything else is for all.
-
-        Raises:
-            ValueError: for a list of another length.
-        """
-        each = values if isinstance(values, (list, tuple)) else [values] * self.num_envs
-        if len(each) != self.num_envs:
-            raise ValueError(f"set_attr({name!r}) got {len(each)} values; allowed: {self.num_envs}, one for each slot")
-        for env, value in zip(self.envs, each, strict=True):
-            env.set_wrapper_attr(name, value)
-
-    def close_extras(self, **kwargs: Any) -> None:  # noqa: ANN401, ARG002 - Gymnasium hands on any
-        """Close every slot, also after an error of another; raise the first error."""
+    def close_extras(self, **kwargs: Any) -> None:  # noqa: ANN401, ARG002 - Gymnasium's signature
+        """Close every slot, also after an error in another one; raise the first error."""
         calls = [env.close for env in self.envs]
         first = cast("EmbodiedEnv", self.envs[0].unwrapped) if self.envs else None
-        if first is not None and first.capabilities.transport:  # a simulator that does not answer takes time
+        if first is not None and first.capabilities.transport:  # a simulator may answer late or not at all
             problems = call_together(calls)
         else:
             problems = [error for call in calls for error in call_together([call])]
@@ -329,22 +263,18 @@ class EmbodiedVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
         if problems:
             raise problems[0]
 
-    def _check_open(self, call: str) -> None:
-        if self.closed:
-            raise ClosedError(f"{call}() after close(): the environment is closed; make a new one")
+
+def _same(env: Env[Any, Any]) -> Env[Any, Any]:
+    return env
 
 
-def make_vec(  # noqa: PLR0913 - the public options
+def make_vec(
     contract: str | Path | Contract | None = None,
     *,
     num_envs: int,
     backend: str = "mujoco",
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-    record: str | Path | None = None,
-    per_slot: PerSlot | None = None,
-    threads: int = 0,
-    copy: bool = True,
-    **options: Any,  # noqa: ANN401 - `make` checks them
+    **options: Any,  # noqa: ANN401 - the environment and `make` check them
 ) -> EmbodiedVectorEnv:
     """Make many environments of one contract that step together.
 
@@ -353,31 +283,16 @@ def make_vec(  # noqa: PLR0913 - the public options
         num_envs: number of slots.
         backend: name of a lockstep backend.
         autoreset_mode: how a slot is reset whose episode has ended: NEXT_STEP, SAME_STEP or DISABLED.
-        record: a folder; the run of slot i is recorded into a new run directory in its ``slot_<i>``.
-        per_slot: additional options of each slot: a sequence of mappings, or a function of the slot number such as
-            ``lambda slot: {"domain_id": slot}``. Slots that attach to worlds need a `namespace` or `domain_id` each.
-        threads: number of threads that compute the worlds of `mujoco` while the caller's thread judges
-            (`docs/reference/vector.md`: when that is faster). Worlds with cameras are computed in the caller's thread.
-        copy: return copies of the observations; False: the arrays that the next step writes to.
-        **options: options of `make`, the same for every slot: `max_episode_steps`, `render_mode`, `clock="virtual"`
-            (a clock for each), `evaluator_info`, `record_messages`, the options of the backend, ...
+        **options: `record` (a folder; slot i is recorded into a new run directory in ``slot_<i>``), `per_slot` (options
+            of each slot: a sequence of mappings, or a function of the slot number, e.g.
+            ``lambda slot: {"domain_id": slot}``, since slots that attach to worlds need a `namespace` or `domain_id`
+            each), `threads` (number of threads that compute worlds of `mujoco` without cameras), `copy` (False: return
+            the arrays of observations that the next step overwrites), and the options of `make` for every slot.
 
-    Raises:
-        ContractError: for an invalid contract.
-        UsageError: for an unknown backend or option, a free-running world, or slots that would share a world.
-        MissingDependencyError: when an optional package is not installed.
+    Raises as `make` does, with UsageError for a free-running world or slots that would share a world.
     """
-    given: dict[str, Any] = {
-        "num_envs": num_envs,
-        "backend": backend,
-        "per_slot": per_slot,
-        "threads": threads,
-        "copy": copy,
-        "autoreset_mode": autoreset_mode,
-        "record": record,
-        **options,
-    }
-    made = EmbodiedVectorEnv(contract, **given)
+    given: dict[str, Any] = {"num_envs": num_envs, "backend": backend, **options}
+    made = EmbodiedVectorEnv(contract, autoreset_mode=autoreset_mode, **given)
     one = made.envs[0].spec
     if one is not None:
         kept = {**given, "contract": one.kwargs["contract"], "autoreset_mode": made.autoreset_mode.value}

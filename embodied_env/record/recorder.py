@@ -33,9 +33,10 @@ _MESSAGE_BYTES = 2**10
 
 @runtime_checkable
 class _WaitHook(Protocol):
-    """An environment that calls `_on_waiting` in each step while it waits for its world."""
+    """An environment that calls a function in each step while it waits for its world."""
 
-    _on_waiting: Callable[[], None] | None
+    def call_while_waiting(self, call: Callable[[], None]) -> None:
+        """Set the function."""
 
 
 class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -124,7 +125,8 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         weakref.finalize(self, self._writer.close_when_idle).atexit = False
         self._defers = False
         if waits_for_world and not self._is_paced and isinstance(base, _WaitHook):
-            self._defers, base._on_waiting = True, self._writer.encode_held  # noqa: SLF001 - our own environment's
+            self._defers = True
+            base.call_while_waiting(self._writer.encode_held)
         if self._feed is not None:
             self._feed.sink = partial(_record_message, self._run, self._writer)  # not `self`: a node's thread holds it
 

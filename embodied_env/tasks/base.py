@@ -55,7 +55,7 @@ from embodied_env.errors import ContractError
 
 
 class Task(Protocol):
-    """Computes the reward of a step and whether the task is over. The class also has `Parameters`, a dataclass.
+    """Computes the reward of a step and whether the task is over. Its class has a dataclass `Parameters`.
 
     Attributes:
         version: part of the contract's fingerprint.
@@ -66,13 +66,7 @@ class Task(Protocol):
     terms: tuple[str, ...]
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
-        """Judge one step.
-
-        Args:
-            previous: the world before the step.
-            current: the world after it.
-            applied: the applied command, flat over all joints, in action units, shape (n_joints,).
-        """
+        """Judge the step from `previous` to `current`; `applied`: the action, flat over all joints, (n_joints,)."""
         ...
 
 
@@ -84,15 +78,12 @@ class ResettableTask(Task, Protocol):
         """Set the state of the new episode and judge its first snapshot.
 
         It is called once after each reset, and by a replay with the recorded arguments. Verdict and state must depend
-        on the arguments only, not on earlier episodes, clocks or random generators.
+        on the arguments only, not on earlier episodes, clocks or random generators. The verdict follows the formula of
+        `judge`, so that an episode solved without acting does not count as a success; None: unknown.
 
         Args:
             snapshot: the readings of the reset; ``snapshot.reset`` is its report.
             options: requested values by reset option; drawn ones are in ``snapshot.reset.sampled``.
-
-        Returns:
-            The verdict, by the same formula as `judge`, so that an episode solved without acting does not count as a
-            success; None: unknown.
         """
         ...
 
@@ -114,7 +105,7 @@ class SiteKinematics(Protocol):
 
 @runtime_checkable
 class ScriptedTask(Task, Protocol):
-    """A task with its own policy: a baseline, and a check that the task can be solved."""
+    """A task with a scripted policy: a baseline, and evidence that the task can be solved."""
 
     def scripted(self, kinematics: SiteKinematics) -> Policy:
         """Return a policy that uses the observation only."""
@@ -141,7 +132,7 @@ def load_task(contract: Contract, *, trust: bool = False, file: str | Path | Non
     if missing:
         raise ContractError(
             "task.type",
-            f"{contract.task.type!r} is not a task, it has no {', '.join(missing)}; see embodied_env.tasks.base",
+            f"{contract.task.type!r} is not a task: it has no {', '.join(missing)}; see embodied_env.tasks.base",
             source=contract.source,
         )
     _source_sha256(found)  # caches the hash of the source as loaded
@@ -188,7 +179,8 @@ def _task_class(contract: Contract, *, trust: bool, file: str | Path | None) -> 
         problem = f"{name!r} cannot be loaded: {type(error).__name__}: {error}"
         raise ContractError("task.type", problem, source=contract.source) from error
     if not isinstance(found, type):
-        raise ContractError("task.type", f"{name!r} is not a class", source=contract.source)
+        problem = f"{name!r} is a {type(found).__name__} (expected a class)"
+        raise ContractError("task.type", problem, source=contract.source)
     return found
 
 
@@ -220,7 +212,7 @@ def _source_sha256(found: type) -> str:
     try:
         return hashlib.sha256(read_file(inspect.getsourcefile(found) or "")).hexdigest()
     except (OSError, TypeError) as error:
-        raise ContractError("task.type", f"the source of {found.__qualname__!r} cannot be read: {error}") from None
+        raise ContractError("task.type", f"source of {found.__qualname__!r} cannot be read: {error}") from None
 
 
 _SHA256 = "__embodied_env_sha256__"

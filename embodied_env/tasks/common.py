@@ -1,4 +1,4 @@
-"""Shared parts of tasks and scripted policies: sensor checks, fresh readings, visible sensors, joint motion."""
+"""Shared parts of tasks and scripted policies: sensor checks, fresh readings, visible sensors, Cartesian motion."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of, require
 from embodied_env.core.codes import Quality
+from embodied_env.core.policy import Policy
 from embodied_env.core.types import Snapshot
 from embodied_env.errors import UsageError
 
@@ -28,35 +29,31 @@ def check_sensor(contract: Contract, path: str, name: str, *fields: str, joints:
         if all(field in sensor.fields and (sensor.fields[field].joints is not None) == joints for field in fields)
     ]
     wanted = " and ".join(fields) + (" of joints" if joints else "")
-    require(name in fitting, path, f"no such sensor with {wanted}: {one_of(name, fitting)}")
+    require(name in fitting, path, f"no sensor with {wanted}: {one_of(name, fitting)}")
     return contract.sensors[name]
 
 
 def is_fresh(snapshot: Snapshot, *sensors: str) -> bool:
-    """Return whether the newest readings of `sensors` are measured ones, not held ones."""
+    """Return whether the readings of `sensors` are new ones, not the last valid ones."""
     return all(snapshot.samples[name].quality in (Quality.OK, Quality.OUT_OF_RANGE) for name in sensors)
 
 
 def norm(vector: NDArray[Any]) -> float:
-    """Return ``np.linalg.norm(vector)`` bit for bit, ten times as fast for a short vector."""
+    """Return ``np.linalg.norm(vector)`` bit for bit, but faster for a short vector."""
     return math.sqrt(vector.dot(vector)) if vector.dtype is _FLOAT64 else float(np.linalg.norm(vector))
 
 
 def require_visible(contract: Contract, sensor: str) -> str:
     """Return `sensor`; raises UsageError when the agent does not see it."""
     if contract.sensors[sensor].visibility != "agent":
-        raise UsageError(f"the scripted policy needs the sensor {sensor!r} in the observation, not the evaluator's")
+        raise UsageError(f"sensor not in the observation: {sensor!r} (the scripted policy reads it)")
     return sensor
 
 
 def joint_reader(
     contract: Contract, joints: Sequence[str], *, reader: str = "the scripted policy"
 ) -> Callable[[Mapping[str, NDArray[Any]]], FloatArray]:
-    """Return the function from an observation to the positions of `joints`, shape (n_joints,).
-
-    Raises:
-        UsageError: when the agent does not see one of them; names the `reader`.
-    """
+    """Return the function from an observation to the positions of `joints`; raises UsageError for a hidden joint."""
     found = {
         joint: (f"{name}_position", index)
         for name, sensor in contract.sensors.items()
@@ -64,31 +61,35 @@ def joint_reader(
         for index, joint in enumerate(sensor.fields["position"].joints or ())
     }
     if unseen := [joint for joint in joints if joint not in found]:
-        raise UsageError(f"{reader} needs the joints {', '.join(unseen)} in the observation")
+        raise UsageError(f"joints not in the observation: {', '.join(unseen)} ({reader} needs their positions)")
     places = [found[joint] for joint in joints]
     return lambda observation: np.array([observation[key][index] for key, index in places])
 
 
-def joint_action(layout: ActionLayout, positions: FloatArray, velocity: FloatArray, period_s: float) -> Any:  # noqa: ANN401
-    """Return the action that moves joints at `velocity`, scaled down to the velocity limits.
+Motion = Callable[[Mapping[str, NDArray[Any]], FloatArray], tuple[FloatArray, FloatArray]]
+"""Returns a Jacobian (m, n_joints) and the velocity (m,), m/s, from an observation and the joint positions."""
 
-    Args:
-        layout: the layout of the action: positions or displacements of joints.
-        positions: the joint positions, shape (n_joints,).
-        velocity: in unit/s, shape (n_joints,).
-        period_s: the control period.
+
+def cartesian_policy(contract: Contract, motion: Motion, *, damping_m: float) -> Policy:
+    """Return the policy that makes `motion` with joint positions or displacements, within the velocity limits.
+
+    Damped least squares, J^T (J J^T + lambda^2 I)^-1 v, keep joint velocities bounded near singularities.
     """
-    delta = period_s * velocity
-    delta /= max(1.0, float(np.max(np.abs(delta) / (layout.limits.velocity * period_s))))
-    action = layout.scale.from_si(np.where(layout.is_delta, delta, positions + delta))
-    return layout.as_action(np.clip(action, layout.scale.low, layout.scale.high))
+    layout, period_s = ActionLayout(contract), contract.control_period_s
+    joint_positions = joint_reader(contract, layout.joints)
+
+    def act(observation: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401 - of the action space
+        positions = joint_positions(observation)
+        jacobian, velocity = motion(observation, positions)
+        inverse = jacobian.T @ np.linalg.inv(jacobian @ jacobian.T + damping_m**2 * np.eye(len(jacobian)))
+        delta = period_s * (inverse @ velocity)
+        delta /= max(1.0, float(np.max(np.abs(delta) / (layout.limits.velocity * period_s))))
+        action = layout.scale.from_si(np.where(layout.is_delta, delta, positions + delta))
+        return layout.as_action(np.clip(action, layout.scale.low, layout.scale.high))
+
+    return act
 
 
 def approach_velocity(error_m: FloatArray, gain_per_s: float, speed_m_per_s: float) -> FloatArray:
     """Return the velocity, m/s, that closes `error_m` (3,) at a gain, up to a speed."""
     return error_m * min(gain_per_s, speed_m_per_s / max(float(np.linalg.norm(error_m)), 1e-9))
-
-
-def damped_inverse(jacobian: FloatArray, damping: float) -> FloatArray:
-    """Return J^T (J J^T + lambda^2 I)^-1, shape (n, m), bounded near singularities, for J of shape (m, n)."""
-    return jacobian.T @ np.linalg.inv(jacobian @ jacobian.T + damping**2 * np.eye(len(jacobian)))

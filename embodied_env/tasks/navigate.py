@@ -35,14 +35,14 @@ CREEP_M_PER_S = 0.1
 COURSES_RAD = np.linspace(-2.2, 2.2, 89)  # candidates relative to straight ahead; the scanner does not see backwards
 _ALONG = np.stack([np.cos(COURSES_RAD), np.sin(COURSES_RAD)])
 _ACROSS = np.stack([-np.sin(COURSES_RAD), np.cos(COURSES_RAD)])
-_NOTHING_M = 1e3  # beyond the range of any scanner
+_FAR_M = 1e3  # beyond the range of any scanner
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pilot:
     """The keys of ``task.pilot:``: the agent's sensors that the scripted policy reads, and the robot's size.
 
-    Their frame is the robot's: origin at the middle of the axle, x forward, y left.
+    Their frame is that of the robot: origin at the middle of the axle, x forward, y left.
     """
 
     odometry: str  # a sensor with linear and angular velocity
@@ -126,18 +126,18 @@ class Navigate:
     def scripted(self, kinematics: SiteKinematics) -> Policy:  # noqa: ARG002 - protocol; a cart has no Jacobian
         """Return the policy that steers to the clear course nearest to the goal, and slows down before obstacles.
 
-        It has no state: it reads velocity, ranges and the detected goal, corrects the detection for the motion since,
-        and stops without a valid one. Raises UsageError when the observation lacks one of them, or the action an axis.
+        It is stateless: it reads velocity, ranges and the detected goal, corrects the detection for the motion since,
+        and stops without a valid one. Raises UsageError when the observation lacks a reading or the action an axis.
         """
         pilot = self._p.pilot
         if pilot is None:
-            raise UsageError("the scripted policy needs task.pilot: what it reads, and how large the robot is")
+            raise UsageError("the scripted policy needs task.pilot (expected its sensors and the radius of the robot)")
         for sensor in (pilot.odometry, pilot.laser, pilot.detection):
             require_visible(self._contract, sensor)
         layout = ActionLayout(self._contract)
         missing = [axis for axis in ("linear.x", "angular.z") if axis not in layout.joints]
         if missing:
-            raise UsageError(f"the scripted policy drives by a twist, and the action has no {' and no '.join(missing)}")
+            raise UsageError(f"action without {', '.join(missing)} (the scripted policy commands a twist)")
         forward, turn = layout.joints.index("linear.x"), layout.joints.index("angular.z")
         fastest_m_per_s = layout.limits.velocity[forward]
         braking_m_per_s2 = BRAKING * layout.limits.deceleration[forward]
@@ -148,7 +148,7 @@ class Navigate:
             if observation.get(f"{pilot.detection}_valid", np.ones(1))[0]:
                 goal, obstacles = _present_goal(observation, pilot), read_obstacles(observation)
                 course_rad = _course_rad(goal, obstacles, pilot.radius_m)
-                able_to_stop_m_per_s = math.sqrt(2.0 * braking_m_per_s2 * _room_ahead_m(obstacles, pilot.radius_m))
+                able_to_stop_m_per_s = math.sqrt(2.0 * braking_m_per_s2 * _free_ahead_m(obstacles, pilot.radius_m))
                 arriving_m_per_s = ARRIVAL_GAIN_PER_S * float(np.linalg.norm(goal)) + CREEP_M_PER_S
                 speed_m_per_s = min(fastest_m_per_s, able_to_stop_m_per_s, arriving_m_per_s)
                 velocity[forward] = speed_m_per_s * max(0.0, math.cos(course_rad))
@@ -188,12 +188,9 @@ def _present_goal(observation: Mapping[str, NDArray[Any]], pilot: Pilot) -> Floa
 
 
 def _course_rad(goal: FloatArray, obstacles: FloatArray, radius_m: float) -> float:
-    """Return the cheapest of COURSES_RAD: close to the goal's direction, clear, with clearance to its sides.
+    """Return the cheapest of COURSES_RAD for a goal (2,) and points of obstacles (n, 2), m.
 
-    Args:
-        goal: the goal's position, shape (2,), m.
-        obstacles: points, shape (n, 2), m.
-        radius_m: the radius of the robot.
+    A course is cheap that is close to the goal's direction, clear, and with clearance to its sides.
     """
     needed_m = min(LOOKAHEAD_M, float(np.linalg.norm(goal)))
     toward_rad = math.atan2(goal[1], goal[0])
@@ -202,13 +199,13 @@ def _course_rad(goal: FloatArray, obstacles: FloatArray, radius_m: float) -> flo
     along, across = obstacles @ _ALONG, np.abs(obstacles @ _ACROSS)  # shape (n, courses)
     for side_m, weight_rad in ((CLEARANCE_M, BLOCKED_COST_RAD), (COMFORT_M, NARROW_COST_RAD)):
         in_the_way = (across < radius_m + side_m) & (along > 0)
-        free_m = np.where(in_the_way, along, _NOTHING_M).min(axis=0, initial=_NOTHING_M) - radius_m
+        free_m = np.where(in_the_way, along, _FAR_M).min(axis=0, initial=_FAR_M) - radius_m
         cost += weight_rad * np.clip(1.0 - free_m / max(needed_m, 1e-9), 0.0, 1.0)
     return float(COURSES_RAD[np.argmin(cost)])
 
 
-def _room_ahead_m(obstacles: FloatArray, radius_m: float) -> float:
+def _free_ahead_m(obstacles: FloatArray, radius_m: float) -> float:
     """Return the free distance straight ahead, m; 0 when an obstacle is closer than STOP_M."""
     x, y = obstacles.T
-    ahead = x[(np.abs(y) < radius_m) & (x > radius_m / 2)]  # excludes obstacles beside the robot
-    return max(0.0, float(ahead.min(initial=_NOTHING_M)) - radius_m - STOP_M)
+    ahead = x[(np.abs(y) < radius_m) & (x > radius_m / 2)]  # without obstacles to the robot's sides
+    return max(0.0, float(ahead.min(initial=_FAR_M)) - radius_m - STOP_M)

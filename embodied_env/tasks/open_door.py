@@ -10,28 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import allow, one_of
 from embodied_env.core.policy import Policy
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.tasks.base import SiteKinematics
 from embodied_env.tasks.common import (
     approach_velocity,
+    cartesian_policy,
     check_sensor,
-    damped_inverse,
     is_fresh,
-    joint_action,
-    joint_reader,
     norm,
     require_visible,
 )
 
-# Parameters of the scripted policy. The finger lies across the lever near its free end; the tip extends beyond it.
+# Parameters of the scripted policy. The finger crosses the lever near its free end; the tip extends beyond it.
 INSET_M = 0.03  # from the lever's free end towards its hub
 BEYOND_M = 0.03  # from the lever's axis towards the door
 HOVER_M = 0.06  # height above the lever's axis before pressing
-BESIDE_M = 0.025  # accepted deviation from the contact point along the lever
-SHORT_M = 0.02  # accepted distance in front of the contact point
+SIDE_TOLERANCE_M = 0.025  # accepted deviation from the contact point along the lever
+FRONT_TOLERANCE_M = 0.02  # accepted distance in front of the contact point
 BELOW_M = 0.02  # this far below the lever's axis, the tip has slipped off
 RETREAT_M = 0.11  # this far in front of the contact point, the tip is clear of the lever and may rise
 SPEED_M_PER_S = 0.25
@@ -85,8 +82,7 @@ class OpenDoor:
         if p.wrench is not None:
             check_sensor(contract, "task.wrench", p.wrench, "force")
         both = (p.wrench is None) == (p.max_force_n is None)
-        allowed = "a force in N, with a wrench to measure it, or neither"
-        allow(both, "task.max_force_n", p.max_force_n, allowed)
+        allow(both, "task.max_force_n", p.max_force_n, "a force in N with task.wrench, or neither")
         allow(p.max_force_n is None or p.max_force_n > 0, "task.max_force_n", p.max_force_n, "a force > 0, in N")
         allow(p.opened_at_rad > 0, "task.opened_at_rad", p.opened_at_rad, "an angle > 0, in rad")
         for key in ("opening_weight", "approach_weight", "success_bonus"):
@@ -119,23 +115,18 @@ class OpenDoor:
         It has no state: it reads joint positions and the pose of the handle, and acts by the position of the tip
         relative to the handle and by the lever's angle. Raises UsageError when the observation lacks one of them.
         """
-        layout = ActionLayout(self._contract)
-        joints = joint_reader(self._contract, layout.joints)
-        handle, period_s = require_visible(self._contract, self._p.handle), self._contract.control_period_s
-        tip_site, wrist_site = self._p.tip_site, self._p.wrist_site
+        handle, sites = require_visible(self._contract, self._p.handle), (self._p.tip_site, self._p.wrist_site)
 
-        def act(observation: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401 - of the action space
-            positions = joints(observation)
-            tip, wrist = (kinematics.position_m(site, positions) for site in (tip_site, wrist_site))
+        def motion(observation: Mapping[str, NDArray[Any]], positions: FloatArray) -> tuple[FloatArray, FloatArray]:
+            tip, wrist = (kinematics.position_m(site, positions) for site in sites)
             out, along = _axes(observation[f"{handle}_orientation"])
             tip_m_per_s = _tip_velocity(observation[f"{handle}_position"] - tip, out, along)
             straight = tip + np.linalg.norm(tip - wrist) * _level(out)  # the wrist's position behind the tip
             wrist_m_per_s = tip_m_per_s + AXIS_GAIN_PER_S * (straight - wrist)
-            jacobian = np.vstack([kinematics.jacobian(site, positions) for site in (tip_site, wrist_site)])
-            velocity = damped_inverse(jacobian, DAMPING_M) @ np.concatenate([tip_m_per_s, wrist_m_per_s])
-            return joint_action(layout, positions, velocity, period_s)
+            jacobian = np.vstack([kinematics.jacobian(site, positions) for site in sites])
+            return jacobian, np.concatenate([tip_m_per_s, wrist_m_per_s])
 
-        return act
+        return cartesian_policy(self._contract, motion, damping_m=DAMPING_M)
 
     def _angle_rad(self, snapshot: Snapshot) -> float:
         return float(snapshot.samples[self._p.door].values["position"][self._hinge])
@@ -156,17 +147,17 @@ def _tip_velocity(handle: FloatArray, out: FloatArray, along: FloatArray) -> Flo
     normal, up = _level(out), np.array([0.0, 0.0, 1.0])
     side = np.cross(up, normal)
     to_place = handle - INSET_M * along - BEYOND_M * normal
-    before, beside, above = float(to_place @ normal), float(to_place @ side), float(to_place @ up)
-    if before > -RETREAT_M and above > BELOW_M:
+    in_front, sideways, above = float(to_place @ normal), float(to_place @ side), float(to_place @ up)
+    if in_front > -RETREAT_M and above > BELOW_M:
         return SPEED_M_PER_S * normal  # slipped off: move back before rising
-    if abs(beside) > BESIDE_M or before < -SHORT_M:
+    if abs(sideways) > SIDE_TOLERANCE_M or in_front < -FRONT_TOLERANCE_M:
         rise = above + HOVER_M
-        across = before * normal + beside * side if rise < HOVER_M / 2 else np.zeros(3)
+        across = in_front * normal + sideways * side if rise < HOVER_M / 2 else np.zeros(3)
         return _capped(rise * up + across)
     press = float(np.interp(drop_rad, PRESS_UNTIL_RAD, (1.0, 0.0)))
     push = float(np.interp(drop_rad, PUSH_FROM_RAD, (0.0, 1.0)))
-    away = (1.0 - push) * _capped(before * normal) - push * SPEED_M_PER_S * normal
-    return away + _capped(beside * side) - press * PRESS_M_PER_S * up
+    away = (1.0 - push) * _capped(in_front * normal) - push * SPEED_M_PER_S * normal
+    return away + _capped(sideways * side) - press * PRESS_M_PER_S * up
 
 
 def _capped(error_m: FloatArray) -> FloatArray:

@@ -10,18 +10,15 @@ from typing import Any
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import allow
 from embodied_env.core.policy import Policy
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.tasks.base import SiteKinematics
 from embodied_env.tasks.common import (
     approach_velocity,
+    cartesian_policy,
     check_sensor,
-    damped_inverse,
     is_fresh,
-    joint_action,
-    joint_reader,
     norm,
     require_visible,
 )
@@ -31,8 +28,8 @@ Point = tuple[float, float, float]
 _RUNNING = Verdict.running()
 
 # Parameters of the scripted policy.
-GAIN_PER_S = 3.0  # on the distance; it brakes from v at 3 v /s, within the limits of any gate
-SPEED_M_PER_S = 0.5  # maximum of the tip
+GAIN_PER_S = 3.0  # on the distance; braking from v at 3 v/s stays within the limits of the shipped contracts
+SPEED_M_PER_S = 0.5  # maximum speed of the tip
 DAMPING_M = 0.05  # lambda of the damped least squares
 
 
@@ -106,15 +103,10 @@ class Reach:
 
         It reads joint positions, tip and target. Raises UsageError when the observation lacks one of them.
         """
-        layout = ActionLayout(self._contract)
-        joints = joint_reader(self._contract, layout.joints)
         tip, target = (require_visible(self._contract, name) + "_position" for name in (self._p.tip, self._p.target))
-        period_s = self._contract.control_period_s
 
-        def act(observation: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401 - of the action space
-            positions = joints(observation)
-            velocity_m_per_s = approach_velocity(observation[target] - observation[tip], GAIN_PER_S, SPEED_M_PER_S)
-            velocity = damped_inverse(kinematics.jacobian(self._p.tip, positions), DAMPING_M) @ velocity_m_per_s
-            return joint_action(layout, positions, velocity, period_s)
+        def motion(observation: Mapping[str, NDArray[Any]], positions: FloatArray) -> tuple[FloatArray, FloatArray]:
+            velocity = approach_velocity(observation[target] - observation[tip], GAIN_PER_S, SPEED_M_PER_S)
+            return kinematics.jacobian(self._p.tip, positions), velocity
 
-        return act
+        return cartesian_policy(self._contract, motion, damping_m=DAMPING_M)

@@ -10,13 +10,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from delayed_fake import FakeDelays
 from gymnasium.wrappers import RescaleAction, TransformObservation
 from run_files import rewrite_log
 
 import embodied_env
 from embodied_env.analysis.replay import replay_policy, replay_run
 from embodied_env.backends import replay as replay_backend
-from embodied_env.backends.fake import FakeDelays, Fault
+from embodied_env.backends.fake import Fault
 from embodied_env.contract import load_contract
 from embodied_env.contract.schema import LatencyBudget, Tracking, WatchdogSpec
 from embodied_env.core.clock import NS_PER_S, SteadyClock
@@ -199,7 +200,7 @@ def test_a_readings_values_out_of_range_are_judged_anew(tmp_path):
 def test_decisions_about_time_are_replayed_from_the_record(tmp_path):
     budget = replace(ARM.safety.latency, budget_s=0.1, misses=1, action="hold")
     contract = replace(ARM, safety=replace(ARM.safety, latency=budget, tracking=Tracking()))
-    world = {"backend": "fake", "free_running": True, "delays": FakeDelays(driver_s=0.002)}
+    world = {"backend": "delayed_fake", "delays": FakeDelays(driver_s=0.002)}
     with RecordTransitions(EmbodiedEnv(contract, **world), tmp_path) as env:
         env.reset(seed=1)
         for step in range(8):
@@ -399,7 +400,7 @@ def test_after_the_last_step_of_an_episode_the_world_is_lost(tmp_path):
     env.step(np.zeros(6))
     *_, truncated, info = env.step(np.zeros(6))
     assert (truncated, info["end_reason"]) == (True, "backend_lost:recording_ended")
-    with pytest.raises(BackendNotReadyError, match="no more resets"):
+    with pytest.raises(BackendNotReadyError, match="no more episodes"):
         env.reset()
     env.close()
 
@@ -423,7 +424,7 @@ def test_the_backend_takes_only_approved_commands(simulated):
 
 
 def test_a_contract_may_be_left_out_only_for_a_replay():
-    with pytest.raises(UsageError, match="allowed with backend="):
+    with pytest.raises(UsageError, match="optional only with backend="):
         embodied_env.make(backend="fake")
 
 

@@ -130,19 +130,19 @@ def ranges(folder: Path, sensor: str) -> list[float]:
 # ------------------------------------------------------------------------------- what a reader of the message makes
 
 
-def test_a_ray_that_met_nothing_is_what_the_contract_puts_there(tmp_path: Path) -> None:
+def test_a_ray_without_return_is_the_no_return_value_of_the_contract(tmp_path: Path) -> None:
     assert ranges(tmp_path, "scan")[1] == 10.0
 
 
-def test_what_is_too_near_to_measure_is_the_least_distance_that_is_measured(tmp_path: Path) -> None:
+def test_a_distance_below_the_range_is_the_minimum_distance(tmp_path: Path) -> None:
     assert ranges(tmp_path, "scan")[0] == 0.5
 
 
-def test_a_distance_stays_as_it_was_measured(tmp_path: Path) -> None:
+def test_a_distance_within_the_range_is_unchanged(tmp_path: Path) -> None:
     assert ranges(tmp_path, "scan")[2] == 2.0
 
 
-def test_a_ray_that_met_nothing_makes_the_reading_invalid_where_the_contract_says_nothing(tmp_path: Path) -> None:
+def test_a_ray_without_return_is_invalid_without_a_no_return_value(tmp_path: Path) -> None:
     sample = samples(tmp_path)["bare"]
     assert (sample.quality, dict(sample.values)) == (Quality.INVALID, {})
     assert sample.reason == "1 of 3 values of ranges are +inf (met nothing), and no_return is not declared"
@@ -153,7 +153,7 @@ def test_ranges_have_the_precision_of_the_message(tmp_path: Path) -> None:
 
 
 class OneReading:
-    """A world that says one thing."""
+    """A world with one scripted reading."""
 
     now_ns = 5
 
@@ -171,7 +171,7 @@ def read_of(folder: Path, world: OneReading) -> Sample:
     return room.read(DEADLINE, DEADLINE).samples[world.sensor]
 
 
-def test_a_ray_that_measured_nothing_is_what_the_contract_puts_there(tmp_path: Path) -> None:
+def test_an_unmeasured_ray_is_the_no_return_value_of_the_contract(tmp_path: Path) -> None:
     sample = read_of(tmp_path, OneReading("scan", np.array([1.0, np.nan, 3.0], dtype=np.float32)))
     np.testing.assert_array_equal(sample.values["ranges"], [1.0, 9.0, 3.0])
 
@@ -183,7 +183,7 @@ def invalid(folder: Path, sensor: str, values: Any, field: str = "ranges") -> st
     return sample.reason
 
 
-def test_a_ray_that_measured_nothing_makes_the_reading_invalid_where_the_contract_says_nothing(tmp_path: Path) -> None:
+def test_an_unmeasured_ray_is_invalid_without_a_no_return_value(tmp_path: Path) -> None:
     assert "1 of 3 values of ranges are NaN" in invalid(tmp_path, "bare", [1.0, np.nan, 3.0])
 
 
@@ -191,7 +191,7 @@ def test_a_negative_distance_makes_the_reading_invalid(tmp_path: Path) -> None:
     assert "outside of 0 m to inf m" in invalid(tmp_path, "bare", [1.0, -0.1, 3.0])
 
 
-def test_what_is_too_near_for_an_instrument_of_unknown_range_is_at_zero(tmp_path: Path) -> None:
+def test_a_distance_below_an_unknown_range_is_zero(tmp_path: Path) -> None:
     sample = read_of(tmp_path, OneReading("scan", np.array([1.0, -np.inf, 3.0], dtype=np.float32)))
     np.testing.assert_array_equal(sample.values["ranges"], [1.0, 0.0, 3.0])
 
@@ -200,7 +200,7 @@ def test_a_negative_depth_makes_the_reading_invalid(tmp_path: Path) -> None:
     assert "1 of 2 values of image are negative" in invalid(tmp_path, "depth", [[[1.0], [-2.0]]], "image")
 
 
-def test_depth_in_millimetres_is_rounded_as_its_message_is(tmp_path: Path) -> None:
+def test_depth_in_millimetres_is_rounded_like_its_message(tmp_path: Path) -> None:
     sample = read_of(tmp_path, OneReading("depth_mm", np.array([[[1.0004], [0.0001]]], dtype=np.float32), "image"))
     np.testing.assert_array_equal(sample.values["image"].ravel(), np.float32([1.0, 9.0]))
 
@@ -212,7 +212,7 @@ def test_an_orientation_far_from_a_unit_quaternion_makes_the_reading_invalid(
     assert "orientation is no rotation" in invalid(tmp_path, "turned", quaternion, "orientation")
 
 
-def test_what_does_not_fit_into_its_message_makes_the_reading_invalid(tmp_path: Path) -> None:
+def test_values_that_do_not_fit_the_message_make_the_reading_invalid(tmp_path: Path) -> None:
     world = OneReading("scan", np.ones(3, dtype=np.float32))
     world.reading = replace(world.reading, values={}, problem="ranges do not fit")
     sample = read_of(tmp_path, world)
@@ -258,13 +258,13 @@ def test_a_step_moves_the_world_by_one_control_period(tmp_path: Path) -> None:
     assert room.read(DEADLINE, DEADLINE).now_ns == start_ns + 50_000_000
 
 
-def test_it_says_no_library_when_no_sensor_is_a_camera(tmp_path: Path) -> None:
+def test_reset_reports_no_renderer_without_cameras(tmp_path: Path) -> None:
     report = opened(tmp_path).reset(REQUEST, DEADLINE).reset
     assert report is not None
     assert "renderer" not in report.details
 
 
-def test_it_is_shown_before_the_first_reset_too(tmp_path: Path) -> None:
+def test_show_works_before_the_first_reset(tmp_path: Path) -> None:
     room = opened(tmp_path)
     before = room.render()
     room.reset(REQUEST, DEADLINE)
@@ -274,7 +274,7 @@ def test_it_is_shown_before_the_first_reset_too(tmp_path: Path) -> None:
     assert before.any()
 
 
-def test_it_cannot_be_shown_before_it_is_open(tmp_path: Path) -> None:
+def test_show_before_open_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BackendLostError, match="not open"):
         backend(tmp_path).render()
 
@@ -288,21 +288,21 @@ def test_closing_frees_the_renderer(tmp_path: Path) -> None:
         renderer.rgb(None, 0, 1, 1)
 
 
-def test_it_cannot_be_shown_after_it_was_closed(tmp_path: Path) -> None:
+def test_show_after_close_is_rejected(tmp_path: Path) -> None:
     room = opened(tmp_path)
     room.close()
     with pytest.raises(BackendLostError, match="not open"):
         room.render()
 
 
-def test_closing_what_was_never_opened_does_nothing(tmp_path: Path) -> None:
+def test_close_without_open_does_nothing(tmp_path: Path) -> None:
     room = backend(tmp_path)
     room.close()
     room.close()
 
 
 @pytest.mark.parametrize("end", ["halt", "close"])
-def test_after_its_end_it_moves_no_more(tmp_path: Path, end: str) -> None:
+def test_commands_after_halt_or_close_are_rejected(tmp_path: Path, end: str) -> None:
     room = opened(tmp_path)
     room.reset(REQUEST, DEADLINE)
     room.halt("test") if end == "halt" else room.close()
@@ -318,7 +318,7 @@ def test_a_halted_world_is_reset_again(tmp_path: Path) -> None:
     room.advance(DEADLINE, DEADLINE)
 
 
-def test_after_a_reset_that_failed_it_moves_no_more(tmp_path: Path) -> None:
+def test_commands_after_a_failed_reset_are_rejected(tmp_path: Path) -> None:
     room = opened(tmp_path)
     room.reset(REQUEST, DEADLINE)
     with pytest.raises(UsageError):
@@ -327,7 +327,7 @@ def test_after_a_reset_that_failed_it_moves_no_more(tmp_path: Path) -> None:
         room.advance(DEADLINE, DEADLINE)
 
 
-def test_it_takes_only_what_the_gate_approved(tmp_path: Path) -> None:
+def test_only_approved_commands_are_accepted(tmp_path: Path) -> None:
     room = opened(tmp_path)
     room.reset(REQUEST, DEADLINE)
     with pytest.raises(TypeError, match="only ApprovedCommand, not ndarray"):
@@ -341,11 +341,11 @@ def test_a_wrong_profile_is_refused_before_anything_is_opened(tmp_path: Path) ->
 
 
 @pytest.mark.ros
-def test_a_path_that_leads_nowhere_is_refused_where_its_message_is_known(tmp_path: Path) -> None:
+def test_an_unknown_field_path_is_rejected_if_the_message_is_installed(tmp_path: Path) -> None:
     pytest.importorskip("std_msgs")
     (tmp_path / "room.xml").write_text(MODEL)
     head, plain, tail = CONTRACT.partition("  plain:\n")
-    told = head + plain + tail.replace("{position: {unit: m,", "{position: {path: pint.x, unit: m,", 1)
-    room = MujocoBackend(parse_contract(told, source=str(tmp_path / "room.yaml")), clock=ManualClock())
+    text = head + plain + tail.replace("{position: {unit: m,", "{position: {path: pint.x, unit: m,", 1)
+    room = MujocoBackend(parse_contract(text, source=str(tmp_path / "room.yaml")), clock=ManualClock())
     with pytest.raises(ContractError, match=r"PointStamped has no such field: 'pint'"):
         room.open()

@@ -1,4 +1,4 @@
-"""A world in this process on wall time: what it is when somebody looks, and that it never makes a burst."""
+"""The in-process simulator in real time: readings, pacing and bounded catch-up."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def bytes_of(snapshot):
     }
 
 
-# ------------------------------------------------------------------------------------------------ beside lockstep
+# ------------------------------------------------------------------------------------------------ compared to lockstep
 
 
 def episode(pacing):
-    """What there is to read when each command comes at the deadline of the one before."""
+    """Return the readings when each command is sent at the deadline of the previous one."""
     backend, snapshot = opened(ManualClock(start_ns=5), pacing)
     rng, seen = np.random.default_rng(1), [bytes_of(snapshot)]
     for n in range(30):
@@ -96,7 +96,7 @@ def episode(pacing):
     return seen
 
 
-def test_a_policy_that_takes_no_time_lives_in_the_world_of_lockstep():
+def test_an_instant_policy_sees_the_lockstep_world():
     """But for the numbers of readings: a sensor without a rate has one at every tick."""
 
     def without_numbers(readings):
@@ -109,7 +109,7 @@ def test_a_policy_that_takes_no_time_lives_in_the_world_of_lockstep():
         assert without_numbers(readings) == without_numbers(expected)
 
 
-def test_a_reset_is_that_of_lockstep(clock):
+def test_reset_equals_that_of_lockstep(clock):
     backend, snapshot = opened(clock, "realtime")
     other, expected = opened(clock, "lockstep")
     assert bytes_of(snapshot) == bytes_of(expected)
@@ -120,7 +120,7 @@ def test_a_reset_is_that_of_lockstep(clock):
 # ------------------------------------------------------------------------------------------- a policy that thinks
 
 
-def test_a_command_acts_from_when_it_comes(arm, clock):
+def test_a_command_acts_from_its_arrival(arm, clock):
     """After 20 of 50 ms: two ticks under the last command, three under the new one."""
     clock.advance_ns(20_000_000)
     snapshot = step(arm, command())
@@ -136,7 +136,7 @@ def test_a_command_acts_from_when_it_comes(arm, clock):
     )
 
 
-def test_after_three_periods_of_thinking_the_world_is_three_periods_further(arm, clock):
+def test_an_inference_of_three_periods_advances_the_world_by_three_periods(arm, clock):
     before_ns = step(arm, command()).now_ns
     clock.advance_ns(3 * PERIOD_NS)
     assert step(arm, command(2)).now_ns == before_ns + 3 * PERIOD_NS
@@ -183,7 +183,7 @@ def test_a_watchdog_that_sends_from_its_thread_moves_the_world(arm, clock):
     assert arm.read(LATER, LATER).now_ns == before_ns + 4 * PERIOD_NS
 
 
-def test_the_account_of_its_clock_says_how_far_its_time_is_known(arm, clock):
+def test_clock_status_reports_the_error_bound(arm, clock):
     account = step(arm, command()).clock
     assert (account.mode, account.jump, account.rtf, account.offset_error_ns) == ("sim", "", 1.0, TICK_NS)
     assert clock.now_ns() + account.offset_ns == arm.read(LATER, LATER).now_ns
@@ -200,7 +200,7 @@ class LateClock(ManualClock):
         super().sleep_until_ns(deadline_ns + 70_000)
 
 
-def test_sleeps_that_end_a_little_late_are_no_missed_deadlines():
+def test_slightly_late_wakeups_are_not_missed_deadlines():
     backend, _ = opened(LateClock(), "realtime")
     for n in range(1, 20):
         step(backend, command(n))
@@ -266,7 +266,7 @@ def test_catching_up_ends_within_the_patience_and_a_tick(tick_ns, cost_ns, patie
     cost_ns=st.integers(0, 200),
     pauses_ns=st.lists(st.integers(0, 1000), min_size=1, max_size=20),
 )
-def test_what_is_not_caught_up_is_dropped_by_whole_ticks_and_told(tick_ns, cost_ns, pauses_ns):
+def test_lost_time_is_dropped_in_whole_ticks_and_reported(tick_ns, cost_ns, pauses_ns):
     clock, world, follower = followed(tick_ns, cost_ns, patience_ns=100)
     for pause_ns in pauses_ns:
         clock.advance_ns(pause_ns)
@@ -278,7 +278,7 @@ def test_what_is_not_caught_up_is_dropped_by_whole_ticks_and_told(tick_ns, cost_
     assert world.now_ns - 77 + dropped_ns <= clock.now_ns()
 
 
-def test_a_world_of_half_the_speed_says_about_half():
+def test_a_half_speed_world_reports_an_rtf_of_about_half():
     clock, _, follower = followed(tick_ns=10_000_000, cost_ns=20_000_000, patience_ns=50_000_000)
     for _ in range(100):
         clock.advance_ns(10_000_000)
@@ -286,7 +286,7 @@ def test_a_world_of_half_the_speed_says_about_half():
     assert 0.3 < follower.rtf() < 0.6
 
 
-def test_the_speed_is_that_of_the_last_seconds():
+def test_rtf_covers_the_last_seconds():
     clock, world, follower = followed(tick_ns=10_000_000, cost_ns=20_000_000, patience_ns=50_000_000)
     clock.advance_ns(500_000_000)
     follower.catch_up()
@@ -299,7 +299,7 @@ def test_the_speed_is_that_of_the_last_seconds():
     assert follower.rtf() == 1.0
 
 
-def test_a_world_that_is_too_slow_for_its_steps_is_late_but_returns():
+def test_a_slow_world_is_late_but_returns():
     """Through the backend: each tick takes twice its own time."""
     clock = ManualClock()
     backend, _ = opened(clock, "realtime")

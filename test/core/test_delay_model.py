@@ -224,7 +224,7 @@ def test_at_the_seam_a_command_acts_with_the_next_period_and_that_is_told():
 
 
 def test_a_world_that_moves_by_itself_is_refused():
-    with pytest.raises(UsageError, match="moves by itself"):
+    with pytest.raises(UsageError, match="expected a lockstep world"):
         embodied_env.make(ARM, pacing="realtime", delay_profile=model())
 
 

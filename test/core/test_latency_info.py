@@ -8,18 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scripted_tasks
+from delayed_fake import DelayedFake, FakeDelays
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_tasks import PERIOD_NS, PERIOD_S, OneClock
 
-from embodied_env.backends.fake import FakeBackend, FakeDelays
+from embodied_env.backends.fake import FakeBackend
 from embodied_env.core.clock import NS_PER_S, Domain, ManualClock, Stamp
 from embodied_env.core.codes import Quality
 from embodied_env.core.latency.info import CommandsInFlight, LatencyInfoBuilder
 from embodied_env.core.latency.ledger import Ledger, StepEvent
 from embodied_env.core.types import ActuationEvidence, ClockStatus, Sample, Snapshot
 from embodied_env.envs.stepper import Stepper
-from embodied_env.errors import UsageError
 from embodied_env.tasks import load_task
 
 CONTRACT = scripted_tasks.contract(episode__horizon_steps=1000)
@@ -41,7 +41,7 @@ SUMS = {
 def latency_with(*, inference_s=0.0, **delays):
     """Return the latency of the third step of a world with these delays, as one flat dict."""
     clock = OneClock(start_ns=NS_PER_S)
-    backend = FakeBackend(CONTRACT, clock=clock, free_running=True, delays=FakeDelays(**delays))
+    backend = DelayedFake(CONTRACT, clock=clock, delays=FakeDelays(**delays))
     stepper = Stepper(CONTRACT, backend, load_task(CONTRACT, trust=True), clock=clock)
     stepper.reset(world_seed=1, options={}, seeded=True)
     for _ in range(3):
@@ -94,11 +94,6 @@ def test_a_step_that_comes_too_late_for_its_deadline_is_counted_and_so_are_the_d
 
 def test_the_jitter_is_the_period_less_the_control_period():
     assert latency_with(inference_s=2.5 * PERIOD_S)["jitter_s"] == pytest.approx(1.5 * PERIOD_S)
-
-
-def test_delays_belong_to_a_world_that_moves_by_itself():
-    with pytest.raises(UsageError, match="free_running=True"):
-        FakeBackend(CONTRACT, clock=OneClock(), delays=FakeDelays())
 
 
 def test_a_world_that_waits_has_neither_data_age_nor_deadlines_nor_clock():

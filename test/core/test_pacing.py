@@ -157,10 +157,10 @@ def test_a_world_that_moves_by_itself_is_paced_in_real_time():
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"free_running": True, "pacing": "lockstep"}, "pacing='lockstep' is not available with fake.*'realtime'"),
-        ({"free_running": False, "pacing": "realtime"}, "pacing='realtime' is not available with fake.*'lockstep'"),
-        ({"free_running": True, "clock": "virtual"}, "clock='virtual' is not available with fake: it moves by itself"),
-        ({"free_running": True, "clock": VirtualClock()}, "clock='virtual' is not available with fake"),
+        ({"free_running": True, "pacing": "lockstep"}, "pacing for fake: 'lockstep'.*'realtime'"),
+        ({"free_running": False, "pacing": "realtime"}, "pacing for fake: 'realtime'.*'lockstep'"),
+        ({"free_running": True, "clock": "virtual"}, "clock for fake in real time: 'virtual'"),
+        ({"free_running": True, "clock": VirtualClock()}, "clock for fake in real time: 'virtual'"),
     ],
 )
 def test_a_pace_or_a_clock_that_the_world_does_not_have_is_refused(options, problem):
@@ -203,7 +203,7 @@ def test_after_a_pause_the_grid_has_whole_periods_again(period_ns, work_ns, part
     ],
 )
 def test_a_pace_that_there_is_not_is_refused_and_those_that_there_are_are_named(backend, allowed):
-    with pytest.raises(UsageError, match=f"pacing='fast' is not available with {backend}; allowed: {allowed}$"):
+    with pytest.raises(UsageError, match=f"pacing for {backend}: 'fast' .*: {allowed}"):
         embodied_env.make("arm_reach", backend=backend, pacing="fast")
 
 
@@ -217,7 +217,7 @@ def test_a_simulator_has_both_paces_and_waits_if_it_is_not_told(backend, asked, 
 
 @pytest.mark.parametrize("backend", ["fake", "mujoco"])
 def test_virtual_time_and_real_time_do_not_go_together(backend):
-    with pytest.raises(UsageError, match=f"clock='virtual' is not available with {backend}: it moves by itself"):
+    with pytest.raises(UsageError, match=f"clock for {backend} in real time: 'virtual'"):
         embodied_env.make("arm_reach", backend=backend, pacing="realtime", clock="virtual")
 
 
@@ -249,7 +249,7 @@ def test_a_third_partys_factory_is_told_the_pace(third_party, asked, pacing):
 
 
 def test_a_third_partys_factory_that_takes_no_pace_has_one(third_party):
-    with pytest.raises(UsageError, match="pacing='realtime' is not available with fake; allowed: None, 'lockstep'"):
+    with pytest.raises(UsageError, match=r"pacing for fake: 'realtime' .*None.*'lockstep'"):
         embodied_env.make("arm_reach", backend="one", pacing="realtime")
 
 

@@ -54,7 +54,7 @@ def numbered(first, count):
 
 
 def steps_of(base):
-    """The step of each action that was taken, as it was meant, beside the step at which it was taken."""
+    """The step of each action that was taken, with the step for which it was meant."""
     return [(round(value * HORIZON / PUSH), step) for _, step, value in base.taken]
 
 
@@ -84,7 +84,7 @@ def test_actions_whose_step_has_been_taken_are_dropped(env, base):
     assert steps_of(base)[3:] == [(4, 4), (5, 5)]
 
 
-def test_a_chunk_that_is_too_late_as_a_whole_leaves_the_robot_alone(env, base):
+def test_an_expired_chunk_publishes_nothing(env, base):
     env.step_chunk(numbered(1, 3), epoch=base.epoch, first_step=1)
     result = env.step_chunk(numbered(1, 2), epoch=base.epoch, first_step=1)
     assert (result.transitions, result.expired, result.rejected) == ((), 2, "")
@@ -105,7 +105,7 @@ def test_a_chunk_that_begins_after_the_next_step_is_rejected_whole(env, base):
     assert base.taken == []
 
 
-def test_a_chunk_that_came_too_early_may_be_given_again_when_it_is_due(env, base):
+def test_an_early_chunk_can_be_resubmitted_when_it_is_due(env, base):
     early = numbered(2, 2)
     env.step_chunk(early, epoch=base.epoch, first_step=2)
     env.step_chunk(numbered(1, 1), epoch=base.epoch, first_step=1)
@@ -119,7 +119,7 @@ def test_execution_stops_at_the_end_of_the_episode(env, base):
     assert result.transitions[-1].truncated
 
 
-def test_execution_stops_at_the_end_that_a_wrapper_inside_makes(base):
+def test_execution_stops_when_an_inner_wrapper_ends_the_episode(base):
     env = ActionChunks(TimeLimit(base, 2), 4)
     env.reset(seed=1)
     result = env.step_chunk(numbered(1, 4), epoch=base.epoch, first_step=1)
@@ -148,37 +148,37 @@ def test_a_malformed_action_brakes_for_its_step_only(env, base):
 
 
 @pytest.mark.parametrize("chunk", [None, 0.1, np.array(0.1), object(), iter([]), {"a": [1], "b": [1, 2]}, {}])
-def test_what_is_no_chunk_brakes_for_the_one_step_it_is_for(env, base, chunk):
+def test_an_invalid_chunk_brakes_for_its_first_step(env, base, chunk):
     result = env.step_chunk(chunk, epoch=base.epoch, first_step=1)
     (taken,) = result.transitions
     assert taken.info["safety"]["disposition"] == Severity.HOLD
 
 
-def test_one_action_in_place_of_a_chunk_is_never_executed_as_one(env, base):
+def test_a_single_action_is_not_accepted_as_a_chunk(env, base):
     result = env.step_chunk(np.full(2, PUSH), epoch=base.epoch, first_step=1)
     assert {taken.info["safety"]["disposition"] for taken in result.transitions} == {Severity.HOLD}
 
 
 @pytest.mark.parametrize("first_step", [0, -1, 1.0, "1", None])
-def test_a_first_step_that_is_no_step_is_refused_by_value(env, base, first_step):
+def test_an_invalid_first_step_is_rejected_with_its_value(env, base, first_step):
     with pytest.raises(UsageError, match=r"first_step=.*allowed: a whole number >= 1"):
         env.step_chunk(numbered(1, 1), epoch=base.epoch, first_step=first_step)
     assert base.taken == []
 
 
 @pytest.mark.parametrize("epoch", [-1, 0.5, None])
-def test_an_epoch_that_is_none_is_refused_by_value(env, base, epoch):
+def test_an_invalid_epoch_is_rejected_with_its_value(env, base, epoch):
     with pytest.raises(UsageError, match=r"epoch=.*allowed: a whole number >= 0"):
         env.step_chunk(numbered(1, 1), epoch=epoch, first_step=1)
     assert base.taken == []
 
 
-def test_integers_of_numpy_are_integers(env, base):
+def test_numpy_integers_are_accepted(env, base):
     result = env.step_chunk(numbered(1, 1), epoch=np.int64(base.epoch), first_step=np.int64(1))
     assert len(result.transitions) == 1
 
 
-def test_a_wrapper_inside_that_takes_several_steps_for_an_action_lets_the_others_expire(base):
+def test_actions_expire_when_an_inner_wrapper_takes_several_steps(base):
     env = ActionChunks(RepeatAction(base, 3), 4)
     env.reset(seed=1)
     result = env.step_chunk(numbered(1, 5), epoch=base.epoch, first_step=1)
@@ -230,13 +230,13 @@ def test_the_action_of_a_learner_is_a_chunk_of_the_environments_actions(env, bas
     assert info["step_index"] == 4
 
 
-def test_the_info_of_a_chunk_says_which_steps_were_taken(env):
+def test_chunk_info_reports_the_executed_steps(env):
     chunk = env.step(np.array(numbered(1, 4)))[-1]["chunk"]
     assert (chunk["executed"], chunk["malformed"]) == (4, False)
     assert chunk["rewards"].tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_a_step_that_was_not_taken_has_no_reward(env, base):
+def test_the_reward_of_a_skipped_step_is_nan(env, base):
     for _ in range(2):
         env.step(np.zeros((4, 2)))
     _, reward, terminated, truncated, info = env.step(np.zeros((4, 2)))
@@ -264,7 +264,7 @@ def test_malformed_chunks_in_a_row_end_the_episode(env):
     assert ends == ["", "", "safety_stop:form.repeated"]
 
 
-def test_a_malformed_chunk_brakes_through_wrappers_that_calculate_with_actions(base):
+def test_a_malformed_chunk_brakes_through_wrappers_that_transform_actions(base):
     env = ActionChunks(RescaleAction(base, -2.0, 2.0), 4)
     env.reset(seed=1)
     assert env.step("go")[-1]["safety"]["disposition"] == Severity.HOLD
@@ -292,7 +292,7 @@ def test_with_several_actuators_a_chunk_is_a_dict_of_chunks(base_of_two):
     assert info["safety"]["disposition"] == Severity.HOLD
 
 
-def test_parts_of_different_lengths_are_no_chunk(base_of_two):
+def test_parts_of_different_lengths_are_not_a_chunk(base_of_two):
     env = ActionChunks(base_of_two, 3)
     env.reset(seed=1)
     chunk = {"arm": np.zeros((3, 1)), "hand": np.zeros((2, 1))}
@@ -344,7 +344,7 @@ def test_a_chunk_after_the_end_is_refused(env, base, call):
 
 
 @pytest.mark.parametrize("call", ["step", "step_chunk"])
-def test_a_chunk_after_a_reset_that_went_round_the_wrapper_is_refused(env, base, call):
+def test_a_chunk_after_a_reset_of_the_inner_environment_is_rejected(env, base, call):
     base.reset()
     with pytest.raises(ResetNeededError):
         give(env, call)
@@ -352,7 +352,7 @@ def test_a_chunk_after_a_reset_that_went_round_the_wrapper_is_refused(env, base,
 
 
 @pytest.mark.parametrize("call", ["step", "step_chunk"])
-def test_a_chunk_after_a_step_that_failed_is_refused(call):
+def test_a_chunk_after_a_failed_step_is_rejected(call):
     base = Base(task={"raise_at": 2})
     env = ActionChunks(base, 3)
     env.reset(seed=1)
@@ -363,7 +363,7 @@ def test_a_chunk_after_a_step_that_failed_is_refused(call):
     env.close()
 
 
-def test_a_reset_that_is_refused_leaves_the_episode_as_it_was(env, base):
+def test_a_rejected_reset_keeps_the_running_episode(env, base):
     with pytest.raises(UsageError, match="'nowhere' is not known"):
         env.reset(options={"nowhere": 1.0})
     assert len(env.step_chunk(numbered(1, 2), epoch=base.epoch, first_step=1).transitions) == 2
@@ -375,7 +375,7 @@ def test_a_chunk_after_close_is_refused(env):
         give(env, "step")
 
 
-def test_a_chunk_never_runs_on_into_the_episode_that_a_wrapper_inside_began(base):
+def test_a_chunk_does_not_continue_into_an_episode_started_by_an_inner_wrapper(base):
     env = ActionChunks(Autoreset(base), 4)
     env.reset(seed=1)
     for _ in range(3):
@@ -392,22 +392,22 @@ def give(env, call):
 
 
 @pytest.mark.parametrize("length", [0, -1, 2.0, None, "4"])
-def test_a_length_that_is_no_count_is_refused_by_value(base, length):
+def test_an_invalid_length_is_rejected_with_its_value(base, length):
     with pytest.raises(UsageError, match=r"length=.*allowed: a whole number >= 1"):
         ActionChunks(base, length)
 
 
-def test_an_environment_that_does_not_count_is_refused():
-    with pytest.raises(UsageError, match="CartPoleEnv cannot take chunks"):
+def test_a_foreign_environment_is_rejected():
+    with pytest.raises(UsageError, match="CartPoleEnv"):
         ActionChunks(gymnasium.make("CartPole-v1"), 2)
 
 
-def test_actions_without_bounds_in_the_reals_are_refused(base):
-    with pytest.raises(UsageError, match="allowed: a Box, or a Dict of Boxes"):
+def test_an_unsupported_action_space_is_rejected(base):
+    with pytest.raises(UsageError, match="expected a Box or a Dict of Boxes"):
         ActionChunks(DiscretizeAction(base, 3), 2)
 
 
-def test_the_wrapper_stands_in_the_spec(tmp_path):
+def test_the_spec_contains_the_wrapper(tmp_path):
     env = ActionChunks(gymnasium.make("embodied_env/ArmReach-v0", backend="fake"), 3)
     again = gymnasium.make(env.spec)
     assert isinstance(again, ActionChunks)

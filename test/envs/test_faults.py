@@ -1,4 +1,4 @@
-"""Faults that need no ROS: the page docs/reference/faults.md says which fault is tested where."""
+"""Faults without ROS; docs/reference/faults.md lists which fault is tested where."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def contract(**changes):
 
 
 def check_published(scene):
-    """What was published keeps range, speed, acceleration and deceleration, and its numbers increase by one."""
+    """Published commands keep all limits, and their sequence numbers increase by one."""
     assert [command.seq for command in scene.sent] == list(
         range(scene.sent[0].seq, scene.sent[0].seq + len(scene.sent))
     )
@@ -48,7 +48,7 @@ def check_published(scene):
 
 
 class SteppedClock(ManualClock):
-    """A clock whose system time somebody sets."""
+    """A clock whose system time is changed."""
 
     offset_ns = 0
 
@@ -134,7 +134,7 @@ def test_f39_a_blocked_robot_winds_nothing_up_and_does_not_jump_when_it_is_free_
 
 
 def test_f41_two_threads_that_step_one_environment_get_steps_or_documented_errors():
-    """Whoever comes second is told so; nothing is published twice, out of order, or beyond a limit."""
+    """The second thread gets an error; nothing is published twice, out of order, or beyond a limit."""
     scene = Scene(contract(), clock=SteadyClock())
     scene.reset()
     unexpected, refused, steps = [], [], []
@@ -219,7 +219,7 @@ def test_f42_a_full_disk_does_not_stop_the_robot_and_is_said(tmp_path, free_runn
 # ---------------------------------------------------------------------------------------------------------- resets
 
 
-def test_the_fake_world_remembers_its_newest_commands_and_not_every_one(monkeypatch):
+def test_the_fake_backend_bounds_its_list_of_commands(monkeypatch):
     monkeypatch.setattr(fake, "KEPT", 10)
     scene = Scene(contract())
     scene.reset()

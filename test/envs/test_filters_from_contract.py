@@ -1,4 +1,4 @@
-"""A contract with a URDF and a workspace: the tighter limits hold, and no link leaves, whatever the agent does."""
+"""Contracts with a URDF and a workspace: the tighter limits apply, and no action moves a link out of the workspace."""
 
 from __future__ import annotations
 
@@ -65,20 +65,20 @@ def test_a_contract_with_a_urdf_that_is_written_out_and_read_again_is_the_same(f
     assert again.fingerprint == contract.fingerprint
 
 
-def test_a_urdf_that_is_not_there_is_named(folder):
+def test_a_missing_urdf_is_named(folder):
     with pytest.raises(ContractError, match=r"safety.urdf: the file cannot be read: .*other.urdf"):
         parse_contract(with_urdf("other.urdf"), source=str(folder / "arm.yaml"))
 
 
-def test_what_is_wrong_in_a_urdf_is_named(folder):
+def test_an_invalid_urdf_is_named(folder):
     (folder / "arm6.urdf").write_text("<robot name='arm'><link name='a'/><link name='a'/></robot>")
     with pytest.raises(ContractError, match=r"safety.urdf: urdf"):
         parse_contract(with_urdf(), source=str(folder / "arm.yaml"))
 
 
-def test_without_a_shape_of_the_robot_a_workspace_is_refused():
+def test_a_workspace_without_a_robot_shape_is_rejected():
     contract = replace(OWN, safety=replace(OWN.safety, workspace=CELL), backends={"fake": {}})
-    with pytest.raises(ContractError, match="nothing says what the robot looks like"):
+    with pytest.raises(ContractError, match="shape of the robot"):
         make_command_filters(contract)
 
 
@@ -88,14 +88,14 @@ def test_the_shape_may_come_from_the_urdf(folder):
 
 
 def walled(wall_x_m):
-    """Return arm_reach beside a wall."""
+    """Return arm_reach next to a wall."""
     wall = BoxSpec(low_m=(-2.0, -2.0, -0.5), high_m=(wall_x_m, 2.0, 2.0))
     spec = WorkspaceSpec(keep_in={"wall": wall}, ignore_links=("base",))
     return replace(OWN, safety=replace(OWN.safety, workspace=spec), source=str(find_contract("arm_reach")))
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_whatever_the_agent_does_no_link_is_sent_through_a_wall(seed):
+def test_no_action_moves_a_link_through_a_wall(seed):
     pytest.importorskip("mujoco")
     contract = walled(0.45)
     env = embodied_env.make(contract, backend="mujoco")

@@ -263,14 +263,14 @@ def middleware_infos():
     return infos
 
 
-def test_stages_of_the_transport_are_valid_also_where_a_stamp_was_not_there(middleware_infos):
+def test_transport_stages_are_valid_without_a_stamp(middleware_infos):
     for info in middleware_infos:
         validator("step").validate(to_json_types(info))
     assert to_json_types(middleware_infos[1])["latency"]["transport_s"]["joints"] == 2e-7
     assert to_json_types(middleware_infos[2])["latency"]["transport_s"]["joints"] is None
 
 
-def test_the_keys_stay_where_a_stamp_was_not_there(middleware_infos):
+def test_the_keys_are_the_same_without_a_stamp(middleware_infos):
     assert paths(middleware_infos[1]) == paths(middleware_infos[2])
 
 
@@ -337,11 +337,11 @@ NEVER_LOST = """
 
 
 @pytest.mark.parametrize("path", NEVER_LOST.split())
-def test_what_cannot_be_lost_is_never_null(step_info, path):
+def test_values_that_cannot_be_lost_are_never_null(step_info, path):
     assert not validator("step").is_valid(changed(step_info, path.split("."), None))
 
 
-def test_what_was_requested_may_be_null(step_info):
+def test_requested_values_may_be_null(step_info):
     assert validator("step").is_valid(changed(step_info, ("action", "requested"), [None] * 6))
 
 
@@ -354,7 +354,7 @@ def test_the_keys_of_gymnasium_and_sb3_are_never_ours(step_info, key):
     assert not validator("step").is_valid(changed(step_info, (key,), {}))
 
 
-# ------------------------------------------------------------- the check of the audit says the same as jsonschema does
+# ------------------------------------------------------------- the check of the audit agrees with jsonschema
 
 WRONG = [strategies.ABSENT, None, "text", "", -7, 99, 0.5, True, [], [0] * 7, {}, {"x": 1}, {"X": None}]
 
@@ -368,7 +368,7 @@ def test_the_audit_and_jsonschema_agree_on_every_change_of_an_info(step_info, va
         assert bool(schema_violations(info, closed)) != reference.is_valid(info), path
 
 
-def test_the_audit_names_path_value_and_what_is_allowed(step_info):
+def test_the_audit_names_path_value_and_expectation(step_info):
     info = changed(step_info, ("sensors", "joints", "quality"), 99)
     (violation,) = schema_violations(info, step_info_schema(), path="info")
     assert violation.text == f"info.sensors.joints.quality is 99; allowed: enum {[q.value for q in Quality]}"

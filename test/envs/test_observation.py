@@ -88,7 +88,7 @@ def test_a_fault_holds_the_last_valid_reading_with_its_quality_and_mask(policy, 
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_of_a_sensor_that_must_not_fail_is_a_gap(fault):
+def test_a_fault_of_a_sensor_with_on_gap_stop_is_a_gap(fault):
     strict = GapPolicy(scripted_tasks.contract(sensors__beacon__on_gap="stop"))
     strict.begin(snapshot())
     _, gaps = strict.apply(snapshot(LATER_NS, beacon=FAULTS[fault][0]))
@@ -101,7 +101,7 @@ def test_a_held_reading_keeps_the_time_at_which_it_was_taken(policy):
     assert settled.samples["beacon"].arrival_ns == NOW_NS + 5
 
 
-def test_what_is_held_is_the_last_valid_reading_not_the_first(policy):
+def test_the_held_reading_is_the_last_valid_one(policy):
     policy.apply(snapshot(LATER_NS, beacon=beacon((0.7, 0.7, 0.7))))
     settled, _ = policy.apply(snapshot(LATER_NS + PERIOD_NS, beacon=None))
     assert settled.samples["beacon"].values["position"].tolist() == [0.7, 0.7, 0.7]
@@ -120,7 +120,7 @@ def test_a_reading_exactly_as_old_as_allowed_is_fresh(policy):
     assert settled.samples["beacon"].quality is Quality.OK
 
 
-def test_a_reading_outside_its_declared_range_is_handed_out_as_it_is(policy, builder):
+def test_a_reading_outside_its_declared_range_is_returned_unchanged(policy, builder):
     settled, gaps = policy.apply(snapshot(LATER_NS, beacon=beacon((1.5, 0.0, 0.0))))
     observation = builder.observe(settled, 1)
     assert observation["beacon_position"].tolist() == [1.5, 0.0, 0.0]
@@ -129,7 +129,7 @@ def test_a_reading_outside_its_declared_range_is_handed_out_as_it_is(policy, bui
     assert gaps == []
 
 
-def test_a_reading_outside_its_declared_range_is_what_is_held_afterwards(policy):
+def test_a_reading_outside_its_declared_range_is_held_afterwards(policy):
     policy.apply(snapshot(LATER_NS, beacon=beacon((1.5, 0.0, 0.0))))
     settled, _ = policy.apply(snapshot(LATER_NS, beacon=None))
     assert settled.samples["beacon"].values["position"].tolist() == [1.5, 0.0, 0.0]
@@ -154,7 +154,7 @@ def test_a_new_episode_holds_nothing_of_the_old_one(policy):
     assert settled.samples["beacon"].values["position"].tolist() == [0.1, 0.2, 0.3]
 
 
-def test_a_lost_world_shows_the_last_valid_readings_and_says_so(policy, builder, contract):
+def test_a_lost_world_returns_the_last_valid_readings_marked_as_lost(policy, builder, contract):
     lost = policy.lost(NOW_NS, "timeout")
     observation = builder.observe(lost, 1)
     assert contract.observation_space.contains(observation)
@@ -259,7 +259,7 @@ def fields(draw):
 
 @settings(max_examples=50)
 @given(fields())
-def test_a_field_is_sound_when_it_fits_and_every_value_is_finite_and_within_its_range(drawn):
+def test_a_field_with_finite_values_in_range_is_valid(drawn):
     known, values = drawn
     fits = values.shape == known.shape and values.dtype == known.dtype and bool(np.isfinite(values).all())
     sound = fits and not bool((values < known.low).any() or (values > known.high).any())
@@ -282,7 +282,7 @@ ONE_WRONG = [
 
 
 @pytest.mark.parametrize(("name", "wrong"), ONE_WRONG)
-def test_a_field_with_one_wrong_value_is_not_sound(name, wrong):
+def test_a_field_with_one_invalid_value_is_invalid(name, wrong):
     values = np.full_like(LAYOUTS[name].low, 10 if LAYOUTS[name].dtype.kind == "u" else 0)
     assert FieldCheck(LAYOUTS[name]).check({"x": values}) is None
     values.flat[1 % values.size] = wrong
@@ -290,9 +290,9 @@ def test_a_field_with_one_wrong_value_is_not_sound(name, wrong):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
-def test_a_field_of_another_precision_is_not_sound(dtype):
+def test_a_field_of_another_dtype_is_invalid(dtype):
     assert FieldCheck(LAYOUTS["few"]).check({"x": np.zeros(3, dtype)}) is not None
 
 
-def test_a_field_that_is_not_there_is_not_sound():
+def test_a_missing_field_is_invalid():
     assert FieldCheck(LAYOUTS["few"]).check({}) is not None

@@ -75,12 +75,10 @@ def in_the_world(env, sensor, field, agent):
 
 
 @pytest.mark.parametrize("team", TEAMS)
-def test_the_parallel_api_test_passes_and_warns_of_nothing_but_its_own_option(make, team):
-    with pytest.warns(UserWarning, match="mean nothing here") as told:
+def test_the_parallel_api_test_passes_with_one_warning(make, team):
+    with pytest.warns(UserWarning, match="ignored reset options") as warned:
         parallel_api_test(make(team), num_cycles=30)
-    assert {str(warning.message).split("allowed")[0].rpartition("WARN: ")[2] for warning in told} == {
-        "options of 'options' mean nothing here; "
-    }
+    assert all("ignored reset options: 'options' (" in str(warning.message) for warning in warned)
 
 
 @pytest.mark.parametrize("team", TEAMS)
@@ -92,7 +90,7 @@ def test_the_parallel_seed_test_passes_with_a_virtual_clock(make, team):
 def test_the_sequential_view_passes_the_api_test(make, team):
     with warnings.catch_warnings():
         warnings.filterwarnings(
-            "ignore", message=".*(Observation|mean nothing here)"
+            "ignore", message=".*(Observation|ignored reset options)"
         )  # a Dict of Boxes is neither an array nor a Box
         api_test(parallel_to_aec(make(team)), num_cycles=30)
 
@@ -100,9 +98,9 @@ def test_the_sequential_view_passes_the_api_test(make, team):
 @pytest.mark.long
 @pytest.mark.parametrize("team", TEAMS)
 def test_the_api_tests_pass_over_whole_episodes(make, team):
-    with pytest.warns(UserWarning, match="mean nothing here|Observation"):
+    with pytest.warns(UserWarning, match="ignored reset options|Observation"):
         parallel_api_test(make(team), num_cycles=1000)
-    with pytest.warns(UserWarning, match="mean nothing here|Observation"):
+    with pytest.warns(UserWarning, match="ignored reset options|Observation"):
         api_test(parallel_to_aec(make(team)), num_cycles=1000)
 
 
@@ -112,16 +110,16 @@ def test_the_api_tests_pass_over_whole_episodes(make, team):
 def episode(env, *, seed, steps, actions_seed=7):
     """Everything that is returned in an episode of random actions."""
     rng = np.random.default_rng(actions_seed)
-    told = [env.reset(seed=seed)]
+    results = [env.reset(seed=seed)]
     for _ in range(steps):
         if env.agents:
             actions = {agent: rng.uniform(-1.0, 1.0, env.action_space(agent).shape) for agent in env.agents}
-            told.append(env.step(actions))
-    return told
+            results.append(env.step(actions))
+    return results
 
 
 @pytest.mark.parametrize("team", TEAMS)
-def test_a_seed_gives_the_same_bits_whatever_ran_before(make, team):
+def test_a_seed_gives_identical_bits_after_any_episode(make, team):
     used, new = make(team), make(team)
     episode(used, seed=3, steps=5)
     mine, others = episode(used, seed=11, steps=15), episode(new, seed=11, steps=15)
@@ -129,12 +127,12 @@ def test_a_seed_gives_the_same_bits_whatever_ran_before(make, team):
     np.testing.assert_equal(mine, others)  # exactly; NaN is NaN
 
 
-def test_a_bool_is_no_seed(make):
+def test_a_bool_is_rejected_as_a_seed(make):
     with pytest.raises(gymnasium.error.Error, match="Seed must be a python integer"):
         make(backend="fake").reset(seed=True)
 
 
-def test_another_seed_gives_another_world(make):
+def test_different_seeds_give_different_worlds(make):
     env = make()
     one, other = env.reset(seed=1)[0], env.reset(seed=2)[0]
     assert not np.array_equal(one["cart_1"]["scan_ranges"], other["cart_1"]["scan_ranges"])
@@ -160,14 +158,14 @@ def test_virtual_time_goes_one_period_in_a_step_of_all(make):
 # ------------------------------------------------------------------------------------------- who acts, who leaves
 
 
-def test_who_has_ended_is_told_of_once_and_is_an_agent_no_more(make):
+def test_a_finished_agent_is_reported_once_and_removed(make):
     env = make(team_with((2, 4)))
     env.reset(seed=1)
-    told = []
+    steps = []
     while env.agents:
-        told.append((list(env.agents), *(sorted(part) for part in env.step(all_do(env, STILL)))))
+        steps.append((list(env.agents), *(sorted(part) for part in env.step(all_do(env, STILL)))))
     both, one = ["cart_1", "cart_2"], ["cart_2"]
-    assert told == [(both,) * 1 + (both,) * 5] * 2 + [(one,) * 6] * 2
+    assert steps == [(both,) * 1 + (both,) * 5] * 2 + [(one,) * 6] * 2
     assert env.possible_agents == both
 
 
@@ -180,7 +178,7 @@ def test_the_horizon_of_a_robot_truncates_that_robot_alone(make):
     assert [info["end_reason"] for info in infos.values()] == ["time_limit", ""]
 
 
-def test_who_has_ended_brakes_to_rest_within_its_limits(make):
+def test_a_finished_robot_brakes_to_rest_within_its_limits(make):
     env = make(team_with((8, 60)), backend="fake")
     env.reset(seed=1)
     while env.agents:
@@ -193,7 +191,7 @@ def test_who_has_ended_brakes_to_rest_within_its_limits(make):
     assert sent[-1].tolist() == [0.0, 0.0]
 
 
-def test_after_a_reset_everybody_is_there_again(make):
+def test_reset_restores_all_agents(make):
     env = make(team_with((1, 4)))
     env.reset(seed=1)
     env.step(all_do(env, STILL))
@@ -226,7 +224,7 @@ def test_malformed_actions_in_a_row_end_the_episode_of_their_robot_alone(make):
     assert env.agents == ["cart_2"]
 
 
-def test_carts_that_run_into_each_other_both_feel_it(make):
+def test_a_collision_of_two_carts_is_measured_by_both(make):
     env = make()
     env.reset(seed=1, options={"cart_1": {"start": [-3.1, 0.8, -0.8]}, "cart_2": {"start": [-3.1, -0.8, 0.8]}})
     while env.agents:
@@ -237,7 +235,7 @@ def test_carts_that_run_into_each_other_both_feel_it(make):
     assert 0.25 < np.linalg.norm(places[0] - places[1]) < 0.5
 
 
-def test_arms_that_meet_are_told_to_the_evaluator(make):
+def test_a_contact_of_two_arms_is_reported_to_the_evaluator(make):
     env = make("two_arms", evaluator_info=True)
     env.reset(seed=1)
     swing = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
@@ -252,7 +250,7 @@ def test_arms_that_meet_are_told_to_the_evaluator(make):
     assert touched == {"arm_1": True, "arm_2": True}
 
 
-def test_a_cart_that_has_ended_is_still_seen_by_the_other(make):
+def test_a_finished_cart_is_still_visible_to_the_other(make):
     env = make(team_with((1, 4)))
     options = {"cart_1": {"start": [-3.5, -0.2, 0.0]}, "cart_2": {"start": [-3.5, -1.0, 1.57]}}
     env.reset(seed=1, options=options)
@@ -264,7 +262,7 @@ def test_a_cart_that_has_ended_is_still_seen_by_the_other(make):
 # ------------------------------------------------------------------------------------------------------- the world
 
 
-def test_the_loss_of_the_world_truncates_everybody(make):
+def test_a_lost_world_truncates_all_agents(make):
     env = make(backend="fake", faults=[Fault(kind="refuse", step=2)])
     env.reset(seed=1)
     env.step(all_do(env, STILL))
@@ -307,7 +305,7 @@ def test_reset_options_are_each_robots_and_the_worlds(make):
     assert sampled["person_phase"] == 0.25
 
 
-def test_a_robot_is_told_its_own_draws_alone(make):
+def test_a_robot_receives_only_its_own_sampled_values(make):
     infos = make(evaluator_info=True).reset(seed=1)[1]
     assert infos["cart_1"]["reset"]["sampled"].keys() == {"start", "goal"}
 
@@ -316,9 +314,9 @@ def test_a_robot_is_told_its_own_draws_alone(make):
     ("options", "message"),
     [
         ({"cart_1": {"stat": [0, 0, 0]}}, "reset option 'stat' is not known; allowed: goal, start"),
-        ({"world": {"cart_1_goal": [3.2, -1.0]}}, "'cart_1_goal' of the world is not known; allowed: person_phase"),
+        ({"world": {"cart_1_goal": [3.2, -1.0]}}, "of the world: 'cart_1_goal' \\(expected one of: person_phase\\)"),
         ({"world": {"person_phase": 2.0}}, r"reset option person_phase=2.0 is not allowed"),
-        ([1], r"options=\[1\] is not allowed"),
+        ([1], r"options: \[1\]"),
     ],
 )
 def test_a_wrong_reset_option_is_refused(make, options, message):
@@ -347,18 +345,18 @@ def test_one_picture_shows_the_whole_world(make):
 # --------------------------------------------------------------------------------------------------- wrong usage
 
 
-def test_an_action_that_is_missing_is_named_and_nothing_moves(make):
+def test_a_missing_action_is_named_and_nothing_is_published(make):
     env = make(backend="fake")
     env.reset(seed=1)
-    with pytest.raises(UsageError, match="an action of cart_2 is missing; allowed: one of each of cart_1, cart_2"):
+    with pytest.raises(UsageError, match=r"\[\'cart_1\'\] \(expected \[\'cart_1\', \'cart_2\'\]\)"):
         env.step({"cart_1": STILL})
     assert env._shared.backend.sent == []  # the fake's account
 
 
-def test_an_action_of_nobody_is_named(make):
+def test_an_action_of_an_unknown_agent_is_named(make):
     env = make(backend="fake")
     env.reset(seed=1)
-    with pytest.raises(UsageError, match="an action is of cart_1, cart_2, cart_3; allowed"):
+    with pytest.raises(UsageError, match="'cart_3'"):
         env.step({**all_do(env, STILL), "cart_3": STILL})
 
 
@@ -367,7 +365,7 @@ def test_a_step_before_the_reset_is_refused(make):
         make(backend="fake").step({})
 
 
-def test_a_step_after_everybody_has_left_is_refused(make):
+def test_a_step_without_agents_is_rejected(make):
     env = make(team_with((1, 1)), backend="fake")
     env.reset(seed=1)
     env.step(all_do(env, STILL))
@@ -385,7 +383,7 @@ def test_a_step_that_another_thread_closes_ends_as_closed(make):
 
 
 @pytest.mark.parametrize("call", [lambda env: env.reset(), lambda env: env.step({})], ids=["reset", "step"])
-def test_after_close_nothing_works(make, call):
+def test_every_call_after_close_is_rejected(make, call):
     env = make(backend="fake")
     env.close()
     env.close()
@@ -398,18 +396,18 @@ def test_after_close_nothing_works(make, call):
     [{"pacing": "realtime"}, {"delay_profile": "x.json"}, {"delays": None}, {"record_messages": True}],
     ids=lambda options: next(iter(options)),
 )
-def test_what_robots_cannot_share_is_refused(make, options):
-    with pytest.raises(UsageError, match=f"{next(iter(options))}=.* is not available with parallel_env"):
+def test_an_option_that_robots_cannot_share_is_rejected(make, options):
+    with pytest.raises(UsageError, match=f"unsupported option of parallel_env: {next(iter(options))}"):
         make(**options)
 
 
-def test_a_world_that_moves_by_itself_is_refused(make):
-    with pytest.raises(UsageError, match="moves by itself; allowed: one that waits"):
+def test_a_free_running_world_is_rejected(make):
+    with pytest.raises(UsageError, match="'fake'"):
         make(backend="fake", free_running=True)
 
 
-def test_an_agent_that_is_not_there_is_named(make):
-    with pytest.raises(UsageError, match="agent='cart_3' is not known; allowed: cart_1, cart_2"):
+def test_an_unknown_agent_is_named(make):
+    with pytest.raises(UsageError, match=r"unknown agent 'cart_3'.*cart_1, cart_2"):
         make(backend="fake").observation_space("cart_3")
 
 
@@ -480,7 +478,7 @@ def test_two_twists_are_allowed_in_the_world_of_a_team_alone():
         ("team: embodied_env/2", "team: the schema 'embodied_env/2' is not known; allowed: embodied_env/1"),
         ("- 1", "a team is a mapping, not list"),
         ("team: embodied_env/1\nname: t\nagents: {}\nworld: {mujoco: {}}", "agents: there is none"),
-        ("team: embodied_env/1\nname: t\nagents: {a: {contract: nobody}}\nworld: {mujoco: {}}", "agents.a: .*nobody"),
+        ("team: embodied_env/1\nname: t\nagents: {a: {contract: nothing}}\nworld: {mujoco: {}}", "agents.a: .*nothing"),
         (
             "team: embodied_env/1\nname: t\nagents: {world: {contract: cart_goal}}\nworld: {mujoco: {}}",
             "allowed: another name",
@@ -503,7 +501,7 @@ def test_two_twists_are_allowed_in_the_world_of_a_team_alone():
             "agents.a: reset_options.goal: its name in the world, 'a_goal', is taken",
         ),
     ],
-    ids=["schema", "list", "nobody", "unknown contract", "world", "unknown key", "period", "change", "taken"],
+    ids=["schema", "list", "unknown agent", "unknown contract", "world", "unknown key", "period", "change", "taken"],
 )
 def test_a_wrong_team_is_refused_with_the_place_of_what_is_wrong(text, message):
     with pytest.raises(ContractError, match=message):

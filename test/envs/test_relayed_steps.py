@@ -1,4 +1,4 @@
-"""A step whose command another process has the last word on: what it says is the account, and it is not waited for."""
+"""Steps over a relay, whose report becomes part of the transition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORWARD = np.full(6, 0.5)
 
 
 class Relayed(FakeBackend):
-    """Publishes what it is sent, and says of it what it is told to."""
+    """Accepts commands and returns a scripted report."""
 
     def __init__(self, contract, *, clock):
         super().__init__(contract, clock=clock, free_running=True)
@@ -57,7 +57,7 @@ def test_the_limits_are_not_applied_twice(scene):
     assert (report.disposition, report.findings) == (Severity.PASS, ())
 
 
-def test_the_answer_is_what_was_applied(scene):
+def test_the_relay_report_is_applied(scene):
     answer = np.full(6, 0.25)
     scene.backend.changes = {"applied": answer, "applied_si": answer / 2}
     info = step(scene).info
@@ -66,7 +66,7 @@ def test_the_answer_is_what_was_applied(scene):
     np.testing.assert_array_equal(info["action"]["requested"], FORWARD)
 
 
-def test_what_is_latched_there_is_latched_here_until_the_reset(scene):
+def test_a_latch_of_the_relay_is_latched_until_reset(scene):
     stop = Finding(gate="latch", severity=Severity.STOP, code="latch.stop", detail="latched by wd.stop")
     scene.backend.changes = {"findings": (stop,), "disposition": Severity.STOP, "velocity_si": np.zeros(6)}
     done = step(scene)
@@ -77,22 +77,21 @@ def test_what_is_latched_there_is_latched_here_until_the_reset(scene):
     assert not step(scene).info["safety"]["latched"]
 
 
-def test_braking_that_does_not_slow_down_is_given_up(scene):
+def test_ineffective_braking_is_aborted(scene):
     step(scene)
     scene.backend.changes = {"velocity_si": np.ones(6)}
     scene.close()
-    assert scene.backend.halted == [
-        "lost while braking: no_rest: 21 braking commands in a row did not slow the robot down"
-    ]
+    (reason,) = scene.backend.halted
+    assert "no_rest" in reason
 
 
-def test_limits_that_another_process_keeps_are_not_changed_here(scene):
+def test_limits_enforced_by_a_relay_cannot_be_changed(scene):
     slower = dataclasses.replace(ARM.actuators["arm"].joints["j1"], velocity=1.0)
-    with pytest.raises(UsageError, match=r"change_limits\(\) is not available with a relay"):
+    with pytest.raises(UsageError, match=r"change_limits\(\) not supported with a relay"):
         scene.change_limits({"j1": slower})
 
 
-def test_a_reset_in_the_middle_of_an_episode_brakes_first(scene):
+def test_a_reset_during_an_episode_brakes_first(scene):
     for _ in range(4):
         step(scene, np.ones(6))
     moving = len(scene.backend.sent)

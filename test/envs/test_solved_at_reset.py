@@ -1,4 +1,4 @@
-"""An episode that is solved without acting is no success, whoever counts; and tasks that keep state for one episode."""
+"""Episodes solved at reset count in no success rate; tasks may keep state for one episode."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def rewrite(source, path, change):
     return path
 
 
-# --------------------------------------------------------------------------------------------------------- what is told
+# --------------------------------------------------------------------------------------------------------- reports
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def rewrite(source, path, change):
         ("resettable_tasks:Undecided", False, False),
     ],
 )
-def test_info_tells_whether_the_reset_was_judged_and_solved(task, judged, solved):
+def test_info_reports_whether_the_reset_was_judged_and_solved(task, judged, solved):
     _, info = Scene(small(task)).reset()
     assert (info["reset"]["judged"], info["reset"]["solved"]) == (judged, solved)
 
 
 @pytest.mark.parametrize("backend", ["fake", "mujoco"])
-def test_the_flags_of_the_first_step_stay_what_the_task_says(backend):
+def test_the_flags_of_the_first_step_are_those_of_the_task(backend):
     env = EmbodiedEnv(WIDE, backend=backend)
     assert env.reset(seed=1)[1]["reset"]["solved"]
     *_, terminated, truncated, info = env.step(np.zeros(6))
@@ -100,23 +100,23 @@ class Staying(FakeBackend):
         return replace(snapshot, reset=replace(snapshot.reset, level="none"))
 
 
-def test_a_reset_that_moved_nothing_and_finds_the_task_solved_is_warned_of():
+def test_a_solved_task_after_a_reset_without_effect_warns():
     scene = Scene(small("resettable_tasks:Solved"), backend=Staying)
     with pytest.warns(UserWarning, match="solved before the first step"):
         scene.reset()
 
 
 @pytest.mark.parametrize(("task", "backend"), [("Solved", FakeBackend), ("Undecided", Staying)])
-def test_a_reset_that_moved_something_or_is_not_solved_is_not_warned_of(task, backend, recwarn):
+def test_an_effective_or_unsolved_reset_does_not_warn(task, backend, recwarn):
     Scene(small(f"resettable_tasks:{task}"), backend=backend).reset()
     assert [warning for warning in recwarn if "solved" in str(warning.message)] == []
 
 
-def test_what_is_no_verdict_is_refused_and_the_backend_halted():
+def test_an_invalid_verdict_is_rejected_and_the_backend_halted():
     scene = Scene(small("resettable_tasks:Broken"))
     with pytest.raises(TypeError, match=r"Broken\.reset returned True \(expected"):
         scene.reset()
-    assert scene.backend.halted == ["the reset has failed"]
+    assert scene.backend.halted == ["reset failed"]
     with pytest.raises(ResetNeededError):
         scene.step()
 
@@ -125,7 +125,7 @@ def test_what_is_no_verdict_is_refused_and_the_backend_halted():
 
 
 @pytest.mark.parametrize("backend", ["fake", "mujoco"])
-def test_two_episodes_that_are_solved_at_reset_make_no_success_rate(tmp_path, backend):
+def test_episodes_solved_at_reset_have_no_success_rate(tmp_path, backend):
     summary = summary_of(record(tmp_path, WIDE, resets=[None] * 2, backend=backend))
     assert (summary["success_rate"], summary["success_rate_not_truncated"]) == (None, None)
     assert (summary["episodes"], summary["solved_at_reset"], summary["rated"], summary["successes"]) == (2, 2, 0, 0)
@@ -133,24 +133,24 @@ def test_two_episodes_that_are_solved_at_reset_make_no_success_rate(tmp_path, ba
 
 
 @pytest.mark.parametrize("task", ["scripted_tasks:Succeeding", "resettable_tasks:Undecided"])
-def test_a_success_at_the_first_step_is_in_no_rate_where_the_reset_was_not_judged(tmp_path, task):
+def test_a_first_step_success_after_an_unjudged_reset_is_not_rated(tmp_path, task):
     summary = summary_of(record(tmp_path, small(task), resets=[None] * 2))
     assert (summary["success_rate"], summary["solved_at_first_step"], summary["rated"]) == (None, 2, 0)
 
 
-def test_a_later_success_is_in_the_rates_where_the_reset_was_not_judged(tmp_path):
+def test_a_later_success_after_an_unjudged_reset_is_rated(tmp_path):
     contract = scripted_tasks.contract(task={"success_at": 2})
     summary = summary_of(record(tmp_path, contract, resets=[None], steps=2))
     assert (summary["success_rate"], summary["solved_at_first_step"]) == (1.0, 0)
 
 
-def test_a_success_at_the_first_step_is_in_the_rates_where_the_reset_was_judged_as_not_solved(tmp_path):
+def test_a_first_step_success_after_an_unsolved_reset_is_rated(tmp_path):
     contract = small("resettable_tasks:SolvedOnce")
     summary = summary_of(record(tmp_path, contract, resets=[{"load": 0.5}]))
     assert (summary["success_rate"], summary["rated"], summary["solved_at_reset"]) == (1.0, 1, 0)
 
 
-def test_an_episode_that_is_solved_at_reset_is_in_no_rate_however_it_ends(tmp_path):
+def test_an_episode_solved_at_reset_is_never_rated(tmp_path):
     contract = small("resettable_tasks:Solved", episode__horizon_steps=1)
     env = RecordTransitions(EmbodiedEnv(contract, backend="fake"), tmp_path)
     env.reset(seed=1)
@@ -170,13 +170,13 @@ def mixed(tmp_path_factory):
     return record(tmp_path_factory.mktemp("runs"), small("resettable_tasks:SolvedOnce"), resets=resets)
 
 
-def test_only_the_others_are_in_the_rates(mixed):
+def test_only_unsolved_episodes_are_rated(mixed):
     summary = summary_of(mixed)
     counts = [summary[key] for key in ("episodes", "solved_at_reset", "rated", "rated_terminated", "successes")]
     assert (counts, summary["success_rate"]) == ([4, 2, 2, 2, 2], 1.0)
 
 
-def test_the_audit_counts_them_too_and_finds_the_run_sound(mixed, capsys):
+def test_the_audit_counts_solved_episodes_and_the_run_is_sound(mixed, capsys):
     report = audit_run(mixed)
     assert (report.problems, report.solved_at_reset, report.solved_at_first_step) == ((), 2, 0)
     assert main(["audit", str(mixed)]) == 0
@@ -194,13 +194,13 @@ def test_where_episodes_cannot_be_counted_the_audit_counts_none(mixed, tmp_path)
 
 
 @pytest.mark.parametrize("changes", [{"success_rate": 1.0, "rated": 4}, {"successes": 4}, {"solved_at_reset": 0}])
-def test_a_summary_that_counts_them_as_successes_is_not_sound(mixed, tmp_path, changes):
+def test_a_summary_with_solved_episodes_as_successes_is_not_sound(mixed, tmp_path, changes):
     path = shutil.copytree(mixed, tmp_path / "run")
     (path / "summary.json").write_text(json.dumps({**summary_of(path), **changes}))
     assert set(audit_run(path).counts) == {"summary.differs"}
 
 
-def test_the_report_counts_them_apart_and_divides_by_the_others(mixed, tmp_path):
+def test_the_report_excludes_solved_episodes_from_the_rate(mixed, tmp_path):
     pytest.importorskip("plotly", reason="figures need plotly, of the extra `report`")
     page = tmp_path / "report.html"
     assert main(["report", str(mixed), "-o", str(page)]) == 0
@@ -210,13 +210,13 @@ def test_the_report_counts_them_apart_and_divides_by_the_others(mixed, tmp_path)
     assert "terminated, solved at reset" in text
 
 
-def test_a_comparison_divides_by_the_others_and_pairs_only_them(mixed):
+def test_a_comparison_excludes_solved_episodes(mixed):
     comparison = compare_runs(mixed, mixed)
     assert [(found.a.successes, found.a.trials, found.paired.pairs) for found in comparison.outcomes] == [(2, 2, 2)] * 2
     assert comparison.as_json()["a"]["summary"]["solved_at_reset"] == 2
 
 
-def test_compare_prints_them(mixed, tmp_path, capsys):
+def test_compare_prints_solved_episodes(mixed, tmp_path, capsys):
     assert main(["compare", str(mixed), str(mixed), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["b"]["summary"]["rated"] == 2
     pytest.importorskip("plotly", reason="figures need plotly, of the extra `report`")
@@ -234,7 +234,7 @@ def wide_file(tmp_path):
 
 
 @pytest.mark.parametrize("engine", [[], ["--engine", "local", "--workers", "1"]], ids=["here", "engine"])
-def test_evaluate_prints_no_rate_but_their_count(tmp_path, capsys, wide_file, engine):
+def test_evaluate_prints_the_count_of_solved_episodes(tmp_path, capsys, wide_file, engine):
     common = ["evaluate", wide_file, "--backend", "fake", "--policy", "hold", "--episodes", "2", *engine]
     assert main([*common, "--out", str(tmp_path / "runs"), "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)["runs"][0]["summary"]
@@ -253,21 +253,21 @@ def test_the_table_of_evaluate_has_no_rate_of_100_percent(tmp_path, capsys, wide
 # ---------------------------------------------------------------------------------------------------- audit of the reset
 
 
-def forged(path, row, **told):
+def forged(path, row, **values):
     """Let a reset say something else."""
 
     def change(rows):
-        rows[row]["info"]["reset"] |= told
+        rows[row]["info"]["reset"] |= values
 
     return lambda source: rewrite(source, path / "forged", change)
 
 
-@pytest.mark.parametrize("told", [{"solved": False}, {"judged": False}])
-def test_a_reset_whose_info_differs_from_its_verdict_is_not_sound(mixed, tmp_path, told):
-    assert set(audit_run(forged(tmp_path, 0, **told)(mixed)).counts) == {"reset.solved"}
+@pytest.mark.parametrize("values", [{"solved": False}, {"judged": False}])
+def test_a_reset_whose_info_differs_from_its_verdict_is_not_sound(mixed, tmp_path, values):
+    assert set(audit_run(forged(tmp_path, 0, **values)(mixed)).counts) == {"reset.solved"}
 
 
-def test_an_episode_that_was_solved_by_a_reset_that_moved_nothing_is_warned_of(mixed, tmp_path):
+def test_an_episode_solved_without_an_effective_reset_warns(mixed, tmp_path):
     def change(rows):
         for row in rows[0], rows[2]:  # only the first of them is solved
             row["info"]["reset"]["level"] = row["inner"]["level"] = "none"
@@ -289,7 +289,7 @@ def expected_reward(env):
     return float(np.linalg.norm(errors[1] - errors[0]))
 
 
-def test_the_state_of_an_episode_begins_with_each_reset():
+def test_each_reset_resets_the_task_state():
     env = EmbodiedEnv(DWELL, backend="mujoco")
     env.action_space.seed(1)
     for seed in (1, 2):
@@ -304,7 +304,7 @@ def near(radius_m):
     return replace(DWELL, task=replace(DWELL.task, parameters={**DWELL.task.parameters, "radius_m": radius_m}))
 
 
-def test_a_dwell_time_begins_anew_in_each_episode():
+def test_a_dwell_time_restarts_in_each_episode():
     env = EmbodiedEnv(near(5.0), backend="fake")
     for _ in range(2):
         assert not env.reset(seed=1)[1]["reset"]["solved"]
@@ -312,7 +312,7 @@ def test_a_dwell_time_begins_anew_in_each_episode():
     env.close()
 
 
-def test_each_slot_of_a_vector_has_a_task_with_a_state_of_its_own():
+def test_each_slot_of_a_vector_has_its_own_task_state():
     def slots(slot):
         return {"max_episode_steps": 3 + 2 * slot}
 
@@ -333,7 +333,7 @@ def test_each_slot_of_a_vector_has_a_task_with_a_state_of_its_own():
         env.close()
 
 
-def test_each_robot_of_a_team_has_a_task_with_a_state_of_its_own():
+def test_each_robot_of_a_team_has_its_own_task_state():
     pytest.importorskip("pettingzoo", reason="needs the extra multi")
     from embodied_env.contract.team import load_team
 
@@ -390,7 +390,7 @@ def test_a_replay_that_is_recorded_has_the_same_verdicts_and_options(dwelling, t
 @pytest.mark.parametrize(
     "options", [{"backend": "mujoco"}, {"backend": "fake"}, {"backend": "fake", "free_running": True}]
 )
-def test_a_replay_gives_the_task_the_very_arguments_of_the_recorded_reset(tmp_path, options):
+def test_a_replay_passes_the_recorded_reset_arguments_to_the_task(tmp_path, options):
     contract = replace(ARM, task=TaskSpec(type="resettable_tasks:Telling", parameters={}))
     replay = replay_run(
         record(tmp_path, contract, resets=[{"target": [-0.5, 0.0, 0.3]}, None], **options), trust_task=True
@@ -449,14 +449,14 @@ def test_replay_prints_how_many_rows_it_did_not_compare(dwelling, tmp_path, caps
 # ------------------------------------------------------------------------------------------------------------ who else
 
 
-def test_a_calibration_of_a_task_that_ends_each_episode_at_once_says_so(tmp_path, wide_file, capsys):
+def test_a_calibration_reports_episodes_that_end_at_once(tmp_path, wide_file, capsys):
     arguments = ["calibrate", wide_file, "--backend", "mujoco", "--pacing", "realtime", "--repeats", "2"]
     status = main([*arguments, "--out", str(tmp_path / "profile.json")])
     assert status == 1
     assert "the task ended" in capsys.readouterr().err
 
 
-def test_inspect_robots_is_told_of_no_success():
+def test_inspect_robots_receives_no_success():
     inspect_robots = pytest.importorskip("inspect_robots", reason='needs pip install "embodied_env[inspect]"')
     from embodied_env.envs.adapters.inspect_robots import EmbodiedEmbodiment
 

@@ -1,16 +1,17 @@
-"""What an agent gets of a step equals the account, and shares nothing with it that could be written into."""
+"""Step results equal the transition, and share no array with it."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from delayed_fake import DelayedFake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_tasks import OneClock
 from test_delay_model import VARYING
 from test_info_schema import MiddlewareBackend, two_actuators
 
-from embodied_env.backends.fake import FakeBackend, FakeDelays, Fault
+from embodied_env.backends.fake import FakeBackend, Fault
 from embodied_env.contract import load_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.envs.stepper import Stepper
@@ -31,8 +32,8 @@ WORLDS = {
     "that waits": lambda: stepper(ARM),
     "with what only the evaluator sees": lambda: stepper(ARM, evaluator_info=True),
     "with faults": lambda: stepper(ARM, faults=FAULTS, evaluator_info=True),
-    "that moves by itself": lambda: stepper(ARM, free_running=True),
-    "that moves by itself behind a middleware": lambda: stepper(ARM, free_running=True, delays=FakeDelays()),
+    "in real time": lambda: stepper(ARM, free_running=True),
+    "in real time, over a middleware": lambda: stepper(ARM, DelayedFake),
     "behind a middleware": lambda: stepper(ARM, MiddlewareBackend),
     "of two actuators": lambda: stepper(two_actuators()),
     "of images": lambda: stepper(load_contract("door_open")),
@@ -84,7 +85,7 @@ def assert_same(mine, yours):
     asked=st.lists(st.sampled_from([0.0, 0.4, -1.5, float("nan"), None]), min_size=1, max_size=6),
     marks=st.booleans(),
 )
-def test_what_an_agent_gets_equals_the_account_and_shares_nothing_with_it(world, asked, marks):
+def test_step_results_equal_the_transition_and_share_no_memory(world, asked, marks):
     stepped = WORLDS[world]()
     stepped.reset(world_seed=1, options=None, seeded=True)
     for value in asked:

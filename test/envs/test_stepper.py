@@ -1,4 +1,4 @@
-"""One step, whole: what is published, how an episode ends, and what is said about it."""
+"""The stepper: commands, ends of episodes, and transitions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Refuses:
         (np.array([True, False]), "form.type"),
     ],
 )
-def test_a_malformed_action_brakes_is_reported_and_the_episode_goes_on(scene, action, code):
+def test_a_malformed_action_brakes_and_is_reported(scene, action, code):
     done = scene.step(action)
     assert done.report.findings[0].code == code
     assert done.info["safety"]["disposition"] == Severity.HOLD
@@ -95,7 +95,7 @@ def test_three_malformed_actions_in_a_row_truncate_the_episode(scene):
     assert dones[-1].info["end_reason"] == "safety_stop:form.repeated"
 
 
-def test_the_array_of_the_agent_is_not_written_and_may_be_read_only(scene):
+def test_the_action_array_is_never_modified(scene):
     action = np.array([5.0, -5.0])
     action.setflags(write=False)
     before = action.tobytes()
@@ -104,14 +104,14 @@ def test_the_array_of_the_agent_is_not_written_and_may_be_read_only(scene):
 
 
 @pytest.mark.parametrize("make", [np.array, list], ids=["array", "list"])
-def test_the_account_keeps_the_action_as_it_was_when_the_agent_changes_it_later(scene, make):
+def test_the_transition_keeps_the_action_if_the_agent_changes_it_later(scene, make):
     action = make([0.1, 0.2])
     done = scene.step(action)
     action[0] = 9.0
     assert list(done.action) == [0.1, 0.2]
 
 
-def test_an_agent_that_writes_into_the_account_does_not_move_the_reference_of_the_gate(scene):
+def test_modifying_the_transition_does_not_change_the_reference_of_the_gate(scene):
     done = scene.step((0.1, 0.1))
     with pytest.raises(ValueError, match="read-only"):
         done.report.applied_si[:] = 1.5
@@ -165,7 +165,7 @@ def test_a_reset_after_close_raises(scene):
         scene.reset()
 
 
-def test_a_reset_in_the_middle_of_a_step_forgets_the_step(scene):
+def test_a_reset_during_a_step_discards_the_step(scene):
     scene.stepper.begin([0.1, 0.1])
     scene.reset()
     assert scene.step().info["step_index"] == 1
@@ -185,7 +185,7 @@ def test_close_without_a_reset_publishes_nothing():
     assert scene.sent == []
 
 
-def test_close_in_the_middle_of_an_episode_brakes(scene):
+def test_close_during_an_episode_brakes(scene):
     scene.step((0.1, 0.1))
     scene.close()
     assert scene.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
@@ -201,7 +201,7 @@ def test_close_after_the_end_of_an_episode_publishes_nothing_more():
 
 def test_close_on_a_halted_backend_raises_nothing(scene):
     scene.step()
-    scene.backend.halt("somebody pulled the plug")
+    scene.backend.halt("unplugged")
     scene.close()
 
 
@@ -232,7 +232,7 @@ def test_success_terminates():
     )
 
 
-def test_failure_terminates_and_says_why():
+def test_failure_terminates_with_its_reason():
     done = ending({"failure_at": 1})
     assert (done.terminated, done.truncated, done.info["end_reason"], done.info["is_success"]) == (
         True,
@@ -242,7 +242,7 @@ def test_failure_terminates_and_says_why():
     )
 
 
-def test_leaving_the_bounds_truncates_and_says_why():
+def test_out_of_bounds_truncates_with_its_reason():
     done = ending({"out_of_bounds_at": 1})
     assert (done.terminated, done.truncated, done.info["end_reason"]) == (False, True, "out_of_bounds:fence")
 
@@ -290,9 +290,7 @@ HORIZON = {"horizon_steps": 3, "kind": "finite_horizon"}
         ({"out_of_bounds_at": 3}, None, {}, {}, ("safety_stop:form.repeated", "out_of_bounds:fence")),
     ],
 )
-def test_when_several_reasons_hold_the_first_by_precedence_is_named_and_all_are_kept(
-    task, action, options, changes, reasons
-):
+def test_the_first_of_several_end_reasons_by_precedence_is_named(task, action, options, changes, reasons):
     done = ending(task, steps=3, options=options, action=action, **changes)
     assert done.end_reasons == reasons
     assert done.info["end_reason"] == reasons[0]
@@ -336,14 +334,14 @@ def test_a_sensor_fault_holds_the_last_reading_in_the_space_with_mask_and_qualit
 
 
 @pytest.mark.parametrize("kind", ["drop", "nan", "stale", "future"])
-def test_a_fault_of_a_sensor_that_must_not_fail_truncates_the_episode(kind):
+def test_a_fault_of_a_sensor_with_on_gap_stop_truncates_the_episode(kind):
     done = ending(
         steps=2, options={"faults": [Fault(kind=kind, step=2, sensor="beacon")]}, sensors__beacon__on_gap="stop"
     )
     assert (done.truncated, done.info["end_reason"]) == (True, "sensor_gap:beacon")
 
 
-def test_a_command_that_the_world_refuses_loses_the_world():
+def test_a_refused_command_loses_the_world():
     scene = scene_of(options={"faults": [Fault(kind="refuse", step=2)]})
     before = scene.step((0.1, 0.1))
     done = scene.step((0.1, 0.1))
@@ -355,7 +353,7 @@ def test_a_command_that_the_world_refuses_loses_the_world():
     scene.close()
 
 
-def test_a_world_that_answers_after_the_deadline_is_lost_and_halted():
+def test_a_world_past_its_deadline_is_lost_and_halted():
     scene = scene_of(options={"faults": [Fault(kind="delay", step=2, delay_s=1.5)], "step_timeout_s": 1.0})
     scene.step()
     began_ns = scene.clock.now_ns()
@@ -374,7 +372,7 @@ def test_a_delay_within_the_deadline_is_only_a_delay():
     scene.close()
 
 
-def test_after_a_lost_world_a_reset_starts_again():
+def test_reset_restarts_a_lost_world():
     scene = scene_of(options={"faults": [Fault(kind="refuse", step=2)]})
     scene.run(2)
     scene.reset()
@@ -382,7 +380,7 @@ def test_after_a_lost_world_a_reset_starts_again():
     scene.close()
 
 
-def test_the_task_is_not_asked_about_a_lost_world():
+def test_the_task_does_not_judge_a_lost_world():
     contract = scripted_tasks.contract(task={"type": "scripted_tasks:Spy"})
     scene = Scene(contract, faults=[Fault(kind="refuse", step=2)])
     scene.reset()
@@ -394,7 +392,7 @@ def test_the_task_is_not_asked_about_a_lost_world():
     scene.close()
 
 
-def test_a_reading_outside_its_declared_range_is_handed_out_unclipped_with_its_quality():
+def test_a_reading_outside_its_declared_range_is_returned_unclipped():
     narrow = {"joints": ["shoulder", "elbow"], "unit": "rad", "low": -0.02, "high": 0.02}
     scene = scene_of(sensors__joints__fields={"position": narrow})
     done = scene.run(5, (1.0, 0.0))
@@ -420,12 +418,12 @@ def test_a_reading_outside_its_declared_range_is_handed_out_unclipped_with_its_q
         ({"load": -0.1}, "between"),
     ],
 )
-def test_a_reset_option_that_the_contract_does_not_allow_is_refused(scene, options, message):
+def test_a_reset_option_outside_its_bounds_is_rejected(scene, options, message):
     with pytest.raises(UsageError, match=message):
         scene.reset(**options)
 
 
-def test_a_refused_reset_leaves_the_episode_as_it_was(scene):
+def test_a_rejected_reset_keeps_the_running_episode(scene):
     scene.step()
     with pytest.raises(UsageError):
         scene.reset(goal=[9.0, 9.0, 9.0])
@@ -438,19 +436,19 @@ def test_a_reset_option_sets_the_world_and_is_reported(scene):
     assert info["reset"]["sampled"]["goal"].tolist() == [0.2, 0.3, 0.4]
 
 
-def test_what_was_drawn_for_the_evaluator_is_not_told_to_the_agent():
+def test_values_drawn_for_the_evaluator_are_hidden_from_the_agent():
     scene = Scene()
     assert set(scene.reset()[1]["reset"]["sampled"]) == {"goal"}
     scene.close()
 
 
-def test_what_was_drawn_for_the_evaluator_is_told_to_the_evaluator():
+def test_values_drawn_for_the_evaluator_are_reported_to_the_evaluator():
     scene = Scene(evaluator_info=True)
     assert set(scene.reset()[1]["reset"]["sampled"]) == {"goal", "load"}
     scene.close()
 
 
-def test_the_reset_says_what_it_did(scene):
+def test_reset_info_describes_the_reset(scene):
     info = scene.reset(seed=99)[1]
     assert info["reset"]["seed_applied"] == 99
     assert info["reset"]["level"] == "task"
@@ -458,7 +456,7 @@ def test_the_reset_says_what_it_did(scene):
     assert (info["step_index"], info["end_reason"], info["is_success"]) == (0, "", False)
 
 
-def test_a_world_that_is_not_ready_raises_and_the_next_reset_tries_again():
+def test_a_world_that_is_not_ready_raises_and_the_next_reset_retries():
     scene = Scene(backend=LateRiser)
     with pytest.raises(BackendNotReadyError):
         scene.reset()
@@ -501,29 +499,29 @@ def test_a_reset_stops_a_latched_stop(scene):
 
 
 class Listener:
-    def __init__(self, name, heard):
-        self.name, self.heard = name, heard
+    def __init__(self, name, received):
+        self.name, self.received = name, received
 
     def observe(self, transition):
-        self.heard.append((self.name, transition.info["step_index"], transition))
+        self.received.append((self.name, transition.info["step_index"], transition))
 
 
-def test_observers_are_told_of_each_transition_in_order():
-    heard = []
-    scene = Scene(observers=[Listener("first", heard), Listener("second", heard)])
+def test_observers_receive_each_transition_in_order():
+    received = []
+    scene = Scene(observers=[Listener("first", received), Listener("second", received)])
     scene.reset()
     done = [scene.step() for _ in range(2)]
-    assert [(name, step) for name, step, _ in heard] == [("first", 1), ("second", 1), ("first", 2), ("second", 2)]
-    assert [transition for _, _, transition in heard] == [done[0], done[0], done[1], done[1]]
+    assert [(name, step) for name, step, _ in received] == [("first", 1), ("second", 1), ("first", 2), ("second", 2)]
+    assert [transition for _, _, transition in received] == [done[0], done[0], done[1], done[1]]
     scene.close()
 
 
-def test_observers_are_told_of_the_last_transition_of_a_lost_world():
-    heard = []
-    scene = Scene(observers=[Listener("only", heard)], faults=[Fault(kind="refuse", step=1)])
+def test_observers_receive_the_last_transition_of_a_lost_world():
+    received = []
+    scene = Scene(observers=[Listener("only", received)], faults=[Fault(kind="refuse", step=1)])
     scene.reset()
     scene.step()
-    assert [transition.info["end_reason"] for _, _, transition in heard] == ["backend_lost:refused"]
+    assert [transition.info["end_reason"] for _, _, transition in received] == ["backend_lost:refused"]
     scene.close()
 
 
@@ -533,7 +531,7 @@ def test_the_last_transition_is_kept(scene):
     assert scene.stepper.last_transition is done
 
 
-def test_the_task_judges_the_world_before_and_after_and_what_was_applied():
+def test_the_task_judges_both_snapshots_and_the_applied_action():
     scene = Scene(scripted_tasks.contract(task={"type": "scripted_tasks:Spy"}))
     scene.reset()
     done = scene.step((3.0, 0.1))
@@ -544,12 +542,12 @@ def test_the_task_judges_the_world_before_and_after_and_what_was_applied():
     scene.close()
 
 
-def test_what_is_published_is_what_is_reported(scene):
+def test_the_published_command_is_the_reported_one(scene):
     done = scene.step((0.3, 3.0))
     assert scene.sent[-1].values.tolist() == list(done.info["action"]["applied_si"].values())
 
 
-def test_the_evaluators_readings_are_in_info_only_when_asked_for():
+def test_evaluator_readings_are_in_info_only_with_evaluator_info():
     agent, evaluator = Scene(), Scene(evaluator_info=True)
     for scene, sees in ((agent, False), (evaluator, True)):
         observation, info = scene.reset()
@@ -563,7 +561,7 @@ def test_the_evaluators_readings_are_in_info_only_when_asked_for():
         scene.close()
 
 
-def test_a_step_of_an_agent_that_sends_what_it_was_told_to_is_not_clipped(scene):
+def test_an_action_within_the_limits_is_not_clipped(scene):
     assert scene.step((0.1, 0.1)).info["action_clipped"] is False
 
 
@@ -618,7 +616,7 @@ def test_a_free_running_world_has_a_watchdog_thread_until_it_is_closed():
     assert watchdogs() == []
 
 
-def test_in_a_free_running_world_the_robot_is_braked_when_the_agent_stops_stepping():
+def test_a_free_running_robot_brakes_when_the_agent_stops_stepping():
     scene = Scene(quick_contract(), clock=SteadyClock(), free_running=True)
     scene.reset()
     scene.run(4, (0.5, 0.0))
@@ -639,8 +637,8 @@ def test_closing_a_free_running_world_brakes_to_rest():
     assert scene.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
 
 
-class Told(LateRiser):
-    """Tells whether it was closed."""
+class ClosingBackend(LateRiser):
+    """Counts whether it was closed."""
 
     failing = ()
     closed = False
@@ -650,12 +648,12 @@ class Told(LateRiser):
         self.closed = True
 
 
-class NeverReady(Told):
+class NeverReady(ClosingBackend):
     failing = (1,)
 
 
 def driving():
-    scene = Scene(quick_contract(), backend=Told, clock=SteadyClock(), free_running=True)
+    scene = Scene(quick_contract(), backend=ClosingBackend, clock=SteadyClock(), free_running=True)
     scene.reset()
     scene.run(6, (1.0, 0.0))
     return scene
@@ -668,7 +666,7 @@ def wait_for_the_watchdogs_to_end():
         time.sleep(0.002)
 
 
-def test_an_orphaned_stepper_brakes_to_rest_and_closes_by_itself():
+def test_an_orphaned_stepper_brakes_to_rest_and_closes():
     scene = driving()
     scene.stepper.orphan()
     wait_for_the_watchdogs_to_end()
@@ -677,7 +675,7 @@ def test_an_orphaned_stepper_brakes_to_rest_and_closes_by_itself():
         scene.step((1.0, 0.0))
 
 
-def test_after_a_reset_that_failed_an_orphaned_stepper_closes_by_itself():
+def test_an_orphaned_stepper_closes_after_a_failed_reset():
     scene = Scene(quick_contract(), backend=NeverReady, clock=SteadyClock(), free_running=True)
     with pytest.raises(BackendNotReadyError):
         scene.reset()
@@ -686,7 +684,7 @@ def test_after_a_reset_that_failed_an_orphaned_stepper_closes_by_itself():
     assert scene.backend.closed
 
 
-def test_closing_in_another_thread_brakes_to_rest_under_a_policy_that_steps_on():
+def test_close_in_another_thread_brakes_to_rest_during_steps():
     scene = driving()
     closing = threading.Thread(target=scene.close)
     closing.start()
@@ -696,7 +694,7 @@ def test_closing_in_another_thread_brakes_to_rest_under_a_policy_that_steps_on()
     assert scene.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
 
 
-def test_whoever_closes_second_waits_until_the_robot_is_at_rest_and_freed():
+def test_a_second_close_waits_until_the_robot_is_at_rest():
     scene = driving()
     first = threading.Thread(target=scene.close)
     first.start()
@@ -708,7 +706,7 @@ def test_whoever_closes_second_waits_until_the_robot_is_at_rest_and_freed():
     first.join()
 
 
-def test_a_stepper_that_is_closed_in_a_forked_child_leaves_the_robot_to_the_parent():
+def test_close_in_a_forked_child_leaves_the_robot_to_the_parent():
     scene = driving()
     count = len(scene.sent)
     if (pid := os.fork()) == 0:
@@ -719,8 +717,8 @@ def test_a_stepper_that_is_closed_in_a_forked_child_leaves_the_robot_to_the_pare
 
 
 @pytest.mark.parametrize("reason", ["out_of_bounds:fence", "time_limit", "safety_stop:form.repeated"])
-def test_when_an_episode_ends_a_free_running_robot_is_braked_to_rest(reason):
-    """STOP brakes to rest (A4.1); and nobody else is left to do it when the agent has no more step to take."""
+def test_a_free_running_robot_brakes_to_rest_at_the_end_of_an_episode(reason):
+    """STOP brakes to rest, since the agent takes no more steps."""
     contract = quick_contract(
         task={"out_of_bounds_at": 7} if reason.startswith("out") else {},
         episode={"horizon_steps": 7 if reason == "time_limit" else 100, "kind": "time_limit"},
@@ -756,13 +754,13 @@ def test_an_error_in_the_task_ends_the_episode():
 
 
 class Interrupted(SlowBackend):
-    """Somebody presses Ctrl-C while the world moves."""
+    """Ctrl-C while the world moves."""
 
     def advance(self, target, deadline):
         raise KeyboardInterrupt
 
 
-def test_an_interrupt_in_the_middle_of_a_step_ends_the_episode_and_cuts_the_transport():
+def test_an_interrupt_during_a_step_ends_the_episode_and_cuts_the_transport():
     scene = Scene(backend=Interrupted)
     scene.reset()
     with pytest.raises(KeyboardInterrupt):
@@ -774,7 +772,7 @@ def test_an_interrupt_in_the_middle_of_a_step_ends_the_episode_and_cuts_the_tran
 
 
 class InterruptedWhileRunning(FakeBackend):
-    """Somebody presses Ctrl-C while the sixth step waits for a world that moves by itself."""
+    """Ctrl-C while the sixth step waits for a free-running world."""
 
     def read(self, after, deadline):
         if self._step == 6:
@@ -782,7 +780,7 @@ class InterruptedWhileRunning(FakeBackend):
         return super().read(after, deadline)
 
 
-def test_an_interrupt_of_a_free_running_robot_brakes_it_before_the_transport_is_cut():
+def test_an_interrupt_brakes_a_free_running_robot_before_cutting_the_transport():
     """Without a step the newest command brakes (A4.3), however the steps came to an end."""
     scene = Scene(quick_contract(), backend=InterruptedWhileRunning, clock=SteadyClock(), free_running=True)
     scene.reset()
@@ -808,12 +806,12 @@ def test_an_internal_fault_publishes_nothing_and_halts_the_world(scene, monkeypa
 
 
 @pytest.mark.parametrize("command", [np.zeros(2), [0.0, 0.0], None, "stop"])
-def test_the_fake_world_takes_nothing_but_what_was_approved(scene, command):
+def test_the_fake_backend_accepts_only_approved_commands(scene, command):
     with pytest.raises(TypeError, match="Approved"):
         scene.backend.send(command)
 
 
-def test_the_simulated_world_takes_nothing_but_what_was_approved():
+def test_the_simulator_accepts_only_approved_commands():
     pytest.importorskip("mujoco")
     from embodied_env.backends.mujoco import MujocoBackend
     from embodied_env.contract import load_contract
@@ -824,7 +822,7 @@ def test_the_simulated_world_takes_nothing_but_what_was_approved():
     backend.close()
 
 
-def test_no_backend_takes_a_command_that_it_did_not_check():
+def test_every_backend_checks_that_a_command_is_approved():
     """Each `send` checks for an ApprovedCommand before anything else; read from the source, so that none is forgotten."""
     root = Path(embodied_env.__file__).parent
     signature = "def send(self, command: ApprovedCommand)"
@@ -847,7 +845,7 @@ def test_no_backend_takes_a_command_that_it_did_not_check():
     [10**400, "left", None, True, [True, False, True], np.ma.masked, [[0.0] * 3], [np.nan] * 3, [1e9] * 3, object()],
     ids=["huge", "text", "none", "true", "truths", "masked", "nested", "nan", "far", "an object"],
 )
-def test_a_reset_option_that_is_no_value_within_its_bounds_is_refused_and_changes_nothing(value):
+def test_an_invalid_reset_option_is_rejected_without_effect(value):
     env = embodied_env.make("arm_reach", backend="fake")
     env.reset(seed=1)
     with pytest.raises(UsageError, match=r"reset option target=.* is not allowed; allowed: shape \(3,\)"):
@@ -857,7 +855,7 @@ def test_a_reset_option_that_is_no_value_within_its_bounds_is_refused_and_change
 
 
 @pytest.mark.parametrize("options", [[], "target", 5])
-def test_reset_options_that_are_no_mapping_are_refused(options):
+def test_reset_options_must_be_a_mapping(options):
     env = embodied_env.make("arm_reach", backend="fake")
     with pytest.raises(UsageError, match="allowed: a mapping of reset options"):
         env.reset(options=options)
@@ -871,7 +869,7 @@ def test_a_joint_that_only_the_evaluator_sees_cannot_be_commanded_by_position():
         dataclasses.replace(contract, sensors={**contract.sensors, "joints": hidden})
 
 
-# ------------------------------------------------------------------------------------------- what is known beside actions
+# ------------------------------------------------------------------------------------------- inputs other than actions
 
 
 ENDLESS = {"type": "scripted_tasks:Running"}  # does not look at the joints
@@ -924,7 +922,7 @@ def test_neither_steps_nor_a_reset_clear_an_emergency_stop(scene):
     assert done.report.velocity_si.tolist() == [0.0, 0.0]
 
 
-def test_a_person_clears_an_emergency_stop_and_a_reset_the_stop_that_is_left(scene):
+def test_an_operator_clears_an_emergency_stop_and_a_reset_the_remaining_stop(scene):
     scene.backend.estop_states = {"door": "active"}
     scene.step()
     scene.backend.estop_states = {}
@@ -935,7 +933,7 @@ def test_a_person_clears_an_emergency_stop_and_a_reset_the_stop_that_is_left(sce
     assert scene.step((0.1, 0.1)).report.disposition is Severity.PASS
 
 
-def test_clearing_in_the_middle_of_an_episode_leaves_a_stop():
+def test_clearing_during_an_episode_leaves_a_stop():
     scene = scene_of(options={"free_running": True})
     scene.stepper._gate.latch(scripted_estop())
     scene.stepper.clear_estop()
@@ -963,10 +961,10 @@ class WithoutInputs(FakeBackend):
         self.capabilities = dataclasses.replace(self.capabilities, estop_inputs=False)
 
     def estops(self):
-        raise AssertionError("nobody asked")
+        raise AssertionError("not expected")
 
 
-def test_a_world_without_safety_inputs_is_not_asked():
+def test_a_world_without_safety_inputs_is_not_polled():
     scene = Scene(backend=WithoutInputs)
     scene.reset()
     assert scene.step().report.disposition is Severity.PASS
@@ -989,7 +987,7 @@ def test_safety_inputs_that_cannot_be_read_are_unknown():
     scene.close()
 
 
-def test_a_required_sensor_that_falls_silent_is_held_and_then_stopped():
+def test_a_silent_required_sensor_holds_and_then_stops():
     """Its reading is 0.15 s old at most before an action does not count any more: three steps."""
     scene = scene_of(ENDLESS, options={"faults": silent("joints")}, safety__observation={"stop_steps": 3})
     found = [scene.step((0.1, 0.1)) for _ in range(7)]
@@ -1008,7 +1006,7 @@ def test_a_required_sensor_that_falls_silent_is_held_and_then_stopped():
 
 
 @pytest.mark.parametrize(("kind", "code"), [("nan", "obs.invalid"), ("future", "obs.future")])
-def test_a_required_sensor_that_is_wrong_is_held_for_the_next_action_at_once(kind, code):
+def test_an_invalid_required_sensor_holds_the_next_action(kind, code):
     scene = scene_of(ENDLESS, options={"faults": [Fault(kind=kind, step=1, sensor="joints")]})
     found = [scene.step() for _ in range(3)]
     assert [gates_of(done) for done in found] == [[], [("observation", code)], []]
@@ -1050,7 +1048,7 @@ class Blocked(FakeBackend):
         self._positions = start
 
 
-def test_where_the_robot_was_sent_does_not_cross_a_reset():
+def test_the_commanded_position_does_not_outlive_a_reset():
     scene = scene_of(safety__tracking={**STRICT_TRACKING, "tolerance": 1e-6})
     scene.run(5, (1.0, 1.0))
     scene.reset()
@@ -1100,7 +1098,7 @@ def test_in_a_world_that_moves_readings_age_while_the_agent_thinks():
     scene.close()
 
 
-def test_a_step_that_takes_longer_than_its_budget_is_told():
+def test_a_step_over_its_latency_budget_is_reported():
     scene = running_scene(safety__latency={"budget_s": 0.02, "misses": 1})
     scene.clock.advance_ns(20_000_000)
     assert gates_of(scene.step()) == []
@@ -1109,7 +1107,7 @@ def test_a_step_that_takes_longer_than_its_budget_is_told():
     scene.close()
 
 
-def test_the_share_of_interventions_is_told_at_every_step(scene):
+def test_each_step_reports_the_intervention_share(scene):
     shares = [scene.step(action).info["safety"]["intervention_share"] for action in ((9.0, 9.0), (0.0, 0.0), None)]
     assert shares == [1.0, 1 / 2, 2 / 3]
     scene.reset()
@@ -1117,7 +1115,7 @@ def test_the_share_of_interventions_is_told_at_every_step(scene):
 
 
 class DeafBackend(FakeBackend):
-    """A world that moves by itself, takes commands, and says nothing any more."""
+    """A free-running world that accepts commands but no longer returns readings."""
 
     def read(self, after, deadline):
         if self._step >= 4:
@@ -1125,7 +1123,7 @@ class DeafBackend(FakeBackend):
         return super().read(after, deadline)
 
 
-def test_a_world_that_falls_silent_is_braked_before_the_connection_is_cut():
+def test_a_silent_world_is_braked_before_the_connection_is_cut():
     scene = Scene(quick_contract(), backend=DeafBackend, clock=SteadyClock(), free_running=True)
     scene.reset()
     last = scene.run(4, (0.5, 0.0))

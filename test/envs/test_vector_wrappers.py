@@ -42,13 +42,13 @@ def flat(env):
 
 @dataclass(frozen=True)
 class Row:
-    """A wrapper, what it is put on, and what it says in each mode (in the order of `AutoresetMode`)."""
+    """A wrapper, what it wraps, and its result in each mode (in the order of `AutoresetMode`)."""
 
     name: str
     put_on: str
     cells: tuple[str, str, str]
     wrap: Callable[[gymnasium.vector.VectorEnv], gymnasium.vector.VectorEnv]
-    bare: str = ""  # what it says where it is not put on that
+    bare: str = ""  # its error if it does not wrap that
     needs: tuple[str, ...] = ()
     warns: str = ""
     warns_in: tuple[AutoresetMode, ...] = tuple(AutoresetMode)
@@ -249,7 +249,7 @@ def test_the_cell_holds(make, row, mode, cell):
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.bare], ids=lambda row: row.name)
-def test_on_the_bare_vector_it_says_what_it_needs(make, row):
+def test_on_the_bare_vector_the_wrapper_raises_its_requirement(make, row):
     with pytest.raises((TypeError, ValueError), match=re.escape(row.bare)):
         row.wrap(make(AutoresetMode.NEXT_STEP)).reset(seed=0)
 

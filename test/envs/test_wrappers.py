@@ -45,7 +45,7 @@ INSIDE = {
 
 @dataclass(frozen=True)
 class Row:
-    """A wrapper, how it is put on, and what Gymnasium says where it is put on the bare environment and must not be."""
+    """A wrapper, how it is applied, and the error of Gymnasium if it does not apply to the bare environment."""
 
     name: str
     verdict: str
@@ -298,7 +298,7 @@ IN_PROCESS = [row.name for row in TABLE if row.verdict in (AS_IT_IS, FLAT, LIMIT
 
 
 @pytest.mark.parametrize("name", IN_PROCESS)
-def test_it_works_and_sees_the_same_for_the_same_seed(contract, make, name):
+def test_the_wrapper_works_and_is_reproducible(contract, make, name):
     row = ROWS[name]
     needs_what_it_needs(row)
     first, second = (episode(put_on(make(contract), *row.stack)) for _ in range(2))
@@ -317,7 +317,7 @@ def test_gymnasium_refuses_it_on_the_bare_environment_with_this_reason(contract,
 @pytest.mark.parametrize(
     "name", [row.name for row in TABLE if row.verdict == AS_IT_IS and row.name != "FilterObservation"]
 )
-def test_what_works_as_it_is_works_after_flattening_too(make, name):
+def test_wrappers_also_work_after_flattening(make, name):
     needs_what_it_needs(ROWS[name])
     episode(put_on(make(CONTRACTS[0]), "FlattenObservation", name))
 
@@ -328,7 +328,7 @@ def test_only_the_filter_has_to_come_before_flattening(make):
         wrappers.FilterObservation(flat, ["joints_position"])
 
 
-def test_one_cameras_image_is_an_image_for_wrappers_of_images(make):
+def test_a_camera_image_works_with_image_wrappers(make):
     env, key = next(
         (env, key)
         for env in map(make, CONTRACTS)
@@ -447,7 +447,7 @@ def test_a_finite_horizon_terminates_and_counts_down_to_zero(make, wrap):
     assert seen[-1][3]["end_reason"] == "horizon"
 
 
-def test_the_time_that_remains_is_found_in_a_flat_observation(make):
+def test_time_remaining_is_in_a_flat_observation(make):
     bare = make(short("finite_horizon"))
     flat = put_on(bare, "FlattenObservation", "RecordEpisodeStatistics")
     seen = run_out(flat)

@@ -1,4 +1,4 @@
-"""The examples of training: ends of episodes, saved policies, seeds, and that something is learned."""
+"""The training examples: ends of episodes, saved policies, seeds, and learning."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ def at(step):
     return found
 
 
-def test_an_episode_that_is_terminated_expects_nothing_more():
+def test_a_terminated_episode_does_not_bootstrap():
     found = train_ppo_torch.advantages(rollout(terminated=at(1), ended=at(1)))
     assert found[1].item() == pytest.approx(1.0)
 
 
-def test_an_episode_that_is_truncated_expects_what_its_last_state_is_worth():
+def test_a_truncated_episode_bootstraps_on_its_last_value():
     found = train_ppo_torch.advantages(rollout(ended=at(1)))
     assert found[1].item() == pytest.approx(1.0 + 10.0 * train_ppo_torch.GAMMA)
 
 
-def test_nothing_is_carried_back_from_the_next_episode():
+def test_advantages_do_not_cross_episodes():
     truncated = train_ppo_torch.advantages(rollout(ended=at(1)))
     later = train_ppo_torch.advantages(rollout(ended=at(1), rewards=torch.tensor([[1.0], [1.0], [500.0]])))
     assert torch.equal(truncated[:2], later[:2])
@@ -88,7 +88,7 @@ def test_within_an_episode_later_steps_count():
     assert found[0].item() == pytest.approx(error * (1 + factor + factor**2), rel=1e-5)
 
 
-def test_the_last_observation_of_an_episode_is_what_its_end_is_valued_by(begin):
+def test_the_end_of_an_episode_is_valued_by_its_last_observation(begin):
     """After 30 steps the time limit truncates, and the vector environment shows the next episode's first observation."""
     with begin("ppo_torch") as run:
         worlds = gymnasium.vector.SyncVectorEnv(run.makers(), autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
@@ -149,7 +149,7 @@ def test_a_policy_needs_its_folder(monkeypatch):
         torch_policy.act({})
 
 
-def test_one_seed_learns_the_same_twice_and_another_something_else(begin):
+def test_training_is_reproducible_by_seed(begin):
     weights = []
     for seed in ("1", "1", "2"):
         with begin("ppo_torch", "--seed", seed) as run:
@@ -163,21 +163,21 @@ def test_a_joint_learns_to_follow(begin):
     """Holding still succeeds where the target happens to begin at the joint: in one episode of ten."""
     with begin("ppo_torch", "--steps", "3072", "--num-envs", "4", "--episodes", "20") as run:
         training.evaluate(run, train_ppo_torch.POLICY, train_ppo_torch.train(run), 0.0)
-    told = json.loads((run.path / "summary.json").read_text())
-    assert told["evaluations"]["fake"]["success_rate"] >= 0.9
-    assert told["evaluations"]["fake"]["problem"] == ""
+    summary = json.loads((run.path / "summary.json").read_text())
+    assert summary["evaluations"]["fake"]["success_rate"] >= 0.9
+    assert summary["evaluations"]["fake"]["problem"] == ""
 
 
 @pytest.mark.parametrize("example", [train_sac, train_ppo], ids=["sac", "ppo"])
-def test_stable_baselines3_learns_saves_resumes_and_is_evaluated(begin, example):
+def test_stable_baselines3_trains_saves_resumes_and_evaluates(begin, example):
     name = example.__name__.removeprefix("train_")
     steps = ("--checkpoint-every", "40")
     with begin(name, *steps) as run:
         example.run(run)
-    told = json.loads((run.path / "summary.json").read_text())
+    summary = json.loads((run.path / "summary.json").read_text())
     final = run.path / "checkpoints" / "final"
-    assert told["evaluations"]["fake"]["episodes"] == 2
-    assert told["policy"] == {"address": "sb3_policy:act", "folder": str(final)}
+    assert summary["evaluations"]["fake"]["episodes"] == 2
+    assert summary["policy"] == {"address": "sb3_policy:act", "folder": str(final)}
     assert len(list((run.path / "checkpoints").iterdir())) >= 2
     with begin(name, "--resume", str(final)) as resumed:
         example.run(resumed)
@@ -203,14 +203,14 @@ def test_a_policy_of_another_contract_is_not_resumed(begin, tmp_path, capsys):
 def test_a_folder_without_a_policy_is_not_resumed(begin, tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"), begin("ppo_torch", "--resume", str(tmp_path)):
         pass
-    assert f"no policy can be read in {tmp_path}" in capsys.readouterr().err
+    assert f"policy not readable in {tmp_path}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("option", "value"), [("--steps", "0"), ("--num-envs", "0"), ("--seed", "-1")])
-def test_a_number_that_is_not_allowed_is_named(begin, capsys, option, value):
+def test_an_invalid_number_is_named(begin, capsys, option, value):
     with pytest.raises(SystemExit, match="2"), begin("ppo_torch", option, value):
         pass
-    assert f"{option} {value} is not allowed" in capsys.readouterr().err
+    assert f"{option}: {value}" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore:Your action space has dtype float64:UserWarning")  # commands are float64
@@ -224,7 +224,7 @@ def test_the_checks_of_stable_baselines3_find_nothing(env_id):
         env.close()
 
 
-def test_what_the_learners_see_passes_the_checks_without_a_word(begin):
+def test_the_scaled_environment_passes_the_checks_without_warnings(begin):
     with begin("checked") as run:
         env = run.make_env()
         check_env(env)

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import strategies
+from delayed_fake import FakeDelays
 from gymnasium.wrappers import TimeLimit
 from run_files import rewrite_log
 from scripted_tasks import OneClock
 
-from embodied_env.backends.fake import FakeDelays, Fault
+from embodied_env.backends.fake import Fault
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.core.clock import ManualClock
 from embodied_env.core.codes import Severity
@@ -68,7 +69,7 @@ def slow_paced():
 
 def paced():
     delays = FakeDelays(driver_s=0.002, transport_s=0.001, queue_s=0.0005, publish_s=0.003, actuation_s=0.02)
-    return EmbodiedEnv("arm_reach", backend="fake", free_running=True, clock=OneClock(start_ns=1), delays=delays)
+    return EmbodiedEnv("arm_reach", backend="delayed_fake", clock=OneClock(start_ns=1), delays=delays)
 
 
 def latch(env):

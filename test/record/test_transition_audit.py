@@ -15,10 +15,11 @@ import gymnasium
 import numpy as np
 import pytest
 import strategies
+from delayed_fake import FakeDelays
 from gymnasium.wrappers import RescaleAction, TimeLimit, TransformObservation, TransformReward
 from scripted_tasks import OneClock
 
-from embodied_env.backends.fake import FakeDelays, Fault
+from embodied_env.backends.fake import Fault
 from embodied_env.contract import load_contract
 from embodied_env.core.clock import ManualClock
 from embodied_env.core.codes import Quality
@@ -145,7 +146,7 @@ def two_actuators():
 
 
 def arm(**options):
-    return EmbodiedEnv("arm_reach", backend="fake", **options)
+    return EmbodiedEnv("arm_reach", **{"backend": "fake", **options})
 
 
 FAULTS = [Fault(kind=kind, step=2 + i) for i, kind in enumerate(("drop", "nan", "stale", "future"))]
@@ -177,7 +178,9 @@ WORLDS = {  # environment, what acts, steps, options of reset
         lambda: arm(faults=[Fault(kind="delay", step=3, delay_s=9.0)], clock=ManualClock()), sampled, 3, None,
     ),
     "fake that runs freely": (lambda: arm(free_running=True, clock=ManualClock()), sampled, 6, None),
-    "fake with delays": (lambda: arm(free_running=True, clock=OneClock(start_ns=1), delays=DELAYS), sampled, 4, None),
+    "fake with delays": (
+        lambda: arm(backend="delayed_fake", clock=OneClock(start_ns=1), delays=DELAYS), sampled, 4, None,
+    ),
     "fake under a virtual clock": (lambda: arm(clock="virtual"), sampled, 6, None),
     "fake, the evaluator's info": (lambda: arm(evaluator_info=True), sampled, 3, None),
     "fake that only monitors": (lambda: EmbodiedEnv(monitored(), backend="fake"), scripts(MALFORMED[4:6]), 6, None),

@@ -474,7 +474,7 @@ def test_invalid_relay_messages_end_the_episode_and_the_next_reset_works(env, wi
 
 
 def test_limits_cannot_be_changed_behind_a_relay(env):
-    with pytest.raises(UsageError, match=r"change_limits\(\) is not available with a relay"):
+    with pytest.raises(UsageError, match=r"change_limits\(\) not supported with a relay"):
         env.unwrapped.change_limits({"j1": replace(ARM.actuators["arm"].joints["j1"], velocity=1.0)})
 
 

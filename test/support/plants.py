@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from delayed_fake import DelayedFake, FakeDelays
 
 from embodied_env.analysis.calibration.actuator_response import Move, command_trajectory
 from embodied_env.analysis.calibration.excitation import draw_velocities
-from embodied_env.backends.fake import FakeBackend, FakeDelays, Fault
+from embodied_env.backends.fake import Fault
 
 STEP_S = 2e-4
 
@@ -88,8 +89,8 @@ SCRIPT = Script()
 ACTUATION_S, DRIVER_S = 0.013, 0.004
 
 
-class MovingBackend(FakeBackend):
-    """A world that moves by itself, and says when a command acts."""
+class MovingBackend(DelayedFake):
+    """A free-running world with evidence of when a command acts."""
 
     name = "moving"
 
@@ -107,6 +108,6 @@ class MovingBackend(FakeBackend):
 def moving(contract, *, clock):
     """Return what is scripted; the factory of an entry point."""
     delays = FakeDelays(driver_s=DRIVER_S, transport_s=0.001, actuation_s=ACTUATION_S)
-    backend = MovingBackend(contract, clock=clock, free_running=True, faults=SCRIPT.faults, delays=delays)
+    backend = MovingBackend(contract, clock=clock, faults=SCRIPT.faults, delays=delays)
     SCRIPT.made.append(backend)
     return backend

@@ -83,17 +83,17 @@ def test_the_reward_is_the_sum_of_the_named_terms() -> None:
     assert result.reward == sum(result.terms.values())
 
 
-def test_progress_is_what_the_distance_shrank() -> None:
+def test_progress_is_the_decrease_of_the_distance() -> None:
     assert judged(navigate(progress_weight=2.0), snapshot(2.5)).terms["progress"] == pytest.approx(1.0)
 
 
-def test_going_to_and_fro_earns_nothing() -> None:
+def test_back_and_forth_motion_earns_nothing() -> None:
     task = navigate()
     there, back = (task.judge(*pair, ZERO) for pair in ((snapshot(3), snapshot(2)), (snapshot(2), snapshot(3))))
     assert there.reward + back.reward == pytest.approx(0.0)
 
 
-def test_the_effort_is_the_weighted_square_of_what_was_applied() -> None:
+def test_effort_is_the_weighted_square_of_the_applied_action() -> None:
     result = judged(navigate(effort_weight=0.1), snapshot(), np.array([1.0, -0.5]))
     assert result.terms["effort"] == pytest.approx(-0.125)
 
@@ -104,13 +104,13 @@ def test_success_at_the_edge_of_the_radius_earns_the_bonus() -> None:
     assert result.terms["success"] == 7.0
 
 
-def test_outside_the_radius_the_task_goes_on() -> None:
+def test_outside_the_radius_the_task_continues() -> None:
     result = judged(navigate(), snapshot(0.501))
     assert result.verdict == Verdict.running()
     assert result.terms["success"] == 0.0
 
 
-def test_heights_do_not_count() -> None:
+def test_distances_are_horizontal() -> None:
     assert judged(navigate(), snapshot(0.4, height_m=3.0)).verdict == Verdict.succeeded()
 
 
@@ -120,7 +120,7 @@ def test_a_collision_is_a_failure_and_costs_its_penalty() -> None:
     assert result.terms["collision"] == -5.0
 
 
-def test_a_collision_at_the_goal_is_no_success() -> None:
+def test_a_collision_at_the_goal_is_not_a_success() -> None:
     result = judged(navigate(), snapshot(0.1, touched=True))
     assert result.verdict == Verdict.failed("collision")
     assert result.terms["success"] == 0.0
@@ -128,11 +128,11 @@ def test_a_collision_at_the_goal_is_no_success() -> None:
 
 @pytest.mark.parametrize("stale", ["true_pose", "true_goal", "collision"])
 @pytest.mark.parametrize("quality", [Quality.STALE, Quality.INVALID, Quality.LOST, Quality.FUTURE])
-def test_old_readings_are_no_success(stale: str, quality: Quality) -> None:
+def test_stale_readings_are_not_a_success(stale: str, quality: Quality) -> None:
     assert judged(navigate(), snapshot(0.1, stale=stale, quality=quality)).verdict == Verdict.running()
 
 
-def test_a_real_reading_outside_its_declared_range_counts() -> None:
+def test_a_measured_reading_outside_its_declared_range_counts() -> None:
     far_out = snapshot(0.1, stale="true_pose", quality=Quality.OUT_OF_RANGE)
     assert judged(navigate(), far_out).verdict == Verdict.succeeded()
 
@@ -141,8 +141,8 @@ def test_a_real_reading_outside_its_declared_range_counts() -> None:
 
 WRONG = {
     "an unknown sensor": ({"pose": "true_pos"}, "task.pose", "'true_pos' is not known.*'true_pose'"),
-    "a sensor without a position": ({"goal": "scan"}, "task.goal", "no such sensor with position"),
-    "a collision that is a pose": ({"collision": "true_pose"}, "task.collision", "no such sensor with data"),
+    "a sensor without a position": ({"goal": "scan"}, "task.goal", "no sensor with position"),
+    "a collision that is a pose": ({"collision": "true_pose"}, "task.collision", "no sensor with data"),
     "a radius of zero": ({"success_radius_m": 0.0}, "task.success_radius_m", "0.0 is not allowed.*> 0"),
     "a negative progress": ({"progress_weight": -1.0}, "task.progress_weight", "-1.0 is not allowed.*>= 0"),
     "a negative effort": ({"effort_weight": -0.1}, "task.effort_weight", "-0.1 is not allowed.*>= 0"),
@@ -154,9 +154,9 @@ WRONG = {
 }
 WRONG_PILOT = {
     "an unknown key": ({"radius": 0.2}, "radius", "did you mean 'radius_m'"),
-    "an odometry without velocities": ({"odometry": "true_pose"}, "odometry", "no such sensor with linear and angular"),
-    "a laser without ranges": ({"laser": "imu"}, "laser", "no such sensor with ranges.*allowed: scan"),
-    "a detection without a position": ({"detection": "imu"}, "detection", "no such sensor with position"),
+    "an odometry without velocities": ({"odometry": "true_pose"}, "odometry", "no sensor with linear and angular"),
+    "a laser without ranges": ({"laser": "imu"}, "laser", "no sensor with ranges.*allowed: scan"),
+    "a detection without a position": ({"detection": "imu"}, "detection", "no sensor with position"),
     "angles the wrong way round": (
         {"laser_angles_rad": [2.36, -2.36]},
         "laser_angles_rad",
@@ -252,7 +252,7 @@ def test_drives_straight_to_a_goal_ahead() -> None:
 
 
 @pytest.mark.parametrize("side", [1.0, -1.0], ids=["left", "right"])
-def test_turns_to_a_goal_beside_it(side: float) -> None:
+def test_turns_to_a_goal_at_its_side(side: float) -> None:
     forward, turn = commanded(observation((0.0, 3.0 * side)))
     assert turn * side > 0
     assert forward == pytest.approx(0.0, abs=0.1)
@@ -269,12 +269,12 @@ def test_goes_round_an_obstacle_on_the_freer_side(side: float) -> None:
     assert turn * side > 0
 
 
-def test_does_not_drive_into_what_is_right_ahead() -> None:
+def test_stops_before_an_obstacle_straight_ahead() -> None:
     forward, _ = commanded(observation((3.0, 0.0), disc(0.7, 0.0, 0.3)))
     assert forward == 0.0
 
 
-def test_drives_on_past_what_is_beside_it() -> None:
+def test_passes_obstacles_at_its_sides() -> None:
     forward, _ = commanded(observation((3.0, 0.0), disc(0.0, 0.6, 0.25)))
     assert forward > 0.5
 
@@ -284,12 +284,12 @@ def test_an_obstacle_behind_the_goal_does_not_matter() -> None:
     assert turn == pytest.approx(0.0, abs=0.1)
 
 
-def test_takes_the_detection_to_where_it_has_driven_since() -> None:
+def test_corrects_the_detection_for_the_distance_driven() -> None:
     seen, driven = observation((1.0, 1.0)), observation((1.0 + 0.3 * 0.5, 1.0), speed_m_per_s=0.5)
     np.testing.assert_allclose(POLICY(driven), POLICY(seen))
 
 
-def test_takes_the_detection_to_where_it_has_turned_since() -> None:
+def test_corrects_the_detection_for_the_angle_turned() -> None:
     turned = observation((3 * math.cos(0.3), 3 * math.sin(0.3)), turning_rad_per_s=1.0)
     np.testing.assert_allclose(POLICY(turned), POLICY(observation((3.0, 0.0))))
 
@@ -304,7 +304,7 @@ def test_needs_no_mask_where_the_contract_declares_none() -> None:
     np.testing.assert_array_equal(POLICY(unmasked), POLICY(observation()))
 
 
-def test_remembers_nothing() -> None:
+def test_is_stateless() -> None:
     first = POLICY(observation())
     POLICY(observation((-1.0, 2.0), disc(0.6, 0.1, 0.3)))
     np.testing.assert_array_equal(POLICY(observation()), first)
@@ -323,9 +323,9 @@ def test_acts_at_the_goal_itself() -> None:
 
 
 @pytest.mark.parametrize("hidden", ["odom", "scan", "goal"])
-def test_the_scripted_policy_needs_what_it_reads_in_the_observation(hidden: str) -> None:
+def test_the_scripted_policy_rejects_a_hidden_sensor(hidden: str) -> None:
     sensor = replace(CONTRACT.sensors[hidden], visibility="evaluator", mask=False)
-    with pytest.raises(UsageError, match=f"needs the sensor '{hidden}' in the observation"):
+    with pytest.raises(UsageError, match=f"'{hidden}'"):
         scripted(replace(CONTRACT, sensors={**CONTRACT.sensors, hidden: sensor}))
 
 
@@ -337,7 +337,7 @@ def test_there_is_no_scripted_policy_without_a_pilot() -> None:
 def test_the_scripted_policy_needs_an_action_that_turns() -> None:
     base = CONTRACT.actuators["base"]
     sledge = replace(base, joints={"linear.x": base.joints["linear.x"]})
-    with pytest.raises(UsageError, match=r"no angular\.z"):
+    with pytest.raises(UsageError, match=r"without angular\.z"):
         scripted(replace(CONTRACT, actuators={"base": sledge}))
 
 
@@ -363,11 +363,11 @@ def test_the_scripted_policy_reaches_the_drawn_goals(seed: int) -> None:
     assert episode(seed, POLICY)[0] == "success"
 
 
-def test_holding_still_ends_with_the_time() -> None:
+def test_holding_still_ends_with_the_time_limit() -> None:
     assert episode(1, lambda _: ZERO) == ("time_limit", CONTRACT.episode.horizon_steps)
 
 
-def test_driving_on_blindly_ends_in_a_shelf() -> None:
+def test_driving_straight_ends_in_a_collision() -> None:
     assert episode(1, lambda _: np.array([1.0, 0.0]), {"start": [-3.5, 0.0, 0.0]})[0] == "failure:collision"
 
 
@@ -390,7 +390,7 @@ def test_nothing_is_touched_wherever_the_cart_starts() -> None:
 
 
 @pytest.mark.parametrize(("forward", "turn"), [(0.5, 0.0), (0.0, 1.2), (0.3, -0.8), (-0.3, 0.0)])
-def test_the_cart_moves_as_it_is_told(forward: float, turn: float) -> None:
+def test_the_cart_follows_its_commands(forward: float, turn: float) -> None:
     world = World(CONTRACT, PROFILE)
     world.reset(0, {"start": np.array([-3.5, 0.0, math.pi / 2])})
     world.command(np.array([forward, turn]))

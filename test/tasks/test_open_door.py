@@ -81,17 +81,17 @@ def test_the_reward_is_the_sum_of_the_named_terms() -> None:
     assert result.reward == sum(result.terms.values())
 
 
-def test_what_the_door_opened_in_the_step_is_rewarded() -> None:
+def test_the_change_of_the_door_angle_is_rewarded() -> None:
     result = judged(open_door(opening_weight=4.0), snapshot(0.3), snapshot(0.2))
     assert result.terms["opening"] == pytest.approx(0.4)
 
 
-def test_what_the_tip_came_nearer_in_the_step_is_rewarded() -> None:
+def test_the_approach_of_the_tip_is_rewarded() -> None:
     result = judged(open_door(approach_weight=2.0), snapshot(distance_m=0.3), snapshot(distance_m=0.4))
     assert result.terms["approach"] == pytest.approx(0.2)
 
 
-def test_going_to_and_fro_earns_nothing() -> None:
+def test_back_and_forth_motion_earns_nothing() -> None:
     there, back = (judged(open_door(), b, a) for a, b in ((snapshot(0.0), snapshot(0.2)), (snapshot(0.2), snapshot())))
     assert there.reward + back.reward == pytest.approx(0.0)
 
@@ -102,18 +102,18 @@ def test_success_at_the_edge_of_the_angle_earns_the_bonus() -> None:
     assert result.terms["success"] == 7.0
 
 
-def test_below_the_angle_the_task_goes_on() -> None:
+def test_below_the_angle_the_task_continues() -> None:
     result = judged(open_door(), snapshot(0.499))
     assert result.verdict == Verdict.running()
     assert result.terms["success"] == 0.0
 
 
 @pytest.mark.parametrize("quality", [Quality.STALE, Quality.INVALID, Quality.LOST, Quality.FUTURE])
-def test_an_angle_that_was_not_freshly_measured_is_no_success(quality: Quality) -> None:
+def test_a_stale_angle_is_not_a_success(quality: Quality) -> None:
     assert judged(open_door(), snapshot(0.6, quality=quality)).verdict == Verdict.running()
 
 
-def test_an_angle_outside_of_its_declared_range_is_a_real_one() -> None:
+def test_an_angle_outside_its_declared_range_counts() -> None:
     assert judged(open_door(), snapshot(1.8, quality=Quality.OUT_OF_RANGE)).verdict == Verdict.succeeded()
 
 
@@ -138,16 +138,16 @@ WRONG = {
     "an unknown sensor": (
         {**RIGHT, "door": "door"},
         "task.door",
-        "no such sensor with position of joints.*'door' is not known",
+        "no sensor with position of joints.*'door' is not known",
     ),
-    "a pose for a joint": ({**RIGHT, "door": "handle"}, "task.door", "no such sensor with position of joints"),
+    "a pose for a joint": ({**RIGHT, "door": "handle"}, "task.door", "no sensor with position of joints"),
     "a joint of another sensor": ({**RIGHT, "hinge": "bolt"}, "task.hinge", "a joint of door_state: 'bolt'"),
-    "joints for a pose": ({**RIGHT, "handle": "joints"}, "task.handle", "no such sensor with position and orientation"),
-    "a pose for a distance": ({**RIGHT, "distance": "handle"}, "task.distance", "no such sensor with range"),
+    "joints for a pose": ({**RIGHT, "handle": "joints"}, "task.handle", "no sensor with position and orientation"),
+    "a pose for a distance": ({**RIGHT, "distance": "handle"}, "task.distance", "no sensor with range"),
     "a range for a wrench": (
         {**RIGHT, "wrench": "handle_distance", "max_force_n": 9.0},
         "task.wrench",
-        "no such sensor with force",
+        "no sensor with force",
     ),
     "a wrench without a limit": ({**RIGHT, "wrench": "wrench"}, "task.max_force_n", "None is not allowed.*or neither"),
     "a limit without a wrench": ({**RIGHT, "max_force_n": 9.0}, "task.max_force_n", "9.0 is not allowed.*or neither"),
@@ -177,7 +177,7 @@ def test_the_shipped_contract_loads_as_a_scripted_task() -> None:
     assert isinstance(task, ScriptedTask)
 
 
-def test_what_is_true_of_the_door_is_for_the_evaluator_alone() -> None:
+def test_the_true_state_of_the_door_is_for_the_evaluator_only() -> None:
     hidden = {name for name, sensor in CONTRACT.sensors.items() if sensor.visibility == "evaluator"}
     assert hidden == {"door_state", "latch_state", "handle_distance"}
     assert not any(key.startswith(tuple(hidden)) for key in CONTRACT.observation_space)
@@ -271,14 +271,14 @@ def test_the_scripted_policy_rises_in_front_of_the_lever() -> None:
     assert abs(x) < 0.002
 
 
-def test_the_scripted_policy_remembers_nothing() -> None:
+def test_the_scripted_policy_is_stateless() -> None:
     policy, seen = scripted(), observation(np.array([-0.65, -0.13, 0.3]), pose())
     first = policy(seen)
     policy(observation(np.array([-0.6, -0.1, 0.4]), pose(lever_rad=0.7)))
     np.testing.assert_array_equal(policy(seen), first)
 
 
-def test_the_scripted_policy_needs_what_it_reads_in_the_observation() -> None:
+def test_the_scripted_policy_rejects_a_hidden_sensor() -> None:
     hidden = replace(CONTRACT.sensors["handle"], visibility="evaluator", mask=False)
     with pytest.raises(UsageError, match="in the observation"):
         scripted(replace(CONTRACT, sensors={**CONTRACT.sensors, "handle": hidden}))
@@ -330,7 +330,7 @@ def test_the_lever_returns_by_itself(model: Any) -> None:
     assert data.joint("bolt").qpos[0] == pytest.approx(0.0, abs=0.001)
 
 
-def test_nothing_touches_at_home_wherever_the_door_stands(model: Any) -> None:
+def test_the_home_pose_is_free_of_contact_at_every_door_position(model: Any) -> None:
     option = CONTRACT.reset_options["door"]
     data = at_home(model)
     for place in product(*zip(option.low_array, option.high_array, strict=True)):

@@ -62,7 +62,7 @@ def test_the_distance_counts_against_the_reward() -> None:
     assert judged(reach(), (3.0, 4.0, 0.0)).terms["distance"] == -5.0
 
 
-def test_the_effort_is_the_weighted_square_of_what_was_applied() -> None:
+def test_effort_is_the_weighted_square_of_the_applied_action() -> None:
     result = judged(reach(effort_weight=0.1), (3.0, 4.0, 0.0), np.array([1.0, -1.0, 0.0, 0.0, 0.0, 0.5]))
     assert result.terms["effort"] == pytest.approx(-0.225)
 
@@ -73,7 +73,7 @@ def test_success_at_the_edge_of_the_radius_earns_the_bonus() -> None:
     assert result.terms["success"] == 7.0
 
 
-def test_outside_the_radius_the_task_goes_on() -> None:
+def test_outside_the_radius_the_task_continues() -> None:
     result = judged(reach(), (0.501, 0.0, 0.0))
     assert result.verdict == Verdict.running()
     assert result.terms["success"] == 0.0
@@ -98,9 +98,9 @@ WRONG = {
     "a sensor without a position": (
         {**RIGHT, "target": "true_distance"},
         "task.target",
-        "no such sensor with position",
+        "no sensor with position",
     ),
-    "joints for a point": ({**RIGHT, "tip": "joints"}, "task.tip", "no such sensor with position"),
+    "joints for a point": ({**RIGHT, "tip": "joints"}, "task.tip", "no sensor with position"),
     "a radius of zero": ({**RIGHT, "success_radius_m": 0.0}, "task.success_radius_m", "0.0 is not allowed.*> 0"),
     "a negative weight": ({**RIGHT, "effort_weight": -0.1}, "task.effort_weight", "-0.1 is not allowed.*>= 0"),
     "an empty workspace": (
@@ -145,7 +145,7 @@ def test_loads_a_task_from_outside_the_package() -> None:
 
 
 def test_refuses_a_class_that_is_not_a_task() -> None:
-    with pytest.raises(ContractError, match="is not a task, it has no version, terms, judge, Parameters") as caught:
+    with pytest.raises(ContractError, match="version, terms, judge, Parameters") as caught:
         load_task(replace(CONTRACT, task=TaskSpec(type="pathlib:Path", parameters={})), trust=True)
     assert caught.value.path == "task.type"
 
@@ -202,7 +202,7 @@ def test_the_scripted_policy_commands_absolute_positions_where_the_action_is_one
     np.testing.assert_allclose(si, 0.5 + LAYOUT.scale.to_si(scripted()(seen)))
 
 
-def test_the_scripted_policy_needs_what_it_reads_in_the_observation() -> None:
+def test_the_scripted_policy_rejects_a_hidden_sensor() -> None:
     hidden = replace(CONTRACT.sensors["tcp"], visibility="evaluator", mask=False)
     with pytest.raises(UsageError, match="in the observation"):
         scripted(replace(CONTRACT, sensors={**CONTRACT.sensors, "tcp": hidden}))
@@ -262,7 +262,7 @@ def test_no_target_can_be_drawn_within_reach_of_the_home_pose() -> None:
     assert np.linalg.norm(nearest - tip) > CONTRACT.task.parameters["success_radius_m"]
 
 
-def test_an_old_reading_at_the_target_is_no_success() -> None:
+def test_a_stale_reading_at_the_target_is_not_a_success() -> None:
     world = World(CONTRACT, load_profile(CONTRACT, "mujoco"))
     world.reset(0, {})
     seen = look(world)

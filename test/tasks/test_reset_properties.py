@@ -60,7 +60,7 @@ def state_of(task):
 @pytest.mark.parametrize("name", CONTRACTS)
 @some
 @given(one=snapshots, another=snapshots)
-def test_a_reset_gives_the_same_verdict_and_state_again_whatever_was_judged_in_between(name, one, another):
+def test_a_reset_gives_the_same_verdict_and_state_after_any_steps(name, one, another):
     _, loaded, _, joints = known(name)
     task = copy.copy(loaded)
     assert isinstance(task, ResettableTask)

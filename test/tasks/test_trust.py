@@ -1,4 +1,4 @@
-"""What a run or a contract names is neither imported nor opened, unless the user asked for it."""
+"""Code and files named by a run or a contract are neither imported nor opened without trust."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_what_only_reads_does_not_execute_the_task(reader, world):
+def test_reading_a_run_does_not_execute_its_task(reader, world):
     status = READERS[reader](world)
     assert not world.executed()
     assert status != WRONG_USAGE or reader == "replay --policy scripted"  # its policy is the task's own
@@ -167,7 +167,7 @@ def test_a_trusted_task_is_verified(arguments, world, capsys):
     assert capsys.readouterr().out == f"{world.runs[0]}: 3 transitions, all equal\n"
 
 
-def test_without_trust_a_replay_says_that_the_task_is_not_verified(world, capsys):
+def test_an_untrusted_replay_reports_that_the_task_is_not_verified(world, capsys):
     assert main(["replay", str(world.runs[0])]) == 1
     out = capsys.readouterr().out
     assert out.startswith("task not verified")
@@ -239,7 +239,7 @@ def test_a_worker_loads_the_task_file_by_its_exact_path(world, monkeypatch, tmp_
     [
         ("nowhere.at_all:Task", "No module named 'nowhere'"),
         ("json:Task", "has no attribute 'Task'"),
-        ("json:dumps", "is not a class"),
+        ("json:dumps", "expected a class"),
         ("builtins:dict", "is not a task"),
         ("./missing.py:Task", "No such file"),
         ("/dev/zero.py:Task", "No such file"),
@@ -261,7 +261,7 @@ def test_a_trusted_task_that_cannot_be_loaded_is_one_error(type_, problem, tmp_p
 
 
 @pytest.mark.parametrize("file", ["fifo", "fifo.py", "fifo.py:Reach", "nowhere.py:Reach", "nul\0.py", "", ":", ".py:X"])
-def test_a_task_file_that_is_none_is_one_error(file, tmp_path, monkeypatch):
+def test_an_invalid_task_file_is_one_error(file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("fifo", "fifo.py"):
         os.mkfifo(tmp_path / name)
@@ -272,7 +272,7 @@ def test_a_task_file_that_is_none_is_one_error(file, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "type_", ["embodied_env.tasks..reach:Reach", "embodied_env.tasks.base:Task", "embodied_env.x:Y"]
 )
-def test_a_name_in_our_package_that_is_no_shipped_task_is_refused_unread(type_):
+def test_an_unshipped_task_of_the_package_is_rejected_without_import(type_):
     with pytest.raises(ContractError, match=r"task\.type"):
         embodied_env.contract.parse_contract(json.dumps(changed("task.type", type_)))
 
@@ -283,11 +283,11 @@ def test_without_trust_a_task_is_refused_by_name():
 
 
 @pytest.mark.parametrize("backend", ["fake", "mujoco", "mujoco_ros", "real"])
-def test_the_contract_of_a_run_is_for_its_replay_alone(backend, world):
+def test_the_contract_of_a_run_is_accepted_only_for_its_replay(backend, world):
     contract = recorded_contract(read_run(world.runs[0]))
-    with pytest.raises(UsageError, match="contract of a run not used"):
+    with pytest.raises(UsageError, match="contract of a run"):
         EmbodiedEnv(contract, backend=backend)
-    with pytest.raises(UsageError, match="contract of a run not used"):
+    with pytest.raises(UsageError, match="contract of a run"):
         EmbodiedEnv(save_contract(contract), backend=backend)
     assert not world.executed()
 

@@ -1,1 +1,1 @@
-"""The environment as other evaluators want it."""
+"""Adapters to the interfaces of other evaluators."""

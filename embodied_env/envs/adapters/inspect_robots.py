@@ -1,7 +1,7 @@
 """Use an environment as an embodiment of inspect-robots, with its policies, tasks and logs.
 
-inspect-robots has one action vector with one meaning, named state arrays and images, and trials that a fault ends for
-good. `docs/howto/other_evaluators.md` has the mapping.
+inspect-robots has one action vector of one control mode, named state arrays and images, and evaluations that a fault
+halts. `docs/howto/other_evaluators.md` has the mapping.
 """
 
 from __future__ import annotations
@@ -38,20 +38,19 @@ OPTIONS = "reset_options"
 """The only supported kind of `Target`: its ``spec`` has values for the contract's reset options."""
 
 RESET = "reset"
-"""The only supported `Scene.setup`, done by every reset. None means the same."""
+"""The only supported `Scene.setup`: every reset performs it. None is the same."""
 
 _MODES = {"position": "joint_pos", "position_delta": "joint_delta", "velocity": "joint_vel", "twist": "joint_vel"}
-_UNITS = {"position": "{}", "position_delta": "{}", "velocity": "{}/s", "twist": "{}/s"}
 _CANONICAL = {"position": "joint_pos", "velocity": "joint_vel"}
 _IMAGE = 3  # dimensions: height, width, channels
 _S_PER_NS = 1e-9
 
 
 class EmbodiedEmbodiment:
-    """An environment behind the interface `inspect_robots.Embodiment`.
+    """An environment with the interface `inspect_robots.Embodiment`.
 
-    Actions are in SI units, also where the contract normalizes them, flat over all joints in contract order. Each one
-    passes the contract's gate after any approver.
+    Actions are always in SI units, flat over all joints in contract order. Each one passes the gate of the contract
+    after any approver.
 
     Attributes:
         info: spaces, rate, capabilities, and the contract's fingerprint as the revision.
@@ -63,14 +62,10 @@ class EmbodiedEmbodiment:
         contract: str | Path | Contract = "arm_reach",
         **options: Any,  # noqa: ANN401 - make checks them
     ) -> None:
-        """Make the environment; nothing is started before the first `reset`.
-
-        Args:
-            contract: as for `embodied_env.make`.
-            **options: as for `embodied_env.make`: `backend`, `record`, ...
+        """Make the environment as `embodied_env.make` does; nothing is started before the first `reset`.
 
         Raises:
-            UsageError: for actuators with different kinds of command: an action vector has one meaning.
+            UsageError: for actuators with different kinds of command, since an action vector has one control mode.
         """
         self._gym = make(contract, **options)
         embodied = self._gym.unwrapped
@@ -90,19 +85,20 @@ class EmbodiedEmbodiment:
         )
         self._state |= {key: key for key in self._spaces if key in keys and key not in self._state}
         self._instruction: str | None = None
-        self._solved: bool | None = None  # at the reset; None: not judged
+        self._solved: bool | None = None  # at reset; None: not judged
         self.info = self._embodiment_info()
 
     def reset(self, scene: inspect_robots.Scene, *, seed: int | None = None) -> inspect_robots.Observation:
-        """Start an episode at the scene's target, or without one at the state drawn by `seed`.
+        """Start an episode at the target of the scene, or without one at the state drawn by `seed`.
 
         Raises:
             UsageError: for a setup or a kind of target that is not supported.
         """
         if scene.setup not in (None, RESET):
-            raise UsageError(f"scene {scene.id!r} needs setup {scene.setup!r}; allowed: None or {RESET!r}")
+            raise UsageError(f"unsupported setup of scene {scene.id!r}: {scene.setup!r} (expected None or {RESET!r})")
         if scene.target is not None and scene.target.kind != OPTIONS:
-            raise UsageError(f"scene {scene.id!r} has a target of kind {scene.target.kind!r}; allowed: {OPTIONS!r}")
+            kind = scene.target.kind
+            raise UsageError(f"unsupported target kind of scene {scene.id!r}: {kind!r} (expected {OPTIONS!r})")
         options = None if scene.target is None else dict(scene.target.spec)
         observation, info = self._gym.reset(seed=seed, options=options)
         self._instruction = scene.instruction
@@ -113,16 +109,16 @@ class EmbodiedEmbodiment:
         """Take one step of one control period.
 
         Raises:
-            SafetyAbort: after an ESTOP: the evaluation halts, and an operator has to clear it.
-            EmbodimentFault: when the world is lost: the trial is no evidence, and the evaluation halts.
+            SafetyAbort: after an ESTOP; the evaluation halts, and an operator must clear the ESTOP.
+            EmbodimentFault: when the world is lost; the evaluation halts, and the trial is not evaluated.
         """
         data = action.data
-        if np.shape(data) == (self._layout.size,):  # the gate brakes at any other form
+        if np.shape(data) == (self._layout.size,):  # the gate brakes for any other shape
             data = self._layout.as_action(self._layout.scale.from_si(np.asarray(data, np.float64)))
         observation, reward, terminated, truncated, info = self._gym.step(data)
         reason = info["end_reason"]
         if info["safety"]["estop"]:
-            raise SafetyAbort(f"{reason or 'estop'}: cleared by a person only, see EmbodiedEnv.clear_estop")
+            raise SafetyAbort(f"{reason or 'estop'}; an operator must call EmbodiedEnv.clear_estop")
         if end_kind(reason) == "backend_lost":
             raise EmbodimentFault(reason)
         success = info["is_success"] and terminated
@@ -138,7 +134,7 @@ class EmbodiedEmbodiment:
         )
 
     def contribute_guardrails(self, action_space: inspect_robots.Box) -> GuardrailContribution:  # noqa: ARG002 - theirs
-        """Contribute nothing: the gate is in `step`, where it cannot be skipped."""
+        """Contribute nothing, since the gate in `step` cannot be skipped."""
         return GuardrailContribution()
 
     def close(self) -> None:
@@ -184,14 +180,14 @@ class EmbodiedEmbodiment:
     def _observation_space(self) -> inspect_robots.ObservationSpace:
         """Declare cameras and state.
 
-        Their guardrails take a state with the shape of an action for the joint positions. Where there is a
+        The guardrails of inspect-robots mistake any state with the shape of an action for the joint positions. With a
         ``joint_pos``, other state of that shape is therefore returned but not declared.
         """
         fields = []
         for ours, theirs in self._state.items():
             shape = self._spaces[ours].shape or ()
-            is_rival = shape == (self._layout.size,) and theirs != "joint_pos" and "joint_pos" in self._state.values()
-            if not is_rival:
+            ambiguous = shape == (self._layout.size,) and theirs != "joint_pos" and "joint_pos" in self._state.values()
+            if not ambiguous:
                 unit = _unit(self.env.contract, ours)
                 fields.append(inspect_robots.StateField(key=theirs, shape=shape, unit=unit))
         cameras = tuple(
@@ -202,11 +198,11 @@ class EmbodiedEmbodiment:
 
 
 def _action_box(contract: Contract, layout: ActionLayout) -> inspect_robots.Box:
-    """Declare the actions in SI units, with their meaning and the largest change of position in a control period."""
+    """Declare the actions in SI units, with their control mode and largest change of position in a control period."""
     commands = {actuator.command for actuator in contract.actuators.values()}
     modes = {_MODES[command] for command in commands}
     if len(modes) > 1:
-        raise UsageError(f"{contract.name} is commanded by {', '.join(sorted(commands))}; allowed: one kind of command")
+        raise UsageError(f"mixed commands in {contract.name}: {', '.join(sorted(commands))} (expected one kind)")
     (mode,) = modes
     steps = tuple((layout.limits.velocity * contract.control_period_s).tolist()) if mode == "joint_pos" else None
     meaning = inspect_robots.ActionSemantics(control_mode=mode, dim_labels=layout.joints, max_step=steps)
@@ -215,9 +211,9 @@ def _action_box(contract: Contract, layout: ActionLayout) -> inspect_robots.Box:
 
 
 def _describe_actions(contract: Contract) -> str:
-    """Return a description of the actions for policies that read text."""
+    """Return a description of the actions, for policies that read text."""
     lines = [
-        f"- {joint}: {actuator.command}, {_UNITS[actuator.command].format(limits.unit)}"
+        f"- {joint}: {actuator.command}, {limits.unit}{'/s' if actuator.command in ('velocity', 'twist') else ''}"
         for actuator in contract.actuators.values()
         for joint, limits in actuator.joints.items()
     ]
@@ -226,17 +222,17 @@ def _describe_actions(contract: Contract) -> str:
 
 
 def _state_names(contract: Contract, fields: list[FieldLayout], joints: tuple[str, ...]) -> dict[str, str]:
-    """Return the name of each of these keys of the observation; commanded joints have the usual names."""
+    """Return the name of each of these keys of the observation; commanded joints have the canonical names."""
     names: dict[str, str] = {}
     for layout in fields:
         of_joints = contract.sensors[layout.sensor].fields[layout.field].joints == joints
-        usual = _CANONICAL.get(layout.field, layout.key) if of_joints else layout.key
-        names[layout.key] = layout.key if usual in names.values() else usual  # a second sensor of them keeps its own
+        canonical = _CANONICAL.get(layout.field, layout.key) if of_joints else layout.key
+        names[layout.key] = layout.key if canonical in names.values() else canonical  # a second sensor keeps its key
     return names
 
 
 def _unit(contract: Contract, key: str) -> str:
-    """Return the unit of a key of the observation; masks, applied actions and remaining time have none."""
+    """Return the unit of a key of the observation, or "" for masks, applied actions and remaining time."""
     units = {f"{name}_{field}": spec.unit for name, of in contract.sensors.items() for field, spec in of.fields.items()}
     unit = units.get(key, "")
     return unit if isinstance(unit, str) else ", ".join(unit)
