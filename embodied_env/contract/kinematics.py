@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract.schema import SHAPE, FloatArray
-from embodied_env.contract.value_checks import require
+from embodied_env.contract.value_checks import allow
 from embodied_env.errors import UsageError
 
 MOST_LEVERS = 20_000_000
@@ -117,9 +117,8 @@ class KinematicModel:
         For a rotating joint: the sum of the distances of neighbouring joints up to the capsule, the first one from the
         joint's axis. Raises ContractError for a tree that is too large.
         """
-        numbers = len(self.shapes) ** 2 * len(self.tree)
-        allowed = f"capsules^2 * joints up to {MOST_LEVERS}"
-        require(numbers <= MOST_LEVERS, SHAPE, f"the robot has too many parts: {numbers} levers; allowed: {allowed}")
+        size = len(self.shapes) ** 2 * len(self.tree)
+        allow(size <= MOST_LEVERS, SHAPE, f"robot too large: capsules^2 * joints = {size}", f"at most {MOST_LEVERS}")
         by_joint = np.array([self._levers_of(shape) for shape in self.shapes]).reshape(-1, len(self.tree))
         chains = [set(self._chain(shape.joint)) for shape in self.shapes]
         carries = np.array([[i in chain for i in range(len(self.tree))] for chain in chains])
@@ -151,10 +150,8 @@ class KinematicModel:
     def _checked(self, joint_positions: FloatArray, *dimensions: int) -> FloatArray:
         positions = np.asarray(joint_positions, dtype=np.float64)
         if positions.ndim not in dimensions or positions.shape[-1] != len(self.joints):
-            raise UsageError(
-                f"joint positions of shape {positions.shape} are not allowed; "
-                f"allowed: ({len(self.joints)},), the joints {', '.join(self.joints)}"
-            )
+            expected = f"({len(self.joints)},): {', '.join(self.joints)}"
+            raise UsageError(f"invalid joint positions: shape {positions.shape} (expected {expected})")
         return positions
 
     def _frames(self, positions: FloatArray) -> FloatArray:

@@ -14,6 +14,10 @@ from embodied_env.errors import ContractError, MissingDependencyError
 
 Shape = tuple[int | None, ...]
 
+SEQUENCE = re.compile(r"sequence<(?P<of>.+?)(?:, (?P<most>\d+))?>$")
+ARRAY = re.compile(r"(?P<of>.+)\[(?P<size>\d+)\]$")
+"""Patterns of the field types of a message class that are lists."""
+
 _TYPE_NAME = re.compile(r"[A-Za-z]\w*/(msg|srv|action)/[A-Za-z]\w*", re.ASCII)
 
 
@@ -182,14 +186,13 @@ def message_field(sensor: SensorSpec, name: str, spec: FieldSpec) -> MessageFiel
 
 @functools.cache
 def message_class(name: str) -> Any:  # noqa: ANN401 - a generated type
-    """Import a message or service class by its ROS name, ``sensor_msgs/msg/JointState``. Needs ROS.
+    """Import a message or service class by its ROS name, ``sensor_msgs/msg/JointState``.
 
-    Raises:
-        MissingDependencyError: when the package is not installed.
-        ContractError: for another name, of which nothing is imported, or when the package does not have the type.
+    Raises MissingDependencyError for a package that is not installed, and ContractError for an unknown type or an
+    invalid name, which imports nothing.
     """
     if _TYPE_NAME.fullmatch(name) is None:
-        raise ContractError(name, f"{name!r} is not allowed; allowed: <package>/msg/<Type>")
+        raise ContractError(name, f"invalid message type {name!r} (expected <package>/msg/<Type>)")
     package, kind, type_name = name.split("/")
     try:
         found = getattr(importlib.import_module(f"{package}.{kind}"), type_name, None)
@@ -202,5 +205,5 @@ def message_class(name: str) -> Any:  # noqa: ANN401 - a generated type
                 remedy='pip install "embodied_env[ros]", or source a ROS 2 installation that has it',
             ) from None
     if found is None:
-        raise ContractError(name, f"the package {package} is installed and has no {kind} {type_name}")
+        raise ContractError(name, f"no {kind} {type_name!r} in the installed package {package}")
     return found

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-SEQUENCE = re.compile(r"sequence<(?P<of>.+?)(?:, (?P<most>\d+))?>$")
-ARRAY = re.compile(r"(?P<of>.+)\[(?P<size>\d+)\]$")
-"""Patterns of the field types of a message class that are lists."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,9 +31,9 @@ def describe_exclusions(counts: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each kind of excluded episodes in `counts`."""
     kinds = {
         SOLVED_AT_RESET: "solved at reset, before the policy acted",
-        SOLVED_AT_FIRST_STEP: "solved at the first step, and the task did not judge the reset",
+        SOLVED_AT_FIRST_STEP: "solved at the first step, by a task that does not judge the reset",
     }
-    return [f"{what}: {counts[key]} (in no success rate)" for key, what in kinds.items() if counts[key]]
+    return [f"{what}: {counts[key]} (excluded from success rates)" for key, what in kinds.items() if counts[key]]
 
 
 def solved_at_reset(inner: object) -> bool | None:

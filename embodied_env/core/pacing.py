@@ -31,13 +31,9 @@ class Pacer(DeadlineCounts):
     """
 
     def __init__(self, clock: Clock, period_ns: int) -> None:
-        """Start a grid of `period_ns` now.
-
-        Raises:
-            UsageError: for a period of zero or less.
-        """
+        """Start a grid of `period_ns` now; raises UsageError for a period of zero or less."""
         if period_ns <= 0:
-            raise UsageError(f"period_ns={period_ns} is not allowed; allowed: > 0")
+            raise UsageError(f"invalid period_ns={period_ns} (expected > 0)")
         self._clock = clock
         self._period_ns = period_ns
         self.begin()

@@ -242,7 +242,7 @@ class ApprovedCommand:
 def check_approved(command: object) -> None:
     """Raise TypeError unless `command` is an `ApprovedCommand`; every `send` of a backend calls it first."""
     if not isinstance(command, ApprovedCommand):
-        raise TypeError(f"send() takes only ApprovedCommand, not {type(command).__name__}")
+        raise TypeError(f"invalid command: {type(command).__name__} (expected an ApprovedCommand)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

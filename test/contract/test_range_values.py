@@ -1,4 +1,4 @@
-"""What infinities and NaN of measured distances become."""
+"""Replacement of infinite and NaN distances."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def distances(*values):
         (-INF, {"no_return": 10.0, "nan": 5.0}, -INF),
     ],
 )
-def test_only_a_declared_value_stands_for_no_distance(value, declared, expected):
+def test_only_declared_values_replace_non_finite_distances(value, declared, expected):
     found = substitute(distances(1.0, value, 2.0), spec(**declared))
     np.testing.assert_array_equal(found, distances(1.0, expected, 2.0))
 
 
-def test_what_is_too_near_is_as_near_as_can_be_measured():
+def test_too_close_becomes_the_minimum_range():
     found = substitute(distances(-INF, INF, NAN, 3.0), spec(), too_near=0.1)
     np.testing.assert_array_equal(found, distances(0.1, INF, NAN, 3.0))
 
 
-def test_the_values_that_stand_for_others_are_not_replaced_in_turn():
+def test_replacements_are_not_replaced_again():
     found = substitute(distances(INF, -INF, NAN), spec(no_return=10.0, nan=5.0), too_near=0.1)
     np.testing.assert_array_equal(found, distances(10.0, 0.1, 5.0))
 
@@ -64,7 +64,7 @@ any_distances = npst.arrays(np.float32, npst.array_shapes(max_dims=3, max_side=4
 
 
 @given(any_distances)
-def test_with_everything_declared_all_is_finite_and_what_was_finite_is_kept(values):
+def test_with_all_replacements_declared_values_are_finite(values):
     found = substitute(values.copy(), spec(no_return=10.0, nan=5.0), too_near=0.1)
     assert np.isfinite(found).all()
     assert (found.shape, found.dtype) == (values.shape, values.dtype)
@@ -73,5 +73,5 @@ def test_with_everything_declared_all_is_finite_and_what_was_finite_is_kept(valu
 
 
 @given(any_distances)
-def test_with_nothing_declared_all_is_as_it_was(values):
+def test_without_declared_replacements_values_are_unchanged(values):
     np.testing.assert_array_equal(substitute(values.copy(), spec()), values)

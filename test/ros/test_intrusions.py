@@ -253,7 +253,7 @@ def test_wrong_surroundings_are_one_line_and_status_2(variable, value, tmp_path)
         ({"domain_id": 500}, "domain_id=500 is not allowed; allowed: 0 to 232"),
         ({"namespace": "bad ns"}, "namespace 'bad ns' is not allowed"),
         ({"namespace": "relative"}, "namespace 'relative' is not allowed"),
-        ({"step_timeout_s": 0}, "step_timeout_s=0 is not allowed; allowed: seconds > 0"),
+        ({"step_timeout_s": 0}, "invalid step_timeout_s=0 .expected seconds > 0"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_started(options, problem):

@@ -152,8 +152,8 @@ def test_arrays_of_another_length_than_the_names_are_malformed_where_they_are_re
     [
         (ARM.sensors["joints"], "base", "JointState cannot be transformed"),
         (replace(TCP, timeline="receive"), "base", "allowed: timeline header"),
-        (replace(TCP, frame="world"), "base", "allowed: world"),
-        (TCP, "", "allowed: the name of a frame"),
+        (replace(TCP, frame="world"), "base", "expected world"),
+        (TCP, "", "expected the name of a frame"),
         (
             replace(TCP, fields={"x": replace(TCP.fields["position"], path="pose.position.x")}),
             "base",

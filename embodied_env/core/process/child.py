@@ -32,7 +32,7 @@ class ProcessSpec:
     """One process of a launch (`cli.launch.targets`).
 
     It runs the Python module `module`, or the program `arguments[0]` if `module` is empty. `grace_s`: time to end.
-    `is_work`: its exit status is that of the launch. `may_end`: the others continue when it exits with 0.
+    `is_work`: its exit status is that of the launch. `may_end`: other processes continue when it exits with 0.
     `folder`: working directory; empty: the current one.
     """
 
@@ -108,15 +108,12 @@ class Child:
     def __init__(
         self, spec: ProcessSpec, *, first_line: str = "", environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start `spec` with this interpreter.
+        """Start `spec` with this interpreter; raises BackendNotReadyError.
 
         Args:
-            spec: what to run.
+            spec: the process.
             first_line: written to standard input, which then stays open.
-            environment: variables to set on top of those of this process.
-
-        Raises:
-            BackendNotReadyError: when the process cannot be started.
+            environment: variables to set in addition to those of this process.
         """
         self.role = spec.role
         self._grace_s = spec.grace_s
@@ -132,7 +129,7 @@ class Child:
             )
         except OSError as error:
             self._output.close()
-            raise BackendNotReadyError(f"the {spec.role} process cannot be started: {error}") from None
+            raise BackendNotReadyError(f"cannot start the {spec.role} process: {error}") from None
         Child._living.add(self)
         self._segments: frozenset[str] = frozenset()
         if (pipe := self._process.stdin) is not None:

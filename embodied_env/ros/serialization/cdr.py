@@ -12,7 +12,7 @@ import functools
 import struct
 from typing import Any
 
-from embodied_env.core.message_tap import ARRAY, SEQUENCE
+from embodied_env.contract.message_types import ARRAY, SEQUENCE
 from embodied_env.ros.setup_checks import rclpy_import_errors
 
 HEADER_BYTES = 4  # of the encapsulation header

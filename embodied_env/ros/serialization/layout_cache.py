@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from embodied_env.core.message_tap import ARRAY, SEQUENCE
+from embodied_env.contract.message_types import ARRAY, SEQUENCE
 from embodied_env.ros.serialization import uses_byte_layouts
 from embodied_env.ros.serialization.cdr import BYTES, HEADER_BYTES, STRUCT_CODES, from_cdr, to_cdr
 
