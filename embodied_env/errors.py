@@ -35,15 +35,10 @@ class EmbodiedEnvError(Exception):
 
 
 class ContractError(EmbodiedEnvError, ValueError):
-    """A contract is wrong.
-
-    Attributes:
-        path: the YAML path of the offending key, e.g. ``actuators.arm.joints.j1.position``.
-        source: the file (or name) the contract came from.
-    """
+    """A contract is wrong: the `problem` at the YAML path `path`, ``actuators.arm.joints.j1.position``, of `source`."""
 
     def __init__(self, path: str, problem: str, *, source: str = "") -> None:
-        """Describe the `problem` at `path` in `source`."""
+        """Describe the `problem` at `path` in the file `source`."""
         self.path = path
         self.problem = problem
         self.source = source
@@ -99,11 +94,7 @@ class BackendNotReadyError(BackendError, TimeoutError):
 
 
 class BackendLostError(BackendError):
-    """The world stopped responding during an episode.
-
-    Attributes:
-        why: a short machine-readable reason, used in ``end_reason`` as ``backend_lost:<why>``.
-    """
+    """The world stopped responding during an episode; `why` is used in ``end_reason`` as ``backend_lost:<why>``."""
 
     def __init__(self, why: str, detail: str) -> None:
         """Describe the loss by its reason `why` and `detail`."""

@@ -151,23 +151,17 @@ def _check_type(path: str, sensor: SensorSpec) -> None:
     by_path = all(spec.path is not None for spec in sensor.fields.values())
     is_known = known is not None or (by_path and _TYPE.fullmatch(sensor.type) is not None)
     problem = f"unknown message type {one_of(sensor.type, SENSOR_MESSAGES)}"
-    require(is_known, f"{path}.type", f"{problem}; any other package/msg/Type needs a path in each field")
+    require(is_known, f"{path}.type", f"{problem} (any other package/msg/Type needs a path in each field)")
     check_header(path, sensor, has_header=known is None or known.header)
-    is_odometry = sensor.type == "nav_msgs/msg/Odometry"
-    allow(
-        sensor.child_frame is None or is_odometry,
-        f"{path}.child_frame",
-        repr(sensor.child_frame),
-        "none without Odometry",
-    )
-    encodings = () if known is None else known.encodings
-    if sensor.encoding is None:
+    has_child_frame, child_frame = sensor.type == "nav_msgs/msg/Odometry", sensor.child_frame
+    expected = "none: only nav_msgs/msg/Odometry has one"
+    allow(child_frame is None or has_child_frame, f"{path}.child_frame", repr(child_frame), expected)
+    encodings, encoding = () if known is None else known.encodings, sensor.encoding
+    if encoding is None:
         allow(not encodings, f"{path}.encoding", "missing", f"one of: {', '.join(sorted(encodings))}")
     else:
-        allow(len(encodings) > 0, f"{path}.encoding", repr(sensor.encoding), f"none: {sensor.type} has no encoding")
-        require(
-            sensor.encoding in encodings, f"{path}.encoding", f"unknown encoding {one_of(sensor.encoding, encodings)}"
-        )
+        allow(len(encodings) > 0, f"{path}.encoding", repr(encoding), f"none: {sensor.type} has no encoding")
+        require(encoding in encodings, f"{path}.encoding", f"unknown encoding {one_of(encoding, encodings)}")
 
 
 def check_header(path: str, sensor: SensorSpec, *, has_header: bool) -> None:
@@ -181,7 +175,7 @@ def check_header(path: str, sensor: SensorSpec, *, has_header: bool) -> None:
 def _check_field(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> None:
     if spec.path is None:
         known = SENSOR_MESSAGES[sensor.type].fields
-        require(name in known, path, f"unknown field {one_of(name, known)}; any other field needs a path")
+        require(name in known, path, f"unknown field {one_of(name, known)} (any other field needs a path)")
         allow(spec.dtype is None, f"{path}.dtype", repr(spec.dtype), "none: the message type fixes it")
     else:
         check_name(path, name)
@@ -270,7 +264,7 @@ def _check_actuator_type(path: str, actuator: ActuatorSpec) -> None:
 
 def _check_measured(path: str, joint: str, limits: JointLimits, measured: Mapping[str, str]) -> None:
     """Check that an agent's sensor reports a joint whose position matters, in the unit of its limits."""
-    problem = f"no sensor reports the position of joint {one_of(joint, measured)}"
+    problem = f"no sensor reports the position of joint {joint!r} (reported: {', '.join(sorted(measured)) or 'none'})"
     require(joint in measured, path, f"{problem}; list it in the position field of an agent's {JOINT_SENSOR} sensor")
     unit = measured[joint]
     allow(limits.unit == unit, f"{path}.unit", repr(limits.unit), f"{unit!r}, the unit of its sensor")

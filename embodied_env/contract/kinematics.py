@@ -53,20 +53,16 @@ class MotionBounds:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TreeJoint:
-    """One joint, which rotates about or slides along the unit vector `axis` through the origin of its frame.
+    """One joint, which rotates about or slides along the unit vector `axis` through the origin of its frame."""
 
-    `frame` is its frame at value zero in that of `parent`, the index of an earlier joint or WORLD. The value is
-    `ratio` * positions[`column`] + `offset`. `travel_m` is the maximum magnitude of the value of a sliding joint.
-    """
-
-    parent: int
-    frame: FloatArray
+    parent: int  # the index of an earlier joint, or WORLD
+    frame: FloatArray  # its frame at value zero in that of the parent
     axis: FloatArray
     slides: bool
-    column: int
+    column: int  # its value is ratio * positions[column] + offset
     ratio: float = 1.0
     offset: float = 0.0
-    travel_m: float = 0.0
+    travel_m: float = 0.0  # maximum magnitude of the value of a sliding joint
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,10 +78,7 @@ class TreeShape:
 class KinematicModel:
     """The joints of a robot, each after its parent, and the capsules that they carry.
 
-    Attributes:
-        joints: the names of the joints in the order of joint positions.
-        tree: the joints by their frames, mimicking ones included.
-        shapes: the capsules.
+    `joints` are the names in the order of joint positions; `tree` also contains mimicking joints.
     """
 
     def __init__(
@@ -241,15 +234,12 @@ def joint_transform(axis: FloatArray, value: float, *, slides: bool) -> FloatArr
 def enclosing_capsule(kind: str, half_sizes_m: FloatArray) -> tuple[FloatArray, float]:
     """Return ends (2, 3) and radius, m, of a capsule that encloses a shape at the origin.
 
-    Args:
-        kind: ``sphere``; ``capsule`` and ``cylinder`` along z; ``box``; ``ellipsoid``.
-        half_sizes_m: (3,): half extents of a box or an ellipsoid; the radius of a sphere first; for the others the
-            radius first and half the length of the straight part last.
+    `half_sizes_m`, (3,): half extents of a box or an ellipsoid; for a sphere, and a capsule or cylinder along z, the
+    radius first and half the length of the straight part last.
 
     A cylinder, and a box as the cylinder about its longest axis, gets the smallest coaxial capsule: half length h < l
-    and radius hypot(r, l - h), which reaches the rims. An ellipsoid with semi-axes a >= b >= c lies in the capsule of
-    radius b with half length a - b:
-    (a cos t - (a - b))^2 + (b sin t)^2 <= b^2 wherever a cos t >= a - b.
+    and radius hypot(r, l - h), which reaches the rims. An ellipsoid with semi-axes a >= b >= c is inside the
+    capsule of radius b with half length a - b: (a cos t - (a - b))^2 + (b sin t)^2 <= b^2 where a cos t >= a - b.
     """
     longest, radius = 2, float(half_sizes_m[0])
     half = 0.0 if kind == "sphere" else float(half_sizes_m[2])

@@ -23,18 +23,13 @@ _TYPE_NAME = re.compile(r"[A-Za-z]\w*/(msg|srv|action)/[A-Za-z]\w*", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class MessageField:
-    """One readable field of a message type.
+    """One readable field of a message type."""
 
-    `shape` None: one value per joint, found by name; a None within it: the contract declares that length. `dtype` is
-    the precision of the message, the same in every backend. `ranging`: distances measured by rays, for whose
-    infinities and NaN (REP-117) a contract may declare values. `rotation`: a unit quaternion.
-    """
-
-    shape: Shape | None
+    shape: Shape | None  # None: one value per joint, found by name; a None within it: declared by the contract
     units: tuple[str, ...] | None  # None: any
-    dtype: str = "float64"
-    ranging: bool = False
-    rotation: bool = False
+    dtype: str = "float64"  # the precision of the message, the same in every backend
+    ranging: bool = False  # distances, for whose infinities and NaN (REP-117) a contract may declare values
+    rotation: bool = False  # a unit quaternion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +62,8 @@ ENCODINGS: Mapping[str, Encoding] = {
 }
 """Of sensor_msgs/Image; the depth encodings are those of REP-118."""
 
+JOINT_POSITIONS = MessageField(shape=None, units=("rad", "m"))
+JOINT_VELOCITIES = MessageField(shape=None, units=("rad/s", "m/s"))
 POSITION = MessageField(shape=(3,), units=("m",))
 ORIENTATION = MessageField(shape=(4,), units=("1",), rotation=True)  # quaternion x, y, z, w
 LINEAR = MessageField(shape=(3,), units=("m/s",))
@@ -82,16 +79,13 @@ def _scalar(*units: str, dtype: str = "float32") -> MessageField:
 SENSOR_MESSAGES: Mapping[str, SensorMessage] = {
     "sensor_msgs/msg/JointState": SensorMessage(
         fields={
-            "position": MessageField(shape=None, units=("rad", "m")),
-            "velocity": MessageField(shape=None, units=("rad/s", "m/s")),
+            "position": JOINT_POSITIONS,
+            "velocity": JOINT_VELOCITIES,
             "effort": MessageField(shape=None, units=("N*m", "N")),
         }
     ),
     "trajectory_msgs/msg/JointTrajectory": SensorMessage(  # of its last point
-        fields={
-            "position": MessageField(shape=None, units=("rad", "m")),
-            "velocity": MessageField(shape=None, units=("rad/s", "m/s")),
-        }
+        fields={"position": JOINT_POSITIONS, "velocity": JOINT_VELOCITIES}
     ),
     "std_msgs/msg/Float64MultiArray": SensorMessage(
         fields={"data": MessageField(shape=(None,), units=None)}, header=False

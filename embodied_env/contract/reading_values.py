@@ -35,32 +35,23 @@ def check_rotation(name: str, quaternion: NDArray[Any]) -> None:
         raise InvalidReadingError(f"{name} is not a rotation: norm {norm:g} (expected 1, within {NORM_TOLERANCE})")
 
 
-def substitute(distances: NDArray[Any], spec: FieldSpec, *, too_near: float = math.nan) -> NDArray[Any]:
-    """Replace non-finite values by declared ones, in place, and return `distances`.
-
-    +inf (no hit) becomes ``no_return``, -inf (too close) becomes `too_near`, the minimum range of the sensor, and NaN
-    (no measurement) becomes ``nan``. Values without a declared replacement stay, and are invalid.
-    """
-    if np.isfinite(distances).all():
-        return distances
-    unmeasured = np.isnan(distances)
-    if spec.no_return is not None:
-        np.copyto(distances, spec.no_return, where=np.isposinf(distances))
-    if math.isfinite(too_near):
-        np.copyto(distances, too_near, where=np.isneginf(distances))
-    if spec.nan is not None:
-        np.copyto(distances, spec.nan, where=unmeasured)
-    return distances
-
-
 def settle(
     name: str, distances: NDArray[Any], spec: FieldSpec, *, near: float = math.nan, nothing: str = "NaN"
 ) -> NDArray[Any]:
-    """Replace non-finite values like `substitute`, and reject the others.
+    """Replace non-finite values by declared ones, in place, and return `distances`.
 
-    Raises InvalidReadingError for a value without a replacement; `nothing` is the name of NaN in its message.
+    +inf (no hit) becomes ``no_return``, -inf (too close) becomes `near`, the minimum range of the sensor, and NaN (no
+    measurement) becomes ``nan``. Raises InvalidReadingError for a value without a replacement; `nothing` is the name of
+    NaN in its message.
     """
-    substitute(distances, spec, too_near=near)
+    if np.isfinite(distances).all():
+        return distances
+    if spec.no_return is not None:
+        np.copyto(distances, spec.no_return, where=np.isposinf(distances))
+    if math.isfinite(near):
+        np.copyto(distances, near, where=np.isneginf(distances))
+    if spec.nan is not None:
+        np.copyto(distances, spec.nan, where=np.isnan(distances))
     if np.isfinite(distances).all():
         return distances
     for is_left, meaning in (
@@ -76,9 +67,7 @@ def settle(
 def settle_ranges(name: str, ranges: NDArray[Any], spec: FieldSpec, low_m: float, high_m: float) -> NDArray[Any]:
     """Discard values outside the limits of a LaserScan or Range, as their definitions demand; then `settle`."""
     if not (math.isfinite(low_m) and low_m <= high_m):
-        raise InvalidReadingError(
-            f"invalid sensor range: {low_m:g} m to {high_m:g} m (expected min <= max, finite min)"
-        )
+        raise InvalidReadingError(f"invalid sensor range: {low_m:g} m to {high_m:g} m (expected min <= max)")
     if ranges.size == 1:  # a Range: min() and max() of an array take fifty times as long
         least = most = ranges.item()
     else:

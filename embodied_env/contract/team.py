@@ -31,7 +31,7 @@ _NAMES = ("site", "distance", "sensors", "camera", "body", "ignore", "relative_t
 
 
 class EachItsOwn:
-    """The task in the contract of a team's world. It judges nothing: each robot has its own task."""
+    """The task in the contract of a team's world, never loaded: each robot has its own task."""
 
     version = 1
 

@@ -2,7 +2,7 @@
 
 It reads links, joints (revolute, continuous, prismatic, fixed, mimic), their <limit> and <safety_controller>, and
 <collision> geometry, by http://wiki.ros.org/urdf/XML, and ignores all other elements. Errors are ContractErrors that
-name the element, as in ``urdf.joint[j1].limit.velocity``. A file with a DOCTYPE is refused, so no entity is expanded.
+name the element, as in ``urdf.joint[j1].limit.velocity``. A file with a DOCTYPE is rejected, so no entity is expanded.
 """
 
 from __future__ import annotations
@@ -65,10 +65,8 @@ class UrdfJoint:
 class UrdfRobot(KinematicModel):
     """A `KinematicModel` read from URDF. The world frame is that of the root link.
 
-    Attributes:
-        joints: the order of joint positions; other joints stay at zero, except those that mimic one of these.
-        without_shape: links with only meshes as collision geometry, so that their shape is unknown.
-        specs: every joint of the file.
+    Joints outside `joints` stay at zero, except those that mimic one of these; `specs` has every joint of the file.
+    `without_shape`: links with only meshes as collision geometry, so that their shape is unknown.
     """
 
     def __init__(

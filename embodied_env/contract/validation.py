@@ -130,7 +130,7 @@ def _check_safety(contract: ContractFields) -> None:
     if safety.workspace is not None:
         check_workspace("safety.workspace", safety.workspace, contract.actuators)
     for name, parameters in safety.gates.items():
-        allow(name != "workspace", f"safety.gates.{name}", "reserved name", "any other: it is the workspace gate's")
+        allow(name != "workspace", f"safety.gates.{name}", f"reserved name {name!r}", "another name")
         check_plain(f"safety.gates.{name}", parameters)
 
 

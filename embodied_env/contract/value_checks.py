@@ -21,7 +21,7 @@ def one_of(value: object, allowed: Iterable[str]) -> str:
     names = sorted(allowed)
     close = [] if value in names else difflib.get_close_matches(str(value), names, n=1)  # most checks hold
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"{value!r} (expected one of: {', '.join(names) or 'none'}){hint}"
+    return f"{value!r} ({'expected one of: ' + ', '.join(names) if names else 'none is declared'}){hint}"
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def check_name(path: str, name: str) -> None:
 def check_topic(path: str, topic: str) -> None:
     """Check the name of a ROS 2 topic."""
     is_topic = _TOPIC.fullmatch(topic) is not None
-    allow(is_topic, path, f"{topic!r} is not a ROS 2 topic name", "for example joint_states or /joint_states")
+    allow(is_topic, path, f"{topic!r} is not a ROS 2 topic name", "a name such as joint_states or /joint_states")
 
 
 def check_plain(path: str, value: object) -> None:

@@ -15,11 +15,8 @@ SOLVED_AT_FIRST_STEP = "solved_at_first_step"
 def counted_apart(*, solved: bool | None, success: bool, info: Mapping[str, Any], steps: int) -> str:
     """Return the count of an ended episode that is excluded from the success rates, or "".
 
-    Args:
-        solved: whether the reset snapshot satisfied the task; None: not judged.
-        success: whether the episode ended with success.
-        info: of its last step; ``step_index`` counts the environment's steps, not those of wrappers.
-        steps: number of rows, for an info without ``step_index``.
+    `solved`: whether the reset snapshot satisfied the task; None: not judged. `info` is that of the last step: its
+    ``step_index`` counts the environment's steps, not those of wrappers; without it the number of rows, `steps`.
     """
     if solved:
         return SOLVED_AT_RESET

@@ -14,21 +14,13 @@ from embodied_env.core.types import FloatArray, ResetReport, ResetRequest
 
 @dataclass(frozen=True, kw_only=True)
 class ResetRoutine:
-    """The reset steps run by the stepper: homing, confirmation, verification (`backends.base.Resettable`).
+    """The reset steps run by the stepper: homing, confirmation, verification (`backends.base.Resettable`)."""
 
-    Attributes:
-        home: joint -> position, rad or m, for every joint commanded by position; empty: no homing.
-        speed: homing speed as a share of every velocity limit, 0 < speed <= 1.
-        tolerance: largest distance from home at the end, in the joint's unit.
-        timeout_s: time limit of homing; None: that of the reset.
-        confirm: channel of the operator's confirmation: "prompt", "topic", "service", or "" for none.
-    """
-
-    home: Mapping[str, float] = field(default_factory=dict)
-    speed: float = 0.2
-    tolerance: float = 0.02
-    timeout_s: float | None = None
-    confirm: str = ""
+    home: Mapping[str, float] = field(default_factory=dict)  # joint -> position, rad or m; empty: no homing
+    speed: float = 0.2  # homing speed as a share of every velocity limit, 0 < speed <= 1
+    tolerance: float = 0.02  # largest distance from home at the end, in the joint's unit
+    timeout_s: float | None = None  # time limit of homing; None: that of the reset
+    confirm: str = ""  # channel of the operator's confirmation: "prompt", "topic", "service", or "" for none
 
 
 def validate_home(contract: Contract, home: Mapping[str, float]) -> dict[str, str]:

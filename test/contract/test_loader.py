@@ -423,7 +423,7 @@ def section(title):
 
 
 def words(text):
-    """Return the words that stand in it as code."""
+    """Return the words marked as code."""
     return set(re.findall(r"[\w/*^]+", " ".join(re.findall(r"`([^`\n]+)`", text))))
 
 

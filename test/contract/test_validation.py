@@ -401,7 +401,7 @@ def test_velocity_joint_with_position_limits_needs_a_sensor():
 
 def test_joint_without_sensor_is_rejected():
     message = refusal(changed(f"{FIELD}.joints", ["b"]))
-    assert message.startswith(f"{JOINT}: no sensor reports the position of joint 'a' (expected one of: b)")
+    assert message.startswith(f"{JOINT}: no sensor reports the position of joint 'a' (reported: b)")
 
 
 def test_joint_with_only_a_velocity_sensor_is_rejected():

@@ -380,6 +380,6 @@ def test_stages_without_sensors_are_unknown():
 
 
 def test_ledger_stamps_do_not_mix_with_sensor_stamps():
-    """What this module adds is a duration; stamps of two domains cannot be subtracted at all."""
+    """Durations need stamps of one domain; others cannot be subtracted."""
     with pytest.raises(Exception, match="different clocks"):
         Stamp(1, Domain.STEADY) - Stamp(1, Domain.SYSTEM)

@@ -28,7 +28,7 @@ def pacer(clock):
 
 
 def late_by(pacer, clock, ns):
-    """Begin to wait so much after the deadline."""
+    """Start waiting late by this amount."""
     clock.sleep_until_ns(pacer.deadline_ns + ns)
     pacer.wait()
 

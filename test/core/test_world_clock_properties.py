@@ -1,4 +1,4 @@
-"""Whatever happens to UTC: steps change no age and are counted once, and a slew is not a step."""
+"""However UTC is set, steps change no age and are counted once, and a slew is not a step."""
 
 from __future__ import annotations
 

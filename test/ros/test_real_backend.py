@@ -945,7 +945,7 @@ def test_a_wrong_profile_is_refused_by_path_and_value(keys, path, problem):
 
 def test_a_contract_without_a_robot_is_refused():
     backends = {name: profile for name, profile in ARM.backends.items() if name != "real"}
-    with pytest.raises(ContractError, match=r"no profile .*'real' .expected one of: fake, mujoco, mujoco_ros"):
+    with pytest.raises(ContractError, match=r"no profile .*'real' .expected one of: fake, gazebo, mujoco, mujoco_ros"):
         load_real_profile(replace(ARM, backends=backends))
 
 

@@ -1036,7 +1036,9 @@ def test_refuses_a_profile_text_with(profile: dict[str, Any], path: str, problem
 
 
 def test_refuses_a_backend_that_the_contract_has_no_profile_for() -> None:
-    with pytest.raises(ContractError, match=r"no profile .*'elsewhere' .expected one of: fake, mujoco") as caught:
+    with pytest.raises(
+        ContractError, match=r"no profile .*'elsewhere' .expected one of: fake, gazebo, mujoco"
+    ) as caught:
         load_profile(ARM, "elsewhere")
     assert caught.value.path == "backends.elsewhere"
 

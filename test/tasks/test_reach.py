@@ -82,7 +82,7 @@ def test_outside_the_radius_the_task_goes_on() -> None:
 @pytest.mark.parametrize("tip", [(-1.1, 0.0, 0.6), (0.0, 1.1, 0.6)], ids=["below", "above"])
 def test_a_tip_outside_the_workspace_left_its_bounds(tip: tuple[float, float, float]) -> None:
     task = reach(workspace_low_m=(-1.0, -1.0, -1.0), workspace_high_m=(1.0, 1.0, 1.0))
-    assert judged(task, tip).verdict == Verdict.left_bounds("tip")
+    assert judged(task, tip).verdict == Verdict(out_of_bounds="tip")
 
 
 def test_success_outside_the_workspace_is_both() -> None:

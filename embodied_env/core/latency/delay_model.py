@@ -89,10 +89,8 @@ class DelayModel:
     `sensors`: age of a sensor's reading when the observation is frozen; a sensor without an entry has none.
     `inference`: from then until the command is sent; `actuation`: from then until it acts; None: no delay.
     `steps` replaces `sensors` and `inference`: whole measured steps are drawn, in blocks of consecutive steps, so that
-    correlations are kept. A step without an actuation time draws it from `actuation`.
-
-    `order`: with ``keep`` no command acts before an earlier one; with ``as_drawn`` a faster command overtakes, and the
-    slower one acts after it. Readings always keep their order.
+    correlations are kept. A step without an actuation time draws it from `actuation`. With the `order` ``keep`` no
+    command acts before an earlier one; with ``as_drawn`` it may. Readings always keep their order.
     """
 
     order: Order = "keep"
@@ -171,16 +169,12 @@ def _rng(seed: int, name: str) -> np.random.Generator:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedDelays:
-    """The delays of observation k, which is frozen at `frozen_ns` of world time (k = 0: the reset's).
-
-    `taken_ns`: when each sensor's reading is taken. `early`: sensors that repeat the reset's reading because no later
-    one is old enough. `inference_ns`, `actuation_ns`: of the command computed from the observation.
-    """
+    """The delays of observation k (k = 0: the reset's), in world time."""
 
     frozen_ns: int
-    taken_ns: Mapping[str, int]
-    early: tuple[str, ...]
-    inference_ns: int
+    taken_ns: Mapping[str, int]  # when each sensor's reading is taken
+    early: tuple[str, ...]  # sensors that repeat the reset's reading because no later one is old enough
+    inference_ns: int  # of the command computed from the observation, as `actuation_ns`
     actuation_ns: int
 
     @property

@@ -46,8 +46,8 @@ class LatencyProfileError(EmbodiedEnvError, ValueError):
 class MeasuredStepDelays:
     """Blocks of consecutive steps.
 
-    The ages of a `Step` are those at which the observation was frozen, in the order of `sensors`; the command was
-    published so long after that, and acted so long after its publication (None: not measured).
+    A `Step` has the ages of the readings when the observation was frozen, in the order of `sensors`, then the times
+    from there to the publication of the command, and on to its effect (None: not measured).
     """
 
     sensors: tuple[str, ...]
@@ -123,20 +123,16 @@ class BlockReservoir:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A latency in seconds, with the interval that contains the true value at this confidence.
-
-    `samples_s` are single measurements in order of time, possibly none; `n` is the number of independent measurements;
-    `detail` qualifies the estimate.
-    """
+    """A latency in seconds, with the interval that contains the true value at this confidence."""
 
     value_s: float
     low_s: float
     high_s: float
     method: str
-    n: int
+    n: int  # number of independent measurements
     confidence: float = 0.95
-    detail: str = ""
-    samples_s: tuple[float, ...] = field(default=(), repr=False)
+    detail: str = ""  # qualifies the estimate
+    samples_s: tuple[float, ...] = field(default=(), repr=False)  # single measurements in order of time
 
     def __post_init__(self) -> None:
         """Raise LatencyProfileError for a number that is not finite, or a value outside its interval."""
