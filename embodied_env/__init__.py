@@ -1,7 +1,7 @@
-"""A Gymnasium environment for ROS 2 robots in which every step comes with a full account.
+"""A Gymnasium environment for ROS 2 robots in which every step is fully accounted for.
 
-Importing this package imports Gymnasium, and nothing else: no rclpy, no simulator, no pydantic and no plotting library.
-What it offers is imported when it is used.
+Importing this package imports only Gymnasium: no rclpy, simulator, pydantic or plotting library. The public names are
+imported on first use.
 """
 
 from __future__ import annotations
@@ -14,30 +14,20 @@ import gymnasium
 from embodied_env._version import __version__
 
 if TYPE_CHECKING:
-    from embodied_env.contract import Contract, load_contract
-    from embodied_env.envs.action_chunks import ActionChunks
-    from embodied_env.envs.embodied_env import EmbodiedEnv, make
-    from embodied_env.envs.parallel_env import parallel_env
-    from embodied_env.envs.vector_env import EmbodiedVectorEnv, make_vec
-    from embodied_env.record import RecordTransitions, audit_run, audit_transition, read_run
+    from embodied_env.contract import Contract as Contract
+    from embodied_env.contract import load_contract as load_contract
+    from embodied_env.envs.action_chunks import ActionChunks as ActionChunks
+    from embodied_env.envs.embodied_env import EmbodiedEnv as EmbodiedEnv
+    from embodied_env.envs.embodied_env import make as make
+    from embodied_env.envs.parallel_env import parallel_env as parallel_env
+    from embodied_env.envs.vector_env import EmbodiedVectorEnv as EmbodiedVectorEnv
+    from embodied_env.envs.vector_env import make_vec as make_vec
+    from embodied_env.record import RecordTransitions as RecordTransitions
+    from embodied_env.record import audit_run as audit_run
+    from embodied_env.record import audit_transition as audit_transition
+    from embodied_env.record import read_run as read_run
 
-__all__ = [
-    "ActionChunks",
-    "Contract",
-    "EmbodiedEnv",
-    "EmbodiedVectorEnv",
-    "RecordTransitions",
-    "__version__",
-    "audit_run",
-    "audit_transition",
-    "load_contract",
-    "make",
-    "make_vec",
-    "parallel_env",
-    "read_run",
-]
-
-_LAZY_EXPORTS = {  # where each public name lives
+_LAZY_EXPORTS = {  # public name -> its module
     "ActionChunks": "envs.action_chunks",
     "Contract": "contract",
     "EmbodiedEnv": "envs.embodied_env",
@@ -51,6 +41,7 @@ _LAZY_EXPORTS = {  # where each public name lives
     "parallel_env": "envs.parallel_env",
     "read_run": "record",
 }
+__all__ = ["__version__", *_LAZY_EXPORTS]  # noqa: PLE0604 - all are strings
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module attribute

@@ -1,4 +1,4 @@
-"""The errors of the package, as a tree.
+"""The tree of errors.
 
 ::
 
@@ -7,9 +7,9 @@
     ├── UsageError               a call has a wrong argument or option      (ValueError)
     ├── MissingDependencyError   an optional package is not installed       (ImportError)
     ├── ClockDomainError         stamps of two clocks were mixed            (TypeError)
-    ├── InternalFaultError       the gate caught itself breaking a limit
+    ├── InternalFaultError       the gate's own post-condition failed
     ├── ResetNeededError         step() outside an episode                  (gymnasium ResetNeeded)
-    │   └── SlotEndedError           step() of a vector, one of whose episodes has ended    (AssertionError)
+    │   └── SlotEndedError           step() of a vector in which an episode has ended  (AssertionError)
     ├── ClosedError              any call after close()                     (gymnasium ClosedEnvironmentError)
     ├── PolicyError              a policy raised an error of its own
     ├── RecordError              a run cannot be written or read
@@ -17,12 +17,12 @@
     ├── CalibrationError         a calibration measured too little
     ├── LatencyProfileError      a latency profile is wrong                 (ValueError)
     └── BackendError
-        ├── BackendNotReadyError     the world did not come up, or a reset could not be verified
-        │   └── SimulatorNotReadyError   a simulator does not do what its profile says
-        ├── BackendLostError         the world stopped answering in mid-episode
+        ├── BackendNotReadyError     the world did not start, or a reset could not be verified
+        │   └── SimulatorNotReadyError   a simulator does not behave as its profile declares
+        ├── BackendLostError         the world stopped responding during an episode
         └── HostLostError            the process or the node of an evaluation's worker has ended
 
-Messages name the thing, its value and what is allowed.
+Messages name what failed, its value and what was expected.
 """
 
 from __future__ import annotations
@@ -35,15 +35,10 @@ class EmbodiedEnvError(Exception):
 
 
 class ContractError(EmbodiedEnvError, ValueError):
-    """A contract is wrong.
-
-    Attributes:
-        path: the YAML path of the offending key, e.g. ``actuators.arm.joints.j1.position``.
-        source: the file (or name) the contract came from.
-    """
+    """A contract is wrong: the `problem` at the YAML path `path`, ``actuators.arm.joints.j1.position``, of `source`."""
 
     def __init__(self, path: str, problem: str, *, source: str = "") -> None:
-        """Say where (`path`, inside `source`) and what is wrong (`problem`)."""
+        """Describe the `problem` at `path` in the file `source`."""
         self.path = path
         self.problem = problem
         self.source = source
@@ -51,15 +46,15 @@ class ContractError(EmbodiedEnvError, ValueError):
 
 
 class UsageError(EmbodiedEnvError, ValueError):
-    """A call was given an argument or an option that it does not take."""
+    """A call has a wrong argument or option."""
 
 
 class MissingDependencyError(EmbodiedEnvError, ImportError):
     """An optional dependency is missing; the message says how to install it."""
 
     def __init__(self, package: str, *, needed_for: str, remedy: str) -> None:
-        """Name the missing `package`, what needs it, and the command that brings it."""
-        super().__init__(f"{needed_for} needs {package}, which is not installed: {remedy}")
+        """Name the missing `package`, what needs it, and the command that installs it."""
+        super().__init__(f"{needed_for} needs {package}, which is not installed; {remedy}")
 
 
 class ClockDomainError(EmbodiedEnvError, TypeError):
@@ -67,7 +62,7 @@ class ClockDomainError(EmbodiedEnvError, TypeError):
 
 
 class InternalFaultError(EmbodiedEnvError):
-    """The post-condition on the exact values to be published failed; nothing was published."""
+    """The gate's post-condition on the values to publish failed. Nothing was published."""
 
 
 class ResetNeededError(EmbodiedEnvError, gymnasium.error.ResetNeeded):
@@ -75,7 +70,7 @@ class ResetNeededError(EmbodiedEnvError, gymnasium.error.ResetNeeded):
 
 
 class SlotEndedError(ResetNeededError, AssertionError):
-    """`step` of a vector that does not reset by itself, with an episode that has ended; Gymnasium asserts it."""
+    """`step` of a vector environment without autoreset in which an episode has ended."""
 
 
 class ClosedError(EmbodiedEnvError, gymnasium.error.ClosedEnvironmentError):
@@ -95,24 +90,20 @@ class BackendError(EmbodiedEnvError):
 
 
 class BackendNotReadyError(BackendError, TimeoutError):
-    """The world did not come up in time, or a reset could not be verified."""
+    """The world did not start in time, or a reset could not be verified."""
 
 
 class BackendLostError(BackendError):
-    """The world stopped answering in mid-episode.
-
-    Attributes:
-        why: a short machine-readable reason, used in ``end_reason`` as ``backend_lost:<why>``.
-    """
+    """The world stopped responding during an episode; `why` is used in ``end_reason`` as ``backend_lost:<why>``."""
 
     def __init__(self, why: str, detail: str) -> None:
-        """Give the short reason `why` and a sentence of `detail`."""
+        """Describe the loss by its reason `why` and `detail`."""
         self.why = why
         super().__init__(f"{why}: {detail}")
 
 
 def described(error: BaseException) -> str:
-    """Return the type and the text of any error, also of one whose own `__str__` fails, in one line."""
+    """Return type and text of any error in one line, even if its own `__str__` fails."""
     try:
         text = " ".join(str(error).split())
     except Exception:  # noqa: BLE001 - the error of foreign code

@@ -57,7 +57,7 @@ def profile_of_run(run: Run, *, progress: Progress | None = None) -> LatencyProf
         else:
             kept.take(delays)
         ages = _ages_ns(info, sensors)
-    steps = MeasuredStepDelays(sensors=sensors, blocks=kept.blocks())
+    steps = MeasuredStepDelays(sensors=sensors, blocks_ns=kept.blocks())
     if steps.count < _LEAST_STEPS:
         raise LatencyProfileError(
             f"the run has {steps.count} steps whose latencies are all known; allowed: {_LEAST_STEPS} or more"

@@ -7,14 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from embodied_env.contract.message_types import message_class
+from embodied_env.contract.interface_validation import check_header
+from embodied_env.contract.message_types import ARRAY, SEQUENCE, message_class
 from embodied_env.contract.schema import FieldSpec, SensorSpec
-from embodied_env.contract.value_checks import one_of, require
+from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.errors import ContractError, MissingDependencyError
 
 _STEP = re.compile(r"(\w+)(?:\[(\d+)\])?")
-_ARRAY = re.compile(r"(.+)\[(\d+)\]")
-_SEQUENCE = re.compile(r"sequence<(.+?)(?:, (\d+))?>")
 _PRECISIONS = {
     "double": "float64",
     "float": "float32",
@@ -39,20 +38,12 @@ def steps_of(path: str) -> list[tuple[str, int | None]]:
 
 
 def check_message(name: str, sensor: SensorSpec) -> None:
-    """Check the sensor `name` against its message type, whose package must be installed.
-
-    Raises:
-        MissingDependencyError: when it is not installed.
-        ContractError: for an unknown type, a missing header, an unknown path, or another dtype than the message's.
-    """
+    """Check the sensor `name` against its message type; raises ContractError, or MissingDependencyError without ROS."""
     try:
         kind = message_class(sensor.type)
     except ContractError as error:
         raise ContractError(f"sensors.{name}.type", error.problem) from None
-    if not has_header(kind):
-        problem = f"'header' is not allowed: a {sensor.type} has none; allowed: receive"
-        require(sensor.timeline != "header", f"sensors.{name}.timeline", problem)
-        require(sensor.frame is None, f"sensors.{name}.frame", f"a {sensor.type} has no header; allowed: no frame")
+    check_header(f"sensors.{name}", sensor, has_header=has_header(kind))
     for field, spec in sensor.fields.items():
         if spec.path is not None:
             _check_field(f"sensors.{name}.fields.{field}", sensor.type, spec)
@@ -81,22 +72,19 @@ def is_boolean(sensor: SensorSpec, spec: FieldSpec) -> bool:
 def _check_field(where: str, message_type: str, spec: FieldSpec) -> None:
     path = spec.path or ""
     part = _resolved(f"{where}.path", message_type, path)
-    found = f"{path!r} has the type {'sequence of ' if part.lengths else ''}{part.kind}"
+    found = f"{path!r} of type {'sequence of ' if part.lengths else ''}{part.kind}"
     if spec.shape is None:
-        require(part.lengths is None, f"{where}.path", f"{found}; allowed: a number, or a sequence with a shape")
+        allow(part.lengths is None, f"{where}.path", found, "a number, or a sequence with a shape")
     else:
-        require(part.lengths is not None, f"{where}.shape", f"{found}; allowed: a shape with a sequence alone")
+        allow(part.lengths is not None, f"{where}.shape", found, "a sequence: only these have a shape")
     is_number = part.kind in _PRECISIONS and not (part.kind == "octet" and part.lengths)
-    allowed = f"numbers of {', '.join(_PRECISIONS)}, and no sequence of octets"
-    require(is_number, f"{where}.path", f"{found}; allowed: {allowed}")
+    allow(is_number, f"{where}.path", found, f"{', '.join(_PRECISIONS)}, and no sequence of octets")
     if spec.shape is not None and part.lengths is not None:
         size, (least, most) = math.prod(spec.shape), part.lengths
-        has = least if least == most else f"up to {most}"
-        problem = f"{list(spec.shape)} are {size} values; a {message_type} has {has}"
-        require(least <= size <= most, f"{where}.shape", problem)
+        expected = f"{least if least == most else f'at most {most}'} in {message_type}"
+        allow(least <= size <= most, f"{where}.shape", f"{size} values {list(spec.shape)}", expected)
     dtype, wire = spec.dtype or "float64", _PRECISIONS[part.kind]
-    problem = f"{dtype!r} is not what the message has: {found}; allowed: {wire}"
-    require(dtype == wire, f"{where}.dtype", problem)
+    allow(dtype == wire, f"{where}.dtype", f"{dtype!r} for {found}", repr(wire))
 
 
 def _resolved(where: str, message_type: str, path: str) -> _Part:
@@ -104,24 +92,24 @@ def _resolved(where: str, message_type: str, path: str) -> _Part:
     part, done = _Part(kind=message_type.replace("/msg/", "/"), lengths=None), ""
     for name, index in steps_of(path):
         has_fields = "/" in part.kind and part.lengths is None
-        require(has_fields, where, f"{done!r} has the type {part.kind}, which has no fields")
+        require(has_fields, where, f"{done!r} of type {part.kind} has no fields")
         package, _, type_name = part.kind.partition("/")
         fields = message_class(f"{package}/msg/{type_name}").get_fields_and_field_types()
-        require(name in fields, where, f"a {part.kind} has no such field: {one_of(name, fields)}")
+        require(name in fields, where, f"unknown field of {part.kind}: {one_of(name, fields)}")
         part, done = _part(fields[name]), f"{done}.{name}".lstrip(".")
         if index is None:
             continue
-        require(part.lengths is not None, where, f"{done!r} has the type {part.kind}, which has no elements")
-        most = math.inf if part.lengths is None else part.lengths[1]
-        require(index < most, where, f"{done!r} has no element {index}; allowed: below {most}")
+        if part.lengths is None:
+            raise ContractError(where, f"{done!r} of type {part.kind} has no elements")
+        allow(index < part.lengths[1], where, f"index {index} of {done!r}", f"below {part.lengths[1]}")
         part, done = _Part(kind=part.kind, lengths=None), f"{done}[{index}]"
     return part
 
 
 def _part(kind: str) -> _Part:
     """Parse the type of a field: ``double``, ``double[9]``, ``sequence<double>``, ``sequence<double, 3>``."""
-    if array := _ARRAY.fullmatch(kind):
+    if array := ARRAY.match(kind):
         return _Part(kind=array[1], lengths=(int(array[2]), int(array[2])))
-    if sequence := _SEQUENCE.fullmatch(kind):
+    if sequence := SEQUENCE.match(kind):
         return _Part(kind=sequence[1], lengths=(0, int(sequence[2]) if sequence[2] else math.inf))
     return _Part(kind=kind, lengths=None)

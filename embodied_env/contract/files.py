@@ -16,10 +16,8 @@ MOST_DATA_BYTES = 256 * 2**20
 def read_file(path: str | Path, *, most_bytes: int = MOST_BYTES) -> bytes:
     """Return the content of a regular file, or of one behind a symbolic link.
 
-    Devices and FIFOs are refused before they are opened. A growing file is read up to the limit.
-
-    Raises:
-        OSError: for a file that is missing, not regular, too large or unreadable, and for an invalid path.
+    Devices and FIFOs are refused before they are opened. A growing file is read up to the limit. Raises OSError, also
+    for an invalid path.
     """
     check_file(path, most_bytes=most_bytes)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)

@@ -46,10 +46,7 @@ def meaning(contract: ContractFields) -> dict[str, Any]:
     """Return the fingerprinted part of `contract`, as JSON types. Imports nothing and opens no file.
 
     It excludes the name, topic names with their QoS, and the backend profiles. The order counts for joints only. A
-    file is represented by the hash of its content.
-
-    Raises:
-        ContractError: when the content of a file that the contract names is not known.
+    file is represented by the hash of its content, which must have been read.
     """
     plain = to_plain(contract)
     for key in ("name", "backends", *RESERVED):

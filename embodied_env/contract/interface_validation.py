@@ -52,7 +52,7 @@ _PATH = re.compile(r"[a-z][a-z0-9_]*(\[[0-9]+\])?(\.[a-z][a-z0-9_]*(\[[0-9]+\])?
 
 def check_sensors(sensors: Mapping[str, SensorSpec]) -> None:
     """Check every sensor; raises ContractError."""
-    require(len(sensors) > 0, "sensors", "there is none; at least one sensor is needed")
+    allow(len(sensors) > 0, "sensors", "empty", "at least one sensor")
     for name, sensor in sensors.items():
         path = f"sensors.{name}"
         check_name(path, name)
@@ -60,14 +60,13 @@ def check_sensors(sensors: Mapping[str, SensorSpec]) -> None:
         _check_qos(f"{path}.qos", sensor.qos)
         _check_type(path, sensor)
         check_positive(f"{path}.max_age_s", sensor.max_age_s, "seconds")
-        is_rate = math.isfinite(sensor.rate_hz) and sensor.rate_hz >= 0
-        allow(is_rate, f"{path}.rate_hz", sensor.rate_hz, "0 (at every step) or a rate in Hz")
+        allow(0 <= sensor.rate_hz < math.inf, f"{path}.rate_hz", sensor.rate_hz, "a rate in Hz, or 0 for every step")
         if sensor.rate_hz:
             check_magnitude(f"{path}.rate_hz", sensor.rate_hz)
         check_positive(f"{path}.confidence_radius_m", sensor.confidence_radius_m, "m")
-        require(len(sensor.fields) > 0, f"{path}.fields", "there is none; at least one field is needed")
-        problem = "a sensor of the evaluator is not in the observation, so it has no mask; allowed: false"
-        require(not (sensor.mask and sensor.visibility == "evaluator"), f"{path}.mask", problem)
+        allow(len(sensor.fields) > 0, f"{path}.fields", "empty", "at least one field")
+        is_hidden = sensor.visibility == "evaluator"
+        allow(not (sensor.mask and is_hidden), f"{path}.mask", "true", "false: evaluator sensors are not observed")
         for field_name, spec in sensor.fields.items():
             _check_field(f"{path}.fields.{field_name}", field_name, spec, sensor)
 
@@ -82,13 +81,13 @@ def check_keys(contract: ContractFields) -> None:
         if sensor.mask:
             keys.append((f"{name}_valid", f"sensors.{name}.mask"))
         for key, path in keys:
-            require(key not in owners, path, f"its key in the observation, {key!r}, is also that of {owners.get(key)}")
+            allow(key not in owners, path, f"duplicate observation key {key!r}", f"unique: {owners.get(key)} has it")
             owners[key] = path
 
 
 def check_actuators(contract: ContractFields) -> None:
     """Check every actuator; raises ContractError."""
-    require(len(contract.actuators) > 0, "actuators", "there is none; at least one actuator is needed")
+    allow(len(contract.actuators) > 0, "actuators", "empty", "at least one actuator")
     measured = {
         joint: unit
         for sensor in contract.sensors.values()
@@ -101,12 +100,12 @@ def check_actuators(contract: ContractFields) -> None:
         check_name(path, name)
         check_topic(f"{path}.topic", actuator.topic)
         _check_qos(f"{path}.qos", actuator.qos)
-        require(len(actuator.joints) > 0, f"{path}.joints", "there is none; at least one joint is needed")
+        allow(len(actuator.joints) > 0, f"{path}.joints", "empty", "at least one joint")
         _check_actuator_type(path, actuator)
         for joint, limits in actuator.joints.items():
             joint_path = f"{path}.joints.{joint}"
             own = f"{name}.{joint}" if actuator.command == "twist" and contract.task.type == EACH_ITS_OWN else joint
-            require(own not in seen, joint_path, f"{joint!r} is also driven by {seen.get(own)}; allowed: one actuator")
+            allow(own not in seen, joint_path, f"{joint!r} is also driven by {seen.get(own)}", "one actuator per joint")
             seen[own] = path
             if actuator.command == "twist":
                 _check_axis(joint_path, joint, limits)
@@ -117,17 +116,17 @@ def check_actuators(contract: ContractFields) -> None:
 
 def check_topics_differ(sensors: Mapping[str, SensorSpec], actuators: Mapping[str, ActuatorSpec]) -> None:
     """Check that the topics differ from each other and from those of the embedded simulator."""
-    owners = {"clock": "the simulated time"}
-    of_sensors = {f"sensors.{name}.topic": sensor.topic for name, sensor in sensors.items()}
-    for path, topic in (of_sensors | {f"actuators.{name}.topic": a.topic for name, a in actuators.items()}).items():
+    owners = {"clock": "simulated time"}
+    of_sensors = {f"sensors.{name}": sensor.topic for name, sensor in sensors.items()}
+    for owner, topic in (of_sensors | {f"actuators.{name}": a.topic for name, a in actuators.items()}).items():
         name = topic.removeprefix("/")
-        taken = "the simulator's own node" if name.startswith("simulator/") else owners.get(name)
-        require(taken is None, path, f"{topic!r} is also that of {taken}; allowed: one topic for each")
-        owners[name] = path.removesuffix(".topic")
+        taken = "the simulator's node" if name.startswith("simulator/") else owners.get(name)
+        allow(taken is None, f"{owner}.topic", f"{topic!r} is already used by {taken}", "one topic for each")
+        owners[name] = owner
 
 
 def _check_qos(path: str, qos: Qos) -> None:
-    """Check types too: a contract may be built in Python, and rclpy must not be the first to find them."""
+    """Check types too: a contract may be built in Python, without the loader's checks."""
     if qos is None:
         return
     if not isinstance(qos, QosSpec):
@@ -142,12 +141,8 @@ def _check_qos(path: str, qos: Qos) -> None:
     ):
         value = getattr(qos, key)
         allow(value in choices, f"{path}.{key}", repr(value), ", ".join(choices))
-    require(
-        qos.durability == "volatile" or qos.reliability == "reliable",
-        f"{path}.reliability",
-        "'best_effort' is not allowed with durability transient_local: the message that is kept might be lost; "
-        "allowed: reliable",
-    )
+    is_kept = qos.durability == "volatile" or qos.reliability == "reliable"
+    allow(is_kept, f"{path}.reliability", "'best_effort'", "reliable with durability transient_local")
 
 
 def _check_type(path: str, sensor: SensorSpec) -> None:
@@ -155,34 +150,38 @@ def _check_type(path: str, sensor: SensorSpec) -> None:
     known = SENSOR_MESSAGES.get(sensor.type)
     by_path = all(spec.path is not None for spec in sensor.fields.values())
     is_known = known is not None or (by_path and _TYPE.fullmatch(sensor.type) is not None)
-    others = "or any package/msg/Type whose fields all have a path"
-    require(is_known, f"{path}.type", f"{one_of(sensor.type, SENSOR_MESSAGES)}, {others}")
-    has_header = known is None or known.header
-    problem = f"{sensor.timeline!r} is not allowed: a {sensor.type} has no header; allowed: receive"
-    require(has_header or sensor.timeline == "receive", f"{path}.timeline", problem)
-    problem = f"a {sensor.type} has no header; allowed: no frame"
-    require(sensor.frame is None or has_header, f"{path}.frame", problem)
-    is_odometry = sensor.type == "nav_msgs/msg/Odometry"
-    problem = f"a {sensor.type} has none; allowed: only with nav_msgs/msg/Odometry"
-    require(sensor.child_frame is None or is_odometry, f"{path}.child_frame", problem)
-    encodings = () if known is None else known.encodings
-    if sensor.encoding is None:
-        require(not encodings, f"{path}.encoding", f"the encoding is missing; allowed: {', '.join(sorted(encodings))}")
+    problem = f"unknown message type {one_of(sensor.type, SENSOR_MESSAGES)}"
+    require(is_known, f"{path}.type", f"{problem} (any other package/msg/Type needs a path in each field)")
+    check_header(path, sensor, has_header=known is None or known.header)
+    has_child_frame, child_frame = sensor.type == "nav_msgs/msg/Odometry", sensor.child_frame
+    expected = "none: only nav_msgs/msg/Odometry has one"
+    allow(child_frame is None or has_child_frame, f"{path}.child_frame", repr(child_frame), expected)
+    encodings, encoding = () if known is None else known.encodings, sensor.encoding
+    if encoding is None:
+        allow(not encodings, f"{path}.encoding", "missing", f"one of: {', '.join(sorted(encodings))}")
     else:
-        require(len(encodings) > 0, f"{path}.encoding", f"a {sensor.type} has none; allowed: no encoding")
-        require(sensor.encoding in encodings, f"{path}.encoding", one_of(sensor.encoding, encodings))
+        allow(len(encodings) > 0, f"{path}.encoding", repr(encoding), f"none: {sensor.type} has no encoding")
+        require(encoding in encodings, f"{path}.encoding", f"unknown encoding {one_of(encoding, encodings)}")
+
+
+def check_header(path: str, sensor: SensorSpec, *, has_header: bool) -> None:
+    """Check that a sensor at `path` uses the header of its messages only if they have one."""
+    no_header = f"{sensor.type} has no header"
+    is_received = has_header or sensor.timeline == "receive"
+    allow(is_received, f"{path}.timeline", repr(sensor.timeline), f"'receive': {no_header}")
+    allow(has_header or sensor.frame is None, f"{path}.frame", repr(sensor.frame), f"none: {no_header}")
 
 
 def _check_field(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> None:
     if spec.path is None:
         known = SENSOR_MESSAGES[sensor.type].fields
-        require(name in known, path, f"{sensor.type}: {one_of(name, known)}; or a path")
-        require(spec.dtype is None, f"{path}.dtype", "the message fixes it; allowed: only with a path")
+        require(name in known, path, f"unknown field {one_of(name, known)} (any other field needs a path)")
+        allow(spec.dtype is None, f"{path}.dtype", repr(spec.dtype), "none: the message type fixes it")
     else:
         check_name(path, name)
-        problem = f"{spec.path!r} is not a path; allowed: fields joined by dots, with [index] into arrays"
-        require(_PATH.fullmatch(spec.path) is not None, f"{path}.path", problem)
-        require(spec.dtype in (None, *PATH_DTYPES), f"{path}.dtype", one_of(spec.dtype, PATH_DTYPES))
+        is_path = _PATH.fullmatch(spec.path) is not None
+        allow(is_path, f"{path}.path", f"invalid path {spec.path!r}", "a field path such as pose.position.x or data[0]")
+        require(spec.dtype in (None, *PATH_DTYPES), f"{path}.dtype", f"unknown dtype {one_of(spec.dtype, PATH_DTYPES)}")
     resolved = message_field(sensor, name, spec)
     size = _checked_size(path, name, spec, sensor)
     _check_units(path, f"{sensor.type} {name}", spec, resolved)
@@ -190,8 +189,7 @@ def _check_field(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> N
     _check_precision(path, spec, resolved)
     for key, value in (("no_return", spec.no_return), ("nan", spec.nan)):
         if value is not None:
-            problem = f"{name} is not a distance that rays measure; allowed: no {key}"
-            require(resolved.ranging, f"{path}.{key}", problem)
+            allow(resolved.ranging, f"{path}.{key}", value, f"none: {name} is not a measured distance")
             is_inside = bool(np.all(np.less_equal(spec.low, value)) and np.all(np.less_equal(value, spec.high)))
             allow(is_inside, f"{path}.{key}", value, f"a number from low {spec.low} to high {spec.high}")
 
@@ -201,24 +199,23 @@ def _checked_size(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> 
     pattern = _shape_pattern(name, spec, sensor)
     if pattern is None:
         joints = spec.joints or ()
-        require(len(joints) > 0, f"{path}.joints", "the joints are missing; allowed: a list of joint names")
+        allow(len(joints) > 0, f"{path}.joints", "missing", "a list of joint names")
         for joint in joints:
-            require(joints.count(joint) == 1, f"{path}.joints", f"{joint!r} is listed twice")
-        require(spec.shape is None, f"{path}.shape", "its shape is the number of its joints; allowed: no shape")
+            allow(joints.count(joint) == 1, f"{path}.joints", f"duplicate joint {joint!r}", "each joint once")
+        allow(spec.shape is None, f"{path}.shape", list(spec.shape or ()), "none: it is the number of joints")
         return len(joints)
-    problem = f"{sensor.type} {name} has no joints; allowed: only with one value per joint, as in {JOINT_SENSOR}"
-    require(spec.joints is None, f"{path}.joints", problem)
+    allow(spec.joints is None, f"{path}.joints", list(spec.joints or ()), f"none: {sensor.type} {name} has no joints")
     lengths = ", ".join("n >= 1" if wanted is None else str(wanted) for wanted in pattern)
-    allowed = f"[{lengths}]" + (f" with encoding {sensor.encoding}" if sensor.encoding and spec.path is None else "")
+    expected = f"[{lengths}]" + (f" with encoding {sensor.encoding}" if sensor.encoding and spec.path is None else "")
     if spec.shape is None:
-        require(None not in pattern, f"{path}.shape", f"the shape is missing; allowed: {allowed}")
+        allow(None not in pattern, f"{path}.shape", "missing", expected)
         return math.prod(wanted or 0 for wanted in pattern)
     fits = len(pattern) == len(spec.shape) and all(
         size >= 1 and wanted in (None, size) for size, wanted in zip(spec.shape, pattern, strict=True)
     )
-    allow(fits, f"{path}.shape", list(spec.shape), allowed)
+    allow(fits, f"{path}.shape", list(spec.shape), expected)
     size = math.prod(spec.shape)
-    require(size <= MAX_VALUES, f"{path}.shape", f"{list(spec.shape)} is too large; allowed: {MAX_VALUES} values")
+    allow(size <= MAX_VALUES, f"{path}.shape", f"{size} values", f"at most {MAX_VALUES}")
     return size
 
 
@@ -233,14 +230,14 @@ def _shape_pattern(name: str, spec: FieldSpec, sensor: SensorSpec) -> Shape | No
 
 def _check_units(path: str, name: str, spec: FieldSpec, resolved: MessageField) -> None:
     """Check the unit of a field, or, for revolute and prismatic joints together, one unit per joint."""
-    allowed = resolved.units
+    units = spec.unit if isinstance(spec.unit, tuple) else (spec.unit,)
     if isinstance(spec.unit, tuple):
         joints = len(spec.joints or ())
         expected = "one unit" + (f", or {joints} of them" if joints else "")
-        allow(len(spec.unit) == joints > 0, f"{path}.unit", list(spec.unit), expected)
-    for unit in spec.unit if isinstance(spec.unit, tuple) else (spec.unit,):
-        problem = f"the unit of {name} cannot be {unit!r}; allowed: {', '.join(allowed or ())}"
-        require(allowed is None or unit in allowed, f"{path}.unit", problem)
+        allow(len(units) == joints > 0, f"{path}.unit", list(units), expected)
+    if resolved.units is not None:
+        for unit in units:
+            allow(unit in resolved.units, f"{path}.unit", repr(unit), f"{' or '.join(resolved.units)} for {name}")
 
 
 def _check_precision(path: str, spec: FieldSpec, resolved: MessageField) -> None:
@@ -248,42 +245,36 @@ def _check_precision(path: str, spec: FieldSpec, resolved: MessageField) -> None
     whole = np.dtype(resolved.dtype).kind in "iu"
     info = np.iinfo(resolved.dtype) if whole else np.finfo(resolved.dtype)
     lowest, highest = (int(info.min), int(info.max)) if whole else (float(info.min), float(info.max))
-    allowed = f"{'whole ' if whole else ''}numbers from {lowest} to {highest}, as {resolved.dtype} has them"
+    expected = f"{'whole ' if whole else ''}numbers from {lowest} to {highest}, the range of {resolved.dtype}"
     for key, bound in (("low", spec.low), ("high", spec.high)):
         for value in bound if isinstance(bound, tuple) else (bound,):
             fits = lowest <= value <= highest and (not whole or float(value).is_integer())
-            allow(fits, f"{path}.{key}", value, allowed)
+            allow(fits, f"{path}.{key}", value, expected)
 
 
 def _check_actuator_type(path: str, actuator: ActuatorSpec) -> None:
-    require(actuator.type in ACTUATOR_MESSAGES, f"{path}.type", one_of(actuator.type, ACTUATOR_MESSAGES))
-    known = ACTUATOR_MESSAGES[actuator.type]
-    problem = f"{actuator.command!r} cannot be sent as {actuator.type}; allowed: {', '.join(known.commands)}"
-    require(actuator.command in known.commands, f"{path}.command", problem)
-    problem = f"{len(actuator.joints)} joints cannot be sent as {actuator.type}; allowed: {known.joints}"
-    require(known.joints in (None, len(actuator.joints)), f"{path}.joints", problem)
-    problem = f"a {actuator.type} has no header; allowed: no frame"
-    require(actuator.frame is None or known.header, f"{path}.frame", problem)
+    kind, count = actuator.type, len(actuator.joints)
+    require(kind in ACTUATOR_MESSAGES, f"{path}.type", f"unknown message type {one_of(kind, ACTUATOR_MESSAGES)}")
+    known = ACTUATOR_MESSAGES[kind]
+    expected = f"{', '.join(known.commands)} for {kind}"
+    allow(actuator.command in known.commands, f"{path}.command", repr(actuator.command), expected)
+    allow(known.joints in (None, count), f"{path}.joints", f"{count} joints", f"{known.joints} for {kind}")
+    allow(actuator.frame is None or known.header, f"{path}.frame", repr(actuator.frame), f"none: {kind} has no header")
 
 
 def _check_measured(path: str, joint: str, limits: JointLimits, measured: Mapping[str, str]) -> None:
     """Check that an agent's sensor reports a joint whose position matters, in the unit of its limits."""
-    require(
-        joint in measured,
-        path,
-        f"no sensor reports the position of {joint!r}; needed: a {JOINT_SENSOR} sensor of the agent whose field "
-        f"position lists it (listed now: {', '.join(sorted(measured)) or 'none'})",
-    )
-    allowed = f"{measured[joint]!r}, the unit in which a sensor reports it"
-    allow(limits.unit == measured[joint], f"{path}.unit", repr(limits.unit), allowed)
+    problem = f"no sensor reports the position of joint {joint!r} (reported: {', '.join(sorted(measured)) or 'none'})"
+    require(joint in measured, path, f"{problem}; list it in the position field of an agent's {JOINT_SENSOR} sensor")
+    unit = measured[joint]
+    allow(limits.unit == unit, f"{path}.unit", repr(limits.unit), f"{unit!r}, the unit of its sensor")
 
 
 def _check_axis(path: str, axis: str, limits: JointLimits) -> None:
-    require(axis in TWIST_AXES, path, f"no such axis of a twist: {one_of(axis, TWIST_AXES)}")
+    require(axis in TWIST_AXES, path, f"unknown twist axis {one_of(axis, TWIST_AXES)}")
     unit = "m" if axis.startswith("linear") else "rad"
     allow(limits.unit == unit, f"{path}.unit", repr(limits.unit), unit)
-    problem = f"{limits.position} is not allowed: an axis of a twist has no position; allowed: null"
-    require(limits.position is None, f"{path}.position", problem)
+    allow(limits.position is None, f"{path}.position", limits.position, "null: a twist axis has no position")
 
 
 def _check_limits(path: str, limits: JointLimits, actuator: ActuatorSpec, contract: ContractFields) -> None:
@@ -295,13 +286,11 @@ def _check_limits(path: str, limits: JointLimits, actuator: ActuatorSpec, contra
         check_positive(f"{path}.jerk", limits.jerk, f"{limits.unit}/s^3")
     path = f"{path}.position"
     if limits.position is None:
-        problem = "a joint without position limits cannot be commanded by absolute position; allowed: [low, high]"
-        require(actuator.command != "position", path, problem)
+        allow(actuator.command != "position", path, "null", "[low, high] with command: position")
         return
     low, high = limits.position
-    problem = f"[{low}, {high}] is empty, inverted or not finite; allowed: [low, high] with low < high"
-    require(math.isfinite(low) and math.isfinite(high) and low < high, path, problem)
+    allow(-math.inf < low < high < math.inf, path, f"[{low}, {high}]", "finite [low, high] with low < high")
     margin = contract.safety.margins.position
-    problem = f"[{low}, {high}] is empty after safety.margins.position {margin}; allowed: wider than {2 * margin}"
-    require(low + margin < high - margin, path, problem)
+    expected = f"a range wider than {2 * margin}, twice safety.margins.position"
+    allow(low + margin < high - margin, path, f"[{low}, {high}]", expected)
     check_magnitude(path, (high - margin) - (low + margin))

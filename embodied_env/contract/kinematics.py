@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract.schema import SHAPE, FloatArray
-from embodied_env.contract.value_checks import require
+from embodied_env.contract.value_checks import allow
 from embodied_env.errors import UsageError
 
 MOST_LEVERS = 20_000_000
@@ -53,20 +53,16 @@ class MotionBounds:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TreeJoint:
-    """One joint, which rotates about or slides along the unit vector `axis` through the origin of its frame.
+    """One joint, which rotates about or slides along the unit vector `axis` through the origin of its frame."""
 
-    `frame` is its frame at value zero in that of `parent`, the index of an earlier joint or WORLD. The value is
-    `ratio` * positions[`column`] + `offset`. `travel_m` is the maximum magnitude of the value of a sliding joint.
-    """
-
-    parent: int
-    frame: FloatArray
+    parent: int  # the index of an earlier joint, or WORLD
+    frame: FloatArray  # its frame at value zero in that of the parent
     axis: FloatArray
     slides: bool
-    column: int
+    column: int  # its value is ratio * positions[column] + offset
     ratio: float = 1.0
     offset: float = 0.0
-    travel_m: float = 0.0
+    travel_m: float = 0.0  # maximum magnitude of the value of a sliding joint
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,10 +78,7 @@ class TreeShape:
 class KinematicModel:
     """The joints of a robot, each after its parent, and the capsules that they carry.
 
-    Attributes:
-        joints: the names of the joints in the order of joint positions.
-        tree: the joints by their frames, mimicking ones included.
-        shapes: the capsules.
+    `joints` are the names in the order of joint positions; `tree` also contains mimicking joints.
     """
 
     def __init__(
@@ -117,9 +110,8 @@ class KinematicModel:
         For a rotating joint: the sum of the distances of neighbouring joints up to the capsule, the first one from the
         joint's axis. Raises ContractError for a tree that is too large.
         """
-        numbers = len(self.shapes) ** 2 * len(self.tree)
-        allowed = f"capsules^2 * joints up to {MOST_LEVERS}"
-        require(numbers <= MOST_LEVERS, SHAPE, f"the robot has too many parts: {numbers} levers; allowed: {allowed}")
+        size = len(self.shapes) ** 2 * len(self.tree)
+        allow(size <= MOST_LEVERS, SHAPE, f"robot too large: capsules^2 * joints = {size}", f"at most {MOST_LEVERS}")
         by_joint = np.array([self._levers_of(shape) for shape in self.shapes]).reshape(-1, len(self.tree))
         chains = [set(self._chain(shape.joint)) for shape in self.shapes]
         carries = np.array([[i in chain for i in range(len(self.tree))] for chain in chains])
@@ -151,10 +143,8 @@ class KinematicModel:
     def _checked(self, joint_positions: FloatArray, *dimensions: int) -> FloatArray:
         positions = np.asarray(joint_positions, dtype=np.float64)
         if positions.ndim not in dimensions or positions.shape[-1] != len(self.joints):
-            raise UsageError(
-                f"joint positions of shape {positions.shape} are not allowed; "
-                f"allowed: ({len(self.joints)},), the joints {', '.join(self.joints)}"
-            )
+            expected = f"({len(self.joints)},): {', '.join(self.joints)}"
+            raise UsageError(f"invalid joint positions: shape {positions.shape} (expected {expected})")
         return positions
 
     def _frames(self, positions: FloatArray) -> FloatArray:
@@ -244,15 +234,12 @@ def joint_transform(axis: FloatArray, value: float, *, slides: bool) -> FloatArr
 def enclosing_capsule(kind: str, half_sizes_m: FloatArray) -> tuple[FloatArray, float]:
     """Return ends (2, 3) and radius, m, of a capsule that encloses a shape at the origin.
 
-    Args:
-        kind: ``sphere``; ``capsule`` and ``cylinder`` along z; ``box``; ``ellipsoid``.
-        half_sizes_m: (3,): half extents of a box or an ellipsoid; the radius of a sphere first; for the others the
-            radius first and half the length of the straight part last.
+    `half_sizes_m`, (3,): half extents of a box or an ellipsoid; for a sphere, and a capsule or cylinder along z, the
+    radius first and half the length of the straight part last.
 
     A cylinder, and a box as the cylinder about its longest axis, gets the smallest coaxial capsule: half length h < l
-    and radius hypot(r, l - h), which reaches the rims. An ellipsoid with semi-axes a >= b >= c lies in the capsule of
-    radius b with half length a - b:
-    (a cos t - (a - b))^2 + (b sin t)^2 <= b^2 wherever a cos t >= a - b.
+    and radius hypot(r, l - h), which reaches the rims. An ellipsoid with semi-axes a >= b >= c is inside the
+    capsule of radius b with half length a - b: (a cos t - (a - b))^2 + (b sin t)^2 <= b^2 where a cos t >= a - b.
     """
     longest, radius = 2, float(half_sizes_m[0])
     half = 0.0 if kind == "sphere" else float(half_sizes_m[2])

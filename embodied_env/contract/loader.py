@@ -20,6 +20,7 @@ from embodied_env.contract.contract import Contract
 from embodied_env.contract.files import read_file, read_text_file
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.schema import RESERVED, SCHEMA
+from embodied_env.contract.value_checks import one_of
 from embodied_env.contract.yaml_text import read_yaml
 from embodied_env.errors import ContractError
 
@@ -29,6 +30,16 @@ SAVED = {"name", "source", "text", "files", "trusted"}
 """The keys of a saved contract."""
 
 _UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
+
+_YAML_TERMS = {
+    "an object": "a mapping",
+    "a valid array": "a list",
+    "a valid string": "text",
+    "a valid number": "a number",
+    "a valid integer": "an integer",
+    "a valid boolean": "true or false",
+}
+"""The types of pydantic's messages, in terms of YAML."""
 
 _LONGEST_SHOWN = 400  # characters of a value in a message
 
@@ -56,12 +67,10 @@ def find_contract(name_or_path: str | Path, *, kind: str = "contract", folder: s
     if not is_path and text in known:
         return known[text]
     close = difflib.get_close_matches(Path(text).stem, known, n=1)
-    guess = f" (did you mean {close[0]!r}?)" if close else ""
-    raise ContractError(
-        "",
-        f"there is no {'file' if is_path else kind} {text[:_LONGEST_SHOWN]!r}{guess}; "
-        f"known: {', '.join(sorted(known)) or 'none'}; or give a path to a file",
-    )
+    guess = f"; did you mean {close[0]!r}?" if close else ""
+    expected = f"a path, or one of: {', '.join(sorted(known)) or 'none'}"
+    problem = f"no such {'file' if is_path else kind}: {text[:_LONGEST_SHOWN]!r} (expected {expected}){guess}"
+    raise ContractError("", problem)
 
 
 def read_contract_file(file: Path) -> str:
@@ -69,29 +78,26 @@ def read_contract_file(file: Path) -> str:
     try:
         return read_text_file(file)
     except (OSError, UnicodeDecodeError) as error:
-        raise ContractError("", f"the file cannot be read: {error}", source=str(file)) from None
+        raise ContractError("", f"cannot read the file: {error}", source=str(file)) from None
 
 
 def read_document(text: str, kind: str, source: str) -> dict[str, Any]:
     """Return the YAML mapping of a ``contract`` or ``team`` without its schema; raises ContractError for another."""
     document = read_yaml(text, source)
     if not isinstance(document, dict):
-        raise ContractError("", f"a {kind} is a mapping, not {type(document).__name__}", source=source)
+        raise ContractError("", f"not a {kind}: {type(document).__name__} (expected a YAML mapping)", source=source)
     schema = document.pop(kind, None)
     if schema != SCHEMA:
-        raise ContractError(kind, f"the schema {schema!r} is not known; allowed: {SCHEMA}", source=source)
+        raise ContractError(kind, f"unknown schema {schema!r} (expected {SCHEMA})", source=source)
     return document
 
 
 def load_contract(name_or_path: str | Path | Contract) -> Contract:
-    """Load and validate a contract.
+    """Load and validate a contract; raises ContractError for the first error.
 
     Args:
         name_or_path: the name of a shipped contract (``arm_reach``), the path of a YAML file, or a Contract, which is
-            returned as it is.
-
-    Raises:
-        ContractError: for the first error, with its YAML path, its value and what is allowed.
+            returned unchanged.
     """
     if isinstance(name_or_path, Contract):
         return name_or_path
@@ -102,21 +108,18 @@ def load_contract(name_or_path: str | Path | Contract) -> Contract:
 def parse_contract(
     text: str, *, source: str = "<text>", files: Mapping[str, bytes] | None = None, trusted: bool = True
 ) -> Contract:
-    """Build a Contract from YAML text.
+    """Build a Contract from YAML text; raises ContractError like `load_contract`.
 
     Args:
         text: the YAML.
         source: the file it was read from; the files it names are relative to its folder.
         files: contents of the files it names, by name; None: they are read if the contract is trusted.
         trusted: False for the contract of a run: no file that it names is opened and no task is imported.
-
-    Raises:
-        ContractError: like `load_contract`.
     """
     document = read_document(text, "contract", source)
     for reserved in RESERVED:
         if reserved in document:
-            raise ContractError(reserved, "unknown key", source=source)
+            raise ContractError(reserved, "unknown key (reserved for the loader)", source=source)
     task = document.get("task")
     if isinstance(task, dict):
         parameters = {key: value for key, value in task.items() if key != "type"}
@@ -135,7 +138,7 @@ def _with_limits_of_urdf(contract: Contract, file: str) -> Contract:
         try:
             contract = dataclasses.replace(contract, files={file: read_file(contract.resolve_path(file))})
         except OSError as error:
-            raise ContractError("safety.urdf", f"the file cannot be read: {error}", source=contract.source) from None
+            raise ContractError("safety.urdf", f"cannot read the file: {error}", source=contract.source) from None
     try:
         robot = parse_urdf(contract.content_of(file), source=file)
         actuators = {
@@ -189,7 +192,7 @@ def pack_files(files: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
 def unpack_files(packed: object) -> dict[str, bytes]:
     """Return the contents packed by `pack_files`; raises ContractError for damaged ones."""
     if not isinstance(packed, Mapping):
-        raise ContractError("files", f"not a mapping: {type(packed).__name__} (expected files by name)")
+        raise ContractError("files", f"{type(packed).__name__} (expected a mapping of files by name)")
     files = {}
     for name, entry in packed.items():
         try:
@@ -198,7 +201,7 @@ def unpack_files(packed: object) -> dict[str, bytes]:
         except (TypeError, KeyError, ValueError):
             is_sound = False
         if not is_sound:
-            raise ContractError("files", f"content damaged: {name!r} (expected base64 with its SHA-256)")
+            raise ContractError("files", f"damaged content of {name!r} (expected base64 with its SHA-256)")
         files[name] = content
     return files
 
@@ -207,22 +210,14 @@ def profile_of(contract: Contract, backend: str) -> Mapping[str, Any]:
     """Return the profile ``backends.<backend>`` of `contract`; raises ContractError without one."""
     if backend in contract.backends:
         return contract.backends[backend]
-    known = ", ".join(contract.backends) or "none"
-    problem = f"the contract has no profile {backend!r}; it has: {known}"
+    problem = f"no profile in the contract for backend {one_of(backend, contract.backends)}"
     raise ContractError(f"backends.{backend}", problem, source=contract.source)
 
 
 def parse_as(cls: type[T], data: Mapping[str, Any], *, path: str = "", source: str = "") -> T:
-    """Build the dataclass `cls` from JSON-like `data`, strictly: no unknown key, no conversion, no NaN.
+    """Build the dataclass `cls`, nested ones included, from JSON-like `data`: no unknown key, no conversion, no NaN.
 
-    Args:
-        cls: a dataclass; nested dataclasses are built too.
-        data: its fields.
-        path: the path of `data` in its file, a prefix of the path of an error.
-        source: the file, named in an error.
-
-    Raises:
-        ContractError: for the first value that does not fit.
+    Raises ContractError for the first invalid value, with its path inside `data` appended to `path`.
     """
     import pydantic  # noqa: PLC0415 - heavy, needed only here
 
@@ -240,7 +235,7 @@ def _json_default(value: object) -> dict[str, Any]:
     """Encode the read-only mappings of a contract."""
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{value!r} is not allowed; allowed: text, numbers, true, false, null, lists and mappings")
+    raise TypeError(f"{value!r} (expected text, numbers, true, false, null, lists and mappings)")
 
 
 @functools.cache
@@ -266,7 +261,7 @@ def _dataclasses_in(hint: Any) -> set[Any]:  # noqa: ANN401 - a type hint
 def _contract_error(
     cls: type, data: Mapping[str, Any], errors: Sequence[Mapping[str, Any]], path: str, source: str
 ) -> ContractError:
-    """Convert pydantic's errors: the YAML path, the value, what is allowed."""
+    """Convert pydantic's errors: the YAML path, the value, what is expected."""
     cause = errors[0].get("ctx", {}).get("error")
     if isinstance(cause, ContractError):  # raised by validate_contract
         return cause
@@ -300,17 +295,17 @@ def _problem(owner: Any, place: tuple[str | int, ...], errors: list[Mapping[str,
     """Describe the errors found at `place`, inside a value of type `owner`."""
     error = errors[0]
     if error["type"] == "missing":
-        return "the value is missing" if isinstance(place[-1], int) else "the key is missing"
+        return "missing value" if isinstance(place[-1], int) else "missing key"
     if error["type"] in _UNKNOWN_KEY:
         owner = next((hint for hint in (owner, *typing.get_args(owner)) if dataclasses.is_dataclass(hint)), owner)
-        allowed = [f.name for f in dataclasses.fields(owner) if f.name not in RESERVED]
-        close = difflib.get_close_matches(str(place[-1]), allowed, n=1)
-        guess = f" (did you mean {close[0]!r}?)" if close else ""
-        return f"unknown key{guess}; allowed: {', '.join(allowed)}"
-    allowed = list(dict.fromkeys(map(_expected, errors)))
+        known = [f.name for f in dataclasses.fields(owner) if f.name not in RESERVED]
+        return f"unknown key {one_of(place[-1], known)}"
+    if error["type"] == "value_error":  # raised by __post_init__
+        return str(error["ctx"]["error"])
+    expected = list(dict.fromkeys(map(_expected, errors)))
     value = json.dumps(error["input"], default=str)
     value = value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}..."
-    return f"{value} is not allowed; allowed: {' or '.join(allowed)}"
+    return f"{value} (expected {' or '.join(expected)})"
 
 
 def _expected(error: Mapping[str, Any]) -> str:
@@ -318,7 +313,7 @@ def _expected(error: Mapping[str, Any]) -> str:
     if error["type"] == "too_long":
         return f"{error['ctx']['max_length']} values"
     wanted: str = error["msg"].removeprefix("Input should be ")
-    return {"an object": "a mapping", "a valid array": "a list", "a valid string": "text"}.get(wanted, wanted)
+    return _YAML_TERMS.get(wanted, wanted)
 
 
 def _hint_of(hint: Any, part: Any) -> Any:  # noqa: ANN401 - type hints

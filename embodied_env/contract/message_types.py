@@ -14,23 +14,22 @@ from embodied_env.errors import ContractError, MissingDependencyError
 
 Shape = tuple[int | None, ...]
 
+SEQUENCE = re.compile(r"sequence<(?P<of>.+?)(?:, (?P<most>\d+))?>$")
+ARRAY = re.compile(r"(?P<of>.+)\[(?P<size>\d+)\]$")
+"""Patterns of the field types of a message class that are lists."""
+
 _TYPE_NAME = re.compile(r"[A-Za-z]\w*/(msg|srv|action)/[A-Za-z]\w*", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MessageField:
-    """One readable field of a message type.
+    """One readable field of a message type."""
 
-    `shape` None: one value per joint, found by name; a None within it: the contract declares that length. `dtype` is
-    the precision of the message, the same in every backend. `ranging`: distances measured by rays, for whose
-    infinities and NaN (REP-117) a contract may declare values. `rotation`: a unit quaternion.
-    """
-
-    shape: Shape | None
+    shape: Shape | None  # None: one value per joint, found by name; a None within it: declared by the contract
     units: tuple[str, ...] | None  # None: any
-    dtype: str = "float64"
-    ranging: bool = False
-    rotation: bool = False
+    dtype: str = "float64"  # the precision of the message, the same in every backend
+    ranging: bool = False  # distances, for whose infinities and NaN (REP-117) a contract may declare values
+    rotation: bool = False  # a unit quaternion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +62,8 @@ ENCODINGS: Mapping[str, Encoding] = {
 }
 """Of sensor_msgs/Image; the depth encodings are those of REP-118."""
 
+JOINT_POSITIONS = MessageField(shape=None, units=("rad", "m"))
+JOINT_VELOCITIES = MessageField(shape=None, units=("rad/s", "m/s"))
 POSITION = MessageField(shape=(3,), units=("m",))
 ORIENTATION = MessageField(shape=(4,), units=("1",), rotation=True)  # quaternion x, y, z, w
 LINEAR = MessageField(shape=(3,), units=("m/s",))
@@ -78,16 +79,13 @@ def _scalar(*units: str, dtype: str = "float32") -> MessageField:
 SENSOR_MESSAGES: Mapping[str, SensorMessage] = {
     "sensor_msgs/msg/JointState": SensorMessage(
         fields={
-            "position": MessageField(shape=None, units=("rad", "m")),
-            "velocity": MessageField(shape=None, units=("rad/s", "m/s")),
+            "position": JOINT_POSITIONS,
+            "velocity": JOINT_VELOCITIES,
             "effort": MessageField(shape=None, units=("N*m", "N")),
         }
     ),
     "trajectory_msgs/msg/JointTrajectory": SensorMessage(  # of its last point
-        fields={
-            "position": MessageField(shape=None, units=("rad", "m")),
-            "velocity": MessageField(shape=None, units=("rad/s", "m/s")),
-        }
+        fields={"position": JOINT_POSITIONS, "velocity": JOINT_VELOCITIES}
     ),
     "std_msgs/msg/Float64MultiArray": SensorMessage(
         fields={"data": MessageField(shape=(None,), units=None)}, header=False
@@ -182,14 +180,13 @@ def message_field(sensor: SensorSpec, name: str, spec: FieldSpec) -> MessageFiel
 
 @functools.cache
 def message_class(name: str) -> Any:  # noqa: ANN401 - a generated type
-    """Import a message or service class by its ROS name, ``sensor_msgs/msg/JointState``. Needs ROS.
+    """Import a message or service class by its ROS name, ``sensor_msgs/msg/JointState``.
 
-    Raises:
-        MissingDependencyError: when the package is not installed.
-        ContractError: for another name, of which nothing is imported, or when the package does not have the type.
+    Raises MissingDependencyError for a package that is not installed, and ContractError for an unknown type or an
+    invalid name, which imports nothing.
     """
     if _TYPE_NAME.fullmatch(name) is None:
-        raise ContractError(name, f"{name!r} is not allowed; allowed: <package>/msg/<Type>")
+        raise ContractError(name, f"invalid message type {name!r} (expected <package>/msg/<Type>)")
     package, kind, type_name = name.split("/")
     try:
         found = getattr(importlib.import_module(f"{package}.{kind}"), type_name, None)
@@ -202,5 +199,5 @@ def message_class(name: str) -> Any:  # noqa: ANN401 - a generated type
                 remedy='pip install "embodied_env[ros]", or source a ROS 2 installation that has it',
             ) from None
     if found is None:
-        raise ContractError(name, f"the package {package} is installed and has no {kind} {type_name}")
+        raise ContractError(name, f"no {kind} {type_name!r} in the installed package {package}")
     return found

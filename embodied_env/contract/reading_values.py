@@ -23,9 +23,8 @@ def fitted(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any
     with np.errstate(all="ignore"):  # checked below
         result = values.astype(dtype)
     if dtype.kind != "f" and (unfit := values[result != values]).size:
-        raise InvalidReadingError(
-            f"{unfit.size} of {values.size} values of {name} do not fit into {dtype}; the first is {unfit.flat[0]}"
-        )
+        counts = f"{unfit.size} of {values.size} values of {name}"
+        raise InvalidReadingError(f"{counts} do not fit into {dtype}; the first is {unfit.flat[0]}")
     return result
 
 
@@ -33,49 +32,32 @@ def check_rotation(name: str, quaternion: NDArray[Any]) -> None:
     """Raise InvalidReadingError unless the norm of `quaternion` is within `NORM_TOLERANCE` of 1."""
     norm = math.hypot(*quaternion.tolist())
     if not abs(norm - 1.0) <= NORM_TOLERANCE:  # NaN is not
-        raise InvalidReadingError(f"{name} is no rotation: its norm is {norm:g}; allowed: 1, give or take 0.1")
-
-
-def substitute(distances: NDArray[Any], spec: FieldSpec, *, too_near: float = math.nan) -> NDArray[Any]:
-    """Replace non-finite values by declared ones, in place, and return `distances`.
-
-    +inf (no hit) becomes ``no_return``, -inf (too close) becomes `too_near`, the minimum range of the sensor, and NaN
-    (no measurement) becomes ``nan``. Values without a declared replacement stay, and are invalid.
-    """
-    if np.isfinite(distances).all():
-        return distances
-    unmeasured = np.isnan(distances)
-    if spec.no_return is not None:
-        np.copyto(distances, spec.no_return, where=np.isposinf(distances))
-    if math.isfinite(too_near):
-        np.copyto(distances, too_near, where=np.isneginf(distances))
-    if spec.nan is not None:
-        np.copyto(distances, spec.nan, where=unmeasured)
-    return distances
+        raise InvalidReadingError(f"{name} is not a rotation: norm {norm:g} (expected 1, within {NORM_TOLERANCE})")
 
 
 def settle(
     name: str, distances: NDArray[Any], spec: FieldSpec, *, near: float = math.nan, nothing: str = "NaN"
 ) -> NDArray[Any]:
-    """Replace non-finite values like `substitute`, and reject the others.
+    """Replace non-finite values by declared ones, in place, and return `distances`.
 
-    Args:
-        name: the name of the field.
-        distances: distances or coordinates of points, m.
-        spec: the field, with `no_return` for +inf, and `nan`.
-        near: the replacement of -inf: the minimum range of the sensor; NaN: none.
-        nothing: the name of NaN in error messages.
-
-    Raises:
-        InvalidReadingError: for a value without a replacement.
+    +inf (no hit) becomes ``no_return``, -inf (too close) becomes `near`, the minimum range of the sensor, and NaN (no
+    measurement) becomes ``nan``. Raises InvalidReadingError for a value without a replacement; `nothing` is the name of
+    NaN in its message.
     """
-    substitute(distances, spec, too_near=near)
+    if np.isfinite(distances).all():
+        return distances
+    if spec.no_return is not None:
+        np.copyto(distances, spec.no_return, where=np.isposinf(distances))
+    if math.isfinite(near):
+        np.copyto(distances, near, where=np.isneginf(distances))
+    if spec.nan is not None:
+        np.copyto(distances, spec.nan, where=np.isnan(distances))
     if np.isfinite(distances).all():
         return distances
     for is_left, meaning in (
         (np.isneginf, "-inf (too close)"),
-        (np.isposinf, "+inf (met nothing), and no_return is not declared"),
-        (np.isnan, f"{nothing} (measured nothing), and nan is not declared"),
+        (np.isposinf, "+inf (no return); declare no_return in the contract to replace them"),
+        (np.isnan, f"{nothing} (no measurement); declare nan in the contract to replace them"),
     ):
         if count := np.count_nonzero(is_left(distances)):
             raise InvalidReadingError(f"{count} of {distances.size} values of {name} are {meaning}")
@@ -85,7 +67,7 @@ def settle(
 def settle_ranges(name: str, ranges: NDArray[Any], spec: FieldSpec, low_m: float, high_m: float) -> NDArray[Any]:
     """Discard values outside the limits of a LaserScan or Range, as their definitions demand; then `settle`."""
     if not (math.isfinite(low_m) and low_m <= high_m):
-        raise InvalidReadingError(f"the limits of the sensor, {low_m:g} m to {high_m:g} m, are no interval")
+        raise InvalidReadingError(f"invalid sensor range: {low_m:g} m to {high_m:g} m (expected min <= max)")
     if ranges.size == 1:  # a Range: min() and max() of an array take fifty times as long
         least = most = ranges.item()
     else:
@@ -99,7 +81,7 @@ def settle_ranges(name: str, ranges: NDArray[Any], spec: FieldSpec, low_m: float
 def settle_depth(name: str, depth: NDArray[Any], spec: FieldSpec, *, nothing: str = "NaN") -> NDArray[Any]:
     """Reject negative depths, which REP-118 does not define; then `settle`."""
     if count := np.count_nonzero(np.isfinite(depth) & (depth < 0)):
-        raise InvalidReadingError(f"{count} of {depth.size} values of {name} are negative; allowed: depths >= 0 m")
+        raise InvalidReadingError(f"{count} of {depth.size} values of {name} are negative (expected depths >= 0 m)")
     return settle(name, depth, spec, nothing=nothing)
 
 
@@ -124,15 +106,8 @@ def position_confidence(covariance: FloatArray, radius_m: float) -> float:
     """Return the probability that the true position is within `radius_m` of the reported one, along the worst axis.
 
     For a Gaussian error of standard deviation sigma: erf(radius / (sigma * sqrt(2))), with sigma^2 the largest
-    eigenvalue of the covariance of x, y, z.
-
-    Args:
-        covariance: of x, y, z (m), roll, pitch, yaw (rad), by rows (geometry_msgs/PoseWithCovariance); shape (36,).
-        radius_m: the accepted error.
-
-    Returns:
-        A number in [0, 1]; NaN for an invalid covariance: zero (in ROS: unknown), not finite, not symmetric, or with a
-        negative eigenvalue.
+    eigenvalue of the covariance of x, y, z. NaN for an invalid covariance: zero (in ROS: unknown), not finite, not
+    symmetric, or with a negative eigenvalue. Shape (36,), by rows, as in geometry_msgs/PoseWithCovariance.
     """
     block = np.asarray(covariance, dtype=np.float64).reshape(6, 6)[:3, :3]
     if not np.isfinite(covariance).all():

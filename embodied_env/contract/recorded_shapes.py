@@ -11,7 +11,7 @@ import numpy as np
 from embodied_env.contract.kinematics import WORLD, KinematicModel, TreeJoint, TreeShape
 from embodied_env.contract.loader import parse_as
 from embodied_env.contract.schema import SHAPE
-from embodied_env.contract.value_checks import require
+from embodied_env.contract.value_checks import allow
 from embodied_env.errors import ContractError
 
 _Point = tuple[float, float, float]
@@ -72,13 +72,14 @@ def parse_shape(content: bytes) -> KinematicModel:
         data = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ContractError(SHAPE, f"not JSON: {error}") from None
-    require(isinstance(data, dict), SHAPE, f"not a mapping: {type(data).__name__}")
+    allow(isinstance(data, dict), SHAPE, type(data).__name__, "a mapping")
     shape = parse_as(_Shape, data, path=SHAPE)
     for index, joint in enumerate(shape.tree):
         is_valid = WORLD <= joint.parent < index and 0 <= joint.column < len(shape.joints)
-        require(is_valid, f"{SHAPE}.tree[{index}]", "no such parent or column")
+        allow(is_valid, f"{SHAPE}.tree[{index}]", f"parent {joint.parent}, column {joint.column}", "existing ones")
     for index, capsule in enumerate(shape.capsules):
-        require(WORLD <= capsule.joint < len(shape.tree), f"{SHAPE}.capsules[{index}]", f"no joint {capsule.joint}")
+        is_valid = WORLD <= capsule.joint < len(shape.tree)
+        allow(is_valid, f"{SHAPE}.capsules[{index}]", f"joint {capsule.joint}", f"below {len(shape.tree)}")
     joints = []
     for joint in shape.tree:
         travel_m = math.inf if joint.travel_m is None else joint.travel_m

@@ -18,19 +18,17 @@ from embodied_env.errors import UsageError
 def checked_options(contract: Contract, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
     """Return reset options as arrays; raises UsageError for an unknown one, another shape, or a value out of bounds."""
     if options is not None and not isinstance(options, Mapping):
-        raise UsageError(f"options={options!r} is not allowed; allowed: a mapping of reset options, or None")
+        raise UsageError(f"invalid options={options!r} (expected a mapping of reset options, or None)")
     known = contract.reset_options
     checked: dict[str, FloatArray] = {}
     for name, value in (options or {}).items():
         if name not in known:
-            raise UsageError(f"reset option {name!r} is not known; allowed: {', '.join(known) or 'none'}")
+            raise UsageError(f"unknown reset option {one_of(name, known)}")
         low, high = known[name].low_array, known[name].high_array
         array = _numbers(value)
         if array.shape != low.shape or not ((low <= array) & (array <= high)).all():
-            raise UsageError(
-                f"reset option {name}={value!r} is not allowed; "
-                f"allowed: shape {low.shape} between {low.tolist()} and {high.tolist()}"
-            )
+            expected = f"shape {low.shape} from {low.tolist()} to {high.tolist()}"
+            raise UsageError(f"invalid reset option {name}={value!r} (expected {expected})")
         checked[name] = array
     return checked
 
@@ -38,14 +36,12 @@ def checked_options(contract: Contract, options: Mapping[str, Any] | None) -> di
 def changed_limits(contract: Contract, changes: Mapping[str, JointLimits]) -> EffectiveLimits:
     """Return the limits of `contract` after margins, with `changes` to these joints.
 
-    Raises:
-        UsageError: for an unknown joint, or a limit beyond the contract's.
-        ContractError: for limits that no contract may have.
+    Raises UsageError for an unknown joint or a limit beyond the contract's, and ContractError for invalid limits.
     """
     own = ActionLayout(contract).limits
     for joint in changes:
         if joint not in own.joints:
-            raise UsageError(f"no such joint: {one_of(joint, own.joints)}")
+            raise UsageError(f"unknown joint {one_of(joint, own.joints)}")
     actuators = {
         name: replace(actuator, joints={joint: changes.get(joint, limits) for joint, limits in actuator.joints.items()})
         for name, actuator in contract.actuators.items()
@@ -56,10 +52,8 @@ def changed_limits(contract: Contract, changes: Mapping[str, JointLimits]) -> Ef
             value, bound = getattr(wanted, key)[i], getattr(own, key)[i]
             is_low = key == "position_low"
             if value < bound if is_low else value > bound:
-                raise UsageError(
-                    f"{key} of {joint} would be {value} after margins; "
-                    f"allowed: at {'least' if is_low else 'most'} the contract's, {bound}"
-                )
+                expected = f"at {'least' if is_low else 'most'} {bound}, the contract's limit"
+                raise UsageError(f"limit not tighter: {key} of {joint} is {value} after margins (expected {expected})")
     return wanted
 
 

@@ -98,7 +98,7 @@ class ActionScale:
         return np.array(self.each_from_si(si.tolist()))
 
     def each_to_si(self, action: list[float]) -> list[float]:
-        """Map an action to SI units, joint by joint: as in `safety.joint_limits`, floats are faster than arrays."""
+        """Map an action to SI units, joint by joint; for so few values floats are faster than arrays."""
         mapped = []
         for x, (offset, span, low, high, si_low, si_high) in zip(action, self._joints, strict=True):
             y = offset + span * x
@@ -162,14 +162,8 @@ def action_space(contract: ContractFields) -> spaces.Box | spaces.Dict:
 class ActionLayout:
     """The layout of an action as one flat vector over all joints, in contract order.
 
-    Attributes:
-        joints: all joint names.
-        size: the number of joints, n.
-        limits: the effective limits of all joints.
-        scale: the map to SI units and the bounds of the action, all joints.
-        is_delta: shape (n,) bool: the action is a displacement per period.
-        is_velocity: shape (n,) bool: actions and commands are velocities.
-        slices: the part of each actuator, by name.
+    `joints`, `size`, `limits` and `scale` cover all joints. `is_delta`, shape (size,): the action is a displacement per
+    period; `is_velocity`: actions and commands are velocities. `slices` are the parts of the actuators, by name.
     """
 
     def __init__(self, contract: ContractFields) -> None:

@@ -18,7 +18,7 @@ from embodied_env.contract import Contract, load_contract, parse_contract
 from embodied_env.contract.frozen_dict import FrozenFields
 from embodied_env.contract.loader import dump_contract, find_contract, parse_as, read_contract_file, read_document
 from embodied_env.contract.schema import EACH_ITS_OWN, ActuatorSpec, Episode, ResetOption, SensorSpec, TaskSpec
-from embodied_env.contract.value_checks import check_name, naming_file, require
+from embodied_env.contract.value_checks import allow, check_name, naming_file
 from embodied_env.errors import ContractError
 
 WORLD = "world"
@@ -31,7 +31,7 @@ _NAMES = ("site", "distance", "sensors", "camera", "body", "ignore", "relative_t
 
 
 class EachItsOwn:
-    """The task in the contract of a team's world. It judges nothing: each robot has its own task."""
+    """The task in the contract of a team's world, never loaded: each robot has its own task."""
 
     version = 1
 
@@ -79,8 +79,7 @@ class Team(FrozenFields):
 def load_team(name_or_path: str | Path | Team) -> Team:
     """Load and validate a team: the name of a shipped one (``two_carts``), a path to a YAML file, or a Team.
 
-    Raises:
-        ContractError: for the first error, with its YAML path, its value and what is allowed.
+    Raises ContractError for the first error.
     """
     if isinstance(name_or_path, Team):
         return name_or_path
@@ -104,7 +103,6 @@ def name_in_world(agent: str, name: str) -> str:
 
 
 def _contract_of(name: str, member: TeamMember, source: str) -> Contract:
-    """Return the contract of a robot, with its changes."""
     local = Path(source).parent / member.contract
     try:
         base = load_contract(local if local.is_file() else member.contract)
@@ -132,15 +130,15 @@ def _merged(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
 
 
 def _check_agents(agents: Mapping[str, Contract]) -> None:
-    require(len(agents) > 0, "agents", "there is none; at least one robot is needed")
+    allow(len(agents) > 0, "agents", "empty", "at least one robot")
     first, period_s = next((name, contract.control_period_s) for name, contract in agents.items())
     for name, contract in agents.items():
         check_name(f"agents.{name}", name)
-        require(name != WORLD, f"agents.{name}", f"{WORLD!r} is reserved for the world; allowed: another name")
-        problem = f"{contract.control_period_s} s is not allowed in one world; allowed: {period_s} s, as {first} has"
-        require(contract.control_period_s == period_s, f"agents.{name}: control_period_s", problem)
-        problem = "the profile is missing: it declares the sources of the sensors"
-        require("mujoco" in contract.backends, f"agents.{name}: backends.mujoco", problem)
+        allow(name != WORLD, f"agents.{name}", f"reserved name {WORLD!r}", "another name")
+        own_s, path = contract.control_period_s, f"agents.{name}: control_period_s"
+        allow(own_s == period_s, path, f"{own_s} s", f"{period_s} s, as {first!r} in the same world")
+        has_profile = "mujoco" in contract.backends
+        allow(has_profile, f"agents.{name}: backends.mujoco", "missing", "a profile with the sources of the sensors")
 
 
 def _world_of(file: _File, agents: Mapping[str, Contract], source: str) -> Contract:
@@ -177,7 +175,7 @@ def _add(whole: dict[str, Any], part: Mapping[str, Any], agent: str, path: str) 
     """Add a robot's entries with its prefix; raises ContractError for a name that is taken."""
     for name, value in part.items():
         known = name_in_world(agent, name)
-        require(known not in whole, f"{path}.{name}", f"its name in the world, {known!r}, is taken; allowed: another")
+        allow(known not in whole, f"{path}.{name}", f"duplicate name {known!r} in the world", "unique names")
         whole[known] = value
 
 

@@ -2,7 +2,7 @@
 
 It reads links, joints (revolute, continuous, prismatic, fixed, mimic), their <limit> and <safety_controller>, and
 <collision> geometry, by http://wiki.ros.org/urdf/XML, and ignores all other elements. Errors are ContractErrors that
-name the element, as in ``urdf.joint[j1].limit.velocity``. A file with a DOCTYPE is refused, so no entity is expanded.
+name the element, as in ``urdf.joint[j1].limit.velocity``. A file with a DOCTYPE is rejected, so no entity is expanded.
 """
 
 from __future__ import annotations
@@ -58,17 +58,15 @@ class UrdfJoint:
     def require_free(self, path: str) -> None:
         """Raise ContractError at `path` unless the joint moves independently of other joints."""
         if self.mimics is not None:
-            raise ContractError(path, f"it mimics {self.mimics[0]!r}; allowed: a joint that moves by itself")
-        require(self.kind in MOVABLE, path, f"it is {self.kind}; allowed: {', '.join(MOVABLE)}")
+            raise ContractError(path, f"mimics {self.mimics[0]!r} (expected a joint that moves by itself)")
+        allow(self.kind in MOVABLE, path, f"{self.kind} joint", " or ".join(MOVABLE))
 
 
 class UrdfRobot(KinematicModel):
     """A `KinematicModel` read from URDF. The world frame is that of the root link.
 
-    Attributes:
-        joints: the order of joint positions; other joints stay at zero, except those that mimic one of these.
-        specs: every joint of the file.
-        without_shape: links with only meshes as collision geometry, so that their shape is unknown.
+    Joints outside `joints` stay at zero, except those that mimic one of these; `specs` has every joint of the file.
+    `without_shape`: links with only meshes as collision geometry, so that their shape is unknown.
     """
 
     def __init__(
@@ -88,7 +86,7 @@ class UrdfRobot(KinematicModel):
     def position_m(self, link: str, joint_positions: FloatArray) -> FloatArray:
         """Return the position of the origin of a link, shape (3,), m; raises UsageError."""
         if link not in self._places:
-            raise UsageError(f"no such link: {one_of(link, self._places)}")
+            raise UsageError(f"unknown link {one_of(link, self._places)}")
         joint, offset = self._places[link]
         frames = self._frames(self._checked(joint_positions, 1)[None])[0]
         return np.array((frames[joint] @ offset)[:3, 3])
@@ -96,24 +94,16 @@ class UrdfRobot(KinematicModel):
     def capsules(self, joint_positions: FloatArray) -> Capsules:
         """Return the robot's shape like `KinematicModel`; raises ContractError where a link's shape is unknown."""
         if self.without_shape:
-            problem = f"of {', '.join(self.without_shape)} there is a mesh only, which is not read"
-            raise ContractError(
-                f"urdf.link[{self.without_shape[0]}].collision",
-                f"{problem}; allowed: add a sphere, a cylinder, a box or a capsule around it",
-            )
+            path = f"urdf.link[{self.without_shape[0]}].collision"
+            problem = f"shape unknown: only a mesh in {', '.join(self.without_shape)}"
+            raise ContractError(path, f"{problem} (expected primitives); add a sphere, cylinder, box or capsule")
         return super().capsules(joint_positions)
 
 
 def parse_urdf(text: str | bytes, joints: Sequence[str] | None = None, *, source: str = "") -> UrdfRobot:
-    """Read a URDF.
+    """Read a URDF; raises ContractError, with the file `source`, for an invalid one.
 
-    Args:
-        text: the XML.
-        joints: the order of joint positions; None: every independent joint, in the order of the file.
-        source: the file, named in errors.
-
-    Raises:
-        ContractError: for text that is not well-formed XML or no tree of links, or a value that is not allowed.
+    `joints` is the order of joint positions; None: every independent joint, in the order of the file.
     """
     with naming_file(source):
         return _read_robot(_parse_xml(text), joints)
@@ -122,12 +112,9 @@ def parse_urdf(text: str | bytes, joints: Sequence[str] | None = None, *, source
 def tightened(limits: Mapping[str, JointLimits], robot: UrdfRobot) -> dict[str, JointLimits]:
     """Return the tighter of a contract's and the robot's limits for each joint of the contract.
 
-    Position: the intersection; velocity: the smaller. Limits that URDF lacks, as acceleration, stay the contract's,
-    and effort is ignored.
-
-    Raises:
-        ContractError: for a joint that the URDF lacks, does not limit, or that is fixed, mimics another or has another
-            unit; and for position ranges without intersection.
+    Position: the intersection; velocity: the smaller. Limits that URDF lacks, such as acceleration, stay the
+    contract's, and effort is ignored. Raises ContractError for a joint that is missing, unlimited, fixed or mimicking,
+    or has another unit, and for position ranges without intersection.
     """
     return {name: _tighter(name, own, robot) for name, own in limits.items()}
 
@@ -135,27 +122,28 @@ def tightened(limits: Mapping[str, JointLimits], robot: UrdfRobot) -> dict[str, 
 def _tighter(name: str, own: JointLimits, robot: UrdfRobot) -> JointLimits:
     path = f"urdf.joint[{name}]"
     if name not in robot.specs:
-        raise ContractError(path, f"the contract's joint is not in the URDF: {one_of(name, robot.specs)}")
+        raise ContractError(path, f"no such joint in the URDF: {one_of(name, robot.specs)}")
     spec = robot.specs[name]
     spec.require_free(path)
-    require(own.unit == spec.unit, path, f"{spec.kind}, in {spec.unit}; the contract has it in {own.unit!r}")
-    require(spec.kind == "continuous" or spec.position is not None, f"{path}.limit", "lower and upper are missing")
+    allow(own.unit == spec.unit, path, f"{own.unit!r} in the contract", f"{spec.unit!r} for a {spec.kind} joint")
+    has_limits = spec.kind == "continuous" or spec.position is not None
+    allow(has_limits, f"{path}.limit", "missing", "lower and upper")
     given = spec.velocity
-    if given is None or not given > 0.0:
-        raise ContractError(f"{path}.limit.velocity", f"{'missing' if given is None else given}; allowed: above 0")
+    if given is None or given <= 0.0:
+        raise ContractError(f"{path}.limit.velocity", f"{'missing' if given is None else given} (expected > 0)")
     position = own.position
     if spec.position is not None:
         low, high = own.position or (-math.inf, math.inf)
         position = max(low, spec.position[0]), min(high, spec.position[1])
-        ranges = f"the range {list(spec.position)} {spec.unit} and the contract's [{low}, {high}]"
-        require(position[0] < position[1], f"{path}.limit", f"{ranges} have nothing in common")
+        problem = f"no overlap of {list(spec.position)} {spec.unit} with the contract's [{low}, {high}]"
+        require(position[0] < position[1], f"{path}.limit", problem)
     return replace(own, velocity=min(own.velocity, given), position=position)
 
 
 class _NoDoctype(ET.TreeBuilder):
     def doctype(self, name: str, pubid: str | None, system: str | None) -> NoReturn:  # noqa: ARG002 - expat's names
         """Raise ContractError: a DOCTYPE can define entities."""
-        raise ContractError("urdf", f"<!DOCTYPE {name}> is not allowed; allowed: a file without")
+        raise ContractError("urdf", f"<!DOCTYPE {name}> (expected none); remove it")
 
 
 def _parse_xml(text: str | bytes) -> ET.Element:
@@ -167,24 +155,24 @@ def _parse_xml(text: str | bytes) -> ET.Element:
     except (ET.ParseError, LookupError) as error:  # LookupError: an unknown encoding
         raise ContractError("urdf", f"not well-formed XML: {error}") from None
     if root.tag != "robot":
-        raise ContractError("urdf", f"the root element is <{root.tag}>; allowed: <robot>")
+        raise ContractError("urdf", f"root element <{root.tag}> (expected <robot>)")
     return root
 
 
 def _read_robot(root: ET.Element, wanted: Sequence[str] | None) -> UrdfRobot:
     links = _named_elements(root, "link")
     specs = {name: _read_joint(name, element) for name, element in _named_elements(root, "joint").items()}
-    require(len(links) <= MOST_LINKS, "urdf.link", f"{len(links)} links are not allowed; allowed: up to {MOST_LINKS}")
+    allow(len(links) <= MOST_LINKS, "urdf.link", f"{len(links)} links", f"at most {MOST_LINKS}")
     for name, spec in specs.items():
         for end in (spec.parent, spec.child):
-            require(end in links, f"urdf.joint[{name}]", f"no such link: {one_of(end, links)}")
+            require(end in links, f"urdf.joint[{name}]", f"unknown link {one_of(end, links)}")
     for name in wanted or ():
-        require(name in specs, "urdf", f"no such joint: {one_of(name, specs)}")
+        require(name in specs, "urdf", f"unknown joint {one_of(name, specs)}")
         specs[name].require_free(f"urdf.joint[{name}]")
-    require(len(specs) < MOST_LINKS, "urdf.joint", f"{len(specs)} joints are not allowed; allowed: below {MOST_LINKS}")
+    allow(len(specs) < MOST_LINKS, "urdf.joint", f"{len(specs)} joints", f"fewer than {MOST_LINKS}")
     free = [name for name, spec in specs.items() if spec.kind in MOVABLE and spec.mimics is None]
     joints = tuple(free if wanted is None else wanted)
-    require(len(set(joints)) == len(joints), "urdf", f"the joints {list(joints)} are not different; allowed: each once")
+    allow(len(set(joints)) == len(joints), "urdf", f"joints {list(joints)}", "each joint once")
     tree, places = _grow_tree(specs, tuple(links), joints)
     shapes, without_shape = [], []
     for name, link in links.items():
@@ -197,11 +185,11 @@ def _read_robot(root: ET.Element, wanted: Sequence[str] | None) -> UrdfRobot:
 
 def _read_joint(name: str, element: ET.Element) -> UrdfJoint:
     path, kind = f"urdf.joint[{name}]", element.get("type", "")
-    require(kind in (*MOVABLE, "fixed"), f"{path}.type", one_of(kind, (*MOVABLE, "fixed")))
+    require(kind in (*MOVABLE, "fixed"), f"{path}.type", f"unsupported type {one_of(kind, (*MOVABLE, 'fixed'))}")
     ends = [_child_attribute(element, tag, "link", path) for tag in ("parent", "child")]
     axis = _read_vector(element.find("axis"), "xyz", (1.0, 0.0, 0.0), f"{path}.axis")
     length = float(np.linalg.norm(axis))
-    require(kind == "fixed" or length > 0.0, f"{path}.axis", f"{axis.tolist()} has no direction")
+    allow(kind == "fixed" or length > 0.0, f"{path}.axis", axis.tolist(), "a direction")
     mimics = None
     if (mimic := element.find("mimic")) is not None:
         ratio, offset = (_read_number(mimic, key, f"{path}.mimic") for key in ("multiplier", "offset"))
@@ -229,9 +217,9 @@ def _grow_tree(
     """Return the joints of the tree, parents first, and for each link its joint and its frame in that of the joint."""
     carried = [spec.child for spec in specs.values()]
     twice = sorted({child for child in carried if carried.count(child) > 1})
-    require(not twice, "urdf", f"the links {twice} are the children of several joints; allowed: of one each")
+    allow(not twice, "urdf", f"links {twice} with several parent joints", "one parent joint per link")
     roots = [link for link in links if link not in carried]
-    require(len(roots) == 1, "urdf", f"the root links {roots} are not one; allowed: one tree")
+    allow(len(roots) == 1, "urdf", f"root links {roots}", "one tree with one root")
     tree: list[TreeJoint] = []
     places: dict[str, tuple[int, FloatArray]] = {roots[0]: (WORLD, np.eye(4))}
     waiting = dict(specs)
@@ -263,7 +251,7 @@ def _grow_tree(
                 )
             )
             places[spec.child] = len(tree) - 1, np.eye(4)
-    require(not waiting, "urdf", f"the joints {sorted(waiting)} hang on no root; allowed: one tree")
+    allow(not waiting, "urdf", f"joints {sorted(waiting)} not connected to the root", "one tree")
     return tree, places
 
 
@@ -274,9 +262,9 @@ def _resolve_mimic(spec: UrdfJoint, specs: Mapping[str, UrdfJoint]) -> tuple[str
     while (mimics := specs[name].mimics) is not None:
         path = f"urdf.joint[{name}].mimic"
         leader, factor, offset = mimics
-        require(leader in specs, path, f"no such joint: {one_of(leader, specs)}")
-        require(name not in seen, path, f"the joints {seen} mimic each other in a circle")
-        require(specs[leader].kind in MOVABLE, path, f"the joint {leader!r} is fixed; allowed: one that moves")
+        require(leader in specs, path, f"unknown joint {one_of(leader, specs)}")
+        require(name not in seen, path, f"circular mimic of the joints {seen}")
+        allow(specs[leader].kind in MOVABLE, path, f"fixed joint {leader!r}", "one that moves")
         seen.append(name)
         shift += ratio * offset
         ratio *= factor
@@ -290,7 +278,7 @@ def _read_shapes(name: str, link: ET.Element, joint: int, offset: FloatArray) ->
     for collision in link.findall("collision"):
         path = f"urdf.link[{name}].collision"
         kinds = list(collision.iterfind("geometry/*"))
-        require(len(kinds) == 1, path, f"{len(kinds)} shapes in <geometry>; allowed: one")
+        allow(len(kinds) == 1, path, f"{len(kinds)} shapes in <geometry>", "one")
         if kinds[0].tag == "mesh":
             meshes += 1
             continue
@@ -315,22 +303,22 @@ def _read_range(element: ET.Element, kind: str, path: str) -> tuple[float, float
         return None
     lower, upper = ([limit for limit in pair if limit is not None] for pair in zip(hard, soft, strict=True))
     low, high = max(lower, default=0.0), min(upper, default=0.0)  # 0 is the URDF default of a missing limit
-    require(low <= high, f"{path}.limit", f"the range from {low} to {high} is empty or inverted")
+    allow(low <= high, f"{path}.limit", f"empty or inverted range from {low} to {high}", "lower <= upper")
     return low, high
 
 
 def _read_geometry(element: ET.Element, path: str) -> tuple[FloatArray, float]:
     """Return ends and radius, m, of the enclosing capsule. The length of a <capsule> is that of its straight part."""
-    allowed = ("sphere", "cylinder", "box", "capsule", "mesh")
-    require(element.tag in allowed, path, f"<{element.tag}>: {one_of(element.tag, allowed)}")
+    known = ("sphere", "cylinder", "box", "capsule", "mesh")
+    require(element.tag in known, path, f"unsupported geometry {one_of(element.tag, known)}")
     if element.tag == "box":
         sizes = _read_vector(element, "size", None, path)
     else:
         radius = _read_number(element, "radius", path)
         length = 0.0 if element.tag == "sphere" else _read_number(element, "length", path)
-        require(radius is not None and length is not None, path, "radius or length is missing")
+        allow(radius is not None and length is not None, path, "missing attribute", "radius, and the length if any")
         sizes = np.array([2.0 * (radius or 0.0), 0.0, length or 0.0])
-    require(bool((sizes >= 0.0).all()) and sizes[0] > 0.0, path, f"{(sizes / 2).tolist()} m; allowed: sizes above 0")
+    allow(bool((sizes >= 0.0).all()) and sizes[0] > 0.0, path, f"half sizes {(sizes / 2).tolist()} m", "sizes > 0")
     return enclosing_capsule(element.tag, sizes / 2.0)
 
 
@@ -339,7 +327,7 @@ def _named_elements(root: ET.Element, tag: str) -> dict[str, ET.Element]:
     found: dict[str, ET.Element] = {}
     for element in root.findall(tag):
         name = element.get("name", "")
-        require(name != "" and name not in found, f"urdf.{tag}", f"the name {name!r} is empty or taken")
+        allow(name != "" and name not in found, f"urdf.{tag}", f"name {name!r}", "unique, not empty")
         found[name] = element
     return found
 
@@ -349,7 +337,7 @@ def _child_attribute(element: ET.Element, tag: str, key: str, path: str) -> str:
     child = element.find(tag)
     value = None if child is None else child.get(key)
     if value is None:
-        raise ContractError(f"{path}.{tag}.{key}", "missing; allowed: a name")
+        raise ContractError(f"{path}.{tag}.{key}", "missing (expected a name)")
     return value
 
 
@@ -362,7 +350,7 @@ def _read_number(element: ET.Element, key: str, path: str) -> float | None:
         value = float(text)
     except ValueError:
         value = math.nan
-    require(math.isfinite(value), f"{path}.{key}", f"{text!r} is not allowed; allowed: a finite number")
+    allow(math.isfinite(value), f"{path}.{key}", repr(text), "a finite number")
     return value
 
 
@@ -371,14 +359,14 @@ def _read_vector(element: ET.Element | None, key: str, default: Sequence[float] 
     text = None if element is None else element.get(key)
     if text is None:
         if default is None:
-            raise ContractError(f"{path}.{key}", "missing; allowed: three numbers")
+            raise ContractError(f"{path}.{key}", "missing (expected three numbers)")
         return np.array(default, dtype=np.float64)
     try:
         values = np.array([float(part) for part in text.split()])
     except ValueError:
         values = np.array([])
-    allowed = values.shape == (3,) and bool(np.isfinite(values).all())
-    require(allowed, f"{path}.{key}", f"{text!r} is not allowed; allowed: three finite numbers")
+    is_vector = values.shape == (3,) and bool(np.isfinite(values).all())
+    allow(is_vector, f"{path}.{key}", repr(text), "three finite numbers")
     return values
 
 

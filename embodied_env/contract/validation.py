@@ -67,12 +67,11 @@ def suspected_degrees(contract: ContractFields) -> Iterator[tuple[str, str]]:
             if limits.unit != "rad" or limits.position is None:
                 continue
             path = f"actuators.{name}.joints.{joint}"
-            remedy = "degrees suspected; write radians: degrees * pi / 180"
+            remedy = "if this is in degrees, convert it: degrees * pi / 180"
             if max(map(abs, limits.position)) > _MAX_TURN_RAD:
                 yield f"{path}.position", f"{list(limits.position)} rad is more than two turns; {remedy}"
             if limits.velocity > _MAX_TURN_RATE_RAD_S:
-                problem = f"{limits.velocity} rad/s is more than {_MAX_TURN_RATE_RAD_S:g} rad/s; {remedy}"
-                yield f"{path}.velocity", problem
+                yield f"{path}.velocity", f"{limits.velocity} rad/s (expected at most {_MAX_TURN_RATE_RAD_S}); {remedy}"
 
 
 def _check_reset_options(options: Mapping[str, ResetOption]) -> None:
@@ -80,50 +79,43 @@ def _check_reset_options(options: Mapping[str, ResetOption]) -> None:
         path = f"reset_options.{name}"
         check_name(path, name)
         check_bounds(path, option.low, option.high, None)
-        vector = isinstance(option.low, tuple)
-        require(
-            vector == (option.type == "vector") and vector == isinstance(option.high, tuple),
-            path,
-            f"type {option.type!r} does not fit low {option.low} and high {option.high}; "
-            "allowed: lists for a vector, numbers for a scalar",
-        )
+        fits = isinstance(option.low, tuple) == isinstance(option.high, tuple) == (option.type == "vector")
+        value = f"type {option.type!r} with low {option.low} and high {option.high}"
+        allow(fits, path, value, "lists for a vector, numbers for a scalar")
 
 
 def _check_task(task: TaskSpec) -> None:
-    allowed = "module:Class or FILE.py:Class, e.g. embodied_env.tasks.reach:Reach"
-    require(_TASK.fullmatch(task.type) is not None, "task.type", f"{task.type!r} is not a class; allowed: {allowed}")
+    expected = "module:Class or FILE.py:Class, for example embodied_env.tasks.reach:Reach"
+    allow(_TASK.fullmatch(task.type) is not None, "task.type", repr(task.type), expected)
     is_ours = task.type.startswith("embodied_env.")
-    require(not is_ours or task.type in SHIPPED_TASKS, "task.type", one_of(task.type, SHIPPED_TASKS))
+    require(not is_ours or task.type in SHIPPED_TASKS, "task.type", f"unknown task {one_of(task.type, SHIPPED_TASKS)}")
     for name, parameter in task.parameters.items():
         check_plain(f"task.{name}", parameter)
 
 
 def _check_safety(contract: ContractFields) -> None:
     safety, margins = contract.safety, contract.safety.margins
-    allowed = "a finite number >= 0, in the unit of the joint"
-    check_not_negative("safety.margins.position", margins.position, allowed)
+    check_not_negative("safety.margins.position", margins.position, "rad or m")
     for key, share in (("velocity", margins.velocity), ("acceleration", margins.acceleration)):
         check_share(f"safety.margins.{key}", share, "fraction")
         check_magnitude(f"safety.margins.{key}", share, least=1e-6)
     check_count("safety.nonfinite.stop_after", safety.nonfinite.stop_after, "actions")
-    watchdog = safety.watchdog
-    problem = f"hold_steps {watchdog.hold_steps} and stop_steps {watchdog.stop_steps} are not allowed"
-    holds = 1 <= watchdog.hold_steps < watchdog.stop_steps
-    require(holds, "safety.watchdog", f"{problem}; allowed: 1 <= hold_steps < stop_steps")
+    hold, stop = safety.watchdog.hold_steps, safety.watchdog.stop_steps
+    value = f"hold_steps {hold}, stop_steps {stop}"
+    allow(1 <= hold < stop, "safety.watchdog", value, "1 <= hold_steps < stop_steps")
     _check_observation(contract)
     check_count("safety.action.max_age_steps", safety.action.max_age_steps, "steps")
     if (tracking := safety.tracking) is not None:
-        check_positive("safety.tracking.tolerance", tracking.tolerance, "the range")
+        check_positive("safety.tracking.tolerance", tracking.tolerance, "the joint's range")
         check_count("safety.tracking.delay_steps", tracking.delay_steps, "steps", least=0)
-        problem = f"debounce_steps {tracking.debounce_steps} and stop_steps {tracking.stop_steps} are not allowed"
-        holds = 1 <= tracking.debounce_steps < tracking.stop_steps
-        require(holds, "safety.tracking", f"{problem}; allowed: 1 <= debounce_steps < stop_steps")
+        value = f"debounce_steps {tracking.debounce_steps}, stop_steps {tracking.stop_steps}"
+        is_ordered = 1 <= tracking.debounce_steps < tracking.stop_steps
+        allow(is_ordered, "safety.tracking", value, "1 <= debounce_steps < stop_steps")
     latency = safety.latency
     if latency.budget_s is not None:
         check_positive("safety.latency.budget_s", latency.budget_s, "seconds")
-    problem = f"misses {latency.misses} of window_steps {latency.window_steps} are not allowed"
-    holds = 1 <= latency.misses <= latency.window_steps
-    require(holds, "safety.latency", f"{problem}; allowed: 1 <= misses <= window_steps")
+    value = f"misses {latency.misses}, window_steps {latency.window_steps}"
+    allow(1 <= latency.misses <= latency.window_steps, "safety.latency", value, "1 <= misses <= window_steps")
     intervention = safety.intervention
     check_count("safety.intervention.window_steps", intervention.window_steps, "steps")
     check_share("safety.intervention.warn_share", intervention.warn_share)
@@ -131,31 +123,30 @@ def _check_safety(contract: ContractFields) -> None:
         check_share("safety.intervention.stop_share", intervention.stop_share)
     for name, limit in safety.forces.items():
         path = f"safety.forces.{name}"
-        require(name in contract.sensors, path, f"no such sensor: {one_of(name, contract.sensors)}")
+        require(name in contract.sensors, path, f"unknown sensor {one_of(name, contract.sensors)}")
         fields = contract.sensors[name].fields
-        require(limit.field in fields, f"{path}.field", f"no such field of {name}: {one_of(limit.field, fields)}")
+        require(limit.field in fields, f"{path}.field", f"unknown field {one_of(limit.field, fields)}")
         check_positive(f"{path}.limit", limit.limit, str(fields[limit.field].unit))
     if safety.workspace is not None:
         check_workspace("safety.workspace", safety.workspace, contract.actuators)
     for name, parameters in safety.gates.items():
-        require(name != "workspace", f"safety.gates.{name}", "the name is taken by the gate of the workspace")
+        allow(name != "workspace", f"safety.gates.{name}", f"reserved name {name!r}", "another name")
         check_plain(f"safety.gates.{name}", parameters)
 
 
 def _check_observation(contract: ContractFields) -> None:
     path, observation = "safety.observation", contract.safety.observation
     check_count(f"{path}.stop_steps", observation.stop_steps, "steps")
-    tolerance_s = observation.future_tolerance_s
-    check_not_negative(f"{path}.future_tolerance_s", tolerance_s, "a finite number of seconds >= 0")
-    agents = [name for name, sensor in contract.sensors.items() if sensor.visibility == "agent"]
+    check_not_negative(f"{path}.future_tolerance_s", observation.future_tolerance_s, "seconds")
+    visible = [name for name, sensor in contract.sensors.items() if sensor.visibility == "agent"]
     for name in observation.required or ():
-        require(name in agents, f"{path}.required", f"no such sensor of the agent: {one_of(name, agents)}")
+        require(name in visible, f"{path}.required", f"no agent-visible sensor {one_of(name, visible)}")
 
 
 def check_workspace(path: str, spec: WorkspaceSpec, actuators: Mapping[str, ActuatorSpec]) -> None:
     """Check the workspace at `path` of a robot with these actuators; raises ContractError."""
     is_used = bool(spec.keep_in or spec.keep_out or spec.self_collision)
-    require(is_used, path, "there is nothing to keep; allowed: keep_in, keep_out or self_collision: true")
+    allow(is_used, path, "no region", "keep_in, keep_out or self_collision: true")
     for name, box in spec.keep_in.items():
         check_name(f"{path}.keep_in.{name}", name)
         check_bounds(f"{path}.keep_in.{name}", box.low_m, box.high_m, 3)
@@ -163,24 +154,22 @@ def check_workspace(path: str, spec: WorkspaceSpec, actuators: Mapping[str, Actu
         check_name(f"{path}.keep_out.{name}", name)
         _check_region(f"{path}.keep_out.{name}", region)
     for i, pair in enumerate(spec.ignore_pairs):
-        require(pair[0] != pair[1], f"{path}.ignore_pairs[{i}]", f"{list(pair)} is one link; allowed: two links")
-    check_not_negative(f"{path}.margin_m", spec.margin_m, "a finite number of m >= 0")
+        allow(pair[0] != pair[1], f"{path}.ignore_pairs[{i}]", list(pair), "two different links")
+    check_not_negative(f"{path}.margin_m", spec.margin_m, "m")
     allow(0.0 < spec.gamma <= 1.0, f"{path}.gamma", spec.gamma, "above 0, up to 1")
     for name, actuator in actuators.items():
-        problem = f"the actuator {name!r} is commanded by a twist, so the position of the robot is unknown"
-        require(actuator.command != "twist", path, f"{problem}; allowed: only joints")
+        allow(actuator.command != "twist", path, f"position unknown: actuator {name!r} takes a twist", "only joints")
         for joint, limits in actuator.joints.items():
-            require(
-                not (actuator.is_velocity and limits.position is None),
-                path,
-                f"where the joint {joint!r} of {name!r} is, is not known: it is commanded by velocity and has no "
-                "limits of position; allowed: limits of position",
+            is_measured = not actuator.is_velocity or limits.position is not None
+            problem = (
+                f"position unknown: {joint!r} of actuator {name!r} is commanded by velocity without position limits"
             )
+            require(is_measured, path, f"{problem}; add actuators.{name}.joints.{joint}.position")
 
 
 def _check_region(path: str, region: KeepOutSpec) -> None:
     shapes = [shape for shape in (region.box, region.sphere, region.capsule) if shape is not None]
-    require(len(shapes) == 1, path, f"{len(shapes)} shapes; allowed: exactly one of box, sphere, capsule")
+    allow(len(shapes) == 1, path, f"{len(shapes)} shapes", "exactly one of box, sphere, capsule")
     if region.box is not None:
         check_bounds(f"{path}.box", region.box.low_m, region.box.high_m, 3)
     if region.sphere is not None:
@@ -193,4 +182,4 @@ def _check_region(path: str, region: KeepOutSpec) -> None:
 
 
 def _check_point(path: str, point: tuple[float, ...]) -> None:
-    allow(len(point) == 3 and all(map(math.isfinite, point)), path, list(point), "three finite numbers of m")
+    allow(len(point) == 3 and all(map(math.isfinite, point)), path, list(point), "three finite numbers, in m")

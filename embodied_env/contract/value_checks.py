@@ -1,4 +1,4 @@
-"""Checks of single values. Each error names the YAML path, the value and what is allowed."""
+"""Checks of single values. Each error names the YAML path, the value and what is expected."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def one_of(value: object, allowed: Iterable[str]) -> str:
     """Return the problem of a `value` that is not `allowed`, with a suggestion when one is close."""
     names = sorted(allowed)
     close = [] if value in names else difflib.get_close_matches(str(value), names, n=1)  # most checks hold
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    return f"{value!r} is not known{hint}; allowed: {', '.join(names)}"
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"{value!r} ({'expected one of: ' + ', '.join(names) if names else 'none is declared'}){hint}"
 
 
 @contextmanager
@@ -34,32 +34,33 @@ def naming_file(source: str) -> Iterator[None]:
 
 
 def require(holds: bool, path: str, problem: str) -> None:  # noqa: FBT001 - reads as a sentence
-    """Raise ContractError for `problem` at `path` unless it `holds`."""
+    """Raise ContractError with `problem` at `path` unless the condition `holds`."""
     if not holds:
         raise ContractError(path, problem)
 
 
-def allow(holds: bool, path: str, value: object, allowed: str) -> None:  # noqa: FBT001 - reads as a sentence
-    """Raise ContractError for `value` at `path` unless it `holds`."""
-    require(holds, path, f"{value} is not allowed; allowed: {allowed}")
+def allow(holds: bool, path: str, value: object, expected: str) -> None:  # noqa: FBT001 - reads as a sentence
+    """Raise ContractError with `value` and what is `expected` at `path` unless the condition `holds`."""
+    require(holds, path, f"{value} (expected {expected})")
 
 
 def check_name(path: str, name: str) -> None:
     """Check that a name can be part of an observation key."""
-    problem = f"the name {name!r} is not allowed; allowed: lower-case letters, digits and _, a letter first"
-    require(_NAME.fullmatch(name) is not None, path, problem)
+    is_name = _NAME.fullmatch(name) is not None
+    allow(is_name, path, f"invalid name {name!r}", "lower-case letters, digits and _, starting with a letter")
 
 
 def check_topic(path: str, topic: str) -> None:
     """Check the name of a ROS 2 topic."""
-    require(_TOPIC.fullmatch(topic) is not None, path, f"{topic!r} is not a ROS 2 topic name")
+    is_topic = _TOPIC.fullmatch(topic) is not None
+    allow(is_topic, path, f"{topic!r} is not a ROS 2 topic name", "a name such as joint_states or /joint_states")
 
 
 def check_plain(path: str, value: object) -> None:
     """Check that a free-form value is JSON, so that it can be fingerprinted and recorded."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            require(isinstance(key, str), path, f"the key {key!r} is not allowed; allowed: text")
+            allow(isinstance(key, str), path, f"invalid key {key!r}", "text")
             check_plain(f"{path}.{key}", item)
     elif isinstance(value, tuple):
         for i, item in enumerate(value):
@@ -78,9 +79,9 @@ def check_positive(path: str, value: float, unit: str) -> None:
     check_magnitude(path, value)
 
 
-def check_not_negative(path: str, value: float, allowed: str) -> None:
+def check_not_negative(path: str, value: float, unit: str) -> None:
     """Check that a number is finite and not below zero."""
-    allow(math.isfinite(value) and value >= 0, path, value, allowed)
+    allow(math.isfinite(value) and value >= 0, path, value, f"a finite number of {unit} >= 0")
 
 
 def check_count(path: str, value: int, unit: str, *, least: int = 1) -> None:
@@ -101,12 +102,12 @@ def check_magnitude(path: str, value: float, *, least: float = 1e-9, most: float
 def check_bounds(path: str, low: float | tuple[float, ...], high: float | tuple[float, ...], size: int | None) -> None:
     """Check that bounds are finite, have `size` components (None: any number) and low < high in each."""
     for key, bound in (("low", low), ("high", high)):
-        require(np.all(np.isfinite(bound)).item(), f"{path}.{key}", f"{bound} is not finite")
+        allow(np.all(np.isfinite(bound)).item(), f"{path}.{key}", bound, "finite numbers")
         if isinstance(bound, tuple):
             wanted = len(bound) if size is None else size
-            problem = f"{list(bound)} has {len(bound)} values; allowed: one number, or {wanted} of them"
-            require(len(bound) == wanted and wanted > 0, f"{path}.{key}", problem)
+            fits = len(bound) == wanted and wanted > 0
+            allow(fits, f"{path}.{key}", f"{len(bound)} values {list(bound)}", f"one number, or {wanted} of them")
     if isinstance(low, tuple) and isinstance(high, tuple):
-        require(len(low) == len(high), path, f"low has {len(low)} values and high {len(high)}; allowed: as many")
+        allow(len(low) == len(high), path, f"{len(low)} values of low and {len(high)} of high", "equal numbers")
     is_ordered = bool(np.all(np.less(low, high)))
-    require(is_ordered, path, f"low {low} must be below high {high}: the interval is empty or inverted")
+    allow(is_ordered, path, f"empty or inverted interval from low {low} to high {high}", "low < high")

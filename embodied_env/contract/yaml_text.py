@@ -34,11 +34,9 @@ _SCALARS: Mapping[str, tuple[str, list[str]]] = {  # tag: pattern of the plain s
 def read_yaml(text: str, source: str) -> Any:  # noqa: ANN401 - YAML types
     """Return the value of the YAML document `text` in bounded time and memory; `source` is named in errors.
 
-    Plain scalars are those of the core schema of YAML 1.2, integers decimal only; keys are text.
-
-    Raises:
-        ContractError: for duplicate keys, tags other than ``!!str``, recursive aliases, integers beyond 64 bits, and
-            documents beyond `MOST_CHARACTERS`, `MOST_NODES` or `DEEPEST`.
+    Plain scalars are those of the core schema of YAML 1.2, integers decimal only; keys are text. Raises ContractError
+    for duplicate keys, tags other than ``!!str``, recursive aliases, integers beyond 64 bits, and documents beyond
+    `MOST_CHARACTERS`, `MOST_NODES` or `DEEPEST`.
     """
     import yaml  # noqa: PLC0415 - heavy, needed only here
 
@@ -147,5 +145,5 @@ def _refuse(event: Any, problem: str) -> NoReturn:  # noqa: ANN401 - yaml's
 
 
 def _shown(value: object) -> str:
-    text = value if isinstance(value, str) else "that is a list or a mapping"
+    text = value if isinstance(value, str) else "of type list or mapping"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

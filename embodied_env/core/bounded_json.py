@@ -1,4 +1,4 @@
-"""Parse JSON of unknown origin, bounded in size, nesting and numbers. Imports nothing of the package."""
+"""Parse untrusted JSON, bounded in size, nesting and numbers. Imports nothing of the package."""
 
 from __future__ import annotations
 
@@ -19,17 +19,9 @@ _HAS_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 def parse_json(text: str | bytes, *, max_bytes: int, max_depth: int = 32) -> Any:  # noqa: ANN401 - any JSON value
     """Parse a JSON text strictly (RFC 8259), within bounds.
 
-    Args:
-        text: UTF-8 if it is bytes.
-        max_bytes: the largest size in UTF-8.
-        max_depth: the largest number of arrays and objects inside each other.
-
-    Returns:
-        None, bool, int (at most 40 digits), float (finite), str (encodable as UTF-8), list or dict (str keys).
-
-    Raises:
-        ValueError: with a reason of one line: too large, too deep, a syntax error, not UTF-8, NaN or Infinity, a number
-            out of range, or a key that occurs twice in one object.
+    Integers have at most 40 digits, floats are finite, and text is encodable as UTF-8. Raises ValueError, with a reason
+    of one line, for a text beyond `max_bytes` in UTF-8 or `max_depth`, a syntax error, an invalid number, or a
+    duplicate key.
     """
     try:
         size = len(text) if isinstance(text, bytes) or len(text) > max_bytes else len(text.encode())

@@ -95,8 +95,7 @@ OBJECTS = list_of(OBJECT)
 def read_object(text: str, where: str, fields: Mapping[str, Kind]) -> dict[str, Any]:
     """Parse an untrusted JSON object that has exactly `fields`.
 
-    Raises:
-        ValueError: one line with `where` (the topic or service), the field, its value and the expected kind.
+    Raises ValueError, one line with `where` (the topic or service), the field, its value and the expected kind.
     """
     try:
         value = parse_json(text, max_bytes=MAX_BYTES, max_depth=MAX_DEPTH)

@@ -47,7 +47,7 @@ class MeasuredJoints:
     def measured(self, snapshot: Snapshot) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the position of each joint and its age in s, both of shape (n_joints,).
 
-        A joint without a sensor is at 0 with age 0: by the rules of a contract its position has no effect.
+        A joint without a sensor is at 0 with age 0: contracts allow that only where its position has no effect.
         """
         ages_s = np.zeros(self._size)
         for sensor, (_, joints) in self.by_sensor.items():
@@ -67,11 +67,8 @@ class MeasuredJoints:
 class MeasuredVelocities:
     """Reads the velocity of each joint that is commanded by velocity.
 
-    A joint is measured by a sensor of joint states that reports its velocity, the axis of a twist by an odometry in the
-    same frame.
-
-    Attributes:
-        sensors: names of the required sensors.
+    A joint is measured by a joint state sensor that reports its velocity, the axis of a twist by odometry in the same
+    frame. `sensors` are the names of the required sensors.
     """
 
     def __init__(self, contract: Contract) -> None:
@@ -89,11 +86,8 @@ class MeasuredVelocities:
     def read(self, newest: Callable[[str], Reading | None]) -> tuple[FloatArray, FloatArray]:
         """Return the velocity of each joint in its unit/s and its age in s, both of shape (n_joints,).
 
-        NaN and infinity where a joint is not measured, or its reading is missing, not finite, outside its declared
-        range, older than `max_age_s`, or from the future.
-
-        Args:
-            newest: returns the newest reading of a sensor; None: there is no valid one.
+        NaN and infinity where a joint is not measured, or its `newest` valid reading is missing, not finite, outside
+        its declared range, older than `max_age_s`, or from the future.
         """
         velocities, ages_s = np.full(len(self._places), np.nan), np.full(len(self._places), np.inf)
         readings = {name: newest(name) for name in self.sensors}

@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-SEQUENCE = re.compile(r"sequence<(?P<of>.+?)(?:, (?P<most>\d+))?>$")
-ARRAY = re.compile(r"(?P<of>.+)\[(?P<size>\d+)\]$")
-"""Patterns of the field types of a message class that are lists."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class TappedMessage:
-    """One message that one of our nodes received or published.
+    """One message that one of our nodes received or published."""
 
-    Attributes:
-        topic: absolute topic name.
-        type: like ``sensor_msgs/msg/JointState``.
-        message: an instance of that type, or another argument of `serialize`; never written again.
-        serialize: returns the CDR bytes.
-        log_ns: when we received or published it, system clock.
-        publish_ns: publication stamp of the middleware, publisher's system clock; without one, `log_ns`.
-        is_ours: whether we published it.
-        qos: our requested or offered QoS, in rosbag2's YAML.
-    """
-
-    topic: str
-    type: str
-    message: Any
-    serialize: Callable[[Any], bytes]
-    log_ns: int
-    publish_ns: int
-    is_ours: bool
-    qos: str
+    topic: str  # absolute name
+    type: str  # as in sensor_msgs/msg/JointState
+    message: Any  # an instance of that type, or another argument of `serialize`; never written again
+    serialize: Callable[[Any], bytes]  # returns the CDR bytes
+    log_ns: int  # time of receipt or publication, system clock
+    publish_ns: int  # publication stamp of the middleware, publisher's system clock; without one, `log_ns`
+    is_ours: bool  # published by us
+    qos: str  # requested or offered, in rosbag2's YAML
 
 
 @dataclass(eq=False)

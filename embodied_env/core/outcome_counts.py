@@ -15,11 +15,8 @@ SOLVED_AT_FIRST_STEP = "solved_at_first_step"
 def counted_apart(*, solved: bool | None, success: bool, info: Mapping[str, Any], steps: int) -> str:
     """Return the count of an ended episode that is excluded from the success rates, or "".
 
-    Args:
-        solved: whether the reset snapshot satisfied the task; None: not judged.
-        success: whether the episode ended with success.
-        info: of its last step; ``step_index`` counts the environment's steps, not those of wrappers.
-        steps: number of rows, for an info without ``step_index``.
+    `solved`: whether the reset snapshot satisfied the task; None: not judged. `info` is that of the last step: its
+    ``step_index`` counts the environment's steps, not those of wrappers; without it the number of rows, `steps`.
     """
     if solved:
         return SOLVED_AT_RESET
@@ -31,9 +28,9 @@ def describe_exclusions(counts: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each kind of excluded episodes in `counts`."""
     kinds = {
         SOLVED_AT_RESET: "solved at reset, before the policy acted",
-        SOLVED_AT_FIRST_STEP: "solved at the first step, and the task did not judge the reset",
+        SOLVED_AT_FIRST_STEP: "solved at the first step, by a task that does not judge the reset",
     }
-    return [f"{what}: {counts[key]} (in no success rate)" for key, what in kinds.items() if counts[key]]
+    return [f"{what}: {counts[key]} (excluded from success rates)" for key, what in kinds.items() if counts[key]]
 
 
 def solved_at_reset(inner: object) -> bool | None:

@@ -10,17 +10,11 @@ from embodied_env.errors import UsageError
 
 @dataclass(kw_only=True, eq=False)
 class DeadlineCounts:
-    """Deadline counts of a real-time backend.
+    """Deadline counts of a real-time backend, since `Pacer.begin`."""
 
-    Attributes:
-        overruns: waits that began after their deadline, since `Pacer.begin`.
-        missed: deadlines that passed without a wait, since then.
-        overrun_ns: lateness of the last wait; 0 if it was in time.
-    """
-
-    overruns: int = 0
-    missed: int = 0
-    overrun_ns: int = 0
+    overruns: int = 0  # waits that began after their deadline
+    missed: int = 0  # deadlines that passed without a wait
+    overrun_ns: int = 0  # lateness of the last wait; 0 if it was in time
 
 
 class Pacer(DeadlineCounts):
@@ -31,13 +25,9 @@ class Pacer(DeadlineCounts):
     """
 
     def __init__(self, clock: Clock, period_ns: int) -> None:
-        """Start a grid of `period_ns` now.
-
-        Raises:
-            UsageError: for a period of zero or less.
-        """
+        """Start a grid of `period_ns` now; raises UsageError for a period of zero or less."""
         if period_ns <= 0:
-            raise UsageError(f"period_ns={period_ns} is not allowed; allowed: > 0")
+            raise UsageError(f"invalid period_ns={period_ns} (expected > 0)")
         self._clock = clock
         self._period_ns = period_ns
         self.begin()

@@ -7,27 +7,20 @@ from dataclasses import dataclass, field, replace
 
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.contract.value_checks import one_of
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.types import FloatArray, ResetReport, ResetRequest
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResetRoutine:
-    """The reset steps run by the stepper: homing, confirmation, verification (`backends.base.Resettable`).
+    """The reset steps run by the stepper: homing, confirmation, verification (`backends.base.Resettable`)."""
 
-    Attributes:
-        home: joint -> position, rad or m, for every joint commanded by position; empty: no homing.
-        speed: homing speed as a share of every velocity limit, 0 < speed <= 1.
-        tolerance: largest distance from home at the end, in the joint's unit.
-        timeout_s: time limit of homing; None: that of the reset.
-        confirm: channel of the operator's confirmation: "prompt", "topic", "service", or "" for none.
-    """
-
-    home: Mapping[str, float] = field(default_factory=dict)
-    speed: float = 0.2
-    tolerance: float = 0.02
-    timeout_s: float | None = None
-    confirm: str = ""
+    home: Mapping[str, float] = field(default_factory=dict)  # joint -> position, rad or m; empty: no homing
+    speed: float = 0.2  # homing speed as a share of every velocity limit, 0 < speed <= 1
+    tolerance: float = 0.02  # largest distance from home at the end, in the joint's unit
+    timeout_s: float | None = None  # time limit of homing; None: that of the reset
+    confirm: str = ""  # channel of the operator's confirmation: "prompt", "topic", "service", or "" for none
 
 
 def validate_home(contract: Contract, home: Mapping[str, float]) -> dict[str, str]:
@@ -35,35 +28,34 @@ def validate_home(contract: Contract, home: Mapping[str, float]) -> dict[str, st
     layout = ActionLayout(contract)
     is_measured = MeasuredJoints(contract, layout.joints).known
     sendable = [joint for joint, is_velocity in zip(layout.joints, layout.is_velocity, strict=True) if not is_velocity]
-    allowed = ", ".join(sendable) or "none"
     problems = {}
     for joint, position in home.items():
         if joint not in layout.joints:
-            problems[joint] = f"no such joint; allowed: {allowed}"
+            problems[joint] = f"no such joint: {one_of(joint, sendable)}"
             continue
         index = layout.joints.index(joint)
         low, high = float(layout.limits.position_low[index]), float(layout.limits.position_high[index])
         if joint not in sendable:
-            problems[joint] = f"it is commanded by velocity and cannot be sent home; allowed: {allowed}"
+            problems[joint] = f"commanded by velocity (expected one of: {', '.join(sendable) or 'none'})"
         elif not is_measured[index]:
-            problems[joint] = "no sensor of the agent reports its position"
+            problems[joint] = "no agent-visible sensor reports its position"
         elif not low <= position <= high:
-            problems[joint] = f"{position} is not allowed; allowed: {low} to {high}, the limits after margins"
+            problems[joint] = f"{position} (expected {low:g} to {high:g}, the limits after margins)"
     missing = [joint for joint in sendable if joint not in home]
-    return problems | dict.fromkeys(missing, "its home is missing; allowed: every joint that is commanded by position")
+    return problems | dict.fromkeys(missing, "missing (expected the home of every joint commanded by position)")
 
 
 def confirmation_prompt(options: Mapping[str, FloatArray], joints: tuple[str, ...], positions: FloatArray) -> str:
-    """Return the question to the operator: the reset options to set up, and where the robot is."""
+    """Return the question to the operator: the reset options to set up, and the joint positions."""
     wanted = ", ".join(f"{name}={value.tolist()}" for name, value in options.items()) or "none"
-    places = ", ".join(f"{joint} {position:.4g}" for joint, position in zip(joints, positions.tolist(), strict=True))
-    return f"may the episode begin? reset options to set up: {wanted}; the robot is at: {places}"
+    measured = ", ".join(f"{joint} {position:.4g}" for joint, position in zip(joints, positions.tolist(), strict=True))
+    return f"start the episode? reset options to set up: {wanted}; joint positions: {measured}"
 
 
 def with_operator_confirmation(report: ResetReport, by: str, request: ResetRequest) -> ResetReport:
-    """Return the report of a confirmed reset: the operator has set up the options that they were shown."""
+    """Return the report of a confirmed reset: the operator has set up the displayed options."""
     given = {name: request.options[name] for name in report.ignored}
-    word = {"options": f"set up by the operator's word: {', '.join(given)}"} if given else {}
+    set_up = {"options": f"set up by the operator: {', '.join(given)}"} if given else {}
     return replace(
-        report, confirmed_by=by, sampled={**report.sampled, **given}, details={**report.details, **word}, ignored=()
+        report, confirmed_by=by, sampled={**report.sampled, **given}, details={**report.details, **set_up}, ignored=()
     )

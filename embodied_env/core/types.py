@@ -24,38 +24,27 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One reading of one sensor.
-
-    `values`: field -> array of the contract's shape and dtype. `stamp_ns`: acquisition on the world clock;
-    `arrival_ns`, `arrival_system_ns`: arrival on the steady and the system clock; `source_ns`, `received_ns`: stamps
-    of the middleware at publication and receipt, system clock; None where a world has no such stamp. `lost`,
-    `duplicated` and `reordered` count messages since the previous snapshot.
-
-    Where messages are stamped by clocks that can be set: `header_ns` is the stamp in the message, and `stamp_ns` that
-    instant on the world clock, which never jumps, with `stamp_quality`. `suspect_clock`: the clock that seems to have
-    stamped the message ("tai", "gps", "epoch", or ""). `transport_quality` is that of the middleware's stamps;
-    `transport_excess_s` is the transport time above the recent minimum, for clocks not known to agree.
-    """
+    """One reading of one sensor. A stamp is None where a world has no such stamp."""
 
     sensor: str
-    values: Mapping[str, NDArray[Any]]
-    stamp_ns: int
-    arrival_ns: int
+    values: Mapping[str, NDArray[Any]]  # field -> array of the contract's shape and dtype
+    stamp_ns: int  # acquisition on the world clock, which never jumps
+    arrival_ns: int  # steady clock
     arrival_system_ns: int | None = None
-    source_ns: int | None = None
-    received_ns: int | None = None
+    source_ns: int | None = None  # middleware's stamp of the publication, system clock
+    received_ns: int | None = None  # middleware's stamp of the receipt, system clock
     seq: int = 0
-    lost: int = 0
+    lost: int = 0  # messages since the previous snapshot, as the next two
     duplicated: int = 0
     reordered: int = 0
     quality: Quality = Quality.OK
     reason: str = ""
     confidence: float | None = None
-    header_ns: int | None = None
-    stamp_quality: Quality = Quality.OK
-    suspect_clock: str = ""
-    transport_quality: Quality = Quality.OK
-    transport_excess_s: float | None = None
+    header_ns: int | None = None  # the stamp in the message, if its clock can be set
+    stamp_quality: Quality = Quality.OK  # of `stamp_ns`
+    suspect_clock: str = ""  # the clock that seems to have stamped the message: "tai", "gps", "epoch", or ""
+    transport_quality: Quality = Quality.OK  # of the middleware's stamps
+    transport_excess_s: float | None = None  # transport time above its recent minimum, for clocks not known to agree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,18 +52,17 @@ class ClockStatus:
     """The clocks of a free-running world.
 
     The world clock is the robot's (UTC, or simulated time on a topic) at the connection, continued by our steady clock.
-    `epoch` and `jumps` count how often its source was set since the connection and since the reset. `jump` is what
-    happened since the last snapshot: "", "stepped" (UTC was set), "suspended" (the host), "rewound" or "skipped"
-    (simulated time). `offset_ns` is source minus steady clock, within `offset_error_ns`; `rtf` the real-time factor.
     """
 
     mode: str  # "wall": UTC stamps; "sim": simulated time, on a topic or of a world in this process
-    epoch: int = 0
-    jumps: int = 0
-    jump: str = ""
-    offset_ns: int = 0
+    epoch: int = 0  # number of times that its source was set since the connection
+    jumps: int = 0  # and since the reset
+    jump: str = (
+        ""  # since the last snapshot: "", "stepped" (UTC), "suspended" (the host), "rewound", "skipped" (simulated)
+    )
+    offset_ns: int = 0  # source minus steady clock
     offset_error_ns: int = 0
-    rtf: float = 1.0
+    rtf: float = 1.0  # real-time factor
     rmw: str = ""  # the ROS middleware, if any
 
 
@@ -93,15 +81,11 @@ class ActuationEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedDelays:
-    """Delays injected into a lockstep world, in world time.
+    """Delays injected into a lockstep world, in world time."""
 
-    `inference_ns`, `actuation_ns`: of the command that led to this snapshot. `early`: sensors that still show the
-    reset's reading because no later one is old enough.
-    """
-
-    inference_ns: int = 0
+    inference_ns: int = 0  # of the command that led to this snapshot, as `actuation_ns`
     actuation_ns: int = 0
-    early: tuple[str, ...] = ()
+    early: tuple[str, ...] = ()  # sensors that still show the reset's reading because no later one is old enough
 
 
 DRY_RUN = "dry_run"
@@ -171,56 +155,44 @@ class SensorStatus:
 class SafetyContext:
     """The context in which the gate judges an action.
 
-    `sensors`: those that an action depends on. `measured`: joint positions, shape (n_joints,), NaN where unknown.
-    `action_age_s`, `latency_s`: time since the observation was returned and since it was frozen; 0 in lockstep.
     `estops`: safety input of the robot -> "ok", "active", "expired", "unknown", "protective_stop", "lapsed", "inactive"
     or "contention", optionally followed by a colon and the reason; "lapsed" (HOLD): a condition that must be active has
-    just been found inactive. `forces`: sensor -> norm of its limited field. `clock_jump`: `ClockStatus.jump` since the
-    last action.
+    just been found inactive.
     """
 
-    sensors: Mapping[str, SensorStatus]
-    measured: FloatArray
-    action_age_s: float = 0.0
-    latency_s: float = 0.0
+    sensors: Mapping[str, SensorStatus]  # those that an action depends on
+    measured: FloatArray  # joint positions, shape (n_joints,), NaN where unknown
+    action_age_s: float = 0.0  # time since the observation was returned; 0 in lockstep
+    latency_s: float = 0.0  # time since the observation was frozen; 0 in lockstep
     estops: Mapping[str, str] = field(default_factory=dict)
-    forces: Mapping[str, float] = field(default_factory=dict)
-    clock_jump: str = ""
+    forces: Mapping[str, float] = field(default_factory=dict)  # sensor -> norm of its limited field
+    clock_jump: str = ""  # `ClockStatus.jump` since the last action
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandState:
-    """The last published command: positions and velocities of shape (n_joints,), sequence number and epoch.
+    """The last published command, with arrays of shape (n_joints,)."""
 
-    A joint commanded by velocity has its measured position here, zero without position limits; `slack` is how far it
-    may have moved since the measurement, in the joint's unit (None: zero). `before_gap`: the published velocities
-    where a gap has lowered them (`embodied_env.safety.joint_limits`).
-    """
-
-    positions: FloatArray
+    positions: FloatArray  # of a joint commanded by velocity: the measured one, zero without position limits
     velocities: FloatArray
     seq: int
     epoch: int
-    slack: FloatArray | None = None
+    slack: FloatArray | None = None  # possible motion since that measurement, in the joint's unit; None: zero
     accelerations: FloatArray | None = None  # of the last published command; None: none
-    before_gap: FloatArray | None = None
+    before_gap: FloatArray | None = None  # published velocities where a gap has lowered them (`safety.joint_limits`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateReport:
-    """The report of one pass through the gates. Vectors are flat over all joints, in contract order.
-
-    `requested` and `applied` are in action units (`requested` is NaN for a malformed action). `applied_si`:
-    published positions in the joint's unit, or velocities in its unit/s. `velocity_si`: the resulting velocities.
-    """
+    """The report of one pass through the gates. Vectors are flat over all joints, in contract order."""
 
     disposition: Severity
     findings: tuple[Finding, ...]
     intervened: bool
-    requested: FloatArray
-    applied: FloatArray
-    applied_si: FloatArray
-    velocity_si: FloatArray
+    requested: FloatArray  # action units; NaN for a malformed action
+    applied: FloatArray  # action units
+    applied_si: FloatArray  # published positions in the joint's unit, or velocities in its unit/s
+    velocity_si: FloatArray  # the resulting velocities
     dt_s: float
     guaranteed: Mapping[str, bool]
 
@@ -242,41 +214,31 @@ class ApprovedCommand:
 def check_approved(command: object) -> None:
     """Raise TypeError unless `command` is an `ApprovedCommand`; every `send` of a backend calls it first."""
     if not isinstance(command, ApprovedCommand):
-        raise TypeError(f"send() takes only ApprovedCommand, not {type(command).__name__}")
+        raise TypeError(f"invalid command: {type(command).__name__} (expected an ApprovedCommand)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentCommand:
-    """The values that a backend sent for an approved command, shape (n_joints,).
-
-    `report`: of the gate in the relay, if one decided last. `published_ns`: on the steady clock; None: when `send`
-    returned.
-    """
+    """The values that a backend sent for an approved command, shape (n_joints,)."""
 
     seq: int
     values: FloatArray
-    report: GateReport | None = None
-    published_ns: int | None = None
+    report: GateReport | None = None  # of the gate in the relay, if one decided last
+    published_ns: int | None = None  # steady clock; None: when `send` returned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalInputs:
-    """External inputs of a step: what does not follow from actions and readings, recorded so that replay can use it.
+    """External inputs of a step: what does not follow from actions and readings, recorded so that replay can use it."""
 
-    `situation`: the context of the gate. `latched`, `latched_after`: the latched finding before and after the step.
-    `dt_s`: time since `reference`, the last published command; None: lockstep, both follow from earlier steps.
-    `watchdog_trips`: since the environment was created. `answer`: report of the relay's gate, if one decided last.
-    `limits`: those in force after `change_limits`.
-    """
-
-    situation: SafetyContext
-    latched: Finding | None = None
+    situation: SafetyContext  # the context of the gate
+    latched: Finding | None = None  # the latched finding before the step
     latched_after: Finding | None = None
-    watchdog_trips: int = 0
-    dt_s: float = 0.0
-    reference: CommandState | None = None
-    answer: GateReport | None = None
-    limits: EffectiveLimits | None = None
+    watchdog_trips: int = 0  # since the environment was created
+    dt_s: float = 0.0  # time since `reference`
+    reference: CommandState | None = None  # the last published command; None: lockstep, it follows from earlier steps
+    answer: GateReport | None = None  # of the relay's gate, if one decided last
+    limits: EffectiveLimits | None = None  # those in force after `change_limits`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,11 +264,6 @@ class Verdict:
         """The task can no longer be solved: terminated."""
         return Verdict(failure=why)
 
-    @staticmethod
-    def left_bounds(why: str) -> Verdict:
-        """The state left the region of the task: truncated."""
-        return Verdict(out_of_bounds=why)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
@@ -319,22 +276,18 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """One complete step: the five values that Gymnasium returns, and the record behind them.
-
-    `action`: the argument of `step`. `stamps_ns`: ledger stamps (steady clock). `end_reasons`: all that applied;
-    `info["end_reason"]` is the first. `snapshot`: the world as it was read. `circumstances`: the external inputs.
-    """
+    """One complete step: the five values that Gymnasium returns, and the record behind them."""
 
     observation: Mapping[str, NDArray[Any]]
-    action: Any
+    action: Any  # the argument of `step`
     reward: float
     terminated: bool
     truncated: bool
     info: Mapping[str, Any]
-    end_reasons: tuple[str, ...]
+    end_reasons: tuple[str, ...]  # all that applied; ``info["end_reason"]`` is the first
     report: GateReport
-    stamps_ns: Mapping[str, int]
-    snapshot: Snapshot
+    stamps_ns: Mapping[str, int]  # of the ledger, steady clock
+    snapshot: Snapshot  # the world as it was read
     circumstances: ExternalInputs
 
 

@@ -67,11 +67,8 @@ class Step:
 class SystemClockMonitor:
     """UTC at the time of connection, continued by the steady clock. Callers hold one lock.
 
-    Slewing is followed. On Linux none shows, since it slews both clocks alike.
-
-    Attributes:
-        epoch: number of steps of UTC and suspends of the host.
-        last_step: the newest step of UTC, including those by a suspend.
+    It follows slewing, which Linux applies to both clocks alike. `epoch` counts steps of UTC and suspends of the host;
+    `last_step` is the newest step, including those by a suspend.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -154,12 +151,9 @@ class SystemClockMonitor:
 class SimTimeTracker:
     """Simulated time from a clock topic, extrapolated between messages at its own rate. Callers hold one lock.
 
-    When the simulator sets its time back, or far forward, the world clock continues where it was, in a new epoch. Late
-    stamps of the old epoch then lie in the future or behind newer readings, and are rejected for that.
-
-    Attributes:
-        epoch: number of times that simulated time was set.
-        advanced_ns: when it last advanced, on the steady clock; None: never.
+    When the simulator sets its time back, or far forward, the world clock continues where it was, and `epoch` is
+    incremented. Late stamps of the old epoch are then in the future or behind newer readings, and are rejected.
+    `advanced_ns`: when simulated time last advanced, on the steady clock; None: never.
     """
 
     def __init__(self, watch: SystemClockMonitor, *, period_ns: int) -> None:

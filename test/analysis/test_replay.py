@@ -418,7 +418,7 @@ def test_the_backend_takes_only_approved_commands(simulated):
     env = embodied_env.make(backend="replay", run=simulated)
     backend = env.unwrapped._stepper._backend
     env.reset()
-    with pytest.raises(TypeError, match="only ApprovedCommand"):
+    with pytest.raises(TypeError, match="expected an ApprovedCommand"):
         backend.send(np.zeros(6))
     env.close()
 

@@ -145,7 +145,10 @@ def test_a_distance_within_the_range_is_unchanged(tmp_path: Path) -> None:
 def test_a_ray_without_return_is_invalid_without_a_no_return_value(tmp_path: Path) -> None:
     sample = samples(tmp_path)["bare"]
     assert (sample.quality, dict(sample.values)) == (Quality.INVALID, {})
-    assert sample.reason == "1 of 3 values of ranges are +inf (met nothing), and no_return is not declared"
+    assert (
+        sample.reason
+        == "1 of 3 values of ranges are +inf (no return); declare no_return in the contract to replace them"
+    )
 
 
 def test_ranges_have_the_precision_of_the_message(tmp_path: Path) -> None:
@@ -209,7 +212,7 @@ def test_depth_in_millimetres_is_rounded_like_its_message(tmp_path: Path) -> Non
 def test_an_orientation_far_from_a_unit_quaternion_makes_the_reading_invalid(
     tmp_path: Path, quaternion: list[float]
 ) -> None:
-    assert "orientation is no rotation" in invalid(tmp_path, "turned", quaternion, "orientation")
+    assert "orientation is not a rotation" in invalid(tmp_path, "turned", quaternion, "orientation")
 
 
 def test_values_that_do_not_fit_the_message_make_the_reading_invalid(tmp_path: Path) -> None:
@@ -330,7 +333,7 @@ def test_commands_after_a_failed_reset_are_rejected(tmp_path: Path) -> None:
 def test_only_approved_commands_are_accepted(tmp_path: Path) -> None:
     room = opened(tmp_path)
     room.reset(REQUEST, DEADLINE)
-    with pytest.raises(TypeError, match="only ApprovedCommand, not ndarray"):
+    with pytest.raises(TypeError, match=r"ndarray .expected an ApprovedCommand"):
         room.send(np.zeros(1))  # type: ignore[arg-type]
 
 
@@ -347,5 +350,5 @@ def test_an_unknown_field_path_is_rejected_if_the_message_is_installed(tmp_path:
     head, plain, tail = CONTRACT.partition("  plain:\n")
     text = head + plain + tail.replace("{position: {unit: m,", "{position: {path: pint.x, unit: m,", 1)
     room = MujocoBackend(parse_contract(text, source=str(tmp_path / "room.yaml")), clock=ManualClock())
-    with pytest.raises(ContractError, match=r"PointStamped has no such field: 'pint'"):
+    with pytest.raises(ContractError, match=r"unknown field of geometry_msgs/PointStamped: 'pint'"):
         room.open()

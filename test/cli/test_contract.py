@@ -25,10 +25,10 @@ from embodied_env.errors import BackendNotReadyError, ContractError, MissingDepe
 JOINT = "actuators.arm.joints.a"
 FIELD = "sensors.joints.fields.position"
 WRONG = {  # the path that is changed, its new value, and the message
-    "a wrong key": (f"{JOINT}.velocty", 1.0, f"{JOINT}.velocty: unknown key (did you mean 'velocity'?); allowed: "),
-    "an inverted limit": (f"{JOINT}.position", [1.0, -1.0], f"{JOINT}.position: [1.0, -1.0] is empty, inverted"),
-    "a missing joint": (f"{FIELD}.joints", ["b"], f"{JOINT}: no sensor reports the position of 'a'; needed: "),
-    "a wrong unit": (f"{FIELD}.unit", "deg", f"{FIELD}.unit: the unit of sensor_msgs/msg/JointState position cannot"),
+    "a wrong key": (f"{JOINT}.velocty", 1.0, f"{JOINT}.velocty: unknown key 'velocty' "),
+    "an inverted limit": (f"{JOINT}.position", [1.0, -1.0], f"{JOINT}.position: [1.0, -1.0] (expected"),
+    "a missing joint": (f"{FIELD}.joints", ["b"], f"{JOINT}: no sensor reports the position of joint 'a'"),
+    "a wrong unit": (f"{FIELD}.unit", "deg", f"{FIELD}.unit: 'deg' (expected rad or m"),
 }
 
 
@@ -212,12 +212,12 @@ def test_a_process_that_refuses_has_status_2_and_no_traceback(fault, write):
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("task.success_radius", 1.0, "task.success_radius: unknown key (did you mean 'success_radius_m'?)"),
-        ("task.success_radius_m", ABSENT, "task.success_radius_m: the key is missing"),
-        ("task.success_radius_m", "far", 'task.success_radius_m: "far" is not allowed; allowed: a valid number'),
+        ("task.success_radius", 1.0, "task.success_radius: unknown key 'success_radius'"),
+        ("task.success_radius_m", ABSENT, "task.success_radius_m: missing key"),
+        ("task.success_radius_m", "far", 'task.success_radius_m: "far" (expected a number)'),
         ("task.tip", "tool", "task.tip: "),
-        ("task.type", "embodied_env.tasks.reach:Rich", "task.type: 'embodied_env.tasks.reach:Rich' is not known"),
-        ("task.type", "embodied_env.tasks..reach:Reach", "task.type: 'embodied_env.tasks..reach:Reach' is not known"),
+        ("task.type", "embodied_env.tasks.reach:Rich", "task.type: unknown task 'embodied_env.tasks.reach:Rich'"),
+        ("task.type", "embodied_env.tasks..reach:Reach", "task.type: unknown task 'embodied_env.tasks..reach:Reach'"),
     ],
 )
 def test_validate_refuses_wrong_parameters_of_the_task(path, value, message, write, capsys):
@@ -232,7 +232,7 @@ def test_validate_refuses_wrong_parameters_of_the_task(path, value, message, wri
         ("backends.mujoco.model", "a\0b", "backends.mujoco.model: there is no file"),
         ("backends.real.reset.home.elbow", 0.1, "backends.real.reset.home.elbow: no such joint"),
         ("backends.real.reset.home.j1", "up", "backends.real.reset.home.j1: 'up' is not allowed"),
-        ("backends.real.reset.home.j1", 100.0, "backends.real.reset.home.j1: 100.0 is not allowed"),
+        ("backends.real.reset.home.j1", 100.0, "backends.real.reset.home.j1: 100.0 (expected"),
         ("actuators.arm.joints.j1.position", [-180.0, 180.0], "actuators.arm.joints.j1.position: "),
         ("actuators.arm.joints.j1.velocity", 90.0, "actuators.arm.joints.j1.velocity: "),
     ],
@@ -251,7 +251,7 @@ def test_validate_refuses_what_no_backend_could_use(path, value, where, write, c
 def test_make_warns_of_limits_that_look_like_degrees():
     arm = yaml.safe_load(load_contract("arm_reach").text)
     arm["actuators"]["arm"]["joints"]["j1"]["velocity"] = 90.0
-    with pytest.warns(UserWarning, match=r"actuators.arm.joints.j1.velocity: .* degrees suspected"):
+    with pytest.warns(UserWarning, match=r"actuators.arm.joints.j1.velocity: .*degrees"):
         make(parse_contract(yaml.safe_dump(arm)), backend="fake").close()
 
 
@@ -268,8 +268,8 @@ def test_validate_checks_every_contract_and_prints_every_error(small, write, cap
     captured = capsys.readouterr()
     assert captured.out.startswith(f"{small}: valid")
     first, second = captured.err.splitlines()
-    assert first == f"embodied-env: error: {wrong}: version: 0 is not allowed; allowed: 1 or more"
-    assert "there is no contract 'nowhere'; known: " in second
+    assert first == f"embodied-env: error: {wrong}: version: 0 (expected 1 or more)"
+    assert "no such contract: 'nowhere'" in second
 
 
 def test_validate_json_says_what_is_wrong_where(small, write, capsys):
@@ -279,7 +279,7 @@ def test_validate_json_says_what_is_wrong_where(small, write, capsys):
     fingerprint = parse(document()).fingerprint
     sound = {"contract": small, "valid": True, "source": small, "fingerprint": fingerprint}
     assert good == {**sound, "task_verified": True}
-    problem = "0 is not allowed; allowed: 1 or more"
+    problem = "0 (expected 1 or more)"
     assert bad == {"contract": wrong, "valid": False, "path": "version", "problem": problem}
 
 
@@ -298,7 +298,7 @@ def test_fingerprint_of_a_backend(small, capsys):
 
 def test_fingerprint_of_a_backend_without_a_profile_is_wrong_usage(small, capsys):
     assert main(["contract", "fingerprint", small, "--backend", "fke"]) == 2
-    message = "--backend: 'fke' is not known (did you mean 'fake'?); allowed: fake\n"
+    message = "--backend: 'fke' (expected one of: fake); did you mean 'fake'?\n"
     assert capsys.readouterr().err == f"embodied-env: error: {message}"
 
 

@@ -122,8 +122,8 @@ def test_the_pace_and_the_scheduling_are_asked_for_and_stand_in_the_manifest(tmp
     ("arguments", "problem"),
     [
         (["--pacing", "fast"], "unsupported pacing for mujoco: 'fast' (expected one of: None, 'lockstep', 'realtime')"),
-        (["--fifo-priority", "100"], "fifo_priority=100 is not allowed; allowed: 1 to 99"),
-        (["--switch-interval", "0"], "switch_interval_s=0.0 is not allowed"),
+        (["--fifo-priority", "100"], "invalid fifo_priority=100 (expected 1 to 99"),
+        (["--switch-interval", "0"], "invalid switch_interval_s=0.0"),
     ],
 )
 def test_a_pace_or_a_scheduling_that_there_is_not_is_wrong_usage(tmp_path, capsys, arguments, problem):

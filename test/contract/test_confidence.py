@@ -1,4 +1,4 @@
-"""How far a reported position can be trusted."""
+"""Confidence of a reported position from its covariance."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def covariance(x, y, z, roll=0.0):
 
 
 @pytest.mark.parametrize(("radius_m", "expected"), [(0.1, ONE_SIGMA), (0.2, TWO_SIGMA)])
-def test_it_is_the_probability_of_a_gaussian_to_be_within_the_radius(radius_m, expected):
+def test_confidence_is_the_gaussian_probability_within_the_radius(radius_m, expected):
     assert position_confidence(covariance(0.01, 0.01, 0.01), radius_m) == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_worst_axis_counts():
+def test_confidence_uses_the_worst_axis():
     assert position_confidence(covariance(1e-6, 0.01, 1e-4), 0.1) == pytest.approx(ONE_SIGMA, rel=1e-12)
 
 
-def test_the_worst_axis_may_be_none_of_x_y_z():
+def test_worst_axis_need_not_be_x_y_or_z():
     turned = np.zeros((6, 6))
     turned[:2, :2] = [[0.005, 0.005], [0.005, 0.005]]  # 0.01 along x = y, 0 across
     assert position_confidence(turned.ravel(), 0.1) == pytest.approx(ONE_SIGMA, rel=1e-9)
 
 
-def test_the_orientation_does_not_count():
+def test_confidence_ignores_orientation():
     assert position_confidence(covariance(0.01, 0.01, 0.01, roll=9.0), 0.1) == pytest.approx(ONE_SIGMA, rel=1e-12)
 
 
@@ -56,26 +56,26 @@ def asymmetric():
     ],
     ids=["zero", "negative", "nan", "infinite", "nan of the orientation", "asymmetric"],
 )
-def test_a_covariance_that_says_nothing_gives_no_confidence(unknown):
+def test_invalid_covariance_gives_nan_confidence(unknown):
     assert math.isnan(position_confidence(unknown, 0.1))
 
 
 @pytest.mark.parametrize("variance_m2", [1e308, 1e-300])
-def test_no_variance_is_too_large_or_too_small(variance_m2):
+def test_extreme_variances_give_finite_confidence(variance_m2):
     sigma_m = math.sqrt(variance_m2)
     assert position_confidence(covariance(*[variance_m2] * 3), sigma_m) == pytest.approx(ONE_SIGMA, rel=1e-9)
 
 
-def test_of_a_huge_error_the_confidence_is_small_and_not_zero():
+def test_huge_error_gives_small_nonzero_confidence():
     assert 0.0 < position_confidence(covariance(1e308, 1e308, 1e308), 0.1) < 1e-100
 
 
-def test_a_confidence_that_float64_cannot_tell_from_zero_is_zero():
+def test_confidence_underflows_to_zero():
     assert position_confidence(covariance(1e308, 1e308, 1e308), 1e-300) == 0.0
 
 
 @given(st.floats(1e-4, 10), st.floats(1e-3, 10), st.floats(1.01, 10))
-def test_a_larger_error_or_a_smaller_radius_is_never_more_confident(sigma_m, radius_m, factor):
+def test_confidence_is_monotonic_in_error_and_radius(sigma_m, radius_m, factor):
     here = position_confidence(covariance(sigma_m**2, sigma_m**2, sigma_m**2), radius_m)
     worse = position_confidence(covariance((factor * sigma_m) ** 2, sigma_m**2, sigma_m**2), radius_m)
     assert 0.0 < worse <= here <= 1.0

@@ -1,4 +1,4 @@
-"""What holds for every contract, and for every stamp."""
+"""Properties of every contract, and of every stamp."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ARM_REACH = load_contract("arm_reach").text
 
 @few
 @given(contracts)
-def test_writing_a_contract_out_and_reading_it_back_keeps_its_fingerprint(contract: Contract) -> None:
+def test_dump_and_parse_preserve_fingerprint(contract: Contract) -> None:
     text = yaml.safe_dump(document_of(contract), sort_keys=False)
     again = parse_contract(text)
     assert again == contract
@@ -90,9 +90,7 @@ def test_a_difference_is_listed_exactly_when_the_json_differs(a: Any, b: Any) ->
 
 @few
 @given(documents(), st.data())
-def test_a_document_with_anything_in_one_place_is_a_contract_or_a_contract_error(
-    source: Document, data: st.DataObject
-) -> None:
+def test_mutated_document_parses_or_raises_contract_error(source: Document, data: st.DataObject) -> None:
     node: Any = source
     while True:
         key = data.draw(st.sampled_from(sorted(node)) if isinstance(node, dict) else st.integers(0, len(node) - 1))
@@ -114,7 +112,7 @@ def test_a_document_with_anything_in_one_place_is_a_contract_or_a_contract_error
 
 @many
 @given(st.text(st.sampled_from("contract: embodied_env/1\n  name[]{},&*!!int'\"#-?|>%@`~0.9e<\t"), max_size=60))
-def test_any_text_is_a_contract_or_a_contract_error(text: str) -> None:
+def test_arbitrary_text_parses_or_raises_contract_error(text: str) -> None:
     with pytest.raises(ContractError):
         parse_contract(text)
 
@@ -132,7 +130,7 @@ YAML_PIECES = (
         st.tuples(st.integers(0, 10_000), st.integers(0, 40), st.sampled_from(YAML_PIECES)), min_size=1, max_size=6
     )
 )
-def test_a_damaged_contract_is_a_contract_or_a_contract_error(changes: list[tuple[int, int, str]]) -> None:
+def test_damaged_contract_parses_or_raises_contract_error(changes: list[tuple[int, int, str]]) -> None:
     text = ARM_REACH
     for place, length, piece in changes:
         at = place % (len(text) + 1)
@@ -143,7 +141,7 @@ def test_a_damaged_contract_is_a_contract_or_a_contract_error(changes: list[tupl
 
 @few
 @given(contracts, st.data())
-def test_an_action_survives_the_way_to_si_units_and_back(contract: Contract, data: st.DataObject) -> None:
+def test_action_round_trips_through_si_units(contract: Contract, data: st.DataObject) -> None:
     scale = ActionLayout(contract).scale
     parts = data.draw(st.lists(st.floats(0, 1), min_size=scale.low.size, max_size=scale.low.size))
     action = np.clip(scale.low + np.array(parts) * (scale.high - scale.low), scale.low, scale.high)
@@ -156,7 +154,7 @@ def test_an_action_survives_the_way_to_si_units_and_back(contract: Contract, dat
 
 @few
 @given(contracts)
-def test_an_action_at_its_bound_is_the_limit_bit_for_bit(contract: Contract) -> None:
+def test_action_bound_maps_to_limit_exactly(contract: Contract) -> None:
     scale = ActionLayout(contract).scale
     for action, si in ((scale.low, scale.si_low), (scale.high, scale.si_high)):
         np.testing.assert_array_equal(scale.to_si(action), si)
@@ -165,7 +163,7 @@ def test_an_action_at_its_bound_is_the_limit_bit_for_bit(contract: Contract) -> 
 
 @few
 @given(contracts)
-def test_splitting_a_flat_action_and_joining_it_again_changes_nothing(contract: Contract) -> None:
+def test_split_and_join_round_trip(contract: Contract) -> None:
     layout = ActionLayout(contract)
     vector = np.arange(layout.size, dtype=np.float64)
     np.testing.assert_array_equal(np.concatenate(list(layout.split(vector).values())), vector)
@@ -173,7 +171,7 @@ def test_splitting_a_flat_action_and_joining_it_again_changes_nothing(contract: 
 
 @few
 @given(contracts)
-def test_effective_limits_lie_inside_the_declared_ones(contract: Contract) -> None:
+def test_effective_limits_are_within_declared_limits(contract: Contract) -> None:
     limits = ActionLayout(contract).limits
     declared = [joint for actuator in contract.actuators.values() for joint in actuator.joints.values()]
     for i, joint in enumerate(declared):
@@ -187,13 +185,13 @@ def test_effective_limits_lie_inside_the_declared_ones(contract: Contract) -> No
 
 @few
 @given(contracts)
-def test_what_is_shown_of_a_contract_is_json(contract: Contract) -> None:
+def test_shown_contract_is_json(contract: Contract) -> None:
     assert json.loads(json.dumps(describe(contract), allow_nan=False)) == describe(contract)
 
 
 @few
 @given(contracts)
-def test_an_action_of_velocities_may_go_as_fast_one_way_as_the_other(contract: Contract) -> None:
+def test_velocity_action_is_symmetric(contract: Contract) -> None:
     layout = ActionLayout(contract)
     scale, velocity = layout.scale, layout.is_velocity
     np.testing.assert_array_equal(scale.si_low[velocity], -scale.si_high[velocity])
@@ -205,7 +203,7 @@ stamps = st.builds(Stamp, st.integers(-(2**62), 2**62), st.sampled_from(Domain))
 
 @many
 @given(stamps, stamps)
-def test_two_stamps_relate_exactly_when_they_share_a_clock(a: Stamp, b: Stamp) -> None:
+def test_stamps_subtract_only_within_one_domain(a: Stamp, b: Stamp) -> None:
     if a.domain is b.domain:
         assert (a - b) == -(b - a)
     else:
@@ -213,5 +211,5 @@ def test_two_stamps_relate_exactly_when_they_share_a_clock(a: Stamp, b: Stamp) -
             a - b
 
 
-def test_the_small_document_is_sound() -> None:
+def test_small_document_is_valid() -> None:
     assert parse_contract(json.dumps(document())).name == "small"

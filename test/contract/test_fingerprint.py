@@ -35,7 +35,7 @@ JOINTS = document()["actuators"]["arm"]["joints"]
         ("sensors.joints.fields.position.low", -4),  # written -4.0
     ],
 )
-def test_what_does_not_change_the_meaning_does_not_change_the_fingerprint(path, value):
+def test_irrelevant_changes_keep_fingerprint(path, value):
     assert parse(changed(path, value)).fingerprint == SMALL.fingerprint
 
 
@@ -77,7 +77,7 @@ def test_what_does_not_change_the_meaning_does_not_change_the_fingerprint(path, 
         ("task.success_radius_m", 0.04),
     ],
 )
-def test_what_changes_the_meaning_changes_the_fingerprint(path, value):
+def test_relevant_changes_change_fingerprint(path, value):
     assert parse(changed(path, value)).fingerprint != SMALL.fingerprint
 
 
@@ -96,7 +96,7 @@ def test_the_order_of_actuators_changes_the_fingerprint_since_it_orders_the_join
     assert forth.fingerprint != back.fingerprint
 
 
-def test_comments_the_order_of_keys_and_the_way_numbers_are_written_do_not_change_the_fingerprint():
+def test_formatting_does_not_change_fingerprint():
     backwards = dict(reversed(document().items()))
     text = "# a comment\n" + yaml.safe_dump(backwards, sort_keys=False).replace(
         "control_period_s: 0.05", "control_period_s: 5e-2"
@@ -104,12 +104,12 @@ def test_comments_the_order_of_keys_and_the_way_numbers_are_written_do_not_chang
     assert parse_contract(text).fingerprint == SMALL.fingerprint
 
 
-def test_one_and_one_point_zero_are_one_number_in_free_parameters():
+def test_int_and_equal_float_parameters_share_a_fingerprint():
     one, one_point_zero = (parse(changed("task.weight", weight)) for weight in (1, 1.0))
     assert one.fingerprint == one_point_zero.fingerprint
 
 
-def test_true_and_one_are_two_values_in_free_parameters():
+def test_true_and_one_parameters_have_different_fingerprints():
     assert parse(changed("task.weight", True)).fingerprint != parse(changed("task.weight", 1)).fingerprint
 
 
@@ -132,7 +132,7 @@ PIXELS = {"image": {"unit": "1", "low": 0, "high": 255, "shape": [2, 2, 3]}}
         ({**PICTURE, "fields": PIXELS}, {**PICTURE, "fields": PIXELS, "encoding": "bgr8"}),
     ],
 )
-def test_what_is_read_from_a_message_changes_the_fingerprint(one, other):
+def test_message_type_and_path_change_fingerprint(one, other):
     assert parse(changed("sensors.extra", one)).fingerprint != parse(changed("sensors.extra", other)).fingerprint
 
 
@@ -185,19 +185,19 @@ def with_urdf(folder, name, text):
     return parse_contract(json.dumps(changed("safety.urdf", name)), source=str(folder / "arm.yaml"))
 
 
-def test_a_file_counts_by_its_content_and_not_by_its_path(tmp_path):
+def test_fingerprint_covers_file_content_not_path(tmp_path):
     one = with_urdf(tmp_path, "one.urdf", ROBOT)
     assert with_urdf(tmp_path, "other.urdf", ROBOT).fingerprint == one.fingerprint
     assert with_urdf(tmp_path, "one.urdf", ROBOT.replace('effort="1"', 'effort="2"')).fingerprint != one.fingerprint
 
 
-def test_the_fingerprint_is_of_the_content_that_was_read_with_the_contract(tmp_path):
+def test_fingerprint_uses_content_read_with_the_contract(tmp_path):
     contract = with_urdf(tmp_path, "one.urdf", ROBOT)
     (tmp_path / "one.urdf").unlink()
     assert len(contract.fingerprint) == 64
 
 
-def test_a_file_whose_content_was_not_read_gives_no_fingerprint():
+def test_unread_file_content_has_no_fingerprint():
     contract = dataclasses.replace(SMALL, safety=dataclasses.replace(SMALL.safety, urdf="arm.urdf"))
     with pytest.raises(ContractError, match=r"content not known: 'arm\.urdf'"):
         contract.fingerprint  # noqa: B018 - it is computed when it is read
@@ -208,7 +208,7 @@ def test_a_difference_names_the_path_and_both_values():
     assert differences(meaning(SMALL), meaning(other)) == [("actuators.arm.joints.a.velocity", 3, 4)]
 
 
-def test_another_order_of_joints_is_a_difference():
+def test_joint_order_is_a_difference():
     swapped = parse(changed("actuators.arm.joints", {"b": JOINTS["b"], "a": JOINTS["a"]}))
     assert differences(meaning(SMALL), meaning(swapped)) == [("joint_order[0]", "a", "b"), ("joint_order[1]", "b", "a")]
 
@@ -225,7 +225,7 @@ def test_another_order_of_joints_is_a_difference():
         ({"x": 1}, {"x": True}, [("x", 1, True)]),
     ],
 )
-def test_differences_are_listed_where_they_are(a, b, found):
+def test_differences_are_listed_with_their_paths(a, b, found):
     assert differences(a, b) == found
 
 

@@ -48,7 +48,7 @@ from embodied_env.tasks.reach import ReachParameters
 
 
 def refusal(source):
-    """Return what is said of a document that must be refused."""
+    """Return the error of an invalid document."""
     with pytest.raises(ContractError) as caught:
         parse(source)
     return caught.value
@@ -80,20 +80,21 @@ def text_with(line, instead_of="version: 1"):
         ("reset_options.target.hi", "high"),
     ],
 )
-def test_an_unknown_key_is_refused_at_every_level_with_a_guess(path, guess):
+def test_unknown_key_is_rejected_with_a_suggestion(path, guess):
     error = refusal(changed(path, 1))
     assert error.path == path
-    assert error.problem.startswith(f"unknown key (did you mean '{guess}'?); allowed: ")
+    assert error.problem.startswith(f"unknown key {path.rpartition('.')[2]!r} (expected one of: ")
+    assert error.problem.endswith(f"; did you mean '{guess}'?")
 
 
-def test_an_unknown_key_that_resembles_nothing_lists_what_is_allowed():
+def test_unknown_key_without_similar_key_lists_known_keys():
     error = refusal(changed("episode.zebra", 1))
-    assert str(error) == "<text>: episode.zebra: unknown key; allowed: horizon_steps, kind"
+    assert str(error) == "<text>: episode.zebra: unknown key 'zebra' (expected one of: horizon_steps, kind)"
 
 
 @pytest.mark.parametrize("key", ["source", "text"])
-def test_a_field_that_the_loader_fills_is_no_key(key):
-    assert str(refusal(changed(key, "x"))) == f"<text>: {key}: unknown key"
+def test_loader_field_is_not_a_key(key):
+    assert str(refusal(changed(key, "x"))) == f"<text>: {key}: unknown key (reserved for the loader)"
 
 
 @pytest.mark.parametrize(
@@ -115,46 +116,46 @@ def test_a_field_that_the_loader_fills_is_no_key(key):
     ],
 )
 def test_a_missing_key_is_named(path):
-    assert str(refusal(changed(path, ABSENT))) == f"<text>: {path}: the key is missing"
+    assert str(refusal(changed(path, ABSENT))) == f"<text>: {path}: missing key"
 
 
-def test_a_misspelt_key_is_reported_before_the_key_that_is_missing_because_of_it():
+def test_misspelt_key_is_reported_before_missing_key():
     source = changed("sensors.tcp.max_age", 0.1, changed("sensors.tcp.max_age_s", ABSENT))
     assert refusal(source).path == "sensors.tcp.max_age"
 
 
 @pytest.mark.parametrize("schema", ["embodied_env/2", 1, None])
-def test_another_schema_is_refused(schema):
+def test_unknown_schema_is_rejected(schema):
     error = refusal(changed("contract", schema))
-    assert str(error) == f"<text>: contract: the schema {schema!r} is not known; allowed: embodied_env/1"
+    assert str(error) == f"<text>: contract: unknown schema {schema!r} (expected embodied_env/1)"
 
 
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
-        ("control_period_s", float("nan"), "NaN is not allowed; allowed: a finite number"),
-        ("control_period_s", float("inf"), "Infinity is not allowed; allowed: a finite number"),
-        ("control_period_s", True, "true is not allowed; allowed: a valid number"),
-        ("control_period_s", "0.05", '"0.05" is not allowed; allowed: a valid number'),
-        ("control_period_s", None, "null is not allowed; allowed: a valid number"),
-        ("version", 1.5, "1.5 is not allowed; allowed: a valid integer"),
-        ("version", True, "true is not allowed; allowed: a valid integer"),
-        ("name", 3, "3 is not allowed; allowed: text"),
-        ("sensors.joints.mask", 1, "1 is not allowed; allowed: a valid boolean"),
-        ("sensors.joints.on_gap", "zero", "\"zero\" is not allowed; allowed: 'hold' or 'stop'"),
-        ("sensors", [], "[] is not allowed; allowed: a mapping"),
-        ("backends.fake", None, "null is not allowed; allowed: a mapping"),
-        ("actuators.arm.joints.a.position", 1.0, "1.0 is not allowed; allowed: a list"),
-        ("actuators.arm.joints.a.position", [0, 1, 2], "[0, 1, 2] is not allowed; allowed: 2 values"),
-        ("sensors.tcp.fields.position.low", "x", '"x" is not allowed; allowed: a valid number or a list'),
-        ("sensors.tcp.fields.position.shape", 3, "3 is not allowed; allowed: a list"),
-        ("sensors.tcp.fields.position.no_return", float("inf"), "Infinity is not allowed; allowed: a finite number"),
-        ("sensors.tcp.timeline", "sent", "\"sent\" is not allowed; allowed: 'header' or 'receive'"),
-        ("sensors.tcp.frame", 1, "1 is not allowed; allowed: text"),
-        ("applied_actions", 1.0, "1.0 is not allowed; allowed: a valid integer"),
+        ("control_period_s", float("nan"), "NaN (expected a finite number)"),
+        ("control_period_s", float("inf"), "Infinity (expected a finite number)"),
+        ("control_period_s", True, "true (expected a number)"),
+        ("control_period_s", "0.05", '"0.05" (expected a number)'),
+        ("control_period_s", None, "null (expected a number)"),
+        ("version", 1.5, "1.5 (expected an integer)"),
+        ("version", True, "true (expected an integer)"),
+        ("name", 3, "3 (expected text)"),
+        ("sensors.joints.mask", 1, "1 (expected true or false)"),
+        ("sensors.joints.on_gap", "zero", "\"zero\" (expected 'hold' or 'stop')"),
+        ("sensors", [], "[] (expected a mapping)"),
+        ("backends.fake", None, "null (expected a mapping)"),
+        ("actuators.arm.joints.a.position", 1.0, "1.0 (expected a list)"),
+        ("actuators.arm.joints.a.position", [0, 1, 2], "[0, 1, 2] (expected 2 values)"),
+        ("sensors.tcp.fields.position.low", "x", '"x" (expected a number or a list)'),
+        ("sensors.tcp.fields.position.shape", 3, "3 (expected a list)"),
+        ("sensors.tcp.fields.position.no_return", float("inf"), "Infinity (expected a finite number)"),
+        ("sensors.tcp.timeline", "sent", "\"sent\" (expected 'header' or 'receive')"),
+        ("sensors.tcp.frame", 1, "1 (expected text)"),
+        ("applied_actions", 1.0, "1.0 (expected an integer)"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_quoted_with_what_is_allowed(path, value, problem):
+def test_wrong_type_reports_value_and_expected_type(path, value, problem):
     error = refusal(changed(path, value))
     assert (error.path, error.problem) == (path, problem)
 
@@ -162,41 +163,41 @@ def test_a_value_of_the_wrong_type_is_quoted_with_what_is_allowed(path, value, p
 @pytest.mark.parametrize(
     ("path", "value", "where", "problem"),
     [
-        ("actuators.arm.joints.a.position", [float("nan"), 1.0], "[0]", "NaN is not allowed; allowed: a finite number"),
-        ("actuators.arm.joints.a.position", [1.0], "[1]", "the value is missing"),
-        ("sensors.tcp.fields.position.low", [0, "x", 0], "[1]", '"x" is not allowed; allowed: a valid number'),
-        ("sensors.joints.fields.position.joints", ["a", 1], "[1]", "1 is not allowed; allowed: text"),
+        ("actuators.arm.joints.a.position", [float("nan"), 1.0], "[0]", "NaN (expected a finite number)"),
+        ("actuators.arm.joints.a.position", [1.0], "[1]", "missing value"),
+        ("sensors.tcp.fields.position.low", [0, "x", 0], "[1]", '"x" (expected a number)'),
+        ("sensors.joints.fields.position.joints", ["a", 1], "[1]", "1 (expected text)"),
     ],
 )
-def test_a_wrong_item_of_a_list_is_named_by_its_index(path, value, where, problem):
+def test_wrong_list_item_is_reported_with_its_index(path, value, where, problem):
     error = refusal(changed(path, value))
     assert (error.path, error.problem) == (path + where, problem)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("path", ["task.success_radius_m", "backends.fake.delay_s"])
-def test_a_number_that_is_not_finite_is_refused_where_any_value_may_stand(path, number):
+def test_non_finite_number_is_rejected_in_free_form_values(path, number):
     error = refusal(changed(path, number))
-    assert (error.path, error.problem) == (path, f"{number} is not allowed; allowed: a finite number")
+    assert (error.path, error.problem) == (path, f"{number} (expected a finite number)")
 
 
-def test_a_wrong_value_deep_in_a_profile_is_named_by_its_path():
+def test_nested_profile_value_is_reported_with_its_path():
     assert refusal(changed("backends.fake.noise", [0.1, {"x": float("nan")}])).path == "backends.fake.noise[1].x"
 
 
-def test_a_key_that_stands_twice_is_refused():
+def test_duplicate_key_is_rejected():
     with pytest.raises(ContractError, match=r"^<text>: version: duplicate key at line 4 \(first at line 3\)$"):
         parse_contract(text_with("version: 1\nversion: 2"))
 
 
 @pytest.mark.parametrize("key", ["1", "1.5", "true", "null", "[a]"])
-def test_a_key_that_is_not_text_is_refused(key):
+def test_non_text_key_is_rejected(key):
     with pytest.raises(ContractError, match=r"the key .* at line 3 is not text: quote it$"):
         parse_contract(text_with(f"{key}: 2"))
 
 
 @pytest.mark.parametrize("joint", ["y", "n", "yes", "no", "on", "off"])
-def test_a_joint_may_have_a_name_that_yaml_1_1_takes_for_a_boolean(joint):
+def test_yaml_1_1_booleans_are_valid_joint_names(joint):
     text = text_with("version: 1").replace("- a\n", f"- {joint}\n").replace(" a:\n", f" {joint}:\n")
     contract = parse_contract(text)
     assert tuple(contract.actuators["arm"].joints) == (joint, "b")
@@ -206,30 +207,30 @@ def test_a_joint_may_have_a_name_that_yaml_1_1_takes_for_a_boolean(joint):
 @pytest.mark.parametrize(
     ("written", "meant"), [("1e-3", 1e-3), ("1E-3", 1e-3), (".5", 0.5), ("5.", 5.0), ("+0.5", 0.5), ("2", 2.0)]
 )
-def test_a_number_may_be_written_in_every_decimal_way(written, meant):
+def test_decimal_number_notations(written, meant):
     contract = parse_contract(text_with(f"control_period_s: {written}", "control_period_s: 0.05"))
     assert contract.control_period_s == meant
 
 
 @pytest.mark.parametrize(("written", "meant"), [("010", 10), ("09", 9), ("+3", 3)])
-def test_an_integer_is_decimal_whatever_its_zeros(written, meant):
+def test_leading_zeros_do_not_make_an_integer_octal(written, meant):
     assert parse_contract(text_with(f"version: {written}")).version == meant
 
 
 @pytest.mark.parametrize("written", ["1_0", "0x10", "0o7", "1:30", "2020-01-01"])
-def test_other_notations_of_yaml_1_1_are_text_and_so_no_version(written):
-    with pytest.raises(ContractError, match=rf'version: "{written}" is not allowed; allowed: a valid integer$'):
+def test_yaml_1_1_notations_are_text(written):
+    with pytest.raises(ContractError, match=rf'version: "{written}" .expected an integer.$'):
         parse_contract(text_with(f"version: {written}"))
 
 
 @pytest.mark.parametrize("written", ["true", "True", "TRUE"])
-def test_a_boolean_may_be_written_in_every_case(written):
+def test_boolean_notations(written):
     text = text_with("version: 1").replace("topic: tcp_pose", f"topic: tcp_pose\n    mask: {written}")
     assert parse_contract(text).sensors["tcp"].mask is True
 
 
 @pytest.mark.parametrize("written", ["null", "~", "Null", ""])
-def test_nothing_may_be_written_in_every_way(written):
+def test_null_notations(written):
     text = text_with("version: 1").replace("velocity: 3.0", f"velocity: 3.0\n        deceleration: {written}")
     assert parse_contract(text).actuators["arm"].joints["a"].deceleration is None
 
@@ -250,34 +251,34 @@ def test_nothing_may_be_written_in_every_way(written):
         ("a: " + "x" * 2**20, "the document is too large"),
         ("{" * 500, "nested deeper than 50 levels at line 1"),
         ("[" * 100_000 + "]" * 100_000, "nested deeper than 50 levels at line 1"),
-        ("", "a contract is a mapping, not NoneType"),
-        ("[]", "a contract is a mapping, not list"),
+        ("", "not a contract: NoneType"),
+        ("[]", "not a contract: list"),
     ],
 )
-def test_text_that_is_no_contract_is_refused(text, problem):
+def test_invalid_contract_text_is_rejected(text, problem):
     with pytest.raises(ContractError, match=rf"^<text>: {problem}"):
         parse_contract(text)
 
 
-def test_a_value_that_contains_itself_is_refused():
+def test_recursive_alias_is_rejected():
     with pytest.raises(ContractError, match=r"alias of an unknown or enclosing node: \*x at line "):
         parse_contract(text_with("  success_radius_m: &x [*x]", "  success_radius_m: 0.03"))
 
 
 def alias_bomb(levels, width):
-    """Return a document whose last line stands for width**levels values."""
+    """Return a document whose last line repeats width**levels values."""
     lines = ["a0: &a0 [" + "x, " * width + "]"]
     lines += [f"a{level}: &a{level} [{f'*a{level - 1}, ' * width}]" for level in range(1, levels)]
     return "\n".join(lines)
 
 
-def test_aliases_are_counted_as_what_they_repeat():
+def test_aliases_count_as_the_nodes_they_repeat():
     with pytest.raises(ContractError, match=r"too many values: over 50000, .* at line 5$"):
         read_yaml(alias_bomb(9, 9), "<text>")
     assert len(read_yaml(alias_bomb(4, 9), "<text>")) == 4
 
 
-def test_aliases_are_counted_as_deep_as_what_they_repeat():
+def test_aliases_count_as_deep_as_the_nodes_they_repeat():
     chain = "a0: &a0 [x]\n" + "".join(f"a{level}: &a{level} [*a{level - 1}]\n" for level in range(1, 60))
     with pytest.raises(ContractError, match="nested deeper than 50 levels"):
         read_yaml(chain, "<text>")
@@ -290,31 +291,31 @@ def test_a_large_mapping_is_read_in_linear_time():
 
 
 @pytest.mark.parametrize("value", ["[" + "x, " * 40_000 + "]", "x" * 900_000, "k" * 1000 + ": 1"])
-def test_a_large_wrong_value_makes_one_short_error(value):
+def test_large_wrong_value_gives_short_error(value):
     with pytest.raises(ContractError) as caught:
         parse_contract(text_with(f"control_period_s: {value}", "control_period_s: 0.05"))
     assert len(str(caught.value)) < 2000
 
 
-def test_many_wrong_values_in_one_list_make_one_error():
+def test_many_wrong_list_items_give_one_error():
     """The work was quadratic in the number of wrong values."""
     error = refusal(changed("sensors.joints.fields.position.joints", [1] * 20_000))
     assert error.path == "sensors.joints.fields.position.joints[0]"
 
 
 @pytest.mark.parametrize("path", ["a\0b.yaml", "a\0b", "x" * 5000, "x" * 5000 + ".yaml"])
-def test_a_path_that_no_file_can_have_is_a_contract_error(path):
+def test_impossible_path_is_a_contract_error(path):
     with pytest.raises(ContractError):
         load_contract(path)
 
 
-def test_the_parameters_of_the_task_are_its_keys_but_for_the_type():
+def test_task_parameters_are_its_other_keys():
     task = parse(document()).task
     assert task.type == "embodied_env.tasks.reach:Reach"
     assert task.parameters == {"tip": "tcp", "target": "target", "success_radius_m": 0.03}
 
 
-def test_an_anchor_stands_for_the_same_profile_twice():
+def test_anchor_repeats_a_profile():
     text = text_with("  fake: &it\n    noise: [0.5]\n  other: *it", "  fake:\n    noise:\n    - 0.1\n    - 0.2")
     assert parse_contract(text).backends == {"fake": {"noise": (0.5,)}, "other": {"noise": (0.5,)}}
 
@@ -331,30 +332,28 @@ def test_an_error_names_the_file(tmp_path):
     file.write_text(json.dumps(changed("version", 0)))
     with pytest.raises(ContractError) as caught:
         load_contract(file)
-    assert str(caught.value) == f"{file}: version: 0 is not allowed; allowed: 1 or more"
+    assert str(caught.value) == f"{file}: version: 0 (expected 1 or more)"
 
 
-def test_a_contract_is_returned_as_it_is():
+def test_loading_a_contract_returns_it_unchanged():
     contract = parse(document())
     assert load_contract(contract) is contract
 
 
-def test_a_file_that_is_not_text_is_refused(tmp_path):
+def test_binary_file_is_rejected(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ContractError, match="the file cannot be read: 'utf-8' codec"):
+    with pytest.raises(ContractError, match="cannot read the file: 'utf-8' codec"):
         load_contract(file)
 
 
-def test_an_unknown_name_gets_a_guess_and_the_known_names():
-    with pytest.raises(
-        ContractError, match=r"no contract 'arm_reech' \(did you mean 'arm_reach'\?\); known: .*arm_reach"
-    ):
+def test_unknown_name_is_reported_with_suggestion_and_known_names():
+    with pytest.raises(ContractError, match=r"no such contract: 'arm_reech' .*arm_reach.*did you mean 'arm_reach'\?"):
         load_contract("arm_reech")
 
 
-def test_a_path_to_nothing_lists_the_known_names():
-    with pytest.raises(ContractError, match=r"there is no file '/nowhere/x.yaml'; known: .*arm_reach"):
+def test_missing_path_lists_known_names():
+    with pytest.raises(ContractError, match=r"no such file: '/nowhere/x.yaml' .*arm_reach"):
         load_contract("/nowhere/x.yaml")
 
 
@@ -367,7 +366,7 @@ def folder_with(prefix, name, text=""):
     return file
 
 
-def test_the_first_ament_prefix_that_has_the_name_wins(tmp_path, monkeypatch):
+def test_first_ament_prefix_with_the_name_wins(tmp_path, monkeypatch):
     folder_with(tmp_path / "a", "other")
     expected = folder_with(tmp_path / "b", "arm_reach")
     folder_with(tmp_path / "c", "arm_reach")
@@ -424,7 +423,7 @@ def section(title):
 
 
 def words(text):
-    """Return the words that stand in it as code."""
+    """Return the words marked as code."""
     return set(re.findall(r"[\w/*^]+", " ".join(re.findall(r"`([^`\n]+)`", text))))
 
 

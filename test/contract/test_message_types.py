@@ -1,4 +1,4 @@
-"""Message classes by their ROS names: what is imported, and what is refused."""
+"""Message classes by their ROS names: what is imported, and what is rejected."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from embodied_env.errors import ContractError
 @pytest.mark.parametrize(
     "name", ["", "Bool", "std_msgs/Bool", "std_msgs/msg/Bool/x", "std_msgs/msg/", "a.b/msg/C", "/msg/C"]
 )
-def test_another_form_of_a_name_is_refused(name):
-    with pytest.raises(ContractError, match="allowed: <package>/msg/<Type>"):
+def test_invalid_type_name_is_rejected(name):
+    with pytest.raises(ContractError, match="expected <package>/msg/<Type>"):
         message_class(name)
 
 
-def test_a_name_imports_no_module_that_has_no_messages(tmp_path, monkeypatch):
+def test_type_name_imports_no_module_without_messages(tmp_path, monkeypatch):
     (tmp_path / "named_by_a_contract").mkdir()
     (tmp_path / "named_by_a_contract" / "code.py").write_text("Type = int\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)

@@ -56,7 +56,7 @@ from embodied_env.cli.main import main
 from embodied_env.record import audit_run
 from embodied_env.analysis.replay import replay_run
 
-def told(use, argument):
+def error_of(use, argument):
     del opened[:]
     try:
         use(argument)
@@ -74,7 +74,7 @@ USES = {
 }
 for line in sys.stdin:
     key, use, path = json.loads(line)
-    print(json.dumps([key, told(USES[use], path)]), file=sys.stderr, flush=True)
+    print(json.dumps([key, error_of(USES[use], path)]), file=sys.stderr, flush=True)
 """
 
 
@@ -118,8 +118,8 @@ def examined(folder):
         asked.append([f"world {kind}", "world", contract_file(folder, "model", kind, with_model(name))])
         run = shutil.copytree(env.path, folder / "runs" / kind)
         manifest = json.loads((run / "manifest.json").read_text())
-        said = {**manifest["contract"], "source": str(folder / "arm.yaml"), "text": naming(name)}
-        (run / "manifest.json").write_text(json.dumps({**manifest, "contract": said}))
+        saved = {**manifest["contract"], "source": str(folder / "arm.yaml"), "text": naming(name)}
+        (run / "manifest.json").write_text(json.dumps({**manifest, "contract": saved}))
         asked += [[f"{use} {kind}", use, str(run)] for use in ("audit_run", "replay_run", "export", "report")]
     done = subprocess.run(
         [sys.executable, "-c", EXAMINE],
@@ -184,7 +184,7 @@ def urdf_run(tmp_path):
 
 @pytest.fixture
 def model_run(tmp_path):
-    """A run with the workspace of a MuJoCo model beside the contract, which is gone since."""
+    """A run with the workspace of a MuJoCo model next to the contract, which has been deleted."""
     shutil.copy(SHIPPED / "arm6.xml", tmp_path / "mine.xml")
     text = json.loads(with_model("mine.xml"))
     text["safety"]["workspace"] = json.loads(dump_contract(replace(ARM, safety=replace(ARM.safety, workspace=CELL))))[
@@ -198,7 +198,7 @@ def model_run(tmp_path):
 
 
 @pytest.mark.parametrize("run", ["urdf_run", "model_run"])
-def test_a_run_is_audited_and_replayed_from_what_it_keeps(run, request, monkeypatch):
+def test_run_is_audited_and_replayed_from_recorded_files(run, request, monkeypatch):
     path = request.getfixturevalue(run)
     monkeypatch.setitem(sys.modules, "mujoco", None)  # nor is the library needed
     assert audit_run(path).sound
@@ -208,7 +208,7 @@ def test_a_run_is_audited_and_replayed_from_what_it_keeps(run, request, monkeypa
 
 
 @pytest.mark.parametrize(("run", "name"), [("urdf_run", "slow.urdf"), ("model_run", SHAPE)])
-def test_content_that_was_changed_in_a_run_is_named(run, name, request):
+def test_changed_content_of_a_run_is_reported(run, name, request):
     path = request.getfixturevalue(run)
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["contract"]["files"][name]["sha256"] = "0" * 64
@@ -222,9 +222,9 @@ def test_another_urdf_in_a_run_has_another_fingerprint(urdf_run):
     from embodied_env.contract.loader import pack_files, unpack_files
 
     manifest = json.loads((urdf_run / "manifest.json").read_text())
-    said = manifest["contract"]
-    content = unpack_files(said["files"])["slow.urdf"].replace(b'effort="', b'effort="1')
-    said["files"] = pack_files({"slow.urdf": content})
+    saved = manifest["contract"]
+    content = unpack_files(saved["files"])["slow.urdf"].replace(b'effort="', b'effort="1')
+    saved["files"] = pack_files({"slow.urdf": content})
     (urdf_run / "manifest.json").write_text(json.dumps(manifest))
     assert "manifest.fingerprint" in audit_run(urdf_run).counts
 
@@ -238,7 +238,7 @@ def test_a_run_without_the_shape_of_its_model_is_not_replayed_from_the_model(mod
 
 
 @pytest.mark.parametrize("files", [None, [], {"x": None}, {"x": {}}, {"x": {"base64": "!", "sha256": ""}}, 5])
-def test_files_of_a_run_of_another_form_are_one_error(files, urdf_run):
+def test_malformed_files_of_a_run_are_one_error(files, urdf_run):
     manifest = json.loads((urdf_run / "manifest.json").read_text())
     manifest["contract"]["files"] = files
     (urdf_run / "manifest.json").write_text(json.dumps(manifest))
@@ -315,7 +315,7 @@ def chain(joints, capsules):
     return KinematicModel(tuple(f"j{i}" for i in range(joints)), tree, shapes)
 
 
-def test_a_shape_comes_back_bit_for_bit():
+def test_shape_round_trips_exactly():
     from embodied_env.sim.backend_profile import load_profile
     from embodied_env.sim.kinematics import MujocoKinematics
 
@@ -331,28 +331,28 @@ def test_a_shape_comes_back_bit_for_bit():
 @pytest.mark.parametrize(
     "change",
     [
-        lambda said: said["tree"][0].update(parent=3),
-        lambda said: said["tree"][0].update(column=9),
-        lambda said: said["tree"][0].update(frame=[]),
-        lambda said: said["tree"][0].update(offset=None),
-        lambda said: said["capsules"][0].update(joint=7),
-        lambda said: said.update(joints="j1"),
-        lambda said: said.pop("tree"),
+        lambda saved: saved["tree"][0].update(parent=3),
+        lambda saved: saved["tree"][0].update(column=9),
+        lambda saved: saved["tree"][0].update(frame=[]),
+        lambda saved: saved["tree"][0].update(offset=None),
+        lambda saved: saved["capsules"][0].update(joint=7),
+        lambda saved: saved.update(joints="j1"),
+        lambda saved: saved.pop("tree"),
     ],
 )
-def test_a_shape_of_another_form_is_refused(change):
-    said = json.loads(dump_shape(chain(3, 2)))
-    change(said)
+def test_malformed_shape_is_rejected(change):
+    saved = json.loads(dump_shape(chain(3, 2)))
+    change(saved)
     with pytest.raises(ContractError, match=r"safety\.workspace"):
-        parse_shape(json.dumps(said).encode())
+        parse_shape(json.dumps(saved).encode())
 
 
-def test_a_robot_of_too_many_capsules_is_refused_before_its_levers_are_computed():
-    with pytest.raises(ContractError, match=r"safety\.workspace: the robot has too many parts"):
+def test_too_many_capsules_are_rejected_before_computing_levers():
+    with pytest.raises(ContractError, match=r"safety\.workspace: robot too large"):
         chain(500, 210).levers()
 
 
-def test_a_urdf_of_too_many_links_is_refused():
+def test_urdf_with_too_many_links_is_rejected():
     links = "".join(f'<link name="l{i}"/>' for i in range(MOST_LINKS + 1))
     with pytest.raises(ContractError, match=r"urdf\.link"):
         parse_urdf(f'<robot name="r">{links}</robot>')

@@ -1,4 +1,4 @@
-"""What infinities and NaN of measured distances become."""
+"""Replacement of infinite and NaN distances."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from embodied_env.contract import FieldSpec
-from embodied_env.contract.reading_values import substitute
+from embodied_env.contract.reading_values import InvalidReadingError, settle
 
 INF, NAN = math.inf, math.nan
 
@@ -32,31 +32,35 @@ def distances(*values):
         (INF, {"no_return": 0.0}, 0.0),
         (NAN, {"nan": 5.0}, 5.0),
         (NAN, {"nan": 0.0}, 0.0),
-        (INF, {}, INF),
-        (NAN, {}, NAN),
-        (INF, {"nan": 5.0}, INF),
-        (NAN, {"no_return": 10.0}, NAN),
-        (-INF, {"no_return": 10.0, "nan": 5.0}, -INF),
     ],
 )
-def test_only_a_declared_value_stands_for_no_distance(value, declared, expected):
-    found = substitute(distances(1.0, value, 2.0), spec(**declared))
+def test_declared_value_replaces_a_non_finite_distance(value, declared, expected):
+    found = settle("d", distances(1.0, value, 2.0), spec(**declared))
     np.testing.assert_array_equal(found, distances(1.0, expected, 2.0))
 
 
-def test_what_is_too_near_is_as_near_as_can_be_measured():
-    found = substitute(distances(-INF, INF, NAN, 3.0), spec(), too_near=0.1)
-    np.testing.assert_array_equal(found, distances(0.1, INF, NAN, 3.0))
+@pytest.mark.parametrize(
+    ("value", "declared"),
+    [(INF, {}), (NAN, {}), (INF, {"nan": 5.0}), (NAN, {"no_return": 10.0}), (-INF, {"no_return": 10.0, "nan": 5.0})],
+)
+def test_undeclared_non_finite_distance_is_rejected(value, declared):
+    with pytest.raises(InvalidReadingError, match="1 of 3 values of d are"):
+        settle("d", distances(1.0, value, 2.0), spec(**declared))
 
 
-def test_the_values_that_stand_for_others_are_not_replaced_in_turn():
-    found = substitute(distances(INF, -INF, NAN), spec(no_return=10.0, nan=5.0), too_near=0.1)
+def test_too_close_becomes_the_minimum_range():
+    found = settle("d", distances(-INF, 3.0), spec(), near=0.1)
+    np.testing.assert_array_equal(found, distances(0.1, 3.0))
+
+
+def test_replacements_are_not_replaced_again():
+    found = settle("d", distances(INF, -INF, NAN), spec(no_return=10.0, nan=5.0), near=0.1)
     np.testing.assert_array_equal(found, distances(10.0, 0.1, 5.0))
 
 
 def test_distances_are_replaced_in_place():
     given_ = distances(INF)
-    assert substitute(given_, spec(no_return=10.0)) is given_
+    assert settle("d", given_, spec(no_return=10.0)) is given_
     assert given_[0] == 10.0
 
 
@@ -64,8 +68,8 @@ any_distances = npst.arrays(np.float32, npst.array_shapes(max_dims=3, max_side=4
 
 
 @given(any_distances)
-def test_with_everything_declared_all_is_finite_and_what_was_finite_is_kept(values):
-    found = substitute(values.copy(), spec(no_return=10.0, nan=5.0), too_near=0.1)
+def test_with_all_replacements_declared_values_are_finite(values):
+    found = settle("d", values.copy(), spec(no_return=10.0, nan=5.0), near=0.1)
     assert np.isfinite(found).all()
     assert (found.shape, found.dtype) == (values.shape, values.dtype)
     finite = np.isfinite(values)
@@ -73,5 +77,9 @@ def test_with_everything_declared_all_is_finite_and_what_was_finite_is_kept(valu
 
 
 @given(any_distances)
-def test_with_nothing_declared_all_is_as_it_was(values):
-    np.testing.assert_array_equal(substitute(values.copy(), spec()), values)
+def test_without_declared_replacements_only_finite_values_are_accepted(values):
+    if np.isfinite(values).all():
+        np.testing.assert_array_equal(settle("d", values.copy(), spec()), values)
+    else:
+        with pytest.raises(InvalidReadingError):
+            settle("d", values.copy(), spec())

@@ -54,7 +54,7 @@ def test_a_mask_is_one_small_integer_of_zero_or_one():
     assert space["tcp_valid"] == spaces.Box(0, 1, (1,), np.int8)
 
 
-def test_there_is_no_mask_that_was_not_asked_for():
+def test_mask_is_absent_by_default():
     assert "tcp_valid" not in parse(document()).observation_space.keys()  # noqa: SIM118 - a space is no dict
 
 
@@ -63,12 +63,12 @@ def test_a_sensor_of_the_evaluator_is_never_in_the_observation():
     assert sorted(space) == ["joints_position", "target_position"]
 
 
-def test_a_finite_horizon_shows_the_time_that_remains():
+def test_finite_horizon_adds_time_remaining():
     space = parse(changed("episode.kind", "finite_horizon")).observation_space
     assert space["time_remaining"] == spaces.Box(0.0, 1.0, (1,), np.float64)
 
 
-def test_a_time_limit_shows_no_time():
+def test_time_limit_adds_no_time_remaining():
     assert "time_remaining" not in sorted(parse(document()).observation_space)
 
 
@@ -126,7 +126,7 @@ def test_a_field_with_a_path_alone_is_one_float64():
     assert box_of("my_msgs/msg/Thing", "level", field) == spaces.Box(0.0, 1.0, (1,), np.float64)
 
 
-def test_applied_actions_follow_each_other_and_are_not_bounded():
+def test_applied_actions_are_unbounded():
     source = changed("actuators.arm.scale", "physical", changed("applied_actions", 3))
     box = parse(changed("actuators.arm.joints.b.position", [-0.5, 0.5], source)).observation_space["applied_actions"]
     assert box.dtype == np.float64
@@ -135,7 +135,7 @@ def test_applied_actions_follow_each_other_and_are_not_bounded():
     assert np.isinf(box.high).all()
 
 
-def test_there_are_no_applied_actions_that_were_not_asked_for():
+def test_applied_actions_are_absent_by_default():
     assert "applied_actions" not in sorted(parse(document()).observation_space)
 
 
@@ -175,7 +175,7 @@ def test_a_joint_that_is_driven_by_velocity_is_scaled_by_its_velocity_and_keeps_
     assert layout.limits.position_high.tolist() == [2.0 - 0.02] * 2
 
 
-def test_the_layout_of_a_field_says_its_key_shape_and_bounds():
+def test_field_layout_has_key_shape_and_bounds():
     (layout,) = field_layouts("joints", parse(document()).sensors["joints"])
     assert (layout.sensor, layout.field, layout.key, layout.shape) == ("joints", "position", "joints_position", (2,))
     assert (layout.low.tolist(), layout.high.tolist()) == ([-4.0, -4.0], [4.0, 4.0])
@@ -196,39 +196,39 @@ def test_a_physical_action_has_the_limits_after_margins():
     assert (space.low[0], space.high[0]) == (-1.0 + 0.02, 2.0 - 0.02)
 
 
-def test_a_physical_delta_has_the_way_of_one_period_at_full_velocity():
+def test_physical_delta_is_bounded_by_one_period_at_full_velocity():
     source = changed("actuators.arm.scale", "physical", changed("actuators.arm.command", "position_delta"))
     assert parse(source).action_space.high[0] == pytest.approx(3.0 * 0.95 * 0.05, rel=1e-15)
 
 
-def test_a_normalised_delta_of_one_is_the_way_of_one_period_at_full_velocity():
+def test_normalised_delta_of_one_is_one_period_at_full_velocity():
     scale = ActionLayout(parse(changed("actuators.arm.command", "position_delta"))).scale
     assert scale.to_si(np.ones(2))[0] == pytest.approx(3.0 * 0.95 * 0.05, rel=1e-15)
     assert scale.to_si(np.zeros(2))[0] == 0.0
 
 
 @pytest.mark.parametrize(("low", "high"), INEXACT)
-def test_a_normalised_action_at_its_edge_is_the_limit_bit_for_bit(low, high):
+def test_normalised_action_bound_is_exactly_the_limit(low, high):
     scale = ActionLayout(with_position(low, high)).scale
     assert (scale.to_si(-np.ones(2))[0], scale.to_si(np.ones(2))[0]) == (low, high)
     assert (scale.from_si(scale.si_low)[0], scale.from_si(scale.si_high)[0]) == (-1.0, 1.0)
 
 
 @pytest.mark.parametrize(("low", "high"), INEXACT)
-def test_an_action_just_inside_its_edge_does_not_pass_the_limit(low, high):
+def test_action_inside_its_bounds_stays_inside_the_limits(low, high):
     scale = ActionLayout(with_position(low, high)).scale
     edge = np.full(2, np.nextafter(1.0, 0.0))
     assert low <= scale.to_si(-edge)[0]
     assert scale.to_si(edge)[0] <= high
 
 
-def test_an_action_beyond_its_edge_is_mapped_as_it_is():
+def test_action_beyond_its_bounds_is_mapped_linearly():
     scale = ActionLayout(with_position(-1.0, 2.0)).scale
     assert scale.to_si(np.full(2, 2.0))[0] == 3.5
     assert scale.from_si(np.full(2, 3.5))[0] == 2.0
 
 
-def test_mapping_an_action_does_not_write_it():
+def test_mapping_does_not_modify_the_action():
     action = np.array([0.5, 1.0])
     ActionLayout(parse(document())).scale.to_si(action)
     assert action.tolist() == [0.5, 1.0]
@@ -245,7 +245,7 @@ def test_a_delta_is_marked_per_joint():
     assert ActionLayout(parse(changed("actuators.arm.command", "position_delta"))).is_delta.tolist() == [True, True]
 
 
-def test_a_flat_vector_takes_the_structure_of_the_action_as_a_copy():
+def test_as_action_returns_a_copy_with_the_structure_of_the_space():
     vector = np.array([0.1, 0.2])
     one, two = ActionLayout(parse(document())), ActionLayout(two_actuators())
     action = one.as_action(vector)

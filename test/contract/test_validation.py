@@ -1,4 +1,4 @@
-"""The rules of a contract: each violation names its path, the value and what is allowed."""
+"""The rules of a contract: each violation names its path, the value and what is expected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TARGET = "reset_options.target"
 
 
 def refusal(source):
-    """Return what is said of a document that must be refused."""
+    """Return the error message of an invalid document."""
     with pytest.raises(ContractError) as caught:
         parse(source)
     return str(caught.value).removeprefix("<text>: ")
@@ -33,62 +33,62 @@ def refusal(source):
         (
             "name",
             "Arm",
-            "name: the name 'Arm' is not allowed; allowed: lower-case letters, digits and _, a letter first",
+            "name: invalid name 'Arm' (expected",
         ),
-        ("version", 0, "version: 0 is not allowed; allowed: 1 or more"),
-        ("control_period_s", 0, "control_period_s: 0.0 is not allowed; allowed: a finite number of seconds > 0"),
-        ("control_period_s", -0.1, "control_period_s: -0.1 is not allowed; allowed: a finite number of seconds > 0"),
-        ("episode.horizon_steps", 0, "episode.horizon_steps: 0 is not allowed; allowed: 1 or more steps"),
-        ("applied_actions", -1, "applied_actions: -1 is not allowed; allowed: 0 to 1000 actions"),
-        ("applied_actions", 1001, "applied_actions: 1001 is not allowed; allowed: 0 to 1000 actions"),
+        ("version", 0, "version: 0 (expected"),
+        ("control_period_s", 0, "control_period_s: 0.0 (expected"),
+        ("control_period_s", -0.1, "control_period_s: -0.1 (expected"),
+        ("episode.horizon_steps", 0, "episode.horizon_steps: 0 (expected"),
+        ("applied_actions", -1, "applied_actions: -1 (expected"),
+        ("applied_actions", 1001, "applied_actions: 1001 (expected"),
     ],
 )
-def test_the_heading_is_checked(path, value, message):
-    assert refusal(changed(path, value)) == message
+def test_header_keys_are_checked(path, value, message):
+    assert refusal(changed(path, value)).startswith(message)
 
 
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("margins.position", -0.1, "margins.position: -0.1 is not allowed; allowed: a finite number >= 0, in the unit of the joint"),
-        ("margins.velocity", 0, "margins.velocity: 0.0 is not allowed; allowed: a fraction in (0, 1]"),
-        ("margins.velocity", 1.1, "margins.velocity: 1.1 is not allowed; allowed: a fraction in (0, 1]"),
-        ("margins.acceleration", 0, "margins.acceleration: 0.0 is not allowed; allowed: a fraction in (0, 1]"),
-        ("nonfinite.stop_after", 0, "nonfinite.stop_after: 0 is not allowed; allowed: 1 or more actions"),
-        ("watchdog.hold_steps", 0, "watchdog: hold_steps 0 and stop_steps 10 are not allowed; allowed: 1 <= hold_steps < stop_steps"),
-        ("watchdog.stop_steps", 2, "watchdog: hold_steps 2 and stop_steps 2 are not allowed; allowed: 1 <= hold_steps < stop_steps"),
+        ("margins.position", -0.1, "margins.position: -0.1 (expected"),
+        ("margins.velocity", 0, "margins.velocity: 0.0 (expected"),
+        ("margins.velocity", 1.1, "margins.velocity: 1.1 (expected"),
+        ("margins.acceleration", 0, "margins.acceleration: 0.0 (expected"),
+        ("nonfinite.stop_after", 0, "nonfinite.stop_after: 0 (expected"),
+        ("watchdog.hold_steps", 0, "watchdog: hold_steps 0, stop_steps 10 (expected"),
+        ("watchdog.stop_steps", 2, "watchdog: hold_steps 2, stop_steps 2 (expected"),
     ],
 )  # fmt: skip
-def test_the_settings_of_the_safety_gate_are_checked(path, value, message):
-    assert refusal(changed(f"safety.{path}", value)) == f"safety.{message}"
+def test_safety_settings_are_checked(path, value, message):
+    assert refusal(changed(f"safety.{path}", value)).startswith(f"safety.{message}")
 
 
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("sensors", {}, "sensors: there is none; at least one sensor is needed"),
-        ("sensors.Tcp", document()["sensors"]["tcp"], "sensors.Tcp: the name 'Tcp' is not allowed; allowed: lower-case letters, digits and _, a letter first"),
-        ("sensors.tcp.topic", "tcp pose", "sensors.tcp.topic: 'tcp pose' is not a ROS 2 topic name"),
-        ("sensors.tcp.topic", "~pose", "sensors.tcp.topic: '~pose' is not a ROS 2 topic name"),
-        ("sensors.tcp.topic", "target_pose", "sensors.target.topic: 'target_pose' is also that of sensors.tcp; allowed: one topic for each"),
-        ("sensors.tcp.max_age_s", 0, "sensors.tcp.max_age_s: 0.0 is not allowed; allowed: a finite number of seconds > 0"),
-        ("sensors.tcp.rate_hz", -1, "sensors.tcp.rate_hz: -1.0 is not allowed; allowed: 0 (at every step) or a rate in Hz"),
-        ("sensors.tcp.fields", {}, "sensors.tcp.fields: there is none; at least one field is needed"),
-        ("sensors.tcp.fields.positon", {"unit": "m", "low": 0, "high": 1}, "sensors.tcp.fields.positon: geometry_msgs/msg/PoseStamped: 'positon' is not known (did you mean 'position'?); allowed: orientation, position; or a path"),
-        ("sensors.tcp.fields.position.joints", ["a"], "sensors.tcp.fields.position.joints: geometry_msgs/msg/PoseStamped position has no joints; allowed: only with one value per joint, as in sensor_msgs/msg/JointState"),
-        (f"{FIELD}.shape", [2], f"{FIELD}.shape: its shape is the number of its joints; allowed: no shape"),
-        ("sensors.tcp.confidence_radius_m", 0, "sensors.tcp.confidence_radius_m: 0.0 is not allowed; allowed: a finite number of m > 0"),
-        (f"{FIELD}.unit", "deg", f"{FIELD}.unit: the unit of sensor_msgs/msg/JointState position cannot be 'deg'; allowed: rad, m"),
-        (f"{FIELD}.joints", ABSENT, f"{FIELD}.joints: the joints are missing; allowed: a list of joint names"),
-        (f"{FIELD}.joints", ["a", "b", "a"], f"{FIELD}.joints: 'a' is listed twice"),
-        (f"{FIELD}.low", 4, f"{FIELD}: low 4.0 must be below high 4.0: the interval is empty or inverted"),
-        (f"{FIELD}.low", [0, 5], f"{FIELD}: low (0.0, 5.0) must be below high 4.0: the interval is empty or inverted"),
-        (f"{FIELD}.low", [0, 0, 0], f"{FIELD}.low: [0.0, 0.0, 0.0] has 3 values; allowed: one number, or 2 of them"),
-        (f"{FIELD}.high", [], f"{FIELD}.high: [] has 0 values; allowed: one number, or 2 of them"),
+        ("sensors", {}, "sensors: empty (expected"),
+        ("sensors.Tcp", document()["sensors"]["tcp"], "sensors.Tcp: invalid name 'Tcp' (expected"),
+        ("sensors.tcp.topic", "tcp pose", "sensors.tcp.topic: 'tcp pose' is not a ROS 2 topic name (expected"),
+        ("sensors.tcp.topic", "~pose", "sensors.tcp.topic: '~pose' is not a ROS 2 topic name (expected"),
+        ("sensors.tcp.topic", "target_pose", "sensors.target.topic: 'target_pose' is already used by sensors.tcp (expected"),
+        ("sensors.tcp.max_age_s", 0, "sensors.tcp.max_age_s: 0.0 (expected"),
+        ("sensors.tcp.rate_hz", -1, "sensors.tcp.rate_hz: -1.0 (expected"),
+        ("sensors.tcp.fields", {}, "sensors.tcp.fields: empty (expected"),
+        ("sensors.tcp.fields.positon", {"unit": "m", "low": 0, "high": 1}, "sensors.tcp.fields.positon: unknown field 'positon' (expected"),
+        ("sensors.tcp.fields.position.joints", ["a"], "sensors.tcp.fields.position.joints: ['a'] (expected"),
+        (f"{FIELD}.shape", [2], f"{FIELD}.shape: [2] (expected"),
+        ("sensors.tcp.confidence_radius_m", 0, "sensors.tcp.confidence_radius_m: 0.0 (expected"),
+        (f"{FIELD}.unit", "deg", f"{FIELD}.unit: 'deg' (expected"),
+        (f"{FIELD}.joints", ABSENT, f"{FIELD}.joints: missing (expected"),
+        (f"{FIELD}.joints", ["a", "b", "a"], f"{FIELD}.joints: duplicate joint 'a' (expected"),
+        (f"{FIELD}.low", 4, f"{FIELD}: empty or inverted interval from low 4.0 to high 4.0 (expected"),
+        (f"{FIELD}.low", [0, 5], f"{FIELD}: empty or inverted interval from low (0.0, 5.0) to high 4.0 (expected"),
+        (f"{FIELD}.low", [0, 0, 0], f"{FIELD}.low: 3 values [0.0, 0.0, 0.0] (expected"),
+        (f"{FIELD}.high", [], f"{FIELD}.high: 0 values [] (expected"),
     ],
 )  # fmt: skip
 def test_sensors_are_checked(path, value, message):
-    assert refusal(changed(path, value)) == message
+    assert refusal(changed(path, value)).startswith(message)
 
 
 SENSOR = "sensors.extra"
@@ -124,86 +124,85 @@ BOOL, TWIST, POSE, ODOMETRY = (
 LASER_FIELD, IMAGE_FIELD, PATH_FIELD = (f"{SENSOR}.fields.{name}" for name in ("ranges", "image", "x"))
 
 
-def test_a_type_that_is_not_known_lists_those_that_are():
+def test_unknown_message_type_lists_known_types():
     message = refusal(changed("sensors.tcp.type", "geometry_msgs/msg/PoseStumped"))
     assert message.startswith(
-        "sensors.tcp.type: 'geometry_msgs/msg/PoseStumped' is not known "
-        "(did you mean 'geometry_msgs/msg/PoseStamped'?); allowed: geometry_msgs/msg/PointStamped, "
+        "sensors.tcp.type: unknown message type 'geometry_msgs/msg/PoseStumped' "
+        "(expected one of: geometry_msgs/msg/PointStamped, "
     )
-    assert message.endswith(", or any package/msg/Type whose fields all have a path")
+    assert "; did you mean 'geometry_msgs/msg/PoseStamped'?" in message
 
 
 @pytest.mark.parametrize("type_", ["Pose", "geometry_msgs/Pose", "geometry_msgs/msg/pose", "geometry_msgs/srv/Pose"])
-def test_also_with_paths_a_type_is_package_msg_type(type_):
+def test_type_with_paths_must_be_package_msg_type(type_):
     message = refusal(with_sensor(type_, {"x": field(path="data")}))
-    assert message.startswith(f"{SENSOR}.type: {type_!r} is not known")
+    assert message.startswith(f"{SENSOR}.type: unknown message type {type_!r}")
 
 
 def test_one_field_without_a_path_needs_a_known_type():
     message = refusal(with_sensor("my_msgs/msg/Thing", {"x": field(path="data"), "y": field()}))
-    assert message.startswith(f"{SENSOR}.type: 'my_msgs/msg/Thing' is not known")
+    assert message.startswith(f"{SENSOR}.type: unknown message type 'my_msgs/msg/Thing'")
 
 
 @pytest.mark.parametrize("path", ["data", "pose.pose.position.x", "points[0].positions", "a_1[12].b2"])
-def test_any_message_is_read_by_paths(path):
+def test_any_message_type_is_readable_by_paths(path):
     assert parse(with_sensor("my_msgs/msg/Thing", {"x": field(path=path)})).observation_space["extra_x"].shape == (1,)
 
 
 @pytest.mark.parametrize("path", ["", "Pose.x", "pose..x", ".x", "x.", "x[]", "x[-1]", "x[0][1]", "x y", "x[٣]"])
 def test_a_path_is_fields_joined_by_dots(path):
-    assert refusal(with_sensor(BOOL, {"x": field(path=path)}, timeline="receive")) == (
-        f"{PATH_FIELD}.path: {path!r} is not a path; allowed: fields joined by dots, with [index] into arrays"
-    )
+    message = refusal(with_sensor(BOOL, {"x": field(path=path)}, timeline="receive"))
+    assert message.startswith(f"{PATH_FIELD}.path: invalid path {path!r}")
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (changed("sensors.tcp.fields.position.dtype", "float32"), "sensors.tcp.fields.position.dtype: the message fixes it; allowed: only with a path"),
-        (with_sensor(POSE, {"x": field(path="x", dtype="float16")}), f"{PATH_FIELD}.dtype: 'float16' is not known (did you mean 'float64'?); allowed: float32, float64, int16, int32, int64, int8, uint16, uint32, uint8"),
-        (with_sensor(POSE, {"X": field(path="x")}), f"{SENSOR}.fields.X: the name 'X' is not allowed; allowed: lower-case letters, digits and _, a letter first"),
-        (with_sensor(POSE, {"x": field(path="x", joints=["a"])}), f"{PATH_FIELD}.joints: {POSE} x has no joints; allowed: only with one value per joint, as in sensor_msgs/msg/JointState"),
-        (with_sensor(POSE, {"x": field(path="x", shape=[])}), f"{PATH_FIELD}.shape: [] is not allowed; allowed: [n >= 1]"),
-        (with_sensor(POSE, {"x": field(path="x", shape=[2, 0])}), f"{PATH_FIELD}.shape: [2, 0] is not allowed; allowed: [n >= 1, n >= 1]"),
-        (with_sensor(POSE, {"x": field(path="x", no_return=1)}), f"{PATH_FIELD}.no_return: x is not a distance that rays measure; allowed: no no_return"),
+        (changed("sensors.tcp.fields.position.dtype", "float32"), "sensors.tcp.fields.position.dtype: 'float32' (expected"),
+        (with_sensor(POSE, {"x": field(path="x", dtype="float16")}), f"{PATH_FIELD}.dtype: unknown dtype 'float16' (expected"),
+        (with_sensor(POSE, {"X": field(path="x")}), f"{SENSOR}.fields.X: invalid name 'X' (expected"),
+        (with_sensor(POSE, {"x": field(path="x", joints=["a"])}), f"{PATH_FIELD}.joints: ['a'] (expected"),
+        (with_sensor(POSE, {"x": field(path="x", shape=[])}), f"{PATH_FIELD}.shape: [] (expected"),
+        (with_sensor(POSE, {"x": field(path="x", shape=[2, 0])}), f"{PATH_FIELD}.shape: [2, 0] (expected"),
+        (with_sensor(POSE, {"x": field(path="x", no_return=1)}), f"{PATH_FIELD}.no_return: 1.0 (expected"),
     ],
 )  # fmt: skip
 def test_fields_with_a_path_are_checked(source, message):
-    assert refusal(source) == message
+    assert refusal(source).startswith(message)
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (with_sensor(BOOL, {"data": field()}), f"{SENSOR}.timeline: 'header' is not allowed: a {BOOL} has no header; allowed: receive"),
-        (with_sensor(BOOL, {"data": field()}, timeline="receive", frame="base"), f"{SENSOR}.frame: a {BOOL} has no header; allowed: no frame"),
-        (changed("sensors.tcp.child_frame", "base"), f"sensors.tcp.child_frame: a {POSE} has none; allowed: only with {ODOMETRY}"),
-        (changed("sensors.tcp.encoding", "rgb8"), f"sensors.tcp.encoding: a {POSE} has none; allowed: no encoding"),
-        (image(None), f"{SENSOR}.encoding: the encoding is missing; allowed: 16UC1, 32FC1, bgr8, bgra8, mono8, rgb8, rgba8"),
-        (image("rgb"), f"{SENSOR}.encoding: 'rgb' is not known (did you mean 'rgb8'?); allowed: 16UC1, 32FC1, bgr8, bgra8, mono8, rgb8, rgba8"),
-        (with_sensor("sensor_msgs/msg/CompressedImage", {"image": field(shape=[4, 6, 1])}, encoding="32FC1"), f"{SENSOR}.encoding: '32FC1' is not known; allowed: mono8, rgb8"),
+        (with_sensor(BOOL, {"data": field()}), f"{SENSOR}.timeline: 'header' (expected"),
+        (with_sensor(BOOL, {"data": field()}, timeline="receive", frame="base"), f"{SENSOR}.frame: 'base' (expected"),
+        (changed("sensors.tcp.child_frame", "base"), "sensors.tcp.child_frame: 'base' (expected"),
+        (changed("sensors.tcp.encoding", "rgb8"), "sensors.tcp.encoding: 'rgb8' (expected"),
+        (image(None), f"{SENSOR}.encoding: missing (expected"),
+        (image("rgb"), f"{SENSOR}.encoding: unknown encoding 'rgb' (expected"),
+        (with_sensor("sensor_msgs/msg/CompressedImage", {"image": field(shape=[4, 6, 1])}, encoding="32FC1"), f"{SENSOR}.encoding: unknown encoding '32FC1' (expected"),
     ],
 )  # fmt: skip
 def test_keys_that_only_some_messages_have_are_checked(source, message):
-    assert refusal(source) == message
+    assert refusal(source).startswith(message)
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (scan(shape=None), f"{LASER_FIELD}.shape: the shape is missing; allowed: [n >= 1]"),
-        (scan(shape=[3, 1]), f"{LASER_FIELD}.shape: [3, 1] is not allowed; allowed: [n >= 1]"),
-        (scan(shape=[0]), f"{LASER_FIELD}.shape: [0] is not allowed; allowed: [n >= 1]"),
-        (scan(shape=[100_000_001]), f"{LASER_FIELD}.shape: [100000001] is too large; allowed: 100000000 values"),
-        (scan(low=[0, 0]), f"{LASER_FIELD}.low: [0.0, 0.0] has 2 values; allowed: one number, or 3 of them"),
-        (image(shape=(4, 6, 4)), f"{IMAGE_FIELD}.shape: [4, 6, 4] is not allowed; allowed: [n >= 1, n >= 1, 3] with encoding rgb8"),
-        (image("mono8", shape=(4, 6)), f"{IMAGE_FIELD}.shape: [4, 6] is not allowed; allowed: [n >= 1, n >= 1, 1] with encoding mono8"),
-        (with_sensor("sensor_msgs/msg/PointCloud2", {"points": field(unit="m", shape=[8, 4])}), f"{SENSOR}.fields.points.shape: [8, 4] is not allowed; allowed: [n >= 1, 3]"),
-        (changed("sensors.tcp.fields.position.shape", [4]), "sensors.tcp.fields.position.shape: [4] is not allowed; allowed: [3]"),
+        (scan(shape=None), f"{LASER_FIELD}.shape: missing (expected [n >= 1])"),
+        (scan(shape=[3, 1]), f"{LASER_FIELD}.shape: [3, 1] (expected [n >= 1])"),
+        (scan(shape=[0]), f"{LASER_FIELD}.shape: [0] (expected [n >= 1])"),
+        (scan(shape=[100_000_001]), f"{LASER_FIELD}.shape: 100000001 values (expected at most 100000000)"),
+        (scan(low=[0, 0]), f"{LASER_FIELD}.low: 2 values [0.0, 0.0] (expected one number, or 3 of them)"),
+        (image(shape=(4, 6, 4)), f"{IMAGE_FIELD}.shape: [4, 6, 4] (expected [n >= 1, n >= 1, 3] with encoding rgb8)"),
+        (image("mono8", shape=(4, 6)), f"{IMAGE_FIELD}.shape: [4, 6] (expected [n >= 1, n >= 1, 1] with encoding mono8)"),
+        (with_sensor("sensor_msgs/msg/PointCloud2", {"points": field(unit="m", shape=[8, 4])}), f"{SENSOR}.fields.points.shape: [8, 4] (expected [n >= 1, 3])"),
+        (changed("sensors.tcp.fields.position.shape", [4]), "sensors.tcp.fields.position.shape: [4] (expected [3])"),
     ],
 )  # fmt: skip
 def test_shapes_are_checked(source, message):
-    assert refusal(source) == message
+    assert refusal(source).startswith(message)
 
 
 def test_a_shape_that_the_message_fixes_may_be_written():
@@ -212,9 +211,8 @@ def test_a_shape_that_the_message_fixes_may_be_written():
 
 @pytest.mark.parametrize("encoding", ["32FC1", "16UC1"])
 def test_depth_is_in_metres(encoding):
-    assert refusal(image(encoding, (4, 6, 1))) == (
-        f"{IMAGE_FIELD}.unit: the unit of sensor_msgs/msg/Image image cannot be '1'; allowed: m"
-    )
+    message = refusal(image(encoding, (4, 6, 1)))
+    assert message == f"{IMAGE_FIELD}.unit: '1' (expected m for sensor_msgs/msg/Image image)"
 
 
 def test_a_path_into_a_depth_image_is_a_number_like_any_other():
@@ -227,16 +225,16 @@ def test_a_path_into_a_depth_image_is_a_number_like_any_other():
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (image(low=-1), f"{IMAGE_FIELD}.low: -1.0 is not allowed; allowed: whole numbers from 0 to 255, as uint8 has them"),
-        (image(high=256), f"{IMAGE_FIELD}.high: 256.0 is not allowed; allowed: whole numbers from 0 to 255, as uint8 has them"),
-        (image(high=0.5), f"{IMAGE_FIELD}.high: 0.5 is not allowed; allowed: whole numbers from 0 to 255, as uint8 has them"),
-        (with_sensor(POSE, {"x": field(path="x", dtype="int8", shape=[2], high=[1, 128])}), f"{PATH_FIELD}.high: 128.0 is not allowed; allowed: whole numbers from -128 to 127, as int8 has them"),
-        (with_sensor(POSE, {"x": field(path="x", dtype="int64", high=2.0**63)}), f"{PATH_FIELD}.high: 9.223372036854776e+18 is not allowed; allowed: whole numbers from -9223372036854775808 to 9223372036854775807, as int64 has them"),
-        (scan(high=1e39), f"{LASER_FIELD}.high: 1e+39 is not allowed; allowed: numbers from -3.4028234663852886e+38 to 3.4028234663852886e+38, as float32 has them"),
+        (image(low=-1), f"{IMAGE_FIELD}.low: -1.0 (expected whole numbers from 0 to 255, the range of uint8)"),
+        (image(high=256), f"{IMAGE_FIELD}.high: 256.0 (expected whole numbers from 0 to 255, the range of uint8)"),
+        (image(high=0.5), f"{IMAGE_FIELD}.high: 0.5 (expected whole numbers from 0 to 255, the range of uint8)"),
+        (with_sensor(POSE, {"x": field(path="x", dtype="int8", shape=[2], high=[1, 128])}), f"{PATH_FIELD}.high: 128.0 (expected whole numbers from -128 to 127, the range of int8)"),
+        (with_sensor(POSE, {"x": field(path="x", dtype="int64", high=2.0**63)}), f"{PATH_FIELD}.high: 9.223372036854776e+18 (expected whole numbers from -9223372036854775808 to 9223372036854775807, the range of int64)"),
+        (scan(high=1e39), f"{LASER_FIELD}.high: 1e+39 (expected numbers from -3.4028234663852886e+38 to 3.4028234663852886e+38, the range of float32)"),
     ],
 )  # fmt: skip
-def test_bounds_that_the_precision_does_not_have_are_refused(source, message):
-    assert refusal(source) == message
+def test_bounds_beyond_the_dtype_are_rejected(source, message):
+    assert refusal(source).startswith(message)
 
 
 @pytest.mark.parametrize("key", ["no_return", "nan"])
@@ -248,36 +246,35 @@ def test_bounds_that_the_precision_does_not_have_are_refused(source, message):
         ({"low": 0, "high": [8, 8, 4]}, 5, "from low 0.0 to high (8.0, 8.0, 4.0)"),
     ],
 )
-def test_what_stands_for_no_distance_is_within_the_bounds(key, bounds, value, allowed):
-    assert refusal(scan(**bounds, **{key: value})) == (
-        f"{LASER_FIELD}.{key}: {float(value)} is not allowed; allowed: a number {allowed}"
-    )
+def test_replacement_of_no_distance_is_within_bounds(key, bounds, value, allowed):
+    message = refusal(scan(**bounds, **{key: value}))
+    assert message == f"{LASER_FIELD}.{key}: {float(value)} (expected a number {allowed})"
 
 
 @pytest.mark.parametrize("key", ["no_return", "nan"])
-def test_only_a_distance_that_rays_measure_has_something_that_stands_for_none(key):
+def test_only_measured_distances_have_replacements(key):
     path = f"sensors.tcp.fields.position.{key}"
-    assert refusal(changed(path, 0)) == f"{path}: position is not a distance that rays measure; allowed: no {key}"
+    assert refusal(changed(path, 0)).startswith(f"{path}: 0.0 (expected none")
 
 
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        (("a_b", {"c": field(path="c")}), ("a", {"b_c": field(path="c")}), "sensors.a.fields.b_c: its key in the observation, 'a_b_c', is also that of sensors.a_b.fields.c"),
-        (("time", {"remaining": field(path="c")}), None, "sensors.time.fields.remaining: its key in the observation, 'time_remaining', is also that of episode.kind"),
-        (("applied", {"actions": field(path="c")}), None, "sensors.applied.fields.actions: its key in the observation, 'applied_actions', is also that of applied_actions"),
-        (("a", {"valid": field(path="c")}), None, "sensors.a.mask: its key in the observation, 'a_valid', is also that of sensors.a.fields.valid"),
+        (("a_b", {"c": field(path="c")}), ("a", {"b_c": field(path="c")}), "sensors.a.fields.b_c: duplicate observation key 'a_b_c' (expected"),
+        (("time", {"remaining": field(path="c")}), None, "sensors.time.fields.remaining: duplicate observation key 'time_remaining' (expected"),
+        (("applied", {"actions": field(path="c")}), None, "sensors.applied.fields.actions: duplicate observation key 'applied_actions' (expected"),
+        (("a", {"valid": field(path="c")}), None, "sensors.a.mask: duplicate observation key 'a_valid' (expected"),
     ],
 )  # fmt: skip
-def test_no_two_things_have_one_key_in_the_observation(first, second, message):
+def test_observation_keys_are_unique(first, second, message):
     source = document()
     for topic, (name, fields) in enumerate(filter(None, (first, second))):
         sensor = {"topic": f"topic{topic}", "type": POSE, "fields": fields, "max_age_s": 0.1, "mask": name == "a"}
         source = changed(f"sensors.{name}", sensor, source)
-    assert refusal(source) == message
+    assert refusal(source).startswith(message)
 
 
-def test_the_evaluator_has_no_keys_in_the_observation():
+def test_evaluator_sensors_have_no_observation_keys():
     sensor = {"topic": "t", "type": POSE, "fields": {"remaining": field(path="c")}, "max_age_s": 0.1}
     source = changed("sensors.time", {**sensor, "visibility": "evaluator"}, changed("episode.kind", "finite_horizon"))
     assert parse(source).observation_space["time_remaining"].dtype == np.float64
@@ -285,34 +282,32 @@ def test_the_evaluator_has_no_keys_in_the_observation():
 
 def test_a_sensor_of_the_evaluator_has_no_mask():
     source = changed("sensors.tcp.mask", True, changed("sensors.tcp.visibility", "evaluator"))
-    assert refusal(source) == (
-        "sensors.tcp.mask: a sensor of the evaluator is not in the observation, so it has no mask; allowed: false"
-    )
+    assert refusal(source).startswith("sensors.tcp.mask: true (expected false")
 
 
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("actuators", {}, "actuators: there is none; at least one actuator is needed"),
-        ("actuators.Arm", document()["actuators"]["arm"], "actuators.Arm: the name 'Arm' is not allowed; allowed: lower-case letters, digits and _, a letter first"),
-        ("actuators.arm.topic", "/", "actuators.arm.topic: '/' is not a ROS 2 topic name"),
-        ("actuators.arm.type", "std_msgs/msg/Float46", "actuators.arm.type: 'std_msgs/msg/Float46' is not known (did you mean 'std_msgs/msg/Float64'?); allowed: geometry_msgs/msg/Twist, geometry_msgs/msg/TwistStamped, sensor_msgs/msg/JointState, std_msgs/msg/Float64, std_msgs/msg/Float64MultiArray, trajectory_msgs/msg/JointTrajectory"),
-        ("actuators.arm.type", "std_msgs/msg/Float64", "actuators.arm.joints: 2 joints cannot be sent as std_msgs/msg/Float64; allowed: 1"),
-        ("actuators.arm.frame", "base", "actuators.arm.frame: a std_msgs/msg/Float64MultiArray has no header; allowed: no frame"),
-        ("actuators.arm.joints", {}, "actuators.arm.joints: there is none; at least one joint is needed"),
-        ("actuators.leg", document()["actuators"]["arm"], "actuators.leg.joints.a: 'a' is also driven by actuators.arm; allowed: one actuator"),
-        (f"{JOINT}.unit", "m", f"{JOINT}.unit: 'm' is not allowed; allowed: 'rad', the unit in which a sensor reports it"),
-        (f"{JOINT}.velocity", 0, f"{JOINT}.velocity: 0.0 is not allowed; allowed: a finite number of rad/s > 0"),
-        (f"{JOINT}.acceleration", -1, f"{JOINT}.acceleration: -1.0 is not allowed; allowed: a finite number of rad/s^2 > 0"),
-        (f"{JOINT}.deceleration", 0, f"{JOINT}.deceleration: 0.0 is not allowed; allowed: a finite number of rad/s^2 > 0"),
-        (f"{JOINT}.position", None, f"{JOINT}.position: a joint without position limits cannot be commanded by absolute position; allowed: [low, high]"),
-        (f"{JOINT}.position", [1, -1], f"{JOINT}.position: [1.0, -1.0] is empty, inverted or not finite; allowed: [low, high] with low < high"),
-        (f"{JOINT}.position", [1, 1], f"{JOINT}.position: [1.0, 1.0] is empty, inverted or not finite; allowed: [low, high] with low < high"),
-        (f"{JOINT}.position", [0, 0.04], f"{JOINT}.position: [0.0, 0.04] is empty after safety.margins.position 0.02; allowed: wider than 0.04"),
+        ("actuators", {}, "actuators: empty (expected"),
+        ("actuators.Arm", document()["actuators"]["arm"], "actuators.Arm: invalid name 'Arm' (expected"),
+        ("actuators.arm.topic", "/", "actuators.arm.topic: '/' is not a ROS 2 topic name (expected"),
+        ("actuators.arm.type", "std_msgs/msg/Float46", "actuators.arm.type: unknown message type 'std_msgs/msg/Float46' (expected"),
+        ("actuators.arm.type", "std_msgs/msg/Float64", "actuators.arm.joints: 2 joints (expected"),
+        ("actuators.arm.frame", "base", "actuators.arm.frame: 'base' (expected"),
+        ("actuators.arm.joints", {}, "actuators.arm.joints: empty (expected"),
+        ("actuators.leg", document()["actuators"]["arm"], "actuators.leg.joints.a: 'a' is also driven by actuators.arm (expected"),
+        (f"{JOINT}.unit", "m", f"{JOINT}.unit: 'm' (expected"),
+        (f"{JOINT}.velocity", 0, f"{JOINT}.velocity: 0.0 (expected"),
+        (f"{JOINT}.acceleration", -1, f"{JOINT}.acceleration: -1.0 (expected"),
+        (f"{JOINT}.deceleration", 0, f"{JOINT}.deceleration: 0.0 (expected"),
+        (f"{JOINT}.position", None, f"{JOINT}.position: null (expected"),
+        (f"{JOINT}.position", [1, -1], f"{JOINT}.position: [1.0, -1.0] (expected"),
+        (f"{JOINT}.position", [1, 1], f"{JOINT}.position: [1.0, 1.0] (expected"),
+        (f"{JOINT}.position", [0, 0.04], f"{JOINT}.position: [0.0, 0.04] (expected"),
     ],
 )  # fmt: skip
 def test_actuators_are_checked(path, value, message):
-    assert refusal(changed(path, value)) == message
+    assert refusal(changed(path, value)).startswith(message)
 
 
 AXIS = {"position": None, "velocity": 1.0, "acceleration": 2.0, "unit": "m"}
@@ -334,56 +329,55 @@ def twist(axes, **keys):
         ("geometry_msgs/msg/TwistStamped", "position", "twist"),
     ],
 )
-def test_a_command_is_one_that_its_message_can_say(type_, command, allowed):
+def test_command_must_fit_the_message_type(type_, command, allowed):
     source = changed("actuators.arm.command", command, changed("actuators.arm.type", type_))
-    assert refusal(source) == f"actuators.arm.command: {command!r} cannot be sent as {type_}; allowed: {allowed}"
+    assert refusal(source) == f"actuators.arm.command: {command!r} (expected {allowed} for {type_})"
 
 
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
-        ({"linear.w": AXIS}, "linear.w: no such axis of a twist: 'linear.w' is not known (did you mean 'linear.z'?); allowed: angular.x, angular.y, angular.z, linear.x, linear.y, linear.z"),
-        ({"linear.x": {**AXIS, "unit": "rad"}}, "linear.x.unit: 'rad' is not allowed; allowed: m"),
-        ({"angular.z": AXIS}, "angular.z.unit: 'm' is not allowed; allowed: rad"),
-        ({"linear.x": {**AXIS, "position": [-1, 1]}}, "linear.x.position: (-1.0, 1.0) is not allowed: an axis of a twist has no position; allowed: null"),
-        ({"linear.x": {**AXIS, "velocity": 0}}, "linear.x.velocity: 0.0 is not allowed; allowed: a finite number of m/s > 0"),
+        ({"linear.w": AXIS}, "linear.w: unknown twist axis 'linear.w' (expected"),
+        ({"linear.x": {**AXIS, "unit": "rad"}}, "linear.x.unit: 'rad' (expected"),
+        ({"angular.z": AXIS}, "angular.z.unit: 'm' (expected"),
+        ({"linear.x": {**AXIS, "position": [-1, 1]}}, "linear.x.position: (-1.0, 1.0) (expected"),
+        ({"linear.x": {**AXIS, "velocity": 0}}, "linear.x.velocity: 0.0 (expected"),
     ],
 )  # fmt: skip
 def test_the_axes_of_a_twist_are_checked(axes, message):
-    assert refusal(twist(axes)) == f"actuators.base.joints.{message}"
+    assert refusal(twist(axes)).startswith(f"actuators.base.joints.{message}")
 
 
 def test_two_actuators_do_not_share_a_topic():
-    assert refusal(twist({"linear.x": AXIS}, topic="commands")) == (
-        "actuators.base.topic: 'commands' is also that of actuators.arm; allowed: one topic for each"
-    )
+    message = refusal(twist({"linear.x": AXIS}, topic="commands"))
+    assert message.startswith("actuators.base.topic: 'commands' is already used by actuators.arm")
 
 
 @pytest.mark.parametrize(
     ("topic", "owner"),
     [
-        ("clock", "the simulated time"),
-        ("/clock", "the simulated time"),
-        ("simulator/step", "the simulator's own node"),
-        ("simulator/picture", "the simulator's own node"),
+        ("clock", "simulated time"),
+        ("/clock", "simulated time"),
+        ("simulator/step", "the simulator's node"),
+        ("simulator/picture", "the simulator's node"),
     ],
 )
 def test_no_sensor_has_a_topic_of_the_embedded_simulator(topic, owner):
-    assert f"is also that of {owner}" in refusal(changed("sensors.tcp.topic", topic))
+    assert f"is already used by {owner}" in refusal(changed("sensors.tcp.topic", topic))
 
 
 def test_a_sensor_does_not_have_the_topic_of_an_actuator():
     topic = document()["actuators"]["arm"]["topic"]
-    assert "is also that of sensors.tcp" in refusal(changed("sensors.tcp.topic", topic))
+    assert "is already used by sensors.tcp" in refusal(changed("sensors.tcp.topic", topic))
 
 
 def test_a_twist_without_a_header_has_no_frame():
     assert refusal(twist({"linear.x": AXIS}, frame="base")) == (
-        f"actuators.base.frame: a {TWIST} has no header; allowed: no frame"
+        f"actuators.base.frame: 'base' (expected none: {TWIST} has no header)"
     )
 
 
-def test_a_twist_needs_no_sensor_of_joints_and_no_room_for_the_margin_of_positions():
+def test_twist_needs_neither_joint_sensor_nor_position_margin():
     source = twist({"linear.x": AXIS}, type="geometry_msgs/msg/TwistStamped", frame="base")
     contract = parse(changed("safety.margins.position", 0.1, source))
     limits = contract.actuators["base"].limits(contract.safety.margins)
@@ -397,38 +391,36 @@ def velocities(joint_a):
     return changed(f"{JOINT}.position", joint_a, source)
 
 
-def test_a_joint_that_has_no_position_limits_may_be_driven_by_velocity_unseen():
+def test_velocity_joint_without_position_limits_needs_no_sensor():
     assert parse(velocities(None)).actuators["arm"].is_velocity
 
 
-def test_position_limits_of_a_joint_that_is_driven_by_velocity_need_a_sensor():
-    assert refusal(velocities([-1, 1])).startswith(f"{JOINT}: no sensor reports the position of 'a'; needed: ")
+def test_velocity_joint_with_position_limits_needs_a_sensor():
+    assert refusal(velocities([-1, 1])).startswith(f"{JOINT}: no sensor reports the position of joint 'a'")
 
 
-def test_a_joint_that_no_sensor_reports_is_missing():
-    assert refusal(changed(f"{FIELD}.joints", ["b"])) == (
-        f"{JOINT}: no sensor reports the position of 'a'; needed: a sensor_msgs/msg/JointState sensor of the agent whose field "
-        "position lists it (listed now: b)"
-    )
+def test_joint_without_sensor_is_rejected():
+    message = refusal(changed(f"{FIELD}.joints", ["b"]))
+    assert message.startswith(f"{JOINT}: no sensor reports the position of joint 'a' (reported: b)")
 
 
-def test_a_joint_whose_velocity_alone_is_reported_is_missing():
+def test_joint_with_only_a_velocity_sensor_is_rejected():
     only_velocity = {"velocity": {"joints": ["a", "b"], "unit": "rad/s", "low": -1, "high": 1}}
-    assert "no sensor reports the position of 'a'" in refusal(changed("sensors.joints.fields", only_velocity))
+    assert "no sensor reports the position of joint 'a'" in refusal(changed("sensors.joints.fields", only_velocity))
 
 
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (f"{TARGET}.low", [0.5, 0.1, 0.1], f"{TARGET}: low (0.5, 0.1, 0.1) must be below high (0.5, 0.5, 0.5): the interval is empty or inverted"),
-        (f"{TARGET}.low", [0.1, 0.1], f"{TARGET}: low has 2 values and high 3; allowed: as many"),
-        (f"{TARGET}.low", 0.1, f"{TARGET}: type 'vector' does not fit low 0.1 and high (0.5, 0.5, 0.5); allowed: lists for a vector, numbers for a scalar"),
-        (f"{TARGET}.type", "scalar", f"{TARGET}: type 'scalar' does not fit low (0.1, 0.1, 0.1) and high (0.5, 0.5, 0.5); allowed: lists for a vector, numbers for a scalar"),
-        ("task.type", "reach", "task.type: 'reach' is not a class; allowed: module:Class or FILE.py:Class, e.g. embodied_env.tasks.reach:Reach"),
+        (f"{TARGET}.low", [0.5, 0.1, 0.1], f"{TARGET}: empty or inverted interval from low (0.5, 0.1, 0.1) to high (0.5, 0.5, 0.5) (expected"),
+        (f"{TARGET}.low", [0.1, 0.1], f"{TARGET}: 2 values of low and 3 of high (expected"),
+        (f"{TARGET}.low", 0.1, f"{TARGET}: type 'vector' with low 0.1 and high (0.5, 0.5, 0.5) (expected"),
+        (f"{TARGET}.type", "scalar", f"{TARGET}: type 'scalar' with low (0.1, 0.1, 0.1) and high (0.5, 0.5, 0.5) (expected"),
+        ("task.type", "reach", "task.type: 'reach' (expected"),
     ],
 )  # fmt: skip
 def test_reset_options_and_the_task_are_checked(path, value, message):
-    assert refusal(changed(path, value)) == message
+    assert refusal(changed(path, value)).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -464,8 +456,8 @@ def test_deceleration_is_acceleration_where_it_is_not_given():
     assert contract.actuators["arm"].limits(contract.safety.margins).deceleration.tolist() == [10.0 * 0.9, 8.0 * 0.9]
 
 
-def test_the_rules_hold_for_a_contract_that_is_built_in_python_too():
-    with pytest.raises(ContractError, match=r"^<text>: episode.horizon_steps: 0 is not allowed"):
+def test_rules_hold_for_contracts_built_in_python():
+    with pytest.raises(ContractError, match=r"^<text>: episode.horizon_steps: 0 .expected"):
         dataclasses.replace(parse(document()), episode=Episode(horizon_steps=0))
 
 
@@ -534,7 +526,7 @@ task: {type: "embodied_env.tasks.reach:Reach"}
 """
 
 
-def test_joints_of_one_message_may_turn_and_slide():
+def test_revolute_and_prismatic_joints_share_a_message():
     contract = parse_contract(GRIPPER)
     assert contract.sensors["joints"].fields["position"].units_by_joint() == {"wrist": "rad", "finger": "m"}
 
@@ -546,10 +538,10 @@ def test_joints_of_one_message_may_turn_and_slide():
             "[rad, m]",
             "[rad]",
             "sensors.joints.fields.position.unit",
-            r"\['rad'\] is not allowed.*one unit, or 2 of them",
+            r"\['rad'\] .expected one unit, or 2 of them",
         ),
-        ("[rad, m]", "[rad, ft]", "sensors.joints.fields.position.unit", "cannot be 'ft'; allowed: rad, m"),
-        ("[rad, m]", "[m, rad]", "actuators.hand.joints.wrist.unit", "'rad' is not allowed; allowed: 'm'"),
+        ("[rad, m]", "[rad, ft]", "sensors.joints.fields.position.unit", "'ft' .expected rad or m"),
+        ("[rad, m]", "[m, rad]", "actuators.hand.joints.wrist.unit", "'rad' .expected 'm'"),
     ],
 )
 def test_units_of_joints_are_checked_one_by_one(old, new, path, problem):

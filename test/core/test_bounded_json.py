@@ -25,7 +25,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_what_json_writes_is_read_back(value):
+def test_json_round_trips(value):
     text = json.dumps(value)
     assert parse_json(text, max_bytes=10**6) == value
     assert parse_json(text.encode(), max_bytes=10**6) == value
@@ -35,7 +35,7 @@ def test_what_json_writes_is_read_back(value):
     st.text(alphabet='{}[]"\\:,0123456789eE+-.NaInfinitytruefalsnul \n\ud800\u00e9', max_size=60)
     | st.binary(max_size=60)
 )
-def test_any_text_gives_a_value_that_json_can_write_or_one_line(text):
+def test_arbitrary_text_gives_json_value_or_one_line_error(text):
     reason = ""
     try:
         value = parse_json(text, max_bytes=SIZE, max_depth=4)
@@ -71,14 +71,14 @@ def test_any_text_gives_a_value_that_json_can_write_or_one_line(text):
         ("{}".encode("utf-16"), "Unicode"),
     ],
 )
-def test_a_text_out_of_bounds_is_refused_for_its_reason(text, reason):
+def test_text_out_of_bounds_is_rejected_with_its_reason(text, reason):
     with pytest.raises(ValueError, match=reason) as caught:
         parse_json(text, max_bytes=900_000)
     assert len(str(caught.value)) < 200
 
 
 @pytest.mark.parametrize(("depth", "is_read"), [(3, True), (4, False)])
-def test_depth_counts_arrays_and_objects_inside_each_other_and_no_brackets_in_strings(depth, is_read):
+def test_depth_ignores_brackets_in_strings(depth, is_read):
     text = '{"]}[[[[[": [' + "[" * (depth - 2) + '"\\"[[[["' + "]" * (depth - 2) + "]}"
     if is_read:
         parse_json(text, max_bytes=SIZE, max_depth=3)

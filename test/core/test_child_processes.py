@@ -1,4 +1,4 @@
-"""A child never outlives its parent, and says why it died."""
+"""A child process never outlives its parent, and its output is kept."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_a_child_ends_when_it_is_stopped(module):
     assert child.exit_code == 0
 
 
-def test_stopping_twice_is_stopping_once(module):
+def test_stop_is_idempotent(module):
     child = Child(module(WAITS))
     child.stop()
     child.stop()
 
 
-def test_the_last_words_of_a_dead_child_are_kept(module):
+def test_output_of_a_dead_child_is_kept(module):
     child = Child(module("raise SystemExit('no more steam')"))
     wait_for(lambda: child.exit_code is not None)
     assert child.exit_code == 1
@@ -63,14 +63,14 @@ def test_the_last_words_of_a_dead_child_are_kept(module):
     child.stop()
 
 
-def test_the_first_line_is_handed_to_the_child(module):
+def test_first_line_is_passed_to_the_child(module):
     child = Child(module("print(input(), flush=True)\n"), first_line="hello")
     wait_for(lambda: child.exit_code is not None)
     assert child.stderr_tail() == "hello"
     child.stop()
 
 
-def test_a_child_that_will_not_end_is_killed_by_kill(module):
+def test_kill_ends_a_child_that_ignores_signals(module):
     child = Child(module("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)\n"))
     child.kill()
     assert child.exit_code == -9
@@ -93,7 +93,7 @@ def test_a_child_ends_when_its_parent_is_killed(module):
     wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
-def test_the_simulator_of_the_table_is_the_command_line():
+def test_simulator_spec_gives_the_command_line():
     spec = simulator("arm_reach", namespace="/a", profile="mujoco")
     assert (spec.module, spec.arguments) == (
         "embodied_env.cli",

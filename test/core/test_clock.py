@@ -1,4 +1,4 @@
-"""Stamps know their clock; clocks can be injected."""
+"""Stamps carry their clock domain; clocks can be injected."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def test_the_difference_of_two_stamps_is_in_nanoseconds():
     assert (later - SIM, SIM - later) == (5, -5)
 
 
-def test_stamps_of_two_clocks_cannot_be_related():
-    with pytest.raises(ClockDomainError, match=r"a steady stamp \(5 ns\) to a sim stamp \(3 ns\)"):
+def test_stamps_of_two_clocks_cannot_be_subtracted():
+    with pytest.raises(ClockDomainError, match="steady stamp 5 ns - sim stamp 3 ns"):
         STEADY - SIM
     with pytest.raises(TypeError):
         STEADY < SIM  # noqa: B015 - it raises
@@ -29,7 +29,7 @@ def test_stamps_of_two_clocks_are_never_equal():
     assert Stamp(1, Domain.STEADY) != Stamp(1, Domain.SIM)
 
 
-def test_the_difference_is_exact_over_centuries():
+def test_stamp_difference_is_exact_for_large_values():
     assert Stamp(2**62 + 1, Domain.SYSTEM) - Stamp(2**62, Domain.SYSTEM) == 1
 
 
@@ -53,11 +53,11 @@ def test_the_steady_clock_returns_at_once_from_a_deadline_in_the_past():
     assert clock.now_ns() - before_ns < 10**9
 
 
-def test_the_steady_clock_knows_the_time_of_day():
+def test_steady_clock_returns_system_time():
     assert abs(SteadyClock().system_ns() - time.time_ns()) < 10**9
 
 
-def test_the_steady_clock_does_not_follow_the_world():
+def test_steady_clock_ignores_world_steps():
     clock = SteadyClock()
     before_ns = clock.now_ns()
     clock.on_world_advanced(10**15)
@@ -73,7 +73,7 @@ def test_a_manual_clock_moves_only_by_hand():
 
 
 def test_a_manual_clock_never_goes_back():
-    with pytest.raises(UsageError, match=r"a clock never goes back: advance_ns\(-1\); allowed: >= 0"):
+    with pytest.raises(UsageError, match=r"invalid advance_ns\(-1\) .expected >= 0"):
         ManualClock().advance_ns(-1)
 
 
@@ -105,11 +105,13 @@ def test_a_clock_is_made_by_name(clock, kind, virtual):
     assert made.virtual is virtual
 
 
-def test_a_clock_that_exists_is_used():
+def test_clock_object_is_used():
     clock = ManualClock()
     assert make_clock(clock) is clock
 
 
 def test_an_unknown_clock_lists_the_known_ones():
-    with pytest.raises(UsageError, match=r"^clock='sundial' is unknown; allowed: steady, virtual, or a Clock object$"):
+    with pytest.raises(
+        UsageError, match=r"^unknown clock='sundial' .expected one of: steady, virtual, or a Clock object.$"
+    ):
         make_clock("sundial")

@@ -1,4 +1,4 @@
-"""Interrupts wait for C++ to be done, and are never lost."""
+"""Signal handlers are deferred in critical sections and never lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from embodied_env.core.process.signals import deferred_signals
 
 
 @pytest.fixture
-def heard():
+def received():
     """Handle SIGTERM by noting it."""
     numbers = []
     before = signal.signal(signal.SIGTERM, lambda number, _frame: numbers.append(number))
@@ -26,44 +26,44 @@ def hold(*numbers):
             signal.raise_signal(number)
 
 
-def test_a_signal_waits_for_the_end_of_the_hold(heard):
+def test_signal_is_deferred_until_the_block_ends(received):
     with deferred_signals():
         signal.raise_signal(signal.SIGTERM)
-        during = list(heard)
+        during = list(received)
     assert during == []
-    assert heard == [signal.SIGTERM]
+    assert received == [signal.SIGTERM]
 
 
-def test_outside_of_a_hold_a_signal_is_handled_at_once(heard):
+def test_signal_outside_the_block_is_handled_at_once(received):
     with deferred_signals():
         pass
     signal.raise_signal(signal.SIGTERM)
-    assert heard == [signal.SIGTERM]
+    assert received == [signal.SIGTERM]
 
 
-def test_an_inner_hold_does_not_end_the_outer_one(heard):
+def test_inner_block_does_not_end_the_outer_one(received):
     with deferred_signals():
         with deferred_signals():
             signal.raise_signal(signal.SIGTERM)
-        assert heard == []
-    assert heard == [signal.SIGTERM]
+        assert received == []
+    assert received == [signal.SIGTERM]
 
 
-def test_two_signals_are_handled_in_their_order(heard):
+def test_two_signals_are_handled_in_their_order(received):
     with pytest.raises(KeyboardInterrupt):
         hold(signal.SIGTERM, signal.SIGINT)
-    assert heard == [signal.SIGTERM]
+    assert received == [signal.SIGTERM]
 
 
-def test_ctrl_c_in_a_hold_is_still_a_keyboard_interrupt():
+def test_deferred_ctrl_c_raises_keyboard_interrupt():
     with pytest.raises(KeyboardInterrupt):
         hold(signal.SIGINT)
 
 
-def test_a_hold_that_fails_hands_on_what_waited(heard):
+def test_failing_block_still_runs_deferred_handlers(received):
     with pytest.raises(TypeError):
         hold(signal.SIGTERM, "no number")
-    assert heard == [signal.SIGTERM]
+    assert received == [signal.SIGTERM]
 
 
 def test_a_signal_that_is_ignored_stays_ignored():
@@ -76,8 +76,8 @@ def test_a_signal_that_is_ignored_stays_ignored():
         signal.signal(signal.SIGTERM, before)
 
 
-def test_in_another_thread_nothing_is_held(heard):
+def test_signals_are_not_deferred_in_other_threads(received):
     thread = threading.Thread(target=hold, args=[signal.SIGTERM])
     thread.start()
     thread.join()
-    assert heard == [signal.SIGTERM]
+    assert received == [signal.SIGTERM]

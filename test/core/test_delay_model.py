@@ -1,4 +1,4 @@
-"""Delays put into worlds that wait: what the agent sees, what acts when, and what is told of it."""
+"""Delays injected into lockstep worlds: what the agent observes, when commands act, and what is reported."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def positions(found):
 
 
 @pytest.mark.parametrize("age_s", [0.0125, 0.013123457, 0.05, 0.0999])
-def test_with_a_constant_delay_a_reading_is_exactly_so_old(age_s):
+def test_constant_delay_gives_exact_reading_age(age_s):
     found = drive(model(age_s=age_s))
     ages = [info["sensors"]["joints"]["age_s"] for _, info in found[2:]]
     assert ages == [round(age_s * 1e9) / 1e9] * len(ages)
@@ -91,7 +91,7 @@ def test_a_delayed_reading_has_the_values_of_the_last_physics_step_before_its_in
     assert np.array_equal(whole[2:], positions(drive(model()))[1:-1])
 
 
-def test_the_first_observations_repeat_that_of_the_reset_and_are_told_so():
+def test_first_observations_repeat_the_reset_and_are_marked():
     found = drive(model(age_s=2.5 * PERIOD_S))
     at_reset = found[0][0]
     for observation, _ in found[1:3]:
@@ -109,21 +109,21 @@ def test_readings_come_in_the_order_they_were_taken():
         assert all(earlier <= later for earlier, later in pairwise(stamps))
 
 
-def test_a_reading_that_is_too_old_is_held_as_on_a_robot_and_the_gate_brakes():
+def test_stale_delayed_reading_is_held_and_the_gate_brakes():
     found = drive(model(age_s=0.2), steps=8)
     codes = [info["safety"]["code"].max() for _, info in found[1:]]
     assert any(info["sensors"]["joints"]["quality"] == Quality.STALE for _, info in found)
     assert codes[-1] == embodied_env.core.codes.CODES["obs.stale"]
 
 
-def test_the_gates_count_the_inference_to_the_age_of_an_observation():
+def test_gates_add_inference_to_observation_age():
     within, beyond = (drive(model(age_s=0.1, inference_s=inference_s), steps=8) for inference_s in (0.04, 0.06))
     stale = embodied_env.core.codes.CODES["obs.stale"]
     assert within[-1][1]["safety"]["code"].max() != stale
     assert beyond[-1][1]["safety"]["code"].max() == stale
 
 
-def test_what_only_the_evaluator_sees_is_never_late():
+def test_evaluator_sensors_are_not_delayed():
     found = drive(model(age_s=0.04), evaluator_info=True)
     assert {info["sensors"]["true_distance"]["age_s"] for _, info in found} == {0.0}
 
@@ -132,7 +132,7 @@ def test_what_only_the_evaluator_sees_is_never_late():
 
 
 @pytest.mark.parametrize("delay_s", [0.05, 0.1])
-def test_a_command_acts_so_many_whole_periods_later(delay_s):
+def test_command_acts_after_whole_periods(delay_s):
     late = round(delay_s / PERIOD_S)
     delayed, at_once = positions(drive(model(actuation_s=delay_s))), positions(drive(None))
     step_rad = (
@@ -154,7 +154,7 @@ def test_inference_and_actuation_delay_a_command_together():
     assert np.array_equal(positions(apart), positions(together))
 
 
-def test_nothing_of_an_episode_acts_in_the_next():
+def test_pending_commands_do_not_cross_episodes():
     env = embodied_env.make(ARM, delay_profile=model(actuation_s=0.12), clock="virtual")
     env.reset(seed=1)
     for _ in range(5):
@@ -167,16 +167,16 @@ def test_nothing_of_an_episode_acts_in_the_next():
     env.close()
 
 
-# --------------------------------------------------------------------------------------------------- what is told
+# --------------------------------------------------------------------------------------------------- what is reported
 
 
-def test_equal_seeds_have_equal_delays_and_others_have_others():
+def test_delays_depend_on_the_seed():
     one, again, other = (injected(drive(VARYING, seed=seed)) for seed in (1, 1, 2))
     assert one == again
     assert one != other
 
 
-def test_what_was_injected_adds_up_to_the_nanosecond():
+def test_injected_delays_add_up_exactly():
     for put in injected(drive(VARYING, steps=30)):
         total_ns = [round(1e9 * put[key]) for key in ("inference_s", "actuation_s")]
         for name in SENSORS:
@@ -184,13 +184,13 @@ def test_what_was_injected_adds_up_to_the_nanosecond():
         assert round(1e9 * put["end_to_end_s"]) == round(1e9 * put["age_s"]["joints"]) + sum(total_ns)
 
 
-def test_measured_stages_stay_what_they_are():
+def test_measured_stages_are_unchanged_by_injection():
     (_, info), *_ = drive(model(age_s=0.02, inference_s=0.03, actuation_s=0.03), steps=3)[1:]
     assert info["latency"]["obs_to_command_s"] == 0.0  # by the virtual clock
     assert info["latency_ms"] == 0.0
 
 
-def test_without_a_profile_nothing_is_said_of_delays():
+def test_no_profile_no_injected_info():
     env = embodied_env.make(ARM, clock="virtual")
     env.reset(seed=1)
     *_, info = env.step(TURN)
@@ -198,7 +198,7 @@ def test_without_a_profile_nothing_is_said_of_delays():
     env.close()
 
 
-def test_where_nobody_knows_of_the_actuation_it_is_not_called_known():
+def test_missing_actuation_delay_is_unknown():
     delays = DelayModel(sensors=dict.fromkeys(SENSORS, constant(0.01)))
     _, info = drive(delays, steps=3)[-1]
     quality = info["latency"]["quality"]["injected"]
@@ -209,21 +209,21 @@ def test_where_nobody_knows_of_the_actuation_it_is_not_called_known():
 # ----------------------------------------------------------------------------------------- worlds that know of none
 
 
-def test_at_the_seam_a_reading_is_the_newest_that_is_old_enough():
+def test_wrapped_backend_returns_newest_reading_that_is_old_enough():
     found = drive(model(age_s=0.06), backend="fake")
     undelayed = drive(None, backend="fake")
     assert np.array_equal(positions(found)[2:], positions(undelayed)[:-2])
     assert {put["age_s"]["joints"] for put in injected(found)[3:]} == {0.1}
 
 
-def test_at_the_seam_a_command_acts_with_the_next_period_and_that_is_told():
+def test_wrapped_backend_delays_commands_to_the_next_period_and_reports_it():
     found = drive(model(inference_s=0.02, actuation_s=0.04), backend="fake")
     undelayed = drive(None, backend="fake")
     assert np.allclose(positions(found)[2:, 0], positions(undelayed)[:-2, 0])
     assert {(put["inference_s"], put["actuation_s"]) for put in injected(found)} == {(0.02, 0.08)}
 
 
-def test_a_world_that_moves_by_itself_is_refused():
+def test_delays_are_rejected_for_free_running_worlds():
     with pytest.raises(UsageError, match="expected a lockstep world"):
         embodied_env.make(ARM, pacing="realtime", delay_profile=model())
 
@@ -250,9 +250,9 @@ def test_delays_are_given_once():
 
 @pytest.mark.parametrize(
     ("sensors", "words"),
-    [(("joints", "tcp"), "say nothing of target"), ((*SENSORS, "sonar"), "sonar, which the contract does not have")],
+    [(("joints", "tcp"), "no delay of the sensor 'target'"), ((*SENSORS, "sonar"), "unknown sensor 'sonar'")],
 )
-def test_delays_are_of_every_sensor_that_the_agent_sees_and_of_no_other(sensors, words):
+def test_delays_cover_exactly_the_agent_visible_sensors(sensors, words):
     with pytest.raises(UsageError, match=words):
         embodied_env.make(ARM, delay_profile=DelayModel(sensors=dict.fromkeys(sensors, constant(0.0))))
 
@@ -278,10 +278,10 @@ def steps_like_a_robots(count=600):
             block.append(tuple(round(v) for v in (9e6 * load, camera, 12e6, 6e6 * load, 35e6 + 8e6 * rng.random())))
             phase += 1
         blocks.append(tuple(block))
-    return MeasuredStepDelays(sensors=SENSORS, blocks=tuple(blocks))
+    return MeasuredStepDelays(sensors=SENSORS, blocks_ns=tuple(blocks))
 
 
-def test_the_ages_and_the_end_to_end_latencies_of_a_profile_come_back():
+def test_profile_ages_and_end_to_end_latencies_are_reproduced():
     """The small edition of `test/ros/test_delay_profile_real.py`: of the schedule, which the worlds follow."""
     steps = steps_like_a_robots()
     schedule = schedule_of(DelayModel(steps=steps), ARM)
@@ -294,7 +294,7 @@ def test_the_ages_and_the_end_to_end_latencies_of_a_profile_come_back():
             for name in ("joints", "tcp"):
                 found[name].append(ages[name] + plan.inference_ns)
             found["end_to_end"].append(ages["joints"] + plan.inference_ns + plan.actuation_ns)
-    rows = np.array([row for block in steps.blocks for row in block])
+    rows = np.array([row for block in steps.blocks_ns for row in block])
     wanted = {"joints": rows[:, 0] + rows[:, 3], "tcp": rows[:, 1] + rows[:, 3]}
     wanted["end_to_end"] = wanted["joints"] + rows[:, 4]
     distances = {name: ks_distance(np.array(found[name]), wanted[name]) for name in wanted}
@@ -316,7 +316,7 @@ def recorded(tmp_path_factory):
     return next(folder.iterdir())
 
 
-def test_the_profile_of_a_run_has_its_steps_and_goes_through_a_file(recorded, tmp_path):
+def test_run_profile_keeps_steps_through_a_file(recorded, tmp_path):
     profile = profile_of_run(read_run(recorded))
     write_profile(profile, tmp_path / "latency_profile.json")
     assert read_profile(tmp_path / "latency_profile.json") == profile
@@ -327,7 +327,7 @@ def test_the_profile_of_a_run_has_its_steps_and_goes_through_a_file(recorded, tm
     assert profile.age_s["target"].value_s == 0.02
 
 
-def test_of_a_run_with_delays_each_row_can_be_audited(recorded):
+def test_run_with_delays_passes_the_audit(recorded):
     assert [problem for row in read_run(recorded).transitions() for problem in audit_transition(row, ARM)] == []
 
 
@@ -350,13 +350,13 @@ def test_a_run_of_few_steps_has_no_profile(tmp_path):
         profile_of_run(Empty())
 
 
-def test_the_verb_writes_what_make_takes(recorded, tmp_path, capsys):
+def test_profile_verb_writes_a_file_that_make_reads(recorded, tmp_path, capsys):
     from embodied_env.cli.main import main
 
     out = tmp_path / "latency_profile.json"
     assert main(["profile", str(recorded), "-o", str(out), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["stages"]["age_s"].keys() == set(SENSORS)
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["stages"]["age_s"].keys() == set(SENSORS)
     assert len(injected(drive(str(out), steps=4))) == 4
 
 
@@ -371,7 +371,7 @@ def test_a_policy_is_evaluated_with_delays(recorded, tmp_path, capsys):
     assert "injected.end_to_end_s" in json.loads((path / "summary.json").read_text())["latency"]
 
 
-def test_the_verb_refuses_what_is_no_run(tmp_path, capsys):
+def test_profile_verb_rejects_a_missing_run(tmp_path, capsys):
     from embodied_env.cli.main import main
 
     assert main(["profile", str(tmp_path / "nothing")]) == 2
@@ -381,7 +381,7 @@ def test_the_verb_refuses_what_is_no_run(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("draw", ["empirical", "constant", "lognormal"])
-def test_a_profile_can_be_drawn_from_in_three_ways(draw):
+def test_profile_supports_three_kinds_of_draws(draw):
     steps = steps_like_a_robots(100)
     profile = LatencyProfile(
         contract="arm_reach", fingerprint="", backend="real", created_utc="", host="", seed=0, steps=steps
@@ -393,7 +393,7 @@ def test_a_profile_can_be_drawn_from_in_three_ways(draw):
     assert (len({each["inference_s"] for each in put}) == 1) == (draw == "constant")
 
 
-def test_a_calibration_says_how_late_readings_come():
+def test_calibration_profile_delays_readings():
     late = Estimate(value_s=0.02, low_s=0.01, high_s=0.03, method="stamp", n=3, samples_s=(0.01, 0.02, 0.03))
     known = Estimate(value_s=0.03, low_s=0.03, high_s=0.03, method="state", n=3)
     profile = LatencyProfile(
@@ -416,27 +416,27 @@ def test_a_calibration_says_how_late_readings_come():
     [
         (lambda: constant(-0.1), "0 to"),
         (lambda: constant(float("nan")), "0 to"),
-        (lambda: DelayDistribution(kind="lognormal", values=(0.1,)), "allowed: 2"),
+        (lambda: DelayDistribution(kind="lognormal", values=(0.1,)), "expected 2"),
         (lambda: DelayDistribution(kind="uniform", values=(0.1,)), "constant, empirical, lognormal"),
         (lambda: DelayModel(order="shuffled"), "as_drawn"),
-        (lambda: load_delays("/nowhere.json"), "cannot be read"),
-        (lambda: load_delays(7), "allowed: a file"),
+        (lambda: load_delays("/nowhere.json"), "cannot read"),
+        (lambda: load_delays(7), "expected a file"),
         (
             lambda: delays_of(
                 LatencyProfile(
                     **dict.fromkeys(("contract", "fingerprint", "backend", "created_utc", "host"), ""), seed=0
                 )
             ),
-            "says nothing",
+            "no sensors",
         ),
     ],
 )
-def test_what_is_no_delay_is_refused_by_name(make, words):
+def test_invalid_delays_are_rejected(make, words):
     with pytest.raises(UsageError, match=words):
         make()
 
 
 @pytest.mark.parametrize("row", [(1, 2), (1, -2, None), (None, 1, 1), (1.5, 1, 1), (1, 1, True)])
-def test_a_step_that_is_none_is_refused(row):
+def test_invalid_measured_step_is_rejected(row):
     with pytest.raises(LatencyProfileError):
-        MeasuredStepDelays(sensors=("joints",), blocks=((row,),))
+        MeasuredStepDelays(sensors=("joints",), blocks_ns=((row,),))

@@ -1,4 +1,4 @@
-"""The schedule of injected delays: whatever is drawn, readings and commands keep their order and their seed."""
+"""The schedule of injected delays: readings and commands keep their order, and equal seeds give equal plans."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ draws = st.one_of(
 ns = st.integers(0, 300_000_000)
 rows = st.tuples(ns, ns, ns, st.none() | ns)
 steps = st.builds(
-    lambda blocks: MeasuredStepDelays(sensors=("slow", "any"), blocks=tuple(map(tuple, blocks))),
+    lambda blocks: MeasuredStepDelays(sensors=("slow", "any"), blocks_ns=tuple(map(tuple, blocks))),
     st.lists(st.lists(rows, min_size=1, max_size=4), min_size=1, max_size=4),
 )
 orders = st.sampled_from(["keep", "as_drawn"])
@@ -59,7 +59,7 @@ def plans(model, seed, origin_ns, upto=STEPS):
 
 
 @given(models, st.integers(0, 2**53), origins)
-def test_readings_keep_their_order_and_are_never_of_the_future_nor_from_before_the_reset(model, seed, origin_ns):
+def test_readings_keep_their_order_within_the_episode(model, seed, origin_ns):
     found = plans(model, seed, origin_ns)
     for plan in found:
         assert all(origin_ns <= taken_ns <= plan.frozen_ns for taken_ns in plan.taken_ns.values())
@@ -69,7 +69,7 @@ def test_readings_keep_their_order_and_are_never_of_the_future_nor_from_before_t
 
 
 @given(models, st.integers(0, 2**53), origins)
-def test_a_command_never_acts_before_it_was_sent_and_in_order_never_before_an_earlier_one(model, seed, origin_ns):
+def test_commands_never_act_early_or_out_of_order(model, seed, origin_ns):
     found = plans(model, seed, origin_ns)
     assert all(plan.inference_ns >= 0 and plan.actuation_ns >= 0 for plan in found)
     if model.order == "keep":
@@ -77,12 +77,12 @@ def test_a_command_never_acts_before_it_was_sent_and_in_order_never_before_an_ea
 
 
 @given(models, st.integers(0, 2**53), origins)
-def test_equal_seeds_have_equal_delays_however_far_somebody_looks_ahead(model, seed, origin_ns):
+def test_plans_do_not_depend_on_lookahead(model, seed, origin_ns):
     assert plans(model, seed, origin_ns) == plans(model, seed, origin_ns, upto=2 * STEPS)[:STEPS]
 
 
 @given(models, st.integers(0, 2**53))
-def test_of_no_sensor_a_reading_is_there_later_than_is_looked_ahead(model, seed):
+def test_lookahead_covers_every_future_reading(model, seed):
     schedule = DelaySchedule(model, period_ns=PERIOD_NS, intervals_ns={})
     schedule.begin(seed, 0)
     for k in range(STEPS):
@@ -94,12 +94,12 @@ def test_of_no_sensor_a_reading_is_there_later_than_is_looked_ahead(model, seed)
 
 
 @given(models)
-def test_a_model_is_read_as_it_was_written(model):
+def test_delay_model_round_trips(model):
     assert parse_model(model.as_mapping()) == model
 
 
 @given(st.lists(st.integers(1, 25), max_size=60), st.integers(1, 5))
-def test_of_many_blocks_evenly_chosen_ones_are_kept_and_never_more_than_twice_as_many(lengths, most):
+def test_reservoir_keeps_an_even_bounded_selection_of_blocks(lengths, most):
     keeper = BlockReservoir(most)
     count = 0
     for length in lengths:

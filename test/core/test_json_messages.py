@@ -1,4 +1,4 @@
-"""JSON in ROS 2 messages: each entry gives a value that can be used, or one line that names topic, field and value."""
+"""JSON in ROS 2 messages: each entry gives a usable value, or one line that names topic, field and value."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def check_entry(topic, text):
 
 @pytest.mark.parametrize("topic", MESSAGES)
 @given(data=st.data())
-def test_a_message_with_other_values_gives_a_value_or_one_line(topic, data):
+def test_mutated_message_gives_value_or_one_line_error(topic, data):
     plain = json.loads(MESSAGES[topic].to_text())
     if topic == "relay/report":
         finding = plain["findings"][0]
@@ -84,7 +84,7 @@ def test_a_message_with_other_values_gives_a_value_or_one_line(topic, data):
 
 @pytest.mark.parametrize("topic", MESSAGES)
 @given(text=st.text(max_size=40) | values.map(json.dumps))
-def test_any_text_gives_a_value_or_one_line(topic, text):
+def test_arbitrary_text_gives_value_or_one_line_error(topic, text):
     check_entry(topic, text)
 
 
@@ -101,7 +101,7 @@ def test_any_text_gives_a_value_or_one_line(topic, text):
     ],
     ids=["deep", "deep and large", "large", "list", "nan", "twice"],
 )
-def test_what_is_out_of_bounds_is_refused_at_every_entry(topic, text, reason):
+def test_out_of_bounds_text_is_rejected_at_every_entry_point(topic, text, reason):
     with pytest.raises(ValueError, match=f"^{topic}: .*{reason}"):
         type(MESSAGES[topic]).from_text(text)
 
@@ -133,7 +133,7 @@ def test_a_wrong_field_is_named_with_its_value(topic, changes, named):
 
 
 @given(values)
-def test_what_is_called_an_array_is_one(value):
+def test_array_kind_accepts_only_regular_arrays(value):
     if ARRAY.is_valid(value):
         assert np.array(value, dtype=np.float64).dtype == np.float64
 

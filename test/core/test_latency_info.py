@@ -1,4 +1,4 @@
-"""The stages of a step in a world that moves by itself: a delay shows in its own field, and in each sum that holds it."""
+"""The stages of a step in a free-running world: a delay appears in its own field, and in each sum that contains it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ CALM = flat(latency_with())
 
 
 @pytest.mark.parametrize(("name", "stage"), [(f"{n}", n) for n in SUMS])
-def test_a_delay_shows_in_its_own_stage_and_in_the_sums_that_hold_it_and_nowhere_else(name, stage):
+def test_delay_appears_only_in_its_stage_and_sums(name, stage):
     found = flat(latency_with(**{name: DELAY_S}))
     grown = {other for other in found if abs(found[other] - CALM[other] - DELAY_S) < TOLERANCE_S}
     same = {other for other in found if abs(found[other] - CALM[other]) < TOLERANCE_S}
@@ -75,24 +75,24 @@ def test_a_delay_shows_in_its_own_stage_and_in_the_sums_that_hold_it_and_nowhere
     assert set(found) - grown - same <= moved
 
 
-def test_the_data_age_of_a_command_is_that_of_the_observation_which_it_is_based_on():
+def test_data_age_is_that_of_the_previous_observation():
     latency = latency_with(driver_s=0.004, inference_s=0.011)
     assert latency["data_age_s"]["joints"] == pytest.approx(0.004 + latency["obs_to_command_s"])
 
 
-def test_end_to_end_is_the_data_age_of_the_first_sensor_that_an_action_needs_and_the_actuation():
+def test_end_to_end_is_data_age_of_primary_sensor_plus_actuation():
     latency = latency_with(driver_s=0.004, inference_s=0.011, actuation_s=0.02)
     assert latency["end_to_end_s"] == pytest.approx(latency["data_age_s"]["joints"] + 0.02)
 
 
-def test_a_step_that_comes_too_late_for_its_deadline_is_counted_and_so_are_the_deadlines():
+def test_late_steps_and_missed_deadlines_are_counted():
     latency = latency_with(inference_s=2.5 * PERIOD_S)
     assert latency["overruns"] == 3
     assert latency["missed_deadlines"] == 6  # two in each of the three steps
     assert latency["overrun_s"] == pytest.approx(1.5 * PERIOD_S)
 
 
-def test_the_jitter_is_the_period_less_the_control_period():
+def test_jitter_is_period_minus_control_period():
     assert latency_with(inference_s=2.5 * PERIOD_S)["jitter_s"] == pytest.approx(1.5 * PERIOD_S)
 
 
@@ -153,7 +153,7 @@ def stage(latency, name, sensor="joints"):
     return (value[sensor], quality[sensor]) if isinstance(value, dict) else (value, quality)
 
 
-def test_the_way_of_a_reading_is_the_sum_of_its_stages():
+def test_sensor_stages_add_up():
     latency = account(sample())
     parts = [stage(latency, name)[0] for name in SENSOR_STAGES]
     assert parts == [0.003, 0.002, 0.001, 0.003]
@@ -170,7 +170,7 @@ def test_the_way_of_a_reading_is_the_sum_of_its_stages():
         ("capture_age_s", {"stamp_ns": NOW_NS + 1}),
     ],
 )
-def test_a_negative_duration_stays_negative_and_is_named(name, fields):
+def test_negative_duration_is_kept_and_marked(name, fields):
     value, quality = stage(account(sample(**fields)), name)
     assert value < 0
     assert quality == Quality.NEGATIVE
@@ -189,20 +189,20 @@ def test_a_negative_duration_stays_negative_and_is_named(name, fields):
         ("end_to_end_s", {}),
     ],
 )
-def test_what_has_no_stamp_is_nan_and_unknown(name, fields):
+def test_missing_stamp_gives_nan_and_unknown(name, fields):
     value, quality = stage(account(sample(**fields)), name)
     assert math.isnan(value)
     assert quality == Quality.UNKNOWN
 
 
 @pytest.mark.parametrize("name", ["transport_s", "queue_s"])
-def test_no_duration_reaches_across_a_step_of_the_clock(name):
+def test_clock_step_invalidates_durations(name):
     value, quality = stage(account(sample(transport_quality=Quality.JUMP)), name)
     assert math.isnan(value)
     assert quality == Quality.JUMP
 
 
-def test_between_clocks_that_are_not_known_to_agree_only_the_excess_is_told():
+def test_unsynced_clocks_report_only_transport_excess():
     latency = account(sample(transport_quality=Quality.UNSYNCED, transport_excess_s=0.002))
     value, quality = stage(latency, "transport_s")
     assert math.isnan(value)
@@ -210,23 +210,23 @@ def test_between_clocks_that_are_not_known_to_agree_only_the_excess_is_told():
     assert stage(latency, "transport_excess_s") == (0.002, Quality.OK)
 
 
-def test_a_transport_that_is_shorter_than_the_clocks_are_known_is_told_and_not_confident():
+def test_unsynced_transport_is_reported_as_unsynced():
     assert stage(account(sample(transport_quality=Quality.UNSYNCED)), "transport_s") == (0.002, Quality.UNSYNCED)
 
 
 @pytest.mark.parametrize("known", [Quality.UNSYNCED, Quality.FALLBACK_SOURCE, Quality.FALLBACK_RECEIVED])
-def test_an_age_is_as_good_as_its_stamp(known):
+def test_age_has_the_quality_of_its_stamp(known):
     latency = account(sample(stamp_quality=known))
     assert stage(latency, "capture_age_s")[1] == stage(latency, "data_age_s")[1] == known
 
 
-def test_a_stamp_that_stands_for_another_measures_no_driver():
+def test_fallback_stamp_gives_no_driver_stage():
     value, quality = stage(account(sample(stamp_quality=Quality.FALLBACK_SOURCE)), "driver_s")
     assert math.isnan(value)
     assert quality == Quality.FALLBACK_SOURCE
 
 
-def test_a_reading_that_is_held_says_so_in_each_of_its_stages():
+def test_held_reading_marks_each_of_its_stages():
     latency = account(sample(quality=Quality.STALE))
     assert {stage(latency, name)[1] for name in (*SENSOR_STAGES, "capture_age_s", "data_age_s")} == {Quality.STALE}
 
@@ -236,19 +236,19 @@ def test_the_skew_is_between_the_first_and_the_last_reading_of_an_observation():
     assert stage(latency, "obs_skew_s") == (pytest.approx(0.011), Quality.OK)
 
 
-def test_the_skew_is_as_good_as_the_worst_stamp():
+def test_skew_has_the_quality_of_the_worst_stamp():
     latency = account(sample(), sample("beacon", stamp_quality=Quality.UNSYNCED))
     assert stage(latency, "obs_skew_s")[1] == Quality.UNSYNCED
 
 
 @pytest.mark.parametrize("rtf", [0.2, 0.98, 1.02, 5.0])
-def test_simulated_and_wall_time_are_added_only_where_they_run_alike(rtf):
+def test_data_age_needs_a_real_time_factor_of_one(rtf):
     value, quality = stage(account(sample(), clock=ClockStatus(mode="sim", rtf=rtf)), "data_age_s")
     assert math.isnan(value)
     assert quality == Quality.UNSYNCED
 
 
-def test_a_world_that_is_lost_keeps_what_was_known_of_its_clock():
+def test_lost_world_keeps_its_last_clock_status():
     stages = LatencyInfoBuilder(
         sensors=("joints",),
         primary=None,
@@ -275,7 +275,7 @@ def in_flight(*left):
     return commands
 
 
-def test_evidence_is_of_the_command_whose_number_it_has():
+def test_evidence_is_matched_by_sequence_number():
     evidence = ActuationEvidence(seq=1, acted_ns=NOW_NS + 30_000_000, method="echo")
     latency = account(sample(), actuation=evidence, commands=in_flight((1, NOW_NS), (2, NOW_NS + 1), (4, NOW_NS + 2)))
     assert stage(latency, "actuation_s") == (0.03, Quality.OK)
@@ -283,7 +283,7 @@ def test_evidence_is_of_the_command_whose_number_it_has():
     assert latency["actuation_method"] == 1
 
 
-def test_evidence_of_a_command_that_nobody_knows_is_none():
+def test_evidence_of_an_unknown_command_is_ignored():
     evidence = ActuationEvidence(seq=3, acted_ns=NOW_NS, method="echo")
     latency = account(sample(), actuation=evidence, commands=in_flight((1, NOW_NS)))
     assert stage(latency, "actuation_s")[1] == Quality.UNKNOWN
@@ -291,14 +291,14 @@ def test_evidence_of_a_command_that_nobody_knows_is_none():
     assert latency["actuation_method"] == 0
 
 
-def test_evidence_from_before_the_command_is_negative_and_named():
+def test_evidence_before_the_command_is_negative():
     evidence = ActuationEvidence(seq=1, acted_ns=NOW_NS - 1, method="controller")
     assert stage(account(sample(), actuation=evidence, commands=in_flight((1, NOW_NS))), "actuation_s")[1] == (
         Quality.NEGATIVE
     )
 
 
-def test_what_was_only_declared_is_no_measurement():
+def test_declared_actuation_is_not_a_measurement():
     evidence = ActuationEvidence(seq=1, acted_ns=NOW_NS + 1, method="declared")
     latency = account(sample(), actuation=evidence, commands=in_flight((1, NOW_NS)))
     assert stage(latency, "actuation_s")[1] == stage(latency, "end_to_end_s")[1] == Quality.DECLARED
@@ -324,7 +324,7 @@ NO_VALUE = {Quality.UNKNOWN, Quality.JUMP, Quality.UNSYNCED, Quality.FALLBACK_SO
         }
     )
 )
-def test_only_what_was_measured_is_called_ok_and_it_is_never_negative_nor_nan(fields):
+def test_ok_values_are_finite_and_not_negative(fields):
     latency = account(sample(**fields))
     for name in latency["quality"]:
         value, quality = stage(latency, name)
@@ -344,7 +344,7 @@ READINGS = st.fixed_dictionaries(
 
 @settings(max_examples=30)
 @given(first=READINGS, second=READINGS)
-def test_the_stages_of_a_reading_do_not_depend_on_the_others_and_those_of_all_are_the_worst(first, second):
+def test_sensor_stages_are_independent_and_aggregates_take_the_worst(first, second):
     alone = [account(sample(name, **fields)) for name, fields in (("joints", first), ("beacon", second))]
     both = account(sample(**first), sample("beacon", **second))
     for name in ("capture_age_s", "hold_s"):
@@ -357,7 +357,7 @@ def test_the_stages_of_a_reading_do_not_depend_on_the_others_and_those_of_all_ar
     assert both["obs_skew_s"] == (max(stamps) - min(stamps)) / NS_PER_S
 
 
-def test_what_no_sensor_tells_is_unknown():
+def test_stages_without_sensors_are_unknown():
     stages = LatencyInfoBuilder(
         sensors=(),
         primary=None,
@@ -374,7 +374,7 @@ def test_what_no_sensor_tells_is_unknown():
         assert latency["quality"][name] == Quality.UNKNOWN
 
 
-def test_the_domain_of_the_ledger_is_never_that_of_a_sensor():
-    """What this module adds is a duration; stamps of two domains cannot be subtracted at all."""
+def test_ledger_stamps_do_not_mix_with_sensor_stamps():
+    """Durations need stamps of one domain; others cannot be subtracted."""
     with pytest.raises(Exception, match="different clocks"):
         Stamp(1, Domain.STEADY) - Stamp(1, Domain.SYSTEM)

@@ -1,4 +1,4 @@
-"""Percentiles per stage: of measured values, and of nothing else."""
+"""Percentiles per stage, of measured values only."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_only_measured_values_count(info, quality):
 
 @pytest.mark.parametrize("lost", [math.nan, None, math.inf])
 @pytest.mark.parametrize("info", [of_gate, of_joints])
-def test_what_was_lost_never_counts_whatever_its_quality_says(info, lost):
+def test_lost_values_never_count(info, lost):
     (stage,) = latency_statistics([info(1.0), info(lost)]).values()
     assert stage.count == 1
 
@@ -74,7 +74,7 @@ def test_a_stage_that_was_never_measured_does_not_appear():
 
 
 @pytest.mark.parametrize("info", [{}, {"latency": None}, {"latency": {}}, {"reset": {"duration_s": 1.0}}])
-def test_an_info_without_latency_counts_not(info):
+def test_info_without_latency_is_ignored(info):
     assert latency_statistics([info]) == {}
 
 
@@ -98,7 +98,7 @@ def test_statistics_may_be_asked_for_in_between():
     assert (before["gate_s"].count, stream.statistics()["gate_s"].count) == (1, 2)
 
 
-def test_of_more_values_than_are_kept_count_and_most_are_exact_and_percentiles_near(monkeypatch):
+def test_beyond_capacity_count_and_maximum_are_exact(monkeypatch):
     monkeypatch.setattr(statistics, "EXACT", 2000)
     values = np.random.default_rng(5).permutation(20_000) / 20_000
     (found,) = latency_statistics(map(of_gate, values.tolist())).values()
@@ -141,7 +141,7 @@ def test_the_policy_counts_only_where_it_was_marked(infos):
     assert latency_statistics(infos)["policy_s"].count == 1
 
 
-def test_the_period_of_a_first_step_counts_not(infos):
+def test_first_period_is_ignored(infos):
     assert latency_statistics(infos)["period_s"].count == len(infos) - 1
 
 
@@ -150,7 +150,7 @@ def test_recorded_infos_have_the_same_statistics(infos):
     assert latency_statistics(recorded) == latency_statistics(infos)
 
 
-def test_what_was_injected_has_names_of_its_own_and_counts_where_it_was_not_cut_short():
+def test_injected_stages_have_their_own_names():
     latency = {
         "inference_s": 0.5,
         "injected": {"age_s": {"joints": 0.02, "tcp": 0.05}, "inference_s": 0.01, "end_to_end_s": math.nan},

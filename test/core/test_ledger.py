@@ -1,4 +1,4 @@
-"""The latency ledger: a delay put into one stage shows in that stage, in nanoseconds, and nowhere else."""
+"""The latency ledger: a delay appears in its own stage, in nanoseconds, and nowhere else."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def line():
 
 
 @pytest.mark.parametrize("stage", ELEMENTARY)
-def test_a_delay_lands_in_exactly_one_elementary_stage(line, stage):
+def test_delay_is_counted_in_exactly_one_elementary_stage(line, stage):
     found = line.step(**{stage: DELAY_NS})
     assert {name: found[name] for name in ELEMENTARY} == {name: DELAY_NS * (name == stage) for name in ELEMENTARY}
     assert found["obs_to_command"] == DELAY_NS
 
 
-def test_a_delay_of_the_world_lands_in_no_stage_of_ours(line):
+def test_world_delay_is_not_counted_in_our_stages(line):
     found = line.step(world=DELAY_NS)
     assert found["world"] == DELAY_NS
     assert not any(found[name] for name in (*ELEMENTARY, "obs_to_command"))
@@ -114,7 +114,7 @@ class LostOnTheWay(SlowBackend):
             raise BackendLostError("gone", "it was there a moment ago")
 
 
-def test_a_world_that_is_lost_on_its_way_does_not_lengthen_the_publishing():
+def test_lost_world_does_not_lengthen_publish_stage():
     clock = ManualClock()
     scene = Scene(clock=clock, backend=LostOnTheWay, step_timeout_s=1e6)
     scene.reset()
@@ -142,14 +142,14 @@ def test_info_has_the_stages_in_seconds_and_the_whole_in_milliseconds(line):
     assert info["latency_ms"] == 10.0
 
 
-def test_the_policy_ends_where_the_agent_marks_it(line):
+def test_policy_stage_ends_at_the_mark(line):
     line.step(inference=9_000_000, policy=6_000_000)
     latency = line.transition.info["latency"]
     assert (latency["policy_s"], latency["inference_s"]) == (0.006, 0.009)
     assert latency["quality"]["policy_s"] == Quality.OK
 
 
-def test_an_unmarked_policy_is_bounded_by_the_whole_inference_and_says_so(line):
+def test_unmarked_policy_stage_is_the_whole_inference(line):
     line.step(inference=9_000_000)
     latency = line.transition.info["latency"]
     assert latency["policy_s"] == latency["inference_s"] == 0.009
@@ -193,7 +193,7 @@ def test_the_first_step_counts_from_the_observation_of_its_own_reset(line):
     assert stages(line.scene.step().stamps_ns)["obs_to_command"] == DELAY_NS
 
 
-def test_thinking_takes_no_virtual_time():
+def test_inference_takes_no_virtual_time():
     scene = Scene(clock=VirtualClock())
     scene.reset()
     infos = [scene.step().info["latency"] for _ in range(3)]
@@ -202,14 +202,14 @@ def test_thinking_takes_no_virtual_time():
     scene.close()
 
 
-def test_the_raw_stamps_are_those_of_this_step():
+def test_raw_stamps_belong_to_this_step():
     """When it returned is not known before it has: that is a stamp of the next step."""
     ledger = Ledger(ManualClock())
     ledger.mark("policy")
     assert set(ledger.stamps_ns()) == {slot.name.lower() for slot in StepEvent if slot is not StepEvent.RETURNED}
 
 
-def test_a_wrapper_that_hands_over_later_lengthens_the_handoff_and_not_the_inference(line):
+def test_slow_wrapper_lengthens_handoff_not_inference(line):
     line.scene.step()
     line.clock.advance_ns(DELAY_NS)
     line.scene.stepper.mark("returned")

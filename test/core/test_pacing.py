@@ -1,4 +1,4 @@
-"""Absolute deadlines: no drift, no burst, and every one that was missed is counted once."""
+"""Absolute deadlines: no drift, no burst, and every missed one is counted once."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def pacer(clock):
 
 
 def late_by(pacer, clock, ns):
-    """Begin to wait so much after the deadline."""
+    """Start waiting late by this amount."""
     clock.sleep_until_ns(pacer.deadline_ns + ns)
     pacer.wait()
 
 
 @pytest.mark.parametrize("period_ns", [0, -1])
-def test_a_period_that_is_not_above_zero_is_refused(clock, period_ns):
-    with pytest.raises(UsageError, match="allowed: > 0"):
+def test_period_must_be_positive(clock, period_ns):
+    with pytest.raises(UsageError, match="expected > 0"):
         Pacer(clock, period_ns)
 
 
@@ -44,7 +44,7 @@ def test_a_wait_ends_at_the_deadline(pacer, clock):
     assert clock.now_ns() == 5 + PERIOD_NS
 
 
-def test_begin_anchors_the_grid_anew(pacer, clock):
+def test_begin_restarts_the_grid(pacer, clock):
     clock.advance_ns(300)
     pacer.begin()
     pacer.wait()
@@ -79,17 +79,17 @@ def test_the_overrun_is_that_of_the_last_wait(pacer, clock):
 
 
 @pytest.mark.parametrize("late_ns", [1, PERIOD_NS - 1, PERIOD_NS])
-def test_up_to_one_period_too_late_the_grid_stays(pacer, clock, late_ns):
+def test_grid_is_kept_up_to_one_period_late(pacer, clock, late_ns):
     late_by(pacer, clock, late_ns)
     assert pacer.deadline_ns == 5 + 2 * PERIOD_NS
 
 
-def test_more_than_one_period_too_late_the_grid_begins_anew(pacer, clock):
+def test_grid_restarts_when_more_than_one_period_late(pacer, clock):
     late_by(pacer, clock, PERIOD_NS + 1)
     assert pacer.deadline_ns == clock.now_ns() + PERIOD_NS
 
 
-def test_a_pause_is_not_caught_up_by_a_burst(pacer, clock):
+def test_pause_causes_no_burst(pacer, clock):
     late_by(pacer, clock, 50 * PERIOD_NS)
     before_ns = clock.now_ns()
     for _ in range(3):
@@ -98,7 +98,7 @@ def test_a_pause_is_not_caught_up_by_a_burst(pacer, clock):
 
 
 @pytest.mark.parametrize(("late_ns", "missed"), [(1, 1), (1000, 1), (1001, 2), (2000, 2), (2001, 3), (9999, 10)])
-def test_deadlines_before_now_are_missed_and_one_that_is_now_is_not(pacer, clock, late_ns, missed):
+def test_deadline_at_now_is_not_missed(pacer, clock, late_ns, missed):
     late_by(pacer, clock, late_ns)
     assert pacer.missed == missed
 
@@ -129,10 +129,10 @@ def test_every_missed_deadline_is_counted_once(start_ns, period_ns, works_ns):
         while deadline_ns + passed * period_ns < now_ns:
             passed += 1
         missed, overruns = missed + passed, overruns + bool(passed)
-        anew = now_ns - deadline_ns > period_ns
+        restarts = now_ns - deadline_ns > period_ns
         pacer.wait()
         assert clock.now_ns() == max(now_ns, deadline_ns)
-        deadline_ns = (now_ns if anew else deadline_ns) + period_ns
+        deadline_ns = (now_ns if restarts else deadline_ns) + period_ns
         assert (pacer.missed, pacer.overruns, pacer.deadline_ns) == (missed, overruns, deadline_ns)
 
 
@@ -148,7 +148,7 @@ def test_a_wait_is_never_longer_than_a_period(period_ns, works_ns):
         assert clock.now_ns() - before_ns <= period_ns
 
 
-def test_a_world_that_moves_by_itself_is_paced_in_real_time():
+def test_free_running_world_is_paced_in_real_time():
     env = embodied_env.make("arm_reach", backend="fake", free_running=True, pacing="realtime")
     assert env.unwrapped.pacing == "realtime"
     env.close()
@@ -163,7 +163,7 @@ def test_a_world_that_moves_by_itself_is_paced_in_real_time():
         ({"free_running": True, "clock": VirtualClock()}, "clock for fake in real time: 'virtual'"),
     ],
 )
-def test_a_pace_or_a_clock_that_the_world_does_not_have_is_refused(options, problem):
+def test_unsupported_pacing_or_clock_is_rejected(options, problem):
     with pytest.raises(UsageError, match=problem):
         embodied_env.make("arm_reach", backend="fake", **options)
 
@@ -202,28 +202,28 @@ def test_after_a_pause_the_grid_has_whole_periods_again(period_ns, work_ns, part
         ("real", "None, 'realtime'"),
     ],
 )
-def test_a_pace_that_there_is_not_is_refused_and_those_that_there_are_are_named(backend, allowed):
+def test_unknown_pacing_lists_supported_ones(backend, allowed):
     with pytest.raises(UsageError, match=f"pacing for {backend}: 'fast' .*: {allowed}"):
         embodied_env.make("arm_reach", backend=backend, pacing="fast")
 
 
 @pytest.mark.parametrize("backend", ["fake", "mujoco"])
 @pytest.mark.parametrize(("asked", "pacing"), [(None, "lockstep"), ("lockstep", "lockstep"), ("realtime", "realtime")])
-def test_a_simulator_has_both_paces_and_waits_if_it_is_not_told(backend, asked, pacing):
+def test_simulator_supports_both_pacings_and_defaults_to_lockstep(backend, asked, pacing):
     env = embodied_env.make("arm_reach", backend=backend, pacing=asked)
     assert env.unwrapped.pacing == pacing
     env.close()
 
 
 @pytest.mark.parametrize("backend", ["fake", "mujoco"])
-def test_virtual_time_and_real_time_do_not_go_together(backend):
+def test_virtual_clock_is_rejected_in_real_time(backend):
     with pytest.raises(UsageError, match=f"clock for {backend} in real time: 'virtual'"):
         embodied_env.make("arm_reach", backend=backend, pacing="realtime", clock="virtual")
 
 
 @pytest.fixture
 def third_party(tmp_path, monkeypatch):
-    """Install a backend of somebody else, with a factory that takes a keyword `pacing`, and one that does not."""
+    """Install a third-party backend, with a factory that takes a keyword `pacing`, and one that does not."""
     (tmp_path / "third_party.py").write_text(
         "from embodied_env.testing import FakeBackend\n"
         "def both(contract, *, clock, pacing='lockstep'):\n"
@@ -242,18 +242,18 @@ def third_party(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("asked", "pacing"), [(None, "lockstep"), ("lockstep", "lockstep"), ("realtime", "realtime")])
-def test_a_third_partys_factory_is_told_the_pace(third_party, asked, pacing):
+def test_third_party_factory_receives_pacing(third_party, asked, pacing):
     env = embodied_env.make("arm_reach", backend="both", pacing=asked)
     assert env.unwrapped.pacing == pacing
     env.close()
 
 
-def test_a_third_partys_factory_that_takes_no_pace_has_one(third_party):
+def test_third_party_factory_without_pacing_has_one_pacing(third_party):
     with pytest.raises(UsageError, match=r"pacing for fake: 'realtime' .*None.*'lockstep'"):
         embodied_env.make("arm_reach", backend="one", pacing="realtime")
 
 
 @pytest.mark.parametrize("name", ["gone", "absent", "number"])
-def test_a_third_partys_backend_with_a_broken_entry_point_is_named(third_party, name):
+def test_broken_third_party_entry_point_is_reported(third_party, name):
     with pytest.raises(UsageError, match=f"backend '{name}' cannot be loaded from"):
         embodied_env.make("arm_reach", backend=name)

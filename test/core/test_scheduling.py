@@ -1,4 +1,4 @@
-"""What is asked of the scheduler is in force from the reset on, and put back at the end."""
+"""Scheduling settings apply from the reset on and are restored at the end."""
 
 from __future__ import annotations
 
@@ -66,24 +66,24 @@ def interval_s():
 
 
 @pytest.mark.parametrize("priority", [0, 100, -1, 1.5, True])
-def test_a_priority_that_there_is_not_is_refused(priority):
-    with pytest.raises(UsageError, match=r"fifo_priority=.* is not allowed; allowed: 1 to 99, or None"):
+def test_invalid_priority_is_rejected(priority):
+    with pytest.raises(UsageError, match=r"invalid fifo_priority=.* .expected 1 to 99, or None"):
         Scheduling(fifo_priority=priority)
 
 
 @pytest.mark.parametrize("interval", [0.0, -1.0, float("nan"), float("inf")])
-def test_an_interval_that_there_is_not_is_refused(interval):
-    with pytest.raises(UsageError, match=r"switch_interval_s=.* is not allowed; allowed: seconds > 0"):
+def test_invalid_switch_interval_is_rejected(interval):
+    with pytest.raises(UsageError, match=r"invalid switch_interval_s=.* .expected seconds > 0"):
         Scheduling(switch_interval_s=interval)
 
 
-def test_without_being_asked_it_changes_nothing(interval_s):
+def test_defaults_change_nothing(interval_s):
     scheduling, before = Scheduling(), os.sched_getscheduler(0)
     scheduling.begin()
     assert (os.sched_getscheduler(0), sys.getswitchinterval()) == (before, interval_s)
 
 
-def test_the_switch_interval_is_in_force_until_the_end(interval_s):
+def test_switch_interval_applies_until_end(interval_s):
     scheduling = Scheduling(switch_interval_s=0.0007)
     assert sys.getswitchinterval() == interval_s
     scheduling.begin()
@@ -95,7 +95,7 @@ def test_the_switch_interval_is_in_force_until_the_end(interval_s):
 
 
 @needs_fifo
-def test_the_calling_thread_is_fifo_until_the_end():
+def test_calling_thread_is_fifo_until_end():
     def life():
         scheduling = Scheduling(fifo_priority=PRIORITY)
         scheduling.begin()
@@ -108,7 +108,7 @@ def test_the_calling_thread_is_fifo_until_the_end():
 
 
 @needs_fifo
-def test_threads_that_the_stepping_thread_starts_are_not_fifo():
+def test_child_threads_are_not_fifo():
     def life():
         Scheduling(fifo_priority=PRIORITY).begin()
         return in_a_thread(policy)
@@ -117,7 +117,7 @@ def test_threads_that_the_stepping_thread_starts_are_not_fifo():
 
 
 @needs_fifo
-def test_any_thread_may_end_it():
+def test_end_may_be_called_from_any_thread():
     scheduling, begun, ended = Scheduling(fifo_priority=PRIORITY), threading.Event(), threading.Event()
 
     def life():
@@ -137,14 +137,14 @@ def test_any_thread_may_end_it():
 
 
 @needs_fifo
-def test_when_the_thread_has_ended_there_is_nothing_to_put_back():
+def test_ended_thread_is_not_restored():
     scheduling = Scheduling(fifo_priority=PRIORITY)
     in_a_thread(scheduling.begin)
     assert scheduling.account()["fifo_priority"]["in_force"] is None
     scheduling.end()
 
 
-def test_what_is_not_permitted_names_the_limit_and_the_remedy():
+def test_missing_permission_reports_limit_and_remedy():
     script = (
         "import os, resource\n"
         "from embodied_env.errors import UsageError\n"
@@ -158,14 +158,14 @@ def test_what_is_not_permitted_names_the_limit_and_the_remedy():
         "    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("fifo_priority=5 is not permitted: RLIMIT_RTPRIO is 0, and CAP_SYS_NICE is not held")
+    assert done.stdout.startswith("SCHED_FIFO not permitted: fifo_priority=5 (expected at most 0")
     assert "ulimit -r 5" in done.stdout
 
 
 # ------------------------------------------------------------------------------------------------ an environment
 
 
-def test_an_environment_asks_at_the_reset_and_puts_back_at_the_end(interval_s):
+def test_environment_applies_at_reset_and_restores_at_close(interval_s):
     env = embodied_env.make("arm_reach", backend="fake", switch_interval_s=0.001)
     assert sys.getswitchinterval() == interval_s
     env.reset(seed=1)
@@ -174,7 +174,7 @@ def test_an_environment_asks_at_the_reset_and_puts_back_at_the_end(interval_s):
     assert sys.getswitchinterval() == interval_s
 
 
-def test_the_manifest_says_what_was_asked_and_what_is_in_force(tmp_path, interval_s):
+def test_manifest_records_requested_and_effective_settings(tmp_path, interval_s):
     env = embodied_env.make("arm_reach", backend="fake", switch_interval_s=0.001, record=tmp_path)
     env.reset(seed=1)
     env.close()
@@ -183,7 +183,7 @@ def test_the_manifest_says_what_was_asked_and_what_is_in_force(tmp_path, interva
     assert scheduling["fifo_priority"] == {"asked": None, "in_force": None}
 
 
-def test_the_spec_keeps_it_through_json():
+def test_environment_spec_keeps_scheduling_through_json():
     env = embodied_env.make("arm_reach", backend="fake", pacing="realtime", fifo_priority=7, switch_interval_s=0.001)
     kwargs = json.loads(env.spec.to_json())["kwargs"]
     assert (kwargs["pacing"], kwargs["fifo_priority"], kwargs["switch_interval_s"]) == ("realtime", 7, 0.001)

@@ -1,4 +1,4 @@
-"""What is removed in the stead of a killed process, and what must stay."""
+"""Which shared memory of a killed process is removed, and which is kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="segments are
 
 @pytest.fixture
 def port():
-    """A port that nobody owns, and that this process has open."""
+    """A port without an owner that this process has open."""
     file = SHARED_MEMORY / f"fastrtps_port{secrets.token_hex(8)}"
     file.write_bytes(bytes(mmap.PAGESIZE))
     with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as mapped:
@@ -25,13 +25,13 @@ def port():
     file.unlink(missing_ok=True)
 
 
-def test_a_port_that_a_living_process_has_open_stays(port):
+def test_port_open_in_a_living_process_is_kept(port):
     file, _ = port
     assert remove_orphaned_segments([file.name]) == []
     assert file.exists()
 
 
-def test_a_port_is_removed_once_nobody_has_it_open(port):
+def test_port_is_removed_once_closed_everywhere(port):
     file, mapped = port
     remove_orphaned_segments([file.name])
     mapped.close()

@@ -1,4 +1,4 @@
-"""However a program ends, a world that moves by itself is brought to rest first."""
+"""However a program ends, a free-running world is brought to rest first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import numpy as np
 import embodied_env
 from embodied_env.backends.fake import FakeBackend
 
-class Told(FakeBackend):
+class ReportingBackend(FakeBackend):
     def send(self, command):
         print(f"sent {abs(command.report.velocity_si).max():.6f}", flush=True)
         return super().send(command)
@@ -29,7 +29,7 @@ class Told(FakeBackend):
         super().close()
 
 import embodied_env.envs.embodied_env as module
-module.make_backend = lambda name, contract, *, clock, pacing, **options: Told(contract, clock=clock, **options)
+module.make_backend = lambda name, contract, *, clock, pacing, **options: ReportingBackend(contract, clock=clock, **options)
 env = embodied_env.make("arm_reach", backend="fake", free_running=True)
 env.reset(seed=1)
 for _ in range(4):
@@ -83,7 +83,7 @@ def at_rest_then_closed(lines):
     ],
     ids=["close", "with", "end of the program", "exit", "error"],
 )
-def test_the_robot_comes_to_rest_and_is_closed(ending, status):
+def test_robot_comes_to_rest_and_is_closed_at_exit(ending, status):
     returned, lines, _ = run(ending)
     assert returned == status
     assert at_rest_then_closed(lines)
@@ -106,14 +106,14 @@ def test_a_signal_in_the_middle_of_a_step_brakes():
     assert lines[-1] == "closed"
 
 
-def test_whoever_cannot_wait_waits_until_it_is_at_rest():
+def test_second_ctrl_c_does_not_interrupt_braking():
     """A second and a third Ctrl-C come while it brakes."""
     returned, lines, _ = run("env.close()\ntime.sleep(30)", signal.SIGINT, signal.SIGINT, signal.SIGINT)
     assert returned != 0
     assert at_rest_then_closed(lines)
 
 
-def test_a_handler_of_the_program_is_left_alone():
+def test_existing_handler_is_kept():
     returned, lines, _ = run(
         "signal.signal(signal.SIGTERM, lambda *_: os._exit(7))\nenv.reset(seed=2)\nprint('again', flush=True)\n"
         "os.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(30)"
@@ -122,7 +122,7 @@ def test_a_handler_of_the_program_is_left_alone():
     assert lines[-1] != "closed"
 
 
-def test_a_program_that_ignores_sighup_goes_on():
+def test_ignored_sighup_stays_ignored():
     """As under nohup."""
     returned, lines, _ = run("time.sleep(0.3)\nprint('alive', flush=True)", signal.SIGHUP, ignored=signal.SIGHUP)
     assert returned == 0
@@ -145,13 +145,13 @@ def test_a_program_that_ignores_sighup_goes_on():
     ],
     ids=["del", "cycle", "function", "thread", "forked worker"],
 )
-def test_an_environment_that_nobody_holds_comes_to_rest_and_is_closed(ending, status):
+def test_unreferenced_environment_brakes_and_closes(ending, status):
     returned, lines, errors = run(ending)
     assert returned == status, errors
     assert at_rest_then_closed(lines[lines.index("moving") :] if "moving" in lines else lines)
 
 
-def test_a_policy_that_goes_on_after_the_main_thread_is_told_that_it_is_closed():
+def test_stepping_after_the_main_thread_ended_raises_closed_error():
     returned, lines, errors = run(
         "def go_on():\n    while True: env.step(np.ones(6))\nthreading.Thread(target=go_on).start()\ntime.sleep(0.3)"
     )
@@ -161,7 +161,7 @@ def test_a_policy_that_goes_on_after_the_main_thread_is_told_that_it_is_closed()
     assert at_rest_then_closed([*braking, lines[-1]])
 
 
-def test_sigterm_ends_a_program_whose_policy_has_a_thread_of_its_own():
+def test_sigterm_ends_a_program_with_a_policy_thread():
     returned, lines, _ = run(
         "def go_on():\n    while True: env.step(np.ones(6))\nthread = threading.Thread(target=go_on)\nthread.start()\n"
         "time.sleep(0.2)\nos.kill(os.getpid(), signal.SIGTERM)\nthread.join()"
@@ -180,7 +180,7 @@ class Meets:
         self._barrier.wait(20.0)
 
 
-def test_calls_are_made_together_and_all_errors_are_returned():
+def test_calls_run_in_parallel_and_errors_are_collected():
     meets = Meets(threading.Barrier(3))
 
     def fail():
@@ -191,7 +191,7 @@ def test_calls_are_made_together_and_all_errors_are_returned():
     assert [type(error) for error in errors] == [ValueError, ValueError]
 
 
-def test_what_does_not_answer_is_waited_for_together_at_exit():
+def test_unresponsive_objects_are_closed_in_parallel_at_exit():
     program = (
         "import threading\nfrom embodied_env.core.process.signals import close_at_exit\nbarrier = threading.Barrier(2)\n"
         "class Meets:\n    def close(self): barrier.wait(20.0); print('met')\n"

@@ -1,4 +1,4 @@
-"""The keeper: nothing of a program outlives whoever started it. Real processes, which sleep."""
+"""The supervisor: no process of a program outlives its starter. Real processes, which sleep."""
 
 from __future__ import annotations
 
@@ -54,65 +54,65 @@ def pids(tmp_path):
     return [int(word) for word in (tmp_path / "ready").read_text().split()]
 
 
-WITH_ANOTHER = "sleep 60 & echo $$ $! > told; mv told ready; wait"
-DEAF = "trap '' INT TERM; echo $$ > told; mv told ready; while true; do sleep 0.05; done"
+WITH_ANOTHER = "sleep 60 & echo $$ $! > pids; mv pids ready; wait"
+DEAF = "trap '' INT TERM; echo $$ > pids; mv pids ready; while true; do sleep 0.05; done"
 
 
-def test_its_exit_status_is_the_programs(keep):
+def test_exit_status_is_that_of_the_program(keep):
     assert keep("exit 7", ready=False).wait(PATIENCE_S) == 7
 
 
-def test_a_program_that_a_signal_has_ended_gives_128_and_more(keep):
+def test_signal_gives_exit_status_128_plus_number(keep):
     assert keep("kill -9 $$", ready=False).wait(PATIENCE_S) == 128 + 9
 
 
-def test_a_program_that_is_not_there_is_named(capfd):
+def test_missing_program_is_reported(capfd):
     assert subprocess.run([*KEEPER, "/no/such/program"], check=False).returncode == 127
-    assert "/no/such/program cannot be started" in capfd.readouterr().err
+    assert "cannot start /no/such/program" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_asked_to_end_it_ends_the_program_and_what_that_has_started(keep, tmp_path, number):
+def test_sigterm_ends_the_whole_process_group(keep, tmp_path, number):
     process = keep(WITH_ANOTHER)
     process.send_signal(number)
     process.wait(PATIENCE_S)
     assert [is_alive(pid) for pid in pids(tmp_path)] == [False, False]
 
 
-def test_the_program_is_asked_by_sigint_so_that_it_can_close(keep):
+def test_program_gets_sigint_first(keep):
     process = keep("trap 'echo closed; exit 3' INT; touch ready; while true; do sleep 0.05; done")
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE_S) == 3
     assert process.stdout.read() == "closed\n"
 
 
-def test_a_program_that_does_not_listen_is_killed(keep, tmp_path):
+def test_program_ignoring_signals_is_killed(keep, tmp_path):
     process = keep(DEAF)
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE_S) == 128 + 9
     assert not is_alive(pids(tmp_path)[0])
 
 
-def test_when_its_parent_is_killed_the_program_ends(keep, tmp_path):
+def test_program_ends_when_the_parent_is_killed(keep, tmp_path):
     parent = keep(WITH_ANOTHER, before=(sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])"))
     parent.kill()
     until(lambda: not any(is_alive(pid) for pid in pids(tmp_path)))
 
 
-def test_when_the_keeper_itself_is_killed_the_program_ends(keep, tmp_path):
-    process = keep("echo $$ > told; mv told ready; exec sleep 60")
+def test_program_ends_when_the_supervisor_is_killed(keep, tmp_path):
+    process = keep("echo $$ > pids; mv pids ready; exec sleep 60")
     process.kill()
     until(lambda: not is_alive(pids(tmp_path)[0]))
 
 
-def test_what_a_program_leaves_behind_ends_with_it(keep, tmp_path):
-    process = keep("sleep 60 & echo $! > told; mv told ready")
+def test_remaining_processes_of_the_group_are_ended(keep, tmp_path):
+    process = keep("sleep 60 & echo $! > pids; mv pids ready")
     assert process.wait(PATIENCE_S) == 0
     assert not is_alive(pids(tmp_path)[0])
 
 
-def test_a_program_listens_where_a_shell_in_the_background_would_not(keep):
-    """A shell without a terminal starts what stands before & with SIGINT ignored."""
+def test_program_receives_sigint_in_a_background_shell(keep):
+    """A shell without a terminal starts what precedes & with SIGINT ignored."""
     deaf = (
         sys.executable,
         "-c",
@@ -132,7 +132,7 @@ def test_it_imports_nothing_but_the_standard_library():
     assert done.stdout == "False\n"
 
 
-def test_a_program_whose_starter_ended_before_the_keeper_ran_is_not_started(tmp_path):
+def test_program_is_not_started_after_its_starter_ended(tmp_path):
     starter = subprocess.Popen(["true"])
     starter.wait()
     command = [*KEEPER[:2], "--starter", str(starter.pid), *KEEPER[2:], "touch", str(tmp_path / "ready")]
@@ -140,7 +140,7 @@ def test_a_program_whose_starter_ended_before_the_keeper_ran_is_not_started(tmp_
     assert not (tmp_path / "ready").exists()
 
 
-def test_when_a_starter_that_is_not_the_parent_is_killed_the_program_ends(tmp_path):
+def test_program_ends_when_a_starter_other_than_the_parent_is_killed(tmp_path):
     starter = subprocess.Popen(["sleep", "60"])
     command = [*KEEPER[:2], "--starter", str(starter.pid), *KEEPER[2:], "bash", "-c", WITH_ANOTHER]
     process = subprocess.Popen(command, cwd=tmp_path)

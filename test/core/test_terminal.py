@@ -1,4 +1,4 @@
-"""What a run or a contract says cannot control the terminal, nor reorder what is read there."""
+"""Text of a run or a contract can neither control the terminal nor reorder its output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\u202egnp.exe\u2066\x7f\ud800"
 SHOWN = r"\u001b[2J\u001b]0;owned\u0007\u009b31m\u000d\u202egnp.exe\u2066\u007f\ud800"
 
 
-def test_control_characters_are_shown_escaped_and_lines_stay(capsys):
+def test_control_characters_are_escaped_and_newlines_kept(capsys):
     say(f"a\n\t{HOSTILE}")
     assert capsys.readouterr().out == f"a\n\t{SHOWN}\n"
 
@@ -31,7 +31,7 @@ def test_errors_are_escaped(capsys):
 
 
 @pytest.mark.parametrize("cell", [HOSTILE, Text(HOSTILE)])
-def test_tables_are_escaped_but_for_their_own_style(cell):
+def test_tables_are_escaped_except_their_style(cell):
     file = io.StringIO()
     table = Table(title="bold", title_style="bold")
     table.add_column("x", no_wrap=True)
@@ -43,7 +43,7 @@ def test_tables_are_escaped_but_for_their_own_style(cell):
     assert "\x1b[1m" in printed  # its own
 
 
-def test_brackets_in_a_text_are_no_markup():
+def test_brackets_are_not_markup():
     file = io.StringIO()
     make_console(file=file, width=200).print("run [/x] [red]y[/red]")
     assert file.getvalue() == "run [/x] [red]y[/red]\n"
@@ -54,12 +54,12 @@ def test_pages_show_control_characters_escaped():
 
 
 @given(st.text())
-def test_json_stays_json_of_the_same_value(value):
+def test_escaped_json_has_the_same_value(value):
     assert json.loads(printable(json.dumps(value))) == value
 
 
 @given(st.text(st.characters()))
-def test_what_is_printed_is_printable_and_printing_it_twice_changes_nothing(value):
+def test_escaping_is_idempotent(value):
     shown = printable(value)
     assert printable(shown) == shown
     assert all(char.isprintable() or char in "\n\t" or ord(char) >= 0xA0 for char in shown)

@@ -1,4 +1,4 @@
-"""The world's clock: UTC or simulated time, made into a clock that never jumps."""
+"""The world clock: UTC or simulated time, continued so that it never jumps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FreeClock:
         self.steady_ns += round(seconds * NS_PER_S)
 
     def sleep_s(self, seconds):
-        """The host sleeps: the steady clock stands."""
+        """Suspend the host: the steady clock stops."""
         self.slept_ns += round(seconds * NS_PER_S)
         self.utc_ahead_ns += round(seconds * NS_PER_S)
 
@@ -61,25 +61,25 @@ def look(clock, watch):
 # --------------------------------------------------------------------------------------------------------- pairs
 
 
-def test_a_pair_is_bracketed(clock):
+def test_clock_pair_error_is_half_the_interval(clock):
     pair = read_clock_pair(clock)
     assert abs(pair.offset_ns - UTC_NS) <= pair.error_ns
     assert 2 * pair.error_ns <= GOOD_PAIR_NS
 
 
-def test_a_pair_that_was_interrupted_is_read_again():
+def test_interrupted_clock_pair_is_read_again():
     pair = read_clock_pair(FreeClock(reading_ns=[100, 3 * MS, 100, *[100] * 10]))
     assert 2 * pair.error_ns <= GOOD_PAIR_NS
 
 
-def test_where_no_pair_is_good_the_best_is_kept_with_its_error():
+def test_best_clock_pair_is_kept_with_its_error():
     clock = FreeClock(reading_ns=[MS * n for n in range(20, 0, -1)])
     pair = read_clock_pair(clock)
     assert GOOD_PAIR_NS < pair.error_ns < 10 * MS
     assert abs(pair.offset_ns - UTC_NS) <= pair.error_ns
 
 
-def test_the_clocks_of_this_host_make_a_pair():
+def test_host_clocks_give_a_pair():
     clock = SteadyClock()
     pair = read_clock_pair(clock)
     assert abs(pair.offset_ns - (clock.system_ns() - clock.now_ns())) < NS_PER_S
@@ -89,13 +89,13 @@ def test_the_clocks_of_this_host_make_a_pair():
 # ----------------------------------------------------------------------------------------------------------- UTC
 
 
-def test_at_the_connection_the_worlds_clock_is_utc(clock, watch):
+def test_world_clock_starts_at_utc(clock, watch):
     assert abs(watch.now_ns() - clock.system_ns()) < STEP_NS
     assert watch.to_world_ns(123) == 123
 
 
 @pytest.mark.parametrize("step_s", [10.0, -10.0, 0.0025, -0.0025])
-def test_a_step_of_utc_is_told_once_and_changes_no_age(clock, watch, step_s):
+def test_utc_step_is_reported_once_and_changes_no_age(clock, watch, step_s):
     clock.pass_s(0.3)
     stamp_ns = clock.system_ns()
     placed_ns = watch.to_world_ns(stamp_ns)
@@ -110,7 +110,7 @@ def test_a_step_of_utc_is_told_once_and_changes_no_age(clock, watch, step_s):
     assert abs(watch.now_ns() - fresh_ns) < MS
 
 
-def test_a_step_that_is_undone_is_two(clock, watch):
+def test_undone_step_counts_as_two(clock, watch):
     for step_ns in (NS_PER_S, -NS_PER_S):
         clock.utc_ahead_ns += step_ns
         account = look(clock, watch)
@@ -119,7 +119,7 @@ def test_a_step_that_is_undone_is_two(clock, watch):
     assert abs(watch.shift_ns) < MS
 
 
-def test_a_slew_is_followed_without_a_jump(clock, watch):
+def test_slew_is_not_a_jump(clock, watch):
     for _ in range(100):
         clock.pass_s(1.5)
         clock.utc_ahead_ns += round(1.5 * 400e-6 * NS_PER_S)
@@ -128,14 +128,14 @@ def test_a_slew_is_followed_without_a_jump(clock, watch):
     assert abs(watch.now_ns() - watch.to_world_ns(clock.system_ns())) < MS
 
 
-def test_readings_that_were_interrupted_are_no_step(clock, watch):
+def test_interrupted_readings_are_not_a_step(clock, watch):
     steady_ns = clock.now_ns()
     clock.pass_s(0.2)
     watch.check_pair(steady_ns, clock.system_ns())
     assert watch.status().jump == ""
 
 
-def test_a_sleep_of_the_host_is_told_as_that(clock, watch):
+def test_suspend_of_the_host_is_reported(clock, watch):
     clock.sleep_s(600.0)
     account = look(clock, watch)
     assert (account.jump, account.epoch, account.jumps) == ("suspended", 1, 1)
@@ -143,19 +143,19 @@ def test_a_sleep_of_the_host_is_told_as_that(clock, watch):
     assert abs(watch.now_ns() - watch.to_world_ns(clock.system_ns())) < MS
 
 
-def test_a_nap_is_a_step(clock, watch):
+def test_short_suspend_is_a_step(clock, watch):
     clock.sleep_s(0.4)
     assert look(clock, watch).jump == "stepped"
 
 
-def test_a_sleep_is_not_hidden_by_a_step_that_follows(clock, watch):
+def test_suspend_is_not_hidden_by_a_later_step(clock, watch):
     clock.sleep_s(600.0)
     watch.resync()
     clock.utc_ahead_ns += NS_PER_S
     assert look(clock, watch).jump == "suspended"
 
 
-def test_an_episode_begins_without_jumps_but_never_forgets_a_sleep(clock, watch):
+def test_reset_clears_jumps_except_an_unreported_suspend(clock, watch):
     clock.utc_ahead_ns += NS_PER_S
     watch.resync()
     watch.begin()
@@ -167,7 +167,7 @@ def test_an_episode_begins_without_jumps_but_never_forgets_a_sleep(clock, watch)
     assert watch.status().jump == "suspended"
 
 
-def test_a_bad_pair_does_not_hide_a_step():
+def test_inaccurate_pair_does_not_hide_a_step():
     """While this process is interrupted nothing is known better than before: a step shows when it is."""
     clock = FreeClock()
     watch = SystemClockMonitor(clock)
@@ -228,7 +228,7 @@ def test_ages_are_of_simulated_time_at_any_speed(simulator, rtf):
     assert (account.mode, account.jump, account.jumps) == ("sim", "", 0)
 
 
-def test_when_the_clock_stands_ages_grow_on_by_its_own_speed(simulator):
+def test_ages_grow_while_the_clock_topic_is_silent(simulator):
     simulator.run(3.0, rtf=0.5)
     stamp_ns = simulator.time.to_world_ns(simulator.sim_ns)
     simulator.clock.pass_s(1.0)
@@ -236,7 +236,7 @@ def test_when_the_clock_stands_ages_grow_on_by_its_own_speed(simulator):
 
 
 @pytest.mark.parametrize(("to_ns", "jump"), [(0, "rewound"), (200 * NS_PER_S, "skipped")])
-def test_time_that_is_set_is_a_new_epoch_and_no_age_changes(simulator, to_ns, jump):
+def test_setting_simulated_time_starts_an_epoch_and_changes_no_age(simulator, to_ns, jump):
     simulator.run(3.0)
     stamp_ns = simulator.time.to_world_ns(simulator.sim_ns)
     simulator.clock.pass_s(0.01)
@@ -249,7 +249,7 @@ def test_time_that_is_set_is_a_new_epoch_and_no_age_changes(simulator, to_ns, ju
     assert (simulator.time.status().epoch, simulator.time.status().jumps) == (1, 1)
 
 
-def test_a_late_stamp_of_the_old_epoch_is_of_the_future_after_a_rewind(simulator):
+def test_late_stamp_after_a_rewind_is_in_the_future(simulator):
     simulator.run(1.0)
     late_ns = simulator.sim_ns
     simulator.sim_ns = 0
@@ -257,7 +257,7 @@ def test_a_late_stamp_of_the_old_epoch_is_of_the_future_after_a_rewind(simulator
     assert simulator.age_s(simulator.time.to_world_ns(late_ns)) < -90.0
 
 
-def test_a_late_stamp_of_the_old_epoch_is_old_after_a_skip(simulator):
+def test_late_stamp_after_a_skip_is_old(simulator):
     simulator.run(1.0)
     late_ns = simulator.sim_ns
     simulator.sim_ns += 100 * NS_PER_S
@@ -265,26 +265,26 @@ def test_a_late_stamp_of_the_old_epoch_is_old_after_a_skip(simulator):
     assert simulator.age_s(simulator.time.to_world_ns(late_ns)) > 90.0
 
 
-def test_a_fast_simulator_after_a_pause_of_ours_does_not_skip(simulator):
+def test_fast_simulator_after_our_pause_is_not_a_skip(simulator):
     simulator.run(3.0, rtf=5.0)
     simulator.clock.pass_s(1.0)
     simulator.sim_ns += 5 * NS_PER_S
     assert not simulator.tell()
 
 
-def test_a_stamp_just_ahead_of_the_clock_moves_the_worlds_time(simulator):
+def test_stamp_slightly_ahead_advances_world_time(simulator):
     simulator.run(1.0)
     stamp_ns = simulator.time.to_world_ns(simulator.sim_ns + 15 * MS)
     assert simulator.age_s(stamp_ns) >= 0.0
 
 
-def test_a_stamp_far_ahead_of_the_clock_does_not(simulator):
+def test_stamp_far_ahead_does_not_advance_world_time(simulator):
     simulator.run(1.0)
     stamp_ns = simulator.time.to_world_ns(simulator.sim_ns + NS_PER_S)
     assert simulator.age_s(stamp_ns) == pytest.approx(-1.0, abs=0.01)
 
 
-def test_the_same_time_again_is_no_progress(simulator):
+def test_repeated_clock_message_is_no_progress(simulator):
     simulator.run(1.0)
     advanced_ns = simulator.time.advanced_ns
     simulator.clock.pass_s(1.0)
@@ -292,7 +292,7 @@ def test_the_same_time_again_is_no_progress(simulator):
     assert simulator.time.advanced_ns == advanced_ns
 
 
-def test_a_sleep_of_the_host_is_told_in_simulated_time_too_and_a_step_of_utc_is_not(simulator, clock, watch):
+def test_sim_time_reports_suspends_but_not_utc_steps(simulator, clock, watch):
     clock.utc_ahead_ns += NS_PER_S
     watch.resync()
     assert simulator.time.status().jump == ""

@@ -1,4 +1,4 @@
-"""Whatever happens to UTC: no age changes by a step, each step is counted once, and a slew is none."""
+"""However UTC is set, steps change no age and are counted once, and a slew is not a step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ happenings = st.lists(st.tuples(st.integers(1 * MS, 3 * NS_PER_S), st.floats(-50
 
 
 @given(happenings)
-def test_ages_never_change_by_a_step_and_each_step_is_counted_once(happened):
+def test_steps_change_no_age_and_are_counted_once(happened):
     clock = FreeClock()
     watch = SystemClockMonitor(clock)
     held_ns, held_at_ns = watch.to_world_ns(clock.system_ns()), clock.steady_ns
@@ -58,7 +58,7 @@ def test_ages_never_change_by_a_step_and_each_step_is_counted_once(happened):
 
 
 @given(st.lists(st.tuples(st.integers(1 * MS, NS_PER_S), st.integers(0, 500 * NS_PER_S)), min_size=1, max_size=40))
-def test_whatever_a_simulator_says_a_reading_that_is_held_is_never_of_the_future(messages):
+def test_held_reading_is_never_in_the_future(messages):
     clock = FreeClock()
     time = SimTimeTracker(SystemClockMonitor(clock), period_ns=50 * MS)
     held = []

@@ -66,7 +66,7 @@ def test_a_contract_with_a_urdf_that_is_written_out_and_read_again_is_the_same(f
 
 
 def test_a_missing_urdf_is_named(folder):
-    with pytest.raises(ContractError, match=r"safety.urdf: the file cannot be read: .*other.urdf"):
+    with pytest.raises(ContractError, match=r"safety.urdf: cannot read the file: .*other.urdf"):
         parse_contract(with_urdf("other.urdf"), source=str(folder / "arm.yaml"))
 
 

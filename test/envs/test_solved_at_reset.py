@@ -206,7 +206,7 @@ def test_the_report_excludes_solved_episodes_from_the_rate(mixed, tmp_path):
     assert main(["report", str(mixed), "-o", str(page)]) == 0
     text = page.read_text(encoding="utf-8")
     assert "2 of 2 episodes" in text
-    assert "solved at reset, before the policy acted: 2 (in no success rate)" in text
+    assert "solved at reset, before the policy acted: 2 (excluded from success rates)" in text
     assert "terminated, solved at reset" in text
 
 

@@ -408,8 +408,8 @@ def test_gymnasiums_statistics_count_the_episodes_of_each_slot(make_vec):
 
 REFUSED = {
     "real time": ({"pacing": "realtime"}, "'realtime' with fake"),
-    "no slots": ({"num_envs": 0}, "num_envs=0 is not allowed"),
-    "half a slot": ({"num_envs": 1.5}, "num_envs=1.5 is not allowed"),
+    "no slots": ({"num_envs": 0}, "invalid num_envs=0"),
+    "half a slot": ({"num_envs": 1.5}, "invalid num_envs=1.5"),
     "an unknown mode": ({"autoreset_mode": "later"}, "autoreset_mode: 'later'"),
     "options for other slots": ({"per_slot": [{}]}, "per_slot: 1 \\(expected 2\\)"),
     "one virtual clock": ({"clock": VirtualClock()}, "virtual clock"),
@@ -417,7 +417,7 @@ REFUSED = {
     "an unknown option": ({"wind": 3}, "'wind'"),
     "threads for nothing": ({"threads": 2}, "threads with fake"),
     "threads for cameras": ({"threads": 2, "backend": "mujoco", "contract": "door_open"}, "without cameras"),
-    "fewer threads than none": ({"threads": -1}, "threads=-1 is not allowed"),
+    "fewer threads than none": ({"threads": -1}, "invalid threads=-1"),
 }
 
 

@@ -452,7 +452,7 @@ def test_without_mcap_the_error_says_what_to_install(path):
         """,
         path,
     )
-    assert printed == 'recording needs mcap, which is not installed: pip install "embodied_env[record]"\n'
+    assert printed == 'recording needs mcap, which is not installed; pip install "embodied_env[record]"\n'
     assert not path.exists()
 
 

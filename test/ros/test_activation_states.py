@@ -125,7 +125,7 @@ def test_a_message_with_another_value_is_not_active(message):
     ("spec", "path", "problem"),
     [
         (ActiveSpec(), "driver", "exactly one of node, controller, topic"),
-        (ActiveSpec(node="/arm", topic="state"), "driver", "node, topic is not allowed"),
+        (ActiveSpec(node="/arm", topic="state"), "driver", "node, topic .expected"),
         (ActiveSpec(node="no good"), "driver.node", "not a ROS 2"),
         (ActiveSpec(controller="arm", manager="no good"), "driver.manager", "not a ROS 2"),
         (ActiveSpec(node="/arm", timeout_s=0.0), "driver.timeout_s", "seconds > 0"),

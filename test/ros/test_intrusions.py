@@ -254,7 +254,7 @@ def test_wrong_surroundings_are_one_line_and_status_2(variable, value, tmp_path)
         ({"domain_id": 500}, "invalid domain_id=500"),
         ({"namespace": "bad ns"}, "invalid namespace 'bad ns'"),
         ({"namespace": "relative"}, "invalid namespace 'relative'"),
-        ({"step_timeout_s": 0}, "step_timeout_s=0 is not allowed; allowed: seconds > 0"),
+        ({"step_timeout_s": 0}, "invalid step_timeout_s=0 .expected seconds > 0"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_started(options, problem):

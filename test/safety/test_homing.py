@@ -409,7 +409,7 @@ def test_what_a_person_agreed_to_set_up_counts_as_set():
         info = scene.reset(goal=[0.2, 0.3, 0.4])[1]["reset"]
         assert info["sampled"]["goal"].tolist() == [0.2, 0.3, 0.4]
         assert (info["options_ignored"], info["routine"], info["confirmed_by"]) == ("", "", "service")
-        assert scene.stepper.last_reset.reset.details["options"] == "set up by the operator's word: goal"
+        assert scene.stepper.last_reset.reset.details["options"] == "set up by the operator: goal"
 
 
 def test_options_that_mean_nothing_are_told_and_warned_of():
@@ -454,10 +454,10 @@ def test_a_home_names_every_joint_that_is_commanded_by_position():
 @pytest.mark.parametrize(
     ("home", "joint", "problem"),
     [
-        ({"shoulder": 0.0}, "elbow", "its home is missing"),
-        ({**HOME, "wrist": 0.0}, "wrist", "no such joint; allowed: shoulder, elbow"),
-        ({**HOME, "elbow": 2.5}, "elbow", r"2.5 is not allowed; allowed: -2.0 to 2.0"),
-        ({**HOME, "elbow": float("nan")}, "elbow", "nan is not allowed"),
+        ({"shoulder": 0.0}, "elbow", "missing"),
+        ({**HOME, "wrist": 0.0}, "wrist", "no such joint: 'wrist' (expected one of: elbow, shoulder)"),
+        ({**HOME, "elbow": 2.5}, "elbow", r"2.5 (expected -2 to 2"),
+        ({**HOME, "elbow": float("nan")}, "elbow", "nan (expected"),
     ],
 )
 def test_a_home_that_cannot_be_is_named_by_joint(home, joint, problem):
@@ -468,4 +468,4 @@ def test_a_home_that_cannot_be_is_named_by_joint(home, joint, problem):
 
 def test_a_joint_that_is_commanded_by_velocity_cannot_be_sent_home():
     problems = validate_home(scripted_tasks.contract(actuators__arm__command="velocity"), HOME)
-    assert "commanded by velocity and cannot be sent home; allowed: none" in problems["shoulder"]
+    assert "commanded by velocity" in problems["shoulder"]

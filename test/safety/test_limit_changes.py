@@ -84,7 +84,7 @@ def test_limits_that_are_none_change_nothing_not_even_the_sound_ones_beside_them
 
 
 def test_an_unknown_joint_is_named(gate):
-    with pytest.raises(UsageError, match="'c' is not known"):
+    with pytest.raises(UsageError, match="unknown joint 'c'"):
         gate.change_limits({"c": SLOW})
 
 

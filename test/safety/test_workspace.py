@@ -241,7 +241,7 @@ def test_a_region_that_part_of_the_fixed_base_is_in_is_refused_with_every_pair()
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"ignore_links": ("fre",)}, r"ignore_links\[0\]: no such link .*'fre' is not known \(did you mean 'fore'\?\)"),
+        ({"ignore_links": ("fre",)}, r"ignore_links\[0\]: no such link .*'fre' .*did you mean 'fore'"),
         ({"ignore_pairs": (("post", "uper"),)}, r"ignore_pairs\[0\]: .*did you mean 'upper'"),
         ({"ignore_links": ("fore", "upper")}, "no joint moves any part of the robot"),
     ],
@@ -270,21 +270,21 @@ def test_a_slide_without_end_is_refused_where_something_turns_before_it():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"keep_out": {}}, "safety.workspace: there is nothing to keep"),
-        ({"keep_out": {"a": KeepOutSpec()}}, "safety.workspace.keep_out.a: 0 shapes; allowed: exactly one"),
-        ({"keep_in": {"a": BoxSpec(low_m=(0, 0, 0), high_m=(1, 0, 1))}}, r"keep_in.a: low \(0, 0, 0\) must be below"),
-        ({"keep_in": {"A b": BoxSpec(low_m=(0, 0, 0), high_m=(1, 1, 1))}}, "the name 'A b' is not allowed"),
+        ({"keep_out": {}}, "safety.workspace: no region"),
+        ({"keep_out": {"a": KeepOutSpec()}}, "safety.workspace.keep_out.a: 0 shapes .expected exactly one"),
+        ({"keep_in": {"a": BoxSpec(low_m=(0, 0, 0), high_m=(1, 0, 1))}}, r"keep_in.a: empty or inverted interval"),
+        ({"keep_in": {"A b": BoxSpec(low_m=(0, 0, 0), high_m=(1, 1, 1))}}, "invalid name 'A b'"),
         (
             {"keep_out": {"a": KeepOutSpec(sphere=SphereSpec(center_m=(0, 0, float("nan")), radius_m=1.0))}},
-            r"keep_out.a.sphere.center_m: \[0, 0, nan\] is not allowed",
+            r"keep_out.a.sphere.center_m: \[0, 0, nan\] .expected",
         ),
         (
             {"keep_out": {"a": KeepOutSpec(sphere=SphereSpec(center_m=(0, 0, 0), radius_m=0.0))}},
-            "keep_out.a.sphere.radius_m: 0.0 is not allowed",
+            "keep_out.a.sphere.radius_m: 0.0 .expected",
         ),
-        ({"ignore_pairs": (("a", "a"),)}, r"ignore_pairs\[0\]: \['a', 'a'\] is one link"),
-        ({"margin_m": -0.1}, "margin_m: -0.1 is not allowed"),
-        ({"gamma": 0.0}, "gamma: 0.0 is not allowed; allowed: above 0, up to 1"),
+        ({"ignore_pairs": (("a", "a"),)}, r"ignore_pairs\[0\]: \['a', 'a'\] .expected two different links"),
+        ({"margin_m": -0.1}, "margin_m: -0.1 .expected"),
+        ({"gamma": 0.0}, "gamma: 0.0 .expected above 0, up to 1"),
     ],
 )
 def test_a_rule_of_the_contract_that_is_broken_is_named(spec, message):
@@ -294,7 +294,7 @@ def test_a_rule_of_the_contract_that_is_broken_is_named(spec, message):
 
 
 def test_a_robot_that_drives_has_no_workspace():
-    with pytest.raises(ContractError, match="is commanded by a twist"):
+    with pytest.raises(ContractError, match="takes a twist"):
         check_workspace(
             "safety.workspace", WorkspaceSpec(keep_out={"wall": WALL}), load_contract("cart_goal").actuators
         )

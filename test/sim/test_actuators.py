@@ -284,7 +284,7 @@ def test_refuses_a_wheel_without_a_velocity_servo(tmp_path: Path, servo: str) ->
 def test_refuses_a_wheel_that_is_not_there(tmp_path: Path) -> None:
     error = refused(contract_in(tmp_path, BASE), base=Drive(left="left", right="rigt", radius_m=1, separation_m=1))
     assert error.path == "backends.mujoco.drives.base.right"
-    assert "'rigt' is not known (did you mean 'right'?)" in error.problem
+    assert "did you mean 'right'?" in error.problem
 
 
 def test_refuses_one_wheel_for_both(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_refuses_a_twist_without_a_drive(tmp_path: Path) -> None:
 def test_refuses_a_drive_of_no_actuator(tmp_path: Path) -> None:
     error = refused(contract_in(tmp_path, BASE), base=DRIVE, bsae=DRIVE)
     assert error.path == "backends.mujoco.drives.bsae"
-    assert "'bsae' is not known (did you mean 'base'?)" in error.problem
+    assert "did you mean 'base'?" in error.problem
 
 
 def test_refuses_a_drive_of_an_actuator_that_takes_no_twist(tmp_path: Path) -> None:

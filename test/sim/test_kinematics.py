@@ -135,12 +135,12 @@ def test_positions_are_fresh_arrays() -> None:
 
 
 def test_refuses_an_unknown_site() -> None:
-    with pytest.raises(UsageError, match=r"'tpc' is not known \(did you mean 'tcp'\?\)"):
+    with pytest.raises(UsageError, match=r"'tpc' .*did you mean 'tcp'"):
         arm().position_m("tpc", HOME)
 
 
 def test_refuses_joint_positions_of_another_shape() -> None:
-    with pytest.raises(UsageError, match=r"shape \(5,\) are not allowed; allowed: \(6,\)"):
+    with pytest.raises(UsageError, match=r"shape \(5,?\) .expected \(6,\)"):
         arm().jacobian("tcp", HOME[:5])
 
 
@@ -284,5 +284,5 @@ def test_refuses_a_geom_without_an_end_on_the_robot(tmp_path) -> None:
 
 
 def test_refuses_capsules_for_joint_positions_of_another_shape() -> None:
-    with pytest.raises(UsageError, match=r"shape \(2, 5\) are not allowed; allowed: \(6,\)"):
+    with pytest.raises(UsageError, match=r"shape \(2, 5,?\) .expected \(6,\)"):
         MujocoKinematics(CONTRACT, PROFILE).capsules(np.zeros((2, 5)))

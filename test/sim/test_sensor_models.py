@@ -566,13 +566,13 @@ def test_refuses_a_sensor_of_another_size(tmp_path: Path) -> None:
 
 def test_refuses_a_sensor_that_the_model_does_not_have(tmp_path: Path) -> None:
     error = refused(lab(tmp_path, POSE, "position"), sensors={"position": "palce"})
-    assert "no such sensor in lab.xml: 'palce' is not known (did you mean 'place'?)" in error.problem
+    assert "did you mean 'place'?" in error.problem
 
 
 def test_refuses_a_field_that_the_sensor_does_not_have(tmp_path: Path) -> None:
     error = refused(lab(tmp_path, POSE, "position"), sensors={"positon": "place"})
     assert error.path == "backends.mujoco.sources.it.sensors.positon"
-    assert "'positon' is not known (did you mean 'position'?)" in error.problem
+    assert "did you mean 'position'?" in error.problem
 
 
 def test_refuses_a_field_that_its_source_does_not_give(tmp_path: Path) -> None:
@@ -596,7 +596,7 @@ def test_refuses_a_path_beside_the_pixels_of_an_image(tmp_path: Path) -> None:
 def test_refuses_noise_of_a_field_that_is_not_there(tmp_path: Path) -> None:
     error = refused(lab(tmp_path, POSE, "position"), site="tip", noise={"orientation": 0.1})
     assert error.path == "backends.mujoco.sources.it.noise.orientation"
-    assert "'orientation' is not known" in error.problem
+    assert "'orientation' (expected" in error.problem
 
 
 def test_refuses_noise_of_whole_numbers(tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ def test_the_arm_lags_a_moving_command_by_less_than_a_period() -> None:
 def test_refuses_a_command_of_another_shape() -> None:
     world = arm_world()
     world.reset(0, {})
-    with pytest.raises(UsageError, match=r"shape \(5,\).*allowed: \(6,\)"):
+    with pytest.raises(UsageError, match=r"shape \(5,\)"):
         world.command(np.zeros(5))
 
 
@@ -328,7 +328,7 @@ def test_setting_one_option_does_not_shift_another(tmp_path: Path) -> None:
 
 
 def test_refuses_an_unknown_option() -> None:
-    with pytest.raises(UsageError, match=r"'taget' is not known \(did you mean 'target'\?\)"):
+    with pytest.raises(UsageError, match=r"'taget' .*did you mean 'target'"):
         arm_world().reset(0, {"taget": np.zeros(3)})
 
 
@@ -848,13 +848,13 @@ def sources(**changes: Source | None) -> WorldProfile:
 
 
 WRONG_PROFILES = {
-    "no such file": (arm_profile(model="arm7.xml"), "model", "'arm7.xml'.*allowed: arm6.xml"),
-    "no such keyframe": (arm_profile(keyframe="hom"), "keyframe", "no such keyframe.*'hom'.*allowed: home"),
-    "no such site": (sources(tcp=Source(site="tpc")), "sources.tcp.site", "'tpc'.*'tcp'.*allowed: target, tcp"),
+    "no such file": (arm_profile(model="arm7.xml"), "model", "'arm7.xml'.*arm6.xml"),
+    "no such keyframe": (arm_profile(keyframe="hom"), "keyframe", "no such keyframe.*'hom'.*expected one of: home"),
+    "no such site": (sources(tcp=Source(site="tpc")), "sources.tcp.site", "'tpc'.*expected one of: target, tcp"),
     "no such site of a distance": (
         sources(true_distance=Source(distance=("tcp", "wall"))),
         "sources.true_distance.distance[1]",
-        "no such site in arm6.xml: 'wall'.*allowed: target, tcp",
+        "no such site in arm6.xml: 'wall'.*expected one of: target, tcp",
     ),
     "no source": (sources(tcp=None), "sources.tcp", "nothing is given.*PoseStamped sensor needs site"),
     "another source": (sources(tcp=Source(distance=("tcp", "tcp"))), "sources.tcp", "distance is given.*needs site"),
@@ -869,7 +869,7 @@ WRONG_PROFILES = {
     "a draw of no option": (
         arm_profile(draws={**ARM_PROFILE.draws, "goal": Draw(mocap="target")}),
         "draws.goal",
-        "no such reset option: 'goal'.*allowed: target",
+        "no such reset option: 'goal'.*expected one of: target",
     ),
     "no such body": (arm_profile(draws={"target": Draw(mocap="targt")}), "draws.target.mocap", "no such body.*'targt'"),
     "a body that is no mocap": (
@@ -924,7 +924,7 @@ def test_refuses_an_actuated_joint_without_an_actuator_of_its_name(tmp_path: Pat
     model = tmp_path / "cart.xml"
     model.write_text(model.read_text().replace('<position name="rail"', '<position name="motor"'))
     with pytest.raises(
-        ContractError, match=r"no such actuator in cart.xml: 'rail'.*allowed: ball, free, motor"
+        ContractError, match=r"no such actuator in cart.xml: 'rail'.*expected one of: ball, free, motor"
     ) as caught:
         World(contract, CART_PROFILE)
     assert caught.value.path == "actuators.cart.joints.rail"
@@ -977,16 +977,16 @@ WRONG_KEYS = {
     "an unknown kind of source": (
         {"model": "arm6.xml", "sources": {"tcp": {"body": "link6"}}},
         "sources.tcp.body",
-        "allowed: site, distance",
+        "expected one of: .*site",
     ),
     "a distance of one site": (
         {"model": "arm6.xml", "sources": {"true_distance": {"distance": ["tcp"]}}},
         "sources.true_distance.distance[1]",
         "missing",
     ),
-    "no time to step": ({"model": "arm6.xml", "step_timeout_s": 0.0}, "step_timeout_s", "0.0 is not allowed"),
-    "no time to reset": ({"model": "arm6.xml", "reset_timeout_s": -1.0}, "reset_timeout_s", "-1.0 is not allowed"),
-    "time that runs backwards": (source_text(delay_s=-0.1), "sources.tcp.delay_s", "-0.1 .*allowed: seconds >= 0"),
+    "no time to step": ({"model": "arm6.xml", "step_timeout_s": 0.0}, "step_timeout_s", "0.0 .expected"),
+    "no time to reset": ({"model": "arm6.xml", "reset_timeout_s": -1.0}, "reset_timeout_s", "-1.0 .expected"),
+    "time that runs backwards": (source_text(delay_s=-0.1), "sources.tcp.delay_s", "-0.1 .*expected seconds >= 0"),
     "a reading that always gets lost": (source_text(dropout=1.0), "sources.tcp.dropout", "1.0 .*probability in"),
     "less than no loss": (source_text(dropout=-0.1), "sources.tcp.dropout", "-0.1 .*probability in"),
     "less than no noise": (
@@ -1036,7 +1036,9 @@ def test_refuses_a_profile_text_with(profile: dict[str, Any], path: str, problem
 
 
 def test_refuses_a_backend_that_the_contract_has_no_profile_for() -> None:
-    with pytest.raises(ContractError, match="no profile 'elsewhere'; it has: fake, mujoco") as caught:
+    with pytest.raises(
+        ContractError, match=r"no profile .*'elsewhere' .expected one of: fake, gazebo, mujoco"
+    ) as caught:
         load_profile(ARM, "elsewhere")
     assert caught.value.path == "backends.elsewhere"
 
@@ -1135,7 +1137,7 @@ def test_the_target_cannot_be_changed_from_outside() -> None:
 @pytest.mark.parametrize("timeout_s", [0.0, -1.0])
 def test_a_command_timeout_that_is_not_above_zero_is_refused(timeout_s: float) -> None:
     contract = replace(ARM, backends={"mujoco": {**ARM.backends["mujoco"], "command_timeout_s": timeout_s}})
-    with pytest.raises(ContractError, match="allowed: seconds > 0, or null") as caught:
+    with pytest.raises(ContractError, match="expected seconds > 0, or null") as caught:
         load_profile(contract, "mujoco")
     assert caught.value.path == "backends.mujoco.command_timeout_s"
 

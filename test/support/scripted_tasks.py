@@ -103,7 +103,7 @@ class Failing(Running):
 
 
 class Leaving(Running):
-    verdict = Verdict.left_bounds("tip")
+    verdict = Verdict(out_of_bounds="tip")
 
 
 class Everything(Running):

@@ -11,7 +11,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,18 +20,18 @@ import numpy as np
 from embodied_env.contract import Contract
 from embodied_env.contract.files import read_text_file
 from embodied_env.contract.frozen_dict import freeze
+from embodied_env.contract.loader import parse_as
+from embodied_env.contract.value_checks import one_of
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.core.clock import NS_PER_S
-from embodied_env.core.json_messages import OBJECT, QUANTITY, TEXT, check_object, list_of, object_of, one_of, or_null
 from embodied_env.core.latency.profile import (
     LARGEST_PROFILE,
     Estimate,
     LatencyProfile,
     MeasuredStepDelays,
     read_profile,
-    read_steps,
 )
-from embodied_env.errors import UsageError
+from embodied_env.errors import ContractError, UsageError
 
 SCHEMA = "embodied_env/delays/1"
 
@@ -39,23 +39,16 @@ Kind = Literal["empirical", "constant", "lognormal"]
 Order = Literal["keep", "as_drawn"]
 
 _CUT_SIGMAS = 3.0902  # standard deviations at the 99.9 % quantile of a normal distribution
-_FEWEST = {"constant": 1, "empirical": 1, "lognormal": 2}
+_COUNTS = {"constant": 1, "empirical": 1, "lognormal": 2}
 _LONGEST_S = 1000.0
-_DISTRIBUTION = {"kind": TEXT, "values": list_of(QUANTITY)}
-_MODEL = {
-    "schema": one_of((SCHEMA,), repr(SCHEMA)),
-    "order": TEXT,
-    "sensors": object_of(OBJECT),
-    **dict.fromkeys(("inference", "actuation", "steps"), or_null(OBJECT)),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DelayDistribution:
     """The distribution of one delay, drawn once per step.
 
-    `values`: of ``constant`` the delay, s; of ``empirical`` the measured delays, s; of ``lognormal`` the median, s, and
-    the standard deviation of the logarithm. A lognormal is cut at its 99.9 % quantile, so that delays are bounded.
+    `values`: the delay, s, of ``constant``; the measured delays, s, of ``empirical``; the median, s, and the standard
+    deviation of the logarithm of ``lognormal``, which is cut at its 99.9 % quantile, so that delays are bounded.
     """
 
     kind: Kind
@@ -63,15 +56,14 @@ class DelayDistribution:
 
     def __post_init__(self) -> None:
         """Raise UsageError for an unknown kind, or a wrong number or range of values."""
-        fewest = _FEWEST.get(self.kind)
-        if fewest is None:
-            raise UsageError(f"a draw of the kind {self.kind!r} is not allowed; allowed: {', '.join(_FEWEST)}")
-        if len(self.values) < fewest or (self.kind != "empirical" and len(self.values) > fewest):
-            raise UsageError(f"a {self.kind} draw has {len(self.values)} values; allowed: {fewest}")
-        if not all(0.0 <= value <= _LONGEST_S for value in self.values):
-            raise UsageError(f"a {self.kind} draw of {self.values[:4]} is not allowed; allowed: 0 to {_LONGEST_S} s")
-        if self.longest_ns > _LONGEST_S * NS_PER_S:
-            raise UsageError(f"a {self.kind} draw of up to {self.longest_ns / NS_PER_S} s; allowed: {_LONGEST_S} s")
+        count = _COUNTS.get(self.kind)
+        if count is None:
+            raise UsageError(f"unknown distribution {one_of(self.kind, _COUNTS)}")
+        if len(self.values) < count or (self.kind != "empirical" and len(self.values) > count):
+            raise UsageError(f"{self.kind} delay with {len(self.values)} values (expected {count})")
+        is_bounded = all(0.0 <= value <= _LONGEST_S for value in self.values)
+        if not is_bounded or self.longest_ns > _LONGEST_S * NS_PER_S:
+            raise UsageError(f"{self.kind} delay {self.values[:4]} (expected delays from 0 to {_LONGEST_S} s)")
 
     @property
     def longest_ns(self) -> int:
@@ -89,10 +81,6 @@ class DelayDistribution:
         median_s, sigma = self.values
         return min(round(median_s * math.exp(sigma * rng.standard_normal()) * NS_PER_S), self.longest_ns)
 
-    def as_mapping(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {"kind": self.kind, "values": list(self.values)}
-
 
 @dataclass(frozen=True, kw_only=True)
 class DelayModel:
@@ -101,25 +89,23 @@ class DelayModel:
     `sensors`: age of a sensor's reading when the observation is frozen; a sensor without an entry has none.
     `inference`: from then until the command is sent; `actuation`: from then until it acts; None: no delay.
     `steps` replaces `sensors` and `inference`: whole measured steps are drawn, in blocks of consecutive steps, so that
-    correlations are kept. A step without an actuation time draws it from `actuation`.
-
-    `order`: with ``keep`` no command acts before an earlier one; with ``as_drawn`` a faster command overtakes, and the
-    slower one acts after it. Readings always keep their order.
+    correlations are kept. A step without an actuation time draws it from `actuation`. With the `order` ``keep`` no
+    command acts before an earlier one; with ``as_drawn`` it may. Readings always keep their order.
     """
 
+    order: Order = "keep"
     sensors: Mapping[str, DelayDistribution] = field(default_factory=dict)
     inference: DelayDistribution | None = None
     actuation: DelayDistribution | None = None
     steps: MeasuredStepDelays | None = None
-    order: Order = "keep"
 
     def __post_init__(self) -> None:
         """Freeze the mapping; raise UsageError for an unknown order or options that exclude each other."""
         freeze(self, "sensors")
         if self.order not in ("keep", "as_drawn"):
-            raise UsageError(f"order {self.order!r} is not allowed; allowed: 'keep', 'as_drawn'")
-        if self.steps is not None and (not self.steps.blocks or self.sensors or self.inference is not None):
-            raise UsageError("steps are drawn whole; allowed: one step or more, without sensors and inference")
+            raise UsageError(f"unknown order {self.order!r} (expected 'keep' or 'as_drawn')")
+        if self.steps is not None and (not self.steps.blocks_ns or self.sensors or self.inference is not None):
+            raise UsageError("invalid delays (expected at least one step without sensors and inference, or no steps)")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -141,31 +127,17 @@ class DelayModel:
         """Return plain values for JSON."""
         return {
             "schema": SCHEMA,
-            "order": self.order,
-            "sensors": {name: draw.as_mapping() for name, draw in self.sensors.items()},
-            "inference": None if self.inference is None else self.inference.as_mapping(),
-            "actuation": None if self.actuation is None else self.actuation.as_mapping(),
-            "steps": None if self.steps is None else self.steps.as_mapping(),
+            **asdict(self),
+            "sensors": {name: asdict(draw) for name, draw in self.sensors.items()},
         }
 
 
-def parse_model(data: Any) -> DelayModel:  # noqa: ANN401 - unvalidated JSON
-    """Parse the result of `DelayModel.as_mapping`; raises UsageError for anything else."""
+def parse_model(data: Mapping[str, Any]) -> DelayModel:
+    """Parse the result of `DelayModel.as_mapping`; raises UsageError for any other mapping."""
     try:
-        check_object(data, "delays", _MODEL)
-        sensors = {name: _parse_distribution(draw, f"sensors.{name}") for name, draw in data["sensors"].items()}
-        inference, actuation = (
-            None if data[key] is None else _parse_distribution(data[key], key) for key in ("inference", "actuation")
-        )
-        steps = None if data["steps"] is None else read_steps(data["steps"])
-        return DelayModel(sensors=sensors, inference=inference, actuation=actuation, steps=steps, order=data["order"])
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def _parse_distribution(data: Any, path: str) -> DelayDistribution:  # noqa: ANN401 - unvalidated JSON
-    check_object(data, path, _DISTRIBUTION)
-    return DelayDistribution(kind=data["kind"], values=tuple(map(float, data["values"])))
+        return parse_as(DelayModel, {key: value for key, value in data.items() if key != "schema"})
+    except ContractError as error:
+        raise UsageError(f"delays: {error}") from None
 
 
 _DrawnDelays = tuple[Sequence[int], int, int]  # of one step, ns: ages by sensor, inference, actuation
@@ -184,7 +156,7 @@ def _block_bootstrap(model: DelayModel, steps: MeasuredStepDelays, seed: int) ->
     """Draw blocks of measured steps; a step without an actuation time draws it from the model."""
     block_rng, actuation_rng = _rng(seed, "steps"), _rng(seed, "actuation")
     while True:
-        for *known, actuation in steps.blocks[int(block_rng.integers(len(steps.blocks)))]:
+        for *known, actuation in steps.blocks_ns[int(block_rng.integers(len(steps.blocks_ns)))]:
             if actuation is None:
                 actuation = 0 if model.actuation is None else model.actuation.draw_ns(actuation_rng)  # noqa: PLW2901
             *ages, inference = (ns or 0 for ns in known)
@@ -197,16 +169,12 @@ def _rng(seed: int, name: str) -> np.random.Generator:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedDelays:
-    """The delays of observation k, which is frozen at `frozen_ns` of world time (k = 0: the reset's).
-
-    `taken_ns`: when each sensor's reading is taken. `early`: sensors that repeat the reset's reading because no later
-    one is old enough. `inference_ns`, `actuation_ns`: of the command computed from the observation.
-    """
+    """The delays of observation k (k = 0: the reset's), in world time."""
 
     frozen_ns: int
-    taken_ns: Mapping[str, int]
-    early: tuple[str, ...]
-    inference_ns: int
+    taken_ns: Mapping[str, int]  # when each sensor's reading is taken
+    early: tuple[str, ...]  # sensors that repeat the reset's reading because no later one is old enough
+    inference_ns: int  # of the command computed from the observation, as `actuation_ns`
     actuation_ns: int
 
     @property
@@ -222,13 +190,9 @@ class DelaySchedule:
     """
 
     def __init__(self, model: DelayModel, *, period_ns: int, intervals_ns: Mapping[str, float]) -> None:
-        """Prepare for a control period.
+        """Start a first episode at 0; `intervals_ns` are the intervals between the readings of sensors with a rate.
 
-        Args:
-            model: distributions.
-            period_ns: control period.
-            intervals_ns: interval between the readings of a sensor; without an entry a reading exists at any time. A
-                drawn instant too soon after the last reading repeats that reading.
+        A drawn instant too soon after the last reading of such a sensor repeats that reading.
         """
         self.model = model
         self._period_ns = period_ns
@@ -270,17 +234,12 @@ class DelaySchedule:
                 early.append(name)
         if self.model.order == "keep" and last is not None:
             actuation_ns = max(actuation_ns, last.acts_ns - now_ns - inference_ns)
-        return PlannedDelays(
-            frozen_ns=now_ns,
-            taken_ns=taken,
-            early=tuple(early),
-            inference_ns=inference_ns,
-            actuation_ns=actuation_ns,
-        )
+        delays_ns = {"inference_ns": inference_ns, "actuation_ns": actuation_ns}
+        return PlannedDelays(frozen_ns=now_ns, taken_ns=taken, early=tuple(early), **delays_ns)
 
 
 def delays_of(profile: LatencyProfile, *, draw: Kind = "empirical", order: Order = "keep") -> DelayModel:
-    """Return the delays that `profile` measured.
+    """Return the delays measured in `profile`; raises UsageError for a profile without sensors.
 
     Args:
         profile: of a run (`profile_of_run`): ages are those at which the observation was frozen; or of a calibration
@@ -288,12 +247,9 @@ def delays_of(profile: LatencyProfile, *, draw: Kind = "empirical", order: Order
         draw: ``empirical``: the measurements, of a run whole steps in blocks of consecutive ones; ``constant``: the
             median; ``lognormal``: fitted by the moments of the logarithms.
         order: see `DelayModel`.
-
-    Raises:
-        UsageError: for another `draw`, or a profile without sensors.
     """
     if draw not in ("empirical", "constant", "lognormal"):
-        raise UsageError(f"draw {draw!r} is not allowed; allowed: 'empirical', 'constant', 'lognormal'")
+        raise UsageError(f"unknown draw {draw!r} (expected 'empirical', 'constant' or 'lognormal')")
     steps, actuation_s = profile.steps, profile.actuation_s
     acted_ns = () if steps is None else steps.actuation_ns()
     actuation = _distribution(actuation_s, draw, acted_ns) if acted_ns or actuation_s is not None else None
@@ -306,9 +262,7 @@ def delays_of(profile: LatencyProfile, *, draw: Kind = "empirical", order: Order
     else:
         sensors = {name: _distribution(each, draw) for name, each in {**profile.capture_s, **profile.age_s}.items()}
         if not sensors:
-            raise UsageError(
-                f"the profile of {profile.backend} says nothing of sensors; allowed: one of a run, or of real"
-            )
+            raise UsageError(f"no sensors in the profile of {profile.backend} (expected one of a run, or of real)")
         if profile.obs_to_command_s is not None:
             inference = _distribution(profile.obs_to_command_s, draw)
     return DelayModel(sensors=sensors, inference=inference, actuation=actuation, order=order)
@@ -328,38 +282,30 @@ def _distribution(estimate: Estimate | None, kind: Kind, delays_ns: Sequence[int
 
 
 def load_delays(source: str | Path | LatencyProfile | DelayModel) -> DelayModel:
-    """Return the delay model of `source`: a latency profile, or the file of a profile or of a model's mapping.
-
-    Raises:
-        UsageError: when it is none of these.
-        LatencyProfileError: for an invalid profile.
-    """
+    """Return the delay model of `source`: a latency profile, or the file of a profile or of a model's mapping."""
     if isinstance(source, DelayModel):
         return source
     if isinstance(source, LatencyProfile):
         return delays_of(source)
     if not isinstance(source, (str, Path)):
-        raise UsageError(f"delay_profile {source!r} is not allowed; allowed: a file, a LatencyProfile, a DelayModel")
+        raise UsageError(f"invalid delay_profile={source!r} (expected a file, a LatencyProfile or a DelayModel)")
     try:
         data = parse_json(read_text_file(source, most_bytes=LARGEST_PROFILE), max_bytes=LARGEST_PROFILE)
     except (OSError, ValueError) as error:
-        raise UsageError(f"delay_profile {source} cannot be read: {error}; allowed: a latency_profile.json") from None
+        raise UsageError(f"cannot read delay_profile: {error} (expected a latency_profile.json)") from None
     if isinstance(data, dict) and data.get("schema") == SCHEMA:
         return parse_model(data)
     return delays_of(read_profile(source))
 
 
 def check_delays(model: DelayModel, contract: Contract) -> None:
-    """Raise UsageError unless `model` covers every sensor of the agent, and no sensor outside the contract."""
-    if strange := [name for name in model.names if name not in contract.sensors]:
-        known = ", ".join(contract.sensors)
-        raise UsageError(f"the delays are of {', '.join(strange)}, which the contract does not have; it has: {known}")
-    seen = [name for name, sensor in contract.sensors.items() if sensor.visibility == "agent"]
-    if missing := [name for name in seen if name not in model.names]:
-        raise UsageError(
-            f"the delays say nothing of {', '.join(missing)}; allowed: every sensor that the agent sees, "
-            "of one that is never late a constant of 0 s"
-        )
+    """Raise UsageError unless `model` covers every agent-visible sensor, and no sensor outside the contract."""
+    for name in model.names:
+        if name not in contract.sensors:
+            raise UsageError(f"delay of an unknown sensor {one_of(name, contract.sensors)}")
+    for name, sensor in contract.sensors.items():
+        if sensor.visibility == "agent" and name not in model.names:
+            raise UsageError(f"no delay of the sensor {name!r} (expected one for each); for none use a constant of 0 s")
 
 
 def schedule_of(model: DelayModel, contract: Contract) -> DelaySchedule:

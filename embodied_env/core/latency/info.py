@@ -76,38 +76,20 @@ class _StageTable:
 
 @dataclass(kw_only=True)
 class LatencyInfoBuilder:
-    """Builds ``info["latency"]`` for one stepper. The world's capabilities determine its keys.
-
-    Attributes:
-        sensors: sensors to report.
-        primary: sensor that ``end_to_end_s`` starts from; None: no such stage.
-        period_ns: control period.
-        transport: middleware stamps are comparable with our clock.
-        moves_by_itself: world time is wall time, so that durations of both clocks may be added.
-        pacer: deadline counts of a paced world.
-        actuation: the world may report when a command acts.
-        injected: delays are injected into the world: "whole", or "sensors" if the actuation delay is unknown.
-    """
+    """Builds ``info["latency"]`` for one stepper. The world's capabilities determine its keys."""
 
     sensors: tuple[str, ...]
-    primary: str | None
+    primary: str | None  # the sensor that ``end_to_end_s`` starts from; None: no such stage
     period_ns: int
-    transport: bool
-    moves_by_itself: bool
-    pacer: DeadlineCounts | None
-    actuation: bool
-    injected: str = ""
+    transport: bool  # middleware stamps are comparable with our clock
+    moves_by_itself: bool  # world time is wall time, so that durations of both clocks may be added
+    pacer: DeadlineCounts | None  # of a paced world
+    actuation: bool  # the world may report when a command acts
+    injected: str = ""  # delays injected into the world: "whole", or "sensors" if the actuation delay is unknown
     _clock: ClockStatus = field(default=ClockStatus(mode="sim"), init=False)
 
     def build(self, ledger: Ledger, before: Snapshot, now: Snapshot, commands: CommandsInFlight) -> Stages:
-        """Return the stages of the current step.
-
-        Args:
-            ledger: stamps of the step.
-            before: settled snapshot that the action is based on.
-            now: snapshot at the end of the step.
-            commands: send times of the commands.
-        """
+        """Return the stages of the step from `before`, the settled snapshot of its observation, to `now`."""
         table = _StageTable(ledger.durations_s(), ledger.qualities())
         fresh = {name: now.samples[name] for name in self.sensors}
         self._put_ages(table, now, fresh, ledger.at_ns(StepEvent.OBSERVED))

@@ -76,7 +76,7 @@ class Ledger:
         return self.stamp(StepEvent.RETURNED)
 
     def step_is_accounted(self) -> None:
-        """Note that the durations of this step have been read: the next is not the first."""
+        """Record that the durations of this step have been read: the next is not the first."""
         self._first = False
 
     def mark(self, name: str) -> None:
@@ -85,9 +85,6 @@ class Ledger:
         Args:
             name: ``policy``: the agent's inference is done. ``returned``: an outer wrapper (the recorder) returns to
                 the agent only now, so that its work counts as handoff, not as inference.
-
-        Raises:
-            UsageError: for another name.
         """
         if name == "policy":
             self.stamp(StepEvent.MARKED)
@@ -95,7 +92,7 @@ class Ledger:
         elif name == "returned":
             self.leave_step()
         else:
-            raise UsageError(f"mark({name!r}) is not known; allowed: 'policy', 'returned'")
+            raise UsageError(f"unknown mark {name!r} (expected 'policy' or 'returned')")
 
     @property
     def obs_to_command_ns(self) -> int:

@@ -12,8 +12,9 @@ from typing import Any
 
 from embodied_env.contract.files import read_text_file
 from embodied_env.contract.frozen_dict import freeze
+from embodied_env.contract.loader import parse_as
 from embodied_env.core.bounded_json import parse_json
-from embodied_env.core.json_messages import OBJECT, QUANTITY, TEXT, Kind, check_object, list_of, object_of, or_null
+from embodied_env.core.json_messages import Kind, check_object
 from embodied_env.errors import EmbodiedEnvError
 
 SCHEMA = "embodied_env/latency_profile/2"
@@ -32,24 +33,9 @@ _HEAD = ("contract", "fingerprint", "backend", "created_utc", "host", "seed")
 _SINGLE = ("actuation_s", "lag_s", "obs_to_command_s")
 _BY_NAME = ("evidence", "capture_s", "transport_s", "age_s")
 
-_INT = Kind(expected="an integer", is_valid=lambda value: type(value) is int)
-_LIST = Kind(expected="a list", is_valid=lambda value: isinstance(value, list))
-_PROFILE = {
-    "schema": TEXT,
-    **dict.fromkeys(_HEAD, TEXT),
-    "seed": _INT,
-    "stages": OBJECT,
-    "unknown": object_of(TEXT),
-    "steps": or_null(OBJECT),
-}
-_STAGES = {**dict.fromkeys(_SINGLE, or_null(OBJECT)), **dict.fromkeys(_BY_NAME, object_of(OBJECT))}
-_ESTIMATE = {
-    **dict.fromkeys(("value_s", "low_s", "high_s", "confidence"), QUANTITY),
-    **dict.fromkeys(("method", "detail"), TEXT),
-    "n": _INT,
-    "samples_s": list_of(QUANTITY),
-}
-_STEPS = {"sensors": list_of(TEXT), "blocks_ns": list_of(list_of(_LIST))}
+_ANY = Kind(expected="a value", is_valid=lambda _: True)
+_PROFILE = dict.fromkeys(("schema", *_HEAD, "stages", "unknown", "steps"), _ANY)
+_STAGES = dict.fromkeys((*_SINGLE, *_BY_NAME), _ANY)
 
 
 class LatencyProfileError(EmbodiedEnvError, ValueError):
@@ -60,31 +46,29 @@ class LatencyProfileError(EmbodiedEnvError, ValueError):
 class MeasuredStepDelays:
     """Blocks of consecutive steps.
 
-    The ages of a `Step` are those at which the observation was frozen, in the order of `sensors`; the command was
-    published so long after that, and acted so long after its publication (None: not measured).
+    A `Step` has the ages of the readings when the observation was frozen, in the order of `sensors`, then the times
+    from there to the publication of the command, and on to its effect (None: not measured).
     """
 
     sensors: tuple[str, ...]
-    blocks: tuple[tuple[Step, ...], ...]
+    blocks_ns: tuple[tuple[Step, ...], ...]
 
     def __post_init__(self) -> None:
         """Raise LatencyProfileError for an empty block or an invalid step."""
         width = len(self.sensors) + 2
-        for number, block in enumerate(self.blocks):
+        for number, block in enumerate(self.blocks_ns):
             if not block:
-                raise LatencyProfileError(f"block {number} has no step; allowed: 1 or more")
+                raise LatencyProfileError(f"block {number}: no steps (expected at least one)")
             for row in block:
-                if len(row) != width or not all(_is_delay(ns) for ns in row[:-1]):
-                    raise LatencyProfileError(f"a step of block {number} is {row}; allowed: {width} delays, ns >= 0")
-                if row[-1] is not None and not _is_delay(row[-1]):
-                    raise LatencyProfileError(
-                        f"the actuation in block {number} is {row[-1]}; allowed: ns >= 0, or null"
-                    )
+                delays = row[:-1] if row[-1:] == (None,) else row
+                if len(row) != width or not all(type(ns) is int and 0 <= ns <= _LONGEST_NS for ns in delays):
+                    expected = f"{width} delays, ns >= 0, the last one or null"
+                    raise LatencyProfileError(f"block {number}: step {row} (expected {expected})")
 
     @property
     def count(self) -> int:
         """Number of steps."""
-        return sum(map(len, self.blocks))
+        return sum(map(len, self.blocks_ns))
 
     def ages_ns(self, sensor: str) -> list[int]:
         """Return the ages of one sensor's readings."""
@@ -99,22 +83,7 @@ class MeasuredStepDelays:
         return self._column(-1)
 
     def _column(self, index: int) -> list[int]:
-        return [ns for block in self.blocks for row in block if (ns := row[index]) is not None]
-
-    def as_mapping(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {"sensors": list(self.sensors), "blocks_ns": [[list(row) for row in block] for block in self.blocks]}
-
-
-def read_steps(data: Any) -> MeasuredStepDelays:  # noqa: ANN401 - unvalidated JSON
-    """Parse the result of `MeasuredStepDelays.as_mapping`; raises ValueError for anything else."""
-    check_object(data, "steps", _STEPS)
-    blocks = tuple(tuple(map(tuple, block)) for block in data["blocks_ns"])
-    return MeasuredStepDelays(sensors=tuple(data["sensors"]), blocks=blocks)
-
-
-def _is_delay(value: object) -> bool:
-    return type(value) is int and 0 <= value <= _LONGEST_NS
+        return [ns for block in self.blocks_ns for row in block if (ns := row[index]) is not None]
 
 
 class BlockReservoir:
@@ -154,33 +123,27 @@ class BlockReservoir:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A latency in seconds, with the interval that contains the true value at this confidence.
-
-    `samples_s` are single measurements in order of time, possibly none; `n` is the number of independent measurements;
-    `detail` qualifies the estimate.
-    """
+    """A latency in seconds, with the interval that contains the true value at this confidence."""
 
     value_s: float
     low_s: float
     high_s: float
     method: str
-    n: int
+    n: int  # number of independent measurements
     confidence: float = 0.95
-    detail: str = ""
-    samples_s: tuple[float, ...] = field(default=(), repr=False)
+    detail: str = ""  # qualifies the estimate
+    samples_s: tuple[float, ...] = field(default=(), repr=False)  # single measurements in order of time
 
     def __post_init__(self) -> None:
         """Raise LatencyProfileError for a number that is not finite, or a value outside its interval."""
         numbers = (self.value_s, self.low_s, self.high_s, self.confidence, *self.samples_s)
         if not all(isinstance(number, float) and math.isfinite(number) for number in numbers):
-            raise LatencyProfileError(f"an estimate of {numbers[:4]} is not allowed; allowed: finite floats")
+            raise LatencyProfileError(f"estimate {numbers[:4]} (expected finite floats)")
         if not self.low_s <= self.value_s <= self.high_s:
-            raise LatencyProfileError(f"{self.value_s} s is outside of its interval [{self.low_s}, {self.high_s}] s")
+            raise LatencyProfileError(f"{self.value_s} s (expected a value in [{self.low_s}, {self.high_s}] s)")
         if not 0.0 < self.confidence < 1.0 or not self.method or self.n < 1:
-            raise LatencyProfileError(
-                f"confidence {self.confidence}, method {self.method!r}, n {self.n} are not allowed; "
-                "allowed: 0 < confidence < 1, a method, n >= 1"
-            )
+            values = f"confidence {self.confidence}, method {self.method!r}, n {self.n}"
+            raise LatencyProfileError(f"{values} (expected 0 < confidence < 1, a method, n >= 1)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,24 +182,15 @@ class LatencyProfile:
 
 def as_mapping(profile: LatencyProfile) -> dict[str, Any]:
     """Return `profile` as plain values for JSON."""
-
-    def plain(estimate: Estimate | None) -> dict[str, Any] | None:
-        return None if estimate is None else asdict(estimate) | {"samples_s": list(estimate.samples_s)}
-
-    stages: dict[str, Any] = {key: plain(getattr(profile, key)) for key in _SINGLE}
+    values = asdict(profile)
     for key in _BY_NAME:
-        stages[key] = {name: plain(estimate) for name, estimate in getattr(profile, key).items()}
-    head = {key: getattr(profile, key) for key in _HEAD}
-    steps = None if profile.steps is None else profile.steps.as_mapping()
-    return {"schema": SCHEMA, **head, "stages": stages, "unknown": dict(profile.unknown), "steps": steps}
+        values[key] = {name: asdict(estimate) for name, estimate in getattr(profile, key).items()}
+    head, stages = ({key: values[key] for key in keys} for keys in (_HEAD, _STAGES))
+    return {"schema": SCHEMA, **head, "stages": stages, "unknown": dict(profile.unknown), "steps": values["steps"]}
 
 
 def write_profile(profile: LatencyProfile, path: str | Path) -> None:
-    """Write `profile` as JSON, a line per stage and one for the steps, atomically.
-
-    Raises:
-        LatencyProfileError: when it cannot be written.
-    """
+    """Write `profile` as JSON, a line per stage and one for the steps, atomically; raises LatencyProfileError."""
     data = as_mapping(profile)
     steps = json.dumps(data.pop("steps"), separators=(",", ":"))
     path = Path(path)
@@ -246,35 +200,18 @@ def write_profile(profile: LatencyProfile, path: str | Path) -> None:
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise LatencyProfileError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise LatencyProfileError(f"cannot write the latency profile {path}: {error.strerror or error}") from error
 
 
 def read_profile(path: str | Path) -> LatencyProfile:
     """Read and validate a profile; raises LatencyProfileError with the path of the invalid value."""
     try:
-        return _parse_profile(parse_json(read_text_file(path, most_bytes=LARGEST_PROFILE), max_bytes=LARGEST_PROFILE))
+        data = parse_json(read_text_file(path, most_bytes=LARGEST_PROFILE), max_bytes=LARGEST_PROFILE)
+        if isinstance(data, dict) and data.get("schema", SCHEMA) != SCHEMA:
+            raise LatencyProfileError(f"unknown schema {data['schema']!r} (expected {SCHEMA!r})")
+        values = check_object(data, "profile", _PROFILE)
+        stages = check_object(values.pop("stages"), "stages", _STAGES)
+        del values["schema"]
+        return parse_as(LatencyProfile, {**values, **stages})
     except (OSError, ValueError) as error:
         raise LatencyProfileError(f"{path}: {error}") from error
-
-
-def _parse_profile(data: Any) -> LatencyProfile:  # noqa: ANN401 - unvalidated JSON
-    """Raise ValueError for anything else than the result of `as_mapping`."""
-    if isinstance(data, dict) and data.get("schema", SCHEMA) != SCHEMA:
-        raise LatencyProfileError(f"schema {data['schema']!r} is not allowed; allowed: {SCHEMA!r}")
-    values = check_object(data, "profile", _PROFILE)
-    stages = check_object(values.pop("stages"), "stages", _STAGES)
-    del values["schema"]
-    for key in _SINGLE:
-        values[key] = None if stages[key] is None else _parse_estimate(stages[key], f"stages.{key}")
-    for key in _BY_NAME:
-        values[key] = {name: _parse_estimate(value, f"stages.{key}.{name}") for name, value in stages[key].items()}
-    steps = values.pop("steps")
-    return LatencyProfile(**values, steps=None if steps is None else read_steps(steps))
-
-
-def _parse_estimate(data: Any, path: str) -> Estimate:  # noqa: ANN401 - unvalidated JSON
-    values = check_object(data, path, _ESTIMATE)
-    try:
-        return Estimate(**{**values, "samples_s": tuple(values["samples_s"])})
-    except LatencyProfileError as error:
-        raise LatencyProfileError(f"{path}: {error}") from None

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import random
 from array import array
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -76,8 +78,7 @@ class LatencyStatistics:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._samples: dict[str, Reservoir] = {}
-        self._max_s: dict[str, float] = {}
+        self._samples: defaultdict[str, Reservoir] = defaultdict(partial(Reservoir, capacity=EXACT))
 
     def add(self, info: Mapping[str, Any]) -> None:
         """Add the info of one step, as returned by `step` or recorded; without latency it is ignored."""
@@ -85,10 +86,7 @@ class LatencyStatistics:
         if not isinstance(latency, Mapping):
             return
         for stage, value_s in measured(latency):
-            if stage not in self._samples:
-                self._samples[stage], self._max_s[stage] = Reservoir(capacity=EXACT), value_s
             self._samples[stage].add(value_s)
-            self._max_s[stage] = max(self._max_s[stage], value_s)
 
     def statistics(self) -> dict[str, StageStatistics]:
         """Return the statistics of each stage that was measured at least once."""
@@ -96,7 +94,7 @@ class LatencyStatistics:
         for stage, sample in self._samples.items():
             p50_s, p95_s, p99_s = np.percentile(sample.values(), _PERCENTILES).tolist()
             found[stage] = StageStatistics(
-                count=sample.count, p50_s=p50_s, p95_s=p95_s, p99_s=p99_s, max_s=self._max_s[stage]
+                count=sample.count, p50_s=p50_s, p95_s=p95_s, p99_s=p99_s, max_s=sample.maximum
             )
         return found
 
@@ -135,6 +133,7 @@ class Reservoir:
     def __init__(self, *, capacity: int = KEPT, seed: str = "") -> None:
         """Keep at most `capacity` numbers, drawn by `seed`."""
         self.count = 0
+        self.maximum = -math.inf
         self._capacity = capacity
         self._random = random.Random(seed)  # noqa: S311 - no secret
         self._kept = array("d")
@@ -144,6 +143,7 @@ class Reservoir:
     def add(self, value: float) -> None:
         """Add one number."""
         self.count += 1
+        self.maximum = max(self.maximum, value)
         if self.count <= self._capacity:
             self._kept.append(value)
         elif self.count == self._next:

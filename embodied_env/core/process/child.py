@@ -29,20 +29,15 @@ _KILL_GRACE_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSpec:
-    """One process of a launch (`cli.launch.targets`).
-
-    It runs the Python module `module`, or the program `arguments[0]` if `module` is empty. `grace_s`: time to end.
-    `is_work`: its exit status is that of the launch. `may_end`: the others continue when it exits with 0.
-    `folder`: working directory; empty: the current one.
-    """
+    """One process of a launch (`cli.launch.targets`)."""
 
     role: str
-    module: str = ""
+    module: str = ""  # Python module to run; empty: the program `arguments[0]`
     arguments: tuple[str, ...]
-    grace_s: float = STOP_GRACE_S  # of a relay plus its braking time
-    is_work: bool = False
-    may_end: bool = False
-    folder: str = ""
+    grace_s: float = STOP_GRACE_S  # time to end; of a relay plus its braking time
+    is_work: bool = False  # its exit status is that of the launch
+    may_end: bool = False  # other processes continue when it exits with 0
+    folder: str = ""  # working directory; empty: the current one
 
     def command(self, python: str = sys.executable) -> list[str]:
         """Return the command line; `python`: an interpreter with this package."""
@@ -108,15 +103,9 @@ class Child:
     def __init__(
         self, spec: ProcessSpec, *, first_line: str = "", environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start `spec` with this interpreter.
+        """Start `spec` with this interpreter and `environment` on top of ours; raises BackendNotReadyError.
 
-        Args:
-            spec: what to run.
-            first_line: written to standard input, which then stays open.
-            environment: variables to set on top of those of this process.
-
-        Raises:
-            BackendNotReadyError: when the process cannot be started.
+        The `first_line` is written to its standard input, which then stays open.
         """
         self.role = spec.role
         self._grace_s = spec.grace_s
@@ -132,7 +121,7 @@ class Child:
             )
         except OSError as error:
             self._output.close()
-            raise BackendNotReadyError(f"the {spec.role} process cannot be started: {error}") from None
+            raise BackendNotReadyError(f"cannot start the {spec.role} process: {error}") from None
         Child._living.add(self)
         self._segments: frozenset[str] = frozenset()
         if (pipe := self._process.stdin) is not None:

@@ -20,17 +20,13 @@ class Scheduling:
     """
 
     def __init__(self, *, fifo_priority: int | None = None, switch_interval_s: float | None = None) -> None:
-        """Change nothing before `begin`; None: leave unchanged.
-
-        Raises:
-            UsageError: for an invalid priority or interval, or a system without ``SCHED_FIFO``.
-        """
+        """Validate the settings, raising UsageError; they apply from `begin`. None leaves a setting unchanged."""
         if fifo_priority is not None:
             if not hasattr(os, "SCHED_FIFO") or not hasattr(os, "SCHED_RESET_ON_FORK"):
-                raise UsageError(f"fifo_priority={fifo_priority!r} is not available on {sys.platform}; allowed: None")
+                raise UsageError(f"fifo_priority={fifo_priority!r} is not available on {sys.platform} (expected None)")
             low, high = os.sched_get_priority_min(os.SCHED_FIFO), os.sched_get_priority_max(os.SCHED_FIFO)
             if type(fifo_priority) is not int or not low <= fifo_priority <= high:
-                raise UsageError(f"fifo_priority={fifo_priority!r} is not allowed; allowed: {low} to {high}, or None")
+                raise UsageError(f"invalid fifo_priority={fifo_priority!r} (expected {low} to {high}, or None)")
         if switch_interval_s is not None:
             switch_interval_s = checked_seconds("switch_interval_s", switch_interval_s)
         self._fifo_priority = fifo_priority
@@ -42,8 +38,7 @@ class Scheduling:
     def begin(self) -> None:
         """Apply the settings to the calling thread, instead of a previous one. Idempotent.
 
-        Raises:
-            UsageError: when the operating system does not permit it, with the limit and the remedy.
+        Raises UsageError, with the limit and the remedy, where the operating system does not permit it.
         """
         if self._fifo_priority is not None and self._thread != threading.get_native_id():
             self._restore_thread()
@@ -51,14 +46,13 @@ class Scheduling:
             try:
                 os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(self._fifo_priority))
             except PermissionError:
-                import resource  # noqa: PLC0415 - not on every platform; where SCHED_FIFO is, it is
+                import resource  # noqa: PLC0415 - only on platforms with SCHED_FIFO
 
                 priority, (limit, _) = self._fifo_priority, resource.getrlimit(resource.RLIMIT_RTPRIO)
                 raise UsageError(
-                    f"fifo_priority={priority} is not permitted: RLIMIT_RTPRIO is {limit}, and CAP_SYS_NICE is not "
-                    f"held (or this control group has no real-time share); allowed: up to {limit or 'none'}, or after "
-                    f"'ulimit -r {priority}', a line '<user> - rtprio {priority}' in /etc/security/limits.conf, or "
-                    "docker run --cap-add SYS_NICE"
+                    f"SCHED_FIFO not permitted: fifo_priority={priority} (expected at most {limit}, RLIMIT_RTPRIO); "
+                    f"run 'ulimit -r {priority}', add '<user> - rtprio {priority}' to /etc/security/limits.conf, "
+                    "or use docker run --cap-add SYS_NICE (the control group may also lack a real-time share)"
                 ) from None
             self._thread, self._before = threading.get_native_id(), before
         if self._switch_interval_s is not None and self._before_s is None:

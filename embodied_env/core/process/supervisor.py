@@ -34,17 +34,19 @@ _PR_SET_PDEATHSIG = 1
 def main(argv: Sequence[str]) -> int:
     """Run and supervise the program of `argv`; return its exit status."""
     parser = argparse.ArgumentParser(prog="supervisor")
-    parser.add_argument("--grace", type=float, default=5.0, help="seconds between asking, insisting and killing")
-    parser.add_argument("--starter", type=int, help="PID of the process that started this one (default: the parent)")
+    parser.add_argument(
+        "--grace", type=float, default=5.0, help="seconds between SIGINT, SIGTERM and SIGKILL (default: 5)"
+    )
+    parser.add_argument("--starter", type=int, help="PID of the process to outlive at most (default: the parent)")
     parser.add_argument("program", nargs=argparse.REMAINDER)
     arguments = parser.parse_args(argv)
     program = arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program
     if not program:
-        parser.error("no program is named")
+        parser.error("no program given")
     parent = os.getppid()
     has_ended = _watch(parent if arguments.starter is None else arguments.starter, parent)
     if has_ended():
-        sys.stderr.write(f"{program[0]} is not started: its starter has ended: PID {arguments.starter}\n")
+        sys.stderr.write(f"{program[0]} not started: PID {arguments.starter}, which requested it, has ended\n")
         return _CANNOT_START
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # for sigtimedwait
     libc = ctypes.CDLL(None)
@@ -61,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
             preexec_fn=prepare,  # noqa: PLW1509 - no threads
         )
     except OSError as error:
-        sys.stderr.write(f"{program[0]} cannot be started: {error}\n")
+        sys.stderr.write(f"cannot start {program[0]}: {error}\n")
         return _CANNOT_START
     _supervise(process, has_ended, arguments.grace)
     _terminate_group(process.pid, arguments.grace)

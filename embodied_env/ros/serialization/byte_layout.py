@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from embodied_env.core.message_tap import ARRAY, SEQUENCE
+from embodied_env.contract.message_types import ARRAY, SEQUENCE
 
 LITTLE_ENDIAN = b"\x00\x01"  # the first bytes of the encapsulation header
 HEADER_BYTES = 4  # of the encapsulation header
