@@ -170,7 +170,7 @@ def test_episode_that_kills_every_worker_raises(shared_run):
         shared_run._handle(team, worker, None)
     worker = LocalWorker(number=0, child=FakeChild())
     shared_run._handle(team, worker, {"worker": 0})
-    with pytest.raises(BackendError, match="episode 0 failed: .* in 3 attempts: killed by signal 9"):
+    with pytest.raises(BackendError, match=r"episode 0 failed: .* in 3 attempts: killed by signal 9"):
         shared_run._handle(team, worker, None)
     assert team.started == [(0, 8), (0, 8)]
 

@@ -244,7 +244,7 @@ def test_it_ends_at_once_and_its_thread_with_it(domain_id):
 
 
 def test_a_restamp_of_what_has_no_stamp_is_refused():
-    with pytest.raises(UsageError, match="Restamp .*Int64|Restamp .*std_msgs"):
+    with pytest.raises(UsageError, match="Restamp"):
         ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=[Restamp()], seed=0)
 
 
