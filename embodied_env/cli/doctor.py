@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from typing import Any
 
@@ -106,7 +106,7 @@ def _host_checks() -> Iterator[Check]:
     yield Check(name="python", passed=True, detail=f"{platform.python_version()}, {platform.platform()}")
     yield Check(name="embodied_env", passed=True, detail=__version__)
     for package in ("gymnasium", "numpy", "pydantic"):
-        yield Check(name=package, passed=True, detail=_version(package))
+        yield Check(name=package, passed=True, detail=version(package))
     for module, (extra, purpose) in _EXTRAS.items():
         remedy = f'pip install "embodied_env[{extra}]"'
         missing = Check(name=module, passed=None, detail=f"not installed; required for {purpose}", remedy=remedy)
@@ -118,13 +118,6 @@ def _is_installed(module: str) -> bool:
         return find_spec(module) is not None
     except ImportError:
         return False
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "installed, version unknown"
 
 
 def _ros_checks(contract: Contract, backend: str) -> list[Check]:
@@ -239,7 +232,7 @@ def _world_checks(contract: Contract, backend: str) -> Iterator[Check]:
         remedy = 'pip install "embodied_env[sim]"'
         yield Check(name="mujoco", passed=False, detail="not installed", remedy=remedy, code="missing")
         return
-    yield Check(name="mujoco", passed=True, detail=_version("mujoco"))
+    yield Check(name="mujoco", passed=True, detail=version("mujoco"))
     if backend not in contract.backends:
         return
     world: World | None = None

@@ -33,12 +33,7 @@ _SHOWN = (
 
 
 class LiveAccount:
-    """Totals of the infos of a run. One thread adds, another reads.
-
-    Attributes:
-        is_paced: whether steps have deadlines.
-        steps: number of steps added.
-    """
+    """Totals of the infos of a run. One thread adds, another reads. `is_paced`: steps have deadlines."""
 
     def __init__(self, contract: Contract, episodes: int) -> None:
         """Start with no steps."""

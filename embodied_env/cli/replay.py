@@ -68,10 +68,9 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
     with ProgressBar() as progress:
         replay = replay_policy(args.run_directory, policy, tolerance=args.tolerance, progress=progress)
     if args.json:
-        episodes = [to_json_types(dataclasses.asdict(found)) for found in replay.episodes]  # NaN becomes null
         first = None if replay.first is None else dict(zip(("episode", "step"), replay.first, strict=True))
-        found = {**dataclasses.asdict(replay), "path": str(replay.path), "episodes": episodes}
-        say(json.dumps({**found, "policy": args.policy, "first": first}, indent=2))
+        data = {**dataclasses.asdict(replay), "path": str(replay.path), "policy": args.policy, "first": first}
+        say(json.dumps(to_json_types(data), indent=2))  # NaN becomes null
     else:
         _print_policy(args.policy, replay)
     return UNSOUND if replay.problem else SOUND

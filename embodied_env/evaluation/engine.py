@@ -152,16 +152,7 @@ def domain_ids(count: int, own: int) -> tuple[int, ...]:
 
 
 class EpisodeScheduler:
-    """Distributes the episodes of one evaluation to workers, and replaces workers that end or hang.
-
-    Attributes:
-        where: run directory of each finished episode.
-        paths: all run directories.
-        lost: run directories of workers that ended prematurely.
-        losses: description of each episode that was lost and repeated.
-        abandoned: episodes that exceeded their time limit too often.
-        size: number of workers.
-    """
+    """Distributes the episodes of one evaluation to workers, and replaces workers that end or hang."""
 
     def __init__(
         self,
@@ -172,7 +163,7 @@ class EpisodeScheduler:
         limit_s: float,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; `limit_s` is the time limit of an episode by the clock `now_s`."""
+        """Start nothing; `limit_s` is the time limit of an episode by the clock `now_s`."""
         own_domain = os.environ.get("ROS_DOMAIN_ID") or "0"
         check_domain_id(own_domain, "ROS_DOMAIN_ID")
         self._domains = domain_ids(workers, own=int(own_domain))
@@ -182,11 +173,11 @@ class EpisodeScheduler:
         self._count, self.size = episodes, workers
         self._attempts: Counter[int] = Counter()
         self._failed_starts = 0
-        self.where: dict[int, Path] = {}
-        self.paths: list[Path] = []
-        self.losses: list[str] = []
-        self.lost: set[Path] = set()
-        self.abandoned: set[int] = set()
+        self.where: dict[int, Path] = {}  # run directory of each finished episode
+        self.paths: list[Path] = []  # all run directories
+        self.losses: list[str] = []  # description of each episode that was lost and repeated
+        self.lost: set[Path] = set()  # run directories of workers that ended prematurely
+        self.abandoned: set[int] = set()  # episodes that exceeded their time limit too often
 
     def run(self, pool: WorkerPool[Any]) -> None:
         """Run all episodes, then let the workers close their runs."""

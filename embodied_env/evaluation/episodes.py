@@ -53,16 +53,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationJob:
-    """The parameters of an evaluation.
-
-    Attributes:
-        contract: contract of the environment.
-        backend: name of the backend.
-        policy: address of the policy (`embodied_env.policies.loader`).
-        seed: seed of the first episode; the later ones follow from it.
-        options: options of `make`, in JSON types.
-        record_messages: record the raw ROS 2 messages too.
-    """
+    """The parameters of `evaluate` that do not depend on the episodes; `options` of `make` are in JSON types."""
 
     contract: Contract
     backend: str

@@ -51,21 +51,13 @@ _KNOWN = (BackendError, BackendNotReadyError, PolicyError, RecordError, UsageErr
 
 @dataclass(eq=False, kw_only=True)
 class Worker(ABC):
-    """One worker of an evaluation.
+    """One worker of an evaluation."""
 
-    Attributes:
-        number: from 0.
-        path: its run directory, once it has one.
-        episode: number of the episode that it runs, or None.
-        due_s: time limit of that episode, by the clock of the evaluation.
-        connected: whether it has sent a message.
-    """
-
-    number: int
-    path: Path | None = None
-    episode: int | None = None
-    due_s: float = math.inf
-    connected: bool = False
+    number: int  # from 0
+    path: Path | None = None  # run directory, once it exists
+    episode: int | None = None  # the one that it runs
+    due_s: float = math.inf  # time limit of that episode, by the clock of the evaluation
+    connected: bool = False  # whether it has sent a message
 
     @abstractmethod
     def send(self, message: Message) -> None:
@@ -109,19 +101,12 @@ class WorkerPool(AbstractContextManager["WorkerPool[AnyWorker]"], Generic[AnyWor
 
 @dataclass(eq=False, kw_only=True)
 class LocalWorker(Worker):
-    """One worker process on this machine.
-
-    Attributes:
-        child: the process.
-        connection: the socket to it, once it has connected.
-        started_s: time of its start, by the monotonic clock.
-        received: the received part of an incomplete line.
-    """
+    """One worker process on this machine."""
 
     child: Child
     connection: socket.socket | None = None
     started_s: float = field(default_factory=time.monotonic)
-    received: bytes = b""
+    received: bytes = b""  # of an incomplete line
 
     def send(self, message: Message) -> None:
         """See `Worker`."""

@@ -147,10 +147,9 @@ def _check_connection(address: str | None) -> None:
 @contextlib.contextmanager
 def _keep_sigterm_handler() -> Iterator[None]:
     """Restore the SIGTERM handler, which ``ray.init`` replaces: it closes runs and sets the exit status."""
-    is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
-        if is_main and handler is not None:
+        if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)

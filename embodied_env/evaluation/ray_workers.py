@@ -53,19 +53,12 @@ _HOST_S = 10.0  # response time of a host, in addition to the grace period of it
 
 @dataclass(eq=False, kw_only=True)
 class RayWorker(Worker):
-    """A worker on a cluster.
+    """A worker on a cluster."""
 
-    Attributes:
-        handle: handle of its host.
-        promise: result of the current call of the host.
-        outbox: messages for the next call.
-        lost: reason why its host ended, or "".
-    """
-
-    handle: Any
-    promise: Any
-    outbox: list[Message] = field(default_factory=list)
-    lost: str = ""
+    handle: Any  # of its host
+    promise: Any  # result of the current call of the host
+    outbox: list[Message] = field(default_factory=list)  # messages for the next call
+    lost: str = ""  # reason why its host ended
 
     def send(self, message: Message) -> None:
         """Send a message with the next call."""

@@ -67,17 +67,17 @@ def test_help_lists_every_verb_and_imports_none():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     *help_, last = done.stdout.splitlines()
     assert last == "0 []"
-    said = " ".join(" ".join(help_).split())
-    assert [name for name, help_line in VERBS.items() if f"{name} {help_line}" not in said] == []
+    text = " ".join(" ".join(help_).split())
+    assert [name for name, help_line in VERBS.items() if f"{name} {help_line}" not in text] == []
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_options_of_each_verb_state_their_defaults(verb, capsys):
     assert main([verb, "--help"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert VERBS[verb] in said
-    assert "(default: None)" not in said
-    assert "(default: False)" not in said
+    text = " ".join(capsys.readouterr().out.split())
+    assert VERBS[verb] in text
+    assert "(default: None)" not in text
+    assert "(default: False)" not in text
 
 
 def test_version_matches_package(capsys):

@@ -1,4 +1,4 @@
-"""``embodied-env evaluate`` and its policies, on worlds in process."""
+"""``embodied-env evaluate`` and its policies, on in-process backends."""
 
 from __future__ import annotations
 
@@ -97,10 +97,10 @@ def test_raising_policy_is_named_and_run_is_closed(tmp_path, capsys, monkeypatch
     (tmp_path / "tired_policies.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     status = main(["evaluate", "arm_reach", "--out", str(tmp_path), "--json", "--policy", "tired_policies:third"])
-    said = capsys.readouterr()
-    assert (status, said.out) == (1, "")
-    assert "'tired_policies:third' failed in episode 1, step 3: RuntimeError: out of ideas" in said.err
-    assert "in third\n" in said.err  # the user's own traceback
+    output = capsys.readouterr()
+    assert (status, output.out) == (1, "")
+    assert "'tired_policies:third' failed in episode 1, step 3: RuntimeError: out of ideas" in output.err
+    assert "in third\n" in output.err  # the user's own traceback
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir() and path.name != "__pycache__")
     report = embodied_env.audit_run(folder)
     assert (report.transitions, report.problems) == (2, ())

@@ -1,4 +1,4 @@
-"""The launch files describe the processes of the table of uses, checked with recording stand-ins for launch."""
+"""The launch files describe the processes of the launch target table, checked with recording stand-ins for launch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAUNCH = Path(__file__).parents[2] / "launch"
 
 
 class Recorded:
-    """Anything of launch: keeps what it was made with."""
+    """Anything of launch: stores its arguments."""
 
     def __init__(self, *arguments, **keywords):
         self.arguments, self.keywords = arguments, keywords
@@ -27,7 +27,7 @@ class Recorded:
 
 class LaunchConfiguration(Recorded):
     def perform(self, context):
-        return context.said[self.arguments[0]]
+        return context.given[self.arguments[0]]
 
 
 class Node(Recorded):
@@ -51,13 +51,13 @@ class DeclareLaunchArgument(Recorded):
 
 
 @pytest.fixture(params=TARGETS)
-def use(request):
+def target(request):
     return TARGETS[request.param]
 
 
 @pytest.fixture
 def packages(monkeypatch, tmp_path):
-    """Programs of the ROS packages that Gazebo needs, and a world beside the contract that one reads."""
+    """Programs of the ROS packages that Gazebo needs, and a world next to a readable contract."""
     for package, program in (
         ("ros_gz_bridge", "parameter_bridge"),
         ("robot_state_publisher", "robot_state_publisher"),
@@ -77,13 +77,13 @@ def packages(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def said(use, packages, tmp_path):
-    """Values of the arguments with which each use can start here."""
+def given(target, packages, tmp_path):
+    """Values of the arguments with which each target can start here."""
     script = tmp_path / "learn.py"
     script.write_text("")
-    values = {argument.name: argument.default for argument in use.arguments}
+    values = {argument.name: argument.default for argument in target.arguments}
     values |= {"contract": str(packages)}
-    return {**values, "script": str(script)} if use.name == "train" else values
+    return {**values, "script": str(script)} if target.name == "train" else values
 
 
 @pytest.fixture
@@ -107,16 +107,16 @@ def launch(monkeypatch):
 
 
 @pytest.fixture
-def description(use, launch):
-    spec = importlib.util.spec_from_file_location(f"{use.name}_launch", LAUNCH / f"{use.name}.launch.py")
+def description(target, launch):
+    spec = importlib.util.spec_from_file_location(f"{target.name}_launch", LAUNCH / f"{target.name}.launch.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.generate_launch_description().arguments[0]
 
 
-def started(description, said):
+def started(description, given):
     (start,) = [entity for entity in description if isinstance(entity, OpaqueFunction)]
-    return start.keywords["function"](types.SimpleNamespace(said=said))
+    return start.keywords["function"](types.SimpleNamespace(given=given))
 
 
 def command(action):
@@ -125,26 +125,26 @@ def command(action):
     return action.keywords["cmd"]
 
 
-def test_launch_starts_supervised_processes_of_the_table(use, description, said):
-    said = {**said, "python": "/some/python"}
-    specs = use.processes(said)
-    actions = started(description, said)
+def test_launch_starts_supervised_processes_of_the_table(target, description, given):
+    given = {**given, "python": "/some/python"}
+    specs = target.processes(given)
+    actions = started(description, given)
     assert [command(action) for action in actions] == [spec.supervised_command("/some/python") for spec in specs]
     assert [isinstance(action, Node) for action in actions] == [bool(spec.module) for spec in specs]
     assert [action.keywords["cwd"] or "" for action in actions] == [spec.folder for spec in specs]
 
 
-def test_launch_waits_for_the_supervisor_before_sigkill(use, description, said):
-    for action, spec in zip(started(description, said), use.processes(said), strict=True):
+def test_launch_waits_for_the_supervisor_before_sigkill(target, description, given):
+    for action, spec in zip(started(description, given), target.processes(given), strict=True):
         assert float(action.keywords["sigkill_timeout"]) >= spec.longest_end_s >= 3 * spec.grace_s
 
 
-def test_every_argument_has_default_and_description(use, description):
+def test_every_argument_has_default_and_description(target, description):
     declared = {e.arguments[0]: e.keywords for e in description if isinstance(e, DeclareLaunchArgument)}
-    assert list(declared) == [argument.name for argument in use.arguments]
+    assert list(declared) == [argument.name for argument in target.arguments]
     assert all(keywords["default_value"] and keywords["description"] for keywords in declared.values())
     assert {name: tuple(k["choices"] or ()) for name, k in declared.items()} == {
-        argument.name: argument.allowed for argument in use.arguments
+        argument.name: argument.allowed for argument in target.arguments
     }
 
 
@@ -161,12 +161,12 @@ def test_missing_launch_package_is_named(monkeypatch):
 # ------------------------------------------------------------------------------------------------ when one ends
 
 
-def exits(launch, name="gazebo", **said):
-    """Return, by role, what happens when a process has ended with an exit status."""
-    use = TARGETS[name]
-    values = {**{argument.name: argument.default for argument in use.arguments}, **said}
-    actions = started(describe(use).arguments[0], values)
-    roles = [spec.role for spec in use.processes(values)]
+def exits(launch, name="gazebo", **given):
+    """Return, by role, the handler of the exit of a process."""
+    target = TARGETS[name]
+    values = {**{argument.name: argument.default for argument in target.arguments}, **given}
+    actions = started(describe(target).arguments[0], values)
+    roles = [spec.role for spec in target.processes(values)]
     handlers = dict(zip(roles, [action.keywords["on_exit"] for action in actions], strict=True))
 
     def ended(role, status, *, is_shutdown=False):
@@ -205,12 +205,12 @@ def test_controller_spawner_may_exit(launch, packages):
 # ------------------------------------------------------------------------------------------------ the table
 
 
-def roles(name, **said):
-    return [spec.role for spec in TARGETS[name].processes(said)]
+def roles(name, **given):
+    return [spec.role for spec in TARGETS[name].processes(given)]
 
 
-def words(name, role, **said):
-    (spec,) = [spec for spec in TARGETS[name].processes(said) if spec.role == role]
+def words(name, role, **given):
+    (spec,) = [spec for spec in TARGETS[name].processes(given) if spec.role == role]
     return list(spec.arguments)
 
 
@@ -246,9 +246,9 @@ def test_relay_has_time_to_brake():
 
 
 def test_gazebo_starts_paused_with_bridge_and_evaluation(packages):
-    said = {"contract": str(packages)}
-    assert roles("gazebo", **said) == ["gazebo", "bridge", "evaluation"]
-    server, bridge, evaluation = TARGETS["gazebo"].processes(said)
+    given = {"contract": str(packages)}
+    assert roles("gazebo", **given) == ["gazebo", "bridge", "evaluation"]
+    server, bridge, evaluation = TARGETS["gazebo"].processes(given)
     assert server.arguments[2:6] == ("gz", "sim", "-s", "--headless-rendering")
     assert "-r" not in server.arguments
     assert server.arguments[-1] == str(packages.parent / "gazebo" / "arm.sdf")
@@ -265,8 +265,8 @@ def test_bridge_and_training_get_large_segments_only_for_images(packages, tmp_pa
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "learn.py").write_text("")
-    said = {"contract": str(packages), "script": str(tmp_path / "learn.py"), "python": "py"}
-    assert [words("gazebo", role, **said)[0] for role in ("bridge", "training")] == [
+    given = {"contract": str(packages), "script": str(tmp_path / "learn.py"), "python": "py"}
+    assert [words("gazebo", role, **given)[0] for role in ("bridge", "training")] == [
         str(tmp_path / "lib" / "ros_gz_bridge" / "parameter_bridge"), "py",
     ]  # fmt: skip
     camera = {
@@ -278,7 +278,7 @@ def test_bridge_and_training_get_large_segments_only_for_images(packages, tmp_pa
     packages.write_text(yaml.safe_dump(large))
     settings = [f"{name}={PROFILE}" for name in VARIABLES]
     for role in ("bridge", "training"):
-        assert words("gazebo", role, **said)[:3] == ["env", *settings]
+        assert words("gazebo", role, **given)[:3] == ["env", *settings]
 
 
 def test_gazebo_finds_systems_of_ros_packages(packages, monkeypatch):
@@ -292,9 +292,9 @@ def test_gazebo_starts_ros2_control_if_the_world_has_its_files(packages):
     worlds = packages.parent / "gazebo"
     (worlds / "arm.urdf").write_text("")
     (worlds / "arm.controllers.yaml").write_text("controller_manager:\n  a: 1\nsteering:\n  b: 1\n")
-    said = {"contract": str(packages)}
-    assert roles("gazebo", **said) == ["gazebo", "bridge", "description", "controllers", "evaluation"]
-    description, controllers = words("gazebo", "description", **said), words("gazebo", "controllers", **said)
+    given = {"contract": str(packages)}
+    assert roles("gazebo", **given) == ["gazebo", "bridge", "description", "controllers", "evaluation"]
+    description, controllers = words("gazebo", "description", **given), words("gazebo", "controllers", **given)
     assert description[1:] == [str(worlds / "arm.urdf"), "--ros-args", "-p", "use_sim_time:=true"]
     assert controllers[1:] == [
         "steering", "--param-file", str(worlds / "arm.controllers.yaml"),
@@ -310,18 +310,18 @@ def test_spawner_waits_longer_without_a_stepping_process(packages):
 
 @pytest.mark.parametrize("contract", ["arm_reach", "cart_goal", "door_open"])
 def test_gazebo_starts_with_every_shipped_contract(packages, contract):
-    said = {"contract": contract, "headless": "false"}
+    given = {"contract": contract, "headless": "false"}
     rest = ["description", "controllers"] if contract == "arm_reach" else []
-    assert roles("gazebo", **said) == ["gazebo", "bridge", *rest, "evaluation"]
-    server = TARGETS["gazebo"].processes(said)[0]
+    assert roles("gazebo", **given) == ["gazebo", "bridge", *rest, "evaluation"]
+    server = TARGETS["gazebo"].processes(given)[0]
     assert Path(server.folder, f"{contract}.sdf").is_file()
 
 
 def test_gazebo_with_script_trains(packages, tmp_path):
     (tmp_path / "learn.py").write_text("")
-    said = {"contract": str(packages), "script": str(tmp_path / "learn.py"), "python": "py"}
-    assert roles("gazebo", **said) == ["gazebo", "bridge", "training"]
-    script = words("gazebo", "training", **said, script_args="--steps '1 000'", seed="4")
+    given = {"contract": str(packages), "script": str(tmp_path / "learn.py"), "python": "py"}
+    assert roles("gazebo", **given) == ["gazebo", "bridge", "training"]
+    script = words("gazebo", "training", **given, script_args="--steps '1 000'", seed="4")
     assert script[:2] == ["py", str(tmp_path / "learn.py")]
     assert script[2:] == [
         str(packages), "--backend", "gazebo", "--seed", "4", "--out", "runs", "--steps", "1 000",
@@ -337,7 +337,7 @@ def test_example_is_found_by_name(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "error", "problem"),
+    ("name", "given", "error", "problem"),
     [
         ("sim", {"polcy": "hold"}, UsageError, "'polcy' .*contract, namespace"),
         ("real", {"armed": "yes"}, UsageError, "armed:=yes .*true, false"),
@@ -347,9 +347,9 @@ def test_example_is_found_by_name(tmp_path, monkeypatch):
         ("gazebo", {"world": "/no.sdf", "policy": "hold"}, UsageError, "no such file: world:=/no.sdf"),
     ],
 )
-def test_invalid_argument_is_named_with_expected_values(name, said, error, problem):
+def test_invalid_argument_is_named_with_expected_values(name, given, error, problem):
     with pytest.raises(error, match=problem):
-        TARGETS[name].processes(said)
+        TARGETS[name].processes(given)
 
 
 def test_missing_bridge_is_named_with_its_package(packages, monkeypatch):

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.realtime
 PATIENCE_S = 60.0
 COMMAND = [sys.executable, "-m", "embodied_env.cli", "launch"]
 GAZEBO = """#!/bin/bash
-echo $$ > {folder}/told
-mv {folder}/told {folder}/gazebo_runs
+echo $$ > {folder}/pid
+mv {folder}/pid {folder}/gazebo_runs
 {then}
 """
 SLEEPS = "sleep 60 & wait"
@@ -29,7 +29,7 @@ SLEEPS = "sleep 60 & wait"
 
 @pytest.fixture
 def gazebo(tmp_path, monkeypatch):
-    """A gz and a bridge that sleep, a world for them, and a training script that does what it is told."""
+    """A gz and a bridge that sleep, a world for them, and a training script given by `script`."""
 
     def install(*, gz=SLEEPS, script="import time; time.sleep(60)"):
         for path, then in (("bin/gz", gz), ("lib/ros_gz_bridge/parameter_bridge", "exec sleep 60")):
@@ -42,8 +42,8 @@ def gazebo(tmp_path, monkeypatch):
         for name in ("w.sdf", "w.bridge.yaml"):
             (tmp_path / name).write_text("")
         (tmp_path / "learn.py").write_text(script)
-        said = [f"world:={tmp_path / 'w.sdf'}", f"script:={tmp_path / 'learn.py'}"]
-        return [*COMMAND, "gazebo", *said]
+        given = [f"world:={tmp_path / 'w.sdf'}", f"script:={tmp_path / 'learn.py'}"]
+        return [*COMMAND, "gazebo", *given]
 
     return install
 
@@ -120,10 +120,10 @@ def test_killed_launcher_leaves_no_child_process(gazebo, tmp_path, kills):
 @pytest.mark.parametrize("name", TARGETS)
 def test_show_args_lists_defaults_and_allowed_values(name, capsys):
     assert main(["launch", name, "--show-args"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for argument in TARGETS[name].arguments:
-        assert f"  {argument.name}:\n      {argument.description}" in said
-        assert repr(argument.default) in said
+        assert f"  {argument.name}:\n      {argument.description}" in output
+        assert repr(argument.default) in output
 
 
 @pytest.mark.parametrize(

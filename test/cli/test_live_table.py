@@ -1,4 +1,4 @@
-"""What `evaluate` shows while it runs."""
+"""The live display of `evaluate`."""
 
 from __future__ import annotations
 
@@ -60,35 +60,35 @@ def test_run_without_steps_has_no_clipped_share():
     assert rows()["clipped steps"] == "n/a"
 
 
-class Noted:
-    """Notes what an observer is told."""
+class EventLog:
+    """An observer that stores its events."""
 
     def __init__(self):
-        self.told = []
+        self.events = []
 
     def resetting(self):
-        self.told.append("resetting")
+        self.events.append("resetting")
 
     def stepped(self, info):
-        self.told.append("step")
+        self.events.append("step")
 
     def ended(self, episode):
-        self.told.append(f"ended {episode}")
+        self.events.append(f"ended {episode}")
 
 
 def test_observer_receives_each_reset_step_and_end(tmp_path):
-    observer = Noted()
+    observer = EventLog()
     evaluate(ARM, backend="fake", policy="hold", episodes=2, seed=0, out=tmp_path, observer=observer)
-    assert observer.told == ["resetting", *["step"] * 200, "ended 1", "resetting", *["step"] * 200, "ended 2"]
+    assert observer.events == ["resetting", *["step"] * 200, "ended 1", "resetting", *["step"] * 200, "ended 2"]
 
 
 def test_display_goes_to_stderr_and_ends_with_last_state(capsys):
     with LiveView(ARM, "hold", 1) as view:
         view.stepped(info(step=200, end="time_limit"))
         view.ended(1)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "time_limit 1" in said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "time_limit 1" in output.err
 
 
 def test_display_pauses_during_reset_of_a_robot(capsys):

@@ -220,9 +220,9 @@ def quiet_place(tmp_path, monkeypatch):
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(map(repr, words))[-60:])
 def test_wrong_command_line_prints_one_line_and_exits_2(quiet_place, capsys, words):
     assert main(words) == WRONG_USAGE
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert [line.startswith("embodied-env: error: ") for line in said.err.splitlines()] == [True]
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert [line.startswith("embodied-env: error: ") for line in output.err.splitlines()] == [True]
     assert {path.name for path in quiet_place.iterdir()} <= {
         "a_broken_policy.py",
         "an_exploding_policy.py",

@@ -67,8 +67,8 @@ def begun(folder, policy, *more, episodes=5, backend="mujoco"):
 
 
 def result(process):
-    out, said = process.communicate(timeout=180)
-    return process.returncode, json.loads(out)["runs"][0] if out else None, said
+    out, output = process.communicate(timeout=180)
+    return process.returncode, json.loads(out)["runs"][0] if out else None, output
 
 
 def evaluated(folder, policy, *more, **options):
@@ -129,12 +129,12 @@ def test_killed_actor_or_worker_is_replaced(folder, victim):
         os.kill(workers(folder)[0], signal.SIGKILL)
     else:
         next(child for child in below if "ray::Host" in " ".join(child.cmdline())).kill()
-    status, run, said = result(process)
-    assert status == 0, said
+    status, run, output = result(process)
+    assert status == 0, output
     assert outcome(run["summary"]) == outcome(one[1]["summary"])
     (loss,) = run["losses"]
     assert "was repeated" in loss
-    assert loss in said
+    assert loss in output
     assert all_gone(below)
 
 
@@ -144,8 +144,8 @@ def test_signal_closes_runs_and_leaves_no_process_or_file(folder, number):
     process = begun(folder, "ray_policies:slow", "--engine", "ray", "--workers", "2", episodes=500)
     below = at_work(folder, process)
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-    _, said = process.communicate(timeout=90)
-    assert process.returncode == 128 + number, said
+    _, output = process.communicate(timeout=90)
+    assert process.returncode == 128 + number, output
     assert all_gone(below)
     assert set(Path(tempfile.gettempdir()).glob("ee_ray_*")) <= before
     runs = [read_run(path.parent) for path in (folder / "runs").rglob("manifest.json")]
@@ -171,15 +171,15 @@ def test_running_cluster_is_used_and_left_running(folder, monkeypatch):
             assert all(child.is_running() for child in servers)
             assert not workers_below(cluster)
         finally:
-            said, _ = cluster.communicate("", timeout=60)
-    assert said.strip() == "2.0"
+            output, _ = cluster.communicate("", timeout=60)
+    assert output.strip() == "2.0"
 
 
 def test_missing_cluster_is_named(folder):
-    status, run, said = evaluated(folder, "random", "--engine", "ray", "--address", "127.0.0.1:1")
+    status, run, output = evaluated(folder, "random", "--engine", "ray", "--address", "127.0.0.1:1")
     assert status != 0
     assert run is None
-    assert "Ray cluster 127.0.0.1:1: " in said
+    assert "Ray cluster 127.0.0.1:1: " in output
 
 
 @pytest.mark.ros

@@ -154,9 +154,9 @@ def test_unwritable_folder_is_found_before_joining(tmp_path):
 def test_incompatible_node_is_reported(tmp_path, changes, problem):
     (tmp_path / "token").touch()
     host = WorkerHost(describe(job(), tmp_path, "token", 0, 8) | changes)
-    (said,) = host.exchange([])
-    assert said["failed"] == UsageError.__name__
-    assert problem in said["message"]
+    (output,) = host.exchange([])
+    assert output["failed"] == UsageError.__name__
+    assert problem in output["message"]
 
 
 class SpyOfRay:
@@ -252,9 +252,9 @@ def test_ray_output_goes_to_stderr(ray, capsys):
     with RayCluster(1):
         print("of a lost actor")
     print("ours")
-    said = capsys.readouterr()
-    assert said.out == "ours\n"
-    assert "of a lost actor" in said.err
+    output = capsys.readouterr()
+    assert output.out == "ours\n"
+    assert "of a lost actor" in output.err
 
 
 def test_lost_actor_raises_host_lost_without_guesses(ray):

@@ -27,8 +27,8 @@ def surroundings(domain_id):
     """A ROS domain of its own for each test."""
 
 
-def start(name, **said):
-    command = [sys.executable, str(HERE / "launched.py"), name, *(f"{key}:={value}" for key, value in said.items())]
+def start(name, **given):
+    command = [sys.executable, str(HERE / "launched.py"), name, *(f"{key}:={value}" for key, value in given.items())]
     return subprocess.Popen(command, start_new_session=True)
 
 

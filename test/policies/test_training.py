@@ -163,9 +163,9 @@ def test_joint_learns_to_follow(begin):
     """Holding still succeeds where the target happens to begin at the joint: in one episode of ten."""
     with begin("ppo_torch", "--steps", "3072", "--num-envs", "4", "--episodes", "20") as run:
         training.evaluate(run, train_ppo_torch.POLICY, train_ppo_torch.train(run), 0.0)
-    told = json.loads((run.path / "summary.json").read_text())
-    assert told["evaluations"]["fake"]["success_rate"] >= 0.9
-    assert told["evaluations"]["fake"]["problem"] == ""
+    summary = json.loads((run.path / "summary.json").read_text())
+    assert summary["evaluations"]["fake"]["success_rate"] >= 0.9
+    assert summary["evaluations"]["fake"]["problem"] == ""
 
 
 @pytest.mark.parametrize("example", [train_sac, train_ppo], ids=["sac", "ppo"])
@@ -174,10 +174,10 @@ def test_stable_baselines3_learns_saves_resumes_and_is_evaluated(begin, example)
     steps = ("--checkpoint-every", "40")
     with begin(name, *steps) as run:
         example.run(run)
-    told = json.loads((run.path / "summary.json").read_text())
+    summary = json.loads((run.path / "summary.json").read_text())
     final = run.path / "checkpoints" / "final"
-    assert told["evaluations"]["fake"]["episodes"] == 2
-    assert told["policy"] == {"address": "sb3_policy:act", "folder": str(final)}
+    assert summary["evaluations"]["fake"]["episodes"] == 2
+    assert summary["policy"] == {"address": "sb3_policy:act", "folder": str(final)}
     assert len(list((run.path / "checkpoints").iterdir())) >= 2
     with begin(name, "--resume", str(final)) as resumed:
         example.run(resumed)

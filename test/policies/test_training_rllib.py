@@ -43,8 +43,8 @@ def trained(tmp_path, *more):
 
 def test_rllib_trains_in_parallel_evaluates_and_resumes(tmp_path):
     first = trained(tmp_path, "--steps", "128", "--num-envs", "2")
-    told = json.loads((first / "summary.json").read_text())
-    assert told["evaluations"]["fake"]["problem"] == ""
+    summary = json.loads((first / "summary.json").read_text())
+    assert summary["evaluations"]["fake"]["problem"] == ""
     final = first / "checkpoints" / "final"
     then = trained(tmp_path, "--steps", "128", "--resume", str(final))
     (scaling, before), (same, after) = (torch_policy.load(path / "checkpoints" / "final") for path in (first, then))

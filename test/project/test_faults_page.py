@@ -1,4 +1,4 @@
-"""The page of the faults: every fault stands on it once, and every test that it names exists."""
+"""The page of the faults: every fault is listed once, and every listed test exists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from embodied_env.core.codes import CODES, END_REASONS
 ROOT = Path(__file__).parents[2]
 COLUMNS = ("id", "fault", "injected", "happens", "status", "tests", "hold", "rest")
 OPEN_ISSUES: set[int] = set()
-"""Whoever closes an issue takes it out here: then every row that waits for it has to be settled."""
+"""Remove a closed issue here: every row that waits for it must then be settled."""
 
 STATUS = re.compile(r"tested|(?:tested in part|pending), #(\d+)")
 NAME = re.compile(r"`([a-z_/]+\.py)::(test_\w+)`")

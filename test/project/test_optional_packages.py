@@ -1,4 +1,4 @@
-"""What importing the package costs, and what is said where an optional package is missing."""
+"""Cost of importing the package, and errors for missing optional packages."""
 
 from __future__ import annotations
 

@@ -56,17 +56,11 @@ class WaitingItem:
 
 @dataclass(kw_only=True)
 class FaultState:
-    """The state of a fault between messages.
+    """The state of a fault between messages."""
 
-    Attributes:
-        last: last message that it did not hit.
-        last_due_ns: when the last message leaves (`Delay`).
-        waiting: messages that wait to be overtaken (`Reorder`).
-    """
-
-    last: Message | None = None
-    last_due_ns: int = 0
-    waiting: list[WaitingItem] = field(default_factory=list)
+    last: Message | None = None  # last message that it did not hit
+    last_due_ns: int = 0  # when the last message leaves (`Delay`)
+    waiting: list[WaitingItem] = field(default_factory=list)  # to be overtaken (`Reorder`)
 
     def release(self, now_ns: int | None) -> list[Item]:
         """Return the items that have waited long enough by now; None: all."""
