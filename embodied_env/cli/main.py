@@ -40,12 +40,10 @@ VERBS: Mapping[str, str] = {
 """Verb -> help. The module of that name has ``add_arguments(parser)`` and ``run(args) -> int``, the exit status."""
 
 
-_DESCRIPTION = (
-    "Command line of embodied_env, a Gymnasium environment for ROS 2 robots in which every step is accounted for."
-)
+_DESCRIPTION = "Gymnasium environment for ROS 2 robots in which every step is fully accounted for."
 _EXIT_STATUS = (
     "Exit status: 0 sound; 1 the evidence is not sound or the run failed; 2 wrong usage or an invalid contract. "
-    "'embodied-env VERB --help' lists the options of a verb."
+    "Use VERB --help for the options of a verb."
 )
 
 
