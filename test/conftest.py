@@ -1,4 +1,4 @@
-"""Fixtures of the whole suite: a ROS 2 domain per test, and a watch on what a test leaves behind."""
+"""Fixtures of the whole suite: a ROS 2 domain per test, and checks for leaked threads, processes and segments."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _SETTLED_S = 5.0
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Fast DDS puts its segments
 
 
-# Every change is tested with the same examples; .ci/long draws new ones. How long an example takes is not tested.
+# Every change is tested with the same examples; .ci/long draws new ones, and twice as many. Deadlines are off.
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("suite", settings.get_profile("random"), derandomize=True, print_blob=True)
+settings.register_profile("suite", settings.get_profile("random"), max_examples=50, derandomize=True, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 os.environ.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(Path(__file__).parent / "discovery.xml"))
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Keep what collection made out of later garbage collections, which then take milliseconds."""
+    """Exclude the objects of collection from later garbage collections, which then take milliseconds."""
     gc.collect()
     gc.freeze()
 
@@ -78,7 +78,7 @@ def interruptible():
 
 @pytest.fixture
 def domain_id(monkeypatch, tmp_path):
-    """Give the test a ROS 2 domain of its own on this host only, and its logs a folder of its own."""
+    """Give the test its own ROS 2 domain, limited to this host, and its own log folder."""
     number = next(ros_domains.FOR_TESTS)
     monkeypatch.setenv("ROS_DOMAIN_ID", str(number))
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
@@ -89,7 +89,7 @@ def domain_id(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def lasting_domain(tmp_path_factory):
-    """Return a context in which what lives for all tests of a module is started; it gives the ROS 2 domain."""
+    """Return a context manager for starting objects that live for a whole module; it yields the ROS 2 domain."""
     folder = str(tmp_path_factory.mktemp("lasting") / "ros_log")
 
     @contextlib.contextmanager
@@ -105,7 +105,7 @@ def lasting_domain(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lasting(lasting_domain):
-    """Return a function that makes and resets an environment for all tests of a module: each begins with a reset."""
+    """Return a function that makes and resets an environment for all tests of a module, each of which resets it."""
     made = []
 
     def start(make, **options):
@@ -120,10 +120,10 @@ def lasting(lasting_domain):
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind(request):
+def no_leaks(request):
     """Fail a test that leaves a thread, a child process or a Fast DDS shared-memory segment.
 
-    What a killed process leaves in shared memory is removed: it could not do so itself.
+    Segments of killed processes are removed, since these could not do so.
     """
     kills = request.node.get_closest_marker("kills") is not None
     uses_ros = request.node.get_closest_marker("ros") is not None
@@ -139,7 +139,7 @@ def nothing_is_left_behind(request):
         left = {
             "threads": {thread.name for thread in set(threading.enumerate()) - threads},
             "processes": _children() - children,
-            "shared memory": _left_by_the_dead() if kills else _nobodys(_new_segments(segments, names)),
+            "shared memory": _remove_orphans() if kills else _unused_by_others(_new_segments(segments, names)),
         }
         if not any(left.values()):
             return
@@ -149,12 +149,12 @@ def nothing_is_left_behind(request):
 
 def _children():
     if not _has_children():
-        return set()  # as of most tests: to look at every process of the machine takes longer than they do
+        return set()  # scanning all processes takes longer than most tests
     return {(p.pid, p.name()) for p in psutil.Process().children(recursive=True) if p.is_running()}
 
 
 def _has_children():
-    """Whether this process has a child, as far as Linux says; True where it does not say."""
+    """Return whether this process has a child; True where /proc does not list children."""
     try:
         lists = [task.joinpath("children").read_text() for task in Path("/proc/self/task").iterdir()]
     except OSError:
@@ -163,19 +163,19 @@ def _has_children():
 
 
 def _names_of_segments():
-    """Names of all Fast DDS segments of this machine."""
+    """Return the names of all Fast DDS segments of this machine."""
     if not _SHARED_MEMORY.is_dir():
         return set()
     return {_base(file.name) for file in _SHARED_MEMORY.iterdir() if "fastrtps" in file.name}
 
 
 def _new_segments(segments, names):
-    """Segments that were not there before; a test without ROS that adds no name needs no look at who uses them."""
+    """Return the new segments; a test without ROS that adds no name does not need the slow scan."""
     return set() if segments is names and names >= _names_of_segments() else _segments() - segments
 
 
 def _segments():
-    """Fast DDS segments that this process uses, or, where it runs alone, that no process uses."""
+    """Return the Fast DDS segments of this process, or without other workers also those that no process uses."""
     found = _names_of_segments()
     ours = segments_of(os.getpid()) if found else set()
     if ros_domains.WORKERS > 1:
@@ -184,7 +184,7 @@ def _segments():
 
 
 def _is_in_use(name):
-    """Whether a living process holds the lock of a segment."""
+    """Return whether a live process holds the lock of a segment."""
     try:
         with (_SHARED_MEMORY / f"{name}_el").open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -195,8 +195,8 @@ def _is_in_use(name):
     return False
 
 
-def _nobodys(names):
-    """Those of the segments that no other living process uses: another suite may run on this machine."""
+def _unused_by_others(names):
+    """Return the segments that no other live process uses: another suite may run on this machine."""
     found = set(names)
     for process in psutil.process_iter() if found else ():
         if process.pid != os.getpid():
@@ -204,15 +204,15 @@ def _nobodys(names):
     return found
 
 
-def _left_by_the_dead():
-    """Remove the segments that no living process uses; return those that are still there."""
+def _remove_orphans():
+    """Remove the segments that no live process uses; return those that remain."""
     names = _names_of_segments() - segments_of(os.getpid())
-    unused = _nobodys({name for name in names if not _is_in_use(name) and not _is_new(name)})
+    unused = _unused_by_others({name for name in names if not _is_in_use(name) and not _is_new(name)})
     return unused.difference(remove_orphaned_segments(unused))
 
 
 def _is_new(name):
-    """Whether another worker may have made this segment a moment ago, and be about to use it."""
+    """Return whether another worker may just have created this segment."""
     try:
         age_s = time.time() - (_SHARED_MEMORY / name).stat().st_ctime
     except OSError:

@@ -4,12 +4,12 @@ Exit status::
 
     0    sound
     1    the evidence is not sound, or the run failed
-    2    wrong usage: of the command line, or an invalid contract
+    2    wrong usage of the command line, or an invalid contract
     130  interrupted from the keyboard
     143  ended by SIGTERM
     141  the reader of the output closed it before the end
 
-An error is one line on stderr, ``embodied-env: error: ...``; only a defect of the program itself prints a traceback.
+An error is one line on stderr, ``embodied-env: error: ...``. Only a bug in the program prints a traceback.
 """
 
 SOUND = 0

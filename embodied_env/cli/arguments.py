@@ -1,4 +1,4 @@
-"""Arguments and checks that several verbs share."""
+"""Arguments that several verbs share, and argument types that validate their value."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from embodied_env.core.arguments import checked_path
@@ -14,14 +15,60 @@ from embodied_env.errors import UsageError
 
 def add_contract(parser: argparse.ArgumentParser) -> None:
     """Declare the argument CONTRACT."""
-    parser.add_argument("contract", metavar="CONTRACT", help="name or file of a contract")
+    parser.add_argument("contract", metavar="CONTRACT", help="name or path of a contract")
 
 
 def add_hosted_contract(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of a verb that hosts a contract, which a parent process may write to standard input."""
-    parser.add_argument("contract", metavar="CONTRACT", help="contract name or file; -: one line of standard input")
-    parser.add_argument("--namespace", help="absolute ROS 2 namespace (default: the root)")
-    parser.add_argument("--source", default="standard input", help="origin of the contract -, for error messages")
+    parser.add_argument(
+        "contract", metavar="CONTRACT", help="name or path of a contract; -: its text as one line of standard input"
+    )
+    parser.add_argument("--namespace", help="absolute ROS 2 namespace (default: /)")
+    parser.add_argument("--source", default="standard input", help="source of the contract - in error messages")
+
+
+def add_run_directory(parser: argparse.ArgumentParser) -> None:
+    """Declare the argument RUN."""
+    parser.add_argument("run_directory", metavar="RUN", type=run_directory, help="run directory, such as runs/<id>")
+
+
+def add_seed(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Declare the option --seed."""
+    parser.add_argument("--seed", type=integer_from(0), metavar="N", default=0, help=meaning)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Declare the option --json."""
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run_directory(path: str) -> str:
+    """Return `path`; raises ArgumentTypeError unless it is a directory."""
+    if not path or not os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
+        raise argparse.ArgumentTypeError(f"no such run directory: {path}")
+    return path
+
+
+def integer_from(minimum: int) -> Callable[[str], int]:
+    """Return the argument type of integers >= `minimum`."""
+
+    def parse(text: str) -> int:
+        if not text.lstrip("-").isdecimal() or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"invalid value: {text!r} (expected an integer >= {minimum})")
+        return int(text)
+
+    return parse
+
+
+def output_file(text: str) -> Path:
+    """Return the path of a file to write; raises ArgumentTypeError unless its directory exists."""
+    try:
+        path = checked_path("--out", text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"invalid path: {path} (expected a file in an existing directory)")
+    return path
 
 
 def stop_on_signals() -> threading.Event:
@@ -30,33 +77,3 @@ def stop_on_signals() -> threading.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     return stop
-
-
-def add_run_directory(parser: argparse.ArgumentParser) -> None:
-    """Declare the argument RUN."""
-    parser.add_argument("run_directory", metavar="RUN", help="run directory, such as runs/<id>")
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Declare the option --json."""
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-
-
-def check_run_directory(path: str) -> None:
-    """Raise UsageError unless `path` is a directory."""
-    if not path or not os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
-        raise UsageError(f"no such run directory: {path}")
-
-
-def check_seed(seed: int) -> None:
-    """Raise UsageError for a negative seed."""
-    if seed < 0:
-        raise UsageError(f"--seed {seed} is not allowed; allowed: 0 or more")
-
-
-def output_file(path: str) -> Path:
-    """Return the file of --out; raises UsageError unless its folder exists."""
-    out = checked_path("--out", path)
-    if out.is_dir() or not out.absolute().parent.is_dir():
-        raise UsageError(f"--out {out} is not allowed; allowed: a file in a folder that exists")
-    return out

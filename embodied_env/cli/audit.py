@@ -31,24 +31,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="run directory, such as runs/<id>, or file of transitions as JSON lines (-: standard input)",
     )
-    parser.add_argument("--contract", help="name or file of the contract of the JSON lines (default: none)")
+    parser.add_argument("--contract", help="name or path of the contract of the JSON lines (default: none)")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Audit one run, or one file of rows, and return the exit status: 1 if it is not sound.
-
-    Raises:
-        UsageError: for a missing directory or file, or a contract for a run that has its own.
-        RecordError: when the file cannot be read.
-    """
+    """Audit one run, or one file of rows, and return the exit status: 1 if it is not sound."""
     path = Path(args.run_directory)
     if args.run_directory != _STDIN and not (
         args.run_directory and os.path.exists(path)  # noqa: PTH110 - Path.exists raises for a name that is too long
     ):
-        raise UsageError(f"{path} is not there; allowed: a run directory, a file of JSON lines, or -")
+        raise UsageError(f"no such run: {path} (expected a run directory, a file of JSON lines, or -)")
     if path.is_dir() and args.contract is not None:
-        raise UsageError(f"--contract is of a file of rows; the run {path} has a contract of its own")
+        raise UsageError(f"--contract does not apply to run {path}, which has its own contract; omit --contract")
     with ProgressBar() as progress:
         progress.start("rows", None)
         if path.is_dir():
@@ -58,7 +53,11 @@ def run(args: argparse.Namespace) -> int:
         else:
             report = _audit_lines(args, progress)
     if args.json:
-        say(json.dumps(as_json(report), indent=2))
+        data = {**asdict(report), "path": str(report.path), "counts": dict(report.counts)}
+        data |= {"sound": report.sound, "problems": report.problems}
+        if not report.dry_run:
+            del data["dry_run"]
+        say(json.dumps(data, indent=2))
     else:
         print_report(report)
     return SOUND if report.sound else UNSOUND
@@ -76,23 +75,7 @@ def _audit_lines(args: argparse.Namespace, progress: ProgressBar) -> AuditReport
             bounded = iter(lambda: lines.readline(LARGEST_ROW + 1), b"")
             return audit_lines(bounded, path=name, contract=contract, watcher=progress.advance)
     except OSError as error:
-        raise RecordError(f"{name}: the file cannot be read: {error}") from None
-
-
-def as_json(report: AuditReport) -> dict[str, object]:
-    """Return a report as JSON types."""
-    return {
-        "path": str(report.path),
-        "transitions": report.transitions,
-        "sound": report.sound,
-        "problems": list(report.problems),
-        "counts": dict(report.counts),
-        "violations": [asdict(violation) for violation in report.violations],
-        "warnings": [asdict(warning) for warning in report.warnings],
-        "solved_at_reset": report.solved_at_reset,
-        "solved_at_first_step": report.solved_at_first_step,
-        **({"dry_run": True} if report.dry_run else {}),
-    }
+        raise RecordError(f"cannot read {name}: {error}") from None
 
 
 def print_report(report: AuditReport) -> None:
@@ -103,8 +86,8 @@ def print_report(report: AuditReport) -> None:
         say(f"{' '.join(str(violation).splitlines())} [{violation.rule}]")
     if len(report.problems) > len(report.violations):
         say(report.problems[-1])
-        say("in all: " + ", ".join(f"{rule} {count}" for rule, count in sorted(report.counts.items())))
+        say("total: " + ", ".join(f"{rule} {count}" for rule, count in sorted(report.counts.items())))
     for sentence in describe_exclusions(asdict(report)):
         say(sentence)
-    dry = ", dry run: nothing reached a robot" if report.dry_run else ""
+    dry = ", dry run: no command was sent to a robot" if report.dry_run else ""
     say(f"{report.path}: {'sound' if report.sound else 'not sound'}, {report.transitions} transitions{dry}")

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.arguments import add_json, check_run_directory
+from embodied_env.cli.arguments import add_json, run_directory
 from embodied_env.cli.progress import ProgressBar
 from embodied_env.core.outcome_counts import describe_exclusions
 from embodied_env.core.terminal import make_console, say
@@ -20,15 +20,17 @@ _PRINTED = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("run_a", metavar="A", help="first run directory, such as a run in simulation")
-    parser.add_argument("run_b", metavar="B", help="second run directory, such as a run on a robot")
-    parser.add_argument("-o", "--output", help=f"HTML file to write (default: {_PAGE}; with --json: none)")
+    parser.add_argument("run_a", metavar="A", type=run_directory, help="first run directory, such as one in simulation")
+    parser.add_argument("run_b", metavar="B", type=run_directory, help="second run directory, such as one on a robot")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help=f"HTML file to write (default: {_PAGE}; none with --json)"
+    )
     parser.add_argument(
         "--ignore",
         metavar="PATH",
         action="append",
         default=[],
-        help="manifest path at which, or below which, the runs may differ (repeatable)",
+        help="manifest path at or below which the runs may differ (repeatable; default: none)",
     )
     add_json(parser)
 
@@ -40,8 +42,6 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.analysis.comparison.page import write_comparison
     from embodied_env.analysis.report.figures import check_installed
 
-    for path in (args.run_a, args.run_b):
-        check_run_directory(path)
     output = args.output or (None if args.json else _PAGE)
     if output is not None:
         check_installed()
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(comparison, output)
     for path in comparison.terms.idle:
-        say(f"--ignore {path}: it does not differ", file=sys.stderr)
+        say(f"--ignore {path} has no effect: the runs do not differ there", file=sys.stderr)
     for side in (comparison.a, comparison.b):
         if side.problem:
             say(f"not sound: {side.path}: {side.problem}", file=sys.stderr)
@@ -73,8 +73,8 @@ def _print_refusal(mismatches: Any, *, as_json: bool) -> None:  # noqa: ANN401 -
     for found in mismatches:
         say(f"{found.path}: A has {json.dumps(found.a)}, B has {json.dumps(found.b)}")
     say(
-        "not compared: allowed are runs of one contract and one stack of wrappers, both dry or none; "
-        "--ignore PATH accepts a difference"
+        "runs not compared (expected the same contract and wrappers, and both or neither a dry run); "
+        "use --ignore PATH to accept a difference"
     )
 
 
@@ -100,6 +100,6 @@ def _print(comparison: Any, output: str | None) -> None:  # noqa: ANN401 - impor
     if shown:
         console.print(ranking)
     else:
-        console.print("no difference is larger than chance can make it")
+        console.print("no statistically significant difference")
     if output is not None:
         console.print(f"page  {output}", soft_wrap=True)

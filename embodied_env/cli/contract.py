@@ -1,4 +1,4 @@
-"""``embodied-env contract``: validate, show, compare and draw contracts, without ROS."""
+"""``embodied-env contract``: validate, show, compare and render contracts, without ROS."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from embodied_env.cli import SOUND, UNSOUND, WRONG_USAGE
-from embodied_env.cli.arguments import add_json, check_seed
+from embodied_env.cli.arguments import add_json, add_seed
 from embodied_env.cli.main import print_error
 from embodied_env.contract import Contract, FloatArray, SensorSpec, load_contract
 from embodied_env.contract.fingerprint import differences, meaning, task_meaning, to_plain
@@ -31,7 +31,7 @@ _SHORT = 16  # hex digits of a fingerprint for display
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions and their arguments."""
-    name: dict[str, Any] = {"metavar": "NAME_OR_PATH", "help": "name of a contract, or path to a YAML file"}
+    name: dict[str, Any] = {"metavar": "CONTRACT", "help": "name or path of a contract"}
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     def add(action: Callable[[argparse.Namespace], int], verb: str, description: str) -> argparse.ArgumentParser:
@@ -44,25 +44,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     validate.add_argument("contracts", nargs="+", **name)
     validate.add_argument("--trust-task", action="store_true", help="load the task that each contract names")
     validate.add_argument("--task", metavar="FILE[:CLASS]", help="Python file to load the task from (default: none)")
-    show = add(_show, "show", "show spaces, limits, sensors, safety, and the owner of each value")
+    show = add(_show, "show", "show spaces, limits, sensors, safety, task and backends")
     show.add_argument("contract", **name)
-    fingerprint = add(_fingerprint, "fingerprint", "print the fingerprint by which results are compared")
+    fingerprint = add(_fingerprint, "fingerprint", "print the fingerprint, which identifies comparable runs")
     fingerprint.add_argument("contract", **name)
-    fingerprint.add_argument(
-        "--backend", metavar="NAME", help="backend whose profile's fingerprint is printed instead (default: none)"
-    )
+    fingerprint.add_argument("--backend", help="backend whose profile fingerprint to print instead (default: none)")
     diff = add(_diff, "diff", "list the differences of two contracts; exit status 1 if their fingerprints differ")
     diff.add_argument("a", metavar="A", help="name or path of the first contract")
     diff.add_argument("b", metavar="B", help="name or path of the second contract")
     picture = add(_picture, "picture", "render a picture of each contract in the embedded simulator")
     picture.add_argument("contracts", nargs="+", **name)
-    picture.add_argument("--out", metavar="DIR", default=".", help="directory of the files <name>.png")
-    picture.add_argument("--seed", type=int, default=0, help="seed of the reset")
-    picture.add_argument("--trust-task", action="store_true", help="load the task that the contract names")
+    picture.add_argument("--out", metavar="DIR", default=".", help="directory of the pictures, CONTRACT.png")
+    add_seed(picture, "seed of the reset")
+    picture.add_argument("--trust-task", action="store_true", help="load the task that each contract names")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do the action of `args` and return the exit status."""
+    """Run the action and return its exit status."""
     status: int = args.act(args)
     return status
 
@@ -74,7 +72,7 @@ def _validate(args: argparse.Namespace) -> int:
     else:
         for result in results:
             if result["valid"]:
-                task = "" if result["task_verified"] else "; task not verified: --trust-task or --task FILE loads it"
+                task = "" if result["task_verified"] else "; task not verified: use --trust-task or --task FILE"
                 fingerprint = result["fingerprint"][:_SHORT]
                 say(f"{result['contract']}: valid, fingerprint {fingerprint}, {result['source']}{task}")
     return SOUND if all(result["valid"] for result in results) else WRONG_USAGE
@@ -84,7 +82,6 @@ def _picture(args: argparse.Namespace) -> int:
     """Render the contracts; refuse an untrusted task before the first picture."""
     from embodied_env.tasks import load_task
 
-    check_seed(args.seed)
     out, contracts = checked_path("--out", args.out), [load_contract(name) for name in args.contracts]
     for contract in contracts:
         load_task(contract, trust=args.trust_task)
@@ -125,7 +122,7 @@ def _validated(name: str, *, trust_task: bool, task: str | None) -> Row:
     try:
         contract = load_contract(name)
         fingerprint = contract.fingerprint
-        _check_further(contract)
+        _check_models_and_homes(contract)
         is_loaded = trust_task or task is not None or is_shipped(contract)
         if is_loaded:
             load_task(contract, trust=trust_task, file=task)
@@ -136,7 +133,7 @@ def _validated(name: str, *, trust_task: bool, task: str | None) -> Row:
     return {**valid, "fingerprint": fingerprint, "task_verified": is_loaded}
 
 
-def _check_further(contract: Contract) -> None:
+def _check_models_and_homes(contract: Contract) -> None:
     """Raise ContractError for a missing model file, a wrong home, or limits that look like degrees."""
     from embodied_env.sim.model import find_model
 
@@ -149,7 +146,7 @@ def _check_further(contract: Contract) -> None:
             if not isinstance(home, Mapping):  # checked by its backend
                 continue
             no_numbers = {
-                joint: f"{position!r} is not allowed; allowed: a number"
+                joint: f"invalid value: {position!r} (expected a number)"
                 for joint, position in home.items()
                 if isinstance(position, bool) or not isinstance(position, (int, float))
             }
@@ -236,7 +233,6 @@ def describe(contract: Contract) -> dict[str, Any]:
             name: {"fingerprint": contract.backend_fingerprint(name), "profile": profile}
             for name, profile in plain["backends"].items()
         },
-        "who_owns_what": _ownership(contract),
     }
 
 
@@ -289,38 +285,6 @@ def _joint_rows(name: str, contract: Contract) -> list[Row]:
         }
         for i, (joint, spec) in enumerate(actuator.joints.items())
     ]
-
-
-_ENVIRONMENT = "environment process"
-_WORLD = "world process (simulator or robot)"
-_MIDDLEWARE = "middleware"
-_STAMPED_BY = {
-    "header": (_WORLD, "acquisition stamp in the message header"),
-    "receive": (_ENVIRONMENT, "when it was received: timeline receive"),
-}
-
-
-def _ownership(contract: Contract) -> list[Row]:
-    """Return the process that determines each value. An in-process simulator is part of the environment process."""
-    stamps = [(f"sensors.{name}.stamp_ns", *_STAMPED_BY[sensor.timeline]) for name, sensor in contract.sensors.items()]
-    rows = [
-        ("observation: readings", _WORLD, "what the sensors report"),
-        ("observation: assembly", _ENVIRONMENT, "the newest sample of each sensor, its age, gap and mask"),
-        ("action: request", _ENVIRONMENT, "the agent calls step()"),
-        ("action: command", _ENVIRONMENT, "the safety gate decides what is published"),
-        ("reward, task verdict", _ENVIRONMENT, f"{contract.task.type}, from snapshots and what was applied"),
-        ("episode end", _ENVIRONMENT, "task, horizon, safety stop, lost backend, sensor gap"),
-        ("simulated time", _WORLD, "a robot has none: its time is the host's"),
-        *stamps,
-        ("age_s, capture_age_s", _WORLD, "both ends on the world's clock"),
-        ("arrival_age_s, hold_s", _ENVIRONMENT, "steady domain: arrival to the frozen observation"),
-        ("handoff_s, inference_s, policy_s", _ENVIRONMENT, "steady domain: the agent's time; policy ends at its mark"),
-        ("gate_s, publish_s, obs_to_command_s", _ENVIRONMENT, "steady domain: the ledger of the step"),
-        ("world_s, period_s", _ENVIRONMENT, "steady domain: the ledger of the step"),
-        ("transport_s", _MIDDLEWARE, "system domain: source stamp to received stamp"),
-        ("queue_s", _MIDDLEWARE, "system domain: received stamp to arrival in the environment process"),
-    ]
-    return [{"what": what, "owner": owner, "how": how} for what, owner, how in rows]
 
 
 def _print_json(value: object) -> None:

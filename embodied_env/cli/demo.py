@@ -1,4 +1,4 @@
-"""``embodied-env demo``: an arm reaches targets over ROS 2, compared with a policy that holds still."""
+"""``embodied-env demo``: a scripted policy reaches targets over ROS 2, compared with a policy that holds still."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from typing import Any
 
@@ -45,27 +45,23 @@ _MARKS = {True: ("pass", "green"), False: ("FAIL", "bold red"), None: ("  - ", "
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_contract(parser)
-    parser.add_argument("--backend", required=True, help="name of the backend to check")
-    parser.add_argument("--namespace", default="/", help="absolute ROS 2 namespace of the robot")
-    parser.add_argument("--timeout", type=float, default=10.0, metavar="S", help="time to discover the robot, s")
-    parser.add_argument("--trust-task", action="store_true", help="load the task that the contract names")
+    option = parser.add_argument
+    option("--backend", required=True, help="name of the backend to check (required)")
+    option("--namespace", default="/", help="absolute ROS 2 namespace of the robot")
+    option("--timeout", type=float, default=10.0, metavar="S", help="discovery time of the robot in seconds")
+    option("--trust-task", action="store_true", help="load the task that the contract names")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the checklist and return the exit status: 1 if a check failed.
-
-    Raises:
-        UsageError: for an unknown backend, or an invalid namespace or timeout.
-        ContractError: when the contract cannot be loaded.
-    """
+    """Print the checklist and return the exit status: 1 if a check failed."""
     from embodied_env.ros.setup_checks import check_namespace
 
     known = [*BACKENDS, *(point.name for point in entry_points(group="embodied_env.backends"))]
     if args.backend not in known:
-        raise UsageError(f"backend {args.backend!r} is not known; allowed: {', '.join(known)}")
+        raise UsageError(f"unknown backend {args.backend!r} (expected one of: {', '.join(known)})")
     if not 0.0 < args.timeout < float("inf"):
-        raise UsageError(f"--timeout {args.timeout} is not allowed; allowed: seconds > 0")
+        raise UsageError(f"invalid --timeout: {args.timeout} (expected seconds > 0)")
     check_namespace(args.namespace)
     contract = load_contract(args.contract)
     sections = examine(
@@ -100,9 +96,9 @@ def examine(
     elif backend in _EMBEDDED:
         sections["world"] = list(_world_checks(contract, backend))
     elif backend == "fake":
-        sections["world"] = [Check(name="world", passed=True, detail="the fake world needs nothing")]
+        sections["world"] = [Check(name="world", passed=True, detail="the fake backend has no requirements")]
     else:
-        sections["world"] = [Check(name="world", passed=None, detail=f"no checks are known for {backend}")]
+        sections["world"] = [Check(name="world", passed=None, detail=f"no checks available for backend {backend!r}")]
     return {title: section for title, section in sections.items() if section}
 
 
@@ -110,13 +106,11 @@ def _host_checks() -> Iterator[Check]:
     yield Check(name="python", passed=True, detail=f"{platform.python_version()}, {platform.platform()}")
     yield Check(name="embodied_env", passed=True, detail=__version__)
     for package in ("gymnasium", "numpy", "pydantic"):
-        yield Check(name=package, passed=True, detail=_version(package))
+        yield Check(name=package, passed=True, detail=version(package))
     for module, (extra, purpose) in _EXTRAS.items():
-        if _is_installed(module):
-            yield Check(name=module, passed=True, detail="installed")
-        else:
-            remedy = f'pip install "embodied_env[{extra}]"'
-            yield Check(name=module, passed=None, detail=f"not installed; needed for {purpose}", remedy=remedy)
+        remedy = f'pip install "embodied_env[{extra}]"'
+        missing = Check(name=module, passed=None, detail=f"not installed; required for {purpose}", remedy=remedy)
+        yield Check(name=module, passed=True, detail="installed") if _is_installed(module) else missing
 
 
 def _is_installed(module: str) -> bool:
@@ -124,13 +118,6 @@ def _is_installed(module: str) -> bool:
         return find_spec(module) is not None
     except ImportError:
         return False
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "installed without its metadata"
 
 
 def _ros_checks(contract: Contract, backend: str) -> list[Check]:
@@ -144,7 +131,7 @@ def _ros_checks(contract: Contract, backend: str) -> list[Check]:
     from embodied_env.ros.robot.preflight import middleware
 
     domain = os.environ.get("ROS_DOMAIN_ID") or "0 (unset)"
-    reach = os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "SUBNET (unset): every host of this network"
+    reach = os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "SUBNET (unset): all hosts on this network"
     return [
         Check(name="rclpy", passed=True, detail=f"installed, ROS_DISTRO {os.environ.get('ROS_DISTRO') or 'unset'}"),
         Check(name="RMW_IMPLEMENTATION", passed=True, detail=middleware()),
@@ -194,14 +181,14 @@ def _message_checks(types: Iterable[str]) -> Iterator[Check]:
 def _shared_memory() -> Check:
     """Check the free shared memory: if it is full, Fast DDS fails silently."""
     if not os.path.isdir(_SHARED_MEMORY):  # noqa: PTH112 - a constant path
-        return Check(name=_SHARED_MEMORY, passed=None, detail="this system has none")
+        return Check(name=_SHARED_MEMORY, passed=None, detail="not available on this system")
     free = shutil.disk_usage(_SHARED_MEMORY).free
     has_room = free >= _MIN_SHARED_MEMORY
     return Check(
         name=_SHARED_MEMORY,
         passed=has_room,
-        detail=f"{free / 2**20:.0f} MiB free; needed: {_MIN_SHARED_MEMORY / 2**20:.0f} MiB",
-        remedy="" if has_room else "fastdds shm clean; a container: docker run --shm-size=512m or --ipc=host",
+        detail=f"{free / 2**20:.0f} MiB free (required: {_MIN_SHARED_MEMORY / 2**20:.0f} MiB)",
+        remedy="" if has_room else "fastdds shm clean; in a container: docker run --shm-size=512m or --ipc=host",
         code="" if has_room else "shm.full",
     )
 
@@ -214,15 +201,15 @@ def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool) -> I
     if is_trusted or is_shipped(contract):
         yield _attempt("task", lambda: load_task(contract, trust=is_trusted) and contract.task.type, "correct the task")
     else:
-        yield Check(name="task", passed=None, detail=f"{contract.task.type}: not loaded; --trust-task loads it")
+        yield Check(name="task", passed=None, detail=f"{contract.task.type}: not loaded; use --trust-task")
     if backend not in contract.backends:
         known = ", ".join(contract.backends) or "none"
-        detail = f"backends.{backend} is missing; the contract has: {known}"
-        yield Check(name="profile", passed=False, detail=detail, remedy=f"write backends.{backend}", code="profile")
+        detail = f"no profile backends.{backend} in the contract (found: {known})"
+        yield Check(name="profile", passed=False, detail=detail, remedy=f"add backends.{backend}", code="profile")
         return
     detail = f"backends.{backend}, fingerprint {contract.backend_fingerprint(backend)[:16]}"
     if backend == "real":
-        yield _attempt("profile", lambda: load_real_profile(contract) and detail, "correct it")
+        yield _attempt("profile", lambda: load_real_profile(contract) and detail, "correct backends.real")
     else:
         yield Check(name="profile", passed=True, detail=detail)
 
@@ -232,7 +219,7 @@ def _attempt(name: str, action: Callable[[], object], remedy: str) -> Check:
     try:
         return Check(name=name, passed=True, detail=str(action()))
     except EmbodiedEnvError as error:
-        remedy = "" if isinstance(error, MissingDependencyError) else remedy  # its message has its own
+        remedy = "" if isinstance(error, MissingDependencyError) else remedy  # its message includes one
         return Check(name=name, passed=False, detail=str(error), remedy=remedy, code=type(error).__name__)
 
 
@@ -245,7 +232,7 @@ def _world_checks(contract: Contract, backend: str) -> Iterator[Check]:
         remedy = 'pip install "embodied_env[sim]"'
         yield Check(name="mujoco", passed=False, detail="not installed", remedy=remedy, code="missing")
         return
-    yield Check(name="mujoco", passed=True, detail=_version("mujoco"))
+    yield Check(name="mujoco", passed=True, detail=version("mujoco"))
     if backend not in contract.backends:
         return
     world: World | None = None
@@ -259,7 +246,7 @@ def _world_checks(contract: Contract, backend: str) -> Iterator[Check]:
     try:
         yield _attempt("model", build, f"correct backends.{backend}")
         if world is not None:
-            remedy = "apt install libegl1 libegl-mesa0, or libosmesa6; is MUJOCO_GL right?"
+            remedy = "apt install libegl1 libegl-mesa0, or libosmesa6; check MUJOCO_GL"
             check = _attempt("renderer", functools.partial(_render_picture, world), remedy)
             is_needed = any(sensor.encoding is not None for sensor in contract.sensors.values())
             yield check if check.passed or is_needed else dataclasses.replace(check, passed=None, code="")
@@ -267,15 +254,15 @@ def _world_checks(contract: Contract, backend: str) -> Iterator[Check]:
         if world is not None:
             world.close()
     if display_available():
-        yield Check(name="display", passed=True, detail="there is one")
+        yield Check(name="display", passed=True, detail="available")
     else:
-        yield Check(name="display", passed=None, detail="there is none: no window, render_mode='human'")
+        yield Check(name="display", passed=None, detail="not available: render_mode='human' cannot open a window")
 
 
 def _render_picture(world: Any) -> str:  # noqa: ANN401 - a World
     height, width, _ = world.render().shape
     library = world.renderer_library
-    return f"a picture of {width} x {height} pixels" + (f" by {library}" if library else "")
+    return f"rendered {width} x {height} pixels" + (f" with {library}" if library else "")
 
 
 def _robot_checks(
@@ -285,7 +272,7 @@ def _robot_checks(
     before = [*sections["ROS 2"], *(check for check in sections["contract"] if check.name in ("profile", "security"))]
     wrong = [check.name for check in before if check.passed is False]
     if wrong or profile is None:
-        yield Check(name="robot", passed=None, detail=f"not looked at, because of: {', '.join(wrong)}")
+        yield Check(name="robot", passed=None, detail=f"not checked because of: {', '.join(wrong)}")
         return
     from embodied_env.ros.robot.preflight import survey
 

@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.arguments import add_json, check_seed
-from embodied_env.cli.live_table import EpisodeBar, LiveView
+from embodied_env.cli.arguments import add_json, add_seed, integer_from
+from embodied_env.cli.live_table import LiveView
 from embodied_env.contract import Contract, load_contract
 from embodied_env.core.arguments import checked_path
 from embodied_env.core.latency.statistics import INJECTED_STAGES, STAGES
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.core.terminal import make_console, say
-from embodied_env.errors import UsageError
 from embodied_env.evaluation.engine import Engine
 from embodied_env.evaluation.episodes import Evaluation
 from embodied_env.evaluation.runner import evaluate
@@ -27,10 +26,11 @@ _STAGE_ORDER = (*STAGES, *INJECTED_STAGES)
 
 def add_common_arguments(parser: argparse.ArgumentParser, *, backend: str, episodes: int) -> None:
     """Declare the arguments that ``demo`` and ``evaluate`` share, with their defaults."""
-    parser.add_argument("--backend", default=backend, help="name of the backend")
-    parser.add_argument("--episodes", type=int, default=episodes, help="number of episodes per policy")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first episode")
-    parser.add_argument("--out", metavar="DIR", default="runs", help="directory of the run directories")
+    option = parser.add_argument
+    option("--backend", default=backend, help="name of the backend to run on")
+    option("--episodes", type=integer_from(1), metavar="N", default=episodes, help="number of episodes per policy")
+    add_seed(parser, "seed of the first episode")
+    option("--out", metavar="DIR", default="runs", help="parent directory of the run directories")
     add_json(parser)
 
 
@@ -42,14 +42,7 @@ def run_policies(
     engine: Engine | None = None,
     **options: Any,  # noqa: ANN401 - of `evaluate_with_progress`
 ) -> int:
-    """Evaluate policies, print the results, and return the exit status: 1 if a run is not sound.
-
-    Raises:
-        UsageError: for an invalid number of episodes or seed.
-    """
-    if args.episodes < 1:
-        raise UsageError(f"--episodes {args.episodes} is not allowed; allowed: 1 or more")
-    check_seed(args.seed)
+    """Evaluate policies, print the results, and return the exit status: 1 if a run is not sound."""
     out = checked_path("--out", args.out)
     contract = load_contract(contract_name)
     enable_large_segments(contract)  # inherited by workers
@@ -86,11 +79,10 @@ def evaluate_with_progress(
     engine: Engine | None = None,
     **options: Any,  # noqa: ANN401 - of evaluate
 ) -> list[Evaluation]:
-    """Evaluate each policy in turn, with a live table on stderr, or with an engine a progress bar."""
+    """Evaluate each policy in turn, with a live display on stderr."""
     done = []
     for policy in policies:
-        view = LiveView(contract, policy, episodes) if engine is None else EpisodeBar(contract, policy, episodes)
-        with view:
+        with LiveView(contract, policy, episodes) as view:
             done.append(evaluate(contract, policy=policy, episodes=episodes, engine=engine, observer=view, **options))
     return done
 
@@ -101,7 +93,7 @@ def print_table(contract: Contract, backend: str, evaluations: Sequence[Evaluati
     from rich.text import Text
 
     console, summaries = make_console(), [evaluation.summary for evaluation in evaluations]
-    dry = " · DRY RUN: nothing reached the robot" if any(summary.get("dry_run") for summary in summaries) else ""
+    dry = " · DRY RUN: no command was sent to the robot" if any(summary.get("dry_run") for summary in summaries) else ""
     outcome = Table("", title=f"{contract.name} v{contract.version} on {backend}{dry}", title_justify="left")
     latency = Table("stage", title="latency, ms: p50 / p95 / p99", title_justify="left")
     for evaluation in evaluations:

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from embodied_env.cli import SOUND
-from embodied_env.cli.arguments import add_json, add_run_directory, check_run_directory
+from embodied_env.cli.arguments import add_json, add_run_directory
 from embodied_env.cli.progress import ProgressBar
 from embodied_env.core.terminal import say
 
@@ -14,12 +14,11 @@ from embodied_env.core.terminal import say
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_run_directory(parser)
-    parser.add_argument("--format", required=True, help="output format: jsonl, parquet, minari or lerobot")
-    parser.add_argument("-o", "--out", required=True, metavar="DIR", help="output directory; must not exist")
-    parser.add_argument("--evaluator", action="store_true", help="include evaluator-only values")
-    parser.add_argument(
-        "--allow-unclean", action="store_true", help="export a run that ended uncleanly, and mark it in the metadata"
-    )
+    option = parser.add_argument
+    option("--format", required=True, help="output format: jsonl, parquet, minari or lerobot (required)")
+    option("-o", "--out", required=True, metavar="DIR", help="output directory, which must not exist (required)")
+    option("--evaluator", action="store_true", help="include evaluator-only values")
+    option("--allow-unclean", action="store_true", help="export a run that ended uncleanly; its metadata says so")
     add_json(parser)
 
 
@@ -27,7 +26,6 @@ def run(args: argparse.Namespace) -> int:
     """Export one run."""
     from embodied_env.record.export import export_run
 
-    check_run_directory(args.run_directory)
     with ProgressBar(f"exporting to {args.format}, steps") as progress:
         account = export_run(
             args.run_directory,

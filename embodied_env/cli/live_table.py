@@ -1,7 +1,7 @@
-"""The live display of an evaluation on stderr: rate, latency and gates.
+"""Live display of an evaluation on stderr: rate, latency and gates.
 
-A thread draws it a few times per second, so that steps do not wait for it. It pauses while a robot is reset, since the
-operator may be prompted then.
+A background thread draws it a few times per second, so that steps do not wait for it. It pauses while a robot is reset,
+since the operator may be prompted then.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from embodied_env.cli.progress import ProgressBar
 from embodied_env.contract import Contract
 from embodied_env.core.codes import CODES, Quality
 from embodied_env.core.terminal import make_console
@@ -34,15 +33,10 @@ _SHOWN = (
 
 
 class LiveAccount:
-    """Sums up the infos of a run. One thread adds, another reads.
-
-    Attributes:
-        is_paced: whether steps have deadlines.
-        steps: number of steps added.
-    """
+    """Totals of the infos of a run. One thread adds, another reads. `is_paced`: steps have deadlines."""
 
     def __init__(self, contract: Contract, episodes: int) -> None:
-        """Start without steps."""
+        """Start with no steps."""
         self._period_s = contract.control_period_s
         self._horizon = contract.episode.horizon_steps
         self._episodes = episodes
@@ -100,13 +94,14 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 class LiveView:
-    """An episode observer that shows a bar of episodes and the rows of a `LiveAccount`.
+    """An episode observer that shows a progress bar of episodes and the rows of a `LiveAccount`.
 
-    If stderr is not a terminal, it only prints the last state.
+    With an engine, whose steps it does not receive, it shows the bar alone. If stderr is not a terminal, it only prints
+    the last state.
     """
 
     def __init__(self, contract: Contract, policy: str, episodes: int) -> None:
-        """Create the display; it starts with the first step."""
+        """Create the display; it starts with the first step or the end of the first episode."""
         from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -117,7 +112,7 @@ class LiveView:
         self._live = Live(get_renderable=self._drawn, console=console, refresh_per_second=_REFRESH_HZ, transient=True)
 
     def __enter__(self) -> Self:
-        """Draw nothing yet: the operator may be prompted at the first reset."""
+        """Return this display; nothing is drawn yet, since the operator may be prompted at the first reset."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,35 +140,16 @@ class LiveView:
     def ended(self, episode: int) -> None:
         """Show that the `episode`-th episode (from 1) has ended."""
         self._bar.update(self._line, completed=episode)
+        if not self.is_drawing:
+            self._live.start()
 
     def _drawn(self) -> Any:  # noqa: ANN401 - what rich can draw
         from rich.console import Group
         from rich.table import Table
 
+        if not self._account.steps:
+            return self._bar
         table = Table.grid(padding=(0, 2))
         for name, text in self._account.rows():
             table.add_row(name, text)
         return Group(self._bar, table)
-
-
-class EpisodeBar(ProgressBar):
-    """An episode observer that shows how many episodes of an engine have ended."""
-
-    def __init__(self, contract: Contract, policy: str, episodes: int) -> None:
-        """Create the bar."""
-        super().__init__(f"{contract.name} · {policy}", episodes)
-
-    def __enter__(self) -> Self:
-        """Show the bar."""
-        self.update(0)
-        return self
-
-    def resetting(self) -> None:
-        """Ignore: the workers reset."""
-
-    def stepped(self, info: Info) -> None:
-        """Ignore: the workers step."""
-
-    def ended(self, episode: int) -> None:
-        """Show that the `episode`-th episode (from 1) has ended."""
-        self.update(episode)

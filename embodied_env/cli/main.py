@@ -22,8 +22,8 @@ from embodied_env.errors import ContractError, EmbodiedEnvError, PolicyError, Us
 PROGRAM = "embodied-env"
 
 VERBS: Mapping[str, str] = {
-    "demo": "run a few episodes and show what each step accounts for",
-    "evaluate": "run episodes of a policy and record them",
+    "demo": "run a short evaluation of two policies over ROS 2 and print the results",
+    "evaluate": "run and record episodes of a policy, and print the results",
     "audit": "validate a recorded run",
     "calibrate": "measure latencies with small motions and write a latency profile",
     "report": "write an HTML report of a recorded run",
@@ -31,17 +31,24 @@ VERBS: Mapping[str, str] = {
     "compare": "compare two recorded runs of one contract",
     "export": "export a run as JSON lines, Parquet, Minari or LeRobot",
     "profile": "write the latency profile of a recorded run",
-    "sim": "run the embedded simulator in its own process",
-    "relay": "own the actuator topics, and brake when commands stop",
-    "launch": "start a set of processes: a simulator, Gazebo or a robot, and the policy or training on it",
+    "sim": "run the embedded simulator, or the robot emulator, as a ROS 2 node",
+    "relay": "forward commands to the robot, and brake it when they stop",
+    "launch": "launch a simulator, Gazebo or a robot together with a policy or a training script",
     "doctor": "check the requirements of a contract and print remedies",
-    "contract": "validate, show, compare and draw contracts, without ROS",
+    "contract": "validate, show, compare and render contracts (no ROS required)",
 }
 """Verb -> help. The module of that name has ``add_arguments(parser)`` and ``run(args) -> int``, the exit status."""
 
 
+_DESCRIPTION = "Gymnasium environment for ROS 2 robots in which every step is fully accounted for."
+_EXIT_STATUS = (
+    "Exit status: 0 sound; 1 the evidence is not sound or the run failed; 2 wrong usage or an invalid contract. "
+    "Use VERB --help for the options of a verb."
+)
+
+
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Appends "(default: ...)" to the help of options that have a default and do not describe it themselves."""
+    """Appends "(default: ...)" to the help of options whose default is a value."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         has_default = action.option_strings and (action.default or action.default == 0) and action.default is not False
@@ -49,7 +56,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that raises UsageError, so that a wrong command line is one line on stderr."""
+    """A parser that raises UsageError, so that wrong usage prints one line on stderr."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - of argparse
         super().__init__(formatter_class=_HelpFormatter, **options)
@@ -63,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: that of this process) and return its exit status."""
     try:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, terminate)  # so that runs are closed and children ended
+            signal.signal(signal.SIGTERM, terminate)  # so that runs are closed and child processes ended
             signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore SIGINT in background jobs
         status = _run(_without_ros_args(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
@@ -90,7 +97,7 @@ def print_error(error: EmbodiedEnvError) -> None:
 
 
 def _without_ros_args(argv: Sequence[str]) -> list[str]:
-    """Drop the arguments from ``--ros-args`` to ``--`` or the end: rclpy reads them itself."""
+    """Remove the arguments from ``--ros-args`` to ``--`` or the end: rclpy reads them itself."""
     kept, is_ros = [], False
     for argument in argv:
         if is_ros or argument == "--ros-args":
@@ -105,7 +112,7 @@ def _run(argv: list[str]) -> int:
     for argument in argv:
         if "\0" in argument:
             raise UsageError(f"invalid argument: {argument!r} (expected no NUL character)")
-    parser = _Parser(prog=PROGRAM, description="A Gymnasium environment for ROS 2 robots: the command line.")
+    parser = _Parser(prog=PROGRAM, description=_DESCRIPTION, epilog=_EXIT_STATUS)
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     named = next((argument for argument in argv if not argument.startswith("-")), None)
@@ -124,7 +131,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _reader_left() -> bool:
-    """Tell whether stdout is the broken pipe; if so, redirect it to /dev/null for the rest of the process."""
+    """Return whether stdout is the broken pipe; if so, redirect it to /dev/null for the rest of the process."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     broken = any(event & select.POLLERR for _, event in poll.poll(0))

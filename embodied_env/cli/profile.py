@@ -1,4 +1,4 @@
-"""``embodied-env profile``: the latency profile of a recorded run, for delay injection into a simulator."""
+"""``embodied-env profile``: the latency profile of a recorded run, for delay injection in simulation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.arguments import add_json, add_run_directory, check_run_directory, output_file
+from embodied_env.cli.arguments import add_json, add_run_directory, output_file
 from embodied_env.cli.progress import ProgressBar
 from embodied_env.core.terminal import make_console, say
 
@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_run_directory(parser)
-    parser.add_argument("-o", "--out", metavar="FILE", default="latency_profile.json", help="latency profile to write")
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=output_file,
+        metavar="FILE",
+        default="latency_profile.json",
+        help="path of the latency profile to write",
+    )
     add_json(parser)
 
 
@@ -30,18 +37,16 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.core.latency.profile import as_mapping, write_profile
     from embodied_env.record import read_run
 
-    out = output_file(args.out)
-    check_run_directory(args.run_directory)
     recorded = read_run(args.run_directory)
     with ProgressBar() as progress:
         profile = profile_of_run(recorded, progress=progress)
-    write_profile(profile, out)
+    write_profile(profile, args.out)
     if args.json:
         data = as_mapping(profile)
         data["steps"] = {"sensors": data["steps"]["sensors"], "count": profile.steps.count if profile.steps else 0}
-        say(json.dumps({**data, "path": str(out)}, indent=1))
+        say(json.dumps({**data, "path": str(args.out)}, indent=1))
     else:
-        print_profile(profile, out)
+        print_profile(profile, args.out)
     if recorded.problem:
         say(f"not sound: {recorded.path}: {recorded.problem}", file=sys.stderr)
     return SOUND if profile.actuation_s is not None and not recorded.problem else UNSOUND
@@ -67,5 +72,5 @@ def print_profile(profile: LatencyProfile, out: Path) -> None:
     for name, why in profile.unknown.items():
         table.add_row(name, "unknown", "", "", "", why)
     console.print(table)
-    console.print("* actuation_s: from the publication of a command until the joint begins to act")
+    console.print("* actuation_s: from the publication of a command to the start of the joint's response")
     console.print(f"profile  {out}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""``embodied-env relay``: own the actuator topics, and brake when commands stop."""
+"""``embodied-env relay``: forward commands to the robot, and brake when they stop."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from embodied_env.core.terminal import say
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_hosted_contract(parser)
-    parser.add_argument("--backend", help="backend whose profile names the e-stop inputs (default: real)")
+    parser.add_argument("--backend", help="backend whose profile lists the e-stop inputs (default: real)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Relay until SIGINT, SIGTERM, or, with ``-``, the end of standard input; brake the robot to rest at the end."""
+    """Relay until SIGINT or SIGTERM, or with ``-`` until the end of standard input; then brake the robot to rest."""
     from embodied_env.contract import load_contract, parse_contract
     from embodied_env.core.process.child import STOP_GRACE_S, read_first_line, watch_parent
     from embodied_env.envs.filters_from_contract import make_command_filters
@@ -34,14 +34,14 @@ def run(args: argparse.Namespace) -> int:
     enable_large_segments(contract)
     if args.backend is not None and args.backend not in contract.backends:  # its e-stops would be missing
         known = ", ".join(contract.backends) or "none"
-        raise UsageError(f"--backend {args.backend!r} has no profile in {contract.name}; allowed: {known}")
+        raise UsageError(f"no profile of --backend {args.backend!r} in {contract.name} (expected one of: {known})")
     if from_parent:
         watch_parent(stop.set, grace_s=stopping_time_s(contract) + STOP_GRACE_S)
 
     from embodied_env.ros.relay_node import run_relay
 
     def print_ready(namespace: str) -> None:
-        say(f"relaying {contract.name} in namespace {namespace}; Ctrl-C brakes and ends", flush=True)
+        say(f"relaying {contract.name} in namespace {namespace}; press Ctrl-C to brake and stop", flush=True)
 
     run_relay(
         contract,

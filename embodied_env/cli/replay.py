@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.arguments import add_json, add_run_directory, check_run_directory, check_seed
+from embodied_env.cli.arguments import add_json, add_run_directory, add_seed
 from embodied_env.cli.progress import ProgressBar
 from embodied_env.core.terminal import make_console, say
 
@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_run_directory(parser)
-    parser.add_argument("--contract", help="name or file of the contract to replay with (default: that of the run)")
-    parser.add_argument("--task", metavar="FILE[:CLASS]", help="Python file to load the task from (default: none)")
-    parser.add_argument("--trust-task", action="store_true", help="load the task that the run's contract names")
-    parser.add_argument(
+    option = parser.add_argument
+    option("--contract", help="name or path of the contract to replay with (default: that of the run)")
+    option("--task", metavar="FILE[:CLASS]", help="Python file to load the task from (default: none)")
+    option("--trust-task", action="store_true", help="load the task that the contract names")
+    option(
         "--policy",
-        help="policy to compare with the recorded actions: hold, random, scripted, or module:callable (default: none)",
+        help="policy to compare with the recorded actions: hold, random, scripted or module:callable (default: none)",
     )
-    parser.add_argument("--tolerance", type=float, default=0.0, help="largest equal difference of a policy's actions")
-    parser.add_argument("--seed", type=int, default=0, help="seed of --policy random")
+    option("--tolerance", type=float, default=0.0, help="largest difference of an action that counts as equal")
+    add_seed(parser, "seed of --policy random")
     add_json(parser)
 
 
@@ -36,8 +37,6 @@ def run(args: argparse.Namespace) -> int:
     """Replay one run and return the exit status: 1 for a difference, an unclean run, or a task that is not verified."""
     from embodied_env.contract import load_contract
 
-    check_run_directory(args.run_directory)
-    check_seed(args.seed)
     contract = None if args.contract is None else load_contract(args.contract)
     if args.policy is not None:
         return _replay_policy(args, contract)
@@ -69,10 +68,9 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
     with ProgressBar() as progress:
         replay = replay_policy(args.run_directory, policy, tolerance=args.tolerance, progress=progress)
     if args.json:
-        episodes = [to_json_types(dataclasses.asdict(found)) for found in replay.episodes]  # NaN becomes null
         first = None if replay.first is None else dict(zip(("episode", "step"), replay.first, strict=True))
-        found = {**dataclasses.asdict(replay), "path": str(replay.path), "episodes": episodes}
-        say(json.dumps({**found, "policy": args.policy, "first": first}, indent=2))
+        data = {**dataclasses.asdict(replay), "path": str(replay.path), "policy": args.policy, "first": first}
+        say(json.dumps(to_json_types(data), indent=2))  # NaN becomes null
     else:
         _print_policy(args.policy, replay)
     return UNSOUND if replay.problem else SOUND
@@ -83,7 +81,7 @@ def _lines(replay: Replay) -> Iterator[str]:
     yield from _remarks(replay)
     found = replay.difference
     if found is None:
-        result = "all equal" if replay.transitions else "there is nothing to replay"
+        result = "all equal" if replay.transitions else "nothing to replay"
         yield f"{replay.path}: {replay.transitions} transitions, {result}"
         return
     yield f"{replay.path}: {replay.transitions} transitions equal, then row {found.row} differs"
@@ -94,24 +92,23 @@ def _lines(replay: Replay) -> Iterator[str]:
         yield f"  and       {', '.join(found.others)}"
 
 
-def _remarks(replay: Replay) -> Iterator[str]:
-    """Yield what was not compared, or not as recorded."""
-    if replay.wrapped:
-        yield "the run had wrappers: the actions that reached the environment itself were replayed"
-    if replay.contract_changed:
-        yield "the contract is not the one that the run was recorded under"
-    if not replay.task_verified:
-        yield "task not verified: reward and verdict are the recorded ones; --trust-task or --task FILE loads the task"
-    if replay.task_changed:
-        yield "the task is not the one that the run was recorded with"
-    if replay.remade:
-        yield f"{replay.remade} actions that the log could not hold were reconstructed from the report of the gate"
-    if replay.left_out:
-        yield f"{replay.left_out} rows that an outer wrapper had added were left out"
-    if replay.unverified:
-        yield f"{replay.unverified} rows were not compared: rows before them in their episode are missing in the log"
-    if replay.problem:
-        yield f"the run is not clean: {' '.join(replay.problem.splitlines())}"
+def _remarks(replay: Replay) -> list[str]:
+    """Return the limits of the comparison, a line each."""
+    problem = " ".join(replay.problem.splitlines())
+    remarks = (
+        (replay.wrapped, "the run had wrappers: the actions received by the inner environment were replayed"),
+        (replay.contract_changed, "the contract differs from that of the recorded run"),
+        (
+            not replay.task_verified,
+            "task not verified: reward and verdict are copied from the run; use --trust-task or --task FILE",
+        ),
+        (replay.task_changed, "the task differs from that of the recorded run"),
+        (replay.remade, f"{replay.remade} unrecordable actions were reconstructed from the gate report"),
+        (replay.left_out, f"{replay.left_out} rows added by an outer wrapper were skipped"),
+        (replay.unverified, f"{replay.unverified} rows were not compared: earlier rows of their episodes are missing"),
+        (problem, f"the run is not clean: {problem}"),
+    )
+    return [text for applies, text in remarks if applies]
 
 
 def _short(value: Any, most: int = 200) -> str:  # noqa: ANN401 - JSON types
@@ -124,9 +121,9 @@ def _print_policy(policy: str, replay: PolicyReplay) -> None:
     from rich.table import Column, Table
 
     console = make_console()
-    headings = ("episode", "steps", "parts at", "parted", "no action", "joint", "mean", "largest")
+    headings = ("episode", "steps", "first at", "differing", "no action", "joint", "mean", "largest")
     columns = [Column(heading, justify="right") for heading in headings]
-    table = Table(*columns, title=f"{policy}: difference of its actions", title_justify="left")
+    table = Table(*columns, title=f"{policy}: differences of its actions", title_justify="left")
     for found in replay.episodes:
         at = "never" if found.first is None else str(found.first)
         account = [str(count) for count in (found.episode, found.steps, at, found.parted, found.unreadable)]
@@ -136,8 +133,8 @@ def _print_policy(policy: str, replay: PolicyReplay) -> None:
         table.add_section()
     console.print(table)
     if replay.wrapped:
-        console.print("the run had wrappers: observations and actions are those of the environment itself")
+        console.print("the run had wrappers: observations and actions are those of the inner environment")
     if replay.problem:
         console.print(f"the run is not clean: {replay.problem}", markup=False)
     where = "never" if replay.first is None else f"first in episode {replay.first[0]}, step {replay.first[1]}"
-    console.print(f"the actions part by more than {replay.tolerance:g}: {where}")
+    console.print(f"actions differ by more than {replay.tolerance:g}: {where}")

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.arguments import add_json, add_run_directory, check_run_directory
+from embodied_env.cli.arguments import add_json, add_run_directory
 from embodied_env.cli.progress import ProgressBar
 from embodied_env.core.terminal import say
 
@@ -14,7 +14,7 @@ from embodied_env.core.terminal import say
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_run_directory(parser)
-    parser.add_argument("-o", "--output", help="HTML file to write (default: RUN/report.html)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="HTML file to write (default: RUN/report.html)")
     add_json(parser)
 
 
@@ -22,7 +22,6 @@ def run(args: argparse.Namespace) -> int:
     """Write the report and return the exit status: 1 if the audit finds the run not sound."""
     from embodied_env.analysis.report.run_report import write_report
 
-    check_run_directory(args.run_directory)
     with ProgressBar() as progress:
         report = write_report(args.run_directory, args.output, progress=progress)
     if args.json:

@@ -8,29 +8,26 @@ from typing import Any
 from embodied_env.cli import SOUND
 from embodied_env.cli.arguments import add_hosted_contract, stop_on_signals
 from embodied_env.core.terminal import say
+from embodied_env.errors import UsageError
 
-_MAX_BYTES = 65_536  # of --stand-in
+_MAX_BYTES = 65_536  # length of --stand-in
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_hosted_contract(parser)
-    parser.add_argument("--profile", default="mujoco_ros", help="backend profile of the contract")
-    parser.add_argument(
-        "--free-running", action="store_true", help="run on wall time like a robot, for the backend real"
-    )
-    parser.add_argument(
-        "--stand-in", metavar="JSON", help="settings that override stand_in of the profile, with --free-running"
-    )
-    parser.add_argument("--delay-profile", metavar="FILE", help="latency profile to inject in lockstep (default: none)")
+    option = parser.add_argument
+    option("--profile", default="mujoco_ros", help="backend profile of the contract")
+    option("--free-running", action="store_true", help="emulate a robot: run on wall time (default: lockstep)")
+    option("--stand-in", metavar="JSON", help="overrides of the stand_in settings of the profile, with --free-running")
+    option("--delay-profile", metavar="FILE", help="latency profile to inject in lockstep (default: none)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Host the simulator until SIGINT, SIGTERM, or, with ``-``, the end of standard input."""
+    """Host the simulator until SIGINT or SIGTERM, or with ``-`` until the end of standard input."""
     from embodied_env.contract import load_contract, parse_contract
     from embodied_env.core.latency.delay_model import load_delays
     from embodied_env.core.process.child import read_first_line, watch_parent
-    from embodied_env.errors import UsageError
     from embodied_env.ros.embedded_sim.lockstep_node import run_simulator
     from embodied_env.ros.embedded_sim.realtime_node import run_free_running
     from embodied_env.ros.fastdds import enable_large_segments
@@ -41,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if args.namespace is not None:
         check_namespace(args.namespace)
     if args.stand_in is not None and not args.free_running:
-        raise UsageError("--stand-in is for --free-running alone: a world in lockstep has no delays on the wall clock")
+        raise UsageError("--stand-in requires --free-running: a simulator in lockstep has no wall-clock delays")
     stand_in = None if args.stand_in is None else _parse_object(args.stand_in)
     delays = None if args.delay_profile is None else load_delays(args.delay_profile)
     stop = stop_on_signals()
@@ -56,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
     def print_ready(namespace: str) -> None:
         pace = " on wall time" if args.free_running else ""
-        say(f"simulating {contract.name}{pace} in namespace {namespace}; Ctrl-C ends", flush=True)
+        say(f"simulating {contract.name}{pace} in namespace {namespace}; press Ctrl-C to stop", flush=True)
 
     try:
         if args.free_running:
@@ -80,12 +77,11 @@ def run(args: argparse.Namespace) -> int:
 def _parse_object(text: str) -> dict[str, Any]:
     """Parse a JSON object; raises UsageError."""
     from embodied_env.core.bounded_json import parse_json
-    from embodied_env.errors import UsageError
 
     try:
         value = parse_json(text, max_bytes=_MAX_BYTES)
     except ValueError as error:
-        raise UsageError(f"--stand-in {text!r} is not JSON: {error}") from None
+        raise UsageError(f"invalid --stand-in: {text!r} (expected a JSON object): {error}") from None
     if not isinstance(value, dict):
-        raise UsageError(f"--stand-in {text!r} is not allowed; allowed: a JSON object")
+        raise UsageError(f"invalid --stand-in: {text!r} (expected a JSON object)")
     return value

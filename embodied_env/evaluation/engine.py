@@ -1,7 +1,7 @@
 """Run the episodes of an evaluation in worker processes, on this machine or on a Ray cluster, and merge their runs.
 
-Each worker has an environment, a run directory and a ROS domain of its own, and receives episodes one by one. Its run
-keeps every finished episode, however the worker ends; the episode that was running is run again by another worker.
+Each worker has its own environment, run directory and ROS domain, and receives episodes one by one. Its run keeps
+every finished episode, however the worker ends; another worker repeats the episode that was running.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -32,73 +33,72 @@ from embodied_env.ros.setup_checks import check_domain_id
 
 EVALUATION = "embodied_env/evaluation/1"
 MOST_ATTEMPTS = 3
-"""Of one episode, and of starting a worker."""
+"""Attempts at one episode, and at starting a worker."""
 
 DOMAINS = 102
 """Number of ROS domains whose ports are outside Linux's ephemeral range."""
 
 _START_S = 120.0  # for a worker to import its policy and make its environment
 _STEP_S, _PERIODS = 1.0, 10  # limit of a step: seconds, or control periods
-_RESET_S, _RESETS = 30.0, 2  # limit of a reset that the profile does not declare, and a factor
+_RESET_S, _RESETS = 30.0, 2  # reset time if the profile declares none, and the safety factor on either
 
 
+@dataclass(frozen=True)
 class Engine:
     """Runs the episodes of a job in worker processes.
 
     Attributes:
-        name: "local" or "ray", for messages and folders.
+        workers: number of processes.
+        cluster: Ray cluster of the processes; None: this machine.
+        episode_timeout_s: time after which a worker counts as hung, s; None: `longest_episode_s` of the job.
     """
 
-    def __init__(
-        self, workers: int, cluster: RayCluster | None = None, *, episode_timeout_s: float | None = None
-    ) -> None:
-        """Use `workers` processes of `cluster`, or of this machine; nothing is started.
+    workers: int
+    cluster: RayCluster | None = None
+    episode_timeout_s: float | None = None
 
-        Args:
-            workers: number of processes.
-            cluster: None: this machine.
-            episode_timeout_s: time after which a worker counts as hung, s; None: `longest_episode_s` of the job.
+    def __post_init__(self) -> None:
+        """Raise UsageError for an invalid number of workers or timeout."""
+        domain_ids(self.workers, own=0)
+        if self.episode_timeout_s is not None and not 0.0 < self.episode_timeout_s < math.inf:
+            raise UsageError(f"invalid --episode-timeout: {self.episode_timeout_s} (expected seconds > 0)")
 
-        Raises:
-            UsageError: for a number of workers or a timeout that is not allowed.
-        """
-        domain_ids(workers, own=0)
-        if episode_timeout_s is not None and not 0.0 < episode_timeout_s < math.inf:
-            raise UsageError(f"--episode-timeout {episode_timeout_s} is not allowed; allowed: a number of seconds > 0")
-        self.name = "local" if cluster is None else "ray"
-        self._workers, self._cluster = workers, cluster
-        self._episode_timeout_s = episode_timeout_s
+    @property
+    def name(self) -> str:
+        """``local`` or ``ray``, for messages and folders."""
+        return "local" if self.cluster is None else "ray"
 
     def check(self, job: EvaluationJob) -> None:
         """Raise UsageError for an unknown backend, and for options that several processes cannot share."""
-        option = f"--engine {self.name}"
         accepts_option(job.backend, "spawn", pacing=job.options.get("pacing"))
-        if job.backend == "real":
-            raise UsageError(f"{option} is not available with real: there is one robot; allowed: no --engine")
-        if job.options.get("spawn") is False:
-            raise UsageError(f"{option} is not available with --attach: there is one simulator; allowed: without")
-        if job.options.get("namespace") is not None:
-            raise UsageError(f"{option} is not available with --namespace: each worker has its own; allowed: without")
+        refusals = (
+            (job.backend == "real", "--backend real", "there is only one robot"),
+            (job.options.get("spawn") is False, "--attach", "each worker starts its own simulator"),
+            (job.options.get("namespace") is not None, "--namespace", "each worker has its own namespace"),
+        )
+        for is_refused, option, reason in refusals:
+            if is_refused:
+                raise UsageError(f"--engine {self.name} does not support {option}: {reason}; omit --engine or {option}")
 
     def evaluate(self, job: EvaluationJob, *, episodes: int, out: Path, ended: Callable[[int], None]) -> Evaluation:
         """Run episodes 0 to `episodes` - 1 of `job`, recorded below `out`.
 
-        `ended` is called after each with the number of episodes that have ended. The summary is that of one process
-        that runs all of them. After an interrupt, every run is closed before the interrupt is raised.
+        `ended` is called after each with the number of finished episodes. The summary is the same as for a single
+        process. After an interrupt, every run is closed before the interrupt is raised.
 
         Raises:
             UsageError: for a job that processes cannot share.
             PolicyError: when the policy raises.
-            BackendError: when an episode was lost with its worker too often, or no worker starts.
+            BackendError: when an episode was lost with its worker `MOST_ATTEMPTS` times, or no worker starts.
         """
         self.check(job)
         label = f"{job.contract.name}_{job.backend}_{self.name}"
         folder = make_run_directory(out, label, datetime.now(tz=UTC))
-        limit_s = longest_episode_s(job) if self._episode_timeout_s is None else self._episode_timeout_s
-        scheduler = EpisodeScheduler(episodes, min(self._workers, episodes), ended, limit_s=limit_s)
+        limit_s = longest_episode_s(job) if self.episode_timeout_s is None else self.episode_timeout_s
+        scheduler = EpisodeScheduler(episodes, min(self.workers, episodes), ended, limit_s=limit_s)
         try:
             pool: WorkerPool[Any] = (
-                LocalWorkers(job, folder) if self._cluster is None else RayWorkers(job, folder, self._cluster)
+                LocalWorkers(job, folder) if self.cluster is None else RayWorkers(job, folder, self.cluster)
             )
             scheduler.run(pool)
         except BaseException:
@@ -136,7 +136,7 @@ class Engine:
 
 
 def longest_episode_s(job: EvaluationJob) -> float:
-    """Return a generous bound of the duration of an episode of `job`, its reset included, s."""
+    """Return a generous upper bound of the duration of an episode of `job`, including its reset, s."""
     episode, period_s = job.contract.episode, job.contract.control_period_s
     declared = job.contract.backends.get(job.backend, {}).get("reset_timeout_s")
     reset_s = declared if isinstance(declared, (int, float)) else _RESET_S  # the backend rejects other types
@@ -144,28 +144,15 @@ def longest_episode_s(job: EvaluationJob) -> float:
 
 
 def domain_ids(count: int, own: int) -> tuple[int, ...]:
-    """Return `count` different ROS domain ids other than `own`.
-
-    Raises:
-        UsageError: when there are fewer.
-    """
+    """Return `count` different ROS domain ids other than `own`; raises UsageError when there are fewer."""
     if not 1 <= count < DOMAINS:
-        raise UsageError(f"--workers {count} is not allowed; allowed: 1 to {DOMAINS - 1}, each has a ROS domain")
+        raise UsageError(f"invalid --workers: {count} (expected 1 to {DOMAINS - 1}, one ROS domain each)")
     others = [(own + 1 + index) % DOMAINS for index in range(count + 1)]
     return tuple([domain for domain in others if domain != own][:count])
 
 
 class EpisodeScheduler:
-    """Distributes the episodes of one evaluation to workers, and replaces workers that end or hang.
-
-    Attributes:
-        where: run directory of each finished episode.
-        paths: all run directories.
-        lost: run directories of workers that ended prematurely.
-        losses: episodes that were lost and run again, in sentences.
-        abandoned: episodes that exceeded their time limit too often.
-        size: number of workers.
-    """
+    """Distributes the episodes of one evaluation to workers, and replaces workers that end or hang."""
 
     def __init__(
         self,
@@ -176,7 +163,7 @@ class EpisodeScheduler:
         limit_s: float,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; `limit_s` is the time limit of an episode by the clock `now_s`."""
+        """Start nothing; `limit_s` is the time limit of an episode by the clock `now_s`."""
         own_domain = os.environ.get("ROS_DOMAIN_ID") or "0"
         check_domain_id(own_domain, "ROS_DOMAIN_ID")
         self._domains = domain_ids(workers, own=int(own_domain))
@@ -186,11 +173,11 @@ class EpisodeScheduler:
         self._count, self.size = episodes, workers
         self._attempts: Counter[int] = Counter()
         self._failed_starts = 0
-        self.where: dict[int, Path] = {}
-        self.paths: list[Path] = []
-        self.losses: list[str] = []
-        self.lost: set[Path] = set()
-        self.abandoned: set[int] = set()
+        self.where: dict[int, Path] = {}  # run directory of each finished episode
+        self.paths: list[Path] = []  # all run directories
+        self.losses: list[str] = []  # description of each episode that was lost and repeated
+        self.lost: set[Path] = set()  # run directories of workers that ended prematurely
+        self.abandoned: set[int] = set()  # episodes that exceeded their time limit too often
 
     def run(self, pool: WorkerPool[Any]) -> None:
         """Run all episodes, then let the workers close their runs."""
@@ -206,14 +193,14 @@ class EpisodeScheduler:
             pool.shutdown()
 
     def not_evaluated(self) -> str:
-        """Return which episodes were abandoned, or ""."""
+        """Return the abandoned episodes as text, or ""."""
         if not self.abandoned:
             return ""
         numbers = ", ".join(map(str, sorted(self.abandoned)))
-        return f"not evaluated: episode {numbers}: no end within {self._limit_s:g} s, {MOST_ATTEMPTS} times"
+        return f"not evaluated: episode {numbers} exceeded {self._limit_s:g} s in {MOST_ATTEMPTS} attempts"
 
     def unclean(self) -> str:
-        """Return which runs are not clean and why, except those of lost workers."""
+        """Return the runs that are not clean, each with its problem, except those of lost workers."""
         problems = {path: read_run(path).problem for path in self.paths if path not in self.lost}
         return "; ".join(f"{path}: {problem}" for path, problem in problems.items() if problem)
 
@@ -237,7 +224,7 @@ class EpisodeScheduler:
         self._assign(worker)
 
     def _assign(self, worker: Worker) -> None:
-        """Send the next episode to an idle worker; without one it waits, since a lost episode may come back."""
+        """Send the next episode to an idle worker; with none left it waits, since a lost episode may come back."""
         if worker.episode is None and self._waiting:
             worker.episode = self._waiting.popleft()
             self._attempts[worker.episode] += 1
@@ -248,21 +235,21 @@ class EpisodeScheduler:
         """Return the episode of a worker that has ended or hangs to the queue, and start another worker instead."""
         output = pool.reap(worker, grace_s=SHORT_GRACE_S if is_hung else GRACE_S)
         if is_hung:
-            output = f"no end of the episode within {self._limit_s:g} s; {output}"
+            output = f"the episode exceeded {self._limit_s:g} s; {output}"
         episode = worker.episode
         if episode is None:
             self._failed_starts += 1
             if self._failed_starts >= MOST_ATTEMPTS:
-                raise BackendNotReadyError(f"a worker ended without an episode, {MOST_ATTEMPTS} times: {output}")
+                raise BackendNotReadyError(f"worker failed to start in {MOST_ATTEMPTS} attempts: {output}")
         elif is_hung and self._attempts[episode] >= MOST_ATTEMPTS:
             self.abandoned.add(episode)
-            self.losses.append(f"episode {episode} was not evaluated; its last run: {worker.path}; {output}")
+            self.losses.append(f"episode {episode} was not evaluated; last run: {worker.path}; {output}")
         else:
             if self._attempts[episode] >= MOST_ATTEMPTS:
-                raise BackendError(f"episode {episode} was lost with its worker {MOST_ATTEMPTS} times: {output}")
+                raise BackendError(f"episode {episode} failed: its worker ended in {MOST_ATTEMPTS} attempts: {output}")
             self._waiting.appendleft(episode)
-            again = f"worker {worker.number} ended in episode {episode}, which was run again"
-            self.losses.append(f"{again}; its run: {worker.path}; {output}")
+            loss = f"worker {worker.number} ended in episode {episode}, which was repeated"
+            self.losses.append(f"{loss}; run: {worker.path}; {output}")
         if worker.path is not None:
             self.lost.add(worker.path)
         for idle in pool.idle():
@@ -272,10 +259,9 @@ class EpisodeScheduler:
 
 
 def merged_summary(where: Mapping[int, Path], fingerprint: str) -> dict[str, Any]:
-    """Return the summary of one run with these episodes in order; `where` has the run directory of each.
+    """Return the summary of these episodes in order; `where` has the run directory of each.
 
-    Raises:
-        RecordError: when an episode is incomplete in its log.
+    Raises RecordError when an episode is incomplete in its log.
     """
     summary = Summary()
     readers: dict[Path, Iterator[tuple[int, Iterator[Row]]]] = {}
@@ -285,7 +271,7 @@ def merged_summary(where: Mapping[int, Path], fingerprint: str) -> dict[str, Any
             readers[path] = groupby(read_run(path).rows(), key=lambda row: row["info"]["episode_index"])
             rows = _find_episode(readers[path], episode)
         if rows is None:
-            raise RecordError(f"{path}: episode {episode} is not whole in its log")
+            raise RecordError(f"{path}: episode {episode} is incomplete in the log")
         for row in rows:
             summary.add(row)
     # only closed runs have losses; in the others each finished episode is complete

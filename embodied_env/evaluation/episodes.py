@@ -1,4 +1,4 @@
-"""Run recorded episodes of a policy. An episode is the same in every process, and after any other episodes."""
+"""Recorded episodes of a policy. An episode depends neither on the process nor on the episodes before it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.loader import restore_contract, save_contract
 from embodied_env.core.codes import end_kind
 from embodied_env.core.policy import Policy
-from embodied_env.errors import PolicyError
+from embodied_env.errors import PolicyError, described
 
 
 class EpisodeObserver(Protocol):
@@ -38,9 +38,9 @@ class Evaluation:
         policy: address of the policy.
         path: run directory; with an engine, the folder of its runs.
         summary: summary of the episodes (``summary.json``).
-        problem: why it is not sound evidence, or "".
+        problem: reason why it is not sound evidence, or "".
         parts: run directories of an engine.
-        losses: episodes that were lost and run again, in sentences.
+        losses: description of each episode that was lost and repeated.
     """
 
     policy: str
@@ -53,16 +53,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationJob:
-    """The parameters of an evaluation.
-
-    Attributes:
-        contract: contract of the environment.
-        backend: name of the backend.
-        policy: address of the policy (`embodied_env.policies.loader`).
-        seed: seed of the first episode; the later ones follow from it.
-        options: options of `make`, in JSON types.
-        record_messages: record the raw ROS 2 messages too.
-    """
+    """The parameters of `evaluate` that do not depend on the episodes; `options` of `make` are in JSON types."""
 
     contract: Contract
     backend: str
@@ -93,12 +84,12 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
     """
 
     def __init__(self, job: EvaluationJob, out: Path, *, observer: EpisodeObserver | None = None) -> None:
-        """Make the environment; nothing is started before the first episode."""
+        """Create the environment; nothing is started before the first episode."""
         from embodied_env.envs.embodied_env import EmbodiedEnv
         from embodied_env.record import RecordTransitions
 
         self._job, self._observer = job, observer
-        self._make_policy(0)  # fails before a run is made
+        self._make_policy(0)  # fails before a run directory is created
         self._embodied = EmbodiedEnv(job.contract, backend=job.backend, **job.options)
         self._env = RecordTransitions(self._embodied, out, messages=job.record_messages)
         self._env.policy = job.policy
@@ -107,7 +98,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
 
     @property
     def losses(self) -> str:
-        """The parts of the run that could not be written, or ""."""
+        """Description of what could not be recorded, or ""."""
         return self._env.losses.problem
 
     def __exit__(self, *_: object) -> None:
@@ -115,11 +106,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         self._env.close()
 
     def run(self, episode: int) -> None:
-        """Run the episode with this number, from 0, to its end.
-
-        Raises:
-            PolicyError: when the policy raises; its error is the cause.
-        """
+        """Run the episode with this number, from 0, to its end; raises PolicyError when the policy raises."""
         if self._observer is not None:
             self._observer.resetting()
         policy = self._make_policy(episode)
@@ -133,8 +120,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
                 action = policy(observation)
             except Exception as error:
                 where = f"episode {episode + 1}, step {self._embodied.step_index + 1}"
-                problem = f"{type(error).__name__}: {error}"
-                raise PolicyError(f"--policy {self._job.policy!r} raised in {where}: {problem}") from error
+                raise PolicyError(f"--policy {self._job.policy!r} failed in {where}: {described(error)}") from error
             self._embodied.mark("policy")
             observation, _, terminated, truncated, info = self._env.step(action)
             ended = terminated or truncated
@@ -156,5 +142,5 @@ def policy_seed(seed: int, episode: int) -> int:
 
 
 def lost_backends(summary: Mapping[str, Any]) -> str:
-    """Return the end reasons of episodes that lost their world, or ""."""
+    """Return the end reasons of episodes that lost their backend, or ""."""
     return ", ".join(reason for reason in summary["end_reasons"] if end_kind(reason) == "backend_lost")

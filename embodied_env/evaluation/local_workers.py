@@ -1,8 +1,8 @@
 """Worker processes on this machine: start them, exchange messages, end them.
 
 A worker is a child process (`core.process.child`): it ends when its parent does. Both sides send lines of JSON over a
-Unix socket. Parent: ``{"episode": k}``. Worker: ``{"worker": n, "pid": pid}`` at once, ``{"ready": path}`` when it has
-made its run, ``{"ended": k}``, ``{"failed": class, "message": text}``; it ends by closing the socket.
+Unix socket. Parent: ``{"episode": k}``. Worker: ``{"worker": n, "pid": pid}`` at once, ``{"ready": path}`` once its run
+exists, ``{"ended": k}``, ``{"failed": class, "message": text}``; closing the socket ends the worker.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GRACE_S = 20.0
 """Time for a worker to close its environment and its run."""
 
 SHORT_GRACE_S = 1.0
-"""The same after an interrupt, and for a worker that is hung."""
+"""The same after an interrupt, and for a hung worker."""
 
 CONNECT_S = 120.0
 """Time for a worker to connect after its start."""
@@ -51,21 +51,13 @@ _KNOWN = (BackendError, BackendNotReadyError, PolicyError, RecordError, UsageErr
 
 @dataclass(eq=False, kw_only=True)
 class Worker(ABC):
-    """One worker of an evaluation.
+    """One worker of an evaluation."""
 
-    Attributes:
-        number: from 0.
-        path: its run directory, once it has one.
-        episode: number of the episode that it runs, or None.
-        due_s: time limit of that episode, by the clock of the evaluation.
-        connected: it has sent a message.
-    """
-
-    number: int
-    path: Path | None = None
-    episode: int | None = None
-    due_s: float = math.inf
-    connected: bool = False
+    number: int  # from 0
+    path: Path | None = None  # run directory, once it exists
+    episode: int | None = None  # the one that it runs
+    due_s: float = math.inf  # time limit of that episode, by the clock of the evaluation
+    connected: bool = False  # whether it has sent a message
 
     @abstractmethod
     def send(self, message: Message) -> None:
@@ -76,23 +68,23 @@ AnyWorker = TypeVar("AnyWorker", bound=Worker)
 
 
 class WorkerPool(AbstractContextManager["WorkerPool[AnyWorker]"], Generic[AnyWorker]):
-    """The workers of one evaluation. On exit all have ended, their runs closed if possible."""
+    """The workers of one evaluation. On exit all are ended, with their runs closed if possible."""
 
     def __init__(self) -> None:
-        """Start with no worker."""
+        """Create a pool without workers."""
         self._workers: list[AnyWorker] = []
 
     @abstractmethod
     def start(self, number: int, domain_id: int) -> AnyWorker:
-        """Start worker `number` in a ROS domain, and return it."""
+        """Start worker `number` in a ROS domain."""
 
     @abstractmethod
     def receive(self) -> Iterator[tuple[AnyWorker, Message | None]]:
-        """Wait at most a moment, and yield workers with their messages; None: the worker has ended."""
+        """Wait briefly, and yield workers with their messages; None: the worker has ended."""
 
     @abstractmethod
     def reap(self, worker: AnyWorker, *, grace_s: float = GRACE_S) -> str:
-        """End a worker, after `grace_s` by force, and return how it ended and the end of its stderr."""
+        """End a worker, after `grace_s` by force, and return its exit status and its last output as text."""
 
     @abstractmethod
     def shutdown(self) -> None:
@@ -109,19 +101,12 @@ class WorkerPool(AbstractContextManager["WorkerPool[AnyWorker]"], Generic[AnyWor
 
 @dataclass(eq=False, kw_only=True)
 class LocalWorker(Worker):
-    """One worker process on this machine.
-
-    Attributes:
-        child: the process.
-        connection: the socket to it, once it has connected.
-        started_s: time of its start, by the monotonic clock.
-        received: the start of a line that is not complete yet.
-    """
+    """One worker process on this machine."""
 
     child: Child
     connection: socket.socket | None = None
     started_s: float = field(default_factory=time.monotonic)
-    received: bytes = b""
+    received: bytes = b""  # of an incomplete line
 
     def send(self, message: Message) -> None:
         """See `Worker`."""
@@ -134,11 +119,7 @@ class LocalWorkers(WorkerPool[LocalWorker]):
     """The workers of one evaluation on this machine."""
 
     def __init__(self, job: EvaluationJob, folder: Path) -> None:
-        """Open the socket that workers connect to; their runs are made in `folder`.
-
-        Raises:
-            BackendNotReadyError: when the socket cannot be opened.
-        """
+        """Open the socket that workers connect to; their run directories are created in `folder`."""
         super().__init__()
         self._job, self._runs = job.to_json(), folder
         self._folder = tempfile.TemporaryDirectory(prefix="embodied_env_")
@@ -150,12 +131,12 @@ class LocalWorkers(WorkerPool[LocalWorker]):
         except OSError as error:
             self._server.close()
             self._folder.cleanup()
-            raise BackendNotReadyError(f"workers cannot connect to {self._address}: {error}; try TMPDIR=/tmp") from None
+            raise BackendNotReadyError(f"cannot listen on {self._address}: {error}; set TMPDIR to /tmp") from None
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """End every worker: all are asked before the first is waited for, and share the same deadline."""
+        """End every worker: all are notified before the first wait, and share one deadline."""
         for worker in self._workers:
             worker.child.close_input()
         end_s = time.monotonic() + grace_after(kind)
@@ -171,11 +152,7 @@ class LocalWorkers(WorkerPool[LocalWorker]):
         self._folder.cleanup()
 
     def start(self, number: int, domain_id: int) -> LocalWorker:
-        """Start worker `number` in a ROS domain, and return it.
-
-        Raises:
-            BackendNotReadyError: when the process cannot be started.
-        """
+        """See `WorkerPool`; raises BackendNotReadyError when the process cannot be started."""
         job = {**self._job, "number": number, "address": self._address, "out": str(self._runs)}
         child = Child(
             ProcessSpec(role=f"worker {number}", module=MODULE, arguments=(), grace_s=GRACE_S),
@@ -207,7 +184,7 @@ class LocalWorkers(WorkerPool[LocalWorker]):
         worker.child.stop()
         self._workers.remove(worker)  # last: after an interrupt, __exit__ repeats this
         how = f"exit status {code}" if code is None or code >= 0 else f"killed by signal {-code}"
-        return how + (f", last words: {output}" if output else "")
+        return how + (f", last output: {output}" if output else "")
 
     def shutdown(self) -> None:
         """See `WorkerPool`."""
@@ -223,13 +200,11 @@ class LocalWorkers(WorkerPool[LocalWorker]):
 
     def _accept(self) -> Iterator[tuple[LocalWorker, Message]]:
         connection, _ = self._server.accept()
-        first = bytearray()
+        greeting: Message = {"pid": None}
         connection.settimeout(_GREETING_S)  # the worker sends it at once
-        with contextlib.suppress(OSError):
-            while (byte := connection.recv(1)) not in (b"", b"\n"):
-                first += byte
+        with contextlib.suppress(OSError, ValueError), connection.makefile("rb", buffering=0) as unbuffered:
+            greeting = json.loads(unbuffered.readline())
         connection.settimeout(None)
-        greeting = json.loads(first) if first else {"pid": None}
         for worker in self._workers:
             if worker.child.pid == greeting["pid"] and worker.connection is None:
                 worker.connection, worker.connected = connection, True
@@ -257,11 +232,11 @@ class LocalWorkers(WorkerPool[LocalWorker]):
 
 
 def grace_after(kind: type[BaseException] | None) -> float:
-    """Return the time that workers have to close their runs after an exception of this kind, s."""
+    """Return the time for workers to close their runs after an exception of type `kind`, s."""
     return GRACE_S if kind is None or issubclass(kind, Exception) else SHORT_GRACE_S
 
 
 def error_from(message: Message) -> EmbodiedEnvError:
-    """Return the error that a worker ended with."""
+    """Return the error that ended a worker."""
     kinds = {kind.__name__: kind for kind in _KNOWN}
     return kinds.get(message["failed"], BackendError)(message["message"])

@@ -12,31 +12,31 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
 from embodied_env.errors import BackendError, BackendNotReadyError, MissingDependencyError
 
-_CONNECT_S = 5.0  # for a connection to the address; Ray itself waits for minutes
-_STORE_BYTES = 100_000_000  # of Ray's object store in shared memory: only short messages pass
-_TOKEN = secrets.token_hex(32)  # authenticates at clusters that are started here; Ray keeps the first token it reads
+_CONNECT_S = 5.0  # connection timeout; Ray itself waits for minutes
+_STORE_BYTES = 100_000_000  # size of Ray's object store in shared memory: only short messages pass
+_TOKEN = secrets.token_hex(32)  # for clusters started here; Ray keeps the first token it reads
 
 
 class HostLostError(BackendError):
-    """The process of an actor, or its node, has ended."""
+    """The process or the node of an actor has ended."""
 
 
 class RayCluster:
-    """A Ray cluster: a running one, found by its address, or one of this machine that ends with the context."""
+    """A Ray cluster: a running one at an address, or a new one on this machine that ends with the context."""
 
     def __init__(self, cpus: int, address: str | None = None) -> None:
-        """Prepare; nothing is started or contacted.
+        """Import ray; nothing is started or contacted.
 
         Args:
-            cpus: CPUs of a cluster that is started here, one for each worker.
-            address: as for ``ray.init``; None: ``RAY_ADDRESS``, else a cluster is started.
+            cpus: CPUs of a new cluster, one for each worker.
+            address: as for ``ray.init``; None: ``RAY_ADDRESS``, or else a new cluster.
 
         Raises:
             MissingDependencyError: when ray is not installed.
@@ -53,62 +53,54 @@ class RayCluster:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        """Join or start the cluster. One that this process has joined already is used and left running.
-
-        Raises:
-            BackendNotReadyError: when that fails; with Ray's message.
-        """
+        """Join or start the cluster; one that this process has already joined is left running at the end."""
         if self._ray.is_initialized():
             return self
         with ExitStack() as stack, _keep_sigterm_handler():
             _check_connection(self._address)
             options = {} if self._address else self._own_cluster_options(stack)
             stack.callback(self._ray.shutdown)
-            stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # Ray prints lost actors: not into our JSON
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # Ray prints lost actors; --json needs stdout
             try:
                 self._ray.init(
                     address=self._address or "local", log_to_driver=False, logging_level=logging.ERROR, **options
                 )
             except (self._ray.exceptions.RayError, OSError, RuntimeError, ValueError, AssertionError) as error:
-                where = self._address or "of this machine"
-                raise BackendNotReadyError(f"the Ray cluster {where} cannot be used: {error}") from None
+                where = self._address or "on this machine"
+                raise BackendNotReadyError(f"cannot use the Ray cluster {where}: {error}") from None
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the cluster. One that was started here ends, and its files are removed."""
+        """Leave the cluster; one that was started here is shut down and its files are removed."""
         self._stack.close()
 
     def start_actor(self, actor: type, *arguments: Any) -> Any:  # noqa: ANN401 - a handle of Ray
-        """Request an actor with one CPU, and return its handle at once. Ray does not restart it when it ends."""
+        """Request an actor with one CPU, without restarts, and return its handle at once."""
         remote = self._ray.remote(actor).options(
             num_cpus=1, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
         return remote.remote(*arguments)
 
     def call(self, handle: Any, method: str, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
-        """Call a method of an actor and return the promise of its answer; calls of one actor run in order."""
+        """Call a method of an actor and return the promise of its result; calls of one actor run in order."""
         return getattr(handle, method).remote(*arguments, **named)
 
     def ready(self, promises: Sequence[Any], timeout_s: float) -> Sequence[Any]:
-        """Wait until one of `promises` is ready, and return those that are."""
+        """Wait until one of `promises` is ready, and return the ready ones."""
         done: Sequence[Any] = self._ray.wait(list(promises), num_returns=1, timeout=timeout_s)[0]
         return done
 
     def answer(self, promise: Any) -> Any:  # noqa: ANN401
-        """Return the answer of a promise that is ready.
-
-        Raises:
-            HostLostError: when the actor has ended; with the reason.
-        """
+        """Return the result of a ready promise; raises HostLostError with the reason when the actor has ended."""
         errors = self._ray.exceptions
         try:
             return self._ray.get(promise)
         except errors.RayTaskError:
-            raise  # a fault of our own, shown in full
+            raise  # a bug in our actor
         except errors.RayError as error:
             reason = " ".join(str(error).split())
-            raise HostLostError(reason.partition(" Some common causes")[0]) from None  # a paragraph of guesses
+            raise HostLostError(reason.partition(" Some common causes")[0]) from None  # then Ray lists guesses
 
     def kill(self, handle: Any) -> None:  # noqa: ANN401
         """End the process of an actor at once, or cancel its request. Idempotent."""
@@ -118,18 +110,20 @@ class RayCluster:
     def room(self) -> str:
         """Return the free resources as text."""
         whole, free = self._ray.cluster_resources(), self._ray.available_resources()
-        return f"{free.get('CPU', 0.0):g} of its {whole.get('CPU', 0.0):g} CPUs are free; a worker needs one"
+        return f"{free.get('CPU', 0.0):g} of its {whole.get('CPU', 0.0):g} CPUs are free, and each worker needs one"
 
     def _own_cluster_options(self, stack: ExitStack) -> dict[str, Any]:
-        """Return the options of a cluster that is started here, whose files `stack` removes."""
+        """Return the options of a new cluster; `stack` removes its files and environment variables."""
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ee_ray_", ignore_cleanup_errors=True))
-        variables = {"RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0")}
-        if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():  # else Ray writes one to the home folder
+        variables = {"RAY_USAGE_STATS_ENABLED": "0"}
+        if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():  # without one, Ray writes to $HOME
             token = Path(folder) / "token"
             token.touch(mode=0o600)
             token.write_text(_TOKEN, encoding="ascii")
             variables["RAY_AUTH_TOKEN_PATH"] = str(token)
-        stack.enter_context(_environment(variables))
+        for name in variables.keys() - os.environ.keys():
+            os.environ[name] = variables[name]
+            stack.callback(os.environ.pop, name, None)
         return {
             "num_cpus": self._cpus,
             "num_gpus": 0,
@@ -140,36 +134,22 @@ class RayCluster:
 
 
 def _check_connection(address: str | None) -> None:
-    """Raise BackendNotReadyError for the address of a host and port that refuses connections."""
+    """Raise BackendNotReadyError for a host and port that refuse connections."""
     found = re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address or "")
     if found is None:
         return
     try:
         socket.create_connection((found[1], int(found[2])), timeout=_CONNECT_S).close()
     except (OSError, OverflowError) as error:
-        raise BackendNotReadyError(f"the Ray cluster {address} cannot be used: {error}") from None
-
-
-@contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set these environment variables, and restore the previous ones."""
-    before = {name: os.environ[name] for name in values if name in os.environ}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name in values.keys() - before.keys():
-            os.environ.pop(name, None)
-        os.environ.update(before)
+        raise BackendNotReadyError(f"cannot connect to the Ray cluster {address}: {error}") from None
 
 
 @contextlib.contextmanager
 def _keep_sigterm_handler() -> Iterator[None]:
-    """Restore the handler of SIGTERM, which ``ray.init`` replaces: it closes runs and sets the exit status."""
-    is_main = threading.current_thread() is threading.main_thread()
+    """Restore the SIGTERM handler, which ``ray.init`` replaces: it closes runs and sets the exit status."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
-        if is_main and handler is not None:
+        if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)

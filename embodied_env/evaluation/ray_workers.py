@@ -1,6 +1,6 @@
-"""Workers on a Ray cluster: an actor on each node starts the worker and forwards messages.
+"""Workers on a Ray cluster: an actor on each node starts the worker and forwards its messages.
 
-The actor (`WorkerHost`) does not depend on Ray. The worker is a child of its process: when that is killed, the worker
+The actor (`WorkerHost`) does not depend on Ray. The worker is its child process: if the actor is killed, the worker
 closes its run and ends.
 """
 
@@ -42,30 +42,23 @@ FORWARDED_VARIABLES = (
     "MKL_",
     "OPENBLAS_",
 )
-"""Prefixes of the environment variables that are the same for every worker on every node."""
+"""Prefixes of the environment variables that every worker on every node gets from the caller."""
 
 PLACING_S = 120.0
-"""Time for the cluster to place the first worker."""
+"""Time limit for the cluster to place the first worker, s."""
 
 _POLL_INTERVAL_S = 0.2
-_HOST_S = 10.0  # for a host to answer, in addition to the grace of its worker
+_HOST_S = 10.0  # response time of a host, in addition to the grace period of its worker
 
 
 @dataclass(eq=False, kw_only=True)
 class RayWorker(Worker):
-    """A worker on a cluster.
+    """A worker on a cluster."""
 
-    Attributes:
-        handle: handle of its host.
-        promise: the next answer of the host.
-        outbox: messages for the next call.
-        lost: how its host ended, or "".
-    """
-
-    handle: Any
-    promise: Any
-    outbox: list[Message] = field(default_factory=list)
-    lost: str = ""
+    handle: Any  # of its host
+    promise: Any  # result of the current call of the host
+    outbox: list[Message] = field(default_factory=list)  # messages for the next call
+    lost: str = ""  # reason why its host ended
 
     def send(self, message: Message) -> None:
         """Send a message with the next call."""
@@ -76,7 +69,7 @@ class RayWorkers(WorkerPool[RayWorker]):
     """The workers of one evaluation on a cluster."""
 
     def __init__(self, job: EvaluationJob, folder: Path, cluster: RayCluster) -> None:
-        """Prepare; runs are made in `folder`, which every node must see."""
+        """Start nothing; runs are recorded in `folder`, which every node must share."""
         super().__init__()
         self._job, self._folder, self._cluster = job, folder.resolve(), cluster
         self._token = f".{secrets.token_hex(8)}"
@@ -85,17 +78,12 @@ class RayWorkers(WorkerPool[RayWorker]):
         self._started_s = time.monotonic()
 
     def __enter__(self) -> Self:
-        """Join the cluster.
-
-        Raises:
-            BackendNotReadyError: when there is none.
-            RecordError: when the folder cannot be written to.
-        """
+        """Join the cluster; raises BackendNotReadyError, or RecordError when the folder is not writable."""
         token = self._folder / self._token
         try:
             token.touch()
         except OSError as error:
-            raise RecordError(f"{self._folder}: cannot be written to: {error}") from None
+            raise RecordError(f"cannot write to {self._folder}: {error}") from None
         self._stack.callback(token.unlink, missing_ok=True)
         with self._stack:
             self._stack.enter_context(self._cluster)
@@ -104,12 +92,12 @@ class RayWorkers(WorkerPool[RayWorker]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """End every worker: all are asked before the first is waited for."""
+        """End every worker: all are notified before the first wait."""
         with self._stack:
             self._end(self._workers, at_once=True, grace_s=grace_after(kind))
 
     def start(self, number: int, domain_id: int) -> RayWorker:
-        """Start a worker as soon as the cluster has room for it."""
+        """See `WorkerPool`; the worker starts when the cluster has a free CPU."""
         description = describe(self._job, self._folder, self._token, number, domain_id)
         handle = self._cluster.start_actor(WorkerHost, description)
         promise = self._cluster.call(handle, "exchange", [])
@@ -117,11 +105,7 @@ class RayWorkers(WorkerPool[RayWorker]):
         return self._workers[-1]
 
     def receive(self) -> Iterator[tuple[RayWorker, Message | None]]:
-        """See `WorkerPool`.
-
-        Raises:
-            BackendNotReadyError: when the cluster placed no worker within `PLACING_S`.
-        """
+        """See `WorkerPool`; raises BackendNotReadyError if the cluster places no worker within `PLACING_S`."""
         ready = self._cluster.ready([worker.promise for worker in self._workers], _POLL_INTERVAL_S)
         for worker in [worker for worker in self._workers if any(worker.promise is one for one in ready)]:
             self._is_any_placed = True
@@ -137,7 +121,7 @@ class RayWorkers(WorkerPool[RayWorker]):
                 outbox, worker.outbox = worker.outbox, []
                 worker.promise = self._cluster.call(worker.handle, "exchange", outbox)
         if not self._is_any_placed and time.monotonic() - self._started_s > PLACING_S:
-            raise BackendNotReadyError(f"the cluster placed no worker within {PLACING_S:g} s: {self._cluster.room()}")
+            raise BackendNotReadyError(f"no worker was placed within {PLACING_S:g} s: {self._cluster.room()}")
 
     def reap(self, worker: RayWorker, *, grace_s: float = GRACE_S) -> str:
         """See `WorkerPool`."""
@@ -148,7 +132,7 @@ class RayWorkers(WorkerPool[RayWorker]):
         self._end(self._workers, at_once=False)
 
     def _end(self, workers: Sequence[RayWorker], *, at_once: bool, grace_s: float = GRACE_S) -> list[str]:
-        """End these workers, and return how each ended. One that never connected is only killed."""
+        """End these workers, and return how each ended; one that never connected is killed."""
         ending = list(workers)
         self._workers = [worker for worker in self._workers if worker not in ending]
         try:
@@ -169,9 +153,9 @@ class RayWorkers(WorkerPool[RayWorker]):
 
     def _how_it_ended(self, promise: Any, timeout_s: float) -> str:  # noqa: ANN401 - a type of the cluster
         if promise is None:
-            return "it had not called yet"
+            return "the worker had not connected yet"
         if not self._cluster.ready([promise], max(0.0, timeout_s)):
-            return "it did not end in its time"
+            return "the worker did not end in time"
         try:
             return str(self._cluster.answer(promise))
         except HostLostError as error:
@@ -182,15 +166,15 @@ class WorkerHost:
     """Runs one worker on the node of this object, as a Ray actor."""
 
     def __init__(self, description: Mapping[str, Any]) -> None:
-        """Prepare for the worker of `describe`. Nothing is started."""
+        """Store the description made by `describe`; nothing is started."""
         self._description = description
         self._pool: LocalWorkers | None = None
         self._worker: LocalWorker | None = None
 
     def exchange(self, messages: Sequence[Message]) -> list[Message | None]:
-        """Send `messages` to the worker, wait a moment, and return its messages; None: it has ended.
+        """Send `messages` to the worker, wait briefly, and return its messages; None: it has ended.
 
-        The first call starts the worker. An error is returned as a ``failed`` message of the worker.
+        The first call starts the worker. An error is returned as a ``failed`` message.
         """
         if self._pool is None or self._worker is None:
             try:
@@ -202,29 +186,29 @@ class WorkerHost:
         return [message for _, message in self._pool.receive()]
 
     def end(self, *, at_once: bool, grace_s: float) -> str:
-        """End the worker, after `grace_s` by force, and return how it ended. `at_once`: during its episode."""
+        """End the worker, after `grace_s` by force, and return how it ended. `at_once`: interrupt its episode."""
         if self._pool is None or self._worker is None:
-            return "it was not started"
+            return "the worker was not started"
         with self._pool:
             if not at_once:
                 self._pool.shutdown()
             return self._pool.reap(self._worker, grace_s=grace_s)
 
     def _start(self) -> tuple[LocalWorkers, LocalWorker]:
-        """Start the worker; raises UsageError where this node differs from the caller's."""
+        """Start the worker; raises UsageError if this node differs from the caller's."""
         given, node = self._description, platform.node()
         if given["version"] != __version__:
             raise UsageError(
-                f"node {node} has embodied_env {__version__}; allowed: {given['version']}, that of the caller"
+                f"wrong version of embodied_env on node {node}: {__version__} (expected {given['version']}, as here)"
             )
         if not (Path(given["folder"]) / given["token"]).is_file():
             raise UsageError(
-                f"--out: node {node} does not see {given['folder']}; allowed: a folder that every node shares"
+                f"--out {given['folder']} is not available on node {node} (expected a folder that every node shares)"
             )
-        for name in _forwarded_variables().keys() - given["surroundings"].keys():
+        for name in _forwarded_variables().keys() - given["environment"].keys():
             del os.environ[name]  # such as OMP_NUM_THREADS, which Ray sets
-        os.environ.update(given["surroundings"])
-        with contextlib.suppress(OSError):  # relative paths then mean the same as for the caller
+        os.environ.update(given["environment"])
+        with contextlib.suppress(OSError):  # so that relative paths mean the same as for the caller
             os.chdir(given["cwd"])
         pool = LocalWorkers(EvaluationJob.from_json(given["job"]), Path(given["folder"]))
         return pool, pool.start(given["number"], given["domain_id"])
@@ -233,7 +217,7 @@ class WorkerHost:
 def describe(job: EvaluationJob, folder: Path, token: str, number: int, domain_id: int) -> dict[str, Any]:
     """Return the description of a worker for its `WorkerHost`, in JSON types.
 
-    `folder` is the absolute path of the runs on every node, `token` a file in it that proves that it is shared.
+    `folder` is the absolute path of the runs on every node; the file `token` in it proves that it is shared.
     """
     return {
         "job": job.to_json(),
@@ -242,7 +226,7 @@ def describe(job: EvaluationJob, folder: Path, token: str, number: int, domain_i
         "number": number,
         "domain_id": domain_id,
         "version": __version__,
-        "surroundings": _forwarded_variables(),
+        "environment": _forwarded_variables(),
         "cwd": str(Path.cwd()),
     }
 

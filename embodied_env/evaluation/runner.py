@@ -1,4 +1,4 @@
-"""Evaluate a policy: run its episodes in this process or by an engine, and return their summary."""
+"""Evaluate a policy: run its episodes in this process or with an engine, and return their summary."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ def evaluate(  # noqa: PLR0913 - the public options
 ) -> Evaluation:
     """Run `episodes` episodes of `policy` on `backend`, recorded into a new run directory in `out`.
 
+    After an interrupt, every run is closed before the interrupt is raised.
+
     Args:
         contract: the robot and the task.
         backend: name of the backend.
@@ -37,7 +39,7 @@ def evaluate(  # noqa: PLR0913 - the public options
         seed: seed of the first reset; the later episodes follow from it.
         out: folder of the run directory.
         engine: runs the episodes (`embodied_env.evaluation.engine`); None: this process.
-        observer: receives the progress.
+        observer: receives the progress; with an engine, only the end of each episode.
         record_messages: record the raw ROS 2 messages too.
         **options: options of `embodied_env.make`.
 
@@ -50,34 +52,18 @@ def evaluate(  # noqa: PLR0913 - the public options
     job = EvaluationJob(
         contract=contract, backend=backend, policy=policy, seed=seed, options=options, record_messages=record_messages
     )
-    return run_job(job, episodes=episodes, out=Path(out), engine=engine, observer=observer)
-
-
-def run_job(
-    job: EvaluationJob,
-    *,
-    episodes: int,
-    out: Path,
-    engine: Engine | None = None,
-    observer: EpisodeObserver | None = None,
-) -> Evaluation:
-    """Run episodes 0 to `episodes` - 1 of `job`; see `evaluate`.
-
-    After an interrupt, every run is closed before the interrupt is raised. With an engine, the observer is called only
-    at the end of each episode.
-    """
     if engine is not None:
         ended = (lambda _: None) if observer is None else observer.ended
-        return engine.evaluate(job, episodes=episodes, out=out, ended=ended)
+        return engine.evaluate(job, episodes=episodes, out=Path(out), ended=ended)
     from embodied_env.record import read_run
 
-    with EpisodeRunner(job, out, observer=observer) as runner:
+    with EpisodeRunner(job, Path(out), observer=observer) as runner:
         for episode in range(episodes):
             runner.run(episode)
     try:
         summary = json.loads((runner.path / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        problem = runner.losses or "it was not closed"
-        raise RecordError(f"{runner.path}: the run has no summary: {problem}") from None
+        problem = runner.losses or "the run was not closed"
+        raise RecordError(f"no summary of run {runner.path}: {problem}") from None
     problem = read_run(runner.path).problem or lost_backends(summary)
-    return Evaluation(policy=job.policy, path=runner.path, summary=summary, problem=problem)
+    return Evaluation(policy=policy, path=runner.path, summary=summary, problem=problem)

@@ -1,4 +1,4 @@
-"""A worker process: ``python -m embodied_env.evaluation.worker``, with its job on standard input."""
+"""A worker process: ``python -m embodied_env.evaluation.worker``; it reads its job from standard input."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ def main() -> int:
             _serve(job, connection)
         except EmbodiedEnvError as error:
             if isinstance(error, PolicyError):
-                traceback.print_exception(error.__cause__)  # the caller attaches the end of stderr to the error
+                traceback.print_exception(error.__cause__)  # the parent attaches the end of stderr
             _send(connection, {"failed": type(error).__name__, "message": str(error)})
             return 1
     return 0
 
 
 def _serve(job: Mapping[str, Any], connection: socket.socket) -> None:
-    """Run each episode that is received; the first one makes the run."""
+    """Run each received episode; the first one creates the run directory."""
     with contextlib.ExitStack() as stack, connection.makefile("r", encoding="utf-8") as lines:
         try:
             episodes: EpisodeRunner | None = None
             for line in lines:
                 if episodes is None:
-                    with deferred_signals():  # so that a run that was made is closed
+                    with deferred_signals():  # so that a created run is closed
                         episodes = stack.enter_context(EpisodeRunner(EvaluationJob.from_json(job), Path(job["out"])))
                     _send(connection, {"ready": str(episodes.path)})
                 episode = json.loads(line)["episode"]
                 episodes.run(episode)
                 _send(connection, {"ended": episode})
         finally:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing may interrupt the closing
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # closing must not be interrupted
 
 
 def _send(connection: socket.socket, message: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Load a policy by its address: built in, or a callable of a module."""
+"""Load a policy by its address: a built-in policy, or a callable of a module."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def make_policy(name: str, contract: Contract, *, backend: str, seed: int) -> Po
     """Return the policy at the address `name`.
 
     Args:
-        name: ``hold`` (keep the joint positions), ``random`` (uniform over the action space), ``scripted`` (the
-            task's own), or ``module:callable``, a callable from observation to action.
-        contract: the contract of its observations and actions.
-        backend: its profile describes the robot to a scripted policy; without one, another profile of the contract.
-        seed: the seed of ``random``.
+        name: ``hold`` (keep the joint positions), ``random`` (uniform over the action space), ``scripted`` (provided by
+            the task), or ``module:callable``, a callable from observation to action.
+        contract: contract of its observations and actions.
+        backend: backend whose profile gives ``scripted`` the robot model; without a model, a simulator's profile.
+        seed: seed of ``random``.
 
     Raises:
         UsageError: for an unknown policy, or one that does not fit the contract.
@@ -48,7 +48,7 @@ def make_policy(name: str, contract: Contract, *, backend: str, seed: int) -> Po
 
 def _hold(contract: Contract) -> Policy:
     layout = ActionLayout(contract)
-    is_absolute = ~(layout.is_delta | layout.is_velocity)  # the others hold by no displacement or no velocity
+    is_absolute = ~(layout.is_delta | layout.is_velocity)  # for the others, zero displacement or velocity holds
     joints = [joint for joint, absolute in zip(layout.joints, is_absolute, strict=True) if absolute]
     positions = joint_reader(contract, joints, reader="--policy hold")
 
@@ -66,10 +66,10 @@ def _scripted(contract: Contract, backend: str) -> Policy:
 
     task = load_task(contract, trust=contract.trusted)
     if not isinstance(task, ScriptedTask):
-        raise UsageError(f"--policy scripted: the task {contract.task.type} has none")
+        raise UsageError(f"--policy scripted is not available: task {contract.task.type} has no scripted policy")
     simulated = [name for name in (backend, "mujoco", "mujoco_ros") if "model" in contract.backends.get(name, {})]
     if not simulated:
-        raise UsageError("--policy scripted: no backend profile of the contract describes the robot's model")
+        raise UsageError("--policy scripted is not available: no backend profile of the contract has a model")
     profile = load_profile(contract, simulated[0])
     return task.scripted(MujocoKinematics(contract, profile, path=f"backends.{simulated[0]}"))
 
@@ -77,13 +77,13 @@ def _scripted(contract: Contract, backend: str) -> Policy:
 def _imported(name: str) -> Policy:
     module_name, _, attribute = name.partition(":")
     if not (module_name and attribute):
-        raise UsageError(f"--policy {name!r} is not known; allowed: {', '.join(BUILT_IN)}, or module:callable")
+        raise UsageError(f"unknown policy {name!r} (expected one of: {', '.join(BUILT_IN)}, module:callable)")
     if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds strings
         sys.path.append(os.getcwd())  # noqa: PTH109 - as for python -m
     try:
         policy = getattr(importlib.import_module(module_name), attribute)
     except Exception as error:
-        raise UsageError(f"--policy {name!r} cannot be imported: {described(error)}") from error
+        raise UsageError(f"cannot import policy {name!r}: {described(error)}") from error
     if not callable(policy):
-        raise UsageError(f"--policy {name!r} is not callable")
+        raise UsageError(f"policy {name!r} is not callable: {policy!r:.80}")
     return cast("Policy", policy)

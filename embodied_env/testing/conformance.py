@@ -26,8 +26,8 @@ from embodied_env.testing.doubles import approve
 class BackendContract(ABC):
     """The rules of `embodied_env.backends.base`.
 
-    Override `make_backend`, and optionally `contract`. For a free-running backend override `make_clock` with a
-    `ManualClock`.
+    Override `make_backend`, and optionally `contract`. For a free-running backend, return a `ManualClock` from
+    `make_clock`.
     """
 
     contract: ClassVar[Contract] = load_contract("arm_reach")
@@ -52,7 +52,7 @@ class BackendContract(ABC):
             backend.close()
 
     def deadline(self, timeout_s: float) -> Stamp:
-        """Return the deadline in `timeout_s`."""
+        """Return the stamp in `timeout_s`."""
         return Stamp(self.clock.now_ns() + round(timeout_s * NS_PER_S), Domain.STEADY)
 
     def reset(self, backend: Backend, *, seed: int = 7, epoch: int = 0, options: Any = None) -> Snapshot:  # noqa: ANN401
@@ -75,13 +75,13 @@ class BackendContract(ABC):
         backend.advance(target, deadline)
         return backend.read(target, deadline)
 
-    def test_has_a_name_and_capabilities(self) -> None:
+    def test_has_name_and_capabilities(self) -> None:
         backend = self.make_backend(SteadyClock())
         assert backend.name
         assert backend.capabilities.reset_levels
         backend.close()
 
-    def test_close_is_safe_before_open_and_twice(self) -> None:
+    def test_close_is_idempotent_and_safe_before_open(self) -> None:
         backend = self.make_backend(SteadyClock())
         backend.close()
         backend.close()
@@ -102,14 +102,14 @@ class BackendContract(ABC):
             for name, sensor in self.contract.sensors.items():
                 assert set(samples[name].values) == set(sensor.fields)
 
-    def test_reset_is_newer_than_what_was_before(self) -> None:
+    def test_reset_readings_are_newer_than_previous_ones(self) -> None:
         with self.opened() as backend:
             before = self.step(backend, self.reset(backend))
             after = self.reset(backend, epoch=1)
             newest = max(sample.stamp_ns for sample in before.samples.values())
             assert all(sample.stamp_ns > newest for sample in after.samples.values())
 
-    def test_reset_reports_what_it_did(self) -> None:
+    def test_reset_report_is_complete(self) -> None:
         with self.opened() as backend:
             report = self.reset(backend, seed=11).reset
             assert report is not None
@@ -117,7 +117,7 @@ class BackendContract(ABC):
             assert report.seed_applied == (11 if backend.capabilities.seedable else None)
             assert set(report.sampled) == set(self.contract.reset_options)
 
-    def test_the_same_seed_gives_the_same_world(self) -> None:
+    def test_same_seed_gives_same_readings(self) -> None:
         with self.opened() as backend:
             if not backend.capabilities.seedable:
                 return
@@ -126,7 +126,7 @@ class BackendContract(ABC):
             again = self.reset(backend, seed=3, epoch=1)
             assert_same_values(first, again)
 
-    def test_reset_options_are_honoured(self) -> None:
+    def test_reset_options_are_applied(self) -> None:
         with self.opened() as backend:
             options = {name: option.low_array for name, option in self.contract.reset_options.items()}
             report = self.reset(backend, options=options).reset
@@ -134,7 +134,7 @@ class BackendContract(ABC):
             for name, value in options.items():
                 np.testing.assert_array_equal(report.sampled[name], value)
 
-    def test_a_step_moves_exactly_one_control_period(self) -> None:
+    def test_step_advances_exactly_one_control_period(self) -> None:
         with self.opened() as backend:
             snapshot = self.reset(backend)
             for _ in range(5):
@@ -145,7 +145,7 @@ class BackendContract(ABC):
                         assert following.samples[name].stamp_ns == following.now_ns
                 snapshot = following
 
-    def test_sending_alone_moves_nothing(self) -> None:
+    def test_send_does_not_advance_time(self) -> None:
         with self.opened() as backend:
             snapshot = self.reset(backend)
             for _ in range(3):
@@ -153,20 +153,20 @@ class BackendContract(ABC):
             following = self.step(backend, snapshot)
             assert following.now_ns - snapshot.now_ns == self.contract.control_period_ns
 
-    def test_send_returns_what_was_sent(self) -> None:
+    def test_send_returns_sent_command(self) -> None:
         with self.opened() as backend:
             command = self.hold(self.reset(backend))
             sent = backend.send(command)
             assert sent.seq == command.seq
             np.testing.assert_array_equal(sent.values, command.values)
 
-    def test_send_takes_only_what_the_gate_approved(self) -> None:
+    def test_send_accepts_only_approved_commands(self) -> None:
         with self.opened() as backend:
             snapshot = self.reset(backend)
             with _raises(TypeError):
                 backend.send(cast("Any", self._positions(snapshot)))
 
-    def test_readings_are_never_written_again(self) -> None:
+    def test_readings_are_immutable(self) -> None:
         with self.opened() as backend:
             first = self.reset(backend)
             kept = {n: {f: v.copy() for f, v in s.values.items()} for n, s in first.samples.items()}
@@ -177,7 +177,7 @@ class BackendContract(ABC):
                 for field_name, values in sample.values.items():
                     np.testing.assert_array_equal(values, kept[name][field_name])
 
-    def test_after_halt_only_reset_works(self) -> None:
+    def test_only_reset_works_after_halt(self) -> None:
         with self.opened() as backend:
             snapshot = self.reset(backend)
             command = self.hold(snapshot)
@@ -211,12 +211,12 @@ class EnvContract(ABC):
         finally:
             env.close()
 
-    def test_nothing_is_started_by_making_and_closing(self) -> None:
+    def test_close_is_idempotent_and_safe_before_reset(self) -> None:
         env = self.make_env()
         env.close()
         env.close()
 
-    def test_observations_lie_in_the_space(self) -> None:
+    def test_observations_are_in_observation_space(self) -> None:
         with self.env() as env:
             observation, _ = env.reset(seed=1)
             assert observation in env.observation_space
@@ -228,22 +228,22 @@ class EnvContract(ABC):
                 if terminated or truncated:
                     break
 
-    def test_the_same_seed_and_actions_give_the_same_episode(self) -> None:
+    def test_same_seed_and_actions_give_same_episode(self) -> None:
         with self.env() as env:
             assert self._episode(env, seed=5) == self._episode(env, seed=5)
 
-    def test_info_has_the_same_keys_at_every_step(self) -> None:
+    def test_info_keys_are_the_same_at_every_step(self) -> None:
         with self.env() as env:
             reset = env.reset(seed=2)[1]["reset"]
             assert {"seed_applied", "routine", "confirmed_by", "options_ignored", "judged", "solved"} <= set(reset)
             first = keys_of(env.step(env.action_space.sample())[-1])
             assert keys_of(env.step(env.action_space.sample())[-1]) == first
 
-    def test_a_step_before_reset_is_refused(self) -> None:
+    def test_step_before_reset_raises(self) -> None:
         with self.env() as env, _raises(ResetNeededError):
             env.step(env.action_space.sample())
 
-    def test_a_step_after_close_is_refused(self) -> None:
+    def test_step_after_close_raises(self) -> None:
         with self.env() as env:
             env.reset(seed=1)
         with _raises(ClosedError):
@@ -259,7 +259,7 @@ class EnvContract(ABC):
             assert stamps == sorted(stamps)
             assert transition.info["latency_ms"] == sum(b - a for a, b in pairwise(stamps)) / 1e6
 
-    def test_a_malformed_action_brakes_and_is_reported(self) -> None:
+    def test_malformed_action_brakes_and_is_reported(self) -> None:
         with self.env() as env:
             env.reset(seed=1)
             bad = np.full(cast("Any", env.action_space).shape, np.nan)

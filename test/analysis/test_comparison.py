@@ -561,7 +561,7 @@ def test_the_verb_as_json_needs_no_page_and_tells_of_a_path_that_does_not_differ
     found = json.loads(said.out)
     assert found["ranking"][0]["group"] == "inference_s"
     assert found["ignored_without_effect"] == ["safety"]
-    assert said.err == "--ignore safety: it does not differ\n"
+    assert said.err == "--ignore safety has no effect: the runs do not differ there\n"
 
 
 def test_the_verb_has_status_1_for_a_run_that_is_not_whole(run_of, capsys):

@@ -30,12 +30,12 @@ def unclosed(path):
     return path
 
 
-def test_a_sound_run_has_status_0_and_one_line(path, capsys):
+def test_sound_run_exits_0_with_one_line(path, capsys):
     assert main(["audit", str(path)]) == 0
     assert capsys.readouterr().out == f"{path}: sound, 2 transitions\n"
 
 
-def test_a_run_that_is_not_sound_has_status_1_and_a_line_for_each_problem(unclosed, capsys):
+def test_unsound_run_exits_1_with_a_line_per_problem(unclosed, capsys):
     assert main(["audit", str(unclosed)]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "manifest.json: the run was never closed [run.unclean]",
@@ -43,7 +43,7 @@ def test_a_run_that_is_not_sound_has_status_1_and_a_line_for_each_problem(unclos
     ]
 
 
-def test_a_sound_run_as_json(path, capsys):
+def test_sound_run_as_json(path, capsys):
     assert main(["audit", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "path": str(path), "transitions": 2, "sound": True, "problems": [], "counts": {}, "violations": [], "warnings": [],
@@ -51,14 +51,14 @@ def test_a_sound_run_as_json(path, capsys):
     }  # fmt: skip
 
 
-def test_a_run_that_is_not_sound_as_json(unclosed, capsys):
+def test_unsound_run_as_json(unclosed, capsys):
     assert main(["audit", str(unclosed), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["sound"], found["problems"]) == (False, ["manifest.json: the run was never closed"])
     assert found["counts"] == {"run.unclean": 1}
 
 
-def test_a_finding_names_transition_field_value_and_rule(path, tmp_path, capsys):
+def test_finding_names_transition_field_value_and_rule(path, tmp_path, capsys):
     rows = [json.dumps(row) for row in read_run(path).transitions()]
     file = tmp_path / "rows.jsonl"
     file.write_text("\n".join([rows[0], json.dumps({**json.loads(rows[1]), "reward": 7.0})]))
@@ -77,13 +77,13 @@ PLAIN = (
 )
 
 
-def test_rows_of_anybody_are_read_from_stdin(monkeypatch, capsys):
+def test_rows_are_read_from_stdin(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((PLAIN * 3).encode())))
     assert main(["audit", "-"]) == 0
     assert capsys.readouterr().out == "-: sound, 3 transitions\n"
 
 
-def test_a_line_that_is_broken_is_named(tmp_path, capsys):
+def test_broken_line_is_named(tmp_path, capsys):
     file = tmp_path / "rows.jsonl"
     file.write_text(PLAIN + PLAIN[:50] + "\n" + PLAIN)
     assert main(["audit", str(file)]) == 1
@@ -93,30 +93,30 @@ def test_a_line_that_is_broken_is_named(tmp_path, capsys):
     assert last == f"{file}: not sound, 2 transitions"
 
 
-def test_rows_of_a_file_are_held_to_a_contract_when_one_is_named(tmp_path, capsys):
+def test_rows_are_checked_against_given_contract(tmp_path, capsys):
     file = tmp_path / "rows.jsonl"
     file.write_text(PLAIN)
     assert main(["audit", str(file), "--contract", "arm_reach"]) == 1
     assert "info.contract is missing [row.shape]" in capsys.readouterr().out
 
 
-def test_a_run_has_a_contract_of_its_own(path, capsys):
+def test_contract_option_is_rejected_for_a_run(path, capsys):
     assert main(["audit", str(path), "--contract", "arm_reach"]) == 2
-    assert "--contract is of a file of rows" in capsys.readouterr().err
+    assert "--contract does not apply to run" in capsys.readouterr().err
 
 
-def test_a_directory_that_is_not_there_is_wrong_usage(tmp_path, capsys):
+def test_missing_directory_is_wrong_usage(tmp_path, capsys):
     assert main(["audit", str(tmp_path / "nowhere")]) == 2
     assert capsys.readouterr().err == (
-        f"embodied-env: error: {tmp_path / 'nowhere'} is not there; allowed: a run directory, a file of JSON lines, or -\n"
+        f"embodied-env: error: no such run: {tmp_path / 'nowhere'} (expected a run directory, a file of JSON lines, or -)\n"
     )
 
 
-def test_no_run_is_wrong_usage(capsys):
+def test_missing_argument_is_wrong_usage(capsys):
     assert main(["audit"]) == 2
     assert "RUN" in capsys.readouterr().err
 
 
-def test_a_directory_that_is_no_run_is_no_sound_evidence(tmp_path, capsys):
+def test_directory_without_a_run_is_unsound(tmp_path, capsys):
     assert main(["audit", str(tmp_path)]) == 1
     assert "is not a run directory" in capsys.readouterr().err

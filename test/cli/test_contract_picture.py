@@ -6,7 +6,7 @@ import embodied_env
 from embodied_env.cli.main import main
 
 
-def test_a_picture_executes_no_task_that_is_not_trusted(tmp_path, capsys):
+def test_picture_does_not_execute_untrusted_task(tmp_path, capsys):
     text = embodied_env.load_contract("arm_reach").text.replace("embodied_env.tasks.reach:Reach", "./own.py:Own")
     (tmp_path / "own.yaml").write_text(text, encoding="utf-8")
     (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n", encoding="utf-8")

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.realtime
 PATIENCE_S = 60.0
 COMMAND = [sys.executable, "-m", "embodied_env.cli", "launch"]
 GAZEBO = """#!/bin/bash
-echo $$ > {folder}/told
-mv {folder}/told {folder}/gazebo_runs
+echo $$ > {folder}/pid
+mv {folder}/pid {folder}/gazebo_runs
 {then}
 """
 SLEEPS = "sleep 60 & wait"
@@ -29,7 +29,7 @@ SLEEPS = "sleep 60 & wait"
 
 @pytest.fixture
 def gazebo(tmp_path, monkeypatch):
-    """A gz and a bridge that sleep, a world for them, and a training script that does what it is told."""
+    """A gz and a bridge that sleep, a world for them, and a training script given by `script`."""
 
     def install(*, gz=SLEEPS, script="import time; time.sleep(60)"):
         for path, then in (("bin/gz", gz), ("lib/ros_gz_bridge/parameter_bridge", "exec sleep 60")):
@@ -42,8 +42,8 @@ def gazebo(tmp_path, monkeypatch):
         for name in ("w.sdf", "w.bridge.yaml"):
             (tmp_path / name).write_text("")
         (tmp_path / "learn.py").write_text(script)
-        said = [f"world:={tmp_path / 'w.sdf'}", f"script:={tmp_path / 'learn.py'}"]
-        return [*COMMAND, "gazebo", *said]
+        given = [f"world:={tmp_path / 'w.sdf'}", f"script:={tmp_path / 'learn.py'}"]
+        return [*COMMAND, "gazebo", *given]
 
     return install
 
@@ -64,7 +64,7 @@ def left_in(folder):
     return [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_the_exit_status_is_that_of_the_work_and_all_else_ends(gazebo, tmp_path):
+def test_exit_status_is_that_of_the_work_and_all_processes_end(gazebo, tmp_path):
     runs = tmp_path / "gazebo_runs"
     done = run(
         gazebo(
@@ -77,11 +77,11 @@ def test_the_exit_status_is_that_of_the_work_and_all_else_ends(gazebo, tmp_path)
 
 
 @pytest.mark.long
-def test_when_the_simulator_ends_the_work_has_failed(gazebo, tmp_path):
+def test_simulator_exit_fails_the_work(gazebo, tmp_path):
     done = run(gazebo(gz="echo no display; exit 0"))
     assert done.returncode == 1
     assert "[gazebo] no display" in done.stdout
-    assert "gazebo has ended with exit status 0" in done.stderr
+    assert "gazebo exited with status 0" in done.stderr
     assert left_in(tmp_path) == []
 
 
@@ -89,7 +89,7 @@ def test_when_the_simulator_ends_the_work_has_failed(gazebo, tmp_path):
     ("number", "status"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), pytest.param(signal.SIGKILL, -9, marks=pytest.mark.long)],
 )
-def test_a_signal_leaves_no_child_behind(gazebo, tmp_path, number, status):
+def test_signal_leaves_no_child_process(gazebo, tmp_path, number, status):
     process = subprocess.Popen(gazebo(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end = time.monotonic() + PATIENCE_S
     while not (tmp_path / "gazebo_runs").exists() and time.monotonic() < end:
@@ -103,7 +103,7 @@ def test_a_signal_leaves_no_child_behind(gazebo, tmp_path, number, status):
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.long)])
-def test_a_starter_that_is_killed_at_any_moment_leaves_no_child_behind(gazebo, tmp_path, kills):
+def test_killed_launcher_leaves_no_child_process(gazebo, tmp_path, kills):
     """Its children may be starting then: the one that was begun last does not run yet."""
     command, moments = gazebo(), random.Random(13)
     for _ in range(kills):
@@ -118,23 +118,23 @@ def test_a_starter_that_is_killed_at_any_moment_leaves_no_child_behind(gazebo, t
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_it_shows_every_argument_with_its_default_and_what_is_allowed(name, capsys):
+def test_show_args_lists_defaults_and_allowed_values(name, capsys):
     assert main(["launch", name, "--show-args"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for argument in TARGETS[name].arguments:
-        assert f"  {argument.name}:\n      {argument.description}" in said
-        assert repr(argument.default) in said
+        assert f"  {argument.name}:\n      {argument.description}" in output
+        assert repr(argument.default) in output
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
         (["fly"], "invalid choice: 'fly'"),
-        (["sim", "policy=hold"], "'policy=hold' is not allowed; allowed: name:=value"),
-        (["sim", "armed:=true"], "sim has no argument 'armed'"),
-        (["sim", "python:=/no/such/python"], "python:=/no/such/python cannot be started"),
+        (["sim", "policy=hold"], "'policy=hold' (expected name:=value)"),
+        (["sim", "armed:=true"], "unknown argument of sim: 'armed'"),
+        (["sim", "python:=/no/such/python"], "cannot start python:=/no/such/python"),
     ],
 )
-def test_wrong_usage_is_said_in_a_line(words, problem, capsys):
+def test_wrong_usage_prints_one_line(words, problem, capsys):
     assert main(["launch", *words]) == 2
     assert problem in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What `evaluate` shows while it runs."""
+"""The live display of `evaluate`."""
 
 from __future__ import annotations
 
@@ -31,67 +31,67 @@ def rows(*infos, episodes=3):
     return dict(account.rows())
 
 
-def test_it_says_where_the_run_is():
+def test_live_table_shows_episode_and_step():
     assert rows(info(step=17, episode=1))["episode"] == "2 of 3, step 17 of 200"
 
 
-def test_the_rate_is_that_of_the_last_steps_beside_the_nominal_one_where_steps_are_paced():
+def test_rate_is_shown_with_nominal_rate_if_paced():
     assert rows(info(period_s=0.05), info(period_s=0.0625))["rate"] == "17.78 Hz"
     assert rows(info(period_s=0.05, missed=0))["rate"] == "20.00 Hz, nominal 20.00 Hz"
 
 
-def test_gates_are_counted_by_their_codes():
+def test_gates_are_counted_by_code():
     found = rows(info(codes=["vel.limit"]), info(codes=["vel.limit", "obs.stale"]))
     assert found["gates"] == "vel.limit 2, obs.stale 1"
 
 
-def test_deadlines_that_were_missed_are_those_of_all_episodes():
+def test_missed_deadlines_accumulate_over_episodes():
     story = [info(missed=1), info(missed=4, end="success"), info(missed=0), info(missed=2)]
     assert rows(*story)["missed deadlines"] == "6"
 
 
-def test_what_was_not_measured_is_not_shown():
+def test_unmeasured_values_are_not_shown():
     unmeasured = info()
     unmeasured["latency"]["quality"]["period_s"] = 8
     assert "rate" not in rows(unmeasured)
 
 
-def test_a_run_without_a_step_has_nothing_to_divide_by():
+def test_run_without_steps_has_no_clipped_share():
     assert rows()["clipped steps"] == "n/a"
 
 
-class Noted:
-    """Notes what an observer is told."""
+class EventLog:
+    """An observer that stores its events."""
 
     def __init__(self):
-        self.told = []
+        self.events = []
 
     def resetting(self):
-        self.told.append("resetting")
+        self.events.append("resetting")
 
     def stepped(self, info):
-        self.told.append("step")
+        self.events.append("step")
 
     def ended(self, episode):
-        self.told.append(f"ended {episode}")
+        self.events.append(f"ended {episode}")
 
 
-def test_an_observer_is_told_of_each_reset_step_and_end(tmp_path):
-    observer = Noted()
+def test_observer_receives_each_reset_step_and_end(tmp_path):
+    observer = EventLog()
     evaluate(ARM, backend="fake", policy="hold", episodes=2, seed=0, out=tmp_path, observer=observer)
-    assert observer.told == ["resetting", *["step"] * 200, "ended 1", "resetting", *["step"] * 200, "ended 2"]
+    assert observer.events == ["resetting", *["step"] * 200, "ended 1", "resetting", *["step"] * 200, "ended 2"]
 
 
-def test_what_is_shown_goes_to_stderr_and_ends_with_the_last_state(capsys):
+def test_display_goes_to_stderr_and_ends_with_last_state(capsys):
     with LiveView(ARM, "hold", 1) as view:
         view.stepped(info(step=200, end="time_limit"))
         view.ended(1)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "time_limit 1" in said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "time_limit 1" in output.err
 
 
-def test_it_rests_while_a_robot_is_reset(capsys):
+def test_display_pauses_during_reset_of_a_robot(capsys):
     with LiveView(ARM, "hold", 2) as view:
         view.stepped(info(missed=0))
         assert view.is_drawing

@@ -37,23 +37,23 @@ def slower(tmp_path):
     return file
 
 
-def test_a_run_that_comes_out_as_it_was_has_status_0(path, capsys):
+def test_identical_replay_exits_0(path, capsys):
     assert main(["replay", str(path)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "1 actions that the log could not hold were reconstructed from the report of the gate",
+        "1 unrecordable actions were reconstructed from the gate report",
         f"{path}: 3 transitions, all equal",
     ]
 
 
-def test_the_first_transition_that_differs_is_told_and_has_status_1(path, slower, capsys):
+def test_first_difference_is_reported_and_exits_1(path, slower, capsys):
     assert main(["replay", str(path), "--contract", str(slower)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert "the contract is not the one that the run was recorded under" in lines
+    assert "the contract differs from that of the recorded run" in lines
     assert f"{path}: 2 transitions equal, then row 3 differs" in lines
     assert any(line.startswith("  episode 1, step 3: inner.findings[0].") for line in lines)
 
 
-def test_the_same_as_json(path, slower, capsys):
+def test_result_as_json(path, slower, capsys):
     assert main(["replay", str(path), "--contract", str(slower), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["equal"], found["sound"], found["transitions"], found["remade"]) == (False, False, 2, 1)
@@ -61,7 +61,7 @@ def test_the_same_as_json(path, slower, capsys):
     assert found["difference"]["step"] == 3
 
 
-def test_a_run_that_is_not_clean_has_status_1_and_says_so(path, capsys):
+def test_unclean_run_exits_1(path, capsys):
     file = path / "manifest.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "clean": False}))
     assert main(["replay", str(path)]) == 1
@@ -70,14 +70,14 @@ def test_a_run_that_is_not_clean_has_status_1_and_says_so(path, capsys):
     assert lines[-1] == f"{path}: 3 transitions, all equal"
 
 
-def test_a_policy_is_compared_and_that_it_parts_is_no_failure(path, capsys):
+def test_policy_difference_is_reported_and_exits_0(path, capsys):
     assert main(["replay", str(path), "--policy", "hold"]) == 0
     out = capsys.readouterr().out
-    assert "parts at" in out
+    assert "first at" in out
     assert "first in episode 1, step 2" in out
 
 
-def test_a_policy_as_json(path, capsys):
+def test_policy_replay_as_json(path, capsys):
     assert main(["replay", str(path), "--policy", "random", "--seed", "4", "--tolerance", "10", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["first"] == {"episode": 1, "step": 2}
@@ -89,16 +89,16 @@ def test_a_policy_as_json(path, capsys):
 @pytest.mark.parametrize(
     "arguments", [["nowhere"], ["RUN", "--seed", "-1"], ["RUN", "--policy", "magic"], ["RUN", "--contract", "magic"]]
 )
-def test_wrong_usage_has_status_2(path, capsys, arguments):
+def test_wrong_usage_exits_2(path, capsys, arguments):
     assert main(["replay", *(str(path) if word == "RUN" else word for word in arguments)]) == 2
     assert capsys.readouterr().err.startswith("embodied-env: error: ")
 
 
-def test_a_tolerance_below_zero_has_status_2(path):
+def test_negative_tolerance_exits_2(path):
     assert main(["replay", str(path), "--policy", "hold", "--tolerance", "-1"]) == 2
 
 
-def test_the_run_is_only_read(path):
+def test_replay_does_not_modify_the_run(path):
     before = {file.name: file.read_bytes() for file in path.iterdir()}
     main(["replay", str(path)])
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before

@@ -68,7 +68,7 @@ def cases(table):
 
 
 @pytest.mark.parametrize("wrong", cases(OF_MAKE))
-def test_a_wrong_argument_of_make_is_a_usage_error_that_names_it(tmp_path, monkeypatch, wrong):
+def test_invalid_argument_of_make_is_named(tmp_path, monkeypatch, wrong):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=next(iter(wrong))):
         embodied_env.make(ARM, **{"backend": "fake", **wrong})
@@ -76,21 +76,21 @@ def test_a_wrong_argument_of_make_is_a_usage_error_that_names_it(tmp_path, monke
 
 
 @pytest.mark.parametrize("wrong", cases(OF_ROS))
-def test_a_wrong_argument_of_a_backend_over_ros_is_a_usage_error_that_names_it(wrong):
+def test_invalid_argument_of_ros_backend_is_named(wrong):
     pytest.importorskip("rclpy")
     with pytest.raises(UsageError, match=next(iter(wrong))):
         embodied_env.make(ARM, backend="mujoco_ros", **wrong)
 
 
 @pytest.mark.parametrize("wrong", cases(OF_VECTOR))
-def test_a_wrong_argument_of_make_vec_is_a_usage_error_that_names_it(tmp_path, monkeypatch, wrong):
+def test_invalid_argument_of_make_vec_is_named(tmp_path, monkeypatch, wrong):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=next(iter(wrong))):
         embodied_env.make_vec(ARM, **{"backend": "fake", "num_envs": 1, **wrong})
 
 
 @pytest.mark.parametrize("wrong", cases(OF_PARALLEL))
-def test_a_wrong_argument_of_parallel_env_is_a_usage_error_that_names_it(tmp_path, monkeypatch, wrong):
+def test_invalid_argument_of_parallel_env_is_named(tmp_path, monkeypatch, wrong):
     pytest.importorskip("pettingzoo")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=next(iter(wrong))):
@@ -99,13 +99,13 @@ def test_a_wrong_argument_of_parallel_env_is_a_usage_error_that_names_it(tmp_pat
 
 @pytest.mark.parametrize("contract", CONTRACTS, ids=stable_repr)
 @pytest.mark.parametrize("call", [embodied_env.make, embodied_env.load_contract])
-def test_what_is_no_contract_is_one_error(call, contract):
+def test_invalid_contract_argument_is_one_error(call, contract):
     with pytest.raises((ContractError, UsageError)):
         call(contract)
 
 
 @pytest.mark.parametrize("run", NO_PATH, ids=stable_repr)
-def test_what_is_no_path_of_a_run_is_a_usage_error(run):
+def test_invalid_run_path_is_a_usage_error(run):
     with pytest.raises(UsageError, match="expected a path"):
         embodied_env.make(backend="replay", run=run)
 
@@ -136,7 +136,7 @@ def changed(path, value):
 
 
 @pytest.mark.parametrize(("path", "value"), [(path, value) for path, values in NUMBERS.items() for value in values])
-def test_a_number_whose_products_underflow_or_overflow_is_refused_with_its_path(path, value):
+def test_extreme_number_is_rejected_with_its_path(path, value):
     with pytest.raises(ContractError) as caught:
         parse_contract(changed(path, value))
     assert caught.value.path == path
@@ -218,11 +218,11 @@ def quiet_place(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(map(repr, words))[-60:])
-def test_wrong_usage_of_the_command_line_is_one_line_and_status_2(quiet_place, capsys, words):
+def test_wrong_command_line_prints_one_line_and_exits_2(quiet_place, capsys, words):
     assert main(words) == WRONG_USAGE
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert [line.startswith("embodied-env: error: ") for line in said.err.splitlines()] == [True]
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert [line.startswith("embodied-env: error: ") for line in output.err.splitlines()] == [True]
     assert {path.name for path in quiet_place.iterdir()} <= {
         "a_broken_policy.py",
         "an_exploding_policy.py",

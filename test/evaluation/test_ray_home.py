@@ -28,7 +28,7 @@ print(json.dumps({"modes": seen, "left": sorted(ours & set(os.environ) - before)
 
 
 @pytest.mark.long
-def test_a_cluster_started_here_keeps_its_token_in_its_own_folder(tmp_path):
+def test_new_cluster_keeps_its_token_in_its_own_folder(tmp_path):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     with tempfile.TemporaryDirectory(prefix="ee_") as temporary:  # tmp_path is too long for the names of sockets
         surroundings = {**kept, "HOME": str(tmp_path), "TMPDIR": temporary}

@@ -13,10 +13,10 @@ from launch import LaunchDescription, LaunchService
 FOLDER = Path(__file__).parents[2] / "launch"
 
 
-def including(name, said):
-    """Return a description that includes the launch file `name`; `said` are values of its arguments."""
+def including(name, given):
+    """Return a description that includes the launch file `name`; `given` are values of its arguments."""
     source = PythonLaunchDescriptionSource(str(FOLDER / f"{name}.launch.py"))
-    return LaunchDescription([IncludeLaunchDescription(source, launch_arguments=list(said.items()))])
+    return LaunchDescription([IncludeLaunchDescription(source, launch_arguments=list(given.items()))])
 
 
 if __name__ == "__main__":

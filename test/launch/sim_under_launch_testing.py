@@ -22,11 +22,11 @@ def generate_test_description():
 
 
 class WhileItRuns(unittest.TestCase):
-    def test_it_says_what_it_simulates(self, proc_output):
+    def test_prints_what_it_simulates(self, proc_output):
         proc_output.assertWaitFor("simulating arm_reach in namespace /", timeout=60, stream="stdout")
 
 
 @launch_testing.post_shutdown_test()
 class Afterwards(unittest.TestCase):
-    def test_it_has_ended_well(self, proc_info):
+    def test_exits_cleanly(self, proc_info):
         launch_testing.asserts.assertExitCodes(proc_info)

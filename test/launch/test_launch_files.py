@@ -27,13 +27,13 @@ def surroundings(domain_id):
     """A ROS domain of its own for each test."""
 
 
-def start(name, **said):
-    command = [sys.executable, str(HERE / "launched.py"), name, *(f"{key}:={value}" for key, value in said.items())]
+def start(name, **given):
+    command = [sys.executable, str(HERE / "launched.py"), name, *(f"{key}:={value}" for key, value in given.items())]
     return subprocess.Popen(command, start_new_session=True)
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_launch_file_declares_the_arguments_of_its_use(name):
+def test_launch_file_declares_arguments_of_its_target(name):
     spec = importlib.util.spec_from_file_location(f"{name}_launch", LAUNCH / f"{name}.launch.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -41,21 +41,21 @@ def test_a_launch_file_declares_the_arguments_of_its_use(name):
     assert list(declared) == [argument.name for argument in TARGETS[name].arguments]
 
 
-def test_an_evaluation_that_is_done_is_a_launch_that_is_done(tmp_path):
+def test_finished_evaluation_ends_the_launch(tmp_path):
     assert start("evaluate", backend="fake", policy="hold", episodes=1, out=tmp_path).wait(PATIENCE_S) == 0
     assert len(list(tmp_path.glob("*/summary.json"))) == 1
 
 
-def test_an_evaluation_that_fails_is_a_launch_that_fails(tmp_path):
+def test_failed_evaluation_fails_the_launch(tmp_path):
     assert start("evaluate", policy="no_such", out=tmp_path).wait(PATIENCE_S) == 1
 
 
-def test_a_value_that_is_not_allowed_is_refused():
+def test_invalid_value_is_rejected():
     assert start("real", armed="yes").wait(PATIENCE_S) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_signal_to_the_launch_leaves_no_child_behind(tmp_path, number):
+def test_signal_to_launch_leaves_no_child_process(tmp_path, number):
     """``ros2 launch`` ends without a word to its children on SIGTERM."""
     ready, sleep = tmp_path / "ready", tmp_path / "sleep.py"
     sleep.write_text(f"import pathlib, time\npathlib.Path({str(ready)!r}).touch()\ntime.sleep(60)\n")
@@ -71,7 +71,7 @@ def test_a_signal_to_the_launch_leaves_no_child_behind(tmp_path, number):
     assert alive == []
 
 
-def test_the_simulator_runs_and_ends_well_under_launch_testing():
+def test_simulator_runs_and_exits_cleanly_under_launch_testing():
     file = HERE / "sim_under_launch_testing.py"
     command = [sys.executable, "-m", "launch_testing.launch_test", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False)

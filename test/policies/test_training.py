@@ -65,30 +65,30 @@ def at(step):
     return found
 
 
-def test_a_terminated_episode_does_not_bootstrap():
+def test_terminated_episode_does_not_bootstrap():
     found = train_ppo_torch.advantages(rollout(terminated=at(1), ended=at(1)))
     assert found[1].item() == pytest.approx(1.0)
 
 
-def test_a_truncated_episode_bootstraps_on_its_last_value():
+def test_truncated_episode_bootstraps_from_last_state():
     found = train_ppo_torch.advantages(rollout(ended=at(1)))
     assert found[1].item() == pytest.approx(1.0 + 10.0 * train_ppo_torch.GAMMA)
 
 
-def test_advantages_do_not_cross_episodes():
+def test_returns_do_not_leak_across_episodes():
     truncated = train_ppo_torch.advantages(rollout(ended=at(1)))
     later = train_ppo_torch.advantages(rollout(ended=at(1), rewards=torch.tensor([[1.0], [1.0], [500.0]])))
     assert torch.equal(truncated[:2], later[:2])
 
 
-def test_within_an_episode_later_steps_count():
+def test_later_steps_contribute_within_an_episode():
     factor = train_ppo_torch.GAMMA * train_ppo_torch.LAMBDA
     error = 1.0 + 10.0 * train_ppo_torch.GAMMA
     found = train_ppo_torch.advantages(rollout())
     assert found[0].item() == pytest.approx(error * (1 + factor + factor**2), rel=1e-5)
 
 
-def test_the_end_of_an_episode_is_valued_by_its_last_observation(begin):
+def test_end_of_episode_is_valued_by_final_observation(begin):
     """After 30 steps the time limit truncates, and the vector environment shows the next episode's first observation."""
     with begin("ppo_torch") as run:
         worlds = gymnasium.vector.SyncVectorEnv(run.makers(), autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
@@ -107,7 +107,7 @@ def test_the_end_of_an_episode_is_valued_by_its_last_observation(begin):
 
 
 @pytest.mark.parametrize("example", [pytest.param(train_sac, marks=pytest.mark.long), train_ppo], ids=["sac", "ppo"])
-def test_a_saved_model_acts_as_the_one_that_was_trained(begin, monkeypatch, example):
+def test_saved_model_acts_like_trained_model(begin, monkeypatch, example):
     with begin(example.__name__.removeprefix("train_"), "--num-envs", "1") as run:
         env = run.make_env()
         model = example.make(run, env)
@@ -121,7 +121,7 @@ def test_a_saved_model_acts_as_the_one_that_was_trained(begin, monkeypatch, exam
         env.close()
 
 
-def test_a_saved_perceptron_acts_as_the_one_that_was_trained(begin, monkeypatch):
+def test_saved_perceptron_acts_like_trained_one(begin, monkeypatch):
     with begin("ppo_torch") as run:
         folder = train_ppo_torch.train(run)
         monkeypatch.setenv(LEARNED_POLICY, str(folder))
@@ -131,7 +131,7 @@ def test_a_saved_perceptron_acts_as_the_one_that_was_trained(begin, monkeypatch)
         assert np.array_equal(torch_policy.act(observation), run.scaling.action(output))
 
 
-def test_an_output_is_scaled_to_the_action_space_and_never_leaves_it(begin):
+def test_output_is_scaled_and_clipped_to_action_space(begin):
     with begin("ppo_torch") as run:
         scaling = replace(run.scaling, low=np.array([-1.0]), high=np.array([3.0]))
     assert [scaling.action(np.array([value])).item() for value in (-9.0, -0.5, 0.0, 9.0)] == [-1.0, 0.0, 1.0, 3.0]
@@ -143,13 +143,13 @@ def test_features_are_clipped(begin):
     assert run.scaling.features(far).max() == BOUND
 
 
-def test_a_policy_needs_its_folder(monkeypatch):
+def test_policy_requires_its_folder(monkeypatch):
     monkeypatch.delenv(LEARNED_POLICY, raising=False)
     with pytest.raises(UsageError, match="LEARNED_POLICY is not set"):
         torch_policy.act({})
 
 
-def test_training_is_reproducible_by_seed(begin):
+def test_training_is_deterministic_per_seed(begin):
     weights = []
     for seed in ("1", "1", "2"):
         with begin("ppo_torch", "--seed", seed) as run:
@@ -159,7 +159,7 @@ def test_training_is_reproducible_by_seed(begin):
     assert not torch.equal(weights[0], weights[2])
 
 
-def test_a_joint_learns_to_follow(begin):
+def test_joint_learns_to_follow(begin):
     """Holding still succeeds where the target happens to begin at the joint: in one episode of ten."""
     with begin("ppo_torch", "--steps", "3072", "--num-envs", "4", "--episodes", "20") as run:
         training.evaluate(run, train_ppo_torch.POLICY, train_ppo_torch.train(run), 0.0)
@@ -188,7 +188,7 @@ def test_stable_baselines3_trains_saves_resumes_and_evaluates(begin, example):
     assert np.array_equal(then.mean, first.mean)
 
 
-def test_a_policy_of_another_contract_is_not_resumed(begin, tmp_path, capsys):
+def test_policy_of_another_contract_is_not_resumed(begin, tmp_path, capsys):
     with begin("ppo_torch") as run:
         final = train_ppo_torch.train(run)
     (tmp_path / "wider.yaml").write_text(dump_contract(follow(**{"radius_rad: 0.1": "radius_rad: 0.2"})))
@@ -200,14 +200,14 @@ def test_a_policy_of_another_contract_is_not_resumed(begin, tmp_path, capsys):
     assert "trained under the fingerprint" in capsys.readouterr().err
 
 
-def test_a_folder_without_a_policy_is_not_resumed(begin, tmp_path, capsys):
+def test_folder_without_policy_is_not_resumed(begin, tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"), begin("ppo_torch", "--resume", str(tmp_path)):
         pass
     assert f"policy not readable in {tmp_path}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("option", "value"), [("--steps", "0"), ("--num-envs", "0"), ("--seed", "-1")])
-def test_an_invalid_number_is_named(begin, capsys, option, value):
+def test_invalid_number_is_named(begin, capsys, option, value):
     with pytest.raises(SystemExit, match="2"), begin("ppo_torch", option, value):
         pass
     assert f"{option}: {value}" in capsys.readouterr().err
@@ -216,7 +216,7 @@ def test_an_invalid_number_is_named(begin, capsys, option, value):
 @pytest.mark.filterwarnings("ignore:Your action space has dtype float64:UserWarning")  # commands are float64
 @pytest.mark.filterwarnings("ignore:It seems that your observation:UserWarning")  # depth is no picture for a CNN
 @pytest.mark.parametrize("env_id", IDS)
-def test_the_checks_of_stable_baselines3_find_nothing(env_id):
+def test_stable_baselines3_env_checker_passes(env_id):
     env = gymnasium.make(env_id, backend="fake", clock="virtual")
     try:
         check_env(env)
@@ -224,13 +224,13 @@ def test_the_checks_of_stable_baselines3_find_nothing(env_id):
         env.close()
 
 
-def test_the_scaled_environment_passes_the_checks_without_warnings(begin):
+def test_wrapped_env_passes_checks_without_warnings(begin):
     with begin("checked") as run:
         env = run.make_env()
         check_env(env)
         env.close()
 
 
-def test_the_examples_learn_the_shipped_contracts():
+def test_examples_learn_shipped_contracts():
     for name in ("arm_reach", "cart_goal", "door_open"):
         action_box(embodied_env.load_contract(name))

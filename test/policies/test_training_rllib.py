@@ -41,7 +41,7 @@ def trained(tmp_path, *more):
     return Path(done.stdout.splitlines()[-1])
 
 
-def test_training_with_remote_environments_is_evaluated_and_resumed(tmp_path):
+def test_rllib_trains_in_parallel_evaluates_and_resumes(tmp_path):
     first = trained(tmp_path, "--steps", "128", "--num-envs", "2")
     summary = json.loads((first / "summary.json").read_text())
     assert summary["evaluations"]["fake"]["problem"] == ""
@@ -53,7 +53,7 @@ def test_training_with_remote_environments_is_evaluated_and_resumed(tmp_path):
 
 
 @pytest.mark.parametrize(("terminated", "expected"), [(False, 1.0 + 0.5 * 10.0), (True, 1.0)])
-def test_the_learner_bootstraps_on_truncated_but_not_on_terminated(terminated, expected):
+def test_rllib_learner_bootstraps_on_truncated_not_terminated(terminated, expected):
     """A step of reward 1, after which the state is worth 10: as the learner's pipeline prepares and counts it."""
     from ray.rllib.connectors.learner import AddOneTsToEpisodesAndTruncate
     from ray.rllib.env.single_agent_episode import SingleAgentEpisode

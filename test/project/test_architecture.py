@@ -80,17 +80,17 @@ def calls(file: Path) -> list[tuple[str, ast.Call]]:
     return [(name_called(node), node) for node in nodes_of(file, ast.Call)]
 
 
-def test_an_approved_command_is_made_in_one_place():
+def test_approved_command_is_created_in_one_place():
     made = {place_of(file) for file in MODULES for name, _ in calls(file) if name.split(".")[-1] == "ApprovedCommand"}
     assert made == {"safety/approved_commands.py"}
 
 
-def test_only_the_command_limiter_approves_a_command():
+def test_only_command_limiter_approves_commands():
     called = {place_of(file) for file in MODULES for name, _ in calls(file) if name.split(".")[-1] == "approve_command"}
     assert called == {"safety/approved_commands.py", "safety/command_limiter.py"}
 
 
-def test_no_approved_command_is_made_by_another_name_or_from_another():
+def test_approved_command_is_not_aliased_or_copied():
     """`replace`, `changed`, `copy` and `__new__` make one too; and an alias would hide the call from the test above."""
     aliases = [
         f"{place_of(file)}: {alias.asname}"
@@ -111,7 +111,7 @@ def test_no_approved_command_is_made_by_another_name_or_from_another():
     assert copied == []
 
 
-def test_no_read_only_array_is_made_writable_again():
+def test_read_only_arrays_stay_read_only():
     texts = {place_of(file): file.read_text().replace(" ", "") for file in MODULES}
     assert [place for place, text in texts.items() if "writeable=True" in text or "setflags(write=True" in text] == []
 
@@ -131,7 +131,7 @@ def packages_imported_by(file: Path) -> set[str]:
     return {name.split(".")[1] for name in names if name.startswith("embodied_env.")} - {package_of(file)}
 
 
-def test_a_package_imports_only_those_below_it():
+def test_package_imports_only_lower_layers():
     """Also where it imports lazily: the order is about the direction of data, not about the moment of the import."""
     rank = {package: number for number, packages in enumerate(RANKS) for package in packages}
     upwards = {
@@ -153,7 +153,7 @@ def modules_imported_by(file: Path, known: set[str]) -> set[str]:
     return names & known
 
 
-def test_no_modules_import_each_other_in_a_cycle():
+def test_no_import_cycles():
     """Lazy imports and those for type checking included."""
     known = {name_of(file) for file in MODULES}
     imports = {name_of(file): modules_imported_by(file, known) - {name_of(file)} for file in MODULES}
@@ -163,7 +163,7 @@ def test_no_modules_import_each_other_in_a_cycle():
         pytest.fail(" -> ".join(reversed(error.args[1])))
 
 
-def test_the_packages_are_those_of_the_table_in_the_docs():
+def test_packages_match_table_in_docs():
     packages = {package_of(file) for file in MODULES}
     assert packages == set().union(*RANKS)
     page = (Path(__file__).parents[2] / "docs" / "concepts" / "architecture.md").read_text()
@@ -178,12 +178,12 @@ def ros_packages_of(file: Path) -> set[str]:
     return {root for root in roots if root.startswith(ROS_PACKAGES) or root.endswith(ROS_KINDS)}
 
 
-def test_ros_packages_are_imported_at_the_edge_only():
+def test_ros_packages_are_imported_only_at_the_edge():
     inside = {place_of(file): found for file in MODULES if (found := ros_packages_of(file))}
     assert [place for place in inside if not place.startswith(ROS_EDGE)] == []
 
 
-def test_verbs_print_through_the_terminal_module_alone():
+def test_cli_prints_only_through_terminal_module():
     """launch passes on the lines of the processes that it started, with their colours."""
     printing = {
         place_of(file)
@@ -194,7 +194,7 @@ def test_verbs_print_through_the_terminal_module_alone():
     assert printing == {"cli/launch/__init__.py"}
 
 
-def test_libraries_print_nothing():
+def test_library_modules_do_not_print():
     """They return results and raise errors; the command line shows them."""
     printing = {
         place_of(file)
@@ -208,14 +208,14 @@ def test_libraries_print_nothing():
     }
 
 
-def test_modules_are_imported_by_name_only_where_that_is_the_point():
+def test_importlib_is_used_only_where_intended():
     dynamic = {
         place_of(file) for file in MODULES for name, _ in calls(file) if name.endswith(("import_module", "__import__"))
     }
     assert dynamic <= set(IMPORTS_BY_NAME)
 
 
-def test_the_system_clock_is_read_and_slept_on_only_by_the_clocks():
+def test_system_clock_is_used_only_by_clock_modules():
     """And by the waits at the edge of ROS, which middleware time cannot be injected into."""
     used = {
         place_of(file)
@@ -230,7 +230,7 @@ def test_the_system_clock_is_read_and_slept_on_only_by_the_clocks():
     assert used - record <= allowed
 
 
-def test_an_episode_of_the_fake_world_runs_where_importing_ros_or_a_simulator_raises():
+def test_fake_backend_runs_without_ros_or_simulator():
     script = """
 import sys
 
@@ -254,7 +254,7 @@ assert not heavy, heavy
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_importing_the_package_imports_none_of_its_packages():
+def test_importing_package_imports_no_subpackages():
     script = """
 import sys
 import embodied_env
@@ -265,12 +265,12 @@ print({"pydantic", "yaml", "rich", "PIL"} & set(sys.modules))
     assert done.stdout.splitlines() == ["['embodied_env._version']", "set()"]
 
 
-def test_every_public_name_is_there():
+def test_every_public_name_exists():
     assert all(getattr(embodied_env, name) is not None for name in embodied_env.__all__)
     assert set(embodied_env.__all__) <= set(dir(embodied_env))
 
 
-def test_the_tree_of_errors_names_every_error_of_the_package():
+def test_error_tree_lists_every_error():
     bases = {
         node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}
         for module in MODULES

@@ -35,28 +35,28 @@ def instants(pacing, *late_ms, period_ms=10):
     return (np.arange(count) * period_ms + late) * 1_000_000
 
 
-def test_steps_in_time_have_no_error(pacing):
+def test_timely_steps_have_no_error(pacing):
     found = pacing.figures(instants(pacing, *[0] * 10), 100)
     assert set(found.values()) == {0.0}
 
 
-def test_one_late_step_makes_two_wrong_periods_and_misses_nothing(pacing):
+def test_late_step_affects_two_periods_and_misses_no_deadline(pacing):
     found = pacing.figures(instants(pacing, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0), 100)
     assert (found["p50_us"], found["missed"], found["rate_error_percent"]) == (0.0, 0.0, 0.0)
     assert found["p99_us"] == pytest.approx(4000.0)
 
 
-def test_deadlines_that_pass_without_a_step_are_missed(pacing):
+def test_skipped_deadlines_are_missed(pacing):
     assert pacing.figures(instants(pacing, 0, 0, 30, 30, 30), 100)["missed"] == 3.0
 
 
-def test_a_rate_that_is_off_shows_in_the_mean(pacing):
+def test_wrong_rate_shows_in_mean(pacing):
     found = pacing.figures(instants(pacing, *[0] * 100, period_ms=11), 100)
     assert found["rate_error_percent"] == pytest.approx(100 / 11)
 
 
 @pytest.mark.long
-def test_the_benchmark_of_pacing_runs():
+def test_pacing_benchmark_runs():
     arguments = ["--rounds", "1", "--seconds", "0.2", "--rates", "100", "--json"]
     done = subprocess.run([sys.executable, str(PACING), *arguments], capture_output=True, text=True, check=True)
     rows = json.loads(done.stdout)["rows"]
@@ -64,7 +64,7 @@ def test_the_benchmark_of_pacing_runs():
 
 
 @pytest.mark.long
-def test_the_benchmark_of_recording_runs():
+def test_recording_benchmark_runs():
     arguments = ["--rounds", "1", "--steps", "5", "--json"]
     done = subprocess.run([sys.executable, str(RECORD), *arguments], capture_output=True, text=True, check=True)
     rows = json.loads(done.stdout)["rows"]
@@ -73,7 +73,7 @@ def test_the_benchmark_of_recording_runs():
 
 
 @pytest.mark.long
-def test_the_benchmark_of_vectors_runs():
+def test_vector_benchmark_runs():
     arguments = ["--rounds", "1", "--steps", "5", "--num-envs", "1", "2", "--json"]
     done = subprocess.run([sys.executable, str(VECTOR), *arguments], capture_output=True, text=True, check=True)
     rows = json.loads(done.stdout)["rows"]
@@ -105,38 +105,38 @@ def clamps():
 WILD = np.array([[0.9, -0.9], [-0.9, 0.9], [0.01, -0.01]])
 
 
-def test_the_benchmark_of_the_account_checks_what_the_clamps_promise(tmp_path):
+def test_gate_benchmark_checks_clamps(tmp_path):
     rows = table_of("gate.py", tmp_path, "--rounds", "1", "--steps", "3")
     assert {"lerobot's clamp", "inspect-robots' approvers"} < {row["who"] for row in rows}
     assert rows[0]["ratio"] == 1.0
     assert all(row["code"] for row in rows)
 
 
-def test_both_clamps_keep_their_promise_whoevers_code_it_is(clamps):
+def test_both_clamps_limit_as_documented(clamps):
     for check in clamps.checks(["a", "b"]):
         assert len(list(clamps.timed(check, WILD))) == len(WILD)
 
 
-def test_a_package_that_returns_other_numbers_than_what_is_written_out_ends_the_benchmark(clamps):
+def test_differing_package_result_ends_benchmark(clamps):
     check = clamps.checks(["a", "b"])[0]
     other = dataclasses.replace(check, make=lambda: lambda _: {"a": 0.0, "b": 0.01}, whose="lerobot 9.9")
     with pytest.raises(SystemExit, match=r"lerobot 9.9 leaves \[0. +0.01\], what is written out \[ 0.05 -0.05\]"):
         list(clamps.timed(other, WILD))
 
 
-def test_a_clamp_that_lets_too_much_through_ends_the_benchmark(clamps):
+def test_ineffective_clamp_ends_benchmark(clamps):
     check = clamps.checks(["a", "b"])[1]
     open_to_all = dataclasses.replace(check, make=None, write_out=lambda: np.copy)
     with pytest.raises(SystemExit, match=r"let .* through after"):
         list(clamps.timed(open_to_all, WILD))
 
 
-def test_the_world_in_this_process_computes_what_a_bare_loop_computes(tmp_path):
+def test_in_process_simulation_matches_bare_loop(tmp_path):
     rows = table_of("inprocess.py", tmp_path, "--rounds", "1", "--steps", "3")  # or it exits with another status
     assert {row["who"] for row in rows} == {"bare mj_step loop", "plain Gymnasium", "embodied_env"}
 
 
-def test_importing_the_package_imports_nothing_that_only_its_parts_need(tmp_path):
+def test_import_benchmark_finds_no_optional_modules(tmp_path):
     rows = table_of("import.py", tmp_path, "--rounds", "1")  # or it exits with another status
     assert [row["package"] for row in rows] == ["gymnasium", "numpy", "embodied_env"]
 
@@ -147,12 +147,12 @@ def step_benchmark():
     return benchmark("step")
 
 
-def test_a_ratio_is_of_one_round_and_then_the_median(step_benchmark):
+def test_ratio_is_median_of_per_round_ratios(step_benchmark):
     found = [{"a": {"p50_us": a}, "b": {"p50_us": b}} for a, b in ((2.0, 1.0), (30.0, 10.0), (4.0, 1.0))]
     assert step_benchmark.ratio(found, "a", "b") == {"ratio": 3.0, "least": 2.0, "most": 4.0}
 
 
-def test_what_one_more_sensor_costs_is_the_slope(step_benchmark):
+def test_cost_per_sensor_is_the_slope(step_benchmark):
     rounds = [
         {
             f"{who} + {n}": {"p50_us": 100.0 + 7 * n, "worked_us": 5.0 * n}
@@ -167,7 +167,7 @@ def test_what_one_more_sensor_costs_is_the_slope(step_benchmark):
 
 @pytest.mark.ros
 @pytest.mark.long
-def test_the_benchmark_of_steps_over_ros_runs(tmp_path):
+def test_ros_step_benchmark_runs(tmp_path):
     """It compares what everybody gets back itself."""
     result = tmp_path / "step.json"
     arguments = ["--rounds", "1", "--steps", "5", "--warm-up", "3", "--extra", "0", "2", "--json", str(result)]
@@ -194,7 +194,7 @@ def frames(images, profile, p95_us, lost=0):
     return case, [{**times, "lost": lost, "frames": 10, "equal": True}]
 
 
-def test_images_are_compared_with_those_without_the_profile(images):
+def test_images_are_compared_with_and_without_profile(images):
     bare, roomy = images.rows(dict([frames(images, "none", 1000.0), frames(images, "both", 150.0)]))
     assert bare["ratio"] == [1.0, 1.0, 1.0]
     assert roomy["ratio"] == [0.15, 0.15, 0.15]
@@ -202,14 +202,14 @@ def test_images_are_compared_with_those_without_the_profile(images):
 
 
 @pytest.mark.parametrize(("p95_us", "lost", "reached"), [(160.0, 0, True), (161.0, 0, False), (100.0, 1, False)])
-def test_the_target_of_images_asks_for_steady_times_and_no_loss(images, p95_us, lost, reached):
+def test_image_target_requires_steady_times_and_no_loss(images, p95_us, lost, reached):
     table = images.rows(dict([frames(images, "both", p95_us, lost)]))
     assert list(images.targets(table).values()) == [reached]
 
 
 @pytest.mark.long
 @pytest.mark.ros
-def test_the_benchmark_of_images_runs(tmp_path):
+def test_image_benchmark_runs(tmp_path):
     out = tmp_path / "images.json"
     arguments = ["--rounds", "1", "--steps", "5", "--sizes", "84x84", "--clients", "raw", "ours", "--json", str(out)]
     subprocess.run([sys.executable, str(PACING.parent / "images.py"), *arguments], capture_output=True, check=True)
@@ -218,20 +218,20 @@ def test_the_benchmark_of_images_runs(tmp_path):
     assert all(row["equal"] and row["lost"] == 0 for row in rows)
 
 
-def test_what_one_more_costs_is_the_slope_of_a_line(scale):
+def test_marginal_cost_is_the_slope_of_a_line(scale):
     table = [{"what": "sensors", "size": size, "thread_us": 100.0 + 20.0 * size} for size in (1, 2, 4)]
     (found,) = scale.slopes(table).values()
     assert found == pytest.approx({"each_us": 20.0, "start_us": 100.0, "linear": 1.0})
 
 
-def test_the_benchmark_of_scale_measures_a_family(scale):
+def test_scale_benchmark_measures_a_family(scale):
     (sensors, *_) = scale.families(2, ros=False, tiny=True)
     table = scale.measure([sensors], 1)
     assert [(row["what"], row["size"]) for row in table] == [("sensors", 1), ("sensors", 2)]
 
 
 @pytest.mark.long
-def test_the_benchmark_of_scale_runs(scale):
+def test_scale_benchmark_runs(scale):
     table = scale.measure(scale.families(2, ros=False, tiny=True), 1)
     assert [(row["what"], row["size"]) for row in table] == [
         ("sensors", 1), ("sensors", 2), ("joints", 6), ("joints", 12), ("environments", 1), ("environments", 2),
@@ -242,7 +242,7 @@ def test_the_benchmark_of_scale_runs(scale):
     )
 
 
-def test_what_is_held_is_looked_at_after_each_tenth_of_the_steps(scale, monkeypatch):
+def test_memory_is_sampled_after_each_tenth_of_steps(scale, monkeypatch):
     looks = itertools.count()
     monkeypatch.setattr(scale, "holdings", lambda: {"threads": next(looks)})  # a real look takes a tenth of a second
     held = scale.over_steps(20, "fake")
@@ -250,7 +250,7 @@ def test_what_is_held_is_looked_at_after_each_tenth_of_the_steps(scale, monkeypa
     assert scale.growth(held) == {"threads": 9}
 
 
-def test_memory_that_grows_is_told_from_memory_that_is_flat(scale):
+def test_growing_memory_is_distinguished_from_flat(scale):
     def held(*resident_kb):
         return {
             str(number): {"threads": 1, "files": 3, "resident_kb": kb, "resident_kb_of_children": 0}
@@ -264,7 +264,7 @@ def test_memory_that_grows_is_told_from_memory_that_is_flat(scale):
 
 @pytest.mark.long  # more than five minutes: pytest prints stacks meanwhile, and goes on
 @pytest.mark.parametrize("backend", ["fake", "mujoco"])
-def test_a_million_steps_hold_no_more_memory_than_a_tenth_of_them(scale, backend):
+def test_memory_is_constant_over_a_million_steps(scale, backend):
     held = scale.apart(1_000_000, backend)
     print(json.dumps(held))
     assert all(scale.targets({}, {"steps": held}).values())

@@ -1,4 +1,4 @@
-"""What importing the package costs, and what is said where an optional package is missing."""
+"""Cost of importing the package, and errors for missing optional packages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEAVY = [
 ]
 
 
-def test_importing_the_package_imports_nothing_heavy():
+def test_importing_package_imports_nothing_heavy():
     script = f"import sys, embodied_env; print([m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -33,7 +33,7 @@ def test_importing_the_package_imports_nothing_heavy():
     ("missing", "backend", "remedy"),
     [("rclpy", "mujoco_ros", "embodied_env[ros]"), ("mujoco", "mujoco", "embodied_env[sim]")],
 )
-def test_a_missing_package_is_named_with_its_remedy(missing, backend, remedy):
+def test_missing_package_is_named_with_remedy(missing, backend, remedy):
     script = (
         "import sys\n"
         "class Absent:\n"
@@ -54,7 +54,7 @@ def test_a_missing_package_is_named_with_its_remedy(missing, backend, remedy):
     assert remedy in done.stdout
 
 
-def test_without_scipy_only_analysis_is_refused_with_its_remedy():
+def test_missing_scipy_disables_only_analysis():
     script = (
         "import sys\n"
         "sys.modules['scipy'] = None\n"

@@ -38,7 +38,7 @@ def script_of(page: Path) -> str:
 @pytest.mark.ros
 @pytest.mark.tutorial
 @pytest.mark.parametrize("name", ["first_run", "train_and_evaluate", "sim_to_real"])
-def test_every_command_block_of_the_tutorial_runs(name, tmp_path, domain_id):
+def test_tutorial_command_blocks_run(name, tmp_path, domain_id):
     if name == "train_and_evaluate":
         pytest.importorskip("stable_baselines3")
         pytest.importorskip("tqdm")

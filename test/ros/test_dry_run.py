@@ -129,7 +129,7 @@ def test_the_recorded_dry_run_is_marked_and_sound(dry, capsys):
     assert report.problems == ()
     assert report.dry_run
     print_report(report)
-    assert "dry run: nothing reached a robot" in capsys.readouterr().out
+    assert "dry run: no command was sent to a robot" in capsys.readouterr().out
     assert json.loads((dry.path / "summary.json").read_text())["dry_run"] is True
     assert json.loads((dry.path / "manifest.json").read_text())["capabilities"]["actuates"] is False
     (first, *_) = embodied_env.read_run(dry.path).rows()

@@ -32,9 +32,9 @@ from embodied_env.testing.fault_injection import (
     Freeze,
     Reorder,
     Restamp,
-    decisions,
 )
 from embodied_env.testing.fault_injection.__main__ import main, parse_fault
+from embodied_env.testing.fault_injection.faults import is_hit, rng_of
 from embodied_env.testing.fault_injection.node import chaos_qos
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
@@ -120,7 +120,7 @@ def test_the_seed_says_which_messages_are_dropped(ends):
     with ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=[fault], seed=7) as chaos:
         wait(both, chaos)
         both.send(*range(100))
-        kept = [n for n, dropped in enumerate(decisions(fault, seed=7, place=0, count=100)) if not dropped]
+        kept = [number for number in range(100) if not is_hit(fault, 0.0, rng_of(7, 0, number))]
         assert [message.data for message in both.receive(len(kept))] == kept
         assert settled(chaos, 100)["dropped"] == 100 - len(kept)
 
@@ -131,7 +131,7 @@ def test_copies_and_overtaking_are_counted(ends):
     with ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=chain, seed=1) as chaos:
         wait(both, chaos)
         both.send(*range(50))
-        copies = decisions(chain[0], seed=1, place=0, count=50).sum()
+        copies = sum(is_hit(chain[0], 0.0, rng_of(1, 0, number)) for number in range(50))
         received = [message.data for message in both.receive(50 + copies)]
         counts = settled(chaos, 50)
     assert counts["published"] == 50 + counts["duplicated"] == len(received)
@@ -231,7 +231,7 @@ def test_a_latched_topic_stays_latched(ends):
 def test_nobody_at_the_ends_is_an_error_that_says_so(domain_id):
     with (
         ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", seed=0) as chaos,
-        pytest.raises(BackendNotReadyError, match="clean has 0 publishers and spoilt has 0 readers"),
+        pytest.raises(BackendNotReadyError, match="0 publishers of clean, 0 subscribers of spoilt"),
     ):
         chaos.wait_connected(0.2)
 
@@ -244,12 +244,12 @@ def test_it_ends_at_once_and_its_thread_with_it(domain_id):
 
 
 def test_a_restamp_of_what_has_no_stamp_is_refused():
-    with pytest.raises(UsageError, match="Restamp needs a header"):
+    with pytest.raises(UsageError, match="Restamp"):
         ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=[Restamp()], seed=0)
 
 
 def test_one_topic_for_both_ends_is_refused():
-    with pytest.raises(UsageError, match="allowed: two topics"):
+    with pytest.raises(UsageError, match="same topic"):
         ChaosNode("clean", "clean", "std_msgs/msg/Int64", seed=0)
 
 
@@ -275,7 +275,7 @@ def test_as_a_process_it_relays_and_prints_its_counts_in_the_end(ends):
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout.readline() == "relaying clean to spoilt; Ctrl-C ends\n"
+            assert process.stdout.readline() == "relaying clean to spoilt; press Ctrl-C to stop\n"
             wait(both)
             both.send(1)
             assert [message.data for message in both.receive(3)] == [1, 1, 1]
@@ -303,12 +303,12 @@ def test_a_fault_of_the_command_line_is_the_same_value():
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("explode", "fault 'explode' is not known; allowed: drop"),
-        ("drop:part=0.3", "fault drop has no 'part'; allowed: share"),
-        ("drop:share=much", "share='much' is not allowed; allowed: a float"),
-        ("drop:share=2", "share=2.0 is not allowed; allowed: 0 to 1"),
-        ("duplicate:copies=1.5", "copies='1.5' is not allowed; allowed: a int"),
-        ("delay", "fault delay needs delay_s"),
+        ("explode", "unknown fault 'explode'"),
+        ("drop:part=0.3", "fault drop: 'part'"),
+        ("drop:share=much", "drop:share: 'much'"),
+        ("drop:share=2", "Drop.share: 2.0"),
+        ("duplicate:copies=1.5", "duplicate:copies: '1.5'"),
+        ("delay", "fault delay: delay_s"),
     ],
 )
 def test_a_wrong_fault_is_wrong_usage(text, problem, capsys):

@@ -260,9 +260,9 @@ def test_a_wrong_stand_in_is_refused_by_path_and_value(keys, path, problem):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--stand-in", "{}"], "--stand-in is for --free-running alone"),
-        (["--free-running", "--stand-in", "{"], "is not JSON"),
-        (["--free-running", "--stand-in", "[1]"], "allowed: a JSON object"),
+        (["--stand-in", "{}"], "--stand-in requires --free-running"),
+        (["--free-running", "--stand-in", "{"], "invalid --stand-in: '{'"),
+        (["--free-running", "--stand-in", "[1]"], "invalid --stand-in: '[1]'"),
         (["--free-running", "--stand-in", '{"delay_s": 1}'], "stand_in.delay_s"),
     ],
 )

@@ -169,7 +169,7 @@ def build(package: str, work: Path, out: Path) -> None:
 
 
 def compile_all(work: Path, files: list[Path]) -> None:
-    """Compile files of one language; each object lies in `work` under the stem of its file."""
+    """Compile files of one language; each object is in `work` under the stem of its file."""
     roots = [work / generator for generator in (*SUPPORTS, "rosidl_generator_c", "rosidl_typesupport_c")]
     places = [place for prefix in PREFIXES for place in (prefix / "include", *sorted((prefix / "include").glob("*")))]
     includes = [*roots, *places, sysconfig.get_path("include"), np.get_include()]

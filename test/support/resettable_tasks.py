@@ -1,4 +1,4 @@
-"""Tasks that judge the reset snapshot, and keep state for one episode: for the tests beside it."""
+"""Tasks that judge the reset snapshot and keep state for one episode."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Telling(Running):
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, Any]) -> Verdict | None:
         samples = {name: field_values(sample) for name, sample in sorted(snapshot.samples.items())}
-        told = [options, snapshot.now_ns, samples, snapshot.clock, snapshot.injected, field_values(snapshot.reset)]
-        return Verdict.failed(json.dumps(to_json_types(told), sort_keys=True))
+        arguments = [options, snapshot.now_ns, samples, snapshot.clock, snapshot.injected, field_values(snapshot.reset)]
+        return Verdict.failed(json.dumps(to_json_types(arguments), sort_keys=True))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What the safety properties are drawn from, and the exact oracles that judge them.
+"""Strategies of the safety properties, and the exact oracles that check them.
 
 Limits, safe states, steps of time and aims are drawn for the limiter; contracts and actions of any type for the gate.
 The oracles are written in rational numbers from the definitions in ``reference/safety.md``, not from the code under
@@ -63,7 +63,7 @@ def magnitudes(low: float, high: float) -> st.SearchStrategy[float]:
     return st.one_of(st.sampled_from(round_ones), spread) if round_ones else spread
 
 
-# Strategies are made once: to make one anew for each example costs more than to draw from it.
+# Strategies are made once: creating one per example costs more than drawing from it.
 _PART = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0.0, 1.0))
 _SIGNED_PART = st.one_of(st.sampled_from([-1.0, 0.0, 1.0]), st.floats(-1.0, 1.0))
 _WIDTHS = magnitudes(1e-3, 1e2)
@@ -163,7 +163,7 @@ _STATE_PARTS = st.tuples(_PART, _SIGNED_PART)
 
 
 def safe_state(b: JointBounds, parts: tuple[float, float]) -> tuple[float, float]:
-    """Return the state (x, v) of K that lies at these parts of the range and of the speed that is safe there."""
+    """Return the state (x, v) of K at these fractions of the range and of the speed that is safe there."""
     if math.isfinite(b.low):
         x = min(max(b.low + parts[0] * (b.high - b.low), b.low), b.high)
     else:
@@ -338,7 +338,7 @@ def reference_at(*states: tuple[float, float], seq: int = 0, epoch: int = 0) -> 
     return CommandState(positions=np.array(positions), velocities=np.array(velocities), seq=seq, epoch=epoch)
 
 
-# ------------------------------------------------------------------------------------------- what is beside the action
+# ------------------------------------------------------------------------------------------- context of the action
 
 
 def calm(reference: CommandState, **changes: Any) -> SafetyContext:
@@ -381,7 +381,7 @@ _INPUTS = st.dictionaries(st.sampled_from(["door", "button"]), st.sampled_from(I
 
 @functools.cache
 def circumstances(size: int, *, latching: bool = True) -> st.SearchStrategy[Any]:
-    """What may be known beside an action of `size` joints: a function of the reference that gives a Situation.
+    """Possible contexts of an action of `size` joints: a function of the reference that gives a Situation.
 
     Anything may be wrong, in any combination; with `latching` False nothing that latches at once.
     """
@@ -431,7 +431,7 @@ _WEAK_RULINGS = st.one_of(st.none(), st.floats(0.0, 1.0, exclude_min=True, exclu
 
 @functools.cache
 def weakeners(*, refusing: bool = True) -> st.SearchStrategy[Any]:
-    """No, one or two gates that weaken: functions that make them anew. Without `refusing` they leave some share."""
+    """No, one or two gates that weaken: functions that create them. Without `refusing` they leave some share."""
     answers = st.lists(_RULINGS if refusing else _WEAK_RULINGS, min_size=1, max_size=5)
     named = st.dictionaries(st.sampled_from(["workspace", "fence", "slow"]), answers, max_size=2)
     # sorted: the workspace comes last, as in `make_command_filters`

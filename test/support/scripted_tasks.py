@@ -1,4 +1,4 @@
-"""A small contract, tasks that end when they are told to, and worlds that misbehave on cue: for the tests beside it."""
+"""A small contract, tasks that end on request, and backends that misbehave on request."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ScriptedParameters:
 
 
 class Scripted:
-    """The reward is the number of the step. It knows the step by the sequence number of the joints."""
+    """The reward is the number of the step. The step is the sequence number of the joints."""
 
     version = 1
     terms = ("step",)

@@ -1,8 +1,8 @@
-"""Simulators that are told to move, over real rclpy: one toy world behind the services of two families.
+"""Simulators with step services over real rclpy: one toy world behind the services of two families.
 
 They serve each request by hand from one thread, so that a reply can come early, late or never. What can go wrong is
 switched by `Mischief`; the world itself behaves as Gazebo was measured to (`/clock` names the iteration that begins,
-and is repeated while it stands still; a request is queued until the end of an iteration).
+and is repeated while paused; a request is queued until the end of an iteration).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ JOINTS = ("j1", "j2", "j3", "j4", "j5", "j6")
 FEATURES = [10, 11, 20, 25, 26, 31, 32]  # states of entities, reset, pause, single and multiple steps
 
 _IDLE_S = 0.0005
-_REPEAT_S = 0.002  # between two stamps of a clock that stands still
+_REPEAT_S = 0.002  # period of the repeated stamps of a paused clock
 
 
 @dataclass(kw_only=True)
@@ -37,8 +37,8 @@ class Mischief:
 
     replies: str = "as usual"  # "early": before anything happens; "never"
     does: bool = True  # False: a request that moves time is answered and forgotten
-    stops_after: int | None = None  # so many iterations more, then time stands still
-    silent: bool = False  # a clock that stands still is not repeated, and one that moves not published
+    stops_after: int | None = None  # further iterations until time stops
+    silent: bool = False  # a paused clock is not repeated, a running one not published
     extra_steps: int = 0  # by another client, with each request of steps
     rewinds_in: int | None = None  # so many iterations, then somebody resets the world
     refuses: bool = False
@@ -48,7 +48,7 @@ class Mischief:
 
 @dataclass(kw_only=True)
 class ToyWorld:
-    """Joints that go to where they were told, a step at a time, and poses of models."""
+    """Joints that follow their commands step by step, and poses of models."""
 
     now_ns: int = 0
     iterations: int = 0
@@ -76,7 +76,7 @@ class ToyWorld:
 class StandIn:
     """The world, its clock and its sensors; a family adds services. `turn` is one look at everything."""
 
-    repeats_clock = True  # while it stands still
+    repeats_clock = True  # while paused
     pace_s = 0.0  # of each step
 
     def __init__(self, mischief: Mischief) -> None:
@@ -97,7 +97,7 @@ class StandIn:
         self._orders: queue.SimpleQueue[tuple[Callable[[], object], threading.Event]] = queue.SimpleQueue()
 
     def order(self, does: Callable[[], object]) -> None:
-        """Have something done between two iterations, as a client would that nobody knows of; return when it is."""
+        """Have something done between two iterations, as an unknown client would; return when it is."""
         done = threading.Event()
         self._orders.put((does, done))
         assert done.wait(10.0)
@@ -112,7 +112,7 @@ class StandIn:
         self._tell()
 
     def offer(self, service_type: Any, name: str, serve: Callable[[Any, Any], bool]) -> None:
-        """Offer a service; `serve` fills in the response and says whether it is sent when the world stands still."""
+        """Offer a service; `serve` fills in the response and returns whether it is sent while the world is paused still."""
         self._services.append((self.node.create_service(service_type, name, print), serve))
 
     def turn(self) -> bool:
@@ -259,7 +259,7 @@ class RosGzStandIn(StandIn):
 
 
 class SimulationInterfacesStandIn(StandIn):
-    """The standard services, replies when it is over, and no clock that is repeated while it stands still."""
+    """The standard services, replies at the end of a step, and a clock that is not repeated while paused."""
 
     repeats_clock = False
 

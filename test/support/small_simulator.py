@@ -30,13 +30,13 @@ class Habits:
 
     early_reply_s: float = 0.0  # it answers so long before it begins
     loses_reply: bool = False
-    stops_at: int | None = None  # ticks of a step after which it stands
+    stops_at: int | None = None  # ticks of a step after which it stops
     extra_ticks: int = 0
     rewinds: bool = False  # to 0, in the middle of a step
     late: dict[str, float] = field(default_factory=dict)  # sensor -> s after the step
     drops: set[str] = field(default_factory=set)  # sensors that say nothing
     old_after: set[str] = field(default_factory=set)  # sensors that repeat an old stamp after the new one
-    repeats_clock: bool = True  # while it stands
+    repeats_clock: bool = True  # while stopped
     is_silent_until_step: bool = False  # sensors, after a reset
     is_deaf: bool = False  # no command is repeated
     refuses: str = ""

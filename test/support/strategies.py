@@ -1,6 +1,6 @@
 """Sound contracts for tests: one small document, changes to it, and Hypothesis strategies that draw others.
 
-A document is what stands in a contract file, as Python values.
+A document is the content of a contract file as Python values.
 """
 
 from __future__ import annotations

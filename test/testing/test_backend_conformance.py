@@ -52,7 +52,7 @@ class TestMujocoRosBackend(BackendContract):
     """One simulator for all tests: each begins with a reset. What becomes of simulators is in test_lifetimes.py."""
 
     domain_id = None
-    own = ("test_halt_never_raises_and_is_idempotent", "test_after_halt_only_reset_works")  # it ends the simulator
+    own = ("test_halt_never_raises_and_is_idempotent", "test_only_reset_works_after_halt")  # it ends the simulator
 
     @pytest.fixture(autouse=True)
     def name_of_the_test(self, request):
@@ -124,7 +124,7 @@ class TestEnvOverMujocoRos(EnvContract):
     """One simulator for all tests that reset their environment, leave it open, and take it as it is."""
 
     contract = "arm_reach"
-    own = ("test_a_step_before_reset_is_refused", "test_a_step_after_close_is_refused")
+    own = ("test_step_before_reset_raises", "test_step_after_close_raises")
 
     def make_env(self, **options):
         return embodied_env.make(self.contract, backend="mujoco_ros", **{"clock": "virtual", **options})

@@ -23,21 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     from embodied_env.cli.launch.targets import TARGETS
 
-    parser.add_argument("target", choices=TARGETS, metavar="TARGET", help=f"launch target: {', '.join(TARGETS)}")
-    parser.add_argument(
-        "arguments", nargs="*", metavar="NAME:=VALUE", help="arguments of the target, as for ros2 launch"
-    )
-    parser.add_argument("-s", "--show-args", action="store_true", help="print the arguments of the target and exit")
+    option = parser.add_argument
+    option("target", choices=TARGETS, metavar="TARGET", help=f"launch target, one of: {', '.join(TARGETS)}")
+    option("arguments", nargs="*", metavar="NAME:=VALUE", help="arguments of the target, as for ros2 launch")
+    option("-s", "--show-args", action="store_true", help="list the arguments of the target with defaults and exit")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start the processes; return the exit status of the work, or of the process that ended it.
-
-    Raises:
-        UsageError: for an unknown argument, or a value that is not allowed.
-        ContractError: for a missing or invalid contract.
-        MissingDependencyError: for a program that is not installed.
-    """
+    """Start the processes; return the exit status of the work, or of the process that ended it."""
     from embodied_env.cli.launch.targets import TARGETS
 
     target = TARGETS[args.target]
@@ -51,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     for word in args.arguments:
         name, sign, value = word.partition(":=")
         if not sign or not name:
-            raise UsageError(f"{word!r} is not allowed; allowed: name:=value")
+            raise UsageError(f"invalid argument: {word!r} (expected name:=value)")
         given[name] = value
     specs = target.processes(given)
     python = given.get("python", sys.executable)
@@ -83,11 +76,7 @@ class _ProcessGroup:
             reader.join(_POLL_INTERVAL_S)
 
     def start(self, spec: ProcessSpec, python: str, *, is_alone: bool) -> None:
-        """Start a process. The work gets the terminal; lines of other processes are prefixed with their role.
-
-        Raises:
-            UsageError: when the interpreter cannot be started.
-        """
+        """Start a process. The work gets the terminal; lines of other processes are prefixed with their role."""
         has_terminal = spec.is_work or is_alone
         pipes: dict[str, Any] = {} if has_terminal else {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         try:
@@ -99,7 +88,7 @@ class _ProcessGroup:
                 **pipes,
             )
         except OSError as error:
-            raise UsageError(f"python:={python} cannot be started: {error}") from None
+            raise UsageError(f"cannot start python:={python}: {error}") from None
         self._processes.append((spec, process))
         if process.stdout is not None:
             reader = threading.Thread(target=_print_lines, args=(spec.role, process.stdout), daemon=True)
@@ -116,7 +105,7 @@ class _ProcessGroup:
                     continue
                 if spec.is_work or not has_work:
                     return status
-                say(f"{spec.role} has ended with exit status {status}", file=sys.stderr)
+                say(f"{spec.role} exited with status {status}", file=sys.stderr)
                 return 1
             time.sleep(_POLL_INTERVAL_S)
 

@@ -21,7 +21,7 @@ def describe(target: LaunchTarget) -> Any:  # noqa: ANN401 - launch has no type 
     try:
         from launch.actions import DeclareLaunchArgument, OpaqueFunction
         from launch.substitutions import LaunchConfiguration
-        from launch_ros.actions import Node  # noqa: F401 - so that a missing package is reported now
+        from launch_ros.actions import Node  # noqa: F401 - a missing package is reported here
 
         from launch import LaunchDescription
     except ImportError as error:
@@ -58,8 +58,8 @@ def _action(spec: ProcessSpec, python: str, *, has_work: bool) -> Any:  # noqa: 
             return None
         is_failure = event.returncode != 0 or (has_work and not spec.is_work)
         if is_failure and not context.is_shutdown:
-            raise ProcessFailedError(f"{spec.role} has ended with exit status {event.returncode}")
-        return Shutdown(reason=f"{spec.role} has ended")
+            raise ProcessFailedError(f"{spec.role} exited with status {event.returncode}")
+        return Shutdown(reason=f"{spec.role} exited")
 
     command = spec.supervised_command(python)
     options: dict[str, Any] = {

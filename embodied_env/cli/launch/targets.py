@@ -24,20 +24,20 @@ Values = Mapping[str, str]
 
 _UNSET = "none"  # ros2 launch accepts no empty value
 _BOOL = ("true", "false")
-_NODE_NAME = re.compile(r"^(\w+):", re.MULTILINE)  # in a file of parameters
+_NODE_NAME = re.compile(r"^(\w+):", re.MULTILINE)  # in a parameter file
 _MANAGER = "controller_manager"
 _PLUGIN_PATH = "GZ_SIM_SYSTEM_PLUGIN_PATH"
 _SIM_TIME = ("--ros-args", "-p", "use_sim_time:=true")
-# Controllers become active as simulated time passes, but the server is paused until it is stepped. The spawner waits
-# as long as its service call does, by default 10 s, three times.
+# Controllers become active as simulated time passes, but the server is paused until it is stepped. By default, the
+# spawner gives up after three service calls of 10 s.
 _SWITCH_TIMEOUT_S = 60
-_SWITCH_TIMEOUT_BY_HAND_S = 3600  # if nothing started here steps the server
+_SWITCH_TIMEOUT_BY_HAND_S = 3600  # if no process of this launch steps the server
 _REPLY_S = 5
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of a launch target; `allowed` is empty if any value is."""
+    """An argument of a launch target; an empty `allowed` means any value."""
 
     name: str
     default: str
@@ -47,7 +47,7 @@ class Argument:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchTarget:
-    """A set of processes with a line of help and arguments; `plan` yields the processes for the argument values."""
+    """A set of processes with its help and arguments; `plan` yields the processes for the argument values."""
 
     name: str
     help: str
@@ -58,17 +58,17 @@ class LaunchTarget:
         """Return the processes for the given values; other arguments have their defaults.
 
         Raises:
-            UsageError: for an unknown argument, or a value that is not allowed.
+            UsageError: for an unknown argument or an invalid value.
             ContractError: for a missing or invalid contract.
             MissingDependencyError: for a program that is not installed.
         """
         known = {argument.name: argument for argument in self.arguments}
         for name, value in given.items():
             if name not in known:
-                raise UsageError(f"{self.name} has no argument {name!r}; allowed: {', '.join(known)}")
+                raise UsageError(f"unknown argument of {self.name}: {name!r} (expected one of: {', '.join(known)})")
             allowed = known[name].allowed
             if allowed and value not in allowed:
-                raise UsageError(f"{name}:={value} is not allowed; allowed: {', '.join(allowed)}")
+                raise UsageError(f"invalid argument: {name}:={value} (expected one of: {', '.join(allowed)})")
         values = {**{name: argument.default for name, argument in known.items()}, **given}
         return tuple(self.plan({name: "" if value == _UNSET else value for name, value in values.items()}))
 
@@ -85,7 +85,7 @@ def _sim(values: Values) -> Iterator[ProcessSpec]:
 def _gazebo(values: Values) -> Iterator[ProcessSpec]:
     contract = find_contract(values["contract"])
     world = _file(values, "world", contract.parent / "gazebo" / f"{contract.stem}.sdf")
-    # by which Gazebo finds the systems of ROS packages, as in the launch file of ros_gz_sim
+    # path of Gazebo systems in ROS packages, as in the launch file of ros_gz_sim
     folders = [os.environ.get(name, "") for name in (_PLUGIN_PATH, "LD_LIBRARY_PATH")]
     server = ["env", f"{_PLUGIN_PATH}={os.pathsep.join(filter(None, folders))}", "gz", "sim"]
     server += ["-s", "--headless-rendering"] if values["headless"] == "true" else []
@@ -147,8 +147,8 @@ def _training(values: Values, backend: str) -> ProcessSpec:
     folders = [folder.parent / "examples" for folder in config_folders()]
     script = next((path for path in (Path(name), *(folder / name for folder in folders)) if path.is_file()), None)
     if script is None:
-        found = ", ".join(sorted({file.name for folder in folders for file in folder.glob("*.py")})) or "none is here"
-        raise UsageError(f"script:={name} is not there; allowed: a file, or an example: {found}")
+        found = ", ".join(sorted({file.name for folder in folders for file in folder.glob("*.py")})) or "none installed"
+        raise UsageError(f"no such script: {name} (expected a file or an example: {found})")
     options = [values["contract"], "--backend", backend, "--seed", values["seed"], "--out", values["out"]]
     arguments = (values["python"], str(script.resolve()), *options, *shlex.split(values["script_args"]))
     return _with_large_segments(ProcessSpec(role="training", arguments=arguments, is_work=True), values)
@@ -178,8 +178,7 @@ def _file(values: Values, argument: str, default: Path) -> Path:
     """Return the file of an argument, or the default one; raises UsageError if it does not exist."""
     file = Path(values[argument]) if values[argument] else default
     if not file.is_file():
-        given = values[argument] or _UNSET
-        raise UsageError(f"{argument}:={given}: there is no file {file}; allowed: one that is there")
+        raise UsageError(f"no such file: {argument}:={file}")
     return file.resolve()
 
 
@@ -191,18 +190,18 @@ def _ros_program(role: str, package: str, executable: str, *arguments: str) -> P
             return ProcessSpec(role=role, arguments=(str(program), *arguments))
     raise MissingDependencyError(
         f"{package}/{executable}",
-        needed_for="the use gazebo",
-        remedy=f"apt install {apt_package(package)}, and source it",
+        needed_for="launch gazebo",
+        remedy=f"apt install {apt_package(package)}, and source its setup.bash",
     )
 
 
-_CONTRACT = Argument("contract", "arm_reach", "name or file of a contract")
+_CONTRACT = Argument("contract", "arm_reach", "name or path of a contract")
 _NAMESPACE = Argument("namespace", "/", "absolute ROS 2 namespace of the robot")
 _PYTHON = Argument("python", sys.executable, "Python interpreter with this package and its dependencies")
-_POLICY = Argument("policy", "scripted", "policy: hold, random, scripted, or module:callable")
+_POLICY = Argument("policy", "scripted", "policy to run: hold, random, scripted or module:callable")
 _SEED = Argument("seed", "0", "seed of the first episode, or of the training")
-_OUT = Argument("out", "runs", "directory of the run directories")
-_SCRIPT_ARGS = Argument("script_args", _UNSET, "further arguments of the training script, in shell syntax")
+_OUT = Argument("out", "runs", "parent directory of the run directories")
+_SCRIPT_ARGS = Argument("script_args", _UNSET, "additional arguments of the training script, in shell syntax")
 
 
 def _run_arguments(episodes: str = "10") -> tuple[Argument, ...]:
@@ -217,12 +216,12 @@ def _run_arguments(episodes: str = "10") -> tuple[Argument, ...]:
 _TARGETS = (
     LaunchTarget(
         name="sim",
-        help="the embedded simulator, and a policy if one is given",
+        help="the embedded simulator, optionally with a policy",
         arguments=(
             _CONTRACT,
             _NAMESPACE,
             Argument("profile", "mujoco_ros", "backend profile of the contract"),
-            Argument("free_running", "false", "run on wall time, like a robot", _BOOL),
+            Argument("free_running", "false", "emulate a robot: run on wall time", _BOOL),
             replace(_POLICY, default=_UNSET, description=f"{_POLICY.description}; none: the simulator only"),
             *_run_arguments(),
             _PYTHON,
@@ -237,7 +236,7 @@ _TARGETS = (
             Argument("headless", "true", "run the server without a window", _BOOL),
             Argument("world", _UNSET, "SDF file; none: gazebo/<contract>.sdf"),
             Argument("bridge", _UNSET, "YAML file of the bridge; none: <world>.bridge.yaml"),
-            Argument("gz_args", _UNSET, "further arguments of gz sim, in shell syntax"),
+            Argument("gz_args", _UNSET, "additional arguments of gz sim, in shell syntax"),
             replace(_POLICY, description=f"{_POLICY.description}; none: no evaluation"),
             Argument("script", _UNSET, "training script to run instead of the policy"),
             _SCRIPT_ARGS,
@@ -248,12 +247,12 @@ _TARGETS = (
     ),
     LaunchTarget(
         name="real",
-        help="a relay and a policy on a robot: a dry run, unless armed:=true",
+        help="a relay and a policy on a robot; a dry run unless armed:=true",
         arguments=(
             _CONTRACT,
             _NAMESPACE,
-            Argument("armed", "false", "true: the robot moves; false: run all checks without sending commands", _BOOL),
-            Argument("relay", "true", "start a relay; false: as the profile of the contract specifies", _BOOL),
+            Argument("armed", "false", "send commands to the robot; false: run all checks without sending", _BOOL),
+            Argument("relay", "true", "start a relay; false: use the relay setting of the profile", _BOOL),
             _POLICY,
             *_run_arguments(episodes="1"),
             Argument("record_messages", "false", "record the raw ROS 2 messages", _BOOL),
@@ -267,7 +266,7 @@ _TARGETS = (
         arguments=(
             _CONTRACT,
             _NAMESPACE,
-            Argument("backend", _UNSET, "backend whose profile names the e-stop inputs; none: real"),
+            Argument("backend", _UNSET, "backend whose profile lists the e-stop inputs; none: real"),
             _PYTHON,
         ),
         plan=_relay,
@@ -277,11 +276,11 @@ _TARGETS = (
         help="a policy on any backend",
         arguments=(
             _CONTRACT,
-            Argument("backend", "mujoco", "name of the backend"),
+            Argument("backend", "mujoco", "name of the backend to run on"),
             _POLICY,
             *_run_arguments(),
-            Argument("namespace", _UNSET, "ROS 2 namespace of a backend over ROS 2; none: the backend's"),
-            Argument("pacing", _UNSET, "pacing: lockstep or realtime; none: the backend's"),
+            Argument("namespace", _UNSET, "ROS 2 namespace of the robot or simulator; none: set by the backend"),
+            Argument("pacing", _UNSET, "pacing of the backend: lockstep or realtime; none: set by the backend"),
             Argument("attach", "false", "attach to a running simulator instead of starting one", _BOOL),
             _PYTHON,
         ),
@@ -304,4 +303,3 @@ _TARGETS = (
 )
 
 TARGETS: Mapping[str, LaunchTarget] = {target.name: target for target in _TARGETS}
-"""Name -> launch target."""

@@ -26,7 +26,6 @@ from embodied_env.testing.fault_injection.faults import (
     Freeze,
     Reorder,
     Restamp,
-    decisions,
 )
 
 __all__ = [
@@ -42,5 +41,4 @@ __all__ = [
     "Freeze",
     "Reorder",
     "Restamp",
-    "decisions",
 ]

@@ -32,40 +32,43 @@ def parse_fault(text: str) -> Fault:
     """Parse ``NAME[:KEY=VALUE,...]``; raises UsageError."""
     name, _, settings = text.partition(":")
     if name not in FAULTS:
-        raise UsageError(f"fault {name!r} is not known; allowed: {', '.join(FAULTS)}")
+        raise UsageError(f"unknown fault {name!r} (expected one of: {', '.join(FAULTS)})")
     fields = {field.name: field for field in dataclasses.fields(FAULTS[name])}
     values: dict[str, Any] = {}
     for setting in settings.split(",") if settings else ():
         key, _, value = setting.partition("=")
         if key not in fields:
-            raise UsageError(f"fault {name} has no {key!r}; allowed: {', '.join(fields)}")
+            raise UsageError(f"unknown setting of fault {name}: {key!r} (expected one of: {', '.join(fields)})")
         try:
             values[key] = _CONVERT.get(str(fields[key].type), str)(value)
         except (ValueError, KeyError):
-            raise UsageError(f"{name}: {key}={value!r} is not allowed; allowed: a {fields[key].type}") from None
+            raise UsageError(f"invalid {name}:{key}: {value!r} (expected {fields[key].type})") from None
     missing = [key for key, field in fields.items() if field.default is dataclasses.MISSING and key not in values]
     if missing:
-        raise UsageError(f"fault {name} needs {', '.join(missing)}")
+        raise UsageError(f"missing setting of fault {name}: {', '.join(missing)}")
     return FAULTS[name](**values)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Relay until a signal; return 0, or 1 after a failure, or exit with 2 for wrong usage."""
+    """Relay until a signal; return 0, or 1 after a failure; exit with 2 for wrong usage."""
     parser = argparse.ArgumentParser(
         prog="python -m embodied_env.testing.fault_injection",
-        description="Relay a topic with seeded faults, until SIGINT or SIGTERM; print the counts in the end.",
+        description="Relay a topic with seeded faults until SIGINT or SIGTERM, then print the counts.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--in", dest="source", required=True, metavar="TOPIC", help="the topic that is read")
-    parser.add_argument("--out", dest="target", required=True, metavar="TOPIC", help="the topic that is written")
-    parser.add_argument("--type", required=True, help="its message type, like sensor_msgs/msg/JointState")
-    parser.add_argument("--seed", type=int, required=True, help="of every decision")
-    parser.add_argument("--fault", action="append", default=[], help="in the order in which they apply; see below")
-    parser.add_argument("--namespace", default="/", help="absolute ROS 2 namespace (default: the root)")
-    parser.add_argument("--best-effort", action="store_true", help="read and write with best effort")
-    parser.add_argument("--transient-local", action="store_true", help="read and write latched")
-    parser.add_argument("--with-parent", action="store_true", help="also end at the end of standard input")
+    option = parser.add_argument
+    option("--in", dest="source", required=True, metavar="TOPIC", help="topic to subscribe to")
+    option("--out", dest="target", required=True, metavar="TOPIC", help="topic to publish")
+    option("--type", required=True, help="message type, such as sensor_msgs/msg/JointState")
+    option("--seed", type=int, required=True, help="seed of every decision, 0 or more")
+    option(
+        "--fault", action="append", default=[], help="fault to inject (repeatable; applied in this order); see below"
+    )
+    option("--namespace", default="/", help="absolute ROS 2 namespace of relative topics (default: /)")
+    option("--best-effort", action="store_true", help="use best-effort reliability on both sides (default: reliable)")
+    option("--transient-local", action="store_true", help="use transient-local durability (default: volatile)")
+    option("--with-parent", action="store_true", help="exit at the end of standard input too")
     try:
         return _relay(parser.parse_args(argv))
     except UsageError as error:
@@ -96,7 +99,7 @@ def _relay(args: argparse.Namespace) -> int:
         qos=chaos_qos(reliable=not args.best_effort, transient_local=args.transient_local),
     )
     with chaos:
-        say(f"relaying {args.source} to {args.target}; Ctrl-C ends", flush=True)
+        say(f"relaying {args.source} to {args.target}; press Ctrl-C to stop", flush=True)
         stop.wait()
         counts = chaos.counts()
     say(json.dumps(counts), flush=True)

@@ -28,13 +28,9 @@ class ChaosChannel:
     """
 
     def __init__(self, faults: Sequence[Fault] = (), *, seed: int) -> None:
-        """Apply `faults` in this order.
-
-        Raises:
-            UsageError: for a negative seed.
-        """
+        """Apply `faults` in this order; raises UsageError for a negative seed."""
         if seed < 0:
-            raise UsageError(f"seed={seed} is not allowed; allowed: 0 or more")
+            raise UsageError(f"invalid seed: {seed} (expected 0 or more)")
         self._seed = seed
         self._number = 0
         self._order = 0
@@ -50,7 +46,7 @@ class ChaosChannel:
             for item in state.release(None):
                 self._forward(item, place + 1, item.due_ns)
         self._began_ns: int | None = None
-        self._stages = [(fault, FaultState(hits=self._counts)) for fault in faults]
+        self._stages = [(fault, FaultState()) for fault in faults]
 
     def put(self, message: Message, now_ns: int) -> None:
         """Accept a message that arrives now."""
@@ -72,12 +68,12 @@ class ChaosChannel:
         return taken
 
     def next_ns(self) -> int | None:
-        """Return when the next message is due if none arrives before; None: none is in transit."""
+        """Return when the next message is due if none arrives before; None if none is in transit."""
         waiting = [each.latest_ns for _, state in self._stages for each in state.waiting]
         return min([*waiting, *(due_ns for due_ns, _, _ in self._outbox[:1])], default=None)
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of messages received, published, pending, and hit by each kind of fault."""
+        """Return the number of messages received, published, pending, and hit by each kind of fault."""
         pending = len(self._outbox) + sum(len(state.waiting) for _, state in self._stages)
         return {**self._counts, "pending": pending}
 
@@ -90,10 +86,11 @@ class ChaosChannel:
             passed: list[Item] = []
             for each in items:
                 rng = rng_of(self._seed, index, each.number, each.copy)
-                if is_hit(fault, elapsed_ns / NS_PER_S, rng):
-                    passed += fault.apply(each, Hit(now_ns=now_ns, elapsed_ns=elapsed_ns, rng=rng), state)
-                else:
-                    passed += fault.skip(each, state)
+                hit = Hit(now_ns=now_ns, elapsed_ns=elapsed_ns, rng=rng)
+                replaced = fault.apply(each, hit, state) if is_hit(fault, elapsed_ns / NS_PER_S, rng) else None
+                if replaced is not None:
+                    self._counts[fault.counted_as] += max(1, len(replaced) - 1)  # each copy counts
+                passed += fault.skip(each, state) if replaced is None else replaced
             items = passed
         for each in items:
             heapq.heappush(self._outbox, (each.due_ns, self._order, each.message))

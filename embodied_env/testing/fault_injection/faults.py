@@ -9,13 +9,11 @@ from __future__ import annotations
 import array
 import copy
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.errors import UsageError
@@ -30,7 +28,7 @@ _LAST_STAMP_NS = (2**31 - 1) * NS_PER_S  # the seconds of a stamp are an int32
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """A message in transit: its arrival number, and when it leaves."""
+    """A message in transit: its arrival number, and the time at which it leaves."""
 
     message: Message
     number: int
@@ -58,19 +56,11 @@ class WaitingItem:
 
 @dataclass(kw_only=True)
 class FaultState:
-    """The state of a fault between messages.
+    """The state of a fault between messages."""
 
-    Attributes:
-        hits: messages hit, by `Fault.counted_as`; shared by all faults of a channel.
-        last: the last message that it did not hit.
-        last_due_ns: when the last message leaves (`Delay`).
-        waiting: messages that wait to be overtaken (`Reorder`).
-    """
-
-    hits: Counter[str]
-    last: Message | None = None
-    last_due_ns: int = 0
-    waiting: list[WaitingItem] = field(default_factory=list)
+    last: Message | None = None  # last message that it did not hit
+    last_due_ns: int = 0  # when the last message leaves (`Delay`)
+    waiting: list[WaitingItem] = field(default_factory=list)  # to be overtaken (`Reorder`)
 
     def release(self, now_ns: int | None) -> list[Item]:
         """Return the items that have waited long enough by now; None: all."""
@@ -96,22 +86,20 @@ class Fault:
         self._require(0.0 <= self.after_s < math.inf, "after_s", "finite seconds >= 0")
         self._require(self.duration_s > 0.0, "duration_s", "seconds > 0")
 
-    def _require(self, holds: bool, name: str, allowed: str) -> None:  # noqa: FBT001 - a condition
+    def _require(self, holds: bool, name: str, expected: str) -> None:  # noqa: FBT001 - a condition
         if not holds:
-            raise UsageError(
-                f"{type(self).__name__}: {name}={getattr(self, name)!r} is not allowed; allowed: {allowed}"
-            )
+            raise UsageError(f"invalid {type(self).__name__}.{name}: {getattr(self, name)!r} (expected {expected})")
 
     def is_active(self, elapsed_s: float) -> bool:
         """Return whether it may hit a message that arrives now."""
         return self.after_s <= elapsed_s < self.after_s + self.duration_s
 
-    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:
-        """Return what goes on when the fault hits `item`, and count it."""
+    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item] | None:
+        """Return the items that replace `item` when the fault hits it; None: the fault does not apply to it."""
         raise NotImplementedError
 
     def skip(self, item: Item, state: FaultState) -> list[Item]:
-        """Return what goes on when the fault does not hit `item`."""
+        """Return the items that pass when the fault does not hit `item`."""
         state.last = item.message
         return [item]
 
@@ -124,7 +112,6 @@ class Drop(Fault):
 
     def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:  # noqa: ARG002
         """Drop the message."""
-        state.hits[self.counted_as] += 1
         return []
 
 
@@ -146,13 +133,8 @@ class Delay(Fault):
         for name in ("delay_s", "jitter_s", "ramp_s"):
             self._require(0.0 <= getattr(self, name) < math.inf, name, "finite seconds >= 0")
 
-    def seconds(self, elapsed_s: float, rng: np.random.Generator) -> float:
-        """Return the delay of a message that arrives now."""
-        grown = min(1.0, (elapsed_s - self.after_s) / self.ramp_s) if self.ramp_s > 0.0 else 1.0
-        return self.delay_s * grown + self.jitter_s * rng.random()
-
     def skip(self, item: Item, state: FaultState) -> list[Item]:
-        """Keep a message behind the delayed ones, if in order."""
+        """Keep a message behind the delayed ones unless overtaking is allowed."""
         if self.in_order:
             state.last_due_ns = max(item.due_ns, state.last_due_ns)
             item = replace(item, due_ns=state.last_due_ns)
@@ -160,9 +142,10 @@ class Delay(Fault):
 
     def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:
         """Delay the message."""
-        state.hits[self.counted_as] += 1
-        late_ns = round(self.seconds(hit.elapsed_ns / NS_PER_S, hit.rng) * NS_PER_S)
-        return self.skip(replace(item, due_ns=item.due_ns + late_ns), state)
+        elapsed_s = hit.elapsed_ns / NS_PER_S
+        grown = min(1.0, (elapsed_s - self.after_s) / self.ramp_s) if self.ramp_s > 0.0 else 1.0
+        delay_s = self.delay_s * grown + self.jitter_s * hit.rng.random()
+        return self.skip(replace(item, due_ns=item.due_ns + round(delay_s * NS_PER_S)), state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +161,6 @@ class Duplicate(Fault):
 
     def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:  # noqa: ARG002
         """Return the message and its copies."""
-        state.hits[self.counted_as] += self.copies
         return [replace(item, copy=item.copy * (self.copies + 1) + i) for i in range(self.copies + 1)]
 
 
@@ -203,7 +185,6 @@ class Reorder(Fault):
 
     def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:
         """Keep the message waiting."""
-        state.hits[self.counted_as] += 1
         latest_ns = hit.now_ns + round(MAX_HELD_S * NS_PER_S)
         state.waiting.append(WaitingItem(item=item, places=self.places, latest_ns=latest_ns))
         return []
@@ -217,13 +198,12 @@ class Corrupt(Fault):
     every: bool = False
     counted_as: ClassVar[str] = "corrupted"
 
-    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:
+    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item] | None:  # noqa: ARG002
         """Corrupt a copy of the message; one without floating-point numbers passes."""
         message = copy.deepcopy(item.message)
         places = _float_places(message)
         if not places:
-            return [item]
-        state.hits[self.counted_as] += 1
+            return None
         chosen = places if self.every else [places[int(hit.rng.integers(len(places)))]]
         for owner, key in chosen:
             if isinstance(key, str):
@@ -239,19 +219,16 @@ class Freeze(Fault):
 
     counted_as: ClassVar[str] = "frozen"
 
-    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:  # noqa: ARG002
+    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item] | None:  # noqa: ARG002
         """Return the last message instead; the first one is repeated from now on."""
-        if state.last is None:
-            return self.skip(item, state)
-        state.hits[self.counted_as] += 1
-        return [replace(item, message=state.last)]
+        return None if state.last is None else [replace(item, message=state.last)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restamp(Fault):
-    """The stamp in the header is wrong.
+    """The stamp in the header is wrong, or right but above old data.
 
-    ``shift``: it is `offset_s` later (negative: earlier). ``zero``: it is 0. ``old_data``: the stamp is right, but the
+    ``shift``: it is `offset_s` later (negative: earlier). ``zero``: it is 0. ``old_data``: the stamp is unchanged, the
     data are those of the last message that was not hit.
     """
 
@@ -264,13 +241,12 @@ class Restamp(Fault):
         self._require(self.kind in ("shift", "zero", "old_data"), "kind", "shift, zero, old_data")
         self._require(math.isfinite(self.offset_s), "offset_s", "finite seconds")
 
-    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:  # noqa: ARG002
+    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item] | None:  # noqa: ARG002
         """Change the stamp in a copy of the message."""
         is_old = self.kind == "old_data"
         data = state.last if is_old else item.message
         if data is None:
-            return self.skip(item, state)
-        state.hits[self.counted_as] += 1
+            return None
         message, stamp = copy.deepcopy(data), item.message.header.stamp
         offset_ns = 0 if is_old else round(self.offset_s * NS_PER_S)
         stamp_ns = 0 if self.kind == "zero" else stamp.sec * NS_PER_S + stamp.nanosec + offset_ns
@@ -292,13 +268,12 @@ class Burst(Fault):
         self._require(0.0 < self.every_s < math.inf, "every_s", "finite seconds > 0")
         self._require(0.0 < self.hold_s <= self.every_s, "hold_s", f"more than 0, at most every_s {self.every_s}")
 
-    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:
+    def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item] | None:  # noqa: ARG002
         """Hold the message if it arrives in a burst."""
         hold_ns, every_ns, after_ns = (round(t * NS_PER_S) for t in (self.hold_s, self.every_s, self.after_s))
         held_ns = hold_ns - (hit.elapsed_ns - after_ns) % every_ns
         if held_ns <= 0:
-            return [item]
-        state.hits[self.counted_as] += 1
+            return None
         return [replace(item, due_ns=max(item.due_ns, hit.now_ns + held_ns))]
 
 
@@ -311,19 +286,11 @@ class Edit(Fault):
 
     def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item]:  # noqa: ARG002
         """Return the edited copy."""
-        state.hits[self.counted_as] += 1
         return [replace(item, message=self.edit(copy.deepcopy(item.message)))]
 
 
 FAULTS: Mapping[str, type[Fault]] = {
-    "drop": Drop,
-    "delay": Delay,
-    "duplicate": Duplicate,
-    "reorder": Reorder,
-    "corrupt": Corrupt,
-    "freeze": Freeze,
-    "restamp": Restamp,
-    "burst": Burst,
+    kind.__name__.lower(): kind for kind in (Drop, Delay, Duplicate, Reorder, Corrupt, Freeze, Restamp, Burst)
 }
 """Faults of the command line, by name."""
 
@@ -336,15 +303,6 @@ def rng_of(seed: int, place: int, number: int, copy: int = 0) -> np.random.Gener
 def is_hit(fault: Fault, elapsed_s: float, rng: np.random.Generator) -> bool:
     """Return whether `fault` hits the message with these random numbers; always draws once."""
     return bool(rng.random() < fault.share) and fault.is_active(elapsed_s)
-
-
-def decisions(fault: Fault, *, seed: int, place: int, count: int, elapsed_s: float | None = None) -> NDArray[np.bool_]:
-    """Return which of the first `count` messages `fault` hits, shape (count,), `elapsed_s` after the faults began.
-
-    `elapsed_s` None: while the fault is active.
-    """
-    at_s = fault.after_s if elapsed_s is None else elapsed_s
-    return np.array([is_hit(fault, at_s, rng_of(seed, place, number)) for number in range(count)], dtype=np.bool_)
 
 
 def _float_places(value: Any) -> list[tuple[Any, str | int]]:  # noqa: ANN401 - a message, or a part of one

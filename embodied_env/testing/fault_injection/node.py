@@ -49,7 +49,7 @@ class ChaosNode:
         namespace: str = "/",
         qos: QoSProfile | None = None,
     ) -> None:
-        """Start nothing yet.
+        """Configure the relay; it starts on entering the context.
 
         Args:
             source: topic to subscribe to.
@@ -68,7 +68,7 @@ class ChaosNode:
         self._type_name = message_type
         self._check(faults)
         if source == target:
-            raise UsageError(f"source and target are both {source!r}; allowed: two topics")
+            raise UsageError(f"source and target are the same topic: {source!r} (expected two topics)")
         self._topics = source, target
         self._channel = ChaosChannel(faults, seed=seed)
         self._namespace = namespace
@@ -114,14 +114,16 @@ class ChaosNode:
         """Wait for a publisher of the source and a subscriber of the target; raises BackendNotReadyError."""
         ros, (source, target) = self._ros, self._topics
         if ros is None:
-            raise BackendNotReadyError("the chaos node is not running; use it in a with statement")
+            raise BackendNotReadyError("chaos node is not running; use it in a with statement")
 
         def connected() -> bool:
             return bool(ros.node.count_publishers(source) and ros.node.count_subscribers(target))
 
         if not ros.wait_until(connected, timeout_s):
-            publishers, readers = ros.node.count_publishers(source), ros.node.count_subscribers(target)
-            raise BackendNotReadyError(f"{source} has {publishers} publishers and {target} has {readers} readers")
+            publishers, subscribers = ros.node.count_publishers(source), ros.node.count_subscribers(target)
+            raise BackendNotReadyError(
+                f"not connected: {publishers} publishers of {source}, {subscribers} subscribers of {target}"
+            )
 
     def set_faults(self, *faults: Fault) -> None:
         """Apply other faults from the next message on."""
@@ -130,13 +132,13 @@ class ChaosNode:
             self._channel.replace(faults)
 
     def counts(self) -> dict[str, int]:
-        """Return the counts so far (`ChaosChannel.counts`)."""
+        """Return the current counts (`ChaosChannel.counts`)."""
         with self._lock:
             return self._channel.counts()
 
     def _check(self, faults: Sequence[Fault]) -> None:
         if any(isinstance(fault, Restamp) for fault in faults) and not hasattr(self._type, "header"):
-            raise UsageError(f"Restamp needs a header, which a {self._type_name} has not; allowed: a stamped type")
+            raise UsageError(f"Restamp is not applicable to {self._type_name}: no header (expected a stamped type)")
 
     def _receive(self, message: Message) -> None:
         with self._lock:
