@@ -41,12 +41,11 @@ class RowArrays:
     """The arrays that one row refers to, by their hash."""
 
     def __init__(self) -> None:
-        """Start without arrays."""
         self.found: dict[str, tuple[Reference, bytes]] = {}
         self._seen: dict[int, tuple[NDArray[Any], Reference]] = {}  # by id; holding the array keeps its id unique
 
     def __call__(self, array: NDArray[Any]) -> Reference:
-        """Keep the bytes of `array`, which must not change any more, and return the reference for the row."""
+        """Store the bytes of `array`, which must not change afterwards, and return its reference."""
         if id(array) not in self._seen:
             self._seen[id(array)] = array, self._add(array)
         return dict(self._seen[id(array)][1])
@@ -62,20 +61,16 @@ class RowArrays:
 
 
 class RunWriter:
-    """Writes into one run directory. It never raises: failures are counted as losses and do not stop the robot.
+    """Writes into one run directory. Once open, it never raises: failures count as losses and do not stop the robot.
 
     Attributes:
         path: the run directory.
-        losses: what could not be written, and why.
-        summary: of all rows, including those that were lost.
+        losses: rows and messages that could not be written, and why.
+        summary: of all rows, including lost ones.
     """
 
     def __init__(self, path: Path, *, evaluator: Sequence[str], messages: bool) -> None:
-        """Create the logs in the directory `path`. `evaluator`: the sensors visible only to the evaluator.
-
-        Raises:
-            RecordError: when they cannot be created.
-        """
+        """Create the logs in `path`; `evaluator`: the sensors visible only to the evaluator. Raises RecordError."""
         self.losses = LossCounter()
         self.summary = Summary()
         self.path, self._evaluator = path, evaluator
@@ -85,7 +80,7 @@ class RunWriter:
 
     @property
     def rows_flushed(self) -> int:
-        """The number of rows handed to the operating system."""
+        """The number of rows passed to the operating system."""
         return self._log.rows_flushed
 
     def reset(
@@ -98,7 +93,7 @@ class RunWriter:
             self.write_row("reset", self._encoder.encode(row), arrays, number=number, now_ns=now_ns)
 
     def encode_step(self, step: StepRow) -> str | None:
-        """Return the JSON of the row of a step, or None if it cannot be encoded and counts as lost."""
+        """Return the row of a step as JSON, or None if it cannot be encoded and counts as lost."""
         with self._count_losses(rows=1):
             self.summary.add_queued()
             row = raw_transition_row(
@@ -108,7 +103,7 @@ class RunWriter:
         return None
 
     def step(self, step: StepRow, text: str) -> None:
-        """Write the row of a step; the first one also to a file of its own."""
+        """Write the row of a step; the first one also to a separate file."""
         with self._count_losses(rows=1):
             self.write_row("transition", text, step.arrays, number=step.number, now_ns=step.now_ns)
             if step.is_first:
@@ -128,12 +123,12 @@ class RunWriter:
                 self._messages.write(message)
 
     def file(self, name: str, value: Mapping[str, Any]) -> None:
-        """Write a file of JSON."""
+        """Write a JSON file."""
         with self._count_losses():
             write_json(self.path / name, value)
 
     def settle(self) -> None:
-        """Hand everything to the operating system."""
+        """Pass everything to the operating system."""
         self._flush_messages()
         with self._count_losses():
             self._log.flush()
@@ -160,7 +155,7 @@ class RunWriter:
 
     @contextlib.contextmanager
     def _count_losses(self, *, rows: int = 0, messages: int = 0) -> Iterator[None]:
-        """Count a failed write as lost, with the rows that waited for it."""
+        """Count a failed write as lost, together with the buffered rows."""
         try:
             yield
         except RecordError as error:
@@ -173,8 +168,8 @@ class RunWriter:
 class StepRow:
     """The row of one step: an `embodied_env.record.writer_thread.EncodableJob`.
 
-    `outer` has the values that the agent gave and got, `action` is the action of `made` before it could be changed, and
-    `arrays` has the arrays of `outer`.
+    `outer` has the values that the agent sent and received, `action` is a copy of the action of `made` from before the
+    step, and `arrays` has the arrays of `outer`.
     """
 
     run: RunWriter
@@ -201,10 +196,9 @@ class StepRow:
 
 
 class LossCounter:
-    """Counts the rows and messages of a run that could not be written and keeps the first reason; thread-safe."""
+    """Counts the rows and messages that could not be written and keeps the first problem; thread-safe."""
 
     def __init__(self) -> None:
-        """Start without losses."""
         self._lock = threading.Lock()
         self.problem = ""
         self.rows = 0

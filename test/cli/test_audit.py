@@ -119,4 +119,4 @@ def test_no_run_is_wrong_usage(capsys):
 
 def test_a_directory_that_is_no_run_is_no_sound_evidence(tmp_path, capsys):
     assert main(["audit", str(tmp_path)]) == 1
-    assert "is not a run directory" in capsys.readouterr().err
+    assert "not a run directory" in capsys.readouterr().err

@@ -133,7 +133,7 @@ def test_a_pace_or_a_scheduling_that_there_is_not_is_wrong_usage(tmp_path, capsy
 
 def test_messages_are_refused_where_there_are_none(tmp_path, capsys):
     assert main(["evaluate", "arm_reach", "--backend", "fake", "--out", str(tmp_path), "--record-messages"]) == 2
-    assert "messages=True is not available with fake" in capsys.readouterr().err
+    assert "messages=True is not available with backend 'fake'" in capsys.readouterr().err
 
 
 def test_make_with_messages_and_nowhere_to_record_them_is_refused():

@@ -236,7 +236,7 @@ def test_messages_that_were_cut_make_the_run_unclean(recorded, tmp_path):
         data = file.read_bytes()
         (cut / file.name).write_bytes(data[: len(data) // 2] if file.name == "messages.mcap" else data)
     problem = embodied_env.read_run(cut).problem
-    assert problem.startswith("messages.mcap: it ends before its end was written: its writer was stopped after ")
+    assert problem.startswith("messages.mcap: truncated, because its writer was stopped (")
 
 
 @pytest.mark.ros

@@ -1,10 +1,10 @@
 """A LeRobot dataset of version 3.0, in its documented layout; LeRobot is not needed to write it.
 
 ``meta/info.json``, ``meta/stats.json``, ``meta/tasks.parquet``, ``meta/episodes/chunk-000/file-000.parquet`` and
-``data/chunk-000/file-000.parquet``. Images are inline (dtype ``image``): a video would lose bits. Scalars and vectors
+``data/chunk-000/file-000.parquet``. Images are inline (dtype ``image``), because video is lossy. Scalars and vectors
 of an observation form one vector ``observation.state``, the name that LeRobot's policies expect; its names have key
-and index. A policy of LeRobot takes every column called ``action...`` or ``observation...``, and every image, as its
-own; so no other column has such a name.
+and index. LeRobot's policies use every column called ``action...`` or ``observation...``, and every image; no other
+column has such a name.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ from embodied_env.record.manifest import write_json
 VERSION = "v3.0"
 
 THE_ACTION = (
-    "action: what the agent asked for, NaN where it asked for no such thing: a policy that learns from it is put "
-    "behind the same gate. applied_action: what was executed, by a name that LeRobot's policies do not take as theirs"
+    "action: requested by the agent, NaN if malformed; a policy trained on it runs behind the same safety gate. "
+    "applied_action: executed, under a name that LeRobot's policies do not use"
 )
 
-FILES_PER_CHUNK = 1000
-
-MOST_BYTES_PER_FILE = 100 * 2**20
-
+_FILES_PER_CHUNK = 1000
+_MAX_FILE_BYTES = 100 * 2**20
 _FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 
 FloatArray = NDArray[np.float64]
@@ -44,23 +42,18 @@ Feature = dict[str, Any]
 
 
 class LerobotDataset:
-    """Writes the dataset, episode by episode; a group of rows has rows of one episode only."""
+    """Writes the dataset episode by episode; a group of rows has rows of one episode only."""
 
-    def __init__(self, out: Path, source: EpisodeReader, *, most_bytes_per_file: int = MOST_BYTES_PER_FILE) -> None:
-        """Start the dataset in the folder `out`.
-
-        Raises:
-            MissingDependencyError: without pyarrow.
-            UsageError: for images of the evaluator: LeRobot's policies would take them as their own.
-        """
+    def __init__(self, out: Path, source: EpisodeReader) -> None:
+        """Create the files in `out`; raises UsageError for images of the evaluator."""
         arrow()
         images = [key for key, leaf in source.evaluator.items() if leaf.is_image]
         if images:
             raise UsageError(
-                f"--evaluator: LeRobot's policies take the images {', '.join(images)} for their own; "
-                "allowed: no --evaluator, or another format"
+                f"cannot export the evaluator's images {', '.join(images)}: LeRobot's policies would use them; "
+                "omit --evaluator or choose another format"
             )
-        self._out, self._source, self._most_bytes = out, source, most_bytes_per_file
+        self._out, self._source = out, source
         self._task = f"{source.contract.name}: {source.contract.task.type}"
         self._state = {key: leaf for key, leaf in source.observation.items() if len(leaf.shape) <= 1}
         self._apart = {key: leaf for key, leaf in source.observation.items() if key not in self._state}
@@ -78,10 +71,10 @@ class LerobotDataset:
         """Write one frame."""
         if step.step_index == 0:
             self._episode_stats = self._new_statistics()
-            if self._data.written_bytes >= self._most_bytes:
+            if self._data.written_bytes >= _MAX_FILE_BYTES:
                 self._data.close()
                 chunk, file = self._place
-                self._place = (chunk, file + 1) if file + 1 < FILES_PER_CHUNK else (chunk + 1, 0)
+                self._place = (chunk, file + 1) if file + 1 < _FILES_PER_CHUNK else (chunk + 1, 0)
                 self._data = self._open_file()
         source = self._source
         values: dict[str, Any] = {
@@ -136,7 +129,7 @@ class LerobotDataset:
         )
         self._n_episodes += 1
 
-    def close(self, account: Mapping[str, Any]) -> None:
+    def close(self, metadata: Mapping[str, Any]) -> None:
         """Finish the files and write the metadata."""
         meta = self._out / "meta"
         self._data.close()
@@ -146,7 +139,7 @@ class LerobotDataset:
             meta / "stats.json", {name: found.as_json() for name, found in self._stats.items() if found.is_known}
         )
         write_json(meta / "info.json", self._info())
-        write_json(meta / "embodied_env.json", {**account, "the_action": THE_ACTION})
+        write_json(meta / "embodied_env.json", {**metadata, "the_action": THE_ACTION})
 
     def abort(self) -> None:
         """Close the files."""
@@ -190,7 +183,7 @@ class LerobotDataset:
             "total_episodes": self._n_episodes,
             "total_frames": self._n_frames,
             "total_tasks": 1,
-            "chunks_size": 1000,
+            "chunks_size": _FILES_PER_CHUNK,
             "data_files_size_in_mb": 100,
             "video_files_size_in_mb": 200,
             "fps": round(rate_hz) if abs(rate_hz - round(rate_hz)) <= 1e-9 * rate_hz else rate_hz,
@@ -204,14 +197,13 @@ class LerobotDataset:
 class RunningStatistics:
     """Minimum, maximum, mean and standard deviation of each element, over its finite values.
 
-    Those of an image are per channel, shaped (channels, 1, 1), of pixels between 0 and 1.
+    Those of an image are per channel, of shape (channels, 1, 1), of pixels between 0 and 1.
 
     Attributes:
         count: the number of values.
     """
 
     def __init__(self, shape: tuple[int, ...], *, is_image: bool = False) -> None:
-        """Start without values of `shape`; a scalar has the shape (1,)."""
         self.count = 0
         self._is_image = is_image
         self._shape = (shape[2], 1, 1) if is_image else shape or (1,)
@@ -268,7 +260,7 @@ class RunningStatistics:
 
 
 def _episodes_schema(features: Mapping[str, Feature]) -> Any:  # noqa: ANN401 - of pyarrow
-    """Return the schema of ``meta/episodes``: place, end and statistics of each episode."""
+    """Return the schema of ``meta/episodes``: location, end and statistics of each episode."""
     pa = arrow()
     fields = [
         ("episode_index", pa.int64()),

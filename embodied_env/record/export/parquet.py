@@ -12,14 +12,12 @@ from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
 from embodied_env.record.export.fields import ArrayField, Arrays, Leaves, library, named, png
 from embodied_env.record.manifest import write_json
 
-MOST_ROWS = 1024
-
-MOST_BYTES = 32 * 2**20
-"""Bytes of images in a group of rows."""
+_MAX_GROUP_ROWS = 1024
+_MAX_GROUP_BYTES = 32 * 2**20  # of images
 
 THE_ACTION = (
-    "action: what the agent asked for, NaN where it asked for no such thing; a policy is judged and trained by what "
-    "it chose, since the gate belongs to the world. action_applied: what was executed, in the contract's action space"
+    "action: requested by the agent, NaN if malformed; policies learn from requested actions, because the safety gate "
+    "is a part of the environment. action_applied: executed, in the contract's action space"
 )
 
 
@@ -27,11 +25,6 @@ class ParquetFiles:
     """Writes the two files and ``metadata.json``."""
 
     def __init__(self, out: Path, source: EpisodeReader) -> None:
-        """Start the files in the folder `out`.
-
-        Raises:
-            MissingDependencyError: without pyarrow.
-        """
         pa = arrow()
         self._out = out
         self._fixed = {
@@ -71,7 +64,7 @@ class ParquetFiles:
         arrays = {"final_observation": ending.observation, "final_evaluator": ending.evaluator}
         self._episodes.add(fixed | _cells(self._leaves_of_episode, arrays))
 
-    def close(self, account: Mapping[str, Any]) -> None:
+    def close(self, metadata: Mapping[str, Any]) -> None:
         """Finish the files and write ``metadata.json``, which has the shape of each column of arrays."""
         self._steps.close()
         self._episodes.close()
@@ -79,7 +72,7 @@ class ParquetFiles:
             name: {"dtype": leaf.dtype, "shape": list(leaf.shape), "is_png": leaf.is_image}
             for name, leaf in (_columns(self._leaves) | _columns(self._leaves_of_episode)).items()
         }
-        write_json(self._out / "metadata.json", {**account, "the_action": THE_ACTION, "columns": columns})
+        write_json(self._out / "metadata.json", {**metadata, "the_action": THE_ACTION, "columns": columns})
 
     def abort(self) -> None:
         """Close the files."""
@@ -90,9 +83,8 @@ class ParquetFiles:
 class TableFile:
     """Writes a Parquet file in groups of rows, so that memory does not grow with the file."""
 
-    def __init__(self, path: Path, schema: Any, *, most_rows: int = MOST_ROWS) -> None:  # noqa: ANN401 - of pyarrow
-        """Create the file with an Arrow schema."""
-        self._schema, self._most_rows = schema, most_rows
+    def __init__(self, path: Path, schema: Any) -> None:  # noqa: ANN401 - of pyarrow
+        self._schema = schema
         self._rows: list[Mapping[str, Any]] = []
         self._bytes = 0
         self.written_bytes = 0
@@ -103,7 +95,7 @@ class TableFile:
         """Add one row."""
         self._rows.append(row)
         self._bytes += sum(len(value) for value in row.values() if isinstance(value, bytes))
-        if len(self._rows) >= self._most_rows or self._bytes >= MOST_BYTES:
+        if len(self._rows) >= _MAX_GROUP_ROWS or self._bytes >= _MAX_GROUP_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -120,7 +112,7 @@ class TableFile:
         self._file.close()
 
     def abort(self) -> None:
-        """Close the file, finished or not; idempotent."""
+        """Close the file, complete or not; idempotent."""
         self._rows = []
         if not self._file.closed:
             self._writer.close()
@@ -129,7 +121,7 @@ class TableFile:
 
 def arrow(module: str = "pyarrow") -> Any:  # noqa: ANN401 - a module without type information
     """Import pyarrow, or a module of it."""
-    return library(module, needed_for="this export")
+    return library(module)
 
 
 def _columns(leaves: Mapping[str, Leaves]) -> dict[str, ArrayField]:
@@ -141,7 +133,7 @@ def _schema(fixed: Mapping[str, Any], leaves: Mapping[str, Leaves]) -> Any:  # n
 
 
 def _type(leaf: ArrayField) -> Any:  # noqa: ANN401 - of pyarrow
-    """Return the Arrow type of a leaf: PNG as binary, a scalar, or a list of fixed length, in C order."""
+    """Return the Arrow type of a leaf: PNG as binary, a scalar, or a list of fixed size, in C order."""
     pa = arrow()
     if leaf.is_image:
         return pa.binary()
