@@ -45,7 +45,7 @@ def to_json_types(value: Any, store: Store | None = None) -> Any:  # noqa: ANN40
 def detached_copy(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - any type
     """Return a copy that shares nothing mutable with `value` and gives the same `to_json_types`.
 
-    Dicts, lists, tuples and arrays of numbers are copied; everything else is `Encoded` now, so that `RowEncoder` can
+    Dicts, lists, tuples and arrays of numbers are copied; everything else is `Encoded` now, so that `encode_row` can
     write the copy as JSON. `store`: see `to_json_types`.
     """
     return _detached(value, 0, store)

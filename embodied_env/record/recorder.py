@@ -91,7 +91,10 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             raise UsageError(f"cannot record {type(base).__qualname__} (expected an environment made by embodied_env)")
         self.policy = policy
         self._base: RecordableEnv = base
-        self._feed = _feed_of(base) if messages else None
+        self._feed: MessageTap | None = getattr(base, "feed", None) if messages else None
+        if messages and not isinstance(self._feed, MessageTap):
+            backend = base.backend_name
+            raise UsageError(f"messages=True is not available with backend {backend!r} (expected one over ROS 2)")
         self._clock = SteadyClock()
         self._rows = 0
         self._is_warned = self._closed = self._has_stepped = self._has_failed = False
@@ -133,7 +136,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
     @property
     def rows_flushed(self) -> int:
         """The number of rows passed to the operating system: a SIGKILL loses none of them."""
-        return self._run.rows_flushed
+        return self._run.log.rows_flushed
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset, and record it."""
@@ -269,13 +272,6 @@ def _record_message(run: RunWriter, writer: WriterThread, message: TappedMessage
     size = _MESSAGE_BYTES + (len(data) if isinstance(data, Sized) else 0)
     if not writer.submit(partial(run.message, message), size, passes_held=True):
         run.losses.note(f"a message of {message.topic} was dropped: the disk is too slow", messages=1)
-
-
-def _feed_of(base: RecordableEnv) -> MessageTap:
-    feed = getattr(base, "feed", None)
-    if not isinstance(feed, MessageTap):
-        raise UsageError(f"messages=True is not available with backend {base.backend_name!r} (expected one over ROS 2)")
-    return feed
 
 
 def make_run_directory(folder: Path, label: str, started_utc: datetime) -> Path:

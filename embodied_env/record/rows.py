@@ -7,7 +7,6 @@ of the environment itself.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -46,39 +45,17 @@ def transition_row(
     *,
     row: int,
     outer: Mapping[str, Any],
+    action: Any,  # noqa: ANN401 - any action
     evaluator: Collection[str],
-    store: Store | None = None,
 ) -> Row:
-    """Return the row of one step. An action is never stored outside its row.
+    """Return the row of one step, before `encode_row` or `to_json_row` converts its values.
 
     Args:
         transition: the environment's own account, or None if an outer wrapper made the step.
         row: the number of the row in its run, resets included.
         outer: the six `FIELDS`, as the outermost wrapper received and returned them.
+        action: of `transition`, copied before the step. Like that of `outer` it is never stored outside its row.
         evaluator: the sensors visible only to the evaluator; their values go to ``inner.evaluator``.
-        store: see `to_json_types`.
-    """
-    raw = raw_transition_row(
-        transition,
-        row=row,
-        outer={**outer, "action": Encoded(to_json_types(outer["action"]))},
-        action=None if transition is None else Encoded(to_json_types(transition.action)),
-        evaluator=evaluator,
-    )
-    return to_json_row(raw, store)
-
-
-def raw_transition_row(
-    transition: Transition | None,
-    *,
-    row: int,
-    outer: Mapping[str, Any],
-    action: Any,  # noqa: ANN401 - any action
-    evaluator: Collection[str],
-) -> Row:
-    """Return the row of one step before `to_json_row` converts its values.
-
-    `action`: of `transition`, copied before the step. For the others see `transition_row`.
     """
     inner = None
     if transition is not None:
@@ -113,9 +90,10 @@ def reset_row(
     evaluator: Collection[str],
     store: Store | None = None,
 ) -> Row:
-    """Return the row of one reset, like `transition_row`.
+    """Return the row of one reset in JSON types; see `transition_row`.
 
     `snapshot`: of the environment's own reset, or None if an outer wrapper made it. `outer`: the `FIELDS_OF_RESET`.
+    `store`: see `to_json_types`.
     """
     inner = None
     if snapshot is not None:
@@ -148,33 +126,22 @@ def to_json_row(raw: Row, store: Store | None = None) -> Row:
     return {field: to_json_types(value, store) for field, value in raw.items()}
 
 
-class RowEncoder:
-    """Writes rows as JSON, in any thread: ``encode(row, store)`` is the text of ``to_json_row(row, store)``.
+def encode_row(row: Row, store: Store | None = None) -> str:
+    """Return ``to_json_row(row, store)`` as JSON in ASCII.
 
     It takes rows from the functions above, whose values come from `detached_copy` and `detached_action`.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # of the store
-        self._store: Store | None = None
-        encoder = json.JSONEncoder(
-            allow_nan=False, check_circular=False, separators=(",", ":"), default=self._to_json_types
-        )
-        self._text_of = encoder.encode
-
-    def encode(self, row: Row, store: Store | None = None) -> str:
-        """Return the text of `row` in ASCII. Images and other large arrays go to `store`."""
-        with self._lock:
-            self._store = store
-            try:
-                return encodable(self._text_of(row))
-            except (ValueError, TypeError, RecursionError):  # usually NaN, which becomes null
-                return encodable(self._text_of(to_json_row(row, store)))
-
-    def _to_json_types(self, value: Any) -> Any:  # noqa: ANN401 - a type that JSON does not have
+    def to_json(value: Any) -> Any:  # noqa: ANN401 - a type that JSON does not have
         if type(value) is np.ndarray and value.itemsize <= _DOUBLE_BYTES:
-            return value.tolist() if self._store is None or not is_stored_apart(value) else self._store(value)
-        return value.value if type(value) is Encoded else to_json_types(value, self._store)
+            return value.tolist() if store is None or not is_stored_apart(value) else store(value)
+        return value.value if type(value) is Encoded else to_json_types(value, store)
+
+    encoder = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":"), default=to_json)
+    try:
+        return encodable(encoder.encode(row))
+    except (ValueError, TypeError, RecursionError):  # usually NaN, which becomes null
+        return encodable(encoder.encode(to_json_row(row, store)))
 
 
 def _report(report: GateReport) -> Row:

@@ -19,7 +19,7 @@ from embodied_env.record.arrays import Reference, refer_to, to_bytes
 from embodied_env.record.manifest import write_json
 from embodied_env.record.message_log import MessageLog
 from embodied_env.record.row_log import LogWriter
-from embodied_env.record.rows import RowEncoder, raw_transition_row, reset_row
+from embodied_env.record.rows import encode_row, reset_row, transition_row
 from embodied_env.record.summary import Summary
 
 MANIFEST = "manifest.json"
@@ -67,6 +67,7 @@ class RunWriter:
         path: the run directory.
         losses: rows and messages that could not be written, and why.
         summary: of all rows, including lost ones.
+        log: the rows on disk.
     """
 
     def __init__(self, path: Path, *, evaluator: Sequence[str], messages: bool) -> None:
@@ -74,14 +75,8 @@ class RunWriter:
         self.losses = LossCounter()
         self.summary = Summary()
         self.path, self._evaluator = path, evaluator
-        self._encoder = RowEncoder()
-        self._log = LogWriter(path / LOG)
+        self.log = LogWriter(path / LOG)
         self._messages = MessageLog(path / MESSAGES) if messages else None
-
-    @property
-    def rows_flushed(self) -> int:
-        """The number of rows passed to the operating system."""
-        return self._log.rows_flushed
 
     def reset(
         self, made: Snapshot | None, outer: Mapping[str, Any], arrays: RowArrays, *, number: int, now_ns: int
@@ -90,16 +85,16 @@ class RunWriter:
         with self._count_losses(rows=1):
             self.summary.add_queued()
             row = reset_row(made, row=number, outer=outer, evaluator=self._evaluator, store=arrays)
-            self.write_row("reset", self._encoder.encode(row), arrays, number=number, now_ns=now_ns)
+            self.write_row("reset", encode_row(row), arrays, number=number, now_ns=now_ns)
 
     def encode_step(self, step: StepRow) -> str | None:
         """Return the row of a step as JSON, or None if it cannot be encoded and counts as lost."""
         with self._count_losses(rows=1):
             self.summary.add_queued()
-            row = raw_transition_row(
+            row = transition_row(
                 step.made, row=step.number, outer=step.outer, action=step.action, evaluator=self._evaluator
             )
-            return self._encoder.encode(row, step.arrays)
+            return encode_row(row, step.arrays)
         return None
 
     def step(self, step: StepRow, text: str) -> None:
@@ -113,8 +108,8 @@ class RunWriter:
         """Flush the messages before the row, then write its arrays, then the row; raises RecordError."""
         self._flush_messages()
         for reference, data in arrays.found.values():
-            self._log.put(reference, data, log_time_ns=now_ns)
-        self._log.append(topic, text, number=number, log_time_ns=now_ns)
+            self.log.put(reference, data, log_time_ns=now_ns)
+        self.log.append(topic, text, number=number, log_time_ns=now_ns)
 
     def message(self, message: TappedMessage) -> None:
         """Write a raw message."""
@@ -131,21 +126,21 @@ class RunWriter:
         """Pass everything to the operating system."""
         self._flush_messages()
         with self._count_losses():
-            self._log.flush()
+            self.log.flush()
 
     def complete(self, manifest: Mapping[str, Any], contract_fingerprint: str) -> None:
         """Close the logs, then write the summary, then the manifest: ``clean`` is the last thing written."""
         self.settle()
-        self._log.close()
-        if self._log.problem:
-            self.losses.note(self._log.problem, rows=self._log.pop_lost_rows())
+        self.log.close()
+        if self.log.problem:
+            self.losses.note(self.log.problem, rows=self.log.pop_lost_rows())
         if self._messages is not None:
             self._messages.close()
             if self._messages.problem:
                 self.losses.note(self._messages.problem)
         self.file(SUMMARY, {**self.summary.as_json(contract_fingerprint), "record": self.losses.as_json()})
         clean, problem = self.losses.complete, self.losses.problem
-        ending = {"clean": clean, "problem": problem, "rows_sha256": self._log.rows_sha256}
+        ending = {"clean": clean, "problem": problem, "rows_sha256": self.log.rows_sha256}
         self.file(MANIFEST, {**manifest, **ending, "record": self.losses.as_json()})
 
     def _flush_messages(self) -> None:
@@ -159,7 +154,7 @@ class RunWriter:
         try:
             yield
         except RecordError as error:
-            self.losses.note(str(error), rows=rows + self._log.pop_lost_rows(), messages=messages)
+            self.losses.note(str(error), rows=rows + self.log.pop_lost_rows(), messages=messages)
         except Exception as error:  # noqa: BLE001 - of a message that cannot be serialised, for example
             self.losses.note(f"{type(error).__name__}: {error}", rows=rows, messages=messages)
 

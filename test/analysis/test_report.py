@@ -266,7 +266,7 @@ def test_a_run_that_was_cut_has_a_page_that_says_so(tmp_path, capsys):
     log.write_bytes(log.read_bytes()[: log.stat().st_size * 2 // 3])
     status, words = report(path, capsys)
     assert status == 1
-    assert "it ends before its end was written" in words
+    assert "truncated, because its writer was stopped" in words
     assert "episode was cut before an end" in words
 
 

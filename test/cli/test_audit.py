@@ -68,7 +68,7 @@ def test_a_finding_names_transition_field_value_and_rule(path, tmp_path, capsys)
     assert violation == {
         "rule": "outside.reward", "field": "reward", "value": 7.0, "row": 1, "line": 2, "episode": 0, "step": 2,
     }  # fmt: skip
-    assert text.startswith("reward is 7.0, but the environment returned ")
+    assert text.startswith("reward is 7.0 (expected ")
 
 
 PLAIN = (
@@ -88,7 +88,7 @@ def test_a_line_that_is_broken_is_named(tmp_path, capsys):
     file.write_text(PLAIN + PLAIN[:50] + "\n" + PLAIN)
     assert main(["audit", str(file)]) == 1
     first, last = capsys.readouterr().out.splitlines()
-    assert first.startswith("line 2: it is no JSON: ")
+    assert first.startswith("line 2: not JSON: ")
     assert first.endswith(" [line.broken]")
     assert last == f"{file}: not sound, 2 transitions"
 

@@ -191,12 +191,12 @@ def stepped_on_a_full_disk(env):
     for _ in range(4):
         env.step(np.full(6, 0.3))
     assert env.flush()
-    env._run._log, log = FullDisk(env._run._log), env._run._log
+    env._run.log, log = FullDisk(env._run.log), env._run.log
     infos = []
     for _ in range(4):
         infos.append(env.step(np.full(6, 0.3))[-1])
         env.flush()
-    env._run._log = log
+    env._run.log = log
     env.close()
     return infos
 

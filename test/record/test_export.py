@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 
 import gymnasium
@@ -208,7 +209,7 @@ def test_parquet_is_written_in_groups(tmp_path, monkeypatch):
     from embodied_env.record.export import parquet
 
     monkeypatch.setattr(parquet, "_MAX_GROUP_ROWS", 3)
-    file = parquet.TableFile(tmp_path / "t.parquet", pa.schema([("n", pa.int64())]))
+    file = parquet.TableFile(tmp_path / "t.parquet", pa.schema([("n", pa.int64())]), ExitStack())
     for n in range(7):
         file.add({"n": n})
     file.close()
@@ -330,7 +331,7 @@ def test_lerobot_continues_in_the_next_file(run, tmp_path, monkeypatch):
     monkeypatch.setattr(lerobot, "_MAX_FILE_BYTES", 1)
     (tmp_path / "out").mkdir()
     source = open_episodes(read_run(run))
-    writer = lerobot.LerobotDataset(tmp_path / "out", source)
+    writer = lerobot.LerobotDataset(tmp_path / "out", source, ExitStack())
     for item in source:
         (writer.step if isinstance(item, Step) else writer.end)(item)
     writer.close({})
@@ -348,7 +349,7 @@ def test_lerobot_refuses_evaluator_images(seen_run, tmp_path):
 
     source.evaluator = {"above.image": ArrayField(dtype="uint8", shape=(4, 4, 3))}
     with pytest.raises(UsageError, match=r"cannot export the evaluator's images above\.image"):
-        LerobotDataset(tmp_path, source)
+        LerobotDataset(tmp_path, source, ExitStack())
 
 
 @pytest.mark.parametrize("is_image", [False, True])

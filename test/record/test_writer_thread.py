@@ -316,7 +316,7 @@ class SlowDisk:
 
 def recorded(tmp_path, gate, *, pacing="realtime", **options):
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake", free_running=pacing == "realtime"), tmp_path)
-    env._run._log = SlowDisk(env._run._log, gate)
+    env._run.log = SlowDisk(env._run.log, gate)
     env._writer = WriterThread(env._run.settle, blocks=pacing == "lockstep", **options)
     return env
 
@@ -397,7 +397,7 @@ def test_lockstep_step_waits_only_for_a_full_queue(tmp_path, gate):
 def test_lockstep_queue_is_bounded(tmp_path, gate, is_waited_for):
     gate.set()
     env = RecordTransitions((Elsewhere if is_waited_for else EmbodiedEnv)("arm_reach", backend="fake"), tmp_path)
-    env._run._log = SlowDisk(env._run._log, gate)
+    env._run.log = SlowDisk(env._run.log, gate)
     env.reset(seed=1)
     env.step(STILL)
     gate.clear()

@@ -33,9 +33,6 @@ from embodied_env.record.run import inspect_run
 _MAX_LISTED = 100  # violations; further ones are only counted
 _CONSTANT = "fake"  # the backend whose cameras always show the same image
 
-Watcher = Callable[[], None]
-"""Called after each row."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class AuditReport:
@@ -158,7 +155,7 @@ class _Auditor:
         )
 
 
-def audit_run(path: str | Path, *, watcher: Watcher | None = None) -> AuditReport:
+def audit_run(path: str | Path, *, watcher: Callable[[], None] | None = None) -> AuditReport:
     """Audit the run directory at `path`, reading its rows one by one.
 
     Checks each rule of ``docs/reference/audit.md``: each row under the contract of the run, each row after the one
@@ -216,7 +213,11 @@ def audit_run(path: str | Path, *, watcher: Watcher | None = None) -> AuditRepor
 
 
 def audit_lines(
-    lines: Iterable[bytes], *, path: str | Path, contract: Contract | None = None, watcher: Watcher | None = None
+    lines: Iterable[bytes],
+    *,
+    path: str | Path,
+    contract: Contract | None = None,
+    watcher: Callable[[], None] | None = None,
 ) -> AuditReport:
     """Audit rows of any origin: one transition per line, as JSON; blank lines are skipped.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,14 +31,12 @@ class _Writer(Protocol):
 
     def close(self, metadata: Mapping[str, Any]) -> None: ...  # of the export
 
-    def abort(self) -> None: ...  # closes all files; idempotent
 
-
-_WRITERS: Mapping[str, Callable[[Path, EpisodeReader, str], _Writer]] = {
-    "jsonl": lambda folder, source, _: JsonLines(folder, source),
-    "parquet": lambda folder, source, _: ParquetFiles(folder, source),
-    "minari": lambda folder, source, name: MinariDataset(folder, source, name=name),
-    "lerobot": lambda folder, source, _: LerobotDataset(folder, source),
+_WRITERS: Mapping[str, Callable[[Path, EpisodeReader, ExitStack], _Writer]] = {
+    "jsonl": JsonLines,
+    "parquet": ParquetFiles,
+    "minari": MinariDataset,
+    "lerobot": LerobotDataset,
 }
 FORMATS = tuple(_WRITERS)
 
@@ -81,7 +80,8 @@ def export_run(
     source = open_episodes(run, evaluator=evaluator)
     try:
         partial.mkdir(parents=True)
-        metadata = _write(_WRITERS[format](partial, source, out.name), source, format, progress)
+        with ExitStack() as files:  # closes the open files if the export fails
+            metadata = _write(_WRITERS[format](partial, source, files), source, format, progress)
         partial.rename(out)
     except OSError as error:
         raise RecordError(f"cannot write the export {out}: {error}") from None
@@ -92,21 +92,18 @@ def export_run(
 
 def _write(writer: _Writer, source: EpisodeReader, kind: str, progress: Callable[[int], None] | None) -> dict[str, Any]:
     counts = {"episodes": 0, "unfinished": 0, "steps": 0}
-    try:
-        for item in source:
-            if isinstance(item, Step):
-                writer.step(item)
-                counts["steps"] += 1
-                if progress is not None:
-                    progress(counts["steps"])
-            else:
-                writer.end(item)
-                counts["episodes"] += 1
-                counts["unfinished"] += not item.ended
-        metadata = _metadata(source, kind, counts)
-        writer.close(metadata)
-    finally:
-        writer.abort()
+    for item in source:
+        if isinstance(item, Step):
+            writer.step(item)
+            counts["steps"] += 1
+            if progress is not None:
+                progress(counts["steps"])
+        else:
+            writer.end(item)
+            counts["episodes"] += 1
+            counts["unfinished"] += not item.ended
+    metadata = _metadata(source, kind, counts)
+    writer.close(metadata)
     return metadata
 
 

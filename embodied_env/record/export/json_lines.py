@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,9 +26,9 @@ THE_ACTION = "action: requested by the agent, unchanged. action_applied: execute
 class JsonLines:
     """Writes ``transitions.jsonl`` and ``arrays/``."""
 
-    def __init__(self, out: Path, source: EpisodeReader) -> None:
+    def __init__(self, out: Path, source: EpisodeReader, files: ExitStack) -> None:
         self._out, self._source = out, source
-        self._file: IO[str] = (out / "transitions.jsonl").open("x", encoding="utf-8")
+        self._file: IO[str] = files.enter_context((out / "transitions.jsonl").open("x", encoding="utf-8"))
 
     def step(self, step: Step) -> None:
         """Write one line."""
@@ -59,10 +60,6 @@ class JsonLines:
         """Write ``metadata.json``."""
         self._file.close()
         write_json(self._out / "metadata.json", {**metadata, "the_action": THE_ACTION})
-
-    def abort(self) -> None:
-        """Close the file."""
-        self._file.close()
 
     def _with_files(self, value: Any) -> Any:  # noqa: ANN401 - JSON types
         """Return `value` with the file name added to each reference."""

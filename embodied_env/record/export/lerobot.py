@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from numpy.typing import NDArray
 
 from embodied_env.errors import UsageError
 from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
-from embodied_env.record.export.fields import ArrayField, Arrays, Leaves, named, png
-from embodied_env.record.export.parquet import TableFile, arrow
+from embodied_env.record.export.fields import ArrayField, Arrays, Leaves, library, named, png
+from embodied_env.record.export.parquet import TableFile
 from embodied_env.record.manifest import write_json
 
 VERSION = "v3.0"
@@ -44,16 +45,15 @@ Feature = dict[str, Any]
 class LerobotDataset:
     """Writes the dataset episode by episode; a group of rows has rows of one episode only."""
 
-    def __init__(self, out: Path, source: EpisodeReader) -> None:
+    def __init__(self, out: Path, source: EpisodeReader, files: ExitStack) -> None:
         """Create the files in `out`; raises UsageError for images of the evaluator."""
-        arrow()
         images = [key for key, leaf in source.evaluator.items() if leaf.is_image]
         if images:
             raise UsageError(
                 f"cannot export the evaluator's images {', '.join(images)}: LeRobot's policies would use them; "
                 "omit --evaluator or choose another format"
             )
-        self._out, self._source = out, source
+        self._out, self._source, self._files = out, source, files
         self._task = f"{source.contract.name}: {source.contract.task.type}"
         self._state = {key: leaf for key, leaf in source.observation.items() if len(leaf.shape) <= 1}
         self._apart = {key: leaf for key, leaf in source.observation.items() if key not in self._state}
@@ -65,7 +65,7 @@ class LerobotDataset:
         self._data = self._open_file()
         path = out / "meta" / "episodes" / _FILE.format(chunk_index=0, file_index=0)
         path.parent.mkdir(parents=True)
-        self._episodes = TableFile(path, _episodes_schema(self._features))
+        self._episodes = TableFile(path, _episodes_schema(self._features), files)
 
     def step(self, step: Step) -> None:
         """Write one frame."""
@@ -141,16 +141,11 @@ class LerobotDataset:
         write_json(meta / "info.json", self._info())
         write_json(meta / "embodied_env.json", {**metadata, "the_action": THE_ACTION})
 
-    def abort(self) -> None:
-        """Close the files."""
-        self._data.abort()
-        self._episodes.abort()
-
     def _open_file(self) -> TableFile:
         path = self._out / "data" / _FILE.format(chunk_index=self._place[0], file_index=self._place[1])
         path.parent.mkdir(parents=True, exist_ok=True)
-        schema = arrow().schema([(name, _type(feature)) for name, feature in self._features.items()])
-        return TableFile(path, schema)
+        schema = library("pyarrow").schema([(name, _type(feature)) for name, feature in self._features.items()])
+        return TableFile(path, schema, self._files)
 
     def _new_statistics(self) -> dict[str, RunningStatistics]:
         return {
@@ -261,7 +256,7 @@ class RunningStatistics:
 
 def _episodes_schema(features: Mapping[str, Feature]) -> Any:  # noqa: ANN401 - of pyarrow
     """Return the schema of ``meta/episodes``: location, end and statistics of each episode."""
-    pa = arrow()
+    pa = library("pyarrow")
     fields = [
         ("episode_index", pa.int64()),
         ("tasks", pa.list_(pa.string())),
@@ -282,7 +277,7 @@ def _episodes_schema(features: Mapping[str, Feature]) -> Any:  # noqa: ANN401 - 
 
 def _write_task(path: Path, task: str) -> None:
     """Write the task as pandas writes a table of ``task_index`` whose index is ``task``."""
-    pa = arrow()
+    pa = library("pyarrow")
     columns = [
         {"name": name, "field_name": name, "pandas_type": pandas_type, "numpy_type": numpy_type, "metadata": None}
         for name, pandas_type, numpy_type in (("task_index", "int64", "int64"), ("task", "unicode", "object"))
@@ -291,7 +286,7 @@ def _write_task(path: Path, task: str) -> None:
     schema = pa.schema(
         [("task_index", pa.int64()), ("task", pa.string())], metadata={"pandas": json.dumps(pandas).encode()}
     )
-    arrow("pyarrow.parquet").write_table(pa.table({"task_index": [0], "task": [task]}, schema=schema), path)
+    library("pyarrow.parquet").write_table(pa.table({"task_index": [0], "task": [task]}, schema=schema), path)
 
 
 def _apart(key: str, leaf: ArrayField) -> str:
@@ -320,7 +315,7 @@ def _flat(leaves: Leaves, arrays: Arrays) -> NDArray[Any]:
 
 
 def _type(feature: Feature) -> Any:  # noqa: ANN401 - of pyarrow
-    pa, shape = arrow(), feature["shape"]
+    pa, shape = library("pyarrow"), feature["shape"]
     if feature["dtype"] == "image":
         return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     kind = pa.bool_() if feature["dtype"] == "bool" else pa.type_for_alias(feature["dtype"])
@@ -331,7 +326,7 @@ def _type(feature: Feature) -> Any:  # noqa: ANN401 - of pyarrow
 
 def _nested(kind: Any, depth: int) -> Any:  # noqa: ANN401 - of pyarrow
     for _ in range(depth):
-        kind = arrow().list_(kind)
+        kind = library("pyarrow").list_(kind)
     return kind
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*-v\d+")
 class MinariDataset:
     """Writes ``data/``; the dataset has the name of the folder, with ``-v0`` added if it has no version."""
 
-    def __init__(self, out: Path, source: EpisodeReader, *, name: str) -> None:
+    def __init__(self, out: Path, source: EpisodeReader, _files: ExitStack) -> None:
         library("pyarrow")
         library("PIL.Image")
         minari = library("minari")
@@ -45,6 +46,7 @@ class MinariDataset:
             data_format="arrow",
             jpeg_encoding=False,  # lossy
         )
+        name = out.name.removesuffix(".partial")
         self._id = name if _ID.fullmatch(name) else f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)}-v0"
         self._version = str(minari.__version__)
         self._steps: list[Step] = []
@@ -91,9 +93,6 @@ class MinariDataset:
             }
         )
         write_json(self._out / "metadata.json", {**metadata, "the_action": THE_ACTION, "dataset_id": self._id})
-
-    def abort(self) -> None:
-        """Do nothing: Minari keeps no file open."""
 
 
 def _space(leaves: Leaves, of_contract: gymnasium.Space[Any], source: EpisodeReader) -> gymnasium.Space[Any]:

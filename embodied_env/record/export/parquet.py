@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ THE_ACTION = (
 class ParquetFiles:
     """Writes the two files and ``metadata.json``."""
 
-    def __init__(self, out: Path, source: EpisodeReader) -> None:
-        pa = arrow()
+    def __init__(self, out: Path, source: EpisodeReader, files: ExitStack) -> None:
+        pa = library("pyarrow")
         self._out = out
         self._fixed = {
             **dict.fromkeys(("episode_index", "step_index"), pa.int64()),
@@ -49,8 +50,9 @@ class ParquetFiles:
             "evaluator": source.evaluator,
         }
         self._leaves_of_episode = {"final_observation": source.observation, "final_evaluator": source.evaluator}
-        self._steps = TableFile(out / "transitions.parquet", _schema(self._fixed, self._leaves))
-        self._episodes = TableFile(out / "episodes.parquet", _schema(self._fixed_of_episode, self._leaves_of_episode))
+        self._steps = TableFile(out / "transitions.parquet", _schema(self._fixed, self._leaves), files)
+        schema = _schema(self._fixed_of_episode, self._leaves_of_episode)
+        self._episodes = TableFile(out / "episodes.parquet", schema, files)
 
     def step(self, step: Step) -> None:
         """Write one row."""
@@ -74,22 +76,17 @@ class ParquetFiles:
         }
         write_json(self._out / "metadata.json", {**metadata, "the_action": THE_ACTION, "columns": columns})
 
-    def abort(self) -> None:
-        """Close the files."""
-        self._steps.abort()
-        self._episodes.abort()
-
 
 class TableFile:
     """Writes a Parquet file in groups of rows, so that memory does not grow with the file."""
 
-    def __init__(self, path: Path, schema: Any) -> None:  # noqa: ANN401 - of pyarrow
+    def __init__(self, path: Path, schema: Any, files: ExitStack) -> None:  # noqa: ANN401 - of pyarrow
         self._schema = schema
         self._rows: list[Mapping[str, Any]] = []
         self._bytes = 0
         self.written_bytes = 0
-        self._file = path.open("xb")
-        self._writer = arrow("pyarrow.parquet").ParquetWriter(self._file, schema)
+        self._file = files.enter_context(path.open("xb"))
+        self._writer = files.enter_context(library("pyarrow.parquet").ParquetWriter(self._file, schema))
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add one row."""
@@ -101,7 +98,7 @@ class TableFile:
     def flush(self) -> None:
         """Write the rows so far as one group."""
         if self._rows:
-            self._writer.write_table(arrow().Table.from_pylist(self._rows, schema=self._schema))
+            self._writer.write_table(library("pyarrow").Table.from_pylist(self._rows, schema=self._schema))
             self._rows, self._bytes = [], 0
             self.written_bytes = self._file.tell()
 
@@ -111,30 +108,20 @@ class TableFile:
         self._writer.close()
         self._file.close()
 
-    def abort(self) -> None:
-        """Close the file, complete or not; idempotent."""
-        self._rows = []
-        if not self._file.closed:
-            self._writer.close()
-            self._file.close()
-
-
-def arrow(module: str = "pyarrow") -> Any:  # noqa: ANN401 - a module without type information
-    """Import pyarrow, or a module of it."""
-    return library(module)
-
 
 def _columns(leaves: Mapping[str, Leaves]) -> dict[str, ArrayField]:
     return {named(prefix, key): leaf for prefix, group in leaves.items() for key, leaf in group.items()}
 
 
 def _schema(fixed: Mapping[str, Any], leaves: Mapping[str, Leaves]) -> Any:  # noqa: ANN401 - of pyarrow
-    return arrow().schema([*fixed.items(), *((name, _type(leaf)) for name, leaf in _columns(leaves).items())])
+    return library("pyarrow").schema(
+        [*fixed.items(), *((name, _type(leaf)) for name, leaf in _columns(leaves).items())]
+    )
 
 
 def _type(leaf: ArrayField) -> Any:  # noqa: ANN401 - of pyarrow
     """Return the Arrow type of a leaf: PNG as binary, a scalar, or a list of fixed size, in C order."""
-    pa = arrow()
+    pa = library("pyarrow")
     if leaf.is_image:
         return pa.binary()
     number = pa.bool_() if leaf.dtype == "bool" else pa.type_for_alias(leaf.dtype)
