@@ -22,8 +22,9 @@ from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendError, PolicyError, ResetNeededError, UsageError
 from embodied_env.record.arrays import Reference, refer_to, to_bytes
 from embodied_env.record.differences import differences
+from embodied_env.record.json_values import detached_action
 from embodied_env.record.row_decoder import RowDecoder
-from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, Row, reset_row, transition_row
+from embodied_env.record.rows import FIELDS, FIELDS_OF_RESET, RESET, Row, reset_row, to_json_row, transition_row
 from embodied_env.record.run import Run, read_json, read_run
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action
 
@@ -236,7 +237,9 @@ class _Replayer:
         observation, *result = self._env.step(action)
         outer = dict(zip(FIELDS, (observation, None, *result), strict=True))
         made = self._env.last_transition
-        return transition_row(made, row=row["row"], outer=outer, evaluator=self._evaluator, store=_refer)
+        requested = None if made is None else detached_action(made.action)
+        raw = transition_row(made, row=row["row"], outer=outer, action=requested, evaluator=self._evaluator)
+        return to_json_row(raw, _refer)
 
 
 def _is_wrapped(run: Run) -> bool:

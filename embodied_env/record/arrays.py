@@ -1,4 +1,4 @@
-"""Images and large arrays of a row: stored next to it as bytes, once per content, and referred to by their hash.
+"""Images and large arrays of a row: stored outside it as bytes, once per content, and referred to by their hash.
 
 A reference is ``{"sha256": "...", "dtype": "uint8", "shape": [96, 96, 3]}``. Its bytes are those of the array in C
 order, little-endian; `sha256` is the hash of these bytes. To read them with nothing but MCAP and NumPy::
@@ -42,15 +42,11 @@ def to_bytes(array: NDArray[Any]) -> bytes:
 
 
 def from_bytes(reference: Mapping[str, Any], data: bytes) -> NDArray[Any]:
-    """Return the read-only array that `reference` refers to.
-
-    Raises:
-        ValueError: when `data` does not match the hash, the dtype or the shape.
-    """
-    if hashlib.sha256(data).hexdigest() != reference["sha256"]:
-        raise ValueError("the bytes have another hash")
+    """Return the read-only array of `data`; raises ValueError unless hash, dtype and shape match."""
+    if (found := hashlib.sha256(data).hexdigest()) != reference["sha256"]:
+        raise ValueError(f"wrong SHA-256 of the bytes: {found} (expected {reference['sha256']})")
     if reference["dtype"] not in _DTYPES:
-        raise ValueError(f"dtype {reference['dtype'][:40]!r} (expected one of: {', '.join(sorted(_DTYPES))})")
+        raise ValueError(f"unknown dtype {reference['dtype'][:40]!r} (expected one of: {', '.join(sorted(_DTYPES))})")
     try:
         dtype = np.dtype(reference["dtype"]).newbyteorder("<")
         return np.frombuffer(data, dtype).reshape(reference["shape"])
@@ -59,7 +55,7 @@ def from_bytes(reference: Mapping[str, Any], data: bytes) -> NDArray[Any]:
 
 
 def refer_to(array: NDArray[Any], data: bytes) -> Reference:
-    """Return the reference to `array`, whose bytes are `data`."""
+    """Return the reference to `array` with the bytes `data`."""
     return {"sha256": hashlib.sha256(data).hexdigest(), "dtype": array.dtype.name, "shape": list(array.shape)}
 
 

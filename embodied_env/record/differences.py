@@ -46,14 +46,14 @@ _ORDER_OF_A_RESET = (
 )
 
 IDENTITY = ("info.backend", "info.contract", "info.wrapper_version")
-"""Fields that a replay and its run never share, or that are compared once per run."""
+"""Fields that always differ between a run and its replay, or that are compared once per run."""
 
 _NOT_REPLAYED = ("info.reset.duration_s",)  # measured again
 
 Found = tuple[str, Any, Any]
 """The path of a field, its recorded value, and its replayed value."""
 
-ABSENT = "(not there)"
+ABSENT = "(absent)"
 
 
 def differences(recorded: Row, replayed: Row) -> Iterator[Found]:
@@ -82,7 +82,7 @@ def _value_at(row: Row, path: str) -> Any:  # noqa: ANN401 - JSON types
 
 
 def _walk(path: str, recorded: Any, replayed: Any, *, is_info: bool = False) -> Iterator[Found]:  # noqa: ANN401
-    """Yield the differences of two values, leaf by leaf, but of two findings of different kinds the whole findings.
+    """Yield the differences of two values by leaf, except for findings of different kinds, which differ as a whole.
 
     Keys that wrappers added to ``info`` do not count.
     """

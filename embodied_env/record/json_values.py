@@ -1,7 +1,7 @@
-"""Conversion of values to JSON types, and copies of values that are converted later.
+"""Conversion of values to JSON types, and copies of values for a later conversion.
 
-Floats keep every bit; NaN and infinities become null, because JSON has no other form for them. Images and other large
-arrays are stored outside the row, which refers to them (`embodied_env.record.arrays`).
+Floats keep every bit; NaN and infinities become null, because JSON cannot express them. Images and other large arrays
+are stored outside the row, which refers to them (`embodied_env.record.arrays`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from numpy.typing import NDArray
 
 from embodied_env.record.arrays import Store, is_stored_apart
 
-WIDEST = 128
-"""Bits of the largest integer that is written as a number."""
-
+_MAX_INT_BITS = 128  # of an integer that is written as a number
 _MAX_DEPTH = 32  # deeper nesting, such as a list that contains itself, is described by its repr
 _MAX_COPY_DEPTH = 8  # deeper nesting is encoded at once
 _DOUBLE_BYTES = 8
 _MAX_REPR_CHARS = 2000
-_INT_BOUND = 2**WIDEST
+_INT_BOUND = 2**_MAX_INT_BITS
 _IMMUTABLE = frozenset((float, str, bool, type(None)))
 _SCALARS = _IMMUTABLE | {int}
 _TEXT = frozenset((str,))
@@ -39,7 +37,7 @@ def to_json_types(value: Any, store: Store | None = None) -> Any:  # noqa: ANN40
 
     Args:
         value: any value.
-        store: stores images and other large arrays and returns their references; None: they become lists too.
+        store: stores images and other large arrays and returns their references; None: they become lists.
     """
     return _to_json(value, 0, store)
 
@@ -47,26 +45,25 @@ def to_json_types(value: Any, store: Store | None = None) -> Any:  # noqa: ANN40
 def detached_copy(value: Any, store: Store | None = None) -> Any:  # noqa: ANN401 - any type
     """Return a copy that shares nothing mutable with `value` and gives the same `to_json_types`.
 
-    Dicts, lists, tuples and arrays of numbers are copied, which is fast; everything else is `Encoded` at once, so that
-    `RowEncoder` can write the copy as JSON. `store`: see `to_json_types`.
+    Dicts, lists, tuples and arrays of numbers are copied; everything else is `Encoded` now, so that `encode_row` can
+    write the copy as JSON. `store`: see `to_json_types`.
     """
     return _detached(value, 0, store)
 
 
 def detached_action(action: Any) -> Any:  # noqa: ANN401 - any type
-    """Return a detached copy of an action, which stays in its row whatever its size."""
+    """Return a detached copy of an action; it is never stored outside its row."""
     if type(action) is np.ndarray and action.dtype.kind in _NUMBERS and not is_stored_apart(action):
         return action.copy()
     return Encoded(to_json_types(action))
 
 
 class Encoded:
-    """A value that is in JSON types already and is written as it is."""
+    """A value that is already in JSON types."""
 
     __slots__ = ("value",)
 
     def __init__(self, value: Any) -> None:  # noqa: ANN401 - JSON types
-        """Wrap `value`."""
         self.value = value
 
 
@@ -100,7 +97,7 @@ def _to_json(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN40
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, int):
-        return int(value) if value.bit_length() <= WIDEST else _described(value)
+        return int(value) if value.bit_length() <= _MAX_INT_BITS else _described(value)
     if depth > _MAX_DEPTH:
         return _described(value)
     if kind is dict or isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The manifest of a run: contract, backend, wrappers, versions, host and processes that its rows come from."""
+"""The manifest of a run: contract, backend, wrappers, versions, host and processes."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class RecordableEnv(Protocol):
     pacing: str  # "lockstep" or "realtime"
     capabilities: Any  # a dataclass with the abilities of the backend
     task_description: Mapping[str, Any]
-    contract_files: Mapping[str, bytes]  # the files that the contract names and a replay needs, by name
+    contract_files: Mapping[str, bytes]  # content of the files that a replay of the contract needs, by name
     last_transition: Transition | None
     last_reset: Snapshot | None  # with its report
     mark: Callable[[str], None]  # stamps an event outside the step; "returned": the end of the recorder's own work
-    processes: Callable[[], list[dict[str, Any]]]  # role and pid of each process started for the environment
+    processes: Callable[[], list[dict[str, Any]]]  # role and pid of each process that the environment started
 
 
 def start_of_manifest(
@@ -99,22 +99,18 @@ def contract_of_manifest(manifest: Mapping[str, Any]) -> Contract:
     """Return the contract of a run, with the recorded content of its files; no file that it names is opened.
 
     Raises:
-        RecordError: when the manifest has no text of a contract.
-        ContractError: when the contract cannot be read, or the content of a file does not match its hash.
+        RecordError: if the manifest has no contract text.
+        ContractError: if the contract cannot be read, or the content of a file does not match its hash.
     """
     recorded = manifest.get("contract")
     if not isinstance(recorded, dict) or not isinstance(recorded.get("text"), str):
-        raise RecordError("manifest.json has no contract.text")
+        raise RecordError("manifest.json has no contract.text (expected the text of a contract)")
     files = unpack_files(recorded.get("files", {}))
     return parse_contract(recorded["text"], source=str(recorded.get("source", "")), files=files, trusted=False)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write `value` to `path`, indented, and atomically: a reader gets the old file or the new one.
-
-    Raises:
-        RecordError: when it cannot be written.
-    """
+    """Write `value` to `path` atomically: a reader gets the old file or the new one. Raises RecordError."""
     temporary = path.with_name(f".{path.name}.new")
     try:
         temporary.write_text(encodable(json.dumps(value, indent=2, allow_nan=False)) + "\n", encoding="utf-8")
@@ -122,7 +118,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     except OSError as error:
         with suppress(OSError):
             temporary.unlink()
-        raise RecordError(f"{path}: the file cannot be written: {error}") from None
+        raise RecordError(f"cannot write {path}: {error}") from None
 
 
 def _contract_text(contract: Contract) -> str:
@@ -134,10 +130,7 @@ def _contract_text(contract: Contract) -> str:
 
 
 def _wrapper_stack(env: gymnasium.Env[Any, Any]) -> list[dict[str, Any]]:
-    """Return class and constructor arguments of each wrapper, outermost first, then of the environment itself.
-
-    The arguments are None for a wrapper that does not record them.
-    """
+    """Return class and recorded constructor arguments of each wrapper, outermost first, then of the environment."""
     layers: list[tuple[gymnasium.Env[Any, Any], Mapping[str, Any] | None]] = []
     while isinstance(env, gymnasium.Wrapper):
         layers.append((env, getattr(env, "_saved_kwargs", None)))  # of gymnasium.utils.RecordConstructorArgs
@@ -161,7 +154,7 @@ def _argument(value: Any) -> Any:  # noqa: ANN401 - of any constructor
 
 
 def _versions() -> dict[str, str | None]:
-    """Return the versions of the software that makes the rows; None: not installed."""
+    """Return the versions of the recording software; None: not installed."""
     found: dict[str, str | None] = {"embodied_env": __version__, "python": platform.python_version()}
     for name in DISTRIBUTIONS:
         try:
@@ -172,7 +165,7 @@ def _versions() -> dict[str, str | None]:
 
 
 def _host() -> dict[str, Any]:
-    """Return name, system, processor and memory in bytes (None: unknown) of this machine."""
+    """Describe this machine; its memory is None if unknown."""
     try:
         memory: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
 """MCAP files without chunks: a flushed record survives a SIGKILL of the writer, and readers trust no declared length.
 
-Bytes wait in memory until `McapFile.flush` hands them to the operating system in one write. Whether they survive a
-power failure depends on the file system.
+Bytes are buffered until `McapFile.flush` passes them to the operating system in one write. Whether they survive a power
+failure depends on the file system.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from embodied_env._version import __version__
 from embodied_env.errors import MissingDependencyError, RecordError
 
 LARGEST_RECORD = 2**28
-"""Bytes of the largest MCAP record that is read."""
+"""Size of the largest MCAP record that is read, in bytes."""
 
-_MAX_WAITING = 2**18  # bytes that wait for `flush`
-_LARGE = 2**17  # bytes that are written at once instead of being copied into a batch
+_MAX_BUFFERED = 2**18
+_LARGE = 2**17  # bytes that are written at once instead of being copied into the buffer
 
 
 def check_installed() -> None:
@@ -33,7 +33,7 @@ def check_installed() -> None:
 
 
 class McapFile:
-    """An MCAP file being written, without chunks. After a failed write it refuses further ones.
+    """Writes an MCAP file without chunks. After a failed write it refuses further ones.
 
     Attributes:
         path: the file.
@@ -42,25 +42,20 @@ class McapFile:
     """
 
     def __init__(self, path: Path, *, profile: str = "") -> None:
-        """Create the file.
-
-        Raises:
-            RecordError: when it exists already or cannot be written.
-            MissingDependencyError: when mcap is not installed.
-        """
+        """Create the file; raises RecordError if it exists or cannot be written."""
         writer = _mcap("writer")
         self.path, self.problem = path, ""
         self._checked = 0  # offset after the last byte that the last check found in the file
         self._is_changed = False
-        try:  # appending, so that a file truncated by others stays shorter than what was written to it
+        try:  # appending, so that a file truncated by another process stays shorter than what was written to it
             file = FileIO(path, "x", opener=lambda name, flags: os.open(name, flags | os.O_APPEND, 0o666))
         except OSError as error:
-            raise RecordError(f"{path}: the log cannot be created: {error}") from None
+            raise RecordError(f"cannot create the log {path}: {error}") from None
         self._raw, self._file = file, BufferedFile(file)
         self.writer: Any = writer.Writer(
             self._file, compression=writer.CompressionType.NONE, use_chunking=False, enable_data_crcs=True
         )
-        with self.guarded("the start of the log"):
+        with self.guarded("the header"):
             self.writer.start(profile=profile, library="embodied_env")
 
     @property
@@ -75,30 +70,26 @@ class McapFile:
 
     @property
     def kept(self) -> int:
-        """Offset after the last flushed byte that is still in the file, as far as known."""
+        """Offset after the last flushed byte that was still in the file at the last check."""
         return self._checked if self._is_changed else self.flushed
 
     def begin(self) -> None:
-        """Flush the header and the channels registered so far; mcap writes them only with a first record."""
+        """Flush the header and the channels registered so far; mcap writes them with the first record."""
         self.writer.add_metadata("embodied_env", {"version": __version__})
         self.flush()
 
     def flush(self) -> None:
-        """Hand everything to the operating system, then check that `path` still has all of it.
-
-        Raises:
-            OSError: when it cannot be written, or others removed, replaced, truncated or extended the file.
-        """
+        """Pass everything to the operating system, then check that `path` still has all of it; raises OSError."""
         if self._raw.closed:
             return
         self._file.flush()
         problem, self._checked = self._foreign_change()
         self._is_changed = bool(problem)
         if problem:
-            raise OSError(f"{problem}; keep others away from a run that is being recorded")
+            raise OSError(f"{problem}; do not modify a run while it is being recorded")
 
     def _foreign_change(self) -> tuple[str, int]:
-        """Return the change made by others, or "", and how many bytes are certainly left."""
+        """Return the change made by another process, or "", and the number of bytes that are certainly left."""
         written = self.flushed
         try:
             found, own = os.stat(self.path), os.fstat(self._raw.fileno())  # noqa: PTH116 - faster, and called often
@@ -108,25 +99,25 @@ class McapFile:
             return "the file was replaced", 0
         if (size := found.st_size) != written:
             kept = max(0, min(self._checked, size - (written - self._checked)))
-            return f"the file was changed by others: {size} bytes (expected {written})", kept
+            return f"another process changed the file: {size} bytes (expected {written})", kept
         return "", written
 
     @contextlib.contextmanager
     def guarded(self, what: str) -> Iterator[None]:
-        """Guard a write of `what`: once one has failed, raise RecordError for it and for every later one."""
+        """Guard a write of `what`: after a failure, raise RecordError for it and for every later write."""
         if self.problem:
-            raise RecordError(f"{self.problem}; {what} is not written either")
+            raise RecordError(f"{self.problem}; {what} was not written either")
         try:
             yield
         except OSError as error:
-            self.problem = f"{self.path}: {what} cannot be written: {error}"
+            self.problem = f"{self.path}: cannot write {what}: {error}"
             raise RecordError(self.problem) from None
 
     def close(self) -> None:
-        """Finish and close the file; idempotent. It never raises: `problem` has the reason."""
+        """Finish and close the file; idempotent. It never raises: `problem` has the error."""
         if self._raw.closed:
             return
-        with contextlib.suppress(RecordError), self.guarded("the end of the log"):
+        with contextlib.suppress(RecordError), self.guarded("the footer"):
             self.writer.finish()
             self.flush()
         with contextlib.suppress(OSError):
@@ -134,16 +125,17 @@ class McapFile:
 
 
 class BufferedFile:
-    """Write buffer for mcap. After a failed write the rest of the buffer is dropped: the file has a prefix of the data.
+    """Write buffer of an empty, unbuffered, appending `file`.
+
+    A failed write drops the rest of the buffer, so that the file has a prefix of the data.
 
     Attributes:
-        flushed: bytes handed to the operating system.
+        flushed: bytes passed to the operating system.
     """
 
     def __init__(self, file: FileIO) -> None:
-        """Write to `file`, which is empty, appends and is unbuffered."""
         self._file = file
-        self._waiting: list[bytes] = []
+        self._buffer: list[bytes] = []
         self._end = 0
         self.flushed = 0
 
@@ -151,9 +143,9 @@ class BufferedFile:
         """Buffer `data`; raises OSError when the buffer is full and cannot be written."""
         if len(data) >= _LARGE:
             self.flush()
-        self._waiting.append(data)
+        self._buffer.append(data)
         self._end += len(data)
-        if len(data) >= _LARGE or self._end - self.flushed > _MAX_WAITING:
+        if len(data) >= _LARGE or self._end - self.flushed > _MAX_BUFFERED:
             self.flush()
         return len(data)
 
@@ -163,8 +155,8 @@ class BufferedFile:
 
     def flush(self) -> None:
         """Write the buffer; raises OSError when it cannot be written completely."""
-        rest = memoryview(b"".join(self._waiting))
-        self._waiting.clear()
+        rest = memoryview(b"".join(self._buffer))
+        self._buffer.clear()
         while rest:
             count = self._file.write(rest)
             self.flushed += count
@@ -172,21 +164,20 @@ class BufferedFile:
 
 
 class McapRecords:
-    """Iterates over the whole records of a file: kind, content, and the offset after it.
+    """Iterates over the complete records of a file: kind, content, and the offset after it.
 
-    No declared length makes it read or allocate more than the size of the file. Chunks, which no writer here makes, are
-    refused: they could decompress to any size.
+    It never reads or allocates more than the size of the file, whatever length is declared. Chunks are refused, because
+    they could decompress to any size; `McapFile` writes none.
 
     Attributes:
-        problem: after the iteration, why the file is not whole, or "".
+        problem: after the iteration, why the file is not complete, or "".
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the file at `path`."""
         self._path, self.problem = path, ""
 
     def __iter__(self) -> Iterator[tuple[str, Any, int]]:
-        """Yield the records up to the first that is not whole."""
+        """Yield the records up to the first incomplete one."""
         reader, exceptions = _mcap("stream_reader"), _mcap("exceptions")
         try:
             size = regular_size(self._path)
@@ -199,20 +190,20 @@ class McapRecords:
                 ).records
                 for record in records:
                     if type(record).__name__ == "Chunk":
-                        self.problem = "it has a chunk (expected single messages)"
+                        self.problem = "unexpected chunk (expected single messages)"
                         return
                     yield type(record).__name__, record, file.tell()
                 if file.read(1):
-                    self.problem = "it goes on behind its end"
+                    self.problem = "unexpected data after the end"
         except OSError as error:
-            self.problem = f"it cannot be read ({error.strerror})"
+            self.problem = f"cannot be read ({error.strerror})"
         except (exceptions.EndOfFile, exceptions.RecordLengthLimitExceeded, struct.error):
-            self.problem = "it ends before its end was written: its writer was stopped"
+            self.problem = "truncated, because its writer was stopped"
         except (exceptions.McapError, ValueError) as error:
-            self.problem = f"it is damaged ({type(error).__name__}: {error})"
+            self.problem = f"damaged ({type(error).__name__}: {error})"
 
     def messages(self) -> Iterator[tuple[str, Any, Any, int]]:
-        """Yield the name of the schema, the channel, the message, and the offset after it, for each whole message."""
+        """Yield the name of the schema, the channel, each complete message, and the offset after it."""
         schemas: dict[int, str] = {}
         channels: dict[int, Any] = {}
         for kind, record, end in self:
@@ -233,7 +224,7 @@ def regular_size(path: Path) -> int:
 
 
 class _BoundedFile:
-    """Limits each read to the rest of the file: a buffered read allocates the length it is given."""
+    """Limits each read to the rest of the file, because a buffered read allocates the requested length."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self._file, self._left = file, size

@@ -1,7 +1,7 @@
 """The raw ROS 2 messages of a run: ``messages.mcap``, which rosbag2, ``rosbags`` and Foxglove can read.
 
-They have a file of their own because rosbag2 refuses a file whose topics differ in their serialization ("json" and
-"cdr"), or in which a channel has no schema.
+The file is separate from the rows because rosbag2 refuses a file with several serializations ("json" and "cdr") or with
+a channel without a schema.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ _BOUNDED_TEXT = re.compile(r"(?P<of>w?string)<(?P<most>\d+)>$")
 
 
 class MessageLog:
-    """Writes messages in order, from any thread, without flushing."""
+    """Writes messages in order, from any thread, without flushing. Raises RecordError like `McapFile`."""
 
     def __init__(self, path: Path) -> None:
-        """Create the file; raises like `McapFile`."""
         self._lock = threading.Lock()
         self._file = McapFile(path, profile="ros2")
         self._schemas: dict[str, int] = {}
         self._channels: dict[tuple[str, str, bool], int] = {}
         self._count = 0
-        with self._file.guarded("the start of the log"):
+        with self._file.guarded("the header"):
             self._file.begin()
 
     @property
@@ -45,12 +44,7 @@ class MessageLog:
         return self._file.problem
 
     def write(self, message: TappedMessage) -> None:
-        """Append a message.
-
-        Raises:
-            RecordError: when it cannot be written, or an earlier one could not.
-            MissingDependencyError: when its package is not installed.
-        """
+        """Append a message; raises MissingDependencyError if its package is not installed."""
         data = message.serialize(message.message)
         text = "" if message.type in self._schemas else message_definition(message.type)
         writer, key = self._file.writer, (message.topic, message.type, message.is_ours)
@@ -72,16 +66,12 @@ class MessageLog:
             self._count += 1
 
     def flush(self) -> None:
-        """Hand the messages so far to the operating system.
-
-        Raises:
-            RecordError: when they cannot be written.
-        """
+        """Pass the messages so far to the operating system."""
         with self._lock, self._file.guarded("messages"):
             self._file.flush()
 
     def close(self) -> None:
-        """Finish and close the file; idempotent. It never raises: `problem` has the reason."""
+        """Finish and close the file; idempotent. It never raises: `problem` has the error."""
         with self._lock:
             self._file.close()
 
@@ -99,7 +89,7 @@ class StoredMessage:
 
 
 def read_messages(records: McapRecords) -> Iterator[StoredMessage]:
-    """Yield each whole message in the order of the file."""
+    """Yield each complete message in the order of the file."""
     for schema, channel, message, _ in records.messages():
         yield StoredMessage(
             topic=channel.topic,
@@ -112,21 +102,18 @@ def read_messages(records: McapRecords) -> Iterator[StoredMessage]:
 
 
 def problem_of_messages(path: Path) -> str:
-    """Read the whole file and return why it is not whole, or ""."""
+    """Read the whole file and return why it is not complete, or ""."""
     records = McapRecords(path)
     count = sum(1 for _ in read_messages(records))
-    return f"{path.name}: {records.problem} after {count} whole messages" if records.problem else ""
+    return f"{path.name}: {records.problem} ({count} complete messages)" if records.problem else ""
 
 
 @functools.cache
 def message_definition(name: str) -> str:
     """Return the definition of a message type, such as ``sensor_msgs/msg/Imu``, and of all types that it contains.
 
-    Each after the first follows a line of ``=`` and a line with its name, ``MSG: std_msgs/Header``.
-
-    Raises:
-        MissingDependencyError: for a package that is not installed.
-        ContractError: for a type that the package does not have.
+    Each after the first follows a line of ``=`` and a line with its name, ``MSG: std_msgs/Header``. Raises like
+    `message_class`.
     """
     texts: dict[str, str] = {}
     waiting = [name]
@@ -153,7 +140,7 @@ def _definition_text(name: str) -> str:
 
 
 def _constant_line(key: str, value: object) -> str:
-    """Return the line of a constant; its width is not known, so it gets the narrowest common one."""
+    """Return the line of a constant; its width is unknown, so that it gets the narrowest common one."""
     if isinstance(value, bool):
         return f"bool {key}={str(value).lower()}"
     if isinstance(value, int):

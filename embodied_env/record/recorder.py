@@ -33,33 +33,33 @@ _MESSAGE_BYTES = 2**10
 
 @runtime_checkable
 class _WaitHook(Protocol):
-    """An environment that calls a function in each step while it waits for its world."""
+    """An environment that calls a function in each step before it waits for its world."""
 
     def call_while_waiting(self, call: Callable[[], None]) -> None:
         """Set the function."""
 
 
 class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Records a run: the values that the agent gave and got, next to the environment's own account of them.
+    """Records a run: the values that the agent sent and received, and the environment's own account of them.
 
-    It must be the outermost wrapper: changes made by wrappers outside of it are not recorded. `folder` gets one run
-    directory with ``manifest.json``, ``transitions.mcap``, ``first_transition.json`` and, at `close`, ``summary.json``;
-    with `messages` also ``messages.mcap``, the raw ROS 2 messages (`docs/concepts/record.md`). A step that raises
-    leaves no row, and a run in which every reset raised leaves no run directory, unless it has raw messages.
+    It must be the outermost wrapper: changes made by wrappers outside of it are not recorded. It creates a run
+    directory in `folder` with ``manifest.json``, ``transitions.mcap``, ``first_transition.json`` and, at `close`,
+    ``summary.json``; with `messages` also ``messages.mcap``, the raw ROS 2 messages (`docs/concepts/record.md`). A step
+    that raises leaves no row. A run without a successful reset leaves no run directory, unless it has raw messages.
 
-    Rows are encoded and written in a background thread. In lockstep at most 64 of them are queued, then `step` waits.
-    `reset`, the first step, the last step of an episode and `close` return once all rows so far, including their own,
-    are handed to the operating system; so does `flush`. That time counts as handoff, not as the agent's. In real time
-    nothing waits, and rows that find no room in the queue are dropped.
+    Rows are encoded and written in a background thread. In lockstep at most 64 rows are queued; then `step` waits.
+    `reset`, the first step, the last step of an episode, `flush` and `close` return once all rows so far are passed to
+    the operating system. That time counts as handoff, not as the agent's. In real time nothing waits, and rows are
+    dropped while the queue is full.
 
-    A disk that fails, hangs or is too slow never raises from `step` or `reset`, nor does a log that others remove,
-    replace or truncate: the lost rows are counted, there is one warning, and the run is not complete. Every info has
-    the losses known so far: ``info["record"]`` has `complete` (a bool) and `lost` (the number of lost rows); it is
-    added after the row is made and not part of it. The record is completed however the program ends, except by SIGKILL.
+    `step` and `reset` never raise because of a slow, failing or hanging disk, or of a log that another process removes,
+    replaces or truncates: lost rows are counted, there is one warning, and the run is incomplete. ``info["record"]``
+    has the losses so far: `complete` (a bool) and `lost` (the number of lost rows); it is not part of the row. The
+    record is completed however the program ends, except by SIGKILL.
 
     Attributes:
         path: the run directory.
-        policy: what acts, for the manifest: a name, or any JSON value. It may be set until `close`.
+        policy: the policy for the manifest: a name, or any JSON value. It may be set until `close`.
     """
 
     def __init__(
@@ -79,23 +79,23 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             messages: record also the raw ROS 2 messages that the environment's nodes publish and receive.
 
         Raises:
-            UsageError: when `env` is not an environment of this package, or has no messages to record, or `folder`
-                is no path.
-            RecordError: when the run directory cannot be written.
-            MissingDependencyError: when mcap is not installed.
+            UsageError: if `env` is not an environment of this package, or has no messages to record, or `folder` is
+                not a path.
+            RecordError: if the run directory cannot be written.
+            MissingDependencyError: if mcap is not installed.
         """
         parent, messages = checked_path("folder", folder), checked_flag("messages", messages)
         RecordConstructorArgs.__init__(self, folder=str(parent), policy=to_json_types(policy), messages=messages)
         super().__init__(env)
         base = env.unwrapped
         if not isinstance(base, RecordableEnv):
-            raise UsageError(
-                f"{type(base).__qualname__} cannot be recorded: it has no account of its steps; "
-                "allowed: an environment made by embodied_env"
-            )
+            raise UsageError(f"cannot record {type(base).__qualname__} (expected an environment made by embodied_env)")
         self.policy = policy
         self._base: RecordableEnv = base
-        self._feed = _feed_of(base) if messages else None
+        self._feed: MessageTap | None = getattr(base, "feed", None) if messages else None
+        if messages and not isinstance(self._feed, MessageTap):
+            backend = base.backend_name
+            raise UsageError(f"messages=True is not available with backend {backend!r} (expected one over ROS 2)")
         self._clock = SteadyClock()
         self._rows = 0
         self._is_warned = self._closed = self._has_stepped = self._has_failed = False
@@ -128,7 +128,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             self._defers = True
             base.call_while_waiting(self._writer.encode_held)
         if self._feed is not None:
-            self._feed.sink = partial(_record_message, self._run, self._writer)  # not `self`: a node's thread holds it
+            self._feed.sink = partial(_record_message, self._run, self._writer)  # `self` stays collectable
 
     @property
     def losses(self) -> LossCounter:
@@ -137,8 +137,8 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 
     @property
     def rows_flushed(self) -> int:
-        """The number of rows handed to the operating system: a SIGKILL loses none of them."""
-        return self._run.rows_flushed
+        """The number of rows passed to the operating system: a SIGKILL loses none of them."""
+        return self._run.log.rows_flushed
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset, and record it."""
@@ -172,7 +172,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             }
             manifest = {**self._manifest, "seeds": list(self._manifest["seeds"])}
             if not self._writer.submit(partial(self._run.file, MANIFEST, manifest), _ROW_BYTES):
-                self.losses.note(f"{MANIFEST} was not written: the disk is too slow")
+                self.losses.note(f"{MANIFEST} was not updated: the disk is too slow")
         if not self._is_paced:
             self.flush()
         info = self._with_losses(info)
@@ -182,7 +182,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401
         """Step, and record it.
 
-        The action is copied before a wrapper, and the result before the agent can change it; the account is immutable.
+        The action is copied before wrappers can change it, and the result before the agent can.
         """
         requested = detached_action(action)
         before = self._base.last_transition
@@ -216,14 +216,14 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         return observation, reward, terminated, truncated, info
 
     def flush(self) -> bool:
-        """Wait until every row and message so far is handed to the operating system, or lost.
+        """Wait until all rows and messages so far are passed to the operating system, or lost.
 
         Returns:
-            False if the disk does not answer; the run is then not complete.
+            False if the disk does not respond; the run is then incomplete.
         """
         if self._writer.wait_idle():
             return True
-        self.losses.note(f"the rows from {self.rows_flushed} on are not written yet: the disk does not answer")
+        self.losses.note(f"rows from {self.rows_flushed} on are not written yet: the disk does not respond")
         return False
 
     def close(self) -> None:
@@ -236,7 +236,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
                 self._complete()
 
     def _queue_row(self, submit: Callable[[Any, int], bool], row: Job, outer: Mapping[str, Any]) -> None:
-        if not submit(row, _ROW_BYTES + 2 * memory_size(outer["observation"])):  # the account has a copy
+        if not submit(row, _ROW_BYTES + 2 * memory_size(outer["observation"])):  # `outer` and the account
             self.losses.note(f"row {self._rows} was dropped: the disk is too slow", rows=1)
         self._rows += 1
 
@@ -248,7 +248,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         if self.losses.problem and not self._is_warned:
             self._is_warned = True
             with contextlib.suppress(UserWarning):  # a warning turned into an error must not stop the robot
-                gymnasium.logger.warn(f"the record of this run is not complete: {self.losses.problem}")
+                gymnasium.logger.warn(f"incomplete record of the run {self.path}: {self.losses.problem}")
 
     def _complete(self) -> None:
         if self._feed is not None:
@@ -259,7 +259,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             "ended_utc": self._now_utc().isoformat(timespec="milliseconds"),
         }
         if not self._writer.close(partial(self._run.complete, manifest, self._base.contract.fingerprint)):
-            self.losses.note("the record could not be completed: the disk does not answer")
+            self.losses.note("the run was not closed: the disk does not respond")
         elif self._has_failed and not self._rows and self._feed is None and self.losses.complete:
             remove_run(self._run.path)
         self._warn_once()
@@ -269,29 +269,19 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 
 
 def _record_message(run: RunWriter, writer: WriterThread, message: TappedMessage) -> None:
-    """Record a message in the thread that published or received it."""
+    """Queue a message, in the thread that published or received it."""
     data = getattr(message.message, "data", None)
     size = _MESSAGE_BYTES + (len(data) if isinstance(data, Sized) else 0)
     if not writer.submit(partial(run.message, message), size, passes_held=True):
         run.losses.note(f"a message of {message.topic} was dropped: the disk is too slow", messages=1)
 
 
-def _feed_of(base: RecordableEnv) -> MessageTap:
-    feed = getattr(base, "feed", None)
-    if not isinstance(feed, MessageTap):
-        raise UsageError(
-            f"messages=True is not available with {base.backend_name}: it has no ROS 2 messages; "
-            "allowed: a backend over ROS 2"
-        )
-    return feed
-
-
 def make_run_directory(folder: Path, label: str, started_utc: datetime) -> Path:
-    """Make a new directory in `folder`, named by time, label and a random number; raises RecordError."""
+    """Create a directory in `folder`, named by time, label and a random number; raises RecordError."""
     name = re.sub(r"[^\w.-]", "_", f"{started_utc:%Y%m%dT%H%M%SZ}_{label}_{secrets.token_hex(3)}")
     path = folder / name
     try:
         path.mkdir(parents=True)
     except OSError as error:
-        raise RecordError(f"{path}: the run directory cannot be made: {error}") from None
+        raise RecordError(f"cannot create the run directory {path}: {error}") from None
     return path

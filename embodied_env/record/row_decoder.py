@@ -1,7 +1,7 @@
-"""Decoding of rows into the values that they were written from: samples, snapshots, external inputs, actions.
+"""Decoding of rows into samples, snapshots, external inputs and actions.
 
-Numbers come back bit for bit. NaN in an action does not: it is null in the row. If such an action was refused, the
-finding is in the row, and an `UnreadableAction` is refused with the same code and text.
+Numbers are decoded bit for bit, except for NaN in an action, which is null in the row. If such an action was refused,
+the row has the finding, and an `UnreadableAction` is refused with the same code and text.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RowDecoder:
     """Decodes the rows of one run."""
 
     def __init__(self, contract: Contract, array: Callable[[Mapping[str, Any]], NDArray[Any]]) -> None:
-        """Decode rows that were recorded under `contract`; `array` returns the array of a reference."""
+        """Decode rows recorded under `contract`; `array` returns the array of a reference."""
         self._array = array
         self._contract = contract
         self._layout = ActionLayout(contract)
@@ -72,11 +72,7 @@ class RowDecoder:
         return self._snapshot(inner, reset=report)
 
     def snapshot(self, row: Row) -> Snapshot:
-        """Return the snapshot of a step.
-
-        Raises:
-            BackendLostError: as in the recorded step, if the backend was lost.
-        """
+        """Return the snapshot of a step; raises BackendLostError if the backend was lost in it."""
         inner = row["inner"]
         for sample in inner["sensors"].values():
             if sample["quality"] == Quality.LOST.name:
@@ -96,13 +92,13 @@ class RowDecoder:
         )
 
     def observation(self, row: Row) -> dict[str, NDArray[Any]]:
-        """Return the observation of a step or of a reset, as the environment itself made it.
+        """Return the observation that the environment itself made in a step or a reset.
 
         Keys of a reset that belong to no sensor (masks, applied actions, remaining time) are taken from the observation
         that the outermost wrapper returned.
         """
         outer, inner = row["observation"], row["inner"]["observation"]
-        are_dicts = isinstance(outer, dict) and isinstance(inner, dict)  # they are JSON of any form
+        are_dicts = isinstance(outer, dict) and isinstance(inner, dict)  # not validated
         recorded = {**outer, **inner} if are_dicts and row["schema"] == RESET else inner
         return {
             key: self._read_field(recorded, key, space.dtype, space.shape)
@@ -138,19 +134,17 @@ class RowDecoder:
         )
 
     def _limits(self, recorded: Row) -> EffectiveLimits:
-        """Return changed limits, where null is unlimited; raises RecordError unless there is one per joint."""
+        """Return changed limits, with null for unlimited."""
         joints, vectors = tuple(recorded["joints"]), {}
         for name in recorded.keys() - {"joints"}:
             unlimited = -math.inf if name == "position_low" else math.inf
             vectors[name] = np.array([unlimited if x is None else x for x in recorded[name]])
         if joints != self._layout.joints or any(len(vector) != len(joints) for vector in vectors.values()):
-            raise RecordError(
-                f"inner.circumstances.limits cannot be read: {short_repr(recorded)} (expected one per joint)"
-            )
+            raise RecordError(f"invalid inner.circumstances.limits: {short_repr(recorded)} (expected one per joint)")
         return EffectiveLimits(joints=joints, **vectors)
 
     def published(self, row: Row) -> FloatArray:
-        """Return the values that our gate approved; NaN if another gate had the last word on them."""
+        """Return the values that the gate approved; NaN if a relay decided on them."""
         inner = row["inner"]
         if inner["circumstances"]["answer"] is not None:
             return np.full(self._layout.size, np.nan)
@@ -202,15 +196,14 @@ class RowDecoder:
         elif recorded is not None:
             with contextlib.suppress(TypeError, ValueError, OverflowError):
                 return np.array(recorded, dtype=dtype).reshape(shape)
-        expected = f"{np.dtype(dtype)} of the shape {tuple(shape)}"
-        raise RecordError(f"{key} of a recorded step cannot be read: {short_repr(recorded)} (expected {expected})")
+        expected = f"{np.dtype(dtype)} of shape {tuple(shape)}"
+        raise RecordError(f"cannot read {key} of a recorded step: {short_repr(recorded)} (expected {expected})")
 
 
 class UnreadableAction:
     """Replaces a malformed action that JSON cannot express: it is refused like the original."""
 
     def __init__(self, refusal: MalformedActionError) -> None:
-        """Set the error to raise."""
         self._refusal = refusal
 
     def detach(self) -> UnreadableAction:
@@ -219,7 +212,7 @@ class UnreadableAction:
 
 
 def frozen_ns(row: Row) -> int:
-    """Return when the snapshot of a reset was taken, by the steady clock; 0 if info has no sensor."""
+    """Return the time of the snapshot of a reset on the steady clock; 0 if info has no sensor."""
     samples = row["inner"]["sensors"]
     for name, account in row["info"]["sensors"].items():
         if name in samples:
@@ -242,7 +235,7 @@ def _numbers(recorded: Any, where: str) -> FloatArray:  # noqa: ANN401 - JSON ty
     try:
         return np.array(recorded, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        raise RecordError(f"{where} cannot be read: {short_repr(recorded)} (expected numbers)") from None
+        raise RecordError(f"cannot read {where}: {short_repr(recorded)} (expected numbers)") from None
 
 
 def _vector(recorded: list[float | None] | None) -> FloatArray | None:

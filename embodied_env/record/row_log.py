@@ -1,8 +1,7 @@
 """The log of a run: an MCAP file of JSON rows in which every flushed row survives a SIGKILL of the writer.
 
-There are no chunks. Rows wait in memory until `flush` hands them to the operating system in one write. An array that
-rows refer to is a message of its own, before the first of them. It is not compressed: the fastest level of zlib takes
-ten times as long as the hash, and more than a millisecond for an image of 640x480.
+An array that rows refer to is a separate message before the first of them. It is not compressed: the fastest level of
+zlib takes ten times as long as the hash, and more than a millisecond for an image of 640x480.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ ARRAYS = "array"
 """The topic of the bytes that rows refer to."""
 
 LARGEST_ROW = 2**26
-"""Bytes of the JSON of the largest row that is read."""
+"""Size of the JSON of the largest row that is read, in bytes."""
 
 DEEPEST = 64
 """The deepest nesting of JSON that is read from a run."""
@@ -45,17 +44,16 @@ _ARRAY_METADATA = {
 
 
 class LogWriter:
-    """Writes rows in order. After a failed write it refuses further ones, and the file keeps every row before it."""
+    """Writes rows in order. Raises RecordError for a failed write and each later one; earlier rows are kept."""
 
     def __init__(self, path: Path) -> None:
-        """Create the file; raises like `McapFile`."""
         self._file = McapFile(path)
         self._stored: set[str] = set()  # hashes of the arrays in the log
-        self._waiting: deque[tuple[int, int]] = deque()  # number and end of the rows that are not flushed
+        self._unflushed: deque[tuple[int, int]] = deque()  # number and end of each row
         self._ends = array("Q")  # of the flushed rows
         self._digest = hashlib.sha256()
         writer, self._channels = self._file.writer, {}
-        with self._file.guarded("the start of the log"):
+        with self._file.guarded("the header"):
             for topic, name in CHANNELS.items():
                 schema_id = writer.register_schema(name, "jsonschema", json.dumps(channel_schema(name)).encode())
                 self._channels[topic] = writer.register_channel(topic, "json", schema_id)
@@ -69,7 +67,7 @@ class LogWriter:
 
     @property
     def rows_flushed(self) -> int:
-        """The number of rows handed to the operating system and not removed by others."""
+        """The number of rows passed to the operating system and not removed by another process."""
         return len(self._ends)
 
     @property
@@ -78,45 +76,41 @@ class LogWriter:
         return self._digest.hexdigest()
 
     def append(self, topic: str, text: str, *, number: int, log_time_ns: int) -> None:
-        """Append row `number` to the channel `topic`, as JSON in ASCII, without flushing.
-
-        Raises:
-            RecordError: when it cannot be written, or an earlier row could not.
-        """
+        """Append row `number` to the channel `topic`, as JSON in ASCII, without flushing."""
         with self._file.guarded(f"row {number}"):
             data = text.encode("ascii")
             self._add_message(topic, data, sequence=number, log_time_ns=log_time_ns)
             self._digest.update(data + b"\n")
-            self._waiting.append((number, self._file.end))
+            self._unflushed.append((number, self._file.end))
 
     def put(self, reference: Reference, data: bytes, *, log_time_ns: int) -> None:
-        """Append the bytes that `reference` refers to, once; raises like `append`."""
+        """Append the bytes that `reference` refers to, once."""
         if reference["sha256"] not in self._stored:
             with self._file.guarded("an array"):
                 self._add_message(ARRAYS, data, sequence=len(self._stored), log_time_ns=log_time_ns)
             self._stored.add(reference["sha256"])
 
     def flush(self) -> None:
-        """Hand everything to the operating system; raises like `append`."""
+        """Pass everything to the operating system."""
         try:
-            with self._file.guarded(f"row {self._waiting[0][0]}" if self._waiting else "an array"):
+            with self._file.guarded(f"row {self._unflushed[0][0]}" if self._unflushed else "an array"):
                 self._file.flush()
         finally:
-            while self._waiting and self._waiting[0][1] <= self._file.flushed:
-                self._ends.append(self._waiting.popleft()[1])
+            while self._unflushed and self._unflushed[0][1] <= self._file.flushed:
+                self._ends.append(self._unflushed.popleft()[1])
 
     def pop_lost_rows(self) -> int:
         """Return the number of appended rows lost by a failed write or check; each is counted once."""
         if not self.problem:
             return 0
         kept = bisect_right(self._ends, self._file.kept)
-        lost = len(self._waiting) + len(self._ends) - kept
-        self._waiting.clear()
+        lost = len(self._unflushed) + len(self._ends) - kept
+        self._unflushed.clear()
         del self._ends[kept:]
         return lost
 
     def close(self) -> None:
-        """Finish and close the file; idempotent. It never raises: `problem` has the reason."""
+        """Finish and close the file; idempotent. It never raises: `problem` has the error."""
         with contextlib.suppress(RecordError):
             self.flush()
         self._file.close()
@@ -132,12 +126,11 @@ class LogWriter:
 
 
 class LogReader:
-    """Reads the rows of a log up to the first that is not whole."""
+    """Reads the rows of a log up to the first incomplete one, from the start at each iteration."""
 
     def __init__(self, path: Path) -> None:
-        """Read from `path`, from the start at each iteration."""
         self.path = path
-        self._result: tuple[str, str] | None = None  # of the first iteration to the end: problem and hash
+        self._result: tuple[str, str] | None = None  # problem and hash of the newest iteration to the end
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the rows in the order of writing: bounded JSON of any type."""
@@ -150,34 +143,30 @@ class LogReader:
             try:
                 row = parse_json(message.data, max_bytes=LARGEST_ROW, max_depth=DEEPEST)
             except ValueError as error:
-                problem = f"{self.path.name}: the row after {count} whole rows is not JSON: {error}"
+                problem = f"{self.path.name}: row {count} is not JSON: {error}"
                 break
             digest.update(message.data + b"\n")
             count += 1
             yield row
         if records.problem:
-            problem = f"{self.path.name}: {records.problem} after {count} whole rows"
+            problem = f"{self.path.name}: {records.problem} ({count} complete rows)"
         self._result = (problem, digest.hexdigest())
 
     def array(self, reference: Mapping[str, Any]) -> NDArray[Any]:
-        """Return the read-only array that a row refers to; the log is searched for arrays once.
-
-        Raises:
-            RecordError: when it is not in the log, or not as it was written.
-        """
+        """Return the read-only array that a row refers to; raises RecordError if it is missing or damaged."""
         if not is_reference(reference) or reference["sha256"] not in self._places:
-            raise RecordError(f"{self.path.name}: there is no array {reference}")
+            raise RecordError(f"{self.path.name}: no such array: {reference}")
         offset, size = self._places[reference["sha256"]]
         try:
             with self.path.open("rb") as file:
                 file.seek(offset)
                 return from_bytes(reference, file.read(size))
         except (OSError, ValueError) as error:
-            raise RecordError(f"{self.path.name}: the array {reference} cannot be read: {error}") from None
+            raise RecordError(f"{self.path.name}: cannot read the array {reference}: {error}") from None
 
     @functools.cached_property
     def _places(self) -> Mapping[str, tuple[int, int]]:
-        """Offset and size of the bytes of each array, by their hash."""
+        """Offset and size of the bytes of each array, by their hash; the log is searched once."""
         return {
             hashlib.sha256(message.data).hexdigest(): (end - len(message.data), len(message.data))
             for _, channel, message, end in McapRecords(self.path).messages()
@@ -186,12 +175,12 @@ class LogReader:
 
     @property
     def problem(self) -> str:
-        """Why the file was not whole when it was first read to its end, or ""."""
+        """Why the file was not complete when it was read to its end, or ""."""
         return self._read_all()[0]
 
     @property
     def rows_sha256(self) -> str:
-        """SHA-256 of the whole rows: of the JSON text of each, followed by a newline."""
+        """SHA-256 of the complete rows: of the JSON text of each, followed by a newline."""
         return self._read_all()[1]
 
     def _read_all(self) -> tuple[str, str]:

@@ -1,13 +1,12 @@
 """Rows: one transition or one reset in JSON types only, so that a log can be read without this package.
 
-The six fields of a transition are the values that the outermost wrapper was given and returned; ``inner`` is the
-account of the environment itself.
+The six fields of a transition are the values that the outermost wrapper received and returned; ``inner`` is the account
+of the environment itself.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -38,6 +37,7 @@ _SAMPLE_FIELDS = (
     *("quality", "reason", "stamp_quality", "transport_quality", "transport_excess_s", "suspect_clock"),
     *("seq", "lost", "duplicated", "reordered"),
 )
+_REPORT_FIELDS = ("requested", "applied", "applied_si", "velocity_si", "dt_s", "disposition")
 
 
 def transition_row(
@@ -45,39 +45,17 @@ def transition_row(
     *,
     row: int,
     outer: Mapping[str, Any],
+    action: Any,  # noqa: ANN401 - any action
     evaluator: Collection[str],
-    store: Store | None = None,
 ) -> Row:
-    """Return the row of one step.
+    """Return the row of one step, before `encode_row` or `to_json_row` converts its values.
 
     Args:
         transition: the environment's own account, or None if an outer wrapper made the step.
         row: the number of the row in its run, resets included.
-        outer: the six `FIELDS`, as the outermost wrapper was given and returned them.
+        outer: the six `FIELDS`, as the outermost wrapper received and returned them.
+        action: of `transition`, copied before the step. Like that of `outer` it is never stored outside its row.
         evaluator: the sensors visible only to the evaluator; their values go to ``inner.evaluator``.
-        store: see `to_json_types`. An action stays in its row whatever its size.
-    """
-    raw = raw_transition_row(
-        transition,
-        row=row,
-        outer={**outer, "action": Encoded(to_json_types(outer["action"]))},
-        action=None if transition is None else Encoded(to_json_types(transition.action)),
-        evaluator=evaluator,
-    )
-    return to_json_row(raw, store)
-
-
-def raw_transition_row(
-    transition: Transition | None,
-    *,
-    row: int,
-    outer: Mapping[str, Any],
-    action: Any,  # noqa: ANN401 - any action
-    evaluator: Collection[str],
-) -> Row:
-    """Return the row of one step before `to_json_row` converts its values, field by field.
-
-    `action` is the action of `transition` as it was before it could be changed; for the others see `transition_row`.
     """
     inner = None
     if transition is not None:
@@ -112,15 +90,16 @@ def reset_row(
     evaluator: Collection[str],
     store: Store | None = None,
 ) -> Row:
-    """Return the row of one reset, like `transition_row`.
+    """Return the row of one reset in JSON types; see `transition_row`.
 
-    `snapshot`: of the environment's own reset, or None if an outer wrapper answered. `outer`: the `FIELDS_OF_RESET`.
+    `snapshot`: of the environment's own reset, or None if an outer wrapper made it. `outer`: the `FIELDS_OF_RESET`.
+    `store`: see `to_json_types`.
     """
     inner = None
     if snapshot is not None:
         report = snapshot.reset
         if report is None:
-            raise TypeError("the snapshot of a reset must have a ResetReport")
+            raise TypeError("snapshot without a ResetReport (expected the snapshot of a reset)")
         observation = {
             f"{name}_{field}": values
             for name, sample in snapshot.samples.items()
@@ -147,51 +126,31 @@ def to_json_row(raw: Row, store: Store | None = None) -> Row:
     return {field: to_json_types(value, store) for field, value in raw.items()}
 
 
-class RowEncoder:
-    """Writes rows as JSON, in any thread: ``encode(row, store)`` is the text of ``to_json_row(row, store)``.
+def encode_row(row: Row, store: Store | None = None) -> str:
+    """Return ``to_json_row(row, store)`` as JSON in ASCII.
 
-    Containers and numbers of a row must be such that JSON and `to_json_types` write them alike: those that
-    `detached_copy`, `detached_action` and the functions above return.
+    It takes rows from the functions above, whose values come from `detached_copy` and `detached_action`.
     """
 
-    def __init__(self) -> None:
-        """Create the JSON encoder."""
-        self._lock = threading.Lock()  # of the store
-        self._store: Store | None = None
-        encoder = json.JSONEncoder(
-            allow_nan=False, check_circular=False, separators=(",", ":"), default=self._to_json_types
-        )
-        self._text_of = encoder.encode
-
-    def encode(self, row: Row, store: Store | None = None) -> str:
-        """Return the text of `row` in ASCII. Images and other large arrays go to `store`."""
-        with self._lock:
-            self._store = store
-            try:
-                return encodable(self._text_of(row))
-            except (ValueError, TypeError, RecursionError):  # mostly a NaN, which becomes null
-                return encodable(self._text_of(to_json_row(row, store)))
-
-    def _to_json_types(self, value: Any) -> Any:  # noqa: ANN401 - a type that JSON does not have
+    def to_json(value: Any) -> Any:  # noqa: ANN401 - a type that JSON does not have
         if type(value) is np.ndarray and value.itemsize <= _DOUBLE_BYTES:
-            return value.tolist() if self._store is None or not is_stored_apart(value) else self._store(value)
-        return value.value if type(value) is Encoded else to_json_types(value, self._store)
+            return value.tolist() if store is None or not is_stored_apart(value) else store(value)
+        return value.value if type(value) is Encoded else to_json_types(value, store)
+
+    encoder = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":"), default=to_json)
+    try:
+        return encodable(encoder.encode(row))
+    except (ValueError, TypeError, RecursionError):  # usually NaN, which becomes null
+        return encodable(encoder.encode(to_json_row(row, store)))
 
 
 def _report(report: GateReport) -> Row:
-    return {
-        "requested": report.requested.tolist(),
-        "applied": report.applied.tolist(),
-        "applied_si": report.applied_si.tolist(),
-        "velocity_si": report.velocity_si.tolist(),
-        "dt_s": report.dt_s,
-        "disposition": report.disposition.name,
-        "guaranteed": dict(report.guaranteed),
-    }
+    row = {name: _plain(getattr(report, name)) for name in _REPORT_FIELDS}
+    return {**row, "guaranteed": dict(report.guaranteed)}
 
 
 def _circumstances(inputs: ExternalInputs) -> Row:
-    """Return the external inputs of a step that a replay needs; the rest of its context follows from the sensors."""
+    """Return the external inputs of a step for replay; the rest of its context follows from the sensors."""
     row = {
         "action_age_s": inputs.situation.action_age_s,
         "latency_s": inputs.situation.latency_s,
@@ -203,14 +162,14 @@ def _circumstances(inputs: ExternalInputs) -> Row:
         "reference": _fields(inputs.reference),
         "answer": None,
     }
-    if (answer := inputs.answer) is not None:  # the report of another process, which the rest of the row does not have
+    if (answer := inputs.answer) is not None:  # the relay's report
         findings = [_fields(finding) for finding in answer.findings]
         row["answer"] = {**_report(answer), "findings": findings, "intervened": answer.intervened}
     return row if inputs.limits is None else {**row, "limits": _fields(inputs.limits)}
 
 
 def _sample(sample: Sample) -> Row:
-    """Return the fields of a reading except its values; a confidence of NaN becomes null."""
+    """Return the fields of a reading except its values."""
     row = {name: getattr(sample, name) for name in _SAMPLE_FIELDS}
     for name in ("quality", "stamp_quality", "transport_quality"):
         row[name] = row[name].name

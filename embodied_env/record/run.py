@@ -1,4 +1,4 @@
-"""Reading a run, whole or cut short. All of its content is validated here before it is used."""
+"""Reading of runs, complete or truncated. All content is validated here before it is used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from embodied_env.core.arguments import checked_path
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.errors import RecordError
-from embodied_env.record.audit.violation import Violation, make_violation, short_repr
+from embodied_env.record.audit.violation import Violation, short_repr, wrong_value
 from embodied_env.record.mcap_file import McapRecords, regular_size
 from embodied_env.record.message_log import StoredMessage, problem_of_messages, read_messages
 from embodied_env.record.row_log import DEEPEST, LogReader
@@ -22,7 +22,7 @@ from embodied_env.record.run_writer import LOG, MANIFEST, MESSAGES
 from embodied_env.record.schema import RUN, manifest_schema, reset_schema, schema_violations, transition_schema
 
 LARGEST_FILE = 2**26
-"""Bytes of the largest JSON file that is read from a run."""
+"""Size of the largest JSON file that is read from a run, in bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Run:
 
     @property
     def clean(self) -> bool:
-        """Whether the run was closed and its log is whole."""
+        """Whether the run was closed and its log is complete."""
         return not self.problem
 
     @functools.cached_property
@@ -54,21 +54,19 @@ class Run:
         if self.manifest.get("clean") is not True:
             return f"{MANIFEST}: the run was never closed"
         if self.manifest.get("rows_sha256") != self._log.rows_sha256:
-            return f"{LOG}: the rows are not those that were recorded: their hash is not rows_sha256 of {MANIFEST}"
+            return f"{LOG}: the rows changed after recording: their SHA-256 is not rows_sha256 of {MANIFEST}"
         return ""
 
     def rows(self) -> Iterator[Row]:
-        """Yield every row, of resets and transitions, in order, up to the first that is not whole.
+        """Yield the rows of resets and transitions in order, up to the first incomplete one.
 
         Raises:
-            RecordError: when a row does not fit its schema.
+            RecordError: if a row violates its schema.
         """
         for number, row in enumerate(self._log):
-            if misfits := problems_of_row(row):
-                raise RecordError(
-                    f"{self.path / LOG}: row {number} is not valid: {misfits[0].text}; "
-                    "the audit of the run lists it all"
-                )
+            if violations := row_violations(row):
+                message = f"{self.path / LOG}: row {number} is invalid: {violations[0].text}"
+                raise RecordError(f"{message}; run the audit for all violations")
             yield row
 
     def unchecked_rows(self) -> Iterator[Any]:
@@ -78,16 +76,16 @@ class Run:
     def array(self, reference: Mapping[str, Any]) -> NDArray[Any]:
         """Return the array that a row refers to: ``run.array(row["observation"]["front_image"])``.
 
-        It is read-only, in C order, with every bit that was recorded. Of a run that is still being written, only the
-        arrays are known that were in the log at the first call.
+        It is read-only and in C order. In a run that is still being written, only the arrays are found that were in the
+        log at the first call.
 
         Raises:
-            RecordError: when the log does not have it, or not as it was written.
+            RecordError: if it is missing or damaged.
         """
         return self._log.array(reference)
 
     def messages(self) -> Iterator[StoredMessage]:
-        """Yield the raw ROS 2 messages, if they were recorded, up to the first that is not whole."""
+        """Yield the raw ROS 2 messages, if they were recorded, up to the first incomplete one."""
         if self.manifest.get("messages"):
             yield from read_messages(McapRecords(self.path / MESSAGES))
 
@@ -108,60 +106,51 @@ def read_run(path: str | Path) -> Run:
     """Open the run directory at `path`.
 
     Raises:
-        UsageError: when `path` is no path.
-        RecordError: when it is not a run directory, or its manifest cannot be read or does not fit its schema.
-        MissingDependencyError: at the first row, when mcap is not installed.
+        UsageError: if `path` is not a path.
+        RecordError: if it is not a run directory, or its manifest cannot be read or violates its schema.
+        MissingDependencyError: at the first row, if mcap is not installed.
     """
-    run, misfits = inspect_run(path)
-    if misfits:
-        raise RecordError(f"{run.path / MANIFEST} is not valid: {misfits[0].text}")
+    run, violations = inspect_run(path)
+    if violations:
+        raise RecordError(f"invalid manifest {run.path / MANIFEST}: {violations[0].text}")
     return run
 
 
 def inspect_run(path: str | Path) -> tuple[Run, list[Violation]]:
-    """Open the run directory at `path`; return also the violations of the schema of its manifest.
+    """Open a run like `read_run`, but return the schema violations of its manifest.
 
     Keys with violations are left out of the manifest, except for "contract".
-
-    Raises:
-        UsageError: when `path` is no path.
-        RecordError: when it is not a run directory, or its manifest is no JSON of a run.
     """
     file = checked_path("path", path) / MANIFEST
     try:
         manifest = read_json(file)
     except ValueError as error:
-        raise RecordError(f"{path} is not a run directory: {error}") from None
+        raise RecordError(f"not a run directory: {path} ({error})") from None
     named = manifest.get("schema") if isinstance(manifest, dict) else None
     if named != RUN:
-        raise RecordError(f"{file}: the schema {short_repr(named)} is not known; allowed: {RUN!r}")
-    misfits = schema_violations(manifest, manifest_schema())
-    keys = {violation.field.partition(".")[0].partition("[")[0] for violation in misfits}
-    fitting = {key: value for key, value in manifest.items() if key not in keys or key == "contract"}
-    return Run(path=file.parent, manifest=fitting), misfits
+        raise RecordError(f"{file}: unknown schema {short_repr(named)} (expected {RUN!r})")
+    violations = schema_violations(manifest, manifest_schema())
+    keys = {violation.field.partition(".")[0].partition("[")[0] for violation in violations}
+    valid = {key: value for key, value in manifest.items() if key not in keys or key == "contract"}
+    return Run(path=file.parent, manifest=valid), violations
 
 
 def read_json(file: Path) -> Any:  # noqa: ANN401 - JSON types
-    """Return the content of a JSON file of a run.
-
-    Raises:
-        ValueError: when it is not a regular file of bounded JSON.
-    """
+    """Return the content of a JSON file of a run; raises ValueError unless it is a regular file of bounded JSON."""
     try:
         regular_size(file)
         with file.open("rb") as opened:
             return parse_json(opened.read(LARGEST_FILE + 1), max_bytes=LARGEST_FILE, max_depth=DEEPEST)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{file} cannot be read: {error}") from None
+        raise ValueError(f"cannot read {file}: {error}") from None
 
 
-def problems_of_row(row: Any) -> list[Violation]:  # noqa: ANN401 - JSON types
-    """Return the violations of the schema of a row; one made by an outer wrapper (``inner`` is null) has any info."""
+def row_violations(row: Any) -> list[Violation]:  # noqa: ANN401 - JSON types
+    """Return the schema violations of a row; if an outer wrapper made it (``inner`` is null), its info is free."""
     schemas = {RESET: reset_schema, TRANSITION: transition_schema}
     named = row.get("schema") if isinstance(row, dict) else None
     if not isinstance(named, str) or named not in schemas:
-        text = f"schema is {short_repr(named)}; allowed: {', '.join(schemas)}"
-        return [make_violation("row.schema", "schema", named, text)]
+        return [wrong_value("row.schema", "schema", named, " or ".join(schemas))]
     schema = schemas[named]()
     if row.get("inner", row) is None:
         properties = {**schema["properties"], "inner": {"type": "null"}, "info": {"type": "object"}}

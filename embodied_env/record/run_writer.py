@@ -19,7 +19,7 @@ from embodied_env.record.arrays import Reference, refer_to, to_bytes
 from embodied_env.record.manifest import write_json
 from embodied_env.record.message_log import MessageLog
 from embodied_env.record.row_log import LogWriter
-from embodied_env.record.rows import RowEncoder, raw_transition_row, reset_row
+from embodied_env.record.rows import encode_row, reset_row, transition_row
 from embodied_env.record.summary import Summary
 
 MANIFEST = "manifest.json"
@@ -41,12 +41,11 @@ class RowArrays:
     """The arrays that one row refers to, by their hash."""
 
     def __init__(self) -> None:
-        """Start without arrays."""
         self.found: dict[str, tuple[Reference, bytes]] = {}
         self._seen: dict[int, tuple[NDArray[Any], Reference]] = {}  # by id; holding the array keeps its id unique
 
     def __call__(self, array: NDArray[Any]) -> Reference:
-        """Keep the bytes of `array`, which must not change any more, and return the reference for the row."""
+        """Store the bytes of `array`, which must not change afterwards, and return its reference."""
         if id(array) not in self._seen:
             self._seen[id(array)] = array, self._add(array)
         return dict(self._seen[id(array)][1])
@@ -62,31 +61,22 @@ class RowArrays:
 
 
 class RunWriter:
-    """Writes into one run directory. It never raises: failures are counted as losses and do not stop the robot.
+    """Writes into one run directory. Once open, it never raises: failures count as losses and do not stop the robot.
 
     Attributes:
         path: the run directory.
-        losses: what could not be written, and why.
-        summary: of all rows, including those that were lost.
+        losses: rows and messages that could not be written, and why.
+        summary: of all rows, including lost ones.
+        log: the rows on disk.
     """
 
     def __init__(self, path: Path, *, evaluator: Sequence[str], messages: bool) -> None:
-        """Create the logs in the directory `path`. `evaluator`: the sensors visible only to the evaluator.
-
-        Raises:
-            RecordError: when they cannot be created.
-        """
+        """Create the logs in `path`; `evaluator`: the sensors visible only to the evaluator. Raises RecordError."""
         self.losses = LossCounter()
         self.summary = Summary()
         self.path, self._evaluator = path, evaluator
-        self._encoder = RowEncoder()
-        self._log = LogWriter(path / LOG)
+        self.log = LogWriter(path / LOG)
         self._messages = MessageLog(path / MESSAGES) if messages else None
-
-    @property
-    def rows_flushed(self) -> int:
-        """The number of rows handed to the operating system."""
-        return self._log.rows_flushed
 
     def reset(
         self, made: Snapshot | None, outer: Mapping[str, Any], arrays: RowArrays, *, number: int, now_ns: int
@@ -95,20 +85,20 @@ class RunWriter:
         with self._count_losses(rows=1):
             self.summary.add_queued()
             row = reset_row(made, row=number, outer=outer, evaluator=self._evaluator, store=arrays)
-            self.write_row("reset", self._encoder.encode(row), arrays, number=number, now_ns=now_ns)
+            self.write_row("reset", encode_row(row), arrays, number=number, now_ns=now_ns)
 
     def encode_step(self, step: StepRow) -> str | None:
-        """Return the JSON of the row of a step, or None if it cannot be encoded and counts as lost."""
+        """Return the row of a step as JSON, or None if it cannot be encoded and counts as lost."""
         with self._count_losses(rows=1):
             self.summary.add_queued()
-            row = raw_transition_row(
+            row = transition_row(
                 step.made, row=step.number, outer=step.outer, action=step.action, evaluator=self._evaluator
             )
-            return self._encoder.encode(row, step.arrays)
+            return encode_row(row, step.arrays)
         return None
 
     def step(self, step: StepRow, text: str) -> None:
-        """Write the row of a step; the first one also to a file of its own."""
+        """Write the row of a step; the first one also to a separate file."""
         with self._count_losses(rows=1):
             self.write_row("transition", text, step.arrays, number=step.number, now_ns=step.now_ns)
             if step.is_first:
@@ -118,8 +108,8 @@ class RunWriter:
         """Flush the messages before the row, then write its arrays, then the row; raises RecordError."""
         self._flush_messages()
         for reference, data in arrays.found.values():
-            self._log.put(reference, data, log_time_ns=now_ns)
-        self._log.append(topic, text, number=number, log_time_ns=now_ns)
+            self.log.put(reference, data, log_time_ns=now_ns)
+        self.log.append(topic, text, number=number, log_time_ns=now_ns)
 
     def message(self, message: TappedMessage) -> None:
         """Write a raw message."""
@@ -128,29 +118,29 @@ class RunWriter:
                 self._messages.write(message)
 
     def file(self, name: str, value: Mapping[str, Any]) -> None:
-        """Write a file of JSON."""
+        """Write a JSON file."""
         with self._count_losses():
             write_json(self.path / name, value)
 
     def settle(self) -> None:
-        """Hand everything to the operating system."""
+        """Pass everything to the operating system."""
         self._flush_messages()
         with self._count_losses():
-            self._log.flush()
+            self.log.flush()
 
     def complete(self, manifest: Mapping[str, Any], contract_fingerprint: str) -> None:
         """Close the logs, then write the summary, then the manifest: ``clean`` is the last thing written."""
         self.settle()
-        self._log.close()
-        if self._log.problem:
-            self.losses.note(self._log.problem, rows=self._log.pop_lost_rows())
+        self.log.close()
+        if self.log.problem:
+            self.losses.note(self.log.problem, rows=self.log.pop_lost_rows())
         if self._messages is not None:
             self._messages.close()
             if self._messages.problem:
                 self.losses.note(self._messages.problem)
         self.file(SUMMARY, {**self.summary.as_json(contract_fingerprint), "record": self.losses.as_json()})
         clean, problem = self.losses.complete, self.losses.problem
-        ending = {"clean": clean, "problem": problem, "rows_sha256": self._log.rows_sha256}
+        ending = {"clean": clean, "problem": problem, "rows_sha256": self.log.rows_sha256}
         self.file(MANIFEST, {**manifest, **ending, "record": self.losses.as_json()})
 
     def _flush_messages(self) -> None:
@@ -160,11 +150,11 @@ class RunWriter:
 
     @contextlib.contextmanager
     def _count_losses(self, *, rows: int = 0, messages: int = 0) -> Iterator[None]:
-        """Count a failed write as lost, with the rows that waited for it."""
+        """Count a failed write as lost, together with the buffered rows."""
         try:
             yield
         except RecordError as error:
-            self.losses.note(str(error), rows=rows + self._log.pop_lost_rows(), messages=messages)
+            self.losses.note(str(error), rows=rows + self.log.pop_lost_rows(), messages=messages)
         except Exception as error:  # noqa: BLE001 - of a message that cannot be serialised, for example
             self.losses.note(f"{type(error).__name__}: {error}", rows=rows, messages=messages)
 
@@ -173,8 +163,8 @@ class RunWriter:
 class StepRow:
     """The row of one step: an `embodied_env.record.writer_thread.EncodableJob`.
 
-    `outer` has the values that the agent gave and got, `action` is the action of `made` before it could be changed, and
-    `arrays` has the arrays of `outer`.
+    `outer` has the values that the agent sent and received, `action` is a copy of the action of `made` from before the
+    step, and `arrays` has the arrays of `outer`.
     """
 
     run: RunWriter
@@ -201,10 +191,9 @@ class StepRow:
 
 
 class LossCounter:
-    """Counts the rows and messages of a run that could not be written and keeps the first reason; thread-safe."""
+    """Counts the rows and messages that could not be written and keeps the first problem; thread-safe."""
 
     def __init__(self) -> None:
-        """Start without losses."""
         self._lock = threading.Lock()
         self.problem = ""
         self.rows = 0

@@ -1,6 +1,6 @@
-"""JSON Schemas of rows and manifests, and the validation of values of unknown origin against them.
+"""JSON Schemas of rows and manifests, and validation of untrusted values against them.
 
-The schema of ``info`` is ``info.schema.json``; it is joined here with those of the other fields.
+The schema of ``info`` is ``info.schema.json``; here it becomes a part of the schemas of rows.
 """
 
 from __future__ import annotations
@@ -173,9 +173,8 @@ def manifest_schema() -> Schema:
 def channel_schema(name: str) -> Schema:
     """Return the schema of the channel of the rows of schema `name`: only the fields whose type Foxglove can read.
 
-    Foxglove accepts no field that may be null or of several types, and requires `properties` of every object. Fields
-    that are not named are shown and can be plotted all the same. The whole schemas are `transition_schema` and
-    `reset_schema`.
+    Foxglove accepts no field that may be null or of several types, and requires `properties` of every object. It shows
+    and plots fields that are not named. The complete schemas are `transition_schema` and `reset_schema`.
     """
     types = {"schema": "string", "row": "integer"}
     if name == TRANSITION:
@@ -238,7 +237,7 @@ def _circumstances_schema() -> Schema:
 
 
 def _snapshot_properties(**of_step: Schema) -> Schema:
-    """Return the properties of the snapshot in the account of a reset, or of a step with those `of_step`."""
+    """Return the properties of the snapshot of a reset, or of a step with the additional `of_step`."""
     sensor = {
         "stamp_ns": _STAMP,
         "header_ns": _or_null(_STAMP),
@@ -337,76 +336,67 @@ _TYPE_NAMES = {
     int: "integer",
     float: "number",
 }
-_Rules = dict[str, Callable[[Any, Any], bool]]
-_NUMBER_RULES: _Rules = {
+_KEYWORDS: dict[str, Callable[[Any, Any], bool]] = {
     "enum": lambda value, allowed: value in allowed,
     "const": operator.eq,
     "minimum": operator.ge,
     "maximum": operator.le,
+    "minLength": lambda value, least: len(value) >= least,
+    "pattern": lambda value, pattern: re.search(pattern, value) is not None,
+    "minItems": lambda value, least: len(value) >= least,
+    "maxItems": lambda value, most: len(value) <= most,
 }
-_RULES: dict[str, _Rules] = {
-    "integer": _NUMBER_RULES,
-    "number": _NUMBER_RULES,
-    "boolean": {"const": operator.is_},
-    "string": {
-        "enum": lambda value, allowed: value in allowed,
-        "const": operator.eq,
-        "minLength": lambda value, least: len(value) >= least,
-        "pattern": lambda value, pattern: re.search(pattern, value) is not None,
-    },
-    "array": {
-        "minItems": lambda value, least: len(value) >= least,
-        "maxItems": lambda value, most: len(value) <= most,
-    },
-}
+"""Keyword -> whether a value, of a type that the schema allows, is valid."""
 
 
 def schema_violations(value: Any, schema: Schema, *, path: str = "") -> list[Violation]:  # noqa: ANN401 - JSON types
-    """Return each violation of `schema` in `value`, with its path and what is allowed.
+    """Return each violation of `schema` in `value`, with its path.
 
     Unlike `jsonschema` and `fastjsonschema` it refuses 1.0 as an integer: stamps are integer nanoseconds.
     """
-    return list(_misfits(value, schema, path))
+    return list(_violations(value, schema, path))
 
 
-def _misfits(value: Any, schema: Schema, path: str) -> Iterator[Violation]:  # noqa: ANN401
+def _violations(value: Any, schema: Schema, path: str) -> Iterator[Violation]:  # noqa: ANN401
     if "anyOf" in schema:
         yield from min((schema_violations(value, option, path=path) for option in schema["anyOf"]), key=len)
-    elif allowed := _allowed_instead(value, schema):
-        text = f"{path or 'the value'} is {short_repr(value)}; allowed: {allowed}"
+    elif expected := _mismatch(value, schema):
+        text = f"{path or 'value'} is {short_repr(value)} (expected {expected})"
         yield make_violation("row.shape", path, value, text)
     elif isinstance(value, dict):
-        yield from _misfits_of_object(value, schema, f"{path}." if path else "")
+        yield from _object_violations(value, schema, f"{path}." if path else "")
     elif isinstance(value, list) and "items" in schema:
         for index, item in enumerate(value):
-            yield from _misfits(item, schema["items"], f"{path}[{index}]")
+            yield from _violations(item, schema["items"], f"{path}[{index}]")
 
 
-def _misfits_of_object(value: dict[str, Any], schema: Schema, prefix: str) -> Iterator[Violation]:
+def _object_violations(value: dict[str, Any], schema: Schema, prefix: str) -> Iterator[Violation]:
     properties, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     for key in schema.get("required", ()):
         if key not in value:
             yield make_violation("row.shape", f"{prefix}{key}", None, f"{prefix}{key} is missing")
     for key, item in value.items():
         if key in properties:
-            yield from _misfits(item, properties[key], prefix + key)
+            yield from _violations(item, properties[key], prefix + key)
             continue
         matching = [named for pattern, named in patterns.items() if re.search(pattern, key)]
         if not matching and not schema.get("additionalProperties", True):
-            allowed = ", ".join(properties) or f"names like {list(patterns)}"
-            yield make_violation("row.shape", f"{prefix}{key}", item, f"{prefix}{key} is no field; allowed: {allowed}")
+            expected = f"one of: {', '.join(properties)}" if properties else f"a name like {list(patterns)}"
+            yield make_violation(
+                "row.shape", f"{prefix}{key}", item, f"unknown field {prefix}{key} (expected {expected})"
+            )
         for named in matching:
-            yield from _misfits(item, named, prefix + key)
+            yield from _violations(item, named, prefix + key)
 
 
-def _allowed_instead(value: Any, schema: Schema) -> str:  # noqa: ANN401
-    """Return what is allowed instead of `value` by the keywords for a single value, or ""."""
+def _mismatch(value: Any, schema: Schema) -> str:  # noqa: ANN401
+    """Return what is expected instead of `value` itself, not of what it contains, or ""."""
     kind = _TYPE_NAMES[type(value)]
     allowed = schema.get("type", kind)
     kinds = (allowed,) if isinstance(allowed, str) else allowed
     if kind not in kinds and not (kind == "integer" and "number" in kinds):
         return " or ".join(kinds)
-    for keyword, is_valid in _RULES.get(kind, {}).items():
-        if keyword in schema and not is_valid(value, schema[keyword]):
+    for keyword, is_valid in _KEYWORDS.items():
+        if keyword in schema and value is not None and not is_valid(value, schema[keyword]):
             return f"{keyword} {schema[keyword]}"
     return ""

@@ -24,27 +24,24 @@ OUTSIDE = "outer_wrapper"
 """The end reason of an episode that a wrapper ended while the environment continued."""
 
 
-class EpisodeCounts:
-    """Counts episodes, steps and outcomes of rows in order.
+class Summary:
+    """Computes ``summary.json`` from rows in order: counts of episodes, steps and outcomes, and latency percentiles.
 
-    An episode ends when the outermost wrapper ended it; one that was cut short counts as `unfinished`.
-
-    Attributes:
-        steps: steps so far.
-        resets: rows of resets so far.
-        is_dry: whether a reset was one of a dry run.
+    An episode ends when the outermost wrapper ends it; one that was cut short counts as unfinished.
     """
 
     def __init__(self) -> None:
-        """Start without rows."""
-        self.steps = self.resets = 0
+        self._lock = threading.Lock()
+        self._queued: deque[dict[str, Any]] = deque()
+        self._latency = LatencyStatistics()
+        self._steps = 0
         self._returns: list[float] = []
         self._end_reasons: Counter[str] = Counter()
         self._successes = self._truncated = self._unfinished = self._clipped = self._missed_deadlines = 0
         self._apart: Counter[str] = Counter()  # episodes outside the success rates, by `counted_apart`
         self._apart_terminated = 0
         self._has_ended = True  # until a reset starts an episode
-        self.is_dry = False
+        self._is_dry = False  # a reset of a dry run was added
         self._solved: bool | None = None  # at the newest reset; None: not judged
         self._start_episode()
 
@@ -52,19 +49,46 @@ class EpisodeCounts:
         self._return, self._open_steps = 0.0, 0
         self._open_missed: int | None = None  # missed deadlines; None: the steps are not paced
 
+    def queue(self, schema: str, outer: Mapping[str, Any], report: ResetReport | None = None) -> None:
+        """Queue a row to be added later, whether or not it is written; the values of `outer` must not change any more.
+
+        Only the values that are counted are kept, no images. `report`: of a reset of the environment itself.
+        """
+        if schema == RESET:
+            inner = None if report is None else {"details": report.details, "verdict": report.verdict}
+            self._queued.append({"schema": RESET, "inner": inner})
+        else:
+            info = outer["info"] if isinstance(outer["info"], Mapping) else {}
+            ends = {key: outer[key] for key in ("reward", "terminated", "truncated")}
+            self._queued.append({"schema": TRANSITION, **ends, "info": {key: info.get(key) for key in _INFO_KEYS}})
+        if len(self._queued) > _MAX_QUEUED:  # the writer is stuck, because the disk does not respond
+            self.add_queued()
+
+    def add_queued(self) -> None:
+        """Add the queued rows in order, from any thread."""
+        with self._lock:
+            while self._queued:
+                row = self._queued.popleft()
+                if row["schema"] == TRANSITION:
+                    info = {k: v if type(v) is dict else to_json_types(v) for k, v in row.pop("info").items()}
+                    row = {**to_json_types(row), "info": info}
+                elif row["inner"] is not None and (verdict := row["inner"]["verdict"]) is not None:
+                    row["inner"]["verdict"] = to_json_types(field_values(verdict))
+                self.add(row)
+
     def add(self, row: Mapping[str, Any]) -> None:
-        """Count one row, of a reset or of a transition."""
+        """Add one row, of a reset or of a transition."""
         if row["schema"] == RESET:
-            self.resets += 1
             self._unfinished += self._open_steps > 0
             self._close_episode()
             self._has_ended = False
-            inner = row.get("inner")  # None: a wrapper answered the reset
-            self.is_dry = self.is_dry or (inner is not None and DRY_RUN in inner["details"])
+            inner = row.get("inner")  # None: a wrapper made the reset
+            self._is_dry = self._is_dry or (inner is not None and DRY_RUN in inner["details"])
             self._solved = solved_at_reset(inner)
             return
         info = row["info"]
-        self.steps += 1
+        self._latency.add(info)
+        self._steps += 1
         self._clipped += info.get("action_clipped") is True
         latency = info.get("latency")
         missed = latency.get("missed_deadlines") if isinstance(latency, Mapping) else None
@@ -93,26 +117,25 @@ class EpisodeCounts:
         self._missed_deadlines += self._open_missed or 0
         self._start_episode()
 
-    def apart(self) -> dict[str, int]:
-        """Return the number of episodes outside the success rates, by `counted_apart`."""
-        return {count: self._apart[count] for count in (SOLVED_AT_RESET, SOLVED_AT_FIRST_STEP)}
+    def as_json(self, contract_fingerprint: str) -> dict[str, Any]:
+        """Return the summary in JSON types; a statistic of no episode or no step is None.
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the counts in JSON types; a statistic of no episode or no step is None.
-
-        The success rates are of the episodes in ``rated`` and ``rated_terminated``: an episode that was solved at its
-        reset, or at its first step where the task did not judge the reset, is in neither and has a count of its own.
+        The success rates are of the episodes in ``rated`` and ``rated_terminated``. Episodes that were solved at their
+        reset, or at their first step if the task did not judge the reset, are counted separately. ``dry_run`` is
+        present, and true, only if no command reached a robot.
         """
+        self.add_queued()
         episodes, terminated = len(self._returns), len(self._returns) - self._truncated
         rated, rated_terminated = episodes - self._apart.total(), terminated - self._apart_terminated
         returns = np.array(self._returns)
-        counts: dict[str, Any] = to_json_types(
+        summary: dict[str, Any] = to_json_types(
             {
+                "contract_fingerprint": contract_fingerprint,
                 "episodes": episodes,
                 "terminated": terminated,
                 "truncated": self._truncated,
                 "unfinished": self._unfinished + (self._open_steps > 0),
-                **self.apart(),
+                **{count: self._apart[count] for count in (SOLVED_AT_RESET, SOLVED_AT_FIRST_STEP)},
                 "rated": rated,
                 "rated_terminated": rated_terminated,
                 "successes": self._successes,
@@ -121,65 +144,11 @@ class EpisodeCounts:
                 "return": {
                     name: getattr(returns, name)() if episodes else None for name in ("mean", "min", "max", "std")
                 },
-                "steps": self.steps,
-                "clipped_share": self._clipped / self.steps if self.steps else None,
+                "steps": self._steps,
+                "clipped_share": self._clipped / self._steps if self._steps else None,
                 "missed_deadlines": self._missed_deadlines + (self._open_missed or 0),
                 "end_reasons": dict(self._end_reasons),
+                "latency": {stage: asdict(found) for stage, found in self._latency.statistics().items()},
             }
         )
-        return counts
-
-
-class Summary:
-    """Computes ``summary.json``: the counts, and percentiles of the latencies."""
-
-    def __init__(self) -> None:
-        """Start without rows."""
-        self._counts = EpisodeCounts()
-        self._lock = threading.Lock()
-        self._queued: deque[dict[str, Any]] = deque()
-        self._latency = LatencyStatistics()
-
-    def queue(self, schema: str, outer: Mapping[str, Any], report: ResetReport | None = None) -> None:
-        """Queue a row to be added later, whether or not it is written; the values of `outer` must not change any more.
-
-        Only the values that are counted are kept, no images. `report`: of a reset of the environment itself.
-        """
-        if schema == RESET:
-            inner = None if report is None else {"details": report.details, "verdict": report.verdict}
-            self._queued.append({"schema": RESET, "inner": inner})
-        else:
-            info = outer["info"] if isinstance(outer["info"], Mapping) else {}
-            ends = {key: outer[key] for key in ("reward", "terminated", "truncated")}
-            self._queued.append({"schema": TRANSITION, **ends, "info": {key: info.get(key) for key in _INFO_KEYS}})
-        if len(self._queued) > _MAX_QUEUED:  # the writer is stuck: the disk does not answer
-            self.add_queued()
-
-    def add_queued(self) -> None:
-        """Add the queued rows in order, from any thread."""
-        with self._lock:
-            while self._queued:
-                row = self._queued.popleft()
-                if row["schema"] == TRANSITION:
-                    info = {k: v if type(v) is dict else to_json_types(v) for k, v in row.pop("info").items()}
-                    row = {**to_json_types(row), "info": info}
-                elif row["inner"] is not None and (verdict := row["inner"]["verdict"]) is not None:
-                    row["inner"]["verdict"] = to_json_types(field_values(verdict))
-                self.add(row)
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Add one row, of a reset or of a transition."""
-        self._counts.add(row)
-        if row["schema"] != RESET:
-            self._latency.add(row["info"])
-
-    def as_json(self, contract_fingerprint: str) -> dict[str, Any]:
-        """Return the summary in JSON types; ``dry_run`` is present, and true, only if no command reached a robot."""
-        self.add_queued()
-        latency = {stage: asdict(found) for stage, found in self._latency.statistics().items()}
-        summary = {
-            "contract_fingerprint": contract_fingerprint,
-            **self._counts.as_json(),
-            "latency": to_json_types(latency),
-        }
-        return summary | {"dry_run": True} if self._counts.is_dry else summary
+        return summary | {"dry_run": True} if self._is_dry else summary

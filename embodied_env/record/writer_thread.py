@@ -1,6 +1,6 @@
 """Run the jobs of a recorder in a background thread, in order, with a bounded queue.
 
-In real time `WriterThread.submit` never blocks: a job that finds the queue full is refused. In lockstep it blocks until
+In real time `WriterThread.submit` never blocks: it refuses a job if the queue is full. In lockstep it blocks until
 there is room, because the world waits too. Every wait is bounded: a thread that makes no progress within the stall
 timeout counts as stalled.
 """
@@ -25,23 +25,23 @@ MAX_JOBS_IN_LOCKSTEP = 64
 """The number of rows that a SIGKILL loses at most."""
 
 STALL_TIMEOUT_S = 10.0
-"""Time without progress after which the thread counts as stalled: the disk does not answer."""
+"""Time without progress after which the thread counts as stalled, because the disk does not respond."""
 
 GATHER_S = 0.01
-"""Time to gather jobs where the stepping thread never waits: each switch between threads delays both."""
+"""Time to batch jobs if the stepping thread never waits: each switch between threads delays both."""
 
 _BATCH = 16  # jobs that are settled together
 
 
 class EncodableJob(Protocol):
-    """A job whose first part, which needs only the processor, can be done earlier."""
+    """A job with a first part that needs no I/O and can run earlier."""
 
     def encode(self) -> None:
-        """Do that part unless it is done; it must not raise."""
+        """Run the first part unless it has run; it must not raise."""
         ...
 
     def __call__(self) -> None:
-        """Do the job."""
+        """Run the job."""
         ...
 
 
@@ -49,10 +49,10 @@ class WriterThread:
     """Runs jobs, which must not raise, in one background thread; it starts with the first job.
 
     `settle` is called in the thread after every few jobs and whenever the queue is empty; a job takes room in the queue
-    until it is settled. Before a fork all jobs are run; the child starts over with a thread of its own.
+    until it is settled. Before a fork all jobs are run; the child starts with a new thread.
 
-    One row may be held until the stepping thread waits for the world and encodes it: encoding it in this thread would
-    hold the GIL when that wait ends. It is queued unencoded before the next row and before any wait for the thread.
+    One row may be held until the stepping thread waits for the world and encodes it: this thread would still hold the
+    GIL when that wait ends. It is queued unencoded before the next row and before any wait for the thread.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class WriterThread:
         max_jobs: int = MAX_JOBS,
         stall_timeout_s: float = STALL_TIMEOUT_S,
     ) -> None:
-        """Bound the queue. `blocks`: `submit` waits for room. `gather_s`: how long to gather a batch of jobs."""
+        """Bound the queue. `blocks`: `submit` waits for room. `gather_s`: time to gather a batch of jobs."""
         self._settle = settle
         self._blocks, self._gather_s = blocks, gather_s
         self._max_bytes, self._max_jobs, self._stall_timeout_s = max_bytes, max_jobs, stall_timeout_s
@@ -75,7 +75,7 @@ class WriterThread:
         _writers.add(self)
 
     def start_over(self) -> None:
-        """Drop thread and queue, which belong to the parent after a fork."""
+        """Drop thread and queue, which belong to the parent process after a fork."""
         self._lock = threading.RLock()  # reentrant: a finalizer may call `close_when_idle` wherever it is held
         self._wakeup, self._settled = threading.Condition(self._lock), threading.Condition(self._lock)
         self._jobs: queue.SimpleQueue[tuple[Job, int]] = queue.SimpleQueue()
@@ -88,7 +88,7 @@ class WriterThread:
     def submit(self, job: Job, size: int = 0, *, passes_held: bool = False) -> bool:
         """Queue `job`, which keeps `size` bytes alive; return False, and never run it, if there is no room.
 
-        It is queued after the held row, unless `passes_held`.
+        It follows the held row, unless `passes_held`.
         """
         with self._lock:
             if not passes_held:
@@ -99,7 +99,7 @@ class WriterThread:
         return True
 
     def hold(self, row: EncodableJob, size: int = 0) -> bool:
-        """Hold `row`, which takes room in the queue; return False, and never write it, if there is none."""
+        """Hold `row`, which takes room in the queue; return False, and never write it, if there is no room."""
         with self._lock:
             self._release_held()
             if not self._reserve(size):
@@ -115,7 +115,7 @@ class WriterThread:
                 self._release_held()
 
     def wait_idle(self) -> bool:
-        """Wait until every job so far is settled; return False if the thread is stalled."""
+        """Wait until all jobs so far are settled; return False if the thread is stalled."""
         with self._lock:
             target = self._n_submitted
             return self._thread is threading.current_thread() or self._wait_until(lambda: self._n_settled >= target)
@@ -135,7 +135,7 @@ class WriterThread:
         return True
 
     def close_when_idle(self) -> None:
-        """Refuse further jobs and let the thread end after those it has. Never blocks."""
+        """Refuse further jobs and let the thread end after the queued ones. Never blocks."""
         with self._lock:
             self._close_queue(lambda: None)
 
@@ -192,8 +192,6 @@ class WriterThread:
         if self._held is not None:
             held, self._held = self._held, None
             self._enqueue(*held)
-
-    # ------------------------------------------------------------------------------------------------- in the thread
 
     def _run(self) -> None:
         is_last = False

@@ -361,7 +361,7 @@ def test_a_run_that_was_cut_short_replays_up_to_its_end_and_is_not_sound(simulat
     assert replay.equal
     assert not replay.sound
     assert 0 < replay.transitions < 20
-    assert "ends before its end was written" in replay.problem
+    assert "its writer was stopped" in replay.problem
 
 
 def test_a_run_without_a_transition_is_no_evidence(tmp_path):

@@ -68,7 +68,7 @@ def test_finding_names_transition_field_value_and_rule(path, tmp_path, capsys):
     assert violation == {
         "rule": "outside.reward", "field": "reward", "value": 7.0, "row": 1, "line": 2, "episode": 0, "step": 2,
     }  # fmt: skip
-    assert text.startswith("reward is 7.0, but the environment returned ")
+    assert text.startswith("reward is 7.0 (expected ")
 
 
 PLAIN = (
@@ -88,7 +88,7 @@ def test_broken_line_is_named(tmp_path, capsys):
     file.write_text(PLAIN + PLAIN[:50] + "\n" + PLAIN)
     assert main(["audit", str(file)]) == 1
     first, last = capsys.readouterr().out.splitlines()
-    assert first.startswith("line 2: it is no JSON: ")
+    assert first.startswith("line 2: not JSON: ")
     assert first.endswith(" [line.broken]")
     assert last == f"{file}: not sound, 2 transitions"
 
@@ -119,4 +119,4 @@ def test_missing_argument_is_wrong_usage(capsys):
 
 def test_directory_without_a_run_is_unsound(tmp_path, capsys):
     assert main(["audit", str(tmp_path)]) == 1
-    assert "is not a run directory" in capsys.readouterr().err
+    assert "not a run directory" in capsys.readouterr().err

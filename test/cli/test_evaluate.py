@@ -133,7 +133,7 @@ def test_invalid_pacing_or_scheduling_is_wrong_usage(tmp_path, capsys, arguments
 
 def test_record_messages_requires_ros_backend(tmp_path, capsys):
     assert main(["evaluate", "arm_reach", "--backend", "fake", "--out", str(tmp_path), "--record-messages"]) == 2
-    assert "messages=True is not available with fake" in capsys.readouterr().err
+    assert "messages=True is not available with backend 'fake'" in capsys.readouterr().err
 
 
 def test_make_with_record_messages_requires_record():

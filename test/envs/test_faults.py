@@ -191,12 +191,12 @@ def stepped_on_a_full_disk(env):
     for _ in range(4):
         env.step(np.full(6, 0.3))
     assert env.flush()
-    env._run._log, log = FullDisk(env._run._log), env._run._log
+    env._run.log, log = FullDisk(env._run.log), env._run.log
     infos = []
     for _ in range(4):
         infos.append(env.step(np.full(6, 0.3))[-1])
         env.flush()
-    env._run._log = log
+    env._run.log = log
     env.close()
     return infos
 
@@ -204,7 +204,7 @@ def stepped_on_a_full_disk(env):
 @pytest.mark.parametrize("free_running", [False, True], ids=["lockstep", "realtime"])
 def test_f42_a_full_disk_does_not_stop_the_robot_and_is_said(tmp_path, free_running):
     env = embodied_env.make("arm_reach", backend="fake", free_running=free_running, record=tmp_path)
-    with pytest.warns(UserWarning, match="not complete: No space left on device"):
+    with pytest.warns(UserWarning, match="incomplete record of the run .*: No space left on device"):
         infos = stepped_on_a_full_disk(env)
     assert {info["end_reason"] for info in infos} == {""}
     assert infos[-1]["record"]["complete"] is False

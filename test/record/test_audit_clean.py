@@ -30,7 +30,7 @@ def clean_episodes():
         ("arm_reach", "mujoco:realtime", 1),
     ],
 )
-def test_clean_episodes_have_no_finding(clean_episodes, tmp_path, name, backend, episodes):
+def test_clean_episodes_have_no_violation(clean_episodes, tmp_path, name, backend, episodes):
     if backend != "fake":
         pytest.importorskip("mujoco", reason="needs the embedded simulator; the same is shown with fake")
     ends, findings = clean_episodes.play(name, backend, episodes, str(tmp_path))
@@ -39,7 +39,7 @@ def test_clean_episodes_have_no_finding(clean_episodes, tmp_path, name, backend,
 
 
 @pytest.mark.ros
-def test_a_clean_episode_over_ros_has_no_finding(clean_episodes, tmp_path, domain_id):
+def test_clean_episode_over_ros_has_no_violation(clean_episodes, tmp_path, domain_id):
     pytest.importorskip("mujoco", reason="needs the embedded simulator; the same is shown with fake")
     _, findings = clean_episodes.play("arm_reach", "mujoco_ros", 1, str(tmp_path))
     assert findings == []

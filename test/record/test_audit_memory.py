@@ -35,7 +35,7 @@ def episode(tmp_path_factory):
 
 
 def repeated(path, transitions):
-    """Yield the rows of an episode over and over, each time an hour later, until there are so many transitions."""
+    """Yield the rows of an episode repeatedly, each time an hour later, for at least `transitions` steps."""
     texts = [json.dumps(row) for row in read_run(path).rows()]
     count, numbers = 0, itertools.count()
     for index in itertools.count():
@@ -58,7 +58,7 @@ def _later(inner, ns):
 
 
 @pytest.mark.long
-def test_no_row_is_kept_that_was_audited(episode):
+def test_audit_keeps_no_rows_in_memory(episode):
     """A row is some 100 objects: were any kept, they would show."""
     kept, seen = [], itertools.count(1)
 
@@ -74,7 +74,7 @@ def test_no_row_is_kept_that_was_audited(episode):
 
 
 def write_run(folder, path, transitions):
-    """Write a run directory of so many transitions, as if it had been recorded."""
+    """Write a run directory with at least `transitions` steps, as if it had been recorded."""
     folder.mkdir()
     writer, summary = RowLog(folder / "transitions.mcap"), Summary()
     for row in repeated(path, transitions):
@@ -110,7 +110,7 @@ def audited(path):
 
 
 @pytest.mark.long  # more than five minutes: pytest prints stacks meanwhile, and goes on
-def test_a_run_of_a_hundred_thousand_transitions_is_audited_in_bounded_memory(episode, tmp_path):
+def test_auditing_100000_transitions_uses_bounded_memory(episode, tmp_path):
     *few, small_kb = audited(write_run(tmp_path / "small", episode, 1_000))
     *many, large_kb = audited(write_run(tmp_path / "large", episode, 100_000))
     assert (few, many) == ([1_000, 0], [100_000, 0])

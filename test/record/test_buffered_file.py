@@ -26,7 +26,7 @@ class Disk:
         return len(taken)
 
 
-def test_small_writes_wait_and_go_in_one():
+def test_small_writes_are_combined():
     disk = Disk()
     file = BufferedFile(disk)
     for part in (b"a", b"bc", b""):
@@ -36,13 +36,13 @@ def test_small_writes_wait_and_go_in_one():
     assert (disk.writes, file.tell(), file.flushed) == ([b"abc"], 3, 3)
 
 
-def test_nothing_is_written_when_nothing_waits():
+def test_flush_of_an_empty_buffer_writes_nothing():
     disk = Disk()
     BufferedFile(disk).flush()
     assert disk.writes == []
 
 
-def test_a_large_write_goes_at_once_behind_what_waited():
+def test_large_write_is_written_immediately_after_the_buffer():
     disk = Disk()
     file = BufferedFile(disk)
     file.write(b"a")
@@ -50,7 +50,7 @@ def test_a_large_write_goes_at_once_behind_what_waited():
     assert disk.writes == [b"a", LARGE]
 
 
-def test_what_waits_is_bounded():
+def test_buffer_size_is_bounded():
     disk = Disk()
     file = BufferedFile(disk)
     for _ in range(100):
@@ -59,7 +59,7 @@ def test_what_waits_is_bounded():
     assert file.flushed > 0
 
 
-def test_a_disk_that_takes_a_part_is_given_the_rest():
+def test_partial_write_is_continued():
     disk = Disk(at_once=2)
     file = BufferedFile(disk)
     file.write(b"abcde")
@@ -67,7 +67,7 @@ def test_a_disk_that_takes_a_part_is_given_the_rest():
     assert disk.writes == [b"ab", b"cd", b"e"]
 
 
-def test_after_a_failed_write_the_file_has_a_prefix_and_the_rest_never_comes():
+def test_failed_write_leaves_a_prefix_of_the_data():
     disk = Disk(room=3)
     file = BufferedFile(disk)
     file.write(b"abcde")

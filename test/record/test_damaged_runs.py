@@ -49,7 +49,7 @@ MANY = 10_330
 
 
 def record(folder, seed, steps=3):
-    """Record two episodes; all of a run is the same each time, but for its date and name, which are as long."""
+    """Record two episodes; runs differ only in their date and name, which have the same length."""
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake", clock=OneClock(start_ns=1)), folder)
     env.action_space.seed(seed)
     for first in (seed, None):
@@ -66,7 +66,7 @@ def runs(tmp_path_factory):
     return record(folder, 1), record(folder, 2), record(folder, 1, steps=11)  # a profile needs 20 steps
 
 
-def told(arguments):
+def run_verb(arguments):
     """Run a verb; return its exit status and its output, or the traceback."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
@@ -110,7 +110,7 @@ def failure(runs, seed, folder):
     has_changed = "sealed" not in what and rows_of(path) != rows_of(original)
     (folder / "rows.jsonl").write_text("\n".join(rows_of(path) or []))
     for verb in ("profile",) if chosen == "profile" else ("audit", chosen):
-        status, output = told(arguments_of(verb, path, original, folder))
+        status, output = run_verb(arguments_of(verb, path, original, folder))
         page = (folder / "page.html").read_text() if (folder / "page.html").exists() else ""
         where = f"seed {seed}, {verb} of a run with {what}: "
         if status not in (0, 1, 2):
@@ -130,8 +130,8 @@ def check(runs, seeds, folder):
 
 
 @pytest.mark.parametrize("verb", sorted({"audit", *VERBS} - {"profile", "lines", "lines under a contract"}))
-def test_without_damage_every_verb_has_status_0(runs, tmp_path, verb):
-    assert told(arguments_of(verb, runs[0], runs[0], tmp_path))[0] == 0
+def test_every_verb_exits_0_on_an_undamaged_run(runs, tmp_path, verb):
+    assert run_verb(arguments_of(verb, runs[0], runs[0], tmp_path))[0] == 0
 
 
 def one_of_each():
@@ -142,14 +142,14 @@ def one_of_each():
     return list(seeds.values())
 
 
-def test_no_damage_ends_in_a_traceback_or_is_called_sound(runs, tmp_path):
+def test_damaged_run_is_never_sound_and_never_raises(runs, tmp_path):
     seeds = one_of_each()
     assert len(seeds) == len(set(VERBS)) * len(set(damaged_runs.KINDS))
     check(runs, seeds, tmp_path / "mutant")
 
 
 @pytest.mark.long
-def test_no_damage_of_many_ends_in_a_traceback_or_is_called_sound(runs, tmp_path):
+def test_many_damaged_runs_are_never_sound_and_never_raise(runs, tmp_path):
     check(runs, range(MANY), tmp_path / "mutant")
 
 
@@ -162,7 +162,7 @@ def run(runs, tmp_path):
 
 
 def rewritten(path, change):
-    """Change a row and write the log anew, with all that MCAP checks; the manifest keeps the hash of the old rows."""
+    """Change a row and rewrite the log with valid checksums; the manifest keeps the hash of the old rows."""
     rows = list(LogReader(path / "transitions.mcap"))
     change(rows[2])
     (path / "transitions.mcap").unlink()
@@ -172,20 +172,20 @@ def rewritten(path, change):
     writer.close()
 
 
-def test_a_changed_digit_that_no_rule_can_see_is_found_by_the_hash_of_the_rows(run):
+def test_changed_digit_is_detected_by_the_hash_of_the_rows(run):
     rewritten(run, lambda row: row["inner"]["circumstances"].update(latency_s=0.123))
     report = audit_run(run)
     assert set(report.counts) == {"run.unclean"}
     assert "rows_sha256" in report.problems[0]
 
 
-def test_a_clean_run_without_the_hash_of_its_rows_is_not_sound(run):
+def test_clean_run_without_the_hash_of_its_rows_is_not_sound(run):
     manifest = json.loads((run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps({**manifest, "rows_sha256": None}))
     assert set(audit_run(run).counts) == {"run.unclean"}
 
 
-def test_the_hash_is_that_of_the_lines_of_the_rows(run):
+def test_rows_sha256_is_the_hash_of_the_json_lines(run):
     with (run / "transitions.mcap").open("rb") as file:
         records = list(StreamReader(file).records)
     topics = {record.id: record.topic for record in records if isinstance(record, Channel)}
@@ -195,31 +195,31 @@ def test_the_hash_is_that_of_the_lines_of_the_rows(run):
 
 @pytest.mark.parametrize("verb", ["replay", "export", "profile", "compare", "report", "audit"])
 @pytest.mark.parametrize("value", [1e308, "0", None, [0.0], {}])
-def test_a_row_of_the_wrong_type_or_size_is_an_error_in_every_verb(runs, run, tmp_path, verb, value):
+def test_row_of_wrong_type_or_size_fails_every_verb(runs, run, tmp_path, verb, value):
     rows = list(LogReader(run / "transitions.mcap"))
     rows[2]["info"]["sensors"]["tcp"]["age_s"] = value
     run_files.rewrite_log(run, rows)
-    status, output = told(arguments_of(verb, run, runs[0], tmp_path))
+    status, output = run_verb(arguments_of(verb, run, runs[0], tmp_path))
     assert status == 1, output
 
 
 @pytest.mark.parametrize("verb", ["replay", "export", "profile", "compare", "report", "audit"])
 @pytest.mark.parametrize("name", ["manifest.json", "summary.json", "first_transition.json", "transitions.mcap"])
-def test_a_pipe_in_the_place_of_a_file_is_never_waited_for(runs, run, tmp_path, verb, name):
+def test_pipe_in_place_of_a_file_does_not_block(runs, run, tmp_path, verb, name):
     (run / name).unlink()
     os.mkfifo(run / name)
-    status, output = told(arguments_of(verb, run, runs[0], tmp_path))
+    status, output = run_verb(arguments_of(verb, run, runs[0], tmp_path))
     assert status == 1 or (verb not in ("audit", "report") and name in ("summary.json", "first_transition.json")), (
         output
     )
 
 
-def test_no_length_in_a_log_makes_it_ask_for_more_than_the_file_has(run, monkeypatch):
-    asked = []
+def test_declared_length_never_allocates_more_than_the_file_size(run, monkeypatch):
+    requested = []
 
     class Spy(log._BoundedFile):
         def read(self, length):
-            asked.append(min(length, self._left))
+            requested.append(min(length, self._left))
             return super().read(length)
 
     monkeypatch.setattr(log, "_BoundedFile", Spy)
@@ -227,10 +227,10 @@ def test_no_length_in_a_log_makes_it_ask_for_more_than_the_file_has(run, monkeyp
         copy = shutil.copytree(run, run.parent / f"{seed}")
         damaged_runs.change_record(copy, random.Random(seed), None)
         assert list(log.McapRecords(copy / "transitions.mcap"))
-        assert max(asked) <= (copy / "transitions.mcap").stat().st_size
+        assert max(requested) <= (copy / "transitions.mcap").stat().st_size
 
 
-def test_a_chunk_is_refused_before_it_is_decompressed(tmp_path):
+def test_chunk_is_refused_before_decompression(tmp_path):
     path = tmp_path / "transitions.mcap"
     with path.open("wb") as file:
         writer = Writer(file, compression=CompressionType.LZ4)
@@ -239,10 +239,10 @@ def test_a_chunk_is_refused_before_it_is_decompressed(tmp_path):
         writer.add_message(channel, log_time=0, publish_time=0, data=b"0" * 10_000_000)
         writer.finish()
     assert path.stat().st_size < 100_000
-    assert "it has a chunk" in LogReader(path).problem
+    assert "unexpected chunk" in LogReader(path).problem
 
 
-def test_text_that_no_reader_of_utf_8_accepts_is_recorded_as_question_marks(tmp_path):
+def test_lone_surrogates_are_recorded_as_question_marks(tmp_path):
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path, policy="a\udc80")
     env.reset(seed=1)
     env.step({"what": "\ud800\U0001f916"})
@@ -254,8 +254,8 @@ def test_text_that_no_reader_of_utf_8_accepts_is_recorded_as_question_marks(tmp_
 
 
 @pytest.mark.parametrize("observation", ["x", 1, None, [0.0]])
-def test_a_reset_whose_observation_is_no_mapping_cannot_be_decoded(observation):
+def test_reset_with_a_non_mapping_observation_is_not_decoded(observation):
     decoder = RowDecoder(load_contract("arm_reach"), dict.__getitem__)
     row = {"schema": RESET, "observation": {}, "inner": {"observation": observation}}
-    with pytest.raises(RecordError, match="cannot be read"):
+    with pytest.raises(RecordError, match="cannot read"):
         decoder.observation(row)

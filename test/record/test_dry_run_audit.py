@@ -44,27 +44,27 @@ def shift(row, *, applied=0.0, reference=0.0):
     row["inner"]["circumstances"]["reference"]["positions"][0] += reference
 
 
-def test_a_command_need_not_follow_the_one_before_it(rows):
+def test_dry_run_command_need_not_follow_the_previous_one(rows):
     shift(rows[2], applied=TOO_FAR, reference=TOO_FAR)
     assert rules_broken(rows) == set()
 
 
-def test_a_command_must_follow_the_reference_that_it_was_judged_from(rows):
+def test_dry_run_command_must_follow_its_reference(rows):
     shift(rows[2], applied=TOO_FAR)
     assert rules_broken(rows) == {"limits.velocity"}
 
 
-def test_so_must_the_first_command_of_an_episode(rows):
+def test_first_dry_run_command_must_follow_its_reference(rows):
     shift(rows[1], applied=TOO_FAR)
     assert rules_broken(rows) == {"limits.velocity"}
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])
-def test_a_reference_of_other_joints_is_named(rows, count):
+def test_reference_with_other_joints_is_reported(rows, count):
     rows[2]["inner"]["circumstances"]["reference"]["positions"] = [0.0] * count
     assert "row.shape" in rules_broken(rows)
 
 
-def test_an_account_that_lacks_a_joint_stops_no_audit(rows):
+def test_account_without_a_joint_does_not_stop_the_audit(rows):
     del rows[2]["info"]["action"]["applied_si"]["j1"]
     assert rules_broken(rows) == set()  # the rules of one row name it

@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 
 import gymnasium
@@ -67,7 +68,7 @@ def endings_of(run, **options):
 # --------------------------------------------------------------------------------------------------- what is exported
 
 
-def test_a_step_has_what_its_action_was_chosen_on_and_what_was_executed(run):
+def test_step_has_its_observation_and_applied_action(run):
     opened = read_run(run)
     rows, (first, second) = list(opened.rows()), steps_of(run)[:2]
     np.testing.assert_array_equal(first.observation["joints_position"], rows[0]["observation"]["joints_position"])
@@ -78,14 +79,14 @@ def test_a_step_has_what_its_action_was_chosen_on_and_what_was_executed(run):
     assert first.reward == rows[1]["reward"]
 
 
-def test_steps_are_counted_in_their_episode_and_an_ending_has_the_last_observation(run):
+def test_steps_are_numbered_and_the_end_has_the_last_observation(run):
     assert [(s.episode_index, s.step_index) for s in steps_of(run)] == [(e, s) for e in range(2) for s in range(4)]
     rows, (first, second) = list(read_run(run).transitions()), endings_of(run)
     np.testing.assert_array_equal(first.observation["joints_position"], rows[3]["observation"]["joints_position"])
     assert (first.length, first.ended, first.end_reason, second.seed) == (4, True, "time_limit", 1)
 
 
-def test_a_request_that_is_no_action_is_not_known_and_never_zero(tmp_path):
+def test_malformed_action_is_nan_and_never_zero(tmp_path):
     path = recorded(tmp_path, episodes=1, actions=[np.zeros(6), "what?", np.full(6, np.nan), np.zeros(6)])
     first, second, third, _ = steps_of(path)
     assert (first.action[""] == 0).all()
@@ -94,7 +95,7 @@ def test_a_request_that_is_no_action_is_not_known_and_never_zero(tmp_path):
     assert np.isfinite(third.action_applied[""]).all()
 
 
-def test_the_evaluators_values_come_only_when_asked_for(run):
+def test_evaluator_values_are_exported_only_on_request(run):
     assert steps_of(run)[0].evaluator == {}
     reset = next(read_run(run).resets())
     (step, *_) = steps_of(run, evaluator=True)
@@ -104,7 +105,7 @@ def test_the_evaluators_values_come_only_when_asked_for(run):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_the_evaluators_values_are_in_no_file_unless_asked_for(run, tmp_path, kind):
+def test_evaluator_values_are_in_no_file_by_default(run, tmp_path, kind):
     needs(*NEEDS[kind])
     export_run(run, tmp_path / "out", format=kind)
     assert not [
@@ -112,7 +113,7 @@ def test_the_evaluators_values_are_in_no_file_unless_asked_for(run, tmp_path, ki
     ]
 
 
-def test_an_episode_that_was_cut_is_said_to_be_unfinished(tmp_path):
+def test_interrupted_episode_is_unfinished(tmp_path):
     with RecordTransitions(EmbodiedEnv(SHORT, backend="fake", clock="virtual"), tmp_path / "runs") as env:
         env.reset(seed=0)
         env.step(np.zeros(6))
@@ -123,7 +124,7 @@ def test_an_episode_that_was_cut_is_said_to_be_unfinished(tmp_path):
     assert (account["episodes"], account["unfinished"], account["left_out"]["resets"]) == (1, 1, 1)
 
 
-def test_behind_wrappers_the_agents_own_observation_and_action_are_exported(tmp_path):
+def test_export_has_the_agents_observation_and_action_of_wrapped_runs(tmp_path):
     path = recorded(
         tmp_path,
         wrap=lambda env: gymnasium.wrappers.RescaleAction(gymnasium.wrappers.FlattenObservation(env), -2.0, 2.0),
@@ -200,14 +201,15 @@ def test_parquet_keeps_images_as_png_and_depth_as_numbers(seen_run, tmp_path):
     np.testing.assert_array_equal(depth, seen["depth_image"])
 
 
-def test_parquet_is_written_in_groups(tmp_path):
+def test_parquet_is_written_in_groups(tmp_path, monkeypatch):
     needs("pyarrow")
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from embodied_env.record.export.parquet import TableFile
+    from embodied_env.record.export import parquet
 
-    file = TableFile(tmp_path / "t.parquet", pa.schema([("n", pa.int64())]), most_rows=3)
+    monkeypatch.setattr(parquet, "_MAX_GROUP_ROWS", 3)
+    file = parquet.TableFile(tmp_path / "t.parquet", pa.schema([("n", pa.int64())]), ExitStack())
     for n in range(7):
         file.add({"n": n})
     file.close()
@@ -251,7 +253,7 @@ def test_minari_keeps_every_bit_of_an_image(seen_run, tmp_path, monkeypatch):
 
 
 def test_lerobot_has_the_documented_layout(run, tmp_path):
-    """As ``lerobot.datasets`` reads version 3.0: info, tasks, episodes, then frames by the place that these name."""
+    """Read version 3.0 like ``lerobot.datasets``: info, tasks, episodes, then the frames that these locate."""
     needs("pyarrow")
     import pyarrow.parquet as pq
 
@@ -291,7 +293,7 @@ def test_lerobot_has_the_documented_layout(run, tmp_path):
 
 def test_lerobot_frames_load_with_the_library_that_lerobot_loads_them_with(seen_run, tmp_path, monkeypatch):
     needs("pyarrow", "PIL", "pandas")
-    datasets = pytest.importorskip("datasets", reason="Hugging Face's, which LeRobot stands on")
+    datasets = pytest.importorskip("datasets", reason="Hugging Face datasets, on which LeRobot is based")
     import pandas as pd
 
     monkeypatch.setattr("tqdm.std.tqdm.monitor_interval", 0)  # it would leave a thread
@@ -322,13 +324,14 @@ def as_hugging_face(datasets, feature):
     return {2: datasets.Array2D, 3: datasets.Array3D}[len(shape)](shape=shape, dtype=dtype)
 
 
-def test_lerobot_goes_on_in_the_next_file_when_one_is_full(run, tmp_path):
+def test_lerobot_continues_in_the_next_file(run, tmp_path, monkeypatch):
     needs("pyarrow")
-    from embodied_env.record.export.lerobot import LerobotDataset
+    from embodied_env.record.export import lerobot
 
+    monkeypatch.setattr(lerobot, "_MAX_FILE_BYTES", 1)
     (tmp_path / "out").mkdir()
     source = open_episodes(read_run(run))
-    writer = LerobotDataset(tmp_path / "out", source, most_bytes_per_file=1)
+    writer = lerobot.LerobotDataset(tmp_path / "out", source, ExitStack())
     for item in source:
         (writer.step if isinstance(item, Step) else writer.end)(item)
     writer.close({})
@@ -338,19 +341,19 @@ def test_lerobot_goes_on_in_the_next_file_when_one_is_full(run, tmp_path):
     ]
 
 
-def test_lerobot_gets_no_image_that_only_the_evaluator_sees(seen_run, tmp_path):
+def test_lerobot_refuses_evaluator_images(seen_run, tmp_path):
     needs("pyarrow")
     source = open_episodes(read_run(seen_run))
     from embodied_env.record.export.fields import ArrayField
     from embodied_env.record.export.lerobot import LerobotDataset
 
     source.evaluator = {"above.image": ArrayField(dtype="uint8", shape=(4, 4, 3))}
-    with pytest.raises(UsageError, match=r"take the images above\.image for their own"):
-        LerobotDataset(tmp_path, source)
+    with pytest.raises(UsageError, match=r"cannot export the evaluator's images above\.image"):
+        LerobotDataset(tmp_path, source, ExitStack())
 
 
 @pytest.mark.parametrize("is_image", [False, True])
-def test_running_statistics_are_those_of_all_values(is_image):
+def test_running_statistics_equal_those_of_all_values(is_image):
     values = np.random.default_rng(0).integers(0, 255, (20, 4, 5, 3)).astype(np.uint8)
     first, second = RunningStatistics((4, 5, 3), is_image=is_image), RunningStatistics((4, 5, 3), is_image=is_image)
     for index, value in enumerate(values):
@@ -364,7 +367,7 @@ def test_running_statistics_are_those_of_all_values(is_image):
     assert found["count"] == [20]
 
 
-def test_statistics_leave_out_what_is_not_known():
+def test_statistics_ignore_nan():
     running = RunningStatistics((2,))
     for value in ([1.0, np.nan], [3.0, np.nan]):
         running.add(np.array(value))
@@ -381,16 +384,16 @@ def test_statistics_leave_out_what_is_not_known():
 # -------------------------------------------------------------------------------------------------- what is refused
 
 
-def test_what_is_there_is_never_written_over(run, tmp_path):
+def test_existing_output_is_never_overwritten(run, tmp_path):
     (tmp_path / "out").mkdir()
-    with pytest.raises(UsageError, match="out is there already"):
+    with pytest.raises(UsageError, match=r"the output folder exists: .*out"):
         export_run(run, tmp_path / "out", format="jsonl")
     (tmp_path / "other.partial").mkdir()
-    with pytest.raises(UsageError, match=r"other\.partial is there already"):
+    with pytest.raises(UsageError, match=r"the output folder exists: .*other\.partial"):
         export_run(run, tmp_path / "other", format="jsonl")
 
 
-def test_a_run_that_was_cut_needs_a_word_and_is_said_to_be_cut(run, tmp_path):
+def test_unclean_run_needs_allow_unclean_and_is_marked(run, tmp_path):
     cut = tmp_path / "cut"
     cut.mkdir()
     for file in run.iterdir():
@@ -405,7 +408,7 @@ def test_a_run_that_was_cut_needs_a_word_and_is_said_to_be_cut(run, tmp_path):
     assert metadata["unfinished"] == 1
 
 
-def test_an_export_that_fails_leaves_nothing_behind(run, tmp_path):
+def test_failed_export_leaves_no_files(run, tmp_path):
     def fail(_steps):
         raise KeyboardInterrupt
 
@@ -414,14 +417,14 @@ def test_an_export_that_fails_leaves_nothing_behind(run, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_without_a_step_cannot_be_exported(tmp_path):
+def test_run_without_steps_cannot_be_exported(tmp_path):
     with RecordTransitions(EmbodiedEnv(SHORT, backend="fake"), tmp_path / "runs") as env:
         env.reset(seed=0)
-    with pytest.raises(RecordError, match="there is no step to export"):
+    with pytest.raises(RecordError, match="no steps to export"):
         export_run(env.path, tmp_path / "out", format="jsonl")
 
 
-def test_a_library_that_is_missing_is_named_with_its_extra(run, tmp_path):
+def test_missing_library_error_names_the_extra(run, tmp_path):
     script = (
         "import sys\n"
         "class Absent:\n"
@@ -438,20 +441,20 @@ def test_a_library_that_is_missing_is_named_with_its_extra(run, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_verb_says_what_it_wrote(run, tmp_path, capsys):
+def test_export_verb_prints_its_metadata(run, tmp_path, capsys):
     assert main(["export", str(run), "--format", "jsonl", "-o", str(tmp_path / "out"), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["format"], said["episodes"], said["steps"]) == ("jsonl", 2, 8)
+    output = json.loads(capsys.readouterr().out)
+    assert (output["format"], output["episodes"], output["steps"]) == ("jsonl", 2, 8)
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["RUN", "--format", "csv"], "allowed: jsonl, parquet, minari, lerobot"),
+        (["RUN", "--format", "csv"], "expected one of: jsonl, parquet, minari, lerobot"),
         (["/none", "--format", "jsonl"], "no such run directory: /none"),
     ],
 )
-def test_wrong_usage_of_the_verb_is_named(run, tmp_path, capsys, arguments, problem):
+def test_wrong_usage_of_the_export_verb_is_reported(run, tmp_path, capsys, arguments, problem):
     words = [str(run) if word == "RUN" else word for word in arguments]
     assert main(["export", *words, "-o", str(tmp_path / "out")]) == 2
     assert problem in capsys.readouterr().err

@@ -42,7 +42,7 @@ def test_the_summary_counts_the_rows(summary):
     assert summary.statistics.channel_message_counts[topics["reset"]] == 2
 
 
-def test_rows_are_json_with_a_json_schema(summary):
+def test_row_channels_have_json_schemas(summary):
     found = {
         channel.topic: (channel.message_encoding, summary.schemas[channel.schema_id].encoding)
         for channel in summary.channels.values()
@@ -70,13 +70,13 @@ def refused(schema, path=""):
             yield f"{where}: {kind}"
 
 
-def test_foxglove_can_read_each_schema(summary):
+def test_foxglove_can_read_every_schema(summary):
     assert {
         schema.name: list(refused(json.loads(schema.data))) for schema in summary.schemas.values()
     } == {"embodied_env/transition/1": [], "embodied_env/reset/1": []}  # fmt: skip
 
 
-def test_every_row_is_valid_under_the_schema_of_its_channel(log):
+def test_rows_are_valid_under_their_channel_schema(log):
     checked = 0
     with log.open("rb") as file:
         for schema, channel, message in make_reader(file).iter_messages(topics=["transition", "reset"]):

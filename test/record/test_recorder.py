@@ -41,7 +41,7 @@ def strict(text):
 
 
 def without_account(info):
-    """Return what the environment said: the recorder's account of itself stands behind the row."""
+    """Return the info of the environment, without the losses that the recorder adds."""
     return {key: value for key, value in info.items() if key != "record"}
 
 
@@ -63,7 +63,7 @@ def env(tmp_path):
 # ------------------------------------------------------------------------------------------------------- what is given
 
 
-def test_the_agent_gets_what_it_gets_without_recording(tmp_path):
+def test_recording_does_not_change_what_the_agent_receives(tmp_path):
     plain_env, recorded = fake(clock="virtual"), RecordTransitions(fake(clock="virtual"), tmp_path)
     whole = {"complete": True, "lost": 0}
     observation, info = recorded.reset(seed=5)
@@ -78,7 +78,7 @@ def test_the_agent_gets_what_it_gets_without_recording(tmp_path):
     plain_env.close()
 
 
-def test_recording_counts_as_handoff_and_not_as_the_agents_time(env):
+def test_recording_time_counts_as_handoff(env):
     env.reset(seed=1)
     env.step(STILL)
     before = env.unwrapped.last_transition.stamps_ns["observed"]
@@ -95,7 +95,7 @@ def test_make_with_record_puts_the_recorder_outermost(tmp_path):
     made.close()
 
 
-def test_the_spec_says_how_the_wrapper_was_made(tmp_path):
+def test_spec_has_the_wrapper_arguments(tmp_path):
     env = embodied_env.make("arm_reach", backend="fake", record=tmp_path)
     (spec,) = env.spec.additional_wrappers
     assert spec.name == "RecordTransitions"
@@ -106,7 +106,7 @@ def test_the_spec_says_how_the_wrapper_was_made(tmp_path):
 # --------------------------------------------------------------------------------------------------------------- rows
 
 
-def test_resets_and_steps_stand_in_one_running_order(env):
+def test_resets_and_steps_are_numbered_in_one_sequence(env):
     env.reset(seed=1)
     env.step(STILL)
     env.step(STILL)
@@ -118,7 +118,7 @@ def test_resets_and_steps_stand_in_one_running_order(env):
     assert [row["schema"] for row in rows] == [RESET, TRANSITION, TRANSITION, RESET, TRANSITION]
 
 
-def test_a_reset_row_has_what_was_asked_and_what_came_back(env):
+def test_reset_row_has_arguments_and_results(env):
     observation, info = env.reset(seed=7, options={"target": np.array([-0.4, 0.1, 0.2])})
     env.close()
     (row,) = read_run(env.path).resets()
@@ -139,7 +139,7 @@ def with_a_hidden_target():
     return replace(contract, reset_options=hidden)
 
 
-def test_a_reset_row_has_what_was_drawn_also_what_only_the_evaluator_may_know(tmp_path):
+def test_reset_row_has_sampled_options_of_the_evaluator(tmp_path):
     env = RecordTransitions(EmbodiedEnv(with_a_hidden_target(), backend="fake"), tmp_path)
     _, info = env.reset(seed=1)
     env.close()
@@ -150,7 +150,7 @@ def test_a_reset_row_has_what_was_drawn_also_what_only_the_evaluator_may_know(tm
     assert (row["inner"]["seed_applied"], row["inner"]["level"]) == (report.seed_applied, report.level)
 
 
-def test_a_reset_row_has_the_evaluators_readings(env):
+def test_reset_row_has_evaluator_readings(env):
     env.reset(seed=1)
     env.close()
     (row,) = read_run(env.path).resets()
@@ -171,7 +171,7 @@ class MuteReset(gymnasium.Wrapper):
         return self.answer
 
 
-def test_a_reset_that_the_environment_did_not_make_has_no_account(tmp_path):
+def test_reset_made_by_a_wrapper_has_no_account(tmp_path):
     env = RecordTransitions(MuteReset(fake()), tmp_path)
     env.reset(seed=1)
     env.reset(seed=1)
@@ -181,7 +181,7 @@ def test_a_reset_that_the_environment_did_not_make_has_no_account(tmp_path):
     assert second["inner"] is None
 
 
-def test_a_transition_row_has_what_was_given_and_what_came_back(env):
+def test_transition_row_has_action_and_results(env):
     env.reset(seed=1)
     observation, reward, terminated, truncated, info = env.step(STILL)
     env.close()
@@ -192,7 +192,7 @@ def test_a_transition_row_has_what_was_given_and_what_came_back(env):
     assert row["info"] == to_json_types(without_account(info))
 
 
-def test_a_transition_row_has_the_account_of_the_environment(env):
+def test_transition_row_has_the_account(env):
     env.reset(seed=1)
     env.step(np.full(6, 2.0))
     env.close()
@@ -215,7 +215,7 @@ def test_a_transition_row_has_the_account_of_the_environment(env):
     assert inner["stamps_ns"]["published"] == transition.stamps_ns["published"]
 
 
-def test_the_evaluators_truth_is_in_the_account_but_not_in_the_info(env):
+def test_evaluator_readings_are_in_the_account_but_not_in_info(env):
     env.reset(seed=1)
     env.step(STILL)
     env.close()
@@ -226,7 +226,7 @@ def test_the_evaluators_truth_is_in_the_account_but_not_in_the_info(env):
     assert distance == float(env.unwrapped.last_transition.snapshot.samples["true_distance"].values["range"][0])
 
 
-def test_the_stamp_of_a_return_that_has_not_happened_is_not_recorded(env):
+def test_stamp_of_the_pending_return_is_not_recorded(env):
     env.reset(seed=1)
     env.step(STILL)
     env.close()
@@ -264,7 +264,7 @@ class Unspeakable:
         raise RuntimeError("no words")
 
 
-def test_an_action_that_cannot_even_be_described_is_recorded(env):
+def test_action_whose_repr_raises_is_recorded(env):
     env.reset(seed=1)
     env.step(Unspeakable())
     env.close()
@@ -272,7 +272,7 @@ def test_an_action_that_cannot_even_be_described_is_recorded(env):
     assert row["action"] == {"repr": "<Unspeakable whose repr raises RuntimeError>"}
 
 
-def test_an_action_that_holds_itself_is_recorded(env):
+def test_self_referential_action_is_recorded(env):
     action = []
     action.append(action)
     env.reset(seed=1)
@@ -282,7 +282,7 @@ def test_an_action_that_holds_itself_is_recorded(env):
     assert "[[...]]" in json.dumps(row["action"])
 
 
-def test_what_is_changed_after_the_step_does_not_change_the_record(env):
+def test_later_changes_do_not_change_the_record(env):
     action = np.full(6, 0.25)
     observation, _ = env.reset(seed=1)
     observation["tcp_position"][:] = 99.0
@@ -301,7 +301,7 @@ class SpoilAction(gymnasium.ActionWrapper):
         return action
 
 
-def test_an_action_is_put_down_before_a_wrapper_writes_into_it(tmp_path):
+def test_action_is_copied_before_wrappers_modify_it(tmp_path):
     env = RecordTransitions(SpoilAction(fake()), tmp_path)
     env.reset(seed=1)
     env.step(np.full(6, 0.1))
@@ -315,7 +315,7 @@ class Passing(gymnasium.Wrapper):
     """A wrapper that changes nothing."""
 
 
-def test_a_step_is_recorded_the_same_whether_a_wrapper_stands_between_or_not(tmp_path):
+def test_wrappers_do_not_change_the_recorded_step(tmp_path):
     texts = []
     for wrapped in (fake(clock="virtual"), Passing(fake(clock="virtual"))):
         env = RecordTransitions(wrapped, tmp_path)
@@ -335,7 +335,7 @@ class Generous(EmbodiedEnv):
         return observation, reward + 100.0, terminated, truncated, {**info, "more": 1}
 
 
-def test_of_an_environment_whose_step_is_overridden_it_is_recorded_what_was_given(tmp_path):
+def test_overridden_step_is_recorded_with_the_given_action(tmp_path):
     env = RecordTransitions(Generous("arm_reach", backend="fake"), tmp_path)
     env.reset(seed=1)
     _, reward, _, _, info = env.step(STILL)
@@ -345,7 +345,7 @@ def test_of_an_environment_whose_step_is_overridden_it_is_recorded_what_was_give
     assert row["info"]["more"] == info["more"] == 1
 
 
-def test_of_a_step_that_is_wrapped_in_place_it_is_recorded_what_was_given(tmp_path):
+def test_patched_step_is_recorded_with_the_given_action(tmp_path):
     inner = fake()
     original = inner.step
 
@@ -386,7 +386,7 @@ class Camera(gymnasium.ObservationWrapper):
         return {**observation, "front_image": self.seen[-1]}
 
 
-def test_an_image_stands_beside_its_row_and_comes_back_bit_by_bit(tmp_path):
+def test_image_is_stored_outside_its_row_bit_for_bit(tmp_path):
     camera = Camera(fake())
     env = RecordTransitions(camera, tmp_path)
     env.reset(seed=1)
@@ -399,7 +399,7 @@ def test_an_image_stands_beside_its_row_and_comes_back_bit_by_bit(tmp_path):
         assert np.array_equal(run.array(reference), image)
 
 
-def test_the_first_transition_refers_to_its_images_too(tmp_path):
+def test_first_transition_refers_to_its_images(tmp_path):
     env = RecordTransitions(Camera(fake()), tmp_path)
     env.reset(seed=1)
     env.step(STILL)
@@ -408,7 +408,7 @@ def test_the_first_transition_refers_to_its_images_too(tmp_path):
     assert first == next(read_run(env.path).transitions())
 
 
-def test_an_image_is_put_down_before_the_agent_can_write_into_it(tmp_path):
+def test_image_is_copied_before_the_agent_can_modify_it(tmp_path):
     env = RecordTransitions(Camera(fake()), tmp_path)
     observation, _ = env.reset(seed=1)
     before = observation["front_image"].copy()
@@ -419,14 +419,14 @@ def test_an_image_is_put_down_before_the_agent_can_write_into_it(tmp_path):
     assert np.array_equal(run.array(row["observation"]["front_image"]), before)
 
 
-def test_a_step_that_raises_leaves_no_row_and_raises_on(env):
+def test_failed_step_raises_and_leaves_no_row(env):
     with pytest.raises(ResetNeededError):
         env.step(STILL)
     env.close()
     assert list(read_run(env.path).rows()) == []
 
 
-def test_a_reset_that_raises_leaves_no_row_and_raises_on(env):
+def test_failed_reset_raises_and_leaves_no_row(env):
     env.reset(seed=1)
     with pytest.raises(UsageError, match="goal"):
         env.reset(options={"goal": 1})
@@ -434,14 +434,14 @@ def test_a_reset_that_raises_leaves_no_row_and_raises_on(env):
     assert len(list(read_run(env.path).rows())) == 1
 
 
-def test_a_run_that_never_began_because_its_reset_failed_leaves_no_folder(env):
+def test_run_with_only_failed_resets_leaves_no_folder(env):
     with pytest.raises(UsageError, match="goal"):
         env.reset(options={"goal": 1})
     env.close()
     assert list(env.path.parent.iterdir()) == []
 
 
-def test_a_run_folder_in_which_others_put_a_file_is_left(env):
+def test_run_folder_with_a_foreign_file_is_kept(env):
     with pytest.raises(UsageError, match="goal"):
         env.reset(options={"goal": 1})
     (env.path / "notes.txt").touch()
@@ -449,7 +449,7 @@ def test_a_run_folder_in_which_others_put_a_file_is_left(env):
     assert [path.name for path in env.path.iterdir()] == ["notes.txt"]
 
 
-def test_a_run_whose_log_cannot_be_created_leaves_no_folder(tmp_path, monkeypatch):
+def test_failed_log_creation_leaves_no_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("embodied_env.record.recorder.RunWriter", lambda *_, **__: {}["no room"])
     env = fake()
     with pytest.raises(KeyError):
@@ -471,7 +471,7 @@ class Mute(gymnasium.Wrapper):
         return self.answer
 
 
-def test_a_step_that_the_environment_did_not_make_has_no_account(tmp_path):
+def test_step_made_by_a_wrapper_has_no_account(tmp_path):
     env = RecordTransitions(Mute(fake()), tmp_path)
     env.reset(seed=1)
     env.step(STILL)
@@ -485,26 +485,26 @@ def test_a_step_that_the_environment_did_not_make_has_no_account(tmp_path):
 # ---------------------------------------------------------------------------------------------------- the run directory
 
 
-def test_the_name_of_a_run_says_when_what_and_where(env):
+def test_run_name_has_time_contract_and_backend(env):
     assert env.path.name[:8].isdigit()
     assert "Z_arm_reach_fake_" in env.path.name
     assert len(env.path.name.rpartition("_")[2]) == 6
 
 
-def test_two_runs_in_one_folder_do_not_meet(tmp_path):
+def test_two_runs_in_one_folder_have_different_names(tmp_path):
     first, second = (RecordTransitions(fake(), tmp_path) for _ in range(2))
     assert first.path != second.path
     first.close()
     second.close()
 
 
-def test_the_manifest_is_there_before_the_first_reset(env):
+def test_manifest_is_written_before_the_first_reset(env):
     manifest = manifest_of(env)
     assert (manifest["clean"], manifest["ended_utc"]) == (False, None)
     assert manifest["started_utc"].endswith("+00:00")
 
 
-def test_the_manifest_says_where_the_rows_come_from(env):
+def test_manifest_has_contract_backend_and_wrappers(env):
     contract = load_contract("arm_reach")
     env.policy = "still"
     env.reset(seed=11)
@@ -527,7 +527,7 @@ def test_the_manifest_says_where_the_rows_come_from(env):
     assert manifest["ended_utc"] >= manifest["started_utc"]
 
 
-def test_the_manifest_says_what_each_reset_draws_and_from_which_range(env):
+def test_manifest_has_the_reset_distributions(env):
     option = load_contract("arm_reach").reset_options["target"]
     assert manifest_of(env)["distributions"] == {
         "target": {
@@ -537,7 +537,7 @@ def test_the_manifest_says_what_each_reset_draws_and_from_which_range(env):
     }  # fmt: skip
 
 
-def test_the_manifest_says_on_which_machine_and_in_which_ros_it_ran(tmp_path, monkeypatch):
+def test_manifest_has_host_and_ros_variables(tmp_path, monkeypatch):
     monkeypatch.setenv("ROS_DOMAIN_ID", "42")
     monkeypatch.delenv("RMW_IMPLEMENTATION", raising=False)
     env = RecordTransitions(fake(), tmp_path)
@@ -548,14 +548,14 @@ def test_the_manifest_says_on_which_machine_and_in_which_ros_it_ran(tmp_path, mo
     assert (manifest["ros"]["ROS_DOMAIN_ID"], manifest["ros"]["RMW_IMPLEMENTATION"]) == ("42", None)
 
 
-def test_the_manifest_says_whether_anything_was_lost_once_it_is_known(env):
+def test_manifest_has_the_losses_after_close(env):
     assert manifest_of(env)["record"] is None
     env.close()
     assert manifest_of(env)["record"] == {"complete": True, "lost_rows": 0, "lost_messages": 0}
     assert manifest_of(env)["messages"] is False
 
 
-def test_versions_of_what_is_installed_are_named_and_of_what_is_not_are_null(env):
+def test_versions_of_missing_packages_are_null(env):
     versions = manifest_of(env)["versions"]
     assert list(versions) == ["embodied_env", "python", "numpy", "gymnasium", "mujoco", "rclpy", "mcap"]
     assert versions["embodied_env"] == embodied_env.__version__
@@ -569,13 +569,13 @@ def test_versions_of_what_is_installed_are_named_and_of_what_is_not_are_null(env
             assert versions[name]
 
 
-def test_from_the_recorded_text_the_contract_can_be_loaded_again(env):
+def test_recorded_contract_text_can_be_loaded(env):
     manifest = manifest_of(env)
     assert manifest["contract"]["text"] == load_contract("arm_reach").text
     assert parse_contract(manifest["contract"]["text"]).fingerprint == manifest["contract"]["fingerprint"]
 
 
-def test_a_contract_that_was_changed_in_memory_is_recorded_as_it_is(tmp_path):
+def test_contract_changed_in_memory_is_recorded_as_used(tmp_path):
     contract = load_contract("arm_reach")
     changed = replace(contract, episode=replace(contract.episode, horizon_steps=3))
     env = RecordTransitions(EmbodiedEnv(changed, backend="fake"), tmp_path)
@@ -583,7 +583,7 @@ def test_a_contract_that_was_changed_in_memory_is_recorded_as_it_is(tmp_path):
     assert parse_contract(manifest_of(env)["contract"]["text"]) == changed
 
 
-def test_the_wrapper_stack_is_named_outermost_first_with_the_arguments_that_are_known(tmp_path):
+def test_wrapper_stack_is_recorded_outermost_first_with_arguments(tmp_path):
     inner = embodied_env.make("arm_reach", backend="fake", max_episode_steps=5)
     env = RecordTransitions(SpoilAction(RescaleAction(inner, -2.0, 2.0)), tmp_path)
     env.close()
@@ -610,7 +610,7 @@ class Spawning(EmbodiedEnv):
         return [{"role": "simulator", "pid": 1000 + self.count}] if self.count else []
 
 
-def test_every_process_that_a_reset_started_is_recorded_at_once(tmp_path):
+def test_processes_started_by_a_reset_are_recorded(tmp_path):
     env = RecordTransitions(Spawning("arm_reach", backend="fake"), tmp_path)
     for pids in ([1001], [1001, 1002]):
         env.reset(seed=1)
@@ -618,7 +618,7 @@ def test_every_process_that_a_reset_started_is_recorded_at_once(tmp_path):
     env.close()
 
 
-def test_the_first_transition_stands_apart_from_the_moment_it_happened(env):
+def test_first_transition_file_is_written_with_the_first_step(env):
     env.reset(seed=1)
     assert not (env.path / "first_transition.json").exists()
     env.step(STILL)
@@ -630,7 +630,7 @@ def test_the_first_transition_stands_apart_from_the_moment_it_happened(env):
     assert text.startswith('{\n  "schema"')
 
 
-def test_every_file_is_strict_json(env):
+def test_all_json_files_are_strict(env):
     env.reset(seed=1)
     env.step([float("nan")] * 6)
     env.close()
@@ -638,7 +638,7 @@ def test_every_file_is_strict_json(env):
         strict((env.path / name).read_text())
 
 
-def test_no_file_is_left_beside_the_four(env):
+def test_run_directory_has_only_the_four_files(env):
     env.reset(seed=1)
     env.step(STILL)
     env.close()
@@ -655,7 +655,7 @@ def test_close_is_idempotent(env):
     assert {file: file.read_bytes() for file in env.path.iterdir()} == before
 
 
-def test_after_close_a_step_raises_and_nothing_more_is_written(env):
+def test_step_after_close_raises_and_writes_nothing(env):
     env.reset(seed=1)
     env.close()
     with pytest.raises(ClosedError):
@@ -663,7 +663,7 @@ def test_after_close_a_step_raises_and_nothing_more_is_written(env):
     assert read_run(env.path).clean
 
 
-def test_a_run_without_a_reset_is_a_clean_run(env):
+def test_run_without_resets_is_clean(env):
     env.close()
     assert read_run(env.path).clean
     assert summary_of(env)["episodes"] == 0
@@ -672,22 +672,20 @@ def test_a_run_without_a_reset_is_a_clean_run(env):
 # ------------------------------------------------------------------------------------------------------------- refusals
 
 
-def test_a_folder_that_is_a_file_is_refused_with_its_path_and_the_error(tmp_path):
+def test_folder_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "runs").write_text("")
     with pytest.raises(
-        RecordError, match=r"runs/\d{8}T\d{6}Z_arm_reach_fake_\w+: the run directory cannot be made: .*Not a directory"
+        RecordError, match=r"cannot create the run directory .*runs/\d{8}T\d{6}Z_arm_reach_fake_\w+: .*Not a directory"
     ):
         RecordTransitions(fake(), tmp_path / "runs")
 
 
-def test_an_environment_without_an_account_is_refused():
-    with pytest.raises(
-        UsageError, match=r"CartPoleEnv cannot be recorded: .*allowed: an environment made by embodied_env"
-    ):
+def test_environment_without_an_account_is_refused():
+    with pytest.raises(UsageError, match=r"cannot record CartPoleEnv \(expected an environment made by embodied_env\)"):
         RecordTransitions(gymnasium.make("CartPole-v1"), "/nowhere")
 
 
-def test_without_mcap_nothing_is_made(tmp_path):
+def test_missing_mcap_leaves_no_folder(tmp_path):
     script = """
 import sys
 sys.modules["mcap"] = None  # as if it were not installed
@@ -707,7 +705,7 @@ except embodied_env.errors.MissingDependencyError as error:
 # -------------------------------------------------------------------------------------------------------------- summary
 
 
-def test_without_an_episode_nothing_is_said_of_episodes(env):
+def test_summary_without_episodes_has_null_statistics(env):
     env.close()
     summary = summary_of(env)
     assert summary == {
@@ -750,8 +748,8 @@ STORY = [
 
 
 @pytest.fixture
-def told(tmp_path):
-    """Give the summary of `STORY`; its last episode is cut by close, and an empty one stands before it."""
+def summary(tmp_path):
+    """Return the summary of `STORY`; its last episode is interrupted by close and follows an empty one."""
     env = RecordTransitions(Scripted(fake(), [step for episode in STORY for step in episode]), tmp_path)
     for number, episode in enumerate(STORY):
         env.reset(seed=1)
@@ -763,39 +761,39 @@ def told(tmp_path):
     return summary_of(env)
 
 
-def test_success_is_counted_twice_truncation_as_failure_and_truncation_apart(told):
-    assert (told["episodes"], told["successes"], told["truncated"], told["terminated"]) == (4, 1, 2, 2)
-    assert told["success_rate"] == 0.25
-    assert told["success_rate_not_truncated"] == 0.5
+def test_both_success_rates_are_counted(summary):
+    assert (summary["episodes"], summary["successes"], summary["truncated"], summary["terminated"]) == (4, 1, 2, 2)
+    assert summary["success_rate"] == 0.25
+    assert summary["success_rate_not_truncated"] == 0.5
 
 
-def test_an_episode_that_was_cut_is_counted_apart(told):
-    assert told["unfinished"] == 1
+def test_unfinished_episode_is_counted_separately(summary):
+    assert summary["unfinished"] == 1
 
 
-def test_returns_are_of_finished_episodes(told):
+def test_returns_are_of_finished_episodes(summary):
     returns = [3.0, -1.0, 0.5, 3.0]
-    assert told["return"] == {
+    assert summary["return"] == {
         "mean": np.mean(returns), "min": -1.0, "max": 3.0, "std": np.std(returns),
     }  # fmt: skip
 
 
-def test_every_step_counts_also_of_an_episode_that_was_cut(told):
-    assert told["steps"] == 6
-    assert 0 < told["clipped_share"] < 1
+def test_steps_of_unfinished_episodes_are_counted(summary):
+    assert summary["steps"] == 6
+    assert 0 < summary["clipped_share"] < 1
 
 
-def test_end_reasons_are_counted(told):
-    assert told["end_reasons"] == {"success": 1, "time_limit": 2, "failure:fell": 1}
+def test_end_reasons_are_counted(summary):
+    assert summary["end_reasons"] == {"success": 1, "time_limit": 2, "failure:fell": 1}
 
 
-def test_latency_is_summed_up_by_stage(told):
-    assert set(told["latency"]["gate_s"]) == {"count", "p50_s", "p95_s", "p99_s", "max_s"}
-    assert told["latency"]["gate_s"]["count"] == 6
-    assert "hold_s[tcp]" in told["latency"]
+def test_latency_is_summarized_by_stage(summary):
+    assert set(summary["latency"]["gate_s"]) == {"count", "p50_s", "p95_s", "p99_s", "max_s"}
+    assert summary["latency"]["gate_s"]["count"] == 6
+    assert "hold_s[tcp]" in summary["latency"]
 
 
-def test_an_episode_that_was_cut_by_a_reset_is_counted_apart(env):
+def test_episode_interrupted_by_a_reset_is_unfinished(env):
     env.reset(seed=1)
     env.step(STILL)
     env.reset()
@@ -816,7 +814,7 @@ class OneReset(gymnasium.Wrapper):
         return self.env.reset(**options)
 
 
-def test_a_reset_that_failed_leaves_the_cut_episode_counted(tmp_path):
+def test_failed_reset_keeps_the_unfinished_episode_counted(tmp_path):
     env = RecordTransitions(OneReset(fake()), tmp_path)
     env.reset(seed=1)
     env.step(STILL)
@@ -826,7 +824,7 @@ def test_a_reset_that_failed_leaves_the_cut_episode_counted(tmp_path):
     assert summary_of(env)["unfinished"] == 1
 
 
-def test_an_end_that_a_wrapper_made_is_named_so(tmp_path):
+def test_end_by_a_wrapper_has_its_own_end_reason(tmp_path):
     env = RecordTransitions(TimeLimit(fake(), 2), tmp_path)
     env.reset(seed=1)
     env.step(STILL)
@@ -837,7 +835,7 @@ def test_an_end_that_a_wrapper_made_is_named_so(tmp_path):
     assert summary["end_reasons"] == {"outer_wrapper": 1}
 
 
-def test_steps_behind_an_end_belong_to_no_episode(tmp_path):
+def test_steps_after_an_end_belong_to_no_episode(tmp_path):
     env = RecordTransitions(TimeLimit(fake(), 1), tmp_path)
     env.reset(seed=1)
     _, reward, *_ = env.step(STILL)
@@ -848,7 +846,7 @@ def test_steps_behind_an_end_belong_to_no_episode(tmp_path):
     assert summary["return"]["mean"] == reward
 
 
-def test_a_return_with_a_lost_reward_is_not_made_up(tmp_path):
+def test_return_with_a_missing_reward_is_null(tmp_path):
     env = RecordTransitions(TransformReward(TimeLimit(fake(), 2), lambda _: float("nan")), tmp_path)
     env.reset(seed=1)
     env.step(STILL)
@@ -857,7 +855,7 @@ def test_a_return_with_a_lost_reward_is_not_made_up(tmp_path):
     assert summary_of(env)["return"]["mean"] is None
 
 
-def test_a_lost_world_is_one_episode_that_was_truncated(tmp_path):
+def test_lost_backend_is_one_truncated_episode(tmp_path):
     env = RecordTransitions(fake(faults=[Fault(kind="refuse", step=2)]), tmp_path)
     env.reset(seed=1)
     env.step(STILL)
@@ -867,7 +865,7 @@ def test_a_lost_world_is_one_episode_that_was_truncated(tmp_path):
     assert (summary["truncated"], summary["end_reasons"]) == (1, {"backend_lost:refused": 1})
 
 
-def test_keys_that_a_wrapper_adds_to_info_are_recorded_and_sound(tmp_path):
+def test_info_keys_added_by_a_wrapper_are_sound(tmp_path):
     env = RecordTransitions(RecordEpisodeStatistics(TimeLimit(fake(), 1)), tmp_path)
     env.reset(seed=1)
     env.step(STILL)
@@ -875,5 +873,5 @@ def test_keys_that_a_wrapper_adds_to_info_are_recorded_and_sound(tmp_path):
     (row,) = read_run(env.path).transitions()
     assert row["info"]["episode"]["l"] == 1
     assert audit_transition(row) == [
-        "truncated is True, but the environment returned False: an outer wrapper changed it"
+        "truncated is True (expected False, as the environment returned); changed by an outer wrapper"
     ]

@@ -1,4 +1,4 @@
-"""The log of a run: what was written is there, however its writer ended; and what is not whole is said."""
+"""The log of a run: flushed rows survive however the writer ends, and an incomplete log is reported."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def path(tmp_path):
 # ------------------------------------------------------------------------------------------------------- whole files
 
 
-def test_rows_come_back_as_they_were_written_in_their_order(path):
+def test_rows_are_read_back_in_order(path):
     assert list(LogReader(write(path, rows(20)))) == rows(20)
 
 
@@ -52,17 +52,17 @@ def test_rows_can_be_read_more_than_once(path):
     assert list(reader) == list(reader)
 
 
-def test_a_log_that_was_closed_is_clean(path):
+def test_closed_log_is_clean(path):
     reader = LogReader(write(path, rows(5)))
     assert reader.problem == ""
 
 
-def test_a_log_without_rows_is_clean(path):
+def test_log_without_rows_is_clean(path):
     reader = LogReader(write(path, []))
     assert (list(reader), reader.problem) == ([], "")
 
 
-def test_closing_twice_is_closing_once(path):
+def test_close_is_idempotent_for_a_log(path):
     writer = RowLog(path)
     writer.close()
     size = path.stat().st_size
@@ -70,7 +70,7 @@ def test_closing_twice_is_closing_once(path):
     assert path.stat().st_size == size
 
 
-def test_other_readers_of_mcap_find_the_channels_with_their_schemas(path):
+def test_mcap_reader_finds_channels_and_schemas(path):
     with write(path, rows(4)).open("rb") as file:
         found = [
             (schema, channel, json.loads(message.data))
@@ -86,7 +86,7 @@ def test_other_readers_of_mcap_find_the_channels_with_their_schemas(path):
         assert json.loads(schema.data)["title"] == schema.name
 
 
-def test_there_are_no_chunks(path):
+def test_log_has_no_chunks(path):
     with write(path, rows(4)).open("rb") as file:
         assert not any(isinstance(record, Chunk) for record in StreamReader(file, emit_chunks=True).records)
 
@@ -99,7 +99,7 @@ def test_the_channels_are_on_disk_before_the_first_row(path):
     writer.close()
 
 
-def test_a_row_is_on_disk_before_write_returns(path):
+def test_row_is_on_disk_before_flush_returns(path):
     writer = RowLog(path)
     for row in rows(5):
         writer.write("transition", row, log_time_ns=0)
@@ -107,7 +107,7 @@ def test_a_row_is_on_disk_before_write_returns(path):
     writer.close()
 
 
-def test_a_row_that_is_not_strict_json_is_refused_and_leaves_no_trace(path):
+def test_non_strict_json_row_is_refused_and_not_written(path):
     writer = RowLog(path)
     with pytest.raises(ValueError, match="not JSON compliant"):
         writer.write("transition", {"row": 0, "value": float("nan")}, log_time_ns=0)
@@ -138,7 +138,7 @@ def messages(path):
         return [(channel, message) for _, channel, message in make_reader(file).iter_messages(log_time_order=False)]
 
 
-def test_arrays_come_back_by_the_references_in_their_rows(path):
+def test_arrays_are_read_back_by_reference(path):
     reader = write_arrays(path, images(5))
     for row, image in zip(reader, images(5), strict=True):
         found = reader.array(row["image"])
@@ -146,12 +146,12 @@ def test_arrays_come_back_by_the_references_in_their_rows(path):
         assert np.array_equal(found, image)
 
 
-def test_a_log_with_arrays_is_clean_and_has_no_row_more(path):
+def test_log_with_arrays_is_clean_and_has_no_additional_rows(path):
     reader = write_arrays(path, images(5))
     assert (len(list(reader)), reader.problem) == (5, "")
 
 
-def test_a_reader_of_mcap_and_numpy_alone_finds_the_arrays(path):
+def test_arrays_are_readable_with_mcap_and_numpy_only(path):
     write_arrays(path, images(2))
     found = messages(path)
     arrays = {hashlib.sha256(m.data).hexdigest(): m.data for channel, m in found if channel.topic == "array"}
@@ -162,26 +162,26 @@ def test_a_reader_of_mcap_and_numpy_alone_finds_the_arrays(path):
         assert np.array_equal(again, image)
 
 
-def test_the_channel_says_what_its_bytes_are(path):
+def test_array_channel_metadata_describes_the_bytes(path):
     write_arrays(path, images(1))
     (channel,) = [channel for channel, _ in messages(path) if channel.topic == "array"]
     assert (channel.message_encoding, channel.schema_id) == ("raw", 0)
     assert "little-endian" in channel.metadata["data"]
 
 
-def test_an_array_stands_before_the_row_that_refers_to_it(path):
+def test_array_precedes_the_row_that_refers_to_it(path):
     write_arrays(path, images(3))
     assert [channel.topic for channel, _ in messages(path)] == ["array", "transition"] * 3
 
 
-def test_the_same_content_is_written_once(path):
+def test_identical_content_is_written_once(path):
     (image,) = images(1)
     reader = write_arrays(path, [image, image.copy(), image])
     assert [channel.topic for channel, _ in messages(path)] == ["array"] + ["transition"] * 3
     assert all(np.array_equal(reader.array(row["image"]), image) for row in reader)
 
 
-def test_the_same_bytes_in_another_shape_are_told_apart_by_their_references(path):
+def test_same_bytes_with_another_shape_have_another_reference(path):
     (image,) = images(1)
     reader = write_arrays(path, [image, image.reshape(5, 4, 3)])
     assert [reader.array(row["image"]).shape for row in reader] == [(4, 5, 3), (5, 4, 3)]
@@ -199,7 +199,7 @@ def test_the_same_bytes_in_another_shape_are_told_apart_by_their_references(path
     ],
     ids=["not finite", "Fortran order", "big-endian", "strided", "boolean", "empty"],
 )
-def test_every_array_of_numbers_comes_back_bit_by_bit(path, array):
+def test_numeric_arrays_are_read_back_bit_for_bit(path, array):
     reader = write_arrays(path, [array])
     (row,) = reader
     found = reader.array(row["image"])
@@ -207,7 +207,7 @@ def test_every_array_of_numbers_comes_back_bit_by_bit(path, array):
     assert found.tobytes() == array.astype(found.dtype).tobytes()
 
 
-def test_an_array_that_was_read_cannot_be_written(path):
+def test_arrays_read_from_a_log_are_read_only(path):
     reader = write_arrays(path, images(1))
     (row,) = reader
     with pytest.raises(ValueError, match="read-only"):
@@ -215,21 +215,21 @@ def test_an_array_that_was_read_cannot_be_written(path):
 
 
 @pytest.mark.parametrize("reference", [{}, {"sha256": "0" * 64, "dtype": "uint8", "shape": [1]}, {"sha256": [1]}])
-def test_an_array_that_is_not_there_is_an_error_that_names_it(path, reference):
+def test_missing_array_raises_an_error_with_its_reference(path, reference):
     reader = write_arrays(path, images(1))
-    with pytest.raises(RecordError, match=r"log\.mcap: there is no array \{"):
+    with pytest.raises(RecordError, match=r"log\.mcap: no such array: \{"):
         reader.array(reference)
 
 
 @pytest.mark.parametrize("wrong", [{"shape": [4, 4]}, {"dtype": "float64"}, {"dtype": "no type"}, {"shape": ["a"]}])
-def test_a_reference_that_does_not_fit_its_bytes_is_an_error(path, wrong):
+def test_reference_that_does_not_match_its_bytes_raises(path, wrong):
     reader = write_arrays(path, images(1))
     (row,) = reader
-    with pytest.raises(RecordError, match=r"log\.mcap: the array \{.*\} cannot be read"):
+    with pytest.raises(RecordError, match=r"log\.mcap: cannot read the array \{"):
         reader.array({**row["image"], **wrong})
 
 
-def test_an_array_that_was_damaged_is_an_error_also_in_a_log_that_was_never_closed(path):
+def test_damaged_array_raises_in_an_unclosed_log(path):
     writer = RowLog(path)
     (image,) = images(1)
     reference = writer.store(image, log_time_ns=0)
@@ -237,12 +237,12 @@ def test_an_array_that_was_damaged_is_an_error_also_in_a_log_that_was_never_clos
     data = bytearray(path.read_bytes())
     data[data.index(image.tobytes()) + 7] ^= 1
     path.write_bytes(data)
-    with pytest.raises(RecordError, match="there is no array"):
+    with pytest.raises(RecordError, match="no such array"):
         LogReader(path).array(reference)
     writer.close()
 
 
-def test_cut_anywhere_every_row_that_is_read_has_its_array(path):
+def test_every_row_of_a_truncated_log_has_its_array(path):
     writer = RowLog(path)
     start = path.stat().st_size
     for n, image in enumerate(images(4)):
@@ -259,27 +259,27 @@ def test_cut_anywhere_every_row_that_is_read_has_its_array(path):
 # ------------------------------------------------------------------------------------------------------ unclean files
 
 
-def test_a_log_that_was_never_closed_is_not_clean_and_says_why(path):
+def test_unclosed_log_reports_why_it_is_not_clean(path):
     writer = RowLog(path)
     for row in rows(3):
         writer.write("transition", row, log_time_ns=0)
     reader = LogReader(path)
     assert reader.problem
-    assert reader.problem == ("log.mcap: it ends before its end was written: its writer was stopped after 3 whole rows")
+    assert reader.problem == "log.mcap: truncated, because its writer was stopped (3 complete rows)"
     writer.close()
 
 
-def test_cut_anywhere_in_its_last_row_every_row_before_it_is_read(path):
+def test_log_truncated_in_its_last_row_keeps_earlier_rows(path):
     whole = unclosed(path, rows(6))
     start = len(unclosed(path, rows(5)))
     for end in range(start, len(whole)):
         path.write_bytes(whole[:end])
         reader = LogReader(path)
         assert list(reader) == rows(5), end
-        assert reader.problem.endswith("after 5 whole rows"), end
+        assert reader.problem.endswith("(5 complete rows)"), end
 
 
-def test_cut_anywhere_behind_its_last_row_every_row_is_read(path):
+def test_log_truncated_after_its_last_row_keeps_all_rows(path):
     start = len(unclosed(path, rows(6)))
     path.unlink()
     whole = write(path, rows(6)).read_bytes()
@@ -291,7 +291,7 @@ def test_cut_anywhere_behind_its_last_row_every_row_is_read(path):
         assert "its writer was stopped" in reader.problem, end
 
 
-def test_cut_anywhere_in_its_first_bytes_there_is_no_row_and_no_crash(path):
+def test_log_truncated_in_its_header_has_no_rows(path):
     whole = write(path, rows(1)).read_bytes()
     for end in range(60):
         path.write_bytes(whole[:end])
@@ -310,60 +310,60 @@ def unclosed(path, some_rows):
     return found
 
 
-def test_a_flipped_bit_in_a_closed_log_is_found(path):
+def test_flipped_bit_in_a_closed_log_is_detected(path):
     data = bytearray(write(path, rows(6)).read_bytes())
     data[data.index(b'"row":3') + 6] ^= 1
     path.write_bytes(data)
-    assert "log.mcap: it is damaged (CRCValidationError" in LogReader(path).problem
+    assert "log.mcap: damaged (CRCValidationError" in LogReader(path).problem
 
 
-def test_a_row_that_is_no_json_any_more_ends_the_log(path):
+def test_damaged_json_row_ends_the_log(path):
     data = unclosed(path, rows(6))
     path.write_bytes(data.replace(b'{"row":3', b'["row":3'))
     reader = LogReader(path)
     assert list(reader) == rows(3)
-    assert reader.problem.startswith("log.mcap: the row after 3 whole rows is not JSON")
+    assert reader.problem.startswith("log.mcap: row 3 is not JSON")
 
 
-def test_zeros_behind_the_last_row_as_a_power_loss_leaves_them_hide_no_row(path):
+def test_trailing_zeros_after_power_loss_hide_no_row(path):
     data = unclosed(path, rows(6))
     path.write_bytes(data + bytes(4096))
     reader = LogReader(path)
     assert (list(reader), reader.problem == "") == (rows(6), False)
 
 
-def test_bytes_behind_the_end_are_found(path):
+def test_data_after_the_end_is_detected(path):
     write(path, rows(2))
     with path.open("ab") as file:
         file.write(b"more")
-    assert LogReader(path).problem == "log.mcap: it goes on behind its end after 2 whole rows"
+    assert LogReader(path).problem == "log.mcap: unexpected data after the end (2 complete rows)"
 
 
 @pytest.mark.parametrize("content", [b"", b"no mcap at all", bytes(100)])
-def test_a_file_that_is_no_log_is_not_clean(path, content):
+def test_file_that_is_not_a_log_is_not_clean(path, content):
     path.write_bytes(content)
     reader = LogReader(path)
     assert (list(reader), reader.problem == "") == ([], False)
 
 
-def test_a_log_that_is_not_there_is_not_clean(path):
+def test_missing_log_is_not_clean(path):
     reader = LogReader(path)
     assert list(reader) == []
-    assert reader.problem == "log.mcap: it cannot be read (No such file or directory) after 0 whole rows"
+    assert reader.problem == "log.mcap: cannot be read (No such file or directory) (0 complete rows)"
 
 
 # ------------------------------------------------------------------------------------------- writers that cannot write
 
 
-def test_a_file_that_exists_is_not_overwritten(path):
+def test_existing_file_is_not_overwritten(path):
     path.write_text("precious")
-    with pytest.raises(RecordError, match=r"log\.mcap: the log cannot be created: .*File exists"):
+    with pytest.raises(RecordError, match=r"cannot create the log .*log\.mcap: .*File exists"):
         RowLog(path)
     assert path.read_text() == "precious"
 
 
-def test_a_folder_that_does_not_exist_is_named(tmp_path):
-    with pytest.raises(RecordError, match=r"nowhere/log\.mcap: the log cannot be created: .*No such file"):
+def test_missing_folder_is_reported(tmp_path):
+    with pytest.raises(RecordError, match=r"cannot create the log .*nowhere/log\.mcap: .*No such file"):
         RowLog(tmp_path / "nowhere" / "log.mcap")
 
 
@@ -384,7 +384,7 @@ def run(script, *arguments):
     return done.stdout
 
 
-def test_a_full_disk_ends_the_log_with_an_error_and_keeps_the_rows_before_it(path):
+def test_full_disk_raises_and_keeps_earlier_rows(path):
     printed = run(
         """
         import pathlib, resource, sys
@@ -403,13 +403,13 @@ def test_a_full_disk_ends_the_log_with_an_error_and_keeps_the_rows_before_it(pat
         """,
         path,
     ).splitlines()
-    assert printed[0] == f"3 {path}: row 3 cannot be written: [Errno 27] File too large"
-    assert printed[1].endswith("; row 4 is not written either")
-    assert printed[-1] == f"closed {path}: row 3 cannot be written: [Errno 27] File too large"
+    assert printed[0] == f"3 {path}: cannot write row 3: [Errno 27] File too large"
+    assert printed[1].endswith("; row 4 was not written either")
+    assert printed[-1] == f"closed {path}: cannot write row 3: [Errno 27] File too large"
     assert [row["row"] for row in LogReader(path)] == [0, 1, 2]
 
 
-def test_a_full_disk_in_the_middle_of_an_array_ends_the_log_before_it(path):
+def test_full_disk_within_an_array_ends_the_log_before_it(path):
     printed = run(
         """
         import pathlib, resource, sys
@@ -433,12 +433,12 @@ def test_a_full_disk_in_the_middle_of_an_array_ends_the_log_before_it(path):
         """,
         path,
     ).splitlines()
-    first = f"{path}: an array cannot be written: [Errno 27] File too large"
-    assert printed == [first, f"{first}; an array is not written either", f"{first}; row 1 is not written either"]
+    first = f"{path}: cannot write an array: [Errno 27] File too large"
+    assert printed == [first, f"{first}; an array was not written either", f"{first}; row 1 was not written either"]
     assert [row["row"] for row in LogReader(path)] == [0]
 
 
-def test_without_mcap_the_error_says_what_to_install(path):
+def test_missing_mcap_error_names_the_extra(path):
     printed = run(
         """
         import pathlib, sys
@@ -491,7 +491,7 @@ def writers():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_after_a_sigkill_every_acknowledged_row_is_read_back_with_its_array(writers, path, seed):
+def test_flushed_rows_and_arrays_survive_sigkill(writers, path, seed):
     moment = random.Random(seed)
     writers.stdin.write(f"{path}\n")
     writers.stdin.flush()

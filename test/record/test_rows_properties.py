@@ -21,8 +21,8 @@ from embodied_env.contract import load_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, audit_transition, read_run
 from embodied_env.record.arrays import from_bytes, is_reference, refer_to, references, to_bytes
-from embodied_env.record.json_values import detached_action, detached_copy, to_json_types
-from embodied_env.record.rows import RowEncoder, raw_transition_row, transition_row
+from embodied_env.record.json_values import Encoded, detached_action, detached_copy, to_json_types
+from embodied_env.record.rows import encode_row, transition_row
 from embodied_env.record.rows import to_json_row as strict_row
 
 SHARE = 1 if SEEDED else 3  # a third of the examples in each run, and all of them where .ci/long gives a seed
@@ -78,11 +78,11 @@ anything = st.recursive(
 
 @many
 @given(anything)
-def test_what_is_kept_for_later_becomes_the_same_row(value):
+def test_detached_copy_has_the_same_json(value):
     assert json.dumps(to_json_types(detached_copy(value))) == json.dumps(to_json_types(value))
 
 
-def test_what_is_kept_holds_nothing_that_its_owner_can_change():
+def test_detached_copy_shares_nothing_mutable():
     mine = {"array": np.zeros(3), "list": [np.zeros(2)], "deep": {"dict": {"array": np.zeros((2, 2, 3))}}}
     before, copied = json.dumps(to_json_types(mine)), detached_copy(mine)
     for array in (mine["array"], mine["list"][0], mine["deep"]["dict"]["array"]):
@@ -92,32 +92,30 @@ def test_what_is_kept_holds_nothing_that_its_owner_can_change():
     assert json.dumps(to_json_types(copied)) == before
 
 
-def test_a_list_that_holds_itself_is_kept():
+def test_self_referential_list_is_copied():
     mine = [1.0]
     mine.append(mine)
     assert json.dumps(to_json_types(detached_copy(mine)))
 
 
 def dumped(value):
-    """Return the text of plain JSON, as it stands in a log."""
+    """Return plain JSON as in a log."""
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
 @many
 @given(anything, st.booleans())
-def test_the_text_of_a_row_is_that_of_its_plain_values_byte_for_byte(value, stores):
+def test_encoded_row_equals_plain_json_byte_for_byte(value, stores):
     shelf = Shelf() if stores else None
     row = {"value": detached_copy(value, shelf), "action": detached_action(value)}
     expected = dumped({"value": to_json_types(value, shelf), "action": to_json_types(value)})
-    assert RowEncoder().encode(row, shelf) == dumped(strict_row(row, shelf)) == expected
+    assert encode_row(row, shelf) == dumped(strict_row(row, shelf)) == expected
 
 
 @pytest.mark.parametrize("value", [2**1024 - 1, 2**1024, -(2**1024), 10**5000], ids=["number", "wide", "low", "long"])
-def test_integers_too_wide_for_a_number_are_described_in_the_text_of_a_row_too(value):
+def test_too_wide_integers_are_described_in_an_encoded_row(value):
     for given_value in (value, {"deep": {"in": value}}, [value]):
-        assert RowEncoder().encode({"value": detached_copy(given_value)}) == dumped(
-            {"value": to_json_types(given_value)}
-        )
+        assert encode_row({"value": detached_copy(given_value)}) == dumped({"value": to_json_types(given_value)})
 
 
 def strict(text):
@@ -131,26 +129,26 @@ def strict(text):
 
 @many
 @given(anything)
-def test_anything_becomes_strict_json(value):
+def test_any_value_becomes_strict_json(value):
     strict(json.dumps(to_json_types(value), allow_nan=False))
 
 
 @many
 @given(json_values)
-def test_json_stays_as_it_is(value):
+def test_json_values_are_unchanged(value):
     assert to_json_types(value) == value
     assert strict(json.dumps(to_json_types(value), allow_nan=False)) == value
 
 
 @many
 @given(anything)
-def test_what_is_plain_stays_as_it_is(value):
+def test_plain_values_are_unchanged(value):
     assert to_json_types(to_json_types(value)) == to_json_types(value)
 
 
 @many
 @given(npst.arrays(st.sampled_from(["f8", "f4", "f2"]), npst.array_shapes(min_dims=1, max_dims=3, max_side=4)))
-def test_every_finite_float_of_an_array_keeps_every_bit_and_every_other_is_null(array):
+def test_finite_floats_keep_every_bit_and_others_are_null(array):
     again = np.array(strict(json.dumps(to_json_types(array), allow_nan=False)), dtype=object)
     assert again.shape == array.shape
     for before, after in zip(array.flat, again.flat, strict=True):
@@ -162,13 +160,13 @@ def test_every_finite_float_of_an_array_keeps_every_bit_and_every_other_is_null(
 
 @many
 @given(npst.arrays(npst.integer_dtypes() | npst.boolean_dtypes(), npst.array_shapes(max_dims=2, max_side=4)))
-def test_every_integer_and_boolean_of_an_array_comes_back(array):
+def test_integer_and_boolean_arrays_are_unchanged(array):
     assert np.array_equal(np.array(strict(json.dumps(to_json_types(array))), dtype=array.dtype), array)
 
 
 @many
 @given(st.lists(st.floats(), min_size=1, max_size=4), st.integers(0, 40))
-def test_what_is_plain_shares_nothing_that_can_change(values, depth):
+def test_plain_values_share_nothing_mutable(values, depth):
     array = np.array(values)
     value = [array, list(values)]
     for _ in range(depth):
@@ -200,7 +198,7 @@ numbers = st.one_of(npst.boolean_dtypes(), npst.integer_dtypes(), npst.floating_
 
 @many
 @given(npst.arrays(numbers, npst.array_shapes(min_dims=3, max_dims=4, min_side=0, max_side=4)))
-def test_every_image_comes_back_from_beside_its_row_bit_by_bit(array):
+def test_images_are_stored_and_read_bit_for_bit(array):
     shelf = Shelf()
     row = strict(json.dumps(to_json_types({"deep": [array]}, shelf), allow_nan=False))
     ((where, reference),) = references(row)
@@ -212,13 +210,13 @@ def test_every_image_comes_back_from_beside_its_row_bit_by_bit(array):
 
 @many
 @given(anything)
-def test_anything_with_its_arrays_beside_it_is_strict_json(value):
+def test_any_value_with_stored_arrays_is_strict_json(value):
     strict(json.dumps(to_json_types(value, Shelf()), allow_nan=False))
 
 
 @many
 @given(st.integers(1, 2), st.booleans(), st.data())
-def test_an_array_stands_beside_its_row_when_it_is_an_image_or_has_more_than_4096_numbers(ndim, is_large, data):
+def test_images_and_arrays_over_4096_numbers_are_stored_outside_the_row(ndim, is_large, data):
     size = 4097 if is_large else data.draw(st.integers(0, 4096))
     array = np.zeros((size,) if ndim == 1 else (size, 1))
     assert is_reference(to_json_types(array, Shelf())) == is_large
@@ -247,7 +245,7 @@ faults = st.lists(
 
 @few
 @given(st.lists(actions, min_size=1, max_size=6), faults, st.integers(0, 2**32), st.booleans())
-def test_whatever_the_agent_sends_and_the_world_does_every_row_is_strict_and_sound(sent, wrong, seed, marks):
+def test_any_action_and_fault_gives_strict_and_sound_rows(sent, wrong, seed, marks):
     with tempfile.TemporaryDirectory() as folder:
         env = RecordTransitions(EmbodiedEnv(CONTRACT, backend="fake", faults=wrong), folder)
         env.reset(seed=seed)
@@ -268,8 +266,8 @@ def test_whatever_the_agent_sends_and_the_world_does_every_row_is_strict_and_sou
 
 @few
 @given(st.lists(actions, min_size=1, max_size=4), faults, st.integers(0, 2**32))
-def test_the_text_of_a_step_is_that_of_its_plain_row_byte_for_byte(sent, wrong, seed):
-    env, encoder = EmbodiedEnv(CONTRACT, backend="fake", faults=wrong), RowEncoder()
+def test_encoded_step_equals_its_plain_row_byte_for_byte(sent, wrong, seed):
+    env = EmbodiedEnv(CONTRACT, backend="fake", faults=wrong)
     env.reset(seed=seed)
     for action in sent:
         returned = env.step(action)
@@ -278,8 +276,10 @@ def test_the_text_of_a_step_is_that_of_its_plain_row_byte_for_byte(sent, wrong, 
         outer = {"action": action, **dict(zip(fields, returned, strict=True))}
         given_out = {"action": detached_action(action), **{name: detached_copy(outer[name]) for name in fields}}
         known = {"row": 1, "evaluator": ["true_distance"]}
-        raw = raw_transition_row(made, outer=given_out, action=detached_action(made.action), **known)
-        assert encoder.encode(raw) == dumped(transition_row(made, outer=outer, **known))
+        raw = transition_row(made, outer=given_out, action=detached_action(made.action), **known)
+        outer["action"] = Encoded(to_json_types(action))
+        plain = transition_row(made, outer=outer, action=Encoded(to_json_types(made.action)), **known)
+        assert encode_row(raw) == dumped(strict_row(plain))
         if returned[2] or returned[3]:
             env.reset()
     env.close()
@@ -304,7 +304,7 @@ def places(value, path=()):
 
 @many
 @given(st.data())
-def test_a_row_with_anything_anywhere_is_audited_without_failing(data):
+def test_row_with_arbitrary_values_is_audited_without_raising(data):
     row = copy.deepcopy(sound_row())
     *parents, last = data.draw(st.sampled_from(places(row)))
     functools.reduce(lambda node, key: node[key], parents, row)[last] = data.draw(json_values)
@@ -323,12 +323,12 @@ DEPENDS_ON_THE_CONTRACT = [
     ("info", "latency", "quality", "hold_s"),
     ("info", "latency", "quality", "capture_age_s"),
 ]
-"""Where without the contract nobody knows which keys there must be."""
+"""Paths whose keys are unknown without the contract."""
 
 
 @many
 @given(st.data())
-def test_a_row_with_anything_missing_is_not_sound(data):
+def test_row_with_a_missing_value_is_not_sound(data):
     row = copy.deepcopy(sound_row())
     named = [path for path in places(row)[1:] if isinstance(path[-1], str) and path[:-1] not in DEPENDS_ON_THE_CONTRACT]
     *parents, last = data.draw(st.sampled_from(named))

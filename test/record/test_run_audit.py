@@ -1,4 +1,4 @@
-"""The audit of a run: a sound run has no problem; what is wrong with a run, a row or a leak is named."""
+"""The audit of a run: violations of rows, of the run as a whole, and leaks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from embodied_env.record import RecordTransitions, audit_run, read_run
 from embodied_env.record.audit.evaluator_leaks import STEPS, LeakDetector
 from embodied_env.record.row_log import LogReader
 from embodied_env.record.rows import RESET, TRANSITION
-from embodied_env.record.summary import EpisodeCounts
+from embodied_env.record.summary import Summary
 
 
 def secretive():
@@ -69,40 +69,40 @@ class Leaking(gymnasium.ObservationWrapper):
         return {**observation, "hint": truth(self)}
 
 
-LEAK = "equals evaluator truth.velocity[0] over {} steps in which it varies: the evaluator's reading reaches the agent"
+LEAK = "equals evaluator truth.velocity[0] over {} varying steps: the agent sees an evaluator-only reading"
 
 
 def leaks_of(path):
-    return [problem for problem in audit_run(path).problems if "reaches the agent" in problem]
+    return [problem for problem in audit_run(path).problems if "the agent sees" in problem]
 
 
 # ----------------------------------------------------------------------------------------------------------- sound runs
 
 
-def test_a_run_that_keeps_its_word_is_sound(tmp_path):
+def test_consistent_run_is_sound(tmp_path):
     path = record(fake(), tmp_path, 30, resets=2)
     report = audit_run(path)
     assert report.problems == ()
     assert (report.sound, report.transitions, report.path) == (True, 60, path)
 
 
-def test_a_scripted_run_in_the_simulator_is_sound(tmp_path):
+def test_scripted_simulator_run_is_sound(tmp_path):
     pytest.importorskip("mujoco")
     done = evaluate(load_contract("arm_reach"), backend="mujoco", policy="scripted", episodes=2, seed=1, out=tmp_path)
     assert audit_run(done.path).problems == ()
 
 
-def test_the_evaluators_truth_in_info_is_the_users_own_wish(tmp_path):
+def test_requested_evaluator_info_is_sound(tmp_path):
     assert audit_run(record(fake(evaluator_info=True), tmp_path, 30)).problems == ()
 
 
-def test_a_run_without_a_transition_is_no_evidence(tmp_path):
+def test_run_without_transitions_is_not_sound(tmp_path):
     assert audit_run(record(fake(), tmp_path, 0, resets=0)).problems == (
-        "the run has no transition: there is no evidence in it",
+        "no transitions recorded (expected at least one)",
     )
 
 
-def test_it_is_a_public_name():
+def test_audit_run_is_public():
     assert embodied_env.audit_run is audit_run
 
 
@@ -138,18 +138,18 @@ def test_a_run_with_cameras_is_sound_and_its_rows_refer_to_their_images(tmp_path
 # ------------------------------------------------------------------------------------------------- leaks, through wrappers
 
 
-def test_a_wrapper_that_copies_an_evaluators_reading_into_the_observation_is_found_and_named(tmp_path):
+def test_leak_of_an_evaluator_reading_by_a_wrapper_is_reported(tmp_path):
     report = audit_run(record(Leaking(fake()), tmp_path, 25))
     assert not report.sound
     assert report.problems[0] == f"observation.hint[0] {LEAK.format(25)}"
 
 
-def test_a_leak_through_a_structure_that_another_wrapper_changed_is_found(tmp_path):
+def test_leak_in_a_flattened_observation_is_detected(tmp_path):
     (problem,) = leaks_of(record(FlattenObservation(Leaking(fake())), tmp_path, 25))
     assert problem == f"observation[0] {LEAK.format(25)}"  # keys are flattened in their order
 
 
-def test_a_leak_through_float32_is_found(tmp_path):
+def test_leak_as_float32_is_detected(tmp_path):
     class Rounding(Leaking):
         def observation(self, observation):
             return {**observation, "hint": truth(self).astype(np.float32)}
@@ -157,7 +157,7 @@ def test_a_leak_through_float32_is_found(tmp_path):
     assert leaks_of(record(Rounding(fake()), tmp_path, 25)) == [f"observation.hint[0] {LEAK.format(25)}"]
 
 
-def test_a_leak_that_an_environment_hides_in_one_of_its_own_fields_is_found(tmp_path):
+def test_leak_in_an_existing_field_is_detected(tmp_path):
     class Hiding(Leaking):
         def observation(self, observation):
             position = observation["tcp_position"].copy()
@@ -167,9 +167,9 @@ def test_a_leak_that_an_environment_hides_in_one_of_its_own_fields_is_found(tmp_
     assert leaks_of(record(Hiding(fake()), tmp_path, 25)) == [f"observation.tcp_position[1] {LEAK.format(25)}"]
 
 
-def test_a_leak_is_named_even_where_every_row_has_problems_of_its_own(tmp_path):
+def test_leak_is_reported_among_many_row_problems(tmp_path):
     report = audit_run(record(Leaking(fake()), tmp_path, 150))
-    assert "reaches the agent" in report.problems[0]
+    assert "the agent sees" in report.problems[0]
     assert len(report.problems) == 101
     assert report.problems[-1] == "and 51 more problems"
 
@@ -203,83 +203,83 @@ START = reset({"field": [0.0, -1.0]}, {"sensor": {"value": [-1.0]}})
 def test_twenty_varying_steps_are_a_leak():
     (problem,) = watched([START, *steps([(0.1 * k, 0.1 * k) for k in range(STEPS)])])
     assert problem == (
-        "observation.field[1] equals evaluator sensor.value[0] over 20 steps in which it varies: "
-        "the evaluator's reading reaches the agent"
+        "observation.field[1] equals evaluator sensor.value[0] over 20 varying steps: "
+        "the agent sees an evaluator-only reading"
     )
 
 
-def test_nineteen_varying_steps_are_none():
+def test_nineteen_varying_steps_are_no_leak():
     assert watched([START, *steps([(0.1 * k, 0.1 * k) for k in range(STEPS - 1)])]) == []
 
 
-def test_steps_in_which_the_reading_stays_the_same_do_not_count_and_do_not_interrupt():
+def test_constant_steps_neither_count_nor_interrupt():
     def held(count):
         return [START, *steps([(0.1 * (k // 3), 0.1 * (k // 3)) for k in range(3 * count)])]
 
     assert watched(held(STEPS - 1)) == []
-    assert "over 20 steps" in watched(held(STEPS))[0]
+    assert "over 20 varying steps" in watched(held(STEPS))[0]
 
 
-def test_constants_may_agree():
+def test_equal_constants_are_no_leak():
     assert watched([START, *steps([(7.0, 7.0)] * 200)]) == []
 
 
-def test_a_step_that_differs_interrupts():
+def test_unequal_step_interrupts():
     half = [(0.1 * k, 0.1 * k) for k in range(STEPS - 1)]
     assert watched([START, *steps([*half, (5.0, 6.0), *half])]) == []
 
 
-def test_a_leak_in_episodes_that_are_all_short_is_found():
+def test_leak_in_short_episodes_is_detected():
     short = steps([(0.1 * k, 0.1 * k) for k in range(STEPS // 4)])
     (problem,) = watched([START, *short] * 4)
-    assert f"over {STEPS} steps" in problem
+    assert f"over {STEPS} varying steps" in problem
 
 
-def test_a_jump_at_a_reset_is_no_variation():
+def test_jump_at_a_reset_is_not_a_variation():
     starts = [reset({"field": [0.0, 0.1 * k]}, {"sensor": {"value": [0.1 * k]}}) for k in range(2 * STEPS)]
     rows = [row for k, start in enumerate(starts) for row in (start, *steps([(0.1 * k, 0.1 * k)] * 3))]
     assert watched(rows) == []
 
 
-def test_a_leak_through_steps_alone_is_found_in_short_episodes():
+def test_leak_in_steps_only_is_detected_in_short_episodes():
     other = reset({"field": [0.0, 5.0]}, {"sensor": {"value": [-1.0]}})
     (problem,) = watched([other, *steps([(0.1 * k, 0.1 * k) for k in range(5)])] * 4)
-    assert f"over {STEPS} steps" in problem
+    assert f"over {STEPS} varying steps" in problem
 
 
-def test_a_leak_that_begins_in_mid_episode_is_found():
+def test_leak_starting_within_an_episode_is_detected():
     pairs = [(-9.0, 0.1 * k) for k in range(30)] + [(0.1 * k, 0.1 * k) for k in range(30, 67)]
     (problem,) = watched([START, *steps(pairs)])
-    assert "over 37 steps" in problem
+    assert "over 37 varying steps" in problem
 
 
-def test_of_several_leaks_of_one_reading_the_longest_is_told():
+def test_longest_leak_of_a_reading_is_reported():
     pairs = [(0.1 * k, 0.1 * k) for k in range(50)]
     gap = steps([(-7.0, 3.0)])
     (problem,) = watched([START, *steps(pairs[:21]), *gap, *steps(pairs), *gap, *steps(pairs[:30])])
-    assert "over 50 steps" in problem
+    assert "over 50 varying steps" in problem
 
 
-def test_a_reading_that_was_rounded_to_float32_is_found():
+def test_reading_rounded_to_float32_is_detected():
     pairs = [(float(np.float32(0.1 * k)), 0.1 * k) for k in range(STEPS)]
     assert any(a != e for a, e in pairs)
     assert len(watched([START, *steps(pairs)])) == 1
 
 
-def test_readings_that_are_close_are_none():
+def test_close_readings_are_no_leak():
     assert watched([START, *steps([(0.1 * k, np.nextafter(0.1 * k, 9.0)) for k in range(1, 60)])]) == []
 
 
-def test_what_was_not_measured_equals_nothing():
+def test_missing_values_equal_nothing():
     assert watched([START, *steps([(None, None)] * 60)]) == []
 
 
-def test_a_step_without_an_account_interrupts():
+def test_step_without_an_account_interrupts():
     half = steps([(0.1 * k, 0.1 * k) for k in range(STEPS - 1)])
     assert watched([START, *half, {**half[0], "inner": None}, *half]) == []
 
 
-def test_every_pair_is_named():
+def test_every_leaking_pair_is_reported():
     def row(k):
         return step(
             {"a": [0.1 * k, 5.0], "b": {"c": 0.3 * k}}, {"x": {"p": [[1.0, 0.1 * k]]}, "y": {"q": [0.1 * k, 0.3 * k]}}
@@ -303,7 +303,7 @@ def test_every_pair_is_named():
 )
 def test_numbers_are_found_in_any_structure(wrap, name):
     (problem,) = watched(step(wrap(0.1 * k), {"s": {"v": [0.1 * k]}}) for k in range(STEPS))
-    assert problem.startswith(f"{name} equals evaluator s.v[0] over 20 steps")
+    assert problem.startswith(f"{name} equals evaluator s.v[0] over 20 varying steps")
 
 
 def test_images_and_large_fields_are_not_searched():
@@ -314,7 +314,7 @@ def test_images_and_large_fields_are_not_searched():
     assert watched(rows) == []
 
 
-def test_an_observation_whose_fields_change_begins_anew():
+def test_observation_with_new_fields_starts_over():
     pairs = [(0.1 * k, 0.1 * k) for k in range(STEPS - 1)]
     other = [{**row, "observation": {**row["observation"], "new": 1.0}} for row in steps(pairs)]
     assert watched([START, *steps(pairs), *other]) == []
@@ -345,7 +345,7 @@ def path(originals, tmp_path):
 
 
 def rewrite(path, change):
-    """Write the log of a run anew from the list of rows that `change` returns."""
+    """Rewrite the log of a run from the list of rows that `change` returns."""
     rewrite_log(path, change(list(LogReader(path / "transitions.mcap"))))
 
 
@@ -359,16 +359,16 @@ def the_problem(path):
     return problem
 
 
-def test_a_run_that_was_never_closed_is_not_sound(path):
+def test_unclosed_run_is_not_sound(path):
     change_manifest(path, clean=False)
     assert the_problem(path) == "manifest.json: the run was never closed"
 
 
-def test_a_damaged_log_is_named_and_the_rows_before_it_are_audited(path):
+def test_damaged_log_is_reported_and_its_earlier_rows_are_audited(path):
     log = path / "transitions.mcap"
     log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
     report = audit_run(path)
-    assert "its writer was stopped after" in report.problems[0]
+    assert "its writer was stopped" in report.problems[0]
     assert 0 < report.transitions < 8
 
 
@@ -376,49 +376,49 @@ def changed_at(number, **changes):
     return lambda rows: [{**row, **changes} if row["row"] == number else row for row in rows]
 
 
-def test_a_problem_of_a_row_is_named_with_its_number(path):
+def test_row_problem_is_reported_with_its_number(path):
     rewrite(path, changed_at(3, reward=100.0))
     problem = the_problem(path)
-    assert problem.startswith("row 3: reward is 100.0, but the environment returned ")
+    assert problem.startswith("row 3: reward is 100.0 (expected ")
 
 
-def test_a_row_that_is_gone_is_found(path):
+def test_missing_row_is_detected(path):
     rewrite(path, lambda rows: [row for row in rows if row["row"] != 8])
-    assert the_problem(path) == "row 8: row is 9; allowed: 8, its place in the log"
+    assert the_problem(path) == "row 8: row is 9 (expected 8, its position in the log)"
 
 
-def test_a_reset_that_is_not_whole_is_named(path):
+def test_incomplete_reset_is_reported(path):
     rewrite(path, lambda rows: [{k: v for k, v in rows[0].items() if k != "info"}, *rows[1:]])
     assert the_problem(path) == "row 0: info is missing"
 
 
-def test_a_reset_that_an_outer_wrapper_made_up_is_named(path):
+def test_reset_invented_by_a_wrapper_is_reported(path):
     rewrite(path, changed_at(5, inner=None))
     assert the_problem(path) == (
-        "row 5: inner is null: an outer wrapper answered a reset that the environment did not make"
+        "row 5: inner is null: an outer wrapper returned a reset without calling the environment"
     )
 
 
-def test_a_row_of_another_schema_is_named(path):
+def test_row_of_another_schema_is_reported(path):
     rewrite(path, changed_at(1, schema="somebody/1"))
     assert the_problem(path) == (
-        "row 1: schema is 'somebody/1'; allowed: embodied_env/reset/1, embodied_env/transition/1"
+        "row 1: schema is 'somebody/1' (expected embodied_env/reset/1 or embodied_env/transition/1)"
     )
 
 
-def test_a_row_that_is_no_object_is_named(path):
+def test_row_that_is_not_an_object_is_reported(path):
     rewrite(path, lambda rows: [*rows, [1, 2]])
-    assert the_problem(path) == "row 10: it is [1, 2]; allowed: an object"
+    assert the_problem(path) == "row 10: not an object: [1, 2]"
 
 
-def test_an_array_that_is_not_in_the_log_is_named_where_it_is_referred_to(originals, tmp_path):
+def test_array_missing_in_the_log_is_reported_with_its_path(originals, tmp_path):
     path = shutil.copytree(originals["camera"], tmp_path / "run")
-    missing = [problem for problem in audit_run(path).problems if "no array" in problem]
+    missing = [problem for problem in audit_run(path).problems if "no such array" in problem]
     assert missing == []
     rewrite(path, lambda rows: rows)  # the rows, without their arrays
-    missing = [problem for problem in audit_run(path).problems if "no array" in problem]
+    missing = [problem for problem in audit_run(path).problems if "no such array" in problem]
     assert len(missing) == 3
-    assert missing[0].startswith("row 0: observation.image: transitions.mcap: there is no array {'sha256': '")
+    assert missing[0].startswith("row 0: observation.image: transitions.mcap: no such array: {'sha256': '")
 
 
 def test_rows_are_audited_under_the_contract_of_the_run(path):
@@ -428,10 +428,10 @@ def test_rows_are_audited_under_the_contract_of_the_run(path):
             {**row, "info": {**row["info"], "contract": "0" * 64}} if row["row"] == 2 else row for row in rows
         ],
     )
-    assert the_problem(path).startswith(f"row 2: info.contract is {'0' * 64}, but the fingerprint of arm_reach is ")
+    assert the_problem(path).startswith(f"row 2: info.contract is '{'0' * 64}' (expected ")
 
 
-def test_a_contract_that_was_changed_afterwards_is_named(path):
+def test_contract_changed_after_recording_is_reported(path):
     contract = json.loads((path / "manifest.json").read_text())["contract"]
     text = contract["text"].replace('"horizon_steps": 200', '"horizon_steps": 100')
     assert text != contract["text"]
@@ -440,18 +440,18 @@ def test_a_contract_that_was_changed_afterwards_is_named(path):
 
 
 @pytest.mark.parametrize("contract", [None, {}, {"text": 5}])
-def test_a_manifest_without_a_contract_is_named(path, contract):
+def test_manifest_without_a_contract_is_reported(path, contract):
     change_manifest(path, contract=contract)
     assert the_problem(path).startswith("manifest.json: contract.text is ")
 
 
-def test_a_contract_that_cannot_be_read_is_named(path):
+def test_unreadable_contract_is_reported(path):
     change_manifest(path, contract={"text": "contract: nonsense/1", "fingerprint": "0"})
     assert the_problem(path).startswith("manifest.json: contract.text cannot be read: ")
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path):
-    with pytest.raises(RecordError, match="is not a run directory"):
+def test_folder_that_is_not_a_run_is_refused(tmp_path):
+    with pytest.raises(RecordError, match="not a run directory"):
         audit_run(tmp_path)
 
 
@@ -461,14 +461,14 @@ def test_a_report_is_frozen(path):
         report.transitions = 0
 
 
-@pytest.mark.parametrize("count", ["_successes", "_clipped", "_truncated", "steps"])
-def test_a_summary_that_was_counted_wrongly_is_found(tmp_path, monkeypatch, count):
-    """The audit counts by itself: a fault of the counter that writes the summary does not hide itself."""
-    add = EpisodeCounts.add
+@pytest.mark.parametrize("count", ["_successes", "_clipped", "_truncated", "_steps"])
+def test_wrong_summary_is_detected(tmp_path, monkeypatch, count):
+    """The audit has its own counts, which reveal an error of the code that writes the summary."""
+    add = Summary.add
 
     def add_wrongly(self, row):
         add(self, row)
         setattr(self, count, getattr(self, count) + 1)
 
-    monkeypatch.setattr(EpisodeCounts, "add", add_wrongly)
+    monkeypatch.setattr(Summary, "add", add_wrongly)
     assert set(audit_run(record(fake(), tmp_path, 3)).counts) == {"summary.differs"}

@@ -39,7 +39,7 @@ def gate():
 # ------------------------------------------------------------------------------------------------------------- workers
 
 
-def test_jobs_are_done_in_order_and_the_last_is_the_last():
+def test_jobs_run_in_order_up_to_the_last():
     done = []
     worker = WriterThread()
     assert all(worker.submit(lambda n=n: done.append(n)) for n in range(100))
@@ -47,7 +47,7 @@ def test_jobs_are_done_in_order_and_the_last_is_the_last():
     assert done == [*range(100), "last"]
 
 
-def test_writer_thread_put_does_not_wait_for_a_job(gate):
+def test_submit_does_not_wait_for_a_job(gate):
     worker = WriterThread()
     start = time.monotonic()
     worker.submit(gate.wait)
@@ -57,7 +57,7 @@ def test_writer_thread_put_does_not_wait_for_a_job(gate):
     assert worker.close(lambda: None)
 
 
-def test_writer_thread_what_finds_no_room_is_refused_and_what_is_being_written_counts(gate):
+def test_full_queue_refuses_jobs_and_counts_the_running_one(gate):
     worker = WriterThread(max_bytes=10)
     assert worker.submit(gate.wait, 8)
     assert not worker.submit(gate.wait, 3)
@@ -66,14 +66,14 @@ def test_writer_thread_what_finds_no_room_is_refused_and_what_is_being_written_c
     assert worker.close(lambda: None)
 
 
-def test_writer_thread_no_more_jobs_wait_than_were_allowed(gate):
+def test_number_of_queued_jobs_is_bounded(gate):
     worker = WriterThread(max_jobs=2)
     assert [worker.submit(gate.wait) for _ in range(3)] == [True, True, False]
     gate.set()
     assert worker.close(lambda: None)
 
 
-def test_writer_thread_a_job_larger_than_all_room_is_done_when_nothing_waits():
+def test_oversized_job_runs_when_the_queue_is_empty():
     done = []
     worker = WriterThread(max_bytes=10)
     assert worker.submit(lambda: done.append(1), 11)
@@ -81,7 +81,7 @@ def test_writer_thread_a_job_larger_than_all_room_is_done_when_nothing_waits():
     assert done == [1]
 
 
-def test_writer_thread_the_end_is_not_waited_for_for_ever(gate):
+def test_close_has_a_timeout(gate):
     worker = WriterThread(stall_timeout_s=0.05)
     worker.submit(gate.wait)
     assert not worker.close(lambda: None)
@@ -89,13 +89,13 @@ def test_writer_thread_the_end_is_not_waited_for_for_ever(gate):
     assert worker.close(lambda: None)
 
 
-def test_writer_thread_after_the_end_nothing_is_taken():
+def test_closed_thread_refuses_jobs():
     worker = WriterThread()
     worker.close(lambda: None)
     assert not worker.submit(lambda: None)
 
 
-def test_writer_thread_a_job_waits_until_it_is_settled(gate):
+def test_wait_idle_waits_until_jobs_are_settled(gate):
     worker = WriterThread(gate.wait, max_jobs=2, stall_timeout_s=0.05)
     assert [worker.submit(lambda: None) for _ in range(3)] == [True, True, False]
     assert not worker.wait_idle()
@@ -106,7 +106,7 @@ def test_writer_thread_a_job_waits_until_it_is_settled(gate):
     assert worker.close(lambda: None)
 
 
-def test_writer_thread_what_was_drained_is_done_and_settled():
+def test_wait_idle_returns_after_all_jobs_are_settled():
     done = []
     worker = WriterThread(lambda: done.append("settled"))
     worker.submit(lambda: done.append("job"))
@@ -115,7 +115,7 @@ def test_writer_thread_what_was_drained_is_done_and_settled():
     assert worker.close(lambda: None)
 
 
-def test_writer_thread_who_waits_for_room_gets_it_when_the_thread_gets_on(gate):
+def test_blocked_submit_continues_when_there_is_room(gate):
     done = []
     worker = WriterThread(blocks=True, max_jobs=2)
     worker.submit(gate.wait)
@@ -126,7 +126,7 @@ def test_writer_thread_who_waits_for_room_gets_it_when_the_thread_gets_on(gate):
     assert done == [1, 2, 3]
 
 
-def test_writer_thread_who_waits_for_a_thread_that_does_not_get_on_gives_up_once_until_it_does(gate):
+def test_stalled_thread_is_waited_for_once(gate):
     worker = WriterThread(blocks=True, max_jobs=1, stall_timeout_s=0.3)
     worker.submit(gate.wait)
     before = time.monotonic()
@@ -141,14 +141,14 @@ def test_writer_thread_who_waits_for_a_thread_that_does_not_get_on_gives_up_once
     assert worker.close(lambda: None)
 
 
-def test_writer_thread_a_thread_that_is_slow_but_gets_on_is_waited_for_longer_than_one_patience():
+def test_slow_thread_with_progress_does_not_count_as_stalled():
     worker = WriterThread(stall_timeout_s=0.3)
     for _ in range(8):
         worker.submit(lambda: time.sleep(0.05))
     assert worker.close(lambda: None)
 
 
-def test_writer_thread_a_thread_that_is_retired_does_what_waits_and_ends():
+def test_close_when_idle_runs_the_queued_jobs():
     done = []
     worker = WriterThread()
     worker.submit(lambda: done.append(1))
@@ -171,7 +171,7 @@ class Row:
         self.done.append(self.name)
 
 
-def test_writer_thread_what_is_held_is_not_begun_before_there_is_time_for_it():
+def test_held_row_is_not_encoded_early():
     done = []
     worker = WriterThread(blocks=True)
     worker.submit(lambda: done.append("put"))
@@ -186,7 +186,7 @@ def test_writer_thread_what_is_held_is_not_begun_before_there_is_time_for_it():
     worker.close(lambda: None)
 
 
-def test_writer_thread_what_is_held_is_encoded_by_who_has_time_and_done_by_the_thread():
+def test_held_row_is_encoded_by_the_caller_and_written_by_the_thread():
     done = []
     worker = WriterThread(blocks=True)
     row = Row("held", done)
@@ -202,7 +202,7 @@ def test_writer_thread_what_is_held_is_encoded_by_who_has_time_and_done_by_the_t
     [WriterThread.wait_idle, WriterThread.close_when_idle, lambda worker: worker.close(lambda: None)],
     ids=["wait_idle", "close_when_idle", "close"],
 )
-def test_writer_thread_what_is_held_is_done_when_it_is_waited_for_or_the_end_comes(end):
+def test_held_row_is_written_by_wait_idle_and_close(end):
     done = []
     worker = WriterThread(blocks=True)
     row = Row("held", done)
@@ -213,7 +213,7 @@ def test_writer_thread_what_is_held_is_done_when_it_is_waited_for_or_the_end_com
     assert row.encoded_by is not threading.current_thread()
 
 
-def test_writer_thread_of_what_is_held_there_is_one_and_the_next_lets_it_go():
+def test_next_held_row_releases_the_previous_one():
     done = []
     worker = WriterThread(blocks=True)
     for name in "abc":
@@ -225,7 +225,7 @@ def test_writer_thread_of_what_is_held_there_is_one_and_the_next_lets_it_go():
     assert done == ["a", "b", "c"]
 
 
-def test_writer_thread_what_is_held_is_done_before_what_comes_behind_it():
+def test_held_row_is_written_before_later_jobs():
     done = []
     worker = WriterThread(blocks=True)
     worker.hold(Row("held", done))
@@ -234,7 +234,7 @@ def test_writer_thread_what_is_held_is_done_before_what_comes_behind_it():
     assert done == ["held", "put"]
 
 
-def test_writer_thread_what_is_held_takes_room(gate):
+def test_held_row_takes_room(gate):
     worker = WriterThread(max_bytes=10)
     assert worker.submit(gate.wait, 5)
     assert worker.hold(Row("held", []), 5)
@@ -245,7 +245,7 @@ def test_writer_thread_what_is_held_takes_room(gate):
     assert not worker.hold(Row("late", []))
 
 
-def test_writer_thread_who_waits_for_room_lets_go_what_is_held():
+def test_blocked_submit_releases_the_held_row():
     done = []
     worker = WriterThread(blocks=True, max_jobs=1)
     assert worker.hold(Row("held", done))
@@ -254,7 +254,7 @@ def test_writer_thread_who_waits_for_room_lets_go_what_is_held():
     assert done == ["held", "message"]
 
 
-def test_writer_thread_many_threads_submit_and_everything_is_done_once():
+def test_jobs_of_many_threads_run_once():
     done = []
     worker = WriterThread(lambda: None, blocks=True, gather_s=0.001, max_jobs=5)
 
@@ -272,7 +272,7 @@ def test_writer_thread_many_threads_submit_and_everything_is_done_once():
     assert sorted(done[:-1]) == [1000 * k + n for k in range(4) for n in range(200)]
 
 
-def test_writer_thread_before_a_fork_everything_is_done_and_both_sides_go_on():
+def test_fork_runs_all_jobs_and_both_processes_continue():
     done = []
     worker = WriterThread()
     worker.submit(lambda: time.sleep(0.02))
@@ -288,7 +288,7 @@ def test_writer_thread_before_a_fork_everything_is_done_and_both_sides_go_on():
     assert done == ["before", "parent"]
 
 
-def test_of_losses_the_first_problem_is_kept_and_everything_is_counted():
+def test_losses_keep_the_first_problem_and_all_counts():
     losses = LossCounter()
     assert losses.as_json() == {"complete": True, "lost_rows": 0, "lost_messages": 0}
     losses.note("first", rows=1)
@@ -316,12 +316,12 @@ class SlowDisk:
 
 def recorded(tmp_path, gate, *, pacing="realtime", **options):
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake", free_running=pacing == "realtime"), tmp_path)
-    env._run._log = SlowDisk(env._run._log, gate)
+    env._run.log = SlowDisk(env._run.log, gate)
     env._writer = WriterThread(env._run.settle, blocks=pacing == "lockstep", **options)
     return env
 
 
-def test_in_real_time_a_step_does_not_wait_for_the_disk_and_nothing_is_lost(tmp_path, gate):
+def test_real_time_step_does_not_wait_for_the_disk(tmp_path, gate):
     env = recorded(tmp_path, gate)
     env.reset(seed=1)
     for _ in range(5):
@@ -338,21 +338,21 @@ def dropped(tmp_path, gate):
     """Give a closed run of a reset and nine steps in real time, of which some rows were dropped; and its infos."""
     env = recorded(tmp_path, gate, max_jobs=3)
     env.reset(seed=1)
-    with pytest.warns(UserWarning, match="the record of this run is not complete: row 2 was dropped"):
+    with pytest.warns(UserWarning, match="incomplete record of the run .*: row 2 was dropped"):
         infos = [env.step(STILL)[-1] for _ in range(9)]
     gate.set()
     env.close()
     return env, infos
 
 
-def test_in_real_time_a_row_that_finds_no_room_is_dropped_and_counted_in_every_info(dropped):
+def test_real_time_dropped_rows_are_counted_in_info(dropped):
     _, infos = dropped
     assert infos[0]["record"] == {"complete": True, "lost": 0}
     assert [info["record"]["lost"] for info in infos[1:]] == list(range(1, 9))
     assert {info["end_reason"] for info in infos} == {""}
 
 
-def test_a_drop_marks_the_run_incomplete_and_the_audit_fails_it(dropped):
+def test_dropped_row_marks_the_run_incomplete_and_fails_the_audit(dropped):
     env, _ = dropped
     run = read_run(env.path)
     assert run.problem == "row 2 was dropped: the disk is too slow"
@@ -361,22 +361,22 @@ def test_a_drop_marks_the_run_incomplete_and_the_audit_fails_it(dropped):
     assert "row 2 was dropped: the disk is too slow" in audit_run(env.path).problems
 
 
-def test_the_summary_counts_steps_whose_rows_were_dropped(dropped):
+def test_summary_counts_steps_with_dropped_rows(dropped):
     env, _ = dropped
     assert json.loads((env.path / "summary.json").read_text())["steps"] == 9
 
 
-def test_in_real_time_close_does_not_wait_for_ever_and_says_so(tmp_path, gate):
+def test_real_time_close_has_a_timeout_and_warns(tmp_path, gate):
     env = recorded(tmp_path, gate, stall_timeout_s=0.05)
     env.reset(seed=1)
-    with pytest.warns(UserWarning, match="the record could not be completed: the disk does not answer"):
+    with pytest.warns(UserWarning, match="the run was not closed: the disk does not respond"):
         env.close()
     assert not read_run(env.path).clean
     gate.set()
     assert env._writer.close(lambda: None)
 
 
-def test_in_lockstep_a_step_goes_on_while_there_is_room_and_waits_when_there_is_none(tmp_path, gate):
+def test_lockstep_step_waits_only_for_a_full_queue(tmp_path, gate):
     gate.set()
     env = recorded(tmp_path, gate, pacing="lockstep", max_jobs=4)
     env.reset(seed=1)
@@ -394,10 +394,10 @@ def test_in_lockstep_a_step_goes_on_while_there_is_room_and_waits_when_there_is_
 
 
 @pytest.mark.parametrize("is_waited_for", [False, True], ids=["in process", "waited for"])
-def test_in_lockstep_no_more_rows_wait_than_are_promised(tmp_path, gate, is_waited_for):
+def test_lockstep_queue_is_bounded(tmp_path, gate, is_waited_for):
     gate.set()
     env = RecordTransitions((Elsewhere if is_waited_for else EmbodiedEnv)("arm_reach", backend="fake"), tmp_path)
-    env._run._log = SlowDisk(env._run._log, gate)
+    env._run.log = SlowDisk(env._run.log, gate)
     env.reset(seed=1)
     env.step(STILL)
     gate.clear()
@@ -410,11 +410,11 @@ def test_in_lockstep_no_more_rows_wait_than_are_promised(tmp_path, gate, is_wait
 
 
 def rows_of(env):
-    """Count the rows that whoever reads the run at this moment finds."""
+    """Return the number of rows that a reader finds now."""
     return len(list(read_run(env.path).rows()))
 
 
-def test_in_lockstep_a_reset_the_first_step_and_the_end_of_an_episode_return_when_their_rows_are_flushed(tmp_path):
+def test_lockstep_reset_first_and_last_step_flush_their_rows(tmp_path):
     env = RecordTransitions(TimeLimit(EmbodiedEnv("arm_reach", backend="fake"), 20), tmp_path)
     env.reset(seed=1)
     assert (env.rows_flushed, rows_of(env)) == (1, 1)
@@ -436,7 +436,7 @@ class Elsewhere(EmbodiedEnv):
         return dataclasses.replace(super().capabilities, transport=True)
 
 
-def test_where_the_world_is_waited_for_the_row_of_a_step_is_made_while_the_next_one_moves(tmp_path):
+def test_row_is_encoded_while_the_next_step_waits_for_the_world(tmp_path):
     env = RecordTransitions(Elsewhere("arm_reach", backend="fake"), tmp_path)
     env.reset(seed=1)
     env.step(STILL)  # the first waits for its row
@@ -451,7 +451,7 @@ def test_where_the_world_is_waited_for_the_row_of_a_step_is_made_while_the_next_
     assert audit_run(env.path).sound
 
 
-def test_where_the_world_is_waited_for_rows_are_in_order_over_a_reset_in_the_middle_of_an_episode(tmp_path):
+def test_held_rows_stay_in_order_across_a_mid_episode_reset(tmp_path):
     env = RecordTransitions(Elsewhere("arm_reach", backend="fake"), tmp_path)
     for _ in range(2):
         env.reset(seed=1)
@@ -463,7 +463,7 @@ def test_where_the_world_is_waited_for_rows_are_in_order_over_a_reset_in_the_mid
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # its log is not closed, either
-def test_an_environment_whose_world_is_waited_for_and_that_is_forgotten_leaves_all_rows(tmp_path):
+def test_garbage_collected_environment_with_a_held_row_leaves_all_rows(tmp_path):
     env = RecordTransitions(Elsewhere("arm_reach", backend="fake"), tmp_path)
     env.reset(seed=1)
     for _ in range(3):
@@ -476,7 +476,7 @@ def test_an_environment_whose_world_is_waited_for_and_that_is_forgotten_leaves_a
 
 
 @pytest.mark.parametrize("world", [EmbodiedEnv, Elsewhere], ids=["in process", "waited for"])
-def test_what_was_flushed_by_hand_is_there(tmp_path, world):
+def test_explicit_flush_writes_all_rows(tmp_path, world):
     env = RecordTransitions(world("arm_reach", backend="fake"), tmp_path)
     env.reset(seed=1)
     for count in range(2, 6):
@@ -486,13 +486,13 @@ def test_what_was_flushed_by_hand_is_there(tmp_path, world):
     env.close()
 
 
-def test_in_lockstep_a_disk_that_does_not_answer_is_waited_for_once_and_said(tmp_path, gate):
+def test_lockstep_waits_once_for_a_hanging_disk_and_warns(tmp_path, gate):
     gate.set()
     env = recorded(tmp_path, gate, pacing="lockstep", max_jobs=2, stall_timeout_s=0.05)
     env.reset(seed=1)
     env.step(STILL)
     gate.clear()
-    with pytest.warns(UserWarning, match="not complete: row 4 was dropped: the disk is too slow"):
+    with pytest.warns(UserWarning, match="incomplete record of the run .*: row 4 was dropped: the disk is too slow"):
         infos = [env.step(STILL)[-1] for _ in range(8)]
     assert [info["record"]["lost"] for info in infos] == [0, 0, 1, 2, 3, 4, 5, 6]
     assert not env.flush()
@@ -503,7 +503,7 @@ def test_in_lockstep_a_disk_that_does_not_answer_is_waited_for_once_and_said(tmp
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # its log is not closed, either
-def test_an_environment_that_is_forgotten_leaves_all_rows_and_no_thread(tmp_path):
+def test_garbage_collected_environment_leaves_all_rows_and_no_thread(tmp_path):
     before = threading.active_count()
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
     env.reset(seed=1)
@@ -556,7 +556,7 @@ CASES = ["full, lockstep", "full, realtime", "nothing, lockstep", "nothing, real
 
 @pytest.fixture(scope="module")
 def on_full_disks(tmp_path_factory):
-    """Give what came of each case: the run directory, the last end reason, rows lost, the problem."""
+    """Return the result of each case: run directory, last end reason, lost rows, problem."""
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path_factory.mktemp("runs"))],
         capture_output=True, text=True, check=False, timeout=60,
@@ -566,11 +566,11 @@ def on_full_disks(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_disk_that_takes_no_more_disturbs_no_step_and_the_run_is_never_clean(on_full_disks, case):
+def test_full_disk_does_not_disturb_steps_and_the_run_is_not_clean(on_full_disks, case):
     path, end_reason, lost, problem = on_full_disks[case]
     assert end_reason == ""
     assert 0 < lost <= 10
-    assert "cannot be written: [Errno 27] File too large" in problem
+    assert "[Errno 27] File too large" in problem
     run = read_run(path)
     assert not run.clean
     assert [row["row"] for row in run.rows()] == list(range(12 - lost))
@@ -578,7 +578,7 @@ def test_a_disk_that_takes_no_more_disturbs_no_step_and_the_run_is_never_clean(o
 
 
 @pytest.mark.parametrize("case", CASES[:2])
-def test_where_the_manifest_can_still_be_written_it_says_what_was_lost(on_full_disks, case):
+def test_manifest_on_a_full_disk_has_the_losses(on_full_disks, case):
     path, _, lost, problem = on_full_disks[case]
     manifest = read_run(path).manifest
     assert manifest["record"] == {"complete": False, "lost_rows": lost, "lost_messages": 0}
@@ -586,15 +586,15 @@ def test_where_the_manifest_can_still_be_written_it_says_what_was_lost(on_full_d
 
 
 @pytest.mark.parametrize("case", CASES[2:])
-def test_where_it_cannot_no_half_of_a_file_is_left(on_full_disks, case):
+def test_full_disk_leaves_no_partial_json_file(on_full_disks, case):
     path = Path(on_full_disks[case][0])
     names = {file.name for file in path.iterdir()}
     assert {"manifest.json", "transitions.mcap"} <= names
     assert names <= {"first_transition.json", "manifest.json", "transitions.mcap"}
 
 
-def test_messages_are_refused_where_there_are_none(tmp_path):
-    with pytest.raises(UsageError, match=r"messages=True is not available with fake: it has no ROS 2 messages"):
+def test_messages_are_refused_without_ros(tmp_path):
+    with pytest.raises(UsageError, match=r"messages=True is not available with backend 'fake'"):
         RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path, messages=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -611,7 +611,7 @@ def go_on(env):
 def end(how, env):
     if how == "terminated":
         os.kill(os.getpid(), signal.SIGTERM)
-    if how == "beside a fork":  # whose end is not that of the run
+    if how == "next to a fork":  # whose end is not that of the run
         if os.fork() == 0:
             sys.exit(0)
         os.wait()
@@ -636,7 +636,7 @@ while children:
 ENDS = {
     "lockstep, forgotten": 0,
     "lockstep, terminated": 143,
-    "lockstep, beside a fork": 0,
+    "lockstep, next to a fork": 0,
     "realtime, terminated": 143,
 }
 
@@ -653,9 +653,9 @@ def ended(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", ENDS)
-def test_however_a_program_ends_its_record_is_completed(ended, case):
-    folder, said = ended
-    assert f"{case}, {ENDS[case]}" in said
+def test_record_is_completed_however_the_program_ends(ended, case):
+    folder, output = ended
+    assert f"{case}, {ENDS[case]}" in output
     (path,) = (folder / case).iterdir()
     run = read_run(path)
     assert run.problem == ""
@@ -696,13 +696,13 @@ INTERFERENCE = [remove_folder, unlink_log, replace_log, truncate_log, append_to_
 
 @pytest.mark.parametrize("pacing", ["lockstep", "realtime"])
 @pytest.mark.parametrize("interfere", INTERFERENCE)
-def test_a_log_that_others_change_is_reported_within_the_run(tmp_path, interfere, pacing):
+def test_foreign_change_of_the_log_is_reported_during_the_run(tmp_path, interfere, pacing):
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake", free_running=pacing == "realtime"), tmp_path)
     env.reset(seed=1)
     env.step(STILL)
     assert env.flush()
     interfere(env.path)
-    with pytest.warns(UserWarning, match="the record of this run is not complete"):  # noqa: PT031 - it may come early
+    with pytest.warns(UserWarning, match="incomplete record of the run"):  # noqa: PT031 - it may come early
         env.step(STILL)
         assert env.flush()
         record = env.step(STILL)[-1]["record"]
@@ -714,32 +714,32 @@ def test_a_log_that_others_change_is_reported_within_the_run(tmp_path, interfere
 
 
 @pytest.mark.parametrize("interfere", INTERFERENCE)
-def test_a_log_that_others_change_before_the_close_is_reported_by_the_close(tmp_path, interfere):
+def test_foreign_change_before_close_is_reported_by_close(tmp_path, interfere):
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
     env.reset(seed=1)
     env.step(STILL)
     assert env.flush()
     interfere(env.path)
-    with pytest.warns(UserWarning, match="the record of this run is not complete"):
+    with pytest.warns(UserWarning, match="incomplete record of the run"):
         env.close()
     assert not env.losses.complete
     assert env.losses.rows > 0 or interfere is append_to_log
 
 
 @pytest.mark.parametrize("interfere", [unlink_log, replace_log, truncate_log, append_to_log])
-def test_manifest_summary_and_audit_say_that_others_changed_the_log(tmp_path, interfere):
+def test_foreign_change_is_in_manifest_summary_and_audit(tmp_path, interfere):
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
     env.reset(seed=1)
     env.step(STILL)
     interfere(env.path)
-    with pytest.warns(UserWarning, match="the record of this run is not complete"):
+    with pytest.warns(UserWarning, match="incomplete record of the run"):
         env.close()
     assert read_run(env.path).manifest["record"]["complete"] is False
     assert json.loads((env.path / "summary.json").read_text())["record"]["complete"] is False
     assert "run.unclean" in audit_run(env.path).counts
 
 
-def test_a_program_that_changes_its_folder_has_a_whole_record(tmp_path, monkeypatch):
+def test_changed_working_directory_keeps_the_record_complete(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), "runs")
     env.reset(seed=1)

@@ -28,7 +28,7 @@ from embodied_env.analysis.report.timing import Clocks, Sensors, Stages
 from embodied_env.core.latency.statistics import KEPT
 from embodied_env.record import AuditReport, Run, audit_run
 from embodied_env.record.rows import RESET
-from embodied_env.record.run import inspect_run, problems_of_row
+from embodied_env.record.run import inspect_run, row_violations
 
 REPORT = "report.html"
 """Default name of a report, in its run directory."""
@@ -71,7 +71,7 @@ class RunStatistics:
 
     def add(self, row: Any) -> None:  # noqa: ANN401 - JSON types
         """Add one row."""
-        if problems_of_row(row):
+        if row_violations(row):
             self.unreadable += 1
             return
         self.outcomes.add(row)

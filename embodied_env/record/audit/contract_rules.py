@@ -1,4 +1,4 @@
-"""Rules of one row under its contract. Each takes a row that fits its schema and yields what the contract forbids."""
+"""Rules of one row under its contract. Each takes a row that fits its schema and yields its violations."""
 
 from __future__ import annotations
 
@@ -24,23 +24,22 @@ _TIME_LIMITS = {"time_limit": "time_limit", "finite_horizon": "horizon"}
 
 
 def inside(row: Row, field: str) -> tuple[str, Any]:
-    """Return path and value of a field as the environment itself was given or returned it."""
+    """Return path and value of a field as the environment itself received or returned it."""
     return (f"inner.{field}", row["inner"][field]) if "inner" in row else (field, row[field])
 
 
 def _check_fingerprint(row: Row, contract: Contract) -> Iterator[Violation]:
     if (named := row["info"]["contract"]) != contract.fingerprint:
-        but = f"the fingerprint of {contract.name} is {contract.fingerprint}"
-        yield wrong_value("contract.fingerprint", "info.contract", named, but=but)
+        expected = f"{contract.fingerprint}, the fingerprint of {contract.name}"
+        yield wrong_value("contract.fingerprint", "info.contract", named, expected)
 
 
 def _check_observation(row: Row, contract: Contract) -> Iterator[Violation]:
-    """Check the observation against its space; a reading outside its range must have a quality that says so."""
+    """Check the observation against its space; a reading of quality OK must be within its range."""
     where, observation = inside(row, "observation")
     space = contract.observation_space
     if not isinstance(observation, dict):
-        allowed = f"a mapping of {', '.join(space.spaces)}"
-        yield wrong_value("space.observation", where, observation, allowed=allowed, short=True)
+        yield wrong_value("space.observation", where, observation, f"a mapping of {', '.join(space.spaces)}")
         return
     sensor_of = {layout.key: name for name, spec in contract.sensors.items() for layout in field_layouts(name, spec)}
     for key in dict.fromkeys([*space.spaces, *observation]):
@@ -48,27 +47,27 @@ def _check_observation(row: Row, contract: Contract) -> Iterator[Violation]:
         if key not in observation:
             yield make_violation("space.observation", path, None, f"{path} is missing")
         elif key not in space.spaces:
-            text = f"{path} is not in the contract; allowed: {', '.join(space.spaces)}"
+            text = f"{path} is not in the contract (expected one of: {', '.join(space.spaces)})"
             yield make_violation("space.observation", path, value, text)
         else:
             quality = row["info"]["sensors"].get(sensor_of.get(key), {}).get("quality", Quality.OK)
-            if allowed := _allowed_instead(value, space.spaces[key], is_in_range=quality == Quality.OK):
-                yield wrong_value("space.observation", path, value, allowed=allowed, short=True)
+            if expected := _mismatch(value, space.spaces[key], is_in_range=quality == Quality.OK):
+                yield wrong_value("space.observation", path, value, expected)
 
 
-def _allowed_instead(value: Any, space: Any, *, is_in_range: bool) -> str:  # noqa: ANN401 - JSON types, a Box
-    """Return what is allowed instead of `value`, or ""; of a reference only dtype and shape are compared."""
+def _mismatch(value: Any, space: Any, *, is_in_range: bool) -> str:  # noqa: ANN401 - JSON types, a Box
+    """Return what is expected instead of `value`, or ""; of a reference only dtype and shape are compared."""
     if is_reference(value):
         fits = value["dtype"] == space.dtype.name and value["shape"] == list(space.shape)
-        return "" if fits else f"an array of {space.dtype.name} of the shape {space.shape}"
+        return "" if fits else f"a {space.dtype.name} array of shape {space.shape}"
     try:
         array = np.array(value)
     except ValueError:  # a ragged list
         array = np.array(None)
     if array.dtype.kind not in "if" or array.shape != space.shape:
-        return f"numbers of the shape {space.shape}"
+        return f"numbers of shape {space.shape}"
     if is_in_range and not ((space.low <= array) & (array <= space.high)).all():
-        return f"{short_repr(space.low.tolist())} to {short_repr(space.high.tolist())}, unless its quality is not OK"
+        return f"{short_repr(space.low.tolist())} to {short_repr(space.high.tolist())}, because its quality is OK"
     return ""
 
 
@@ -77,12 +76,11 @@ def _check_action(row: Row, contract: Contract) -> Iterator[Violation]:
     where, action = inside(row, "action")
     is_refused = row["info"]["safety"]["severity"][gates().index("form")] >= Severity.HOLD
     if not is_refused and not _has_shape(action, contract.action_space):
-        text = f"{where} is {short_repr(action)}, and no gate refused it; allowed: {contract.action_space}"
-        yield make_violation("space.action", where, action, text)
+        yield wrong_value("space.action", where, action, f"{contract.action_space}, or a gate that refused it")
 
 
 def _has_shape(action: Any, space: spaces.Space[Any]) -> bool:  # noqa: ANN401 - JSON types
-    """Return whether `action` has numbers in the shape of `space`; values that JSON cannot express may be anything."""
+    """Return whether `action` has numbers in the shape of `space`; values that JSON cannot express always fit."""
     if _is_described(action):
         return True
     if isinstance(space, spaces.Dict):
@@ -98,32 +96,30 @@ def _is_described(value: object) -> bool:
 
 
 def _check_horizon(row: Row, contract: Contract) -> Iterator[Violation]:
-    """Check that the episode ends at its horizon, for the reason that belongs to its kind."""
+    """Check that the episode ends at its horizon, with the end reason of its kind."""
     episode, step = contract.episode, row["info"]["step_index"]
     reasons = row["inner"]["end_reasons"] if "inner" in row else [row["info"]["end_reason"]]
     kinds = {end_kind(reason) for reason in reasons}
     due = _TIME_LIMITS[episode.kind]
     if wrong := kinds & ({*_TIME_LIMITS.values()} - {due}):
-        text = f"the end reason is {min(wrong)!r}, but an episode of the kind {episode.kind} ends by {due!r}"
-        yield make_violation("time_limit.kind", "info.end_reason", min(wrong), text)
+        expected = f"{due!r} for an episode of kind {episode.kind}"
+        yield wrong_value("time_limit.kind", "info.end_reason", min(wrong), expected)
     elif due in kinds and step < episode.horizon_steps:
-        text = f"the episode ended by {due!r} at step {step}; allowed: at its horizon, step {episode.horizon_steps}"
+        text = f"the episode ended with {due!r} at step {step} (expected its horizon, step {episode.horizon_steps})"
         yield make_violation("time_limit.early", "info.step_index", step, text)
     elif step >= episode.horizon_steps and due not in kinds and ("inner" in row or kinds == {""}):
-        text = f"the episode goes on at step {step}; allowed: to its horizon, step {episode.horizon_steps}"
+        text = f"the episode continues at step {step} (expected an end at its horizon, step {episode.horizon_steps})"
         yield make_violation("time_limit.missed", "info.step_index", step, text)
 
 
 def _check_time_remaining(row: Row, contract: Contract) -> Iterator[Violation]:
-    """Check the share of the horizon that an observation reports as left."""
     where, observation = inside(row, "observation")
     episode = contract.episode
     if episode.kind != "finite_horizon" or not isinstance(observation, dict) or TIME_REMAINING not in observation:
         return
     left = max(0, episode.horizon_steps - row["info"]["step_index"]) / episode.horizon_steps
     if (reported := observation[TIME_REMAINING]) != [left]:
-        but = f"{left} of the horizon is left"
-        yield wrong_value("time_limit.remaining", f"{where}.{TIME_REMAINING}", reported, but=but, short=True)
+        yield wrong_value("time_limit.remaining", f"{where}.{TIME_REMAINING}", reported, f"[{left}]")
 
 
 def _check_applied_actions(row: Row, contract: Contract) -> Iterator[Violation]:
@@ -133,24 +129,22 @@ def _check_applied_actions(row: Row, contract: Contract) -> Iterator[Violation]:
         return
     applied, history = row["inner"]["report"]["applied"], observation.get(APPLIED_ACTIONS)
     if isinstance(history, list) and (last := history[-len(applied) :]) != applied:
-        text = f"{where}.{APPLIED_ACTIONS} ends with {short_repr(last)}, but {short_repr(applied)} was applied"
+        text = f"{where}.{APPLIED_ACTIONS} ends with {short_repr(last)} (expected {short_repr(applied)}, as applied)"
         yield make_violation("action.observed", f"{where}.{APPLIED_ACTIONS}", history, text)
 
 
 def _check_evaluator_sensors(row: Row, contract: Contract) -> Iterator[Violation]:
-    """Check that info has no sensor of the evaluator unless the evaluator's info was requested."""
     for name, sensor in row["info"]["sensors"].items() if "evaluator" not in row["info"] else ():
         if name in contract.sensors and contract.sensors[name].visibility == "evaluator":
-            text = f"info.sensors.{name} is there, but {name} is of the evaluator alone and info.evaluator is not"
+            text = f"info.sensors.{name} is present without info.evaluator, although {name} is evaluator-only"
             yield make_violation("evaluator.told", f"info.sensors.{name}", sensor, text)
 
 
 def _check_evaluator_options(row: Row, contract: Contract) -> Iterator[Violation]:
-    """Check that info has no reset option of the evaluator unless the evaluator's info was requested."""
     for name, value in row["info"]["reset"]["sampled"].items() if "evaluator" not in row["info"] else ():
         if name in contract.reset_options and contract.reset_options[name].visibility == "evaluator":
-            but = f"{name} is of the evaluator alone"
-            yield wrong_value("evaluator.told", f"info.reset.sampled.{name}", value, but=but, short=True)
+            text = f"info.reset.sampled.{name} is present without info.evaluator, although {name} is evaluator-only"
+            yield make_violation("evaluator.told", f"info.reset.sampled.{name}", value, text)
 
 
 def _check_reading_ages(row: Row, contract: Contract) -> Iterator[Violation]:
@@ -162,24 +156,22 @@ def _check_reading_ages(row: Row, contract: Contract) -> Iterator[Violation]:
         if name not in contract.sensors or sensor["quality"] != Quality.OK:
             continue
         where, age_s, max_age_s = f"info.sensors.{name}.age_s", sensor["age_s"], contract.sensors[name].max_age_s
-        text = f"{where} is {age_s}, and its quality is OK; allowed: "
         if to_ns(age_s) > max_age_s * NS_PER_S:
-            yield make_violation("sensor.stale", where, age_s, f"{text}max_age_s {max_age_s}")
+            yield wrong_value("sensor.stale", where, age_s, f"at most max_age_s {max_age_s}, because its quality is OK")
         elif to_ns(age_s) < -ahead_ns:
-            yield make_violation("sensor.future", where, age_s, f"{text}a stamp that is not of the future")
+            yield wrong_value("sensor.future", where, age_s, "no stamp in the future, because its quality is OK")
 
 
 def _check_masks(row: Row, contract: Contract) -> Iterator[Violation]:
-    """Check that the mask of a sensor marks held readings."""
     info, (_, observation) = row["info"], inside(row, "observation")
     for name, sensor in contract.sensors.items() if isinstance(observation, dict) else ():
         key = f"{name}_valid"
         if not sensor.mask or key not in observation or name not in info["sensors"]:
             continue
         quality = info["sensors"][name]["quality"]
-        if observation[key] in ([0], [1]) and observation[key] != [int(quality in USABLE)]:
-            but = f"the quality of {name} is {Quality(quality).name}"
-            yield wrong_value("sensor.mask", f"observation.{key}", observation[key], but=but)
+        if observation[key] in ([0], [1]) and observation[key] != (expected := [int(quality in USABLE)]):
+            reason = f"{expected}, because its quality is {Quality(quality).name}"
+            yield wrong_value("sensor.mask", f"observation.{key}", observation[key], reason)
 
 
 CONTRACT_RULES: tuple[Callable[[Row, Contract], Iterator[Violation]], ...] = (

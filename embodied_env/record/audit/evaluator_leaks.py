@@ -1,4 +1,4 @@
-"""Leaks: components of the agent's observation that equal a reading of the evaluator over many steps."""
+"""Leaks: components of the agent's observation that equal an evaluator-only reading over many steps."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ Leaf = tuple[str, tuple[int, ...]]
 class LeakDetector:
     """Counts, for each pair of components, the consecutive steps in which they were equal.
 
-    Two components are equal if the agent's is the evaluator's, or the evaluator's rounded to float32. A constant is
-    never a leak. Fields of more than 4096 numbers, and arrays stored outside the row (images), are not searched.
+    The evaluator's component is compared as it is and rounded to float32. A constant is never a leak. Fields of more
+    than 4096 numbers, and arrays stored outside the row (images), are not searched.
     Memory is bounded by (components of the agent) x (components of the evaluator).
     """
 
     def __init__(self) -> None:
-        """Start before the first row."""
         self._leaks: dict[tuple[str, str], int] = {}
         self._leaves: tuple[list[Leaf], list[Leaf]] = ([], [])  # of the agent, of the evaluator
         self._before = np.empty(0)  # the evaluator's components of the previous row
@@ -36,7 +35,7 @@ class LeakDetector:
         self._most = self._steps  # the maximum of `_steps`
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Compare the components of one row, of a reset or of a transition."""
+        """Compare the components of the next row."""
         inner = row.get("inner")
         truth_leaves, truth = _flatten(inner.get("evaluator") if isinstance(inner, dict) else None, "")
         agent_leaves, agent = _flatten(row.get("observation"), "observation")
@@ -57,7 +56,7 @@ class LeakDetector:
     def violations(self) -> list[Violation]:
         """Return each leak so far, with its largest number of steps."""
         self._collect_leaks()
-        text = "{} equals evaluator {} over {} steps in which it varies: the evaluator's reading reaches the agent"
+        text = "{} equals evaluator {} over {} varying steps: the agent sees an evaluator-only reading"
         return [
             make_violation("evaluator.leak", agent, truth, text.format(agent, truth, steps))
             for (agent, truth), steps in self._leaks.items()
@@ -90,7 +89,7 @@ def _fields(value: Any, path: str) -> Iterator[tuple[str, NDArray[np.float64]]]:
         return
     try:
         array = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):  # no numbers, a ragged list, or an integer larger than any float
+    except (TypeError, ValueError, OverflowError):  # not numeric, ragged, or an integer larger than any float
         for index, item in enumerate(value if isinstance(value, list) else ()):
             yield from _fields(item, f"{path}[{index}]")
         return

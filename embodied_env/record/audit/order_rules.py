@@ -1,4 +1,4 @@
-"""Rules that take the rows of a run in order and remember a bounded part of the earlier ones."""
+"""Rules with a memory: each takes the rows of a run in order and keeps a bounded part of the earlier ones."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from embodied_env.record.audit.violation import Violation, make_violation, wrong
 from embodied_env.record.rows import Row
 
 BLOCK = 50
-"""Steps of which the least late one is compared: a single late step is no drift."""
+"""Steps of which the minimum lateness is compared: a single late step is no drift."""
 
 STILL = 100
-"""Readings with the same picture, while its stamps and the robot move, after which there is a warning."""
+"""Readings with the same image, while its stamps and the robot move, after which there is a warning."""
 
 _MIN_MOTION = 0.1  # rad or m of a joint, between two of these steps
 
@@ -31,7 +31,7 @@ class EpisodeOrderRule:
     """
 
     def __init__(self, *, resets: bool) -> None:
-        """Start before the first row; `resets`: a reset is expected there."""
+        """Expect a reset before the first step, if `resets`."""
         self._resets = resets
         self.forget()
         self._has_started = False
@@ -42,7 +42,7 @@ class EpisodeOrderRule:
         self._has_started, self._has_ended = True, False
 
     def add(self, row: Row) -> Iterator[Violation]:
-        """Check the next row, of a reset or of a transition."""
+        """Check the next row."""
         place = _place(row)
         self._resets |= is_reset(row)
         if place is None:
@@ -57,22 +57,21 @@ class EpisodeOrderRule:
     def _check_reset(self, row: Row, episode: int) -> Iterator[Violation]:
         where = "info.episode_index"
         if row.get("seed") is not None and episode != 0:
-            yield wrong_value("episode.index", where, episode, but="the reset was seeded; allowed: 0")
+            yield wrong_value("episode.index", where, episode, "0 after a seeded reset")
         elif row.get("seed") is None and self._before is not None and episode <= self._before[0]:
-            but = f"the episode before it is {self._before[0]}; allowed: the next"
-            yield wrong_value("episode.index", where, episode, but=but)
+            yield wrong_value("episode.index", where, episode, f"more than {self._before[0]}, the previous episode")
 
     def _check_step(self, episode: int, step: int) -> Iterator[Violation]:
         where = "info.step_index"
         is_new = self._before is not None and (episode != self._before[0] or (self._has_ended and step == 1))
         if self._resets and (not self._has_started or is_new):
-            text = f"{where} is {step} of episode {episode}, but there is no reset before it"
+            text = f"no reset before {where} {step} of episode {episode}"
             yield make_violation("episode.reset_missing", where, step, text)
         elif self._has_ended and not is_new:
-            text = f"{where} is {step}, behind the end of the episode; allowed: a reset"
+            text = f"{where} is {step}, after the end of the episode (expected a reset)"
             yield make_violation("episode.after_end", where, step, text)
         elif self._before is not None and step != (expected := 1 if is_new else self._before[1] + 1):
-            yield wrong_value("episode.step", where, step, allowed=f"{expected}, the next of its episode")
+            yield wrong_value("episode.step", where, step, f"{expected}, the next step of the episode")
 
     def warnings(self, row: Row) -> Iterator[Violation]:
         """Warn of episodes missing before `row`, which is the next one to `add`."""
@@ -80,7 +79,7 @@ class EpisodeOrderRule:
         if place is None or not is_reset(row) or row.get("seed") is not None or self._before is None:
             return
         if (missing := place[0] - self._before[0] - 1) > 0:
-            text = f"{where} is {place[0]} after {self._before[0]}: {missing} resets failed, or were not recorded"
+            text = f"{where} is {place[0]} after {self._before[0]}: {missing} resets failed or were not recorded"
             yield make_violation("episode.gap", where, place[0], text)
 
 
@@ -94,7 +93,6 @@ class SequenceRule:
     """Each row is consistent with the one directly before it; takes rows that fit their schema."""
 
     def __init__(self, contract: Contract | None) -> None:
-        """Start before the first row."""
         self._contract = contract
         self._limits = None if contract is None else LimitRule(contract)
         self._before: Row | None = None
@@ -108,13 +106,13 @@ class SequenceRule:
         self._before = self._start = self._last = None
 
     def add(self, row: Row) -> Iterator[Violation]:
-        """Check the next row, of a reset or of a transition."""
+        """Check the next row."""
         observation = row["observation"]
         if is_reset(row):
             is_seeded = row["info"]["reset"]["seed_applied"] >= 0
             has_moved = self._start is not None and self._last not in (None, self._start)
             if is_seeded and has_moved and observation == self._last:
-                text = "observation is that with which the last episode ended: the reset has changed nothing"
+                text = "observation equals the last one of the previous episode: the reset changed nothing"
                 yield make_violation("reset.kept", "observation", observation, text)
             self._is_dry = DRY_RUN in ((row.get("inner") or {}).get("details") or {})
             self._start = observation
@@ -138,8 +136,7 @@ class SequenceRule:
         stamps, where = row["inner"]["stamps_ns"], "inner.stamps_ns.previous_observed"
         earlier_ns, stamp_ns = self._observed_ns, stamps["previous_observed"]
         if previous is None and earlier_ns is not None and stamp_ns < earlier_ns:  # else ``stamps.chain`` applies
-            text = f"{where} is {stamp_ns}, before the last step, which ended at {earlier_ns}"
-            yield make_violation("clock.steady", where, stamp_ns, text)
+            yield wrong_value("clock.steady", where, stamp_ns, f">= {earlier_ns}, the end of the previous step")
         self._observed_ns = stamps["observed"]
 
 
@@ -147,11 +144,10 @@ class PeriodDriftRule:
     """Steps of a paced world keep to the grid of the control period.
 
     The grid is the pacer's: it starts over where a wait began more than a period late. The lateness compared is the
-    least of 50 steps, so only lateness that accumulates is found.
+    minimum of 50 steps, so only lateness that accumulates is found.
     """
 
     def __init__(self, period_ns: int) -> None:
-        """Start before the first row."""
         self._period_ns = period_ns
         self.forget()
 
@@ -159,11 +155,11 @@ class PeriodDriftRule:
         """Start a new grid: the next row does not directly follow the previous one."""
         self._grid_ns: int | None = None
         self._lateness_ns: list[int] = []  # of the current block
-        self._first_ns: int | None = None  # the least of the first block
+        self._first_ns: int | None = None  # the minimum of the first block
         self._is_reported = False
 
     def add(self, row: Row) -> Iterator[Violation]:
-        """Check the next row, of a reset or of a transition."""
+        """Check the next row."""
         if is_reset(row) or "inner" not in row:
             self.forget()
             return
@@ -184,17 +180,16 @@ class PeriodDriftRule:
         elif abs(drift_ns := least_ns - self._first_ns) > self._period_ns:
             self._is_reported = True
             text = (
-                f"inner.stamps_ns.observed has drifted by {drift_ns / NS_PER_S} s from the grid of the control period "
-                f"{self._period_ns / NS_PER_S} s, beyond what overrun_s tells; allowed: one period"
+                f"inner.stamps_ns.observed drifted by {drift_ns / NS_PER_S} s from the grid of the control period "
+                f"after subtracting overrun_s (expected at most one period, {self._period_ns / NS_PER_S} s)"
             )
             yield make_violation("period.drift", "inner.stamps_ns.observed", drift_ns / NS_PER_S, text)
 
 
 class FrozenCameraRule:
-    """Warns of a picture that never changes while its stamps and the robot do."""
+    """Warns of an image that never changes while its stamps and the robot do."""
 
     def __init__(self, contract: Contract) -> None:
-        """Find the cameras and the joints."""
         sensors = contract.sensors
         self._cameras = {f"{name}_{field}": name for name, spec in sensors.items() for field in spec.fields}
         joints = [name for name, spec in sensors.items() if spec.type == JOINT_SENSOR and "position" in spec.fields]
@@ -203,11 +198,11 @@ class FrozenCameraRule:
         self._reported: set[str] = set()
 
     def forget(self) -> None:
-        """Forget the pictures: the next row does not directly follow the previous one."""
+        """Forget the images: the next row does not directly follow the previous one."""
         self._since.clear()
 
     def add(self, row: Row) -> Iterator[Violation]:
-        """Check the next row, of a reset or of a transition."""
+        """Check the next row."""
         observation = row["observation"]
         if is_reset(row) or "schema" not in row or not isinstance(observation, dict):
             self.forget()
@@ -216,17 +211,17 @@ class FrozenCameraRule:
         for key, name in self._cameras.items():
             value, sensor = observation.get(key), row["info"]["sensors"].get(name)
             if key not in self._reported and sensor is not None and is_reference(value):
-                yield from self._check_picture(key, value["sha256"], sensor["stamp_ns"], positions)
+                yield from self._check_image(key, value["sha256"], sensor["stamp_ns"], positions)
 
-    def _check_picture(self, key: str, picture: str, stamp_ns: int, positions: list[float]) -> Iterator[Violation]:
+    def _check_image(self, key: str, image: str, stamp_ns: int, positions: list[float]) -> Iterator[Violation]:
         known, seen_ns, count, origin, moved = self._since.get(key, ("", stamp_ns, 0, positions, 0.0))
-        if picture != known:
-            self._since[key] = (picture, stamp_ns, 0, positions, 0.0)
+        if image != known:
+            self._since[key] = (image, stamp_ns, 0, positions, 0.0)
             return
         count += stamp_ns != seen_ns
         moved = max([moved, *(abs(b - a) for a, b in zip(origin, positions, strict=False))])
-        self._since[key] = (picture, stamp_ns, count, origin, moved)
+        self._since[key] = (image, stamp_ns, count, origin, moved)
         if count >= STILL and moved > _MIN_MOTION:
             self._reported.add(key)
-            text = f"observation.{key} is the very same picture in {count} readings, while a joint moved by {moved}"
-            yield make_violation("frame.frozen", f"observation.{key}", picture, text)
+            text = f"observation.{key} is the same image in {count} readings, although a joint moved by {moved}"
+            yield make_violation("frame.frozen", f"observation.{key}", image, text)

@@ -31,10 +31,7 @@ from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.run import inspect_run
 
 _MAX_LISTED = 100  # violations; further ones are only counted
-_CONSTANT = "fake"  # the backend whose cameras always show the same picture
-
-Watcher = Callable[[], None]
-"""Called after each row."""
+_CONSTANT = "fake"  # the backend whose cameras always show the same image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,16 +66,16 @@ class AuditReport:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """A sentence for each listed violation, then one with the number of further ones."""
-        sentences = [str(violation) for violation in self.violations]
-        more = sum(self.counts.values()) - len(sentences)
-        return (*sentences, *([f"and {more} more problems"] if more else []))
+        """A message for each listed violation, then one with the number of further ones."""
+        messages = [str(violation) for violation in self.violations]
+        more = sum(self.counts.values()) - len(messages)
+        return (*messages, *([f"and {more} more problems"] if more else []))
 
 
 class _Auditor:
     """Audits rows one by one, from a run or from a file, and collects their violations."""
 
-    def __init__(self, contract: Contract | None, *, resets: bool, pictures: bool = True) -> None:
+    def __init__(self, contract: Contract | None, *, resets: bool, images: bool = True) -> None:
         self.transitions = 0
         self.tally: RowTally | None = RowTally()  # None: a row cannot be counted
         self._counts: Counter[str] = Counter()
@@ -89,7 +86,7 @@ class _Auditor:
         self._order = EpisodeOrderRule(resets=resets)
         self._sequences: list[SequenceRule | PeriodDriftRule] = [SequenceRule(contract)]
         self._sequences += [] if contract is None else [PeriodDriftRule(contract.control_period_ns)]
-        self._cameras = FrozenCameraRule(contract) if contract is not None and pictures else None
+        self._cameras = FrozenCameraRule(contract) if contract is not None and images else None
 
     def keep(self, violations: Iterable[Violation], number: int, row: object, line: int | None = None) -> None:
         """Count the violations of a row, and list them while there is room."""
@@ -102,9 +99,9 @@ class _Auditor:
         """Audit the next row."""
         malformed: Violation | None = None
         if not isinstance(row, dict):
-            malformed = make_violation("row.object", "", row, f"it is {short_repr(row)}; allowed: an object")
+            malformed = make_violation("row.object", "", row, f"not an object: {short_repr(row)}")
         elif self._resets and (schema := row.get("schema")) not in (RESET, TRANSITION):
-            malformed = wrong_value("row.schema", "schema", schema, allowed=f"{RESET}, {TRANSITION}", short=True)
+            malformed = wrong_value("row.schema", "schema", schema, f"{RESET} or {TRANSITION}")
         if malformed is not None:
             self.keep([malformed], number, row, line)
             self.forget()
@@ -144,8 +141,7 @@ class _Auditor:
         """Return the report, with the violations `of_run` first."""
         first = [*of_run, *self._leaks.violations()]
         if not self.transitions:
-            text = "the run has no transition: there is no evidence in it"
-            first.append(make_violation("run.empty", "", 0, text))
+            first.append(make_violation("run.empty", "", 0, "no transitions recorded (expected at least one)"))
         self._counts.update(violation.rule for violation in first)
         apart = {} if self.tally is None or not self.tally.resets else self.tally.apart()
         return AuditReport(
@@ -159,7 +155,7 @@ class _Auditor:
         )
 
 
-def audit_run(path: str | Path, *, watcher: Watcher | None = None) -> AuditReport:
+def audit_run(path: str | Path, *, watcher: Callable[[], None] | None = None) -> AuditReport:
     """Audit the run directory at `path`, reading its rows one by one.
 
     Checks each rule of ``docs/reference/audit.md``: each row under the contract of the run, each row after the one
@@ -174,20 +170,19 @@ def audit_run(path: str | Path, *, watcher: Watcher | None = None) -> AuditRepor
         watcher: called after each row, to show progress.
 
     Raises:
-        RecordError: when `path` is not a run directory, or its manifest cannot be read.
-        MissingDependencyError: when mcap is not installed.
+        RecordError: if `path` is not a run directory, or its manifest cannot be read.
+        MissingDependencyError: if mcap is not installed.
     """
     run, misfits = inspect_run(path)
     contract, of_manifest = read_contract(run.manifest)
     of_manifest += name_manifest(misfits, is_contract_reported=bool(of_manifest))
-    auditor = _Auditor(contract, resets=True, pictures=run.manifest.get("backend") != _CONSTANT)
+    auditor = _Auditor(contract, resets=True, images=run.manifest.get("backend") != _CONSTANT)
     manifest = ManifestRules(run.manifest)
     first: Any = None
     for number, row in enumerate(run.unchecked_rows()):
         if isinstance(row, dict) and (place := row.get("row")) != number:
             auditor.forget()
-            allowed = f"{number}, its place in the log"
-            auditor.keep([wrong_value("row.number", "row", place, allowed=allowed, short=True)], number, row)
+            auditor.keep([wrong_value("row.number", "row", place, f"{number}, its position in the log")], number, row)
         for where, reference in references(row):
             try:
                 run.array(reference)
@@ -210,7 +205,7 @@ def audit_run(path: str | Path, *, watcher: Watcher | None = None) -> AuditRepor
     violations = report.violations
     if wrappers := describe_inner_wrappers(run.manifest):
         violations = tuple(
-            replace(each, text=f"{each.text}, one of {wrappers}") if each.rule.startswith("outside.") else each
+            replace(each, text=f"{each.text}: {wrappers}") if each.rule.startswith("outside.") else each
             for each in violations
         )
     is_dry = (run.manifest.get("capabilities") or {}).get("actuates") is False
@@ -218,11 +213,15 @@ def audit_run(path: str | Path, *, watcher: Watcher | None = None) -> AuditRepor
 
 
 def audit_lines(
-    lines: Iterable[bytes], *, path: str | Path, contract: Contract | None = None, watcher: Watcher | None = None
+    lines: Iterable[bytes],
+    *,
+    path: str | Path,
+    contract: Contract | None = None,
+    watcher: Callable[[], None] | None = None,
 ) -> AuditReport:
     """Audit rows of any origin: one transition per line, as JSON; blank lines are skipped.
 
-    The basic rules apply to every row. Rows that name our schema, or all rows if there is a `contract`, are also
+    The basic rules apply to every row. Rows with one of our schemas, or all rows if there is a `contract`, are also
     checked against their account, alone and in sequence.
 
     Args:
@@ -239,7 +238,7 @@ def audit_lines(
             row = parse_json(text, max_bytes=LARGEST_ROW, max_depth=DEEPEST)
         except ValueError as error:
             start = text[:40].decode(errors="replace")
-            problem = f"it is no JSON: {error}; it begins with {short_repr(start)}"
+            problem = f"not JSON: {short_repr(start)}: {error}"
             auditor.keep([make_violation("line.broken", "", start, problem)], number, None, line)
         else:
             auditor.add(row, number, line)
@@ -247,8 +246,8 @@ def audit_lines(
             named = info.get("wrapper_version") if isinstance(info, dict) else None
             if isinstance(named, str):
                 if version is not None and named != version:
-                    but = f"{short_repr(version)} in the rows before it"
-                    changed = wrong_value("version.changed", "info.wrapper_version", named, but=but, short=True)
+                    expected = f"{short_repr(version)}, as in the previous rows"
+                    changed = wrong_value("version.changed", "info.wrapper_version", named, expected)
                     auditor.keep([changed], number, row, line)
                 version = named or version
         if watcher is not None:

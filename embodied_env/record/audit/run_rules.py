@@ -1,4 +1,4 @@
-"""Rules of a whole run: its manifest, its summary and its first transition agree with its rows."""
+"""Rules of a whole run: its manifest, summary and first transition agree with its rows."""
 
 from __future__ import annotations
 
@@ -27,29 +27,27 @@ _REL_TOLERANCE = 1e-9  # of means that were summed in another order
 def read_contract(manifest: Mapping[str, Any]) -> tuple[Contract | None, list[Violation]]:
     """Return the contract of a run and its violations; None if rows cannot be checked against it."""
     recorded = manifest.get("contract")
-    text, fingerprint = (
-        (recorded.get("text"), recorded.get("fingerprint")) if isinstance(recorded, dict) else (None,) * 2
-    )
-    where = f"{MANIFEST}: contract.text"
+    recorded = recorded if isinstance(recorded, dict) else {}
+    text, fingerprint, where = recorded.get("text"), recorded.get("fingerprint"), f"{MANIFEST}: contract.text"
     if not isinstance(text, str):
-        return None, [wrong_value("manifest.contract", where, text, allowed="the text of a contract", short=True)]
+        return None, [wrong_value("manifest.contract", where, text, "the text of a contract")]
     try:
         contract = contract_of_manifest(manifest)
         made = contract.fingerprint
     except ContractError as error:
         return None, [make_violation("manifest.contract", where, text, f"{where} cannot be read: {error}")]
     if made != fingerprint:
-        where, but = f"{MANIFEST}: contract.fingerprint", f"contract.text makes it {made}: one of them was changed"
-        return None, [wrong_value("manifest.fingerprint", where, fingerprint, but=but, short=True)]
+        where, expected = f"{MANIFEST}: contract.fingerprint", f"{made}, the fingerprint of contract.text"
+        return None, [wrong_value("manifest.fingerprint", where, fingerprint, expected)]
     backend, profile = manifest.get("backend"), manifest.get("backend_fingerprint")
     if isinstance(backend, str) and profile is not None and profile != (made := contract.backend_fingerprint(backend)):
-        where, but = f"{MANIFEST}: backend_fingerprint", f"the profile of {backend} in contract.text makes it {made}"
-        return contract, [wrong_value("manifest.backend_fingerprint", where, profile, but=but, short=True)]
+        where, expected = f"{MANIFEST}: backend_fingerprint", f"{made}, that of {backend} in contract.text"
+        return contract, [wrong_value("manifest.backend_fingerprint", where, profile, expected)]
     return contract, []
 
 
 def name_manifest(misfits: Iterable[Violation], *, is_contract_reported: bool) -> Iterator[Violation]:
-    """Yield the misfits of the manifest as violations of the run; of the contract unless already reported."""
+    """Yield the schema violations of a manifest; those of the contract unless already reported."""
     for each in misfits:
         if not (is_contract_reported and each.field.startswith("contract")):
             field, text = f"{MANIFEST}: {each.field}", f"{MANIFEST}: {each.text}"
@@ -57,10 +55,9 @@ def name_manifest(misfits: Iterable[Violation], *, is_contract_reported: bool) -
 
 
 class ManifestRules:
-    """Rows are of the backend, versions, task and seeds in the manifest; a changed value is reported once."""
+    """Rows have the backend, versions, task and seeds of the manifest; a changed value is reported once."""
 
     def __init__(self, manifest: Mapping[str, Any]) -> None:
-        """Take the expected values from `manifest`."""
         self._is_clean = manifest.get("clean") is True
         self._wrappers = manifest.get("wrappers")
         self._seeds = list(manifest["seeds"]) if isinstance(manifest.get("seeds"), list) else []
@@ -80,32 +77,31 @@ class ManifestRules:
         """Check that the recorder was the outermost wrapper: it does not see wrappers outside of it."""
         first = self._wrappers[0].get("class") if isinstance(self._wrappers, list) and self._wrappers else None
         if isinstance(self._wrappers, list) and first != _RECORDER:
-            text = f"{MANIFEST}: the outermost of wrappers is {short_repr(first)}; allowed: {_RECORDER}"
+            text = f"{MANIFEST}: the outermost wrapper is {short_repr(first)} (expected {_RECORDER})"
             yield make_violation("manifest.wrappers", f"{MANIFEST}: wrappers", first, text)
 
     def add(self, row: Row) -> Iterator[Violation]:
-        """Check one row, of a reset or of a transition."""
+        """Check the next row."""
         info = row.get("info")
         for key, (rule, expected) in self._expected.items():
             value = info.get(key) if isinstance(info, dict) else None
             if value is None or expected is None or value in (expected, self._reported.get(key)):
                 continue
             self._reported[key] = value
-            but = f"{MANIFEST} makes it {short_repr(expected)}"
-            yield wrong_value(rule, f"info.{key}", value, but=but, short=True)
+            yield wrong_value(rule, f"info.{key}", value, f"{short_repr(expected)}, as in {MANIFEST}")
         if row.get("schema") == TRANSITION and isinstance(info, dict):
             names = list(terms) if isinstance(terms := info.get("task"), dict) else terms
             if names not in (self._terms, self._reported.get("task")):
                 self._reported["task"] = names
-                text = f"info.task has the terms {short_repr(names)}, but {MANIFEST} names {short_repr(self._terms)}"
+                text = f"info.task has the terms {short_repr(names)} (expected {short_repr(self._terms)} of {MANIFEST})"
                 yield make_violation("manifest.task", "info.task", names, text)
         seed = row.get("seed")
         if row.get("schema") == RESET and seed is not None and self._is_clean:  # else the manifest may lag behind
             listed = self._seeds[self._next_seed] if self._next_seed < len(self._seeds) else None
-            self._next_seed += 1
             if listed != seed:
-                but = f"the {self._next_seed}. of seeds in {MANIFEST} is {short_repr(listed)}"
-                yield wrong_value("manifest.seeds", "seed", seed, but=but, short=True)
+                expected = f"{short_repr(listed)}, as seeds[{self._next_seed}] in {MANIFEST}"
+                yield wrong_value("manifest.seeds", "seed", seed, expected)
+            self._next_seed += 1
 
 
 class RowTally:
@@ -116,7 +112,6 @@ class RowTally:
     """
 
     def __init__(self) -> None:
-        """Start without rows."""
         self.resets = 0
         self._counts: Counter[str] = Counter()
         self._end_reasons: Counter[str] = Counter()
@@ -126,7 +121,7 @@ class RowTally:
         self._has_ended = True
 
     def add(self, row: Row) -> None:
-        """Count one row, of a reset or of a transition, that fits its schema."""
+        """Count the next row, which fits its schema."""
         if row["schema"] == RESET:
             self.resets += 1
             self._counts["unfinished"] += self._open_steps > 0
@@ -182,7 +177,8 @@ def check_summary(folder: Path, tally: RowTally, manifest: Mapping[str, Any]) ->
     file = folder / SUMMARY
     if not file.exists():
         if manifest.get("clean") is True:
-            yield make_violation("summary.missing", SUMMARY, None, f"{SUMMARY} is not there, but {MANIFEST} says clean")
+            text = f"{SUMMARY} is missing (expected because {MANIFEST} has clean: true)"
+            yield make_violation("summary.missing", SUMMARY, None, text)
         return
     counted = tally.as_summary()
     try:
@@ -196,8 +192,7 @@ def check_summary(folder: Path, tally: RowTally, manifest: Mapping[str, Any]) ->
     for where, a, b in differences(written, counted):
         is_rounded = isinstance(a, float) and isinstance(b, float)
         if not (is_rounded and math.isclose(a, b, rel_tol=_REL_TOLERANCE, abs_tol=_REL_TOLERANCE)):
-            but = f"the rows make it {short_repr(b)}"
-            yield wrong_value("summary.differs", f"{SUMMARY}: {where}", a, but=but, short=True)
+            yield wrong_value("summary.differs", f"{SUMMARY}: {where}", a, f"{short_repr(b)}, counted from the rows")
             return
 
 
@@ -210,12 +205,12 @@ def check_first_transition(folder: Path, first: Any) -> Iterator[Violation]:  # 
         yield make_violation("first.differs", FIRST_TRANSITION, None, str(error))
         return
     for where, value, logged in differences(written, first)[:1]:
-        text = f"{FIRST_TRANSITION}: {where or 'it'} is {short_repr(value)}, but {short_repr(logged)} in the log"
+        text = f"{FIRST_TRANSITION}: {where or 'row'} is {short_repr(value)} (expected {short_repr(logged)} of the log)"
         yield make_violation("first.differs", f"{FIRST_TRANSITION}: {where}", value, text)
 
 
 def describe_inner_wrappers(manifest: Mapping[str, Any]) -> str:
-    """Return the wrappers between the recorder and the environment as text, "" if there are none."""
+    """Return the wrappers between the recorder and the environment as text, or ""."""
     wrappers, names = manifest.get("wrappers"), []
     for layer in wrappers[1:-1] if isinstance(wrappers, list) else ():
         kwargs = layer.get("kwargs") if isinstance(layer, dict) else None

@@ -1,6 +1,6 @@
 """Rules across rows: each takes two consecutive rows of one episode and yields contradictions between them.
 
-Both fit their schema and have an account. The first may be the row of the reset.
+Both rows fit their schema. The first may be that of the reset.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ def is_reset(row: Row) -> bool:
 
 
 def _check_stamp_chain(before: Row, row: Row, _: MaybeContract) -> Iterator[Violation]:
-    """Check the stamps of the previous step against the previous row."""
     if "inner" not in row or is_reset(before) or "inner" not in before:
         return
     earlier, now = before["inner"]["stamps_ns"], row["inner"]["stamps_ns"]
     for name in ("observed", "entered"):
         if (stamp := now[f"previous_{name}"]) != earlier[name]:
-            but = f"the step before it has {name} at {earlier[name]}"
-            yield wrong_value("stamps.chain", f"inner.stamps_ns.previous_{name}", stamp, but=but)
+            expected = f"{earlier[name]}, {name} of the previous step"
+            yield wrong_value("stamps.chain", f"inner.stamps_ns.previous_{name}", stamp, expected)
             return
 
 
@@ -52,7 +51,7 @@ def _check_origin(before: Row, row: Row, _: MaybeContract) -> Iterator[Violation
             ]
             if origins[0] != origins[1]:
                 where = f"info.sensors.{name}.stamp_ns"
-                text = f"{where} counts from {origins[1]} ns, but that of the step before from {origins[0]} ns"
+                text = f"{where} counts from {origins[1]} ns (expected {origins[0]} ns, as in the previous step)"
                 yield make_violation("clock.origin", where, sensor["stamp_ns"], text)
             return
 
@@ -67,22 +66,21 @@ def _check_world_time(before: Row, row: Row, contract: MaybeContract) -> Iterato
     passed_ns = now_ns - earlier_ns
     if is_free_running(row["info"]):
         if passed_ns < 0 and not _clock_was_set(before, row):
-            text = f"the time of the world is {now_ns} ns since the reset, {-passed_ns} ns before the step before it"
+            text = f"world time went back by {-passed_ns} ns, to {now_ns} ns since the reset"
             yield make_violation("clock.world", "info.sensors", now_ns, text)
     elif contract is not None and passed_ns != contract.control_period_ns:
-        period = f"one control period, {contract.control_period_ns} ns"
-        text = f"the time of the world went on by {passed_ns} ns; allowed: {period}"
+        text = f"world time advanced by {passed_ns} ns (expected one control period, {contract.control_period_ns} ns)"
         yield make_violation("period.lockstep", "info.sensors", passed_ns, text)
 
 
 def _now_ns(row: Row) -> int | None:
-    """Return the time of the world since the reset, or None for a row without sensors."""
+    """Return the world time since the reset, or None for a row without sensors."""
     sensor = next(iter(row["info"]["sensors"].values()), None)
     return None if sensor is None else sensor["stamp_ns"] + to_ns(sensor["age_s"])
 
 
 def _clock_was_set(before: Row, row: Row) -> bool:
-    """Return whether a clock was set between the two rows, and that was recorded."""
+    """Return whether the record has a clock that was set between the two rows."""
     clock = row["info"]["latency"].get("clock", {})
     earlier = before["info"].get("latency", {}).get("clock", {})
     has_jumped = "inner" in row and bool((row["inner"]["clock"] or {}).get("jump"))
@@ -99,13 +97,13 @@ def _check_reading_order(before: Row, row: Row, _: MaybeContract) -> Iterator[Vi
             continue
         where, stamp_ns, seq = f"info.sensors.{name}", now["stamp_ns"], now["seq"]
         if stamp_ns < earlier["stamp_ns"]:
-            text = f"{where}.stamp_ns is {stamp_ns}, before that of the row before, {earlier['stamp_ns']}"
-            yield make_violation("frame.back", f"{where}.stamp_ns", stamp_ns, text)
+            expected = f">= {earlier['stamp_ns']}, as in the previous row"
+            yield wrong_value("frame.back", f"{where}.stamp_ns", stamp_ns, expected)
         elif seq < earlier["seq"]:
-            yield wrong_value("frame.seq", f"{where}.seq", seq, but=f"that of the row before is {earlier['seq']}")
+            yield wrong_value("frame.seq", f"{where}.seq", seq, f">= {earlier['seq']}, as in the previous row")
         elif seq > earlier["seq"] and stamp_ns == earlier["stamp_ns"]:
-            text = f"{where}.stamp_ns is {stamp_ns} again, but seq went from {earlier['seq']} to {seq}"
-            yield make_violation("frame.repeated", f"{where}.stamp_ns", stamp_ns, text)
+            expected = f"a new stamp, because seq went from {earlier['seq']} to {seq}"
+            yield wrong_value("frame.repeated", f"{where}.stamp_ns", stamp_ns, expected)
 
 
 def _check_held(before: Row, row: Row, contract: MaybeContract) -> Iterator[Violation]:
@@ -137,10 +135,7 @@ def _check_reset_readings(before: Row, row: Row, contract: MaybeContract) -> Ite
             continue
         if (is_free and to_ns(sensor["age_s"]) > max_age_ns) or (not is_free and sensor["stamp_ns"] < 0):
             where = f"info.sensors.{name}.stamp_ns"
-            text = (
-                f"{where} of the reset is {sensor['stamp_ns']}, {sensor['age_s']} s old: "
-                f"it was read before the reset, which took {lasted_s} s"
-            )
+            text = f"{where} of the reset is {sensor['age_s']} s old (expected a reading within its {lasted_s} s)"
             yield make_violation("reset.leak", where, sensor["stamp_ns"], text)
 
 
@@ -149,7 +144,7 @@ def _check_latch(before: Row, row: Row, _: MaybeContract) -> Iterator[Violation]
     if not is_reset(before) or "inner" not in row or row["info"]["safety"]["watchdog"]["trips"]:
         return
     if any(finding["code"] == "latch.stop" for finding in row["inner"]["findings"]):
-        text = "inner.findings has latch.stop at the first step: what was latched before the reset was kept"
+        text = "inner.findings has latch.stop at the first step (expected the reset to clear the latch)"
         yield make_violation("reset.latched", "inner.findings", "latch.stop", text)
 
 
@@ -172,7 +167,6 @@ class LimitRule:
     """
 
     def __init__(self, contract: Contract) -> None:
-        """Take the limits of each joint from `contract`."""
         layout = ActionLayout(contract)
         bounds = (layout.limits.position_low, layout.limits.position_high, layout.limits.velocity)
         values = zip(*(bound.tolist() for bound in bounds), layout.is_velocity.tolist(), strict=True)
@@ -184,19 +178,18 @@ class LimitRule:
         velocities = self._velocities(before, row, is_dry=is_dry)
         reference = row["inner"]["circumstances"]["reference"] if is_dry else None
         if reference is not None and len(positions := reference["positions"]) != len(self._limits):
-            allowed = f"one for each of {', '.join(self._limits)}"
-            where = "inner.circumstances.reference.positions"
-            yield wrong_value("row.shape", where, positions, allowed=allowed, short=True)
+            where, expected = "inner.circumstances.reference.positions", f"one for each of {', '.join(self._limits)}"
+            yield wrong_value("row.shape", where, positions, expected)
         for joint, value in applied.items():
             if joint not in self._limits or value is None:
                 continue
             low, high, most, is_velocity = self._limits[joint]
             where = f"info.action.applied_si.{joint}"
             if guaranteed["position"] and not is_velocity and not low - _TOLERANCE <= value <= high + _TOLERANCE:
-                yield wrong_value("limits.position", where, value, allowed=f"{low} to {high}")
+                yield wrong_value("limits.position", where, value, f"{low} to {high}")
             velocity = value if is_velocity else velocities.get(joint)
             if guaranteed["velocity"] and velocity is not None and abs(velocity) > most * (1 + _TOLERANCE) + _TOLERANCE:
-                text = f"{where} is {value}, which makes a velocity of {velocity}; allowed: {most} either way"
+                text = f"{where} is {value}, at a velocity of {velocity} (expected {-most} to {most})"
                 yield make_violation("limits.velocity", where, value, text)
 
     def _velocities(self, before: Row | None, row: Row, *, is_dry: bool) -> dict[str, float]:
@@ -217,7 +210,7 @@ class LimitRule:
 
 
 def _has_moved_otherwise(before: Row, row: Row) -> bool:
-    """Return whether something besides the two commands may have moved the robot between them."""
+    """Return whether a stop, a watchdog or a relay may have moved the robot between the two commands."""
     trips = [each["info"]["safety"]["watchdog"]["trips"] for each in (before, row)]
     findings = row["inner"]["findings"] if "inner" in row else ()
     is_braked = row["info"]["safety"]["disposition"] >= Severity.STOP

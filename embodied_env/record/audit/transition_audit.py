@@ -1,7 +1,7 @@
 """Audit of one row: its fields, its schema, its consistency and its contract.
 
 A consistency rule takes a row that fits its schema. The environment's account (``inner``) is checked against itself,
-and the values of the outermost wrapper against the account, so each difference has one rule. Of two contradicting
+and the values of the outermost wrapper against the account, so each difference breaks one rule. Of two contradicting
 values the derived one is reported: findings, raw stamps and end reasons are taken as given.
 """
 
@@ -18,29 +18,21 @@ from embodied_env.contract import Contract
 from embodied_env.contract.fingerprint import differences
 from embodied_env.core.codes import CODES, TERMINATED_REASONS, TRUNCATED_REASONS, Severity, end_kind, order_end_reasons
 from embodied_env.core.outcome_counts import solved_at_reset
+from embodied_env.record.audit import latency_rules
 from embodied_env.record.audit.contract_rules import CONTRACT_RULES, RESET_CONTRACT_RULES
-from embodied_env.record.audit.latency_rules import (
-    check_known_stages,
-    check_sensor_account,
-    check_sensor_stages,
-    check_stages,
-    check_stamp_order,
-    check_total,
-    check_total_of_info,
-)
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.rows import FIELDS, Row
 from embodied_env.record.schema import gates, reset_schema, schema_violations, step_info_schema, transition_schema
 
 _REPORTING = ("latency", "intervention", "joint_limits")
-"""Gates that may report a code without changing anything."""
+"""Gates that may report a code without changing the action."""
 
 
 def audit_transition(row: Mapping[str, Any], contract: Contract | None = None) -> list[str]:
-    """Return a sentence for each violation in `row`; none if it is sound.
+    """Return a message for each violation in `row`; none if it is sound.
 
-    The basic rules apply to any row. A row with a schema of ours, or any row if a contract is given, is also checked
+    The basic rules apply to any row. A row with one of our schemas, or any row if a contract is given, is also checked
     against its account. Images may be arrays, lists or references; of a reference the contract checks dtype and shape,
     and two references are equal if their hashes are.
 
@@ -61,7 +53,7 @@ def inspect_transition(row: Mapping[str, Any], contract: Contract | None = None)
     if problems:
         return problems, None
     if row["terminated"] and row["truncated"]:
-        text = "terminated and truncated are both true; allowed: one of them, or none"
+        text = "terminated and truncated are both true (expected at most one of them)"
         problems.append(make_violation("ending.both", "truncated", True, text))
     is_ours = str(row.get("schema", "")).startswith("embodied_env/")
     if contract is None and not is_ours:
@@ -70,7 +62,7 @@ def inspect_transition(row: Mapping[str, Any], contract: Contract | None = None)
     if not is_ours and "inner" not in account:
         misfits = schema_violations(account["info"], step_info_schema(), path="info")
     elif account.get("inner", account) is None:
-        text = "inner is null: an outer wrapper returned a step that the environment did not make"
+        text = "inner is null: an outer wrapper returned a step without calling the environment"
         misfits = [make_violation("row.made_up", "inner", None, text)]
     else:
         misfits = schema_violations(account, transition_schema())
@@ -87,7 +79,7 @@ def inspect_transition(row: Mapping[str, Any], contract: Contract | None = None)
 def inspect_reset(row: Row, contract: Contract | None) -> tuple[list[Violation], Row | None]:
     """Audit the row of a reset, in JSON types; see `inspect_transition`."""
     if row.get("inner", row) is None:
-        text = "inner is null: an outer wrapper answered a reset that the environment did not make"
+        text = "inner is null: an outer wrapper returned a reset without calling the environment"
         return [make_violation("row.made_up", "inner", None, text)], None
     if misfits := schema_violations(row, reset_schema()):
         return misfits, None
@@ -99,7 +91,7 @@ def inspect_reset(row: Row, contract: Contract | None) -> tuple[list[Violation],
 
 
 _Checks = Mapping[str, tuple[Callable[[Any], bool], str]]
-"""Name of a field -> whether a value is valid, and what is allowed."""
+"""Name of a field -> whether a value is valid, and what is expected."""
 
 
 def _field_problems(row: Mapping[str, Any]) -> Iterator[Violation]:
@@ -114,11 +106,11 @@ def _check_fields(
 ) -> Iterator[Violation]:
     for key in required:
         if key not in values:
-            text = f"{prefix}{key} is missing; {owner} has {', '.join(required)}"
+            text = f"{prefix}{key} is missing (expected in {owner}: {', '.join(required)})"
             yield make_violation("field.missing", f"{prefix}{key}", None, text)
-    for key, (is_valid, allowed) in checks.items():
+    for key, (is_valid, expected) in checks.items():
         if key in values and not is_valid(values[key]):
-            yield wrong_value("field.type", f"{prefix}{key}", values[key], allowed=allowed, short=True)
+            yield wrong_value("field.type", f"{prefix}{key}", values[key], expected)
 
 
 def _is_finite(value: object) -> bool:
@@ -143,63 +135,59 @@ _FIELD_CHECKS: _Checks = {
 _INFO_CHECKS: _Checks = {
     "latency_ms": (lambda value: _is_finite(value) and value >= 0, "a finite number >= 0"),
     "action_clipped": (_is_boolean, "true or false"),
-    "wrapper_version": (lambda value: isinstance(value, str) and value != "", "text that is not empty"),
+    "wrapper_version": (lambda value: isinstance(value, str) and value != "", "a non-empty string"),
 }
 
 
 def _check_outside(row: Row) -> Iterator[Violation]:
-    """Check that the outermost wrapper was given and returned the same values as the environment."""
+    """Check that the outermost wrapper received and returned the same values as the environment."""
     for field in FIELDS[:-1]:
         if changes := differences(row[field], row["inner"][field], field):
             where, outer, inner = changes[0]
-            others = f" (and {len(changes) - 1} more differences)" if len(changes) > 1 else ""
-            did = "was given" if field == "action" else "returned"
-            but = f"the environment {did} {short_repr(inner)}{others}: an outer wrapper changed it"
-            yield wrong_value(f"outside.{field}", where, outer, but=but, short=True)
+            others = f", and {len(changes) - 1} more differences" if len(changes) > 1 else ""
+            expected = f"{short_repr(inner)}, as the environment {'received' if field == 'action' else 'returned'}"
+            text = f"{where} is {short_repr(outer)} (expected {expected}{others}); changed by an outer wrapper"
+            yield make_violation(f"outside.{field}", where, outer, text)
 
 
 def _check_ending(row: Row) -> Iterator[Violation]:
-    """Check the flags, end_reason and is_success against the reasons to end."""
+    """Check the flags, end_reason and is_success against the end reasons."""
     info = row["info"]
     where, flags = ("inner.", row["inner"]) if "inner" in row else ("", row)
     reason: str = (flags["end_reasons"] or [""])[0] if "inner" in row else info["end_reason"]
     for flag, kinds in (("terminated", TERMINATED_REASONS), ("truncated", TRUNCATED_REASONS)):
         if flags[flag] != (end_kind(reason) in kinds):
-            but = f"the end reason is {reason!r}; {flag}: {', '.join(kinds)}"
-            yield wrong_value("ending.flags", f"{where}{flag}", flags[flag], but=but)
+            expected = f"{not flags[flag]} for the end reason {reason!r}"
+            yield wrong_value("ending.flags", f"{where}{flag}", flags[flag], expected)
     if info["end_reason"] != reason:
-        text = f"info.end_reason is {info['end_reason']!r}, but the first of inner.end_reasons is {reason!r}"
-        yield make_violation("ending.reason", "info.end_reason", info["end_reason"], text)
+        expected = f"{reason!r}, the first of inner.end_reasons"
+        yield wrong_value("ending.reason", "info.end_reason", info["end_reason"], expected)
     if info["is_success"] != (reason == "success"):
-        but = f"the end reason is {reason!r}"
-        yield wrong_value("ending.success", "info.is_success", info["is_success"], but=but)
+        expected = f"{reason == 'success'} for the end reason {reason!r}"
+        yield wrong_value("ending.success", "info.is_success", info["is_success"], expected)
 
 
 def _check_end_reasons(row: Row) -> Iterator[Violation]:
-    """Check the order of precedence of the reasons to end."""
     reasons = row["inner"]["end_reasons"]
     if (ordered := list(order_end_reasons(reasons))) != reasons:
-        yield wrong_value("ending.order", "inner.end_reasons", reasons, allowed=f"in the order {ordered}")
+        yield wrong_value("ending.order", "inner.end_reasons", reasons, f"the order {ordered}")
 
 
 def _check_reset_verdict(row: Row) -> Iterator[Violation]:
-    """Check the verdict of a reset in info against the one of the task."""
     solved, reported = solved_at_reset(row["inner"]), row["info"]["reset"]
     for key, expected in (("judged", solved is not None), ("solved", solved is True)):
         if reported[key] != expected:
-            but = f"inner.verdict makes it {expected}"
-            yield wrong_value("reset.solved", f"info.reset.{key}", reported[key], but=but)
+            yield wrong_value("reset.solved", f"info.reset.{key}", reported[key], f"{expected}, as in inner.verdict")
 
 
 def warn_solved_in_place(row: Row) -> Iterator[Violation]:
-    """Warn of a reset that moved nothing and left the task solved, likely by the episode before."""
+    """Warn of a reset that moved nothing and left the task solved, likely by the previous episode."""
     if row["inner"]["level"] == "none" and solved_at_reset(row["inner"]):
-        text = "info.reset.solved is true, and the level of the reset is none: the task was solved before the episode"
+        text = "info.reset.solved is true at reset level none: the task was solved before the episode"
         yield make_violation("reset.solved_in_place", "info.reset.solved", True, text)
 
 
 def _check_gates(row: Row) -> Iterator[Violation]:
-    """Check severities, codes and dispositions against the findings."""
     severity, code = [0] * len(gates()), [0] * len(gates())
     for finding in row["inner"]["findings"]:
         gate, level = gates().index(finding["gate"]), Severity[finding["severity"]]
@@ -214,18 +202,18 @@ def _check_gates(row: Row) -> Iterator[Violation]:
     }
     for where, (reported, found) in expected.items():
         if reported != found:
-            yield wrong_value("gates.account", where, reported, but=f"inner.findings make it {found}")
+            yield wrong_value("gates.account", where, reported, f"{found} from inner.findings")
 
 
 def _check_gates_of_info(row: Row) -> Iterator[Violation]:
     """Check that the disposition is the most severe of the gates, and that a gate has a code if it fired."""
     safety = row["info"]["safety"]
     if safety["disposition"] != (most := max(safety["severity"])):
-        but = f"the most severe of info.safety.severity is {most}"
-        yield wrong_value("gates.account", "info.safety.disposition", safety["disposition"], but=but)
+        expected = f"{most}, the most severe of info.safety.severity"
+        yield wrong_value("gates.account", "info.safety.disposition", safety["disposition"], expected)
     for gate, level, code in zip(gates(), safety["severity"], safety["code"], strict=True):
         if (code == 0 and level > 0) or (code > 0 and level == 0 and gate not in _REPORTING):
-            text = f"info.safety.code of {gate} is {code}, but its severity is {level}; allowed: both 0, or none"
+            text = f"info.safety.code of {gate} is {code} at severity {level} (expected both 0, or neither)"
             yield make_violation("gates.code", "info.safety.code", code, text)
 
 
@@ -244,26 +232,25 @@ def _check_clipping(row: Row) -> Iterator[Violation]:
     flags = {"info.action_clipped": info["action_clipped"], "info.safety.intervened": info["safety"]["intervened"]}
     for where, flag in flags.items():
         if flag != (disposition >= least):
-            but = f"the disposition is {disposition.name}; clipped: from {least.name} on"
-            yield wrong_value("clipping.said", where, flag, but=but)
+            expected = f"{not flag} for the disposition {disposition.name}; true from {least.name} on"
+            yield wrong_value("clipping.said", where, flag, expected)
     requested, applied = report["requested"], report["applied"]
     if disposition is Severity.PASS and applied != requested:
-        text = f"what was applied is {short_repr(applied)}, but no gate fired and {short_repr(requested)} was requested"
-        yield make_violation("clipping.hidden", "info.action.applied", applied, text)
+        expected = f"{short_repr(requested)}, as requested, because no gate fired"
+        yield wrong_value("clipping.hidden", "info.action.applied", applied, expected)
     if disposition is least is Severity.LIMIT and applied == requested and not has_changed:
-        text = f"what was applied is {short_repr(applied)}, just as requested, but the disposition is LIMIT"
-        yield make_violation("clipping.idle", "info.action.applied", applied, text)
+        expected = "a change of the requested action, because the disposition is LIMIT"
+        yield wrong_value("clipping.idle", "info.action.applied", applied, expected)
 
 
 def _check_report(row: Row) -> Iterator[Violation]:
-    """Check the action in info against the report of the gates."""
     report = row["inner"]["report"]
     for part, keys in (("action", ("requested", "applied", "applied_si")), ("safety", ("dt_s", "guaranteed"))):
         for key in keys:
             value = row["info"][part][key]
             if (value := _flat(value) if part == "action" else value) != report[key]:
-                but = f"inner.report makes it {short_repr(report[key])}"
-                yield wrong_value("action.account", f"info.{part}.{key}", value, but=but, short=True)
+                expected = f"{short_repr(report[key])}, as in inner.report"
+                yield wrong_value("action.account", f"info.{part}.{key}", value, expected)
 
 
 def _flat(action: Any) -> list[Any]:  # noqa: ANN401 - one vector, or a dict of vectors or of numbers
@@ -279,12 +266,7 @@ ACCOUNT_RULES: tuple[Callable[[Row], Iterable[Violation]], ...] = (
     _check_gates,
     _check_clipping,
     _check_report,
-    check_stamp_order,
-    check_stages,
-    check_sensor_stages,
-    check_known_stages,
-    check_total,
-    check_sensor_account,
+    *latency_rules.ACCOUNT_RULES,
 )
 """For a row with the environment's account."""
 
@@ -292,7 +274,6 @@ INFO_RULES: tuple[Callable[[Row], Iterable[Violation]], ...] = (
     _check_ending,
     _check_gates_of_info,
     _check_clipping,
-    check_known_stages,
-    check_total_of_info,
+    *latency_rules.INFO_RULES,
 )
 """For a row with only the values that `step` returned."""

@@ -1,4 +1,4 @@
-"""A broken audit rule, with the place, the field and the value that show it."""
+"""One violation of an audit rule, with its place, field and value."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from embodied_env.record.json_values import to_json_types
 
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 120
+_repr.maxlist = 20  # the number of gates at least
 
 _MAX_VALUE_CHARS = 400  # of its JSON
 
 
 @dataclass(frozen=True, kw_only=True)
 class Violation:
-    """One broken rule.
+    """One violation of a rule.
 
     Attributes:
         rule: the stable name of the rule, as in ``docs/reference/audit.md``.
         field: the path of the value in its row, or the file of the run.
         value: the offending value in JSON types; a long one as truncated text.
-        text: the sentence to print.
+        text: the message to print.
         row: the index of the row in its run or file, from 0, resets included; None: it concerns the whole run.
         line: the line of the row in its file, from 1; None: not a file of lines.
         episode: ``episode_index`` of the row, or None.
@@ -62,15 +63,9 @@ def make_violation(rule: str, field: str, value: object, text: str) -> Violation
     return Violation(rule=rule, field=field, value=plain, text=text)
 
 
-def wrong_value(
-    rule: str, field: str, value: object, *, but: str = "", allowed: str = "", short: bool = False
-) -> Violation:
-    """Return a violation that reads "FIELD is VALUE, but BUT" or "FIELD is VALUE; allowed: ALLOWED".
-
-    `short` prints the repr of the value, truncated, instead of the whole value.
-    """
-    problem = f", but {but}" if but else f"; allowed: {allowed}"
-    return make_violation(rule, field, value, f"{field} is {short_repr(value) if short else value}{problem}")
+def wrong_value(rule: str, field: str, value: object, expected: str) -> Violation:
+    """Return a violation that reads "FIELD is VALUE (expected EXPECTED)"."""
+    return make_violation(rule, field, value, f"{field} is {short_repr(value)} (expected {expected})")
 
 
 def short_repr(value: object) -> str:

@@ -1,9 +1,10 @@
-"""`export_run`: a run in a format that other tools read."""
+"""Export of a run to a format of other tools."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,22 +23,20 @@ EXPORT = "embodied_env/export/1"
 
 
 class _Writer(Protocol):
-    """Writes one format into an existing, empty folder."""
+    """Writes one format into an empty folder."""
 
     def step(self, step: Step) -> None: ...
 
-    def end(self, ending: EpisodeEnd) -> None: ...  # of the episode of the steps so far
+    def end(self, ending: EpisodeEnd) -> None: ...  # the episode of the steps so far
 
-    def close(self, account: Mapping[str, Any]) -> None: ...  # `account`: the metadata of the export
-
-    def abort(self) -> None: ...  # closes every file; idempotent
+    def close(self, metadata: Mapping[str, Any]) -> None: ...  # of the export
 
 
-_WRITERS: Mapping[str, Callable[[Path, EpisodeReader, str], _Writer]] = {
-    "jsonl": lambda folder, source, _: JsonLines(folder, source),
-    "parquet": lambda folder, source, _: ParquetFiles(folder, source),
-    "minari": lambda folder, source, name: MinariDataset(folder, source, name=name),
-    "lerobot": lambda folder, source, _: LerobotDataset(folder, source),
+_WRITERS: Mapping[str, Callable[[Path, EpisodeReader, ExitStack], _Writer]] = {
+    "jsonl": JsonLines,
+    "parquet": ParquetFiles,
+    "minari": MinariDataset,
+    "lerobot": LerobotDataset,
 }
 FORMATS = tuple(_WRITERS)
 
@@ -53,61 +52,59 @@ def export_run(
 ) -> dict[str, Any]:
     """Export the run directory `path` into the new folder `out`, and return the metadata of the export.
 
-    It is written as ``OUT.partial`` next to `out`, and renamed once it is complete.
+    It is written to ``OUT.partial``, which is renamed once it is complete.
 
     Args:
         path: a run directory.
         out: a folder that does not exist yet.
         format: one of `FORMATS`.
         evaluator: include the values visible only to the evaluator.
-        allow_unclean: accept a run that was not closed, or whose log is cut; the metadata records it.
+        allow_unclean: accept a run that was not closed, or whose log is truncated; the metadata has the reason.
         progress: called with the number of steps so far.
 
     Raises:
-        UsageError: for an unknown format, or when `out` or ``OUT.partial`` exists.
-        RecordError: when the run cannot be read, or is not clean.
-        MissingDependencyError: when the library of the format is not installed.
+        UsageError: for an unknown format, or if `out` or ``OUT.partial`` exists.
+        RecordError: if the run cannot be read, or is not clean.
+        MissingDependencyError: if the library of the format is not installed.
     """
     if format not in FORMATS:
-        raise UsageError(f"format {format!r} is not known; allowed: {', '.join(FORMATS)}")
+        raise UsageError(f"unknown format {format!r} (expected one of: {', '.join(FORMATS)})")
     out = Path(out)
     partial = out.with_name(f"{out.name}.partial")
     for taken in (out, partial):
         if taken.exists() or taken.is_symlink():
-            raise UsageError(f"{taken} is there already; allowed: a folder that is not")
+            raise UsageError(f"the output folder exists: {taken} (expected a new folder)")
     run = read_run(path)
     if run.problem and not allow_unclean:
-        raise RecordError(f"{path} is not clean: {run.problem}; --allow-unclean exports what is whole")
+        raise RecordError(f"run {path} is not clean: {run.problem}; export its complete rows with --allow-unclean")
     source = open_episodes(run, evaluator=evaluator)
     try:
         partial.mkdir(parents=True)
-        account = _write(_WRITERS[format](partial, source, out.name), source, format, progress)
+        with ExitStack() as files:  # closes the open files if the export fails
+            metadata = _write(_WRITERS[format](partial, source, files), source, format, progress)
         partial.rename(out)
     except OSError as error:
-        raise RecordError(f"{out}: the export cannot be written: {error}") from None
+        raise RecordError(f"cannot write the export {out}: {error}") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return account
+    return metadata
 
 
 def _write(writer: _Writer, source: EpisodeReader, kind: str, progress: Callable[[int], None] | None) -> dict[str, Any]:
     counts = {"episodes": 0, "unfinished": 0, "steps": 0}
-    try:
-        for item in source:
-            if isinstance(item, Step):
-                writer.step(item)
-                counts["steps"] += 1
-                if progress is not None:
-                    progress(counts["steps"])
-            else:
-                writer.end(item)
-                counts["episodes"] += 1
-                counts["unfinished"] += not item.ended
-        account = _metadata(source, kind, counts)
-        writer.close(account)
-    finally:
-        writer.abort()
-    return account
+    for item in source:
+        if isinstance(item, Step):
+            writer.step(item)
+            counts["steps"] += 1
+            if progress is not None:
+                progress(counts["steps"])
+        else:
+            writer.end(item)
+            counts["episodes"] += 1
+            counts["unfinished"] += not item.ended
+    metadata = _metadata(source, kind, counts)
+    writer.close(metadata)
+    return metadata
 
 
 def _metadata(source: EpisodeReader, kind: str, counts: Mapping[str, int]) -> dict[str, Any]:

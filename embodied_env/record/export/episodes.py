@@ -1,6 +1,6 @@
-"""A run as steps for learning: the observation an action was chosen on, the action, and its results.
+"""A run as steps for learning: the observation that an action was based on, the action, and its results.
 
-A row of a transition has the observation that its step *returned*. A step here has the one before its action, so the
+The row of a transition has the observation that its step returned. A `Step` has the one before its action, so that the
 last observation of an episode comes with its `EpisodeEnd`.
 """
 
@@ -25,22 +25,22 @@ _TRANSPARENT = {"RecordTransitions", "TimeLimit", "RecordEpisodeStatistics", "Or
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One step. Its arrays hold NaN where a value is unknown, such as an action that has no such form."""
+    """One step. Unknown values are NaN in its arrays, for example a malformed action."""
 
     episode_index: int  # in the export, from 0
     step_index: int  # in its episode, from 0
     timestamp_s: float | None  # from the episode's first observation to this one, by the steady clock
-    observed_ns: int | None  # when `observation` was frozen, steady
-    published_ns: int | None  # when the command left, steady
-    observation: Arrays  # that the action was chosen on
+    observed_ns: int | None  # when `observation` was taken, steady
+    published_ns: int | None  # when the command was published, steady
+    observation: Arrays  # that the action was based on
     action: Arrays  # that the agent requested
     action_applied: Arrays  # that was executed, in units of the contract's action space
-    reward: float  # NaN if it is no number
+    reward: float  # NaN if it is not a number
     terminated: bool
     truncated: bool
     end_reason: str  # "" before the end of the episode
     is_success: bool
-    evaluator: Arrays  # the evaluator's values when `observation` was frozen; empty unless requested
+    evaluator: Arrays  # the evaluator's values when `observation` was taken; empty unless requested
     seen: Any  # `observation` in JSON types
     row: Row
 
@@ -52,8 +52,8 @@ class EpisodeEnd:
     episode_index: int  # in the export, from 0
     length: int  # steps
     seed: int | None  # given to the reset
-    world_seed: int | None  # that the world was reset with
-    ended: bool  # False: cut short by a reset, or by the end of the run
+    world_seed: int | None  # with which the world was reset
+    ended: bool  # False: cut short by a reset or the end of the run
     end_reason: str  # "" unless it ended
     is_success: bool
     observation: Arrays  # the last one
@@ -78,18 +78,18 @@ class EpisodeReader:
 
     run: Run
     contract: Contract
-    observation: Leaves  # as the agent got it
+    observation: Leaves  # as the agent received it
     action: Leaves  # as the agent requested it
     applied: Leaves  # an action of the contract
     evaluator: Leaves  # empty unless requested
-    has_wrappers: bool  # they may have changed observations or actions: the leaves are those of the first rows
-    left_out: dict[str, int] = field(default_factory=lambda: {"steps": 0, "resets": 0})  # that are in no episode
+    has_wrappers: bool  # that may change observations or actions; the leaves are then those of the first rows
+    left_out: dict[str, int] = field(default_factory=lambda: {"steps": 0, "resets": 0})  # outside of episodes
 
     def __iter__(self) -> Iterator[Step | EpisodeEnd]:
-        """Yield each step, and the `EpisodeEnd` after the last of an episode.
+        """Yield each step, and an `EpisodeEnd` after the last of each episode.
 
         Raises:
-            RecordError: when an observation is not in the space of the run.
+            RecordError: if an observation is not in the space of the run.
         """
         episode: _Episode | None = None
         count = 0
@@ -163,32 +163,27 @@ class EpisodeReader:
         for key, leaf in self.observation.items():
             array = leaf.array(found.get(key), self.run.array)
             if array is None:
-                raise RecordError(
-                    f"row {row}: the observation {key!r} is {found.get(key)!r:.200}; allowed: {leaf.dtype} {leaf.shape}"
-                )
+                expected = f"{leaf.dtype} of shape {leaf.shape}"
+                raise RecordError(f"row {row}: observation {key!r} is {found.get(key)!r:.200} (expected {expected})")
             arrays[key] = array
         return arrays
 
     def _arrays(self, leaves: Leaves, value: Any) -> Arrays:  # noqa: ANN401 - JSON types
-        """Return the arrays of a value that may be anything, such as an action: unknown where it does not fit."""
+        """Return the arrays of a value of any form, such as an action; those that do not fit are unknown."""
         found = flatten(value)
         made = {key: leaf.array(found.get(key), self.run.array) for key, leaf in leaves.items()}
         return {key: leaves[key].unknown() if array is None else array for key, array in made.items()}
 
 
 def open_episodes(run: Run, *, evaluator: bool = False) -> EpisodeReader:
-    """Prepare `run` for export, with the evaluator's values if requested.
-
-    Raises:
-        RecordError: when its manifest has no contract that can be read, or it has no step.
-    """
+    """Prepare `run` for export, with the evaluator's values if requested; raises RecordError if it has no steps."""
     contract = contract_of_manifest(run.manifest)
     names = (str(layer["class"]).rpartition(":")[2] for layer in run.manifest["wrappers"][:-1])
     has_wrappers = any(name not in _TRANSPARENT for name in names)
     reset = next(run.resets(), None)
     first = next(run.transitions(), None)
     if reset is None or first is None:
-        raise RecordError(f"{run.path}: there is no step to export")
+        raise RecordError(f"no steps to export: {run.path} (expected a run with a reset and a step)")
     observation, action = leaves_of_space(contract.observation_space), leaves_of_space(contract.action_space)
     values = _evaluator_values(reset) if evaluator else {}
     return EpisodeReader(

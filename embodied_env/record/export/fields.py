@@ -1,4 +1,4 @@
-"""Leaves of observations and actions: named arrays of one dtype and shape each, for any space."""
+"""Leaves of observations and actions: named arrays, each of one dtype and shape, for any space."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from embodied_env.errors import MissingDependencyError, RecordError
 from embodied_env.record.arrays import is_reference
 
 Arrays = Mapping[str, NDArray[Any]]
-"""Arrays by key; of a value that is one array, the key is ""."""
+"""Arrays by key; the key of a value that is a single array is ""."""
 
 Load = Callable[[Mapping[str, Any]], NDArray[Any]]
 """Returns the array of a reference."""
@@ -39,7 +39,7 @@ class ArrayField:
 
     @property
     def is_image(self) -> bool:
-        """Whether PNG stores it without loss: uint8, (height, width, 1, 3 or 4 channels)."""
+        """Whether PNG stores it losslessly: uint8, (height, width, 1, 3 or 4 channels)."""
         return self.dtype == "uint8" and len(self.shape) == 3 and self.shape[2] in _PNG_CHANNELS
 
     def array(self, value: Any, load: Load) -> NDArray[Any] | None:  # noqa: ANN401 - JSON types
@@ -53,13 +53,9 @@ class ArrayField:
         return found.astype(dtype, copy=False)
 
     def unknown(self) -> NDArray[Any]:
-        """Return NaN in this shape.
-
-        Raises:
-            RecordError: for a dtype without NaN.
-        """
+        """Return NaN in this shape; raises RecordError for a dtype without NaN."""
         if np.dtype(self.dtype).kind != "f":
-            raise RecordError(f"{self.dtype} {self.shape} has no value for what is not known; allowed: floats")
+            raise RecordError(f"cannot export an unknown value as {self.dtype} {self.shape} (expected a float dtype)")
         return np.full(self.shape, np.nan, self.dtype)
 
 
@@ -75,16 +71,13 @@ def leaves_of_space(space: gymnasium.Space[Any]) -> dict[str, ArrayField]:
 def leaves_of_value(value: Any, load: Load) -> dict[str, ArrayField]:  # noqa: ANN401 - JSON types
     """Return the leaves of a recorded value, for runs whose wrappers may have changed the space.
 
-    Numbers in lists become float64, which has NaN for unknown.
-
-    Raises:
-        RecordError: when it does not consist of arrays of numbers.
+    Numbers in lists become float64, which has NaN for unknown values. Raises RecordError unless all leaves are numeric.
     """
     leaves = {}
     for key, item in flatten(value).items():
         found = _to_array(item, load)
         if found is None:
-            raise RecordError(f"{key or 'a value'} cannot be exported: it is no array of numbers: {item!r:.200}")
+            raise RecordError(f"cannot export {key or 'value'}: {item!r:.200} (expected a numeric array)")
         leaf = ArrayField(dtype=str(found.dtype), shape=found.shape)
         keeps_dtype = leaf.is_image or leaf.dtype == "float32"
         leaves[key] = leaf if keeps_dtype else ArrayField(dtype="float64", shape=leaf.shape)
@@ -123,28 +116,20 @@ def _to_array(value: Any, load: Load) -> NDArray[Any] | None:  # noqa: ANN401 - 
 _EXTRAS = {"pyarrow": "export", "minari": "export", "PIL": "images"}
 
 
-def library(module: str, *, needed_for: str) -> Any:  # noqa: ANN401 - a module without type information
-    """Import `module`.
-
-    Raises:
-        MissingDependencyError: when it is not installed; names the extra to install.
-    """
+def library(module: str) -> Any:  # noqa: ANN401 - a module without type information
+    """Import `module`; the MissingDependencyError names the extra to install."""
     try:
         return importlib.import_module(module)
     except ImportError:
         package = module.partition(".")[0]
         name = {"PIL": "pillow"}.get(package, package)
         remedy = f'pip install "embodied_env[{_EXTRAS[package]}]"'
-        raise MissingDependencyError(name, needed_for=needed_for, remedy=remedy) from None
+        raise MissingDependencyError(name, needed_for="this export", remedy=remedy) from None
 
 
 def png(image: NDArray[Any]) -> bytes:
-    """Return `image`, uint8 of (height, width, 1, 3 or 4), as PNG.
-
-    Raises:
-        MissingDependencyError: without pillow.
-    """
-    pillow = library("PIL.Image", needed_for="exporting images")
+    """Return `image`, uint8 of (height, width, 1, 3 or 4), as PNG."""
+    pillow = library("PIL.Image")
     file = io.BytesIO()
     pillow.fromarray(image[..., 0] if image.shape[2] == 1 else image).save(file, format="PNG", compress_level=1)
     return file.getvalue()

@@ -1,13 +1,14 @@
-"""JSON lines: ``transitions.jsonl``, one step per line, with images and other large arrays in files of their own.
+"""JSON lines: ``transitions.jsonl``, one step per line, with images and other large arrays in separate files.
 
-It needs no library. Values are those of the rows of the run, malformed actions included. Images are PNG, arrays that
-PNG cannot store are ``.npy`` files. Each content is stored once, under its hash.
+It needs no library. Values are those of the rows of the run, malformed actions included. Images are PNG files, other
+arrays ``.npy`` files. Each content is stored once, under its hash.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,16 +20,15 @@ from embodied_env.record.export.fields import ArrayField, png
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.manifest import write_json
 
-THE_ACTION = "action: what the agent asked for, word for word. action_applied: what was executed, null if not known"
+THE_ACTION = "action: requested by the agent, unchanged. action_applied: executed, null if unknown"
 
 
 class JsonLines:
     """Writes ``transitions.jsonl`` and ``arrays/``."""
 
-    def __init__(self, out: Path, source: EpisodeReader) -> None:
-        """Start the file in the folder `out`."""
+    def __init__(self, out: Path, source: EpisodeReader, files: ExitStack) -> None:
         self._out, self._source = out, source
-        self._file: IO[str] = (out / "transitions.jsonl").open("x", encoding="utf-8")
+        self._file: IO[str] = files.enter_context((out / "transitions.jsonl").open("x", encoding="utf-8"))
 
     def step(self, step: Step) -> None:
         """Write one line."""
@@ -56,14 +56,10 @@ class JsonLines:
     def end(self, ending: EpisodeEnd) -> None:
         """Do nothing: each line has its next observation."""
 
-    def close(self, account: Mapping[str, Any]) -> None:
+    def close(self, metadata: Mapping[str, Any]) -> None:
         """Write ``metadata.json``."""
         self._file.close()
-        write_json(self._out / "metadata.json", {**account, "the_action": THE_ACTION})
-
-    def abort(self) -> None:
-        """Close the file."""
-        self._file.close()
+        write_json(self._out / "metadata.json", {**metadata, "the_action": THE_ACTION})
 
     def _with_files(self, value: Any) -> Any:  # noqa: ANN401 - JSON types
         """Return `value` with the file name added to each reference."""

@@ -1,10 +1,10 @@
 """A LeRobot dataset of version 3.0, in its documented layout; LeRobot is not needed to write it.
 
 ``meta/info.json``, ``meta/stats.json``, ``meta/tasks.parquet``, ``meta/episodes/chunk-000/file-000.parquet`` and
-``data/chunk-000/file-000.parquet``. Images are inline (dtype ``image``): a video would lose bits. Scalars and vectors
+``data/chunk-000/file-000.parquet``. Images are inline (dtype ``image``), because video is lossy. Scalars and vectors
 of an observation form one vector ``observation.state``, the name that LeRobot's policies expect; its names have key
-and index. A policy of LeRobot takes every column called ``action...`` or ``observation...``, and every image, as its
-own; so no other column has such a name.
+and index. LeRobot's policies use every column called ``action...`` or ``observation...``, and every image; no other
+column has such a name.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +21,19 @@ from numpy.typing import NDArray
 
 from embodied_env.errors import UsageError
 from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
-from embodied_env.record.export.fields import ArrayField, Arrays, Leaves, named, png
-from embodied_env.record.export.parquet import TableFile, arrow
+from embodied_env.record.export.fields import ArrayField, Arrays, Leaves, library, named, png
+from embodied_env.record.export.parquet import TableFile
 from embodied_env.record.manifest import write_json
 
 VERSION = "v3.0"
 
 THE_ACTION = (
-    "action: what the agent asked for, NaN where it asked for no such thing: a policy that learns from it is put "
-    "behind the same gate. applied_action: what was executed, by a name that LeRobot's policies do not take as theirs"
+    "action: requested by the agent, NaN if malformed; a policy trained on it runs behind the same safety gate. "
+    "applied_action: executed, under a name that LeRobot's policies do not use"
 )
 
-FILES_PER_CHUNK = 1000
-
-MOST_BYTES_PER_FILE = 100 * 2**20
-
+_FILES_PER_CHUNK = 1000
+_MAX_FILE_BYTES = 100 * 2**20
 _FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 
 FloatArray = NDArray[np.float64]
@@ -44,23 +43,17 @@ Feature = dict[str, Any]
 
 
 class LerobotDataset:
-    """Writes the dataset, episode by episode; a group of rows has rows of one episode only."""
+    """Writes the dataset episode by episode; a group of rows has rows of one episode only."""
 
-    def __init__(self, out: Path, source: EpisodeReader, *, most_bytes_per_file: int = MOST_BYTES_PER_FILE) -> None:
-        """Start the dataset in the folder `out`.
-
-        Raises:
-            MissingDependencyError: without pyarrow.
-            UsageError: for images of the evaluator: LeRobot's policies would take them as their own.
-        """
-        arrow()
+    def __init__(self, out: Path, source: EpisodeReader, files: ExitStack) -> None:
+        """Create the files in `out`; raises UsageError for images of the evaluator."""
         images = [key for key, leaf in source.evaluator.items() if leaf.is_image]
         if images:
             raise UsageError(
-                f"--evaluator: LeRobot's policies take the images {', '.join(images)} for their own; "
-                "allowed: no --evaluator, or another format"
+                f"cannot export the evaluator's images {', '.join(images)}: LeRobot's policies would use them; "
+                "omit --evaluator or choose another format"
             )
-        self._out, self._source, self._most_bytes = out, source, most_bytes_per_file
+        self._out, self._source, self._files = out, source, files
         self._task = f"{source.contract.name}: {source.contract.task.type}"
         self._state = {key: leaf for key, leaf in source.observation.items() if len(leaf.shape) <= 1}
         self._apart = {key: leaf for key, leaf in source.observation.items() if key not in self._state}
@@ -72,16 +65,16 @@ class LerobotDataset:
         self._data = self._open_file()
         path = out / "meta" / "episodes" / _FILE.format(chunk_index=0, file_index=0)
         path.parent.mkdir(parents=True)
-        self._episodes = TableFile(path, _episodes_schema(self._features))
+        self._episodes = TableFile(path, _episodes_schema(self._features), files)
 
     def step(self, step: Step) -> None:
         """Write one frame."""
         if step.step_index == 0:
             self._episode_stats = self._new_statistics()
-            if self._data.written_bytes >= self._most_bytes:
+            if self._data.written_bytes >= _MAX_FILE_BYTES:
                 self._data.close()
                 chunk, file = self._place
-                self._place = (chunk, file + 1) if file + 1 < FILES_PER_CHUNK else (chunk + 1, 0)
+                self._place = (chunk, file + 1) if file + 1 < _FILES_PER_CHUNK else (chunk + 1, 0)
                 self._data = self._open_file()
         source = self._source
         values: dict[str, Any] = {
@@ -136,7 +129,7 @@ class LerobotDataset:
         )
         self._n_episodes += 1
 
-    def close(self, account: Mapping[str, Any]) -> None:
+    def close(self, metadata: Mapping[str, Any]) -> None:
         """Finish the files and write the metadata."""
         meta = self._out / "meta"
         self._data.close()
@@ -146,18 +139,13 @@ class LerobotDataset:
             meta / "stats.json", {name: found.as_json() for name, found in self._stats.items() if found.is_known}
         )
         write_json(meta / "info.json", self._info())
-        write_json(meta / "embodied_env.json", {**account, "the_action": THE_ACTION})
-
-    def abort(self) -> None:
-        """Close the files."""
-        self._data.abort()
-        self._episodes.abort()
+        write_json(meta / "embodied_env.json", {**metadata, "the_action": THE_ACTION})
 
     def _open_file(self) -> TableFile:
         path = self._out / "data" / _FILE.format(chunk_index=self._place[0], file_index=self._place[1])
         path.parent.mkdir(parents=True, exist_ok=True)
-        schema = arrow().schema([(name, _type(feature)) for name, feature in self._features.items()])
-        return TableFile(path, schema)
+        schema = library("pyarrow").schema([(name, _type(feature)) for name, feature in self._features.items()])
+        return TableFile(path, schema, self._files)
 
     def _new_statistics(self) -> dict[str, RunningStatistics]:
         return {
@@ -190,7 +178,7 @@ class LerobotDataset:
             "total_episodes": self._n_episodes,
             "total_frames": self._n_frames,
             "total_tasks": 1,
-            "chunks_size": 1000,
+            "chunks_size": _FILES_PER_CHUNK,
             "data_files_size_in_mb": 100,
             "video_files_size_in_mb": 200,
             "fps": round(rate_hz) if abs(rate_hz - round(rate_hz)) <= 1e-9 * rate_hz else rate_hz,
@@ -204,14 +192,13 @@ class LerobotDataset:
 class RunningStatistics:
     """Minimum, maximum, mean and standard deviation of each element, over its finite values.
 
-    Those of an image are per channel, shaped (channels, 1, 1), of pixels between 0 and 1.
+    Those of an image are per channel, of shape (channels, 1, 1), of pixels between 0 and 1.
 
     Attributes:
         count: the number of values.
     """
 
     def __init__(self, shape: tuple[int, ...], *, is_image: bool = False) -> None:
-        """Start without values of `shape`; a scalar has the shape (1,)."""
         self.count = 0
         self._is_image = is_image
         self._shape = (shape[2], 1, 1) if is_image else shape or (1,)
@@ -268,8 +255,8 @@ class RunningStatistics:
 
 
 def _episodes_schema(features: Mapping[str, Feature]) -> Any:  # noqa: ANN401 - of pyarrow
-    """Return the schema of ``meta/episodes``: place, end and statistics of each episode."""
-    pa = arrow()
+    """Return the schema of ``meta/episodes``: location, end and statistics of each episode."""
+    pa = library("pyarrow")
     fields = [
         ("episode_index", pa.int64()),
         ("tasks", pa.list_(pa.string())),
@@ -290,7 +277,7 @@ def _episodes_schema(features: Mapping[str, Feature]) -> Any:  # noqa: ANN401 - 
 
 def _write_task(path: Path, task: str) -> None:
     """Write the task as pandas writes a table of ``task_index`` whose index is ``task``."""
-    pa = arrow()
+    pa = library("pyarrow")
     columns = [
         {"name": name, "field_name": name, "pandas_type": pandas_type, "numpy_type": numpy_type, "metadata": None}
         for name, pandas_type, numpy_type in (("task_index", "int64", "int64"), ("task", "unicode", "object"))
@@ -299,7 +286,7 @@ def _write_task(path: Path, task: str) -> None:
     schema = pa.schema(
         [("task_index", pa.int64()), ("task", pa.string())], metadata={"pandas": json.dumps(pandas).encode()}
     )
-    arrow("pyarrow.parquet").write_table(pa.table({"task_index": [0], "task": [task]}, schema=schema), path)
+    library("pyarrow.parquet").write_table(pa.table({"task_index": [0], "task": [task]}, schema=schema), path)
 
 
 def _apart(key: str, leaf: ArrayField) -> str:
@@ -328,7 +315,7 @@ def _flat(leaves: Leaves, arrays: Arrays) -> NDArray[Any]:
 
 
 def _type(feature: Feature) -> Any:  # noqa: ANN401 - of pyarrow
-    pa, shape = arrow(), feature["shape"]
+    pa, shape = library("pyarrow"), feature["shape"]
     if feature["dtype"] == "image":
         return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     kind = pa.bool_() if feature["dtype"] == "bool" else pa.type_for_alias(feature["dtype"])
@@ -339,7 +326,7 @@ def _type(feature: Feature) -> Any:  # noqa: ANN401 - of pyarrow
 
 def _nested(kind: Any, depth: int) -> Any:  # noqa: ANN401 - of pyarrow
     for _ in range(depth):
-        kind = arrow().list_(kind)
+        kind = library("pyarrow").list_(kind)
     return kind
 
 

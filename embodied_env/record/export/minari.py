@@ -1,13 +1,14 @@
-"""A Minari dataset, in Minari's own Arrow storage and written by Minari itself.
+"""A Minari dataset in Minari's own Arrow storage, written by Minari.
 
-An episode of T steps has T + 1 observations and as many entries of ``infos``. The first entry belongs to the reset, so
-that the results of a step have the index of the observation that it led to.
+An episode of T steps has T + 1 observations and T + 1 entries of ``infos``. The first entry belongs to the reset, so
+that the results of a step have the index of the next observation.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from embodied_env.record.export.fields import Arrays, Leaves, library, named
 from embodied_env.record.manifest import write_json
 
 THE_ACTION = (
-    "actions: what the agent asked for, NaN where it asked for no such thing: a policy learns from what it chose, and "
-    "the gate belongs to the world. infos['action_applied'][t + 1]: what was executed at step t"
+    "actions: requested by the agent, NaN if malformed; policies learn from requested actions, because the safety gate "
+    "is a part of the environment. infos['action_applied'][t + 1]: executed at step t"
 )
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*-v\d+")
 
@@ -30,17 +31,12 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*-v\d+")
 class MinariDataset:
     """Writes ``data/``; the dataset has the name of the folder, with ``-v0`` added if it has no version."""
 
-    def __init__(self, out: Path, source: EpisodeReader, *, name: str) -> None:
-        """Start the dataset in the folder `out`, whose final name is `name`.
-
-        Raises:
-            MissingDependencyError: without Minari, or a dependency of its Arrow storage.
-        """
-        library("pyarrow", needed_for="exporting to Minari")
-        library("PIL.Image", needed_for="exporting to Minari")
-        minari = library("minari", needed_for="exporting to Minari")
-        storage = library("minari.dataset.minari_storage", needed_for="exporting to Minari")
-        self._buffer = library("minari.data_collector.episode_buffer", needed_for="exporting to Minari").EpisodeBuffer
+    def __init__(self, out: Path, source: EpisodeReader, _files: ExitStack) -> None:
+        library("pyarrow")
+        library("PIL.Image")
+        minari = library("minari")
+        storage = library("minari.dataset.minari_storage")
+        self._buffer = library("minari.data_collector.episode_buffer").EpisodeBuffer
         self._out, self._source = out, source
         (out / "data").mkdir()
         self._storage = storage.MinariStorage.new(
@@ -48,14 +44,15 @@ class MinariDataset:
             observation_space=_space(source.observation, source.contract.observation_space, source),
             action_space=_space(source.action, source.contract.action_space, source),
             data_format="arrow",
-            jpeg_encoding=False,  # it would lose bits
+            jpeg_encoding=False,  # lossy
         )
+        name = out.name.removesuffix(".partial")
         self._id = name if _ID.fullmatch(name) else f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)}-v0"
         self._version = str(minari.__version__)
         self._steps: list[Step] = []
 
     def step(self, step: Step) -> None:
-        """Keep one step: Minari takes whole episodes."""
+        """Buffer one step: Minari stores whole episodes."""
         self._steps.append(step)
 
     def end(self, ending: EpisodeEnd) -> None:
@@ -85,20 +82,17 @@ class MinariDataset:
         metadata = {"end_reason": ending.end_reason, "ended": ending.ended, "world_seed": ending.world_seed}
         self._storage.update_episode_metadata([metadata], [ending.episode_index])
 
-    def close(self, account: Mapping[str, Any]) -> None:
-        """Write the metadata of Minari, and ours to a file of its own."""
+    def close(self, metadata: Mapping[str, Any]) -> None:
+        """Write Minari's metadata, and ours to a separate file."""
         self._storage.update_metadata(
             {
                 "dataset_id": self._id,
                 "minari_version": self._version,
-                "algorithm_name": str(account["policy"]),
-                "description": f"{account['contract']['name']} on {account['backend']}. {THE_ACTION}",
+                "algorithm_name": str(metadata["policy"]),
+                "description": f"{metadata['contract']['name']} on {metadata['backend']}. {THE_ACTION}",
             }
         )
-        write_json(self._out / "metadata.json", {**account, "the_action": THE_ACTION, "dataset_id": self._id})
-
-    def abort(self) -> None:
-        """Do nothing: Minari holds no file open."""
+        write_json(self._out / "metadata.json", {**metadata, "the_action": THE_ACTION, "dataset_id": self._id})
 
 
 def _space(leaves: Leaves, of_contract: gymnasium.Space[Any], source: EpisodeReader) -> gymnasium.Space[Any]:
@@ -119,7 +113,7 @@ def _stacked(leaves: Leaves, values: list[Arrays]) -> NDArray[Any] | dict[str, N
 
 
 def _columns(prefix: str, leaves: Leaves, values: list[Arrays]) -> dict[str, NDArray[Any]]:
-    """Return the arrays stacked, under flat names: Minari does not read back dicts in infos."""
+    """Return the stacked arrays under flat names, because Minari does not read dicts in infos."""
     return {
         named(prefix, key): np.stack([arrays[key].reshape(leaf.shape or (1,)) for arrays in values])
         for key, leaf in leaves.items()

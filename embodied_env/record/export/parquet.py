@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +13,20 @@ from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
 from embodied_env.record.export.fields import ArrayField, Arrays, Leaves, library, named, png
 from embodied_env.record.manifest import write_json
 
-MOST_ROWS = 1024
-
-MOST_BYTES = 32 * 2**20
-"""Bytes of images in a group of rows."""
+_MAX_GROUP_ROWS = 1024
+_MAX_GROUP_BYTES = 32 * 2**20  # of images
 
 THE_ACTION = (
-    "action: what the agent asked for, NaN where it asked for no such thing; a policy is judged and trained by what "
-    "it chose, since the gate belongs to the world. action_applied: what was executed, in the contract's action space"
+    "action: requested by the agent, NaN if malformed; policies learn from requested actions, because the safety gate "
+    "is a part of the environment. action_applied: executed, in the contract's action space"
 )
 
 
 class ParquetFiles:
     """Writes the two files and ``metadata.json``."""
 
-    def __init__(self, out: Path, source: EpisodeReader) -> None:
-        """Start the files in the folder `out`.
-
-        Raises:
-            MissingDependencyError: without pyarrow.
-        """
-        pa = arrow()
+    def __init__(self, out: Path, source: EpisodeReader, files: ExitStack) -> None:
+        pa = library("pyarrow")
         self._out = out
         self._fixed = {
             **dict.fromkeys(("episode_index", "step_index"), pa.int64()),
@@ -56,8 +50,9 @@ class ParquetFiles:
             "evaluator": source.evaluator,
         }
         self._leaves_of_episode = {"final_observation": source.observation, "final_evaluator": source.evaluator}
-        self._steps = TableFile(out / "transitions.parquet", _schema(self._fixed, self._leaves))
-        self._episodes = TableFile(out / "episodes.parquet", _schema(self._fixed_of_episode, self._leaves_of_episode))
+        self._steps = TableFile(out / "transitions.parquet", _schema(self._fixed, self._leaves), files)
+        schema = _schema(self._fixed_of_episode, self._leaves_of_episode)
+        self._episodes = TableFile(out / "episodes.parquet", schema, files)
 
     def step(self, step: Step) -> None:
         """Write one row."""
@@ -71,7 +66,7 @@ class ParquetFiles:
         arrays = {"final_observation": ending.observation, "final_evaluator": ending.evaluator}
         self._episodes.add(fixed | _cells(self._leaves_of_episode, arrays))
 
-    def close(self, account: Mapping[str, Any]) -> None:
+    def close(self, metadata: Mapping[str, Any]) -> None:
         """Finish the files and write ``metadata.json``, which has the shape of each column of arrays."""
         self._steps.close()
         self._episodes.close()
@@ -79,37 +74,31 @@ class ParquetFiles:
             name: {"dtype": leaf.dtype, "shape": list(leaf.shape), "is_png": leaf.is_image}
             for name, leaf in (_columns(self._leaves) | _columns(self._leaves_of_episode)).items()
         }
-        write_json(self._out / "metadata.json", {**account, "the_action": THE_ACTION, "columns": columns})
-
-    def abort(self) -> None:
-        """Close the files."""
-        self._steps.abort()
-        self._episodes.abort()
+        write_json(self._out / "metadata.json", {**metadata, "the_action": THE_ACTION, "columns": columns})
 
 
 class TableFile:
     """Writes a Parquet file in groups of rows, so that memory does not grow with the file."""
 
-    def __init__(self, path: Path, schema: Any, *, most_rows: int = MOST_ROWS) -> None:  # noqa: ANN401 - of pyarrow
-        """Create the file with an Arrow schema."""
-        self._schema, self._most_rows = schema, most_rows
+    def __init__(self, path: Path, schema: Any, files: ExitStack) -> None:  # noqa: ANN401 - of pyarrow
+        self._schema = schema
         self._rows: list[Mapping[str, Any]] = []
         self._bytes = 0
         self.written_bytes = 0
-        self._file = path.open("xb")
-        self._writer = arrow("pyarrow.parquet").ParquetWriter(self._file, schema)
+        self._file = files.enter_context(path.open("xb"))
+        self._writer = files.enter_context(library("pyarrow.parquet").ParquetWriter(self._file, schema))
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add one row."""
         self._rows.append(row)
         self._bytes += sum(len(value) for value in row.values() if isinstance(value, bytes))
-        if len(self._rows) >= self._most_rows or self._bytes >= MOST_BYTES:
+        if len(self._rows) >= _MAX_GROUP_ROWS or self._bytes >= _MAX_GROUP_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Write the rows so far as one group."""
         if self._rows:
-            self._writer.write_table(arrow().Table.from_pylist(self._rows, schema=self._schema))
+            self._writer.write_table(library("pyarrow").Table.from_pylist(self._rows, schema=self._schema))
             self._rows, self._bytes = [], 0
             self.written_bytes = self._file.tell()
 
@@ -119,30 +108,20 @@ class TableFile:
         self._writer.close()
         self._file.close()
 
-    def abort(self) -> None:
-        """Close the file, finished or not; idempotent."""
-        self._rows = []
-        if not self._file.closed:
-            self._writer.close()
-            self._file.close()
-
-
-def arrow(module: str = "pyarrow") -> Any:  # noqa: ANN401 - a module without type information
-    """Import pyarrow, or a module of it."""
-    return library(module, needed_for="this export")
-
 
 def _columns(leaves: Mapping[str, Leaves]) -> dict[str, ArrayField]:
     return {named(prefix, key): leaf for prefix, group in leaves.items() for key, leaf in group.items()}
 
 
 def _schema(fixed: Mapping[str, Any], leaves: Mapping[str, Leaves]) -> Any:  # noqa: ANN401 - of pyarrow
-    return arrow().schema([*fixed.items(), *((name, _type(leaf)) for name, leaf in _columns(leaves).items())])
+    return library("pyarrow").schema(
+        [*fixed.items(), *((name, _type(leaf)) for name, leaf in _columns(leaves).items())]
+    )
 
 
 def _type(leaf: ArrayField) -> Any:  # noqa: ANN401 - of pyarrow
-    """Return the Arrow type of a leaf: PNG as binary, a scalar, or a list of fixed length, in C order."""
-    pa = arrow()
+    """Return the Arrow type of a leaf: PNG as binary, a scalar, or a list of fixed size, in C order."""
+    pa = library("pyarrow")
     if leaf.is_image:
         return pa.binary()
     number = pa.bool_() if leaf.dtype == "bool" else pa.type_for_alias(leaf.dtype)
