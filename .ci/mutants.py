@@ -123,7 +123,7 @@ MUTANTS = (
         "a measured position that lags ends the episode",
         "severity = Severity.HOLD if measured.issuperset(finding.joints) else Severity.STOP",
         "severity = Severity.STOP",
-        "does_not_end",
+        "position_beyond",
         VELOCITY,
     ),
     limits(
@@ -141,7 +141,7 @@ MUTANTS = (
         "    lower, upper = velocity_interval(0.0, velocity, bounds, dt_s)\n    if lower > upper:\n"
         "        if is_unrecoverable(position, velocity, bounds, dt_s):\n"
         "            braked = brake_velocity(velocity, bounds, dt_s)\n            reached",
-        "end_of_its_range",
+        "joint_stops or rounding",
         VELOCITY,
     ),
     arbiter(
@@ -169,7 +169,7 @@ MUTANTS = (
         "what may have been driven since a measurement does not count",
         "replace(bounds, low=bounds.low + slack, high=bounds.high - slack)",
         "replace(bounds, low=bounds.low - 0.0 * slack, high=bounds.high)",
-        "sensor_is_gone",
+        "joint_with",
         VELOCITY,
     ),
     limiter(
@@ -187,9 +187,15 @@ MUTANTS = (
         "p13",
         GATE,
     ),
-    form("NaN let through", "if not all(map(math.isfinite, vector.tolist())):", "if False:", "not_finite or malformed"),
+    form("NaN let through", "if not all(map(math.isfinite, vector.tolist())):", "if False:", "finite or malformed"),
     form("shape let through", "if array.shape != (size,):", "if array.size != size:", "malformed"),
-    form("booleans let through", 'not in "fiu"', 'not in "fiub"', "malformed", UNIT_GATE),
+    form(
+        "booleans let through",
+        'not in "fiu"',
+        'not in "fiub"',
+        "gate_also or held_with or reported or the_right or three_malformed or unprintable",
+        UNIT_GATE,
+    ),
     form(
         "foreign errors let through",
         "    except Exception as error:  # noqa: BLE001 - a foreign object",
@@ -237,27 +243,27 @@ MUTANTS = (
         "no post-condition on braking",
         "if problem and not self._is_hopeless(reference, dt_s):",
         "if False:",
-        "even_braking_fails",
+        "approved",
         UNIT_GATE,
     ),
     gate(
         "dt <= 0 moves",
         "if not dt_s > 0.0:\n            findings.append",
         "if dt_s != dt_s:\n            findings.append",
-        "without_time",
+        "last_command",
     ),
     gate(
         "dt <= 0 moves a command without an action",
         "if not dt_s > 0.0:\n            return self.brake",
         "if dt_s != dt_s:\n            return self.brake",
-        "without_an_action",
+        "a_relayed or commands or non_finite",
         CHAIN,
     ),
     limiter(
         "braking leaves the range",
         "self._clamp_position(reference.positions + velocities * dt_s, reference, dt_s)\n            problem",
         "reference.positions + velocities * dt_s\n            problem",
-        "p10 or p2 or raises_nothing",
+        "braking_from",
         UNIT_GATE,
     ),
     # latch
@@ -323,14 +329,12 @@ MUTANTS = (
         "applied = boxed.copy()",
         "p12 or p6",
     ),
-    limiter(
-        "commands can be written", "            array.setflags(write=False)", "            pass", "cannot_be_written"
-    ),
+    limiter("commands can be written", "            array.setflags(write=False)", "            pass", "command_and"),
     form(
         "the agent's array is kept",
         "return array.astype(np.float64)",
         "return array.astype(np.float64, copy=False)",
-        "array",
+        "later_writes or the_array",
     ),
     gate(
         "monitoring clips",
@@ -407,7 +411,7 @@ MUTANTS = (
         "no final clip",
         "        reached = min(max(reached, low), high)",
         "        pass",
-        "found",
+        "joint_outside or rounding",
     ),
     limits(
         "kept targets are computed anew",
@@ -431,13 +435,16 @@ MUTANTS = (
         "outside",
     ),
     limits(
-        "rounding is hopeless", "> 2.0 * _rounding_of_step(position, position, bounds, dt_s)", "> 0.0", "storm or p5"
+        "rounding is hopeless",
+        "> 2.0 * _rounding_of_step(position, position, bounds, dt_s)",
+        "> 0.0",
+        "random_steps or p5",
     ),
     limits(
         "nothing is hopeless",
         "> 2.0 * _rounding_of_step(position, position, bounds, dt_s)",
         "> math.inf",
-        "save",
+        "braking_from or state_is",
         UNIT_GATE,
     ),
     limits(
@@ -572,25 +579,25 @@ MUTANTS = (
         "the watchdog decides before its turn",
         "        with self._arbiter.exclusive():  # a step",
         "        if True:  # a step",
-        "its_turn",
+        "step_with",
         WATCHDOG,
     ),
     watchdog(
         "the watchdog dies of a refused command",
         "with contextlib.suppress(Exception):",
         "with contextlib.suppress(KeyError):",
-        "outlives",
+        "survives",
         WATCHDOG,
     ),
     # gates that refuse: each deleted, each threshold moved, two exchanged, comparisons that let NaN through
     *(
         refusals(f"no gate of {what}", f"        {line},\n", "", by, tests)
         for what, line, by, tests in (
-            ("observation", "ObservationGate(contract)", "in_its_order or stop_of_the_observation", REFUSALS),
-            ("action age", "ActionAgeGate(contract)", "in_its_order or late_action", REFUSALS),
-            ("tracking", "*tracking", "in_its_order or blocked", REFUSALS),
-            ("force", "ForceGate(safety)", "in_its_order or too_large", REFUSALS),
-            ("latency", "LatencyGate(safety.latency)", "in_its_order or warning", REFUSALS),
+            ("observation", "ObservationGate(contract)", "in_the_order_of or observation_stop", REFUSALS),
+            ("action age", "ActionAgeGate(contract)", "in_the_order_of or late_action", REFUSALS),
+            ("tracking", "*tracking", "in_the_order_of or blocked", REFUSALS),
+            ("force", "ForceGate(safety)", "in_the_order_of or too_large or excessive_force", REFUSALS),
+            ("latency", "LatencyGate(safety.latency)", "in_the_order_of or warning", REFUSALS),
         )
     ),
     *(
@@ -604,7 +611,7 @@ MUTANTS = (
         "two gates that refuse are exchanged",
         "        ObservationGate(contract),\n        ActionAgeGate(contract),",
         "        ActionAgeGate(contract),\n        ObservationGate(contract),",
-        "in_its_order",
+        "interlocks_are_in",
     ),
     findings(
         "two gates are exchanged in the report",
@@ -626,7 +633,7 @@ MUTANTS = (
         "        if gravest(self._refuse(situation, reference)) >= Severity.HOLD:\n"
         "            return self._braked(reference, dt_s, self._refuse(situation, reference))\n"
         "        try:\n            requested = parse_action",
-        "hide or not_touched or in_its_order or so_many",
+        "hide or skips or in_the_order_of or latency_misses",
         REFUSALS,
     ),
     gate(
@@ -668,14 +675,14 @@ MUTANTS = (
         "looser limits hold at once",
         "if not is_tighter(wanted, self._in_force):",
         "if False:",
-        "loosening or acceleration_waits",
+        "acceleration or looser_limits",
         TIGHTENING,
     ),
     gate(
         "changed limits never hold",
         "        self._enforce(self._wanted)\n",
         "",
-        "loosening or acceleration_waits",
+        "acceleration or looser_limits",
         TIGHTENING,
     ),
     gate(
@@ -700,7 +707,13 @@ MUTANTS = (
         "malformed or monitoring",
         REFUSALS,
     ),
-    refusals("an input that is not ok is ok", 'if state != "ok":', 'if state == "active":', "input", REFUSALS),
+    refusals(
+        "an input that is not ok is ok",
+        'if state != "ok":',
+        'if state == "active":',
+        "input or latch_remains or asserted_estop",
+        REFUSALS,
+    ),
     refusals("a state that nobody knows is inactive", '_INPUTS["unknown"])', '_INPUTS["inactive"])', "each_state"),
     refusals(
         "a safety input that expired is a STOP",
@@ -728,19 +741,19 @@ MUTANTS = (
         "a reading may be as old as it likes",
         "if status.age_s > self._max_age_s[name]:",
         "if status.age_s > 1e9:",
-        "bound_itself",
+        "reading_is",
     ),
     refusals(
         "the oldest reading that counts does not",
         "if status.age_s > self._max_age_s[name]:",
         "if status.age_s >= self._max_age_s[name]:",
-        "bound_itself",
+        "reading_is",
     ),
     refusals(
         "an age that is not finite counts",
         "if status is None or not math.isfinite(status.age_s):",
         "if status is None:",
-        "no_number",
+        "non_finite",
     ),
     refusals(
         "a reading of any quality counts",
@@ -758,13 +771,13 @@ MUTANTS = (
         "an age below zero counts",
         " or status.age_s < -self._future_tolerance_s:",
         ":",
-        "ahead_of_now",
+        "reading_may",
     ),
     refusals(
         "no clock may be ahead",
         "status.age_s < -self._future_tolerance_s:",
         "status.age_s <= -self._future_tolerance_s:",
-        "ahead_of_now",
+        "reading_may",
     ),
     refusals(
         "a silent sensor never stops",
@@ -799,7 +812,7 @@ MUTANTS = (
         "the oldest action that counts does not",
         "if context.action_age_s <= self._max_age_s:",
         "if context.action_age_s < self._max_age_s:",
-        "up_to_its_age",
+        "action_is",
     ),
     refusals(
         "an action of unknown age counts",
@@ -811,43 +824,43 @@ MUTANTS = (
         "an unknown position is where it should be",
         "are_hit = [not error <= tolerance for",
         "are_hit = [error > tolerance for",
-        "position_is_unknown",
+        "joint_of",
     ),
     refusals(
         "the largest tracking error that is allowed is not",
         "are_hit = [not error <= tolerance for",
         "are_hit = [not error < tolerance for",
-        "tolerance_itself",
+        "joint_error",
     ),
     refusals(
         "velocities are tracked as positions",
         "or not is_by_position else error",
         "else error",
-        "nowhere_to_be",
+        "velocity",
     ),
     refusals(
         "tracking holds at once",
         "if self._in_a_row < self._spec.debounce_steps:",
         "if self._in_a_row < 1:",
-        "in_a_row_make",
+        "debounce or failures",
     ),
     refusals(
         "tracking holds a step late",
         "if self._in_a_row < self._spec.debounce_steps:",
         "if self._in_a_row <= self._spec.debounce_steps:",
-        "in_a_row_make",
+        "debounce or failures",
     ),
     refusals(
         "a blocked robot never stops",
         "Severity.STOP if self._in_a_row >= self._spec.stop_steps else Severity.HOLD",
         "Severity.HOLD",
-        "in_a_row_make",
+        "debounce or failures",
     ),
     refusals(
         "a step on track does not begin the count anew",
         "self._in_a_row = self._in_a_row + 1 if True in are_hit else 0",
         "self._in_a_row = self._in_a_row + 1 if True in are_hit else self._in_a_row",
-        "count_anew",
+        "good_step or valid_step",
     ),
     refusals(
         "commands cross a reset",
@@ -868,36 +881,43 @@ MUTANTS = (
     ),
     refusals("a metre is a turn", '"m": 1.0}', '"m": 2.0 * math.pi}', "turn_or_a_metre"),
     refusals(
-        "the largest force that is allowed is not", "if not force <= limit:", "if not force < limit:", "as_large_as"
+        "the largest force that is allowed is not", "if not force <= limit:", "if not force < limit:", "equal_its"
     ),
-    refusals("an unknown force is small", "if not force <= limit:", "if force > limit:", "nothing_is_known"),
-    refusals("a missing force is none", "forces.get(name, math.nan)", "forces.get(name, 0.0)", "nothing_is_known"),
+    refusals(
+        "an unknown force is small", "if not force <= limit:", "if force > limit:", "missing_sensor or unknown_force"
+    ),
+    refusals(
+        "a missing force is none",
+        "forces.get(name, math.nan)",
+        "forces.get(name, 0.0)",
+        "missing_sensor or unknown_force",
+    ),
     refusals(
         "too large a force is a HOLD",
         'Finding(gate="force", severity=Severity.STOP',
         'Finding(gate="force", severity=Severity.HOLD',
-        "too_large or as_large",
+        "excessive_force or equal_its",
     ),
     refusals(
         "the budget itself is a miss",
         "not context.latency_s <= budget_s",
         "not context.latency_s < budget_s",
-        "budget_itself",
+        "latency_equal",
     ),
     refusals(
         "an unknown latency is none",
         "not context.latency_s <= budget_s",
         "context.latency_s > budget_s",
-        "unknown_is_a_miss or is_unknown",
+        "joint_of or unknown_latency",
     ),
     refusals(
-        "a miss less is told", "if misses < self._spec.misses:", "if misses <= self._spec.misses:", "so_many_misses"
+        "a miss less is told", "if misses < self._spec.misses:", "if misses <= self._spec.misses:", "latency_misses"
     ),
     refusals(
         "a budget only warns",
         'Severity.HOLD if self._spec.action == "hold" else Severity.PASS',
         "Severity.PASS",
-        "so_many_misses",
+        "latency_misses",
     ),
     refusals("misses cross a reset", "        self._missed.clear()\n", "        pass\n", "p17", CHAIN),
     # interventions
@@ -905,14 +925,14 @@ MUTANTS = (
         "interventions are not counted",
         "self._interventions.count(intervened=approved.report.intervened)",
         "pass",
-        "count",
+        "count or intervention",
         INTERVENTION,
     ),
     gate(
         "interventions are never told",
         "        findings += self._downgrade_in_monitor_mode(self._interventions.check())\n",
         "",
-        "too_many or warning",
+        "configured or warning_does",
         INTERVENTION,
     ),
     gate("interventions cross a reset", "        self._interventions.reset()\n", "", "p17", CHAIN),
@@ -922,10 +942,10 @@ MUTANTS = (
         "Severity.STOP",
         "share_itself or warning",
     ),
-    intervention("no share stops", "Severity.STOP if stops else Severity.PASS", "Severity.PASS", "stops"),
-    intervention("the share itself warns", "share > spec.warn_share", "share >= spec.warn_share", "share_itself"),
-    intervention("the share itself stops", "share > spec.stop_share", "share >= spec.stop_share", "passes_itself"),
-    intervention("half a window is told", "len(self._window) < spec.window_steps", "False", "not_full"),
+    intervention("no share stops", "Severity.STOP if stops else Severity.PASS", "Severity.PASS", "stop"),
+    intervention("the share itself warns", "share > spec.warn_share", "share >= spec.warn_share", "warning_starts"),
+    intervention("the share itself stops", "share > spec.stop_share", "share >= spec.stop_share", "stop_starts"),
+    intervention("half a window is told", "len(self._window) < spec.window_steps", "False", "partial_window"),
     # gates that weaken
     limiter(
         "the share is ignored",
@@ -938,7 +958,7 @@ MUTANTS = (
         "the share is that of the braking",
         "velocities = braking + share * (velocities - braking)",
         "velocities = velocities + share * (braking - velocities)",
-        "that_part_of_the_way",
+        "interpolates",
         SHAPING,
     ),
     limiter(
@@ -959,7 +979,7 @@ MUTANTS = (
         "each plug-in is asked about the first proposal",
         "velocities=_read_only(velocities),",
         "velocities=_read_only(np.array([step.velocity for step in steps])),",
-        "multiply",
+        "are_applied",
         SHAPING,
     ),
     limiter(
@@ -988,11 +1008,11 @@ MUTANTS = (
         "the workspace is promised to everybody",
         '"workspace": sound and self._workspace is not None and getattr(self._workspace, "is_kept", False)',
         '"workspace": sound',
-        "promises",
+        "guaranteed",
         SHAPING,
     ),
     shaping(
-        "a share below zero is one", "0.0 < decision.share < 1.0", "decision.share < 1.0", "that_is_none or other_share"
+        "a share below zero is one", "0.0 < decision.share < 1.0", "decision.share < 1.0", "any_other or limit_with"
     ),
     shaping("a share above one is one", "0.0 < decision.share < 1.0", "0.0 < decision.share", "other_share"),
     shaping(
@@ -1001,32 +1021,30 @@ MUTANTS = (
         "not (decision.share <= 0.0 or decision.share >= 1.0)",
         "other_share",
     ),
-    shaping(
-        "a HOLD leaves its share", "decision.severity is Severity.LIMIT and is_share", "is_share", "refuses_brakes"
-    ),
+    shaping("a HOLD leaves its share", "decision.severity is Severity.LIMIT and is_share", "is_share", "refusing"),
     shaping(
         "a plug-in that raises ends the program",
         "crash\n        return FilterDecision",
         "crash\n        raise error\n        return FilterDecision",
-        "raises",
+        "filter_raising or raising_filter",
     ),
     shaping(
         "a plug-in that raises lets pass",
-        'FilterDecision(severity=Severity.STOP, detail=f"the gate raised',
-        'FilterDecision(severity=Severity.PASS, detail=f"the gate raised',
-        "raises",
+        'FilterDecision(severity=Severity.STOP, detail=f"gate raised',
+        'FilterDecision(severity=Severity.PASS, detail=f"gate raised',
+        "filter_raising or raising_filter",
     ),
     shaping(
         "what is no ruling lets pass",
-        '    return FilterDecision(\n        severity=Severity.STOP, detail=f"the gate answered',
-        '    return FilterDecision(\n        severity=Severity.PASS, detail=f"the gate answered',
-        "no_ruling",
+        "    return FilterDecision(severity=Severity.STOP, detail=detail)",
+        "    return FilterDecision(severity=Severity.PASS, detail=detail)",
+        "invalid_decision",
     ),
     shaping(
         "a plug-in that nobody offers is left out",
         "        if name not in offered:\n",
         "        if name not in offered:\n            continue\n",
-        "cannot_be_made",
+        "plugin_that",
     ),
     shaping("plug-ins get no parameters", ".load()(contract, **parameters)", ".load()(contract)", "its_parameters"),
     gate("a reset is not passed on", "command_filter.reset()\n", "pass\n", "passed_on", SHAPING),
@@ -1036,7 +1054,7 @@ MUTANTS = (
         "limit() does not latch",
         "self._limiter.as_action(target, reference))\n        self.latch_stops(approved.report.findings)\n",
         "self._limiter.as_action(target, reference))\n",
-        "without_an_action",
+        "a_relayed or commands",
         SHAPING,
     ),
     gate(
@@ -1050,7 +1068,7 @@ MUTANTS = (
         "limit() takes what is not finite",
         "if not (np.abs(target) < MAX_REPRESENTABLE_SPEED).all():",
         "if (np.abs(target) >= MAX_REPRESENTABLE_SPEED).any():",
-        "without_an_action",
+        "a_relayed or commands or non_finite",
         CHAIN,
     ),
     approved(
@@ -1089,63 +1107,63 @@ MUTANTS = (
         "no bound on jerk",
         "        smooth = self.limit_jerk(target, reference, dt_s)\n",
         "        smooth = target\n",
-        "jerk_is_kept",
+        "acceleration",
         CHAIN,
     ),
     limiter(
         "jerk is promised at any rate",
         "if not (self._fixed_rate and dt_s > 0.0):",
         "if not dt_s > 0.0:",
-        "promised",
+        "acceleration_jump or guaranteed_without or is_guaranteed",
         JERK,
     ),
     limiter(
         "jerk is promised though it was not kept",
         "self._has_jerk and self._keeps_jerk(reference, velocities, dt_s)",
         "self._has_jerk and self._fixed_rate",
-        "guaranteed_was_kept",
+        "guaranteed",
         CHAIN,
     ),
     limiter(
         "what has braked to rest is driven back",
         "np.where(reference.velocities == 0.0, 0.0, accelerations)  # braked",
         "accelerations  # braked",
-        "stays_there",
+        "robot_braked",
         CHAIN,
     ),
     limiter(
         "the last acceleration does not count",
         "accelerations = np.zeros_like(desired) if reference.accelerations is None else reference.accelerations",
         "accelerations = np.zeros_like(desired)",
-        "jerk_is_kept",
+        "acceleration",
         CHAIN,
     ),
     jerk(
         "the jerk is not limited above",
         "highest = np.minimum(accelerations + jerk * dt_s, slope",
         "highest = np.minimum(np.inf, slope",
-        "jerk_is_kept",
+        "acceleration",
         CHAIN,
     ),
     jerk(
         "the jerk is not limited below",
         "lowest = np.maximum(accelerations - jerk * dt_s, -slope",
         "lowest = np.maximum(-np.inf, -slope",
-        "jerk_is_kept",
+        "acceleration",
         CHAIN,
     ),
     jerk(
         "no barrier at the speed limit",
         "np.minimum(accelerations + jerk * dt_s, slope * (limits.velocity - velocities))",
         "accelerations + jerk * dt_s",
-        "near_the_speed_limit",
+        "acceleration_falls",
         JERK,
     ),
     jerk(
         "no barrier at the speed limit backwards",
         "np.maximum(accelerations - jerk * dt_s, -slope * (limits.velocity + velocities))",
         "accelerations - jerk * dt_s",
-        "near_the_speed_limit",
+        "acceleration_falls",
         JERK,
     ),
     jerk(
@@ -1159,57 +1177,57 @@ MUTANTS = (
         "a robot that is told to stop goes through zero",
         "np.where(ahead <= 0.0, np.maximum(lowest, -reach), lowest)",
         "lowest",
-        "through_zero",
+        "stopping",
         JERK,
     ),
     jerk(
         "a robot that is told to stop goes through zero backwards",
         "np.where(ahead >= 0.0, np.minimum(highest, reach), highest)",
         "highest",
-        "through_zero",
+        "stopping",
         JERK,
     ),
     jerk(
         "what keeps the jerk is filtered",
         "np.maximum(slope * np.abs(ahead), jerk * dt_s)",
         "slope * np.abs(ahead)",
-        "bit_for_bit",
+        "difference or velocity_within",
         JERK,
     ),
     jerk(
         "joints without a limit are limited",
         "np.where(is_limited & (np.abs",
         "np.where((np.abs",
-        "without_a_limit",
+        "joint_without or only_limited",
         JERK,
     ),
     jerk(
         "ten times the jerk is kept",
         "np.where(is_limited, limits.jerk * dt_s, np.inf)",
         "np.where(is_limited, 10.0 * limits.jerk * dt_s, np.inf)",
-        "guaranteed_was_kept",
+        "guaranteed",
         CHAIN,
     ),
-    jerk("no limit of jerk is kept", "return bool(is_limited.any() and", "return bool(", "without_any_limit", JERK),
+    jerk("no limit of jerk is kept", "return bool(is_limited.any() and", "return bool(", "guaranteed_without", JERK),
     arbiter(
         "the acceleration is forgotten",
         "accelerations=None if no_time else (report.velocity_si - before.velocities) / report.dt_s",
         "accelerations=None",
-        "reference_keeps",
+        "reference",
         JERK,
     ),
     arbiter(
         "after a pause the acceleration is still there",
         "accelerations=None if rests.any() or is_lowered.any() else reference.accelerations,",
         "accelerations=reference.accelerations,",
-        "no_acceleration_is_left",
+        "acceleration_is",
         JERK,
     ),
     arbiter(
         "the relay's velocities are not the reference",
         "sent.report or command.report, sent.values",
         "command.report, sent.values",
-        "another_process_published",
+        "reference",
         CHAIN,
     ),
     # what the room stands on
@@ -1235,21 +1253,21 @@ MUTANTS = (
         "of several inputs the mildest counts",
         "return max(safety_input_findings(inputs), key",
         "return min(safety_input_findings(inputs), key",
-        "gravest_counts",
+        "most_severe",
         WATCHDOG,
     ),
     watchdog(
         "inputs that cannot be read are ok",
         'inputs = {"the safety inputs": "unknown"}',
         "inputs = {}",
-        "cannot_be_read",
+        "unreadable",
         WATCHDOG,
     ),
     watchdog(
         "inputs that cannot be read blind the watchdog",
         "        except Exception:  # noqa: BLE001 - a transport",
         "        except KeyError:  # noqa: BLE001 - a transport",
-        "cannot_be_read",
+        "unreadable",
         WATCHDOG,
     ),
     outside(
@@ -1257,7 +1275,7 @@ MUTANTS = (
         "safety/interlocks.py",
         "    return tuple(dict.fromkeys((*needed, *contract.safety.forces)))",
         "    return tuple(contract.safety.forces)",
-        by="required",
+        by="commanded or contract or evaluator or force_limited or has_only or sensor_of",
         tests=SITUATION,
     ),
     outside(
@@ -1265,7 +1283,7 @@ MUTANTS = (
         "safety/interlocks.py",
         "(*needed, *contract.safety.forces)",
         "(*needed,)",
-        by="required",
+        by="commanded or contract or evaluator or force_limited or has_only or sensor_of",
         tests=SITUATION,
     ),
     outside(
@@ -1273,7 +1291,7 @@ MUTANTS = (
         "safety/interlocks.py",
         "(now_ns - sample.stamp_ns) / NS_PER_S + latency_s",
         "(now_ns - sample.stamp_ns) / NS_PER_S",
-        by="age_on",
+        by="readings_age",
         tests=SITUATION,
     ),
     outside(
@@ -1281,7 +1299,7 @@ MUTANTS = (
         "safety/interlocks.py",
         "self._joints.positions_or_nan(snapshot)",
         "self._joints.measured(snapshot)[0]",
-        by="nowhere",
+        by="position",
         tests=SITUATION,
     ),
     outside(
@@ -1305,7 +1323,7 @@ MUTANTS = (
         "envs/external_inputs.py",
         "since_returned_ns=elapsed_ns[1], estops=self._guard.estops()",
         "since_returned_ns=elapsed_ns[1], estops={}",
-        by="emergency or input",
+        by="a_person or are_unknown or asserted or episode_names or neither_steps or stop_brakes or world_without",
         tests=STEPPER,
     ),
     outside(

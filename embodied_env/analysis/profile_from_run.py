@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.analysis.progress import NoProgress, Progress
+from embodied_env.analysis.progress import NO_PROGRESS, Progress
 from embodied_env.analysis.statistics import median_estimate
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
@@ -27,7 +27,7 @@ _LEAST_STEPS = 20
 Values = Mapping[str, Any]
 
 
-def profile_of_run(run: Run, *, progress: Progress | None = None) -> LatencyProfile:
+def profile_of_run(run: Run, *, progress: Progress = NO_PROGRESS) -> LatencyProfile:
     """Return the latencies of `run`: the age of readings at each step, and when its command was sent and acted.
 
     Only steps with all stages measured count, except the actuation. Injected delays replace those of the simulator. Of
@@ -40,7 +40,6 @@ def profile_of_run(run: Run, *, progress: Progress | None = None) -> LatencyProf
     kept = BlockReservoir()
     ages: dict[str, int] | None = None
     seed: int | None = None
-    progress = progress or NoProgress()
     progress.start("rows", None)
     for row in run.rows():
         progress.advance()
@@ -60,7 +59,7 @@ def profile_of_run(run: Run, *, progress: Progress | None = None) -> LatencyProf
     steps = MeasuredStepDelays(sensors=sensors, blocks_ns=kept.blocks())
     if steps.count < _LEAST_STEPS:
         raise LatencyProfileError(
-            f"the run has {steps.count} steps whose latencies are all known; allowed: {_LEAST_STEPS} or more"
+            f"too few steps with all latencies measured: {steps.count} (expected at least {_LEAST_STEPS})"
         )
     acted = steps.actuation_ns()
     has_evidence = len(acted) >= _LEAST_STEPS
@@ -72,10 +71,10 @@ def profile_of_run(run: Run, *, progress: Progress | None = None) -> LatencyProf
         created_utc=str(run.manifest.get("started_utc", "")),
         host=str(host.get("platform", "")),
         seed=seed or 0,
-        actuation_s=_estimate(acted, "the run's evidence") if has_evidence else None,
-        obs_to_command_s=_estimate(steps.obs_to_command_ns(), "the run's steps"),
-        age_s={name: _estimate(steps.ages_ns(name), "the run's steps") for name in steps.sensors},
-        unknown={} if has_evidence else {"actuation_s": f"only {len(acted)} steps with evidence that a command acts"},
+        actuation_s=_estimate(acted, "recorded actuation") if has_evidence else None,
+        obs_to_command_s=_estimate(steps.obs_to_command_ns(), "recorded steps"),
+        age_s={name: _estimate(steps.ages_ns(name), "recorded steps") for name in steps.sensors},
+        unknown={} if has_evidence else {"actuation_s": f"actuation was measured in {len(acted)} steps only"},
         steps=steps,
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.analysis.progress import NoProgress, Progress
+from embodied_env.analysis.progress import NO_PROGRESS, Progress
 from embodied_env.backends.replay import recorded_contract
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
@@ -56,7 +56,7 @@ class Difference:
     others: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Replay:
     """Result of a replay.
 
@@ -66,23 +66,23 @@ class Replay:
         resets: number of equal resets.
         difference: the first row that differs, which ended the replay; None if all are equal.
         remade: actions that JSON cannot hold, reconstructed from the report of the gate.
-        left_out: rows that an outer wrapper made up, without a step of the environment.
+        left_out: rows that an outer wrapper added, without a step of the environment.
         unverified: rows that were not compared: after a row that is missing in the log, the state of the episode (of
             the task, the gate, the observation) is unknown until the next reset.
         problem: why the run is not clean, or "".
-        wrapped: the run had wrappers: the actions that reached the environment were replayed.
+        wrapped: the run had wrappers: the actions that reached the inner environment were replayed.
         contract_changed: the replay used another contract than the run.
         task_verified: the task judged again; False for a task that is not trusted.
         task_changed: the task that judged is not the one in the manifest.
     """
 
     path: Path
-    transitions: int
-    resets: int
-    difference: Difference | None
-    remade: int
-    left_out: int
-    unverified: int
+    transitions: int = 0
+    resets: int = 0
+    difference: Difference | None = None
+    remade: int = 0
+    left_out: int = 0
+    unverified: int = 0
     problem: str
     wrapped: bool
     contract_changed: bool
@@ -106,7 +106,7 @@ def replay_run(
     contract: Contract | None = None,
     task: str | Path | None = None,
     trust_task: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> Replay:
     """Replay a run directory with the actions that reached its environment, up to the first difference.
 
@@ -126,7 +126,6 @@ def replay_run(
         ContractError: when its contract cannot be read, or its task cannot be loaded.
     """
     run = read_run(path)
-    progress = progress or NoProgress()
     progress.start("replay", _row_count(run))
     replayer = _Replayer(run, contract, task, trust_task=trust_task)
     try:
@@ -134,24 +133,11 @@ def replay_run(
         for row, following in pairwise(rows):
             progress.advance()
             replayer.replay(row, following)
-            if replayer.difference is not None:
+            if replayer.result.difference is not None:
                 break
     finally:
         replayer.close()
-    return Replay(
-        path=run.path,
-        transitions=replayer.transitions,
-        resets=replayer.resets,
-        difference=replayer.difference,
-        remade=replayer.remade,
-        left_out=replayer.left_out,
-        unverified=replayer.unverified,
-        problem=run.problem,
-        wrapped=_is_wrapped(run),
-        contract_changed=replayer.contract.fingerprint != replayer.recorded.fingerprint,
-        task_verified=replayer.task_verified,
-        task_changed=replayer.task_changed,
-    )
+    return replayer.result
 
 
 class _Replayer:
@@ -159,10 +145,10 @@ class _Replayer:
 
     def __init__(self, run: Run, contract: Contract | None, task: str | Path | None, *, trust_task: bool) -> None:
         first = next(run.rows(), None)
-        self.recorded = recorded_contract(run)
-        self.contract = contract or self.recorded
+        recorded = recorded_contract(run)
+        contract = contract or recorded
         self._env = EmbodiedEnv(
-            self.contract,
+            contract,
             backend="replay",
             run=run,
             clock=ManualClock() if run.manifest.get("clock") in _VIRTUAL_CLOCKS else SteadyClock(),
@@ -170,32 +156,37 @@ class _Replayer:
             task=task,
             trust_task=trust_task,
         )
-        self.task_verified = self._env.task_description["source_sha256"] is not None
-        self.task_changed = self.task_verified and self._env.task_description != run.manifest.get("task")
-        self.difference: Difference | None = None
-        self.transitions = self.resets = self.remade = self.left_out = self.unverified = 0
-        self._decoder = RowDecoder(self.recorded, run.array)
-        self._evaluator = [name for name, spec in self.contract.sensors.items() if spec.visibility == "evaluator"]
+        is_verified = self._env.task_description["source_sha256"] is not None
+        self.result = Replay(
+            path=run.path,
+            problem=run.problem,
+            wrapped=_is_wrapped(run),
+            contract_changed=contract.fingerprint != recorded.fingerprint,
+            task_verified=is_verified,
+            task_changed=is_verified and self._env.task_description != run.manifest.get("task"),
+        )
+        self._decoder = RowDecoder(recorded, run.array)
+        self._evaluator = [name for name, spec in contract.sensors.items() if spec.visibility == "evaluator"]
         self._episode = self._step = self._next_row = 0
         self._is_estop = self._has_gap = self._is_incomplete = False
 
     def replay(self, row: Row, following: Row | None) -> None:
         """Replay the next row of the run, which `following` follows."""
-        is_reset, is_made_up = row["schema"] == RESET, row["inner"] is None
+        is_reset, is_added = row["schema"] == RESET, row["inner"] is None
         if row["row"] != self._next_row:
             self._has_gap = self._is_incomplete = True
         self._next_row = row["row"] + 1
-        if is_reset and not is_made_up:
+        if is_reset and not is_added:
             self._is_incomplete = False
-        if is_made_up:
-            self.left_out += 1
+        if is_added:
+            self.result.left_out += 1
         elif self._is_incomplete:
-            self.unverified += 1
+            self.result.unverified += 1
         else:
-            self.difference = self._compare(row, following, is_reset=is_reset)
-            if self.difference is None:
-                self.resets += is_reset
-                self.transitions += not is_reset
+            self.result.difference = self._compare(row, following, is_reset=is_reset)
+            if self.result.difference is None:
+                self.result.resets += is_reset
+                self.result.transitions += not is_reset
 
     def close(self) -> None:
         self._env.close()
@@ -227,13 +218,13 @@ class _Replayer:
         index = row["info"]["episode_index"]
         if self._has_gap:  # a reset may be missing too
             self._env.seek_episode(None, index)
-        seed = 0 if index == 0 else None  # counts episodes as recorded, whatever seed wrappers made of the given one
+        seed = 0 if index == 0 else None  # counts episodes as recorded, whatever seed the wrappers passed on
         outer = dict(zip(FIELDS_OF_RESET, (None, None, *self._env.reset(seed=seed)), strict=True))
         return reset_row(self._env.last_reset, row=row["row"], outer=outer, evaluator=self._evaluator, store=_refer)
 
     def _replay_step(self, row: Row) -> Row:
         action, is_remade = self._decoder.action(row)
-        self.remade += is_remade
+        self.result.remade += is_remade
         observation, *result = self._env.step(action)
         outer = dict(zip(FIELDS, (observation, None, *result), strict=True))
         made = self._env.last_transition
@@ -302,7 +293,7 @@ class PolicyReplay:
         tolerance: greatest difference that counts as equal.
         episodes: result of each.
         problem: why the run is not clean, or "".
-        wrapped: the run had wrappers: observations and actions are those of the environment itself.
+        wrapped: the run had wrappers: observations and actions are those of the inner environment.
     """
 
     path: Path
@@ -323,11 +314,11 @@ def replay_policy(
     policy: Policy,
     *,
     tolerance: float = 0.0,
-    progress: Progress | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> PolicyReplay:
     """Call `policy` with the recorded observations, and compare its actions with the recorded ones.
 
-    The world does not follow the policy: the observations are those of the record, whatever it does.
+    The world does not follow the policy: the observations are those of the record.
 
     Args:
         path: the run directory.
@@ -341,9 +332,8 @@ def replay_policy(
         RecordError: when it is not a run directory, or too old to be replayed.
     """
     if not tolerance >= 0.0:
-        raise UsageError(f"tolerance={tolerance} is not allowed; allowed: 0 or more")
+        raise UsageError(f"invalid tolerance: {tolerance} (expected 0 or more)")
     run = read_run(path)
-    progress = progress or NoProgress()
     progress.start("replay", _row_count(run))
     contract = recorded_contract(run)
     layout, decoder = ActionLayout(contract), RowDecoder(contract, run.array)
@@ -360,7 +350,7 @@ def replay_policy(
                 action = policy(observation)
             except Exception as error:
                 where = f"episode {len(episodes)}, step {len(episodes[-1]) + 1}"
-                raise PolicyError(f"the policy raised in {where}: {type(error).__name__}: {error}") from error
+                raise PolicyError(f"policy raised in {where}: {type(error).__name__}: {error}") from error
             episodes[-1].append(_difference(action, decoder.action(row)[0], layout))
         observation = decoder.observation(row)
     return PolicyReplay(

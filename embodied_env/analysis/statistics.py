@@ -95,22 +95,11 @@ class Sample:
 # --------------------------------------------------------------------------------------------------- shares of trials
 
 
-def wilson_interval(successes: int, trials: int, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
+def share_interval(share: float, count: float, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Return the score interval of a share (Wilson 1927): low and high, both in [0, 1].
 
-    Unlike the normal approximation it holds for few trials and for shares of 0 and 1.
-
-    Raises:
-        ValueError: unless 0 <= successes <= trials and 1 <= trials.
-    """
-    interval = stats.binomtest(successes, trials).proportion_ci(confidence, method="wilson")
-    return float(interval.low), float(interval.high)
-
-
-def share_interval(share: float, count: float, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Return the score interval of a share of `count` independent trials, which need not be a whole number.
-
-    ``(p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)``; for whole numbers it is `wilson_interval`.
+    ``(p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)``. Unlike the normal approximation it holds for few trials
+    and for shares of 0 and 1. `scipy.stats` has it for whole numbers of trials only.
 
     Args:
         share: of the trials that succeeded, 0 to 1.
@@ -198,28 +187,22 @@ def mcnemar_exact(outcomes: Sequence[tuple[bool, bool]]) -> PairedTest:
 # ------------------------------------------------------------------------------------------------- correlated values
 
 
-def median_interval(values: FloatArray, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
-    """Return the median of `values`, shape (n,) in order of time, and its interval by order statistics.
-
-    Successive values are correlated, so they count as `median_effective_count` independent ones. With too few of them
-    the interval reaches from the least to the greatest value.
-    """
-    ordered = np.sort(values)
-    n = len(ordered)
-    half = NormalDist().inv_cdf(0.5 + confidence / 2) * 0.5 / math.sqrt(median_effective_count(values))
-    low, high = math.floor(n * (0.5 - half)) - 1, math.ceil(n * (0.5 + half))
-    return float(np.median(ordered)), float(ordered[max(0, low)]), float(ordered[min(n - 1, high)])
-
-
 def median_estimate(samples_s: FloatArray, *, method: str, detail: str) -> Estimate:
-    """Return the estimate of a duration: the median of its measurements, shape (n,) in order of time."""
-    value_s, low_s, high_s = median_interval(samples_s)
+    """Return the estimate of a duration: the median of its measurements, shape (n,) in order of time.
+
+    The interval is that of order statistics at 95 %. Successive values are correlated, so they count as
+    `median_effective_count` independent ones. With too few of them it reaches from the least to the greatest value.
+    """
+    ordered = np.sort(samples_s)
+    n = len(ordered)
+    half = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) * 0.5 / math.sqrt(median_effective_count(samples_s))
+    low, high = math.floor(n * (0.5 - half)) - 1, math.ceil(n * (0.5 + half))
     return Estimate(
-        value_s=value_s,
-        low_s=low_s,
-        high_s=high_s,
+        value_s=float(np.median(ordered)),
+        low_s=float(ordered[max(0, low)]),
+        high_s=float(ordered[min(n - 1, high)]),
         method=method,
-        n=len(samples_s),
+        n=n,
         detail=detail,
         samples_s=tuple(samples_s.tolist()),
     )

@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
     for path in comparison.terms.idle:
         say(f"--ignore {path} has no effect: the runs do not differ there", file=sys.stderr)
     for side in (comparison.a, comparison.b):
-        if side.problem:
-            say(f"not sound: {side.path}: {side.problem}", file=sys.stderr)
+        if side.run.problem:
+            say(f"not sound: {side.run.path}: {side.run.problem}", file=sys.stderr)
     return SOUND if comparison.sound else UNSOUND
 
 
@@ -82,7 +82,7 @@ def _print(comparison: Any, output: str | None) -> None:  # noqa: ANN401 - impor
     from rich.table import Column, Table
     from rich.text import Text
 
-    from embodied_env.analysis.comparison.gap_tables import describe_gap, label
+    from embodied_env.analysis.comparison.page import describe_gap, label
     from embodied_env.analysis.report.formatting import percent
 
     console = make_console()

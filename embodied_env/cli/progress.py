@@ -5,20 +5,22 @@ from __future__ import annotations
 import sys
 from typing import Any, Self
 
+from embodied_env.analysis.progress import Progress
 from embodied_env.core.terminal import make_console
 
 
-class ProgressBar:
-    """A bar for one task at a time; implements `embodied_env.analysis.progress.Progress`."""
+class ProgressBar(Progress):
+    """A bar for one task at a time."""
 
     def __init__(self, task: str = "", total: int | None = None) -> None:
         """Create the bar; `total` is the number of parts of `task`, if known."""
         self._bar: Any = None  # rich is imported only where it draws
         if sys.stderr.isatty():
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress as RichProgress
 
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self._bar = Progress(*columns, console=make_console(stderr=True), transient=True)
+            self._bar = RichProgress(*columns, console=make_console(stderr=True), transient=True)
             self._task = self._bar.add_task(task, total=total)
 
     def __enter__(self) -> Self:

@@ -33,20 +33,20 @@ def parse_action(action: Any, layout: ActionLayout) -> FloatArray:  # noqa: ANN4
     """
     try:
         if len(layout.slices) == 1:
-            vector = _parse_vector(action, layout.size, "the action")
+            vector = _parse_vector(action, layout.size, "action")
         elif isinstance(action, Mapping) and set(action) == set(layout.slices):
             parts = [_parse_vector(action[name], part.stop - part.start, name) for name, part in layout.slices.items()]
             vector = np.concatenate(parts)
         else:
             keys = sorted(map(str, action)) if isinstance(action, Mapping) else type(action).__name__
-            detail = f"the action is {keys}; allowed: a dict of {sorted(layout.slices)}"
-            raise MalformedActionError("form.shape", detail)  # noqa: TRY301 - one exit for all that is malformed
+            detail = f"action has the wrong structure: {keys} (expected a dict with the keys {sorted(layout.slices)})"
+            raise MalformedActionError("form.shape", detail)  # noqa: TRY301 - one exit for all malformed actions
     except MalformedActionError:
         raise
     except Exception as error:  # noqa: BLE001 - a foreign object may raise anything; the robot must brake, not crash
-        raise MalformedActionError("form.type", f"the action cannot be read: {described(error)}") from None
+        raise MalformedActionError("form.type", f"action could not be parsed: {described(error)}") from None
     if not all(map(math.isfinite, vector.tolist())):
-        raise MalformedActionError("form.nan", f"the action {vector.tolist()} is not finite", vector)
+        raise MalformedActionError("form.nan", f"action is not finite: {vector.tolist()}", vector)
     return vector
 
 
@@ -56,8 +56,8 @@ def _parse_vector(value: Any, size: int, name: str) -> FloatArray:  # noqa: ANN4
         value = value.detach().cpu()
     array = np.asarray(value)
     if array.dtype.kind not in "fiu":
-        raise MalformedActionError("form.type", f"{name} has dtype {array.dtype}; allowed: real numbers")
+        raise MalformedActionError("form.type", f"{name} has dtype {array.dtype} (expected real numbers)")
     if array.shape != (size,):
-        raise MalformedActionError("form.shape", f"{name} has shape {array.shape}; allowed: ({size},)")
+        raise MalformedActionError("form.shape", f"{name} has shape {array.shape} (expected ({size},))")
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(np.float64)

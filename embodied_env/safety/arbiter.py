@@ -59,7 +59,7 @@ class _PublishingLock:
 class Arbiter:
     """Serialises publishers and owns the reference of every limit: the last published command.
 
-    In lockstep each step takes one control period, whatever the wall clock says. On a free-running backend dt is the
+    In lockstep each step takes one control period of simulated time. On a free-running backend dt is the
     time since the last publication, at most one control period, so a pause never enlarges the allowed jump. After a
     pause the reference velocities are lowered towards the measured motion, never raised (`safety.joint_limits`).
     """
@@ -198,7 +198,7 @@ class Arbiter:
         """
         with self._lock, deferred_signals() if self._free_running else nullcontext():
             if self._closed and command.report.disposition < Severity.HOLD:
-                raise ClosedError("command after close(): the environment is closed; make a new one")
+                raise ClosedError("command after close(): the environment is closed; create a new one")
             before, published_ns = self._reference, self._published_ns
             assumed = self._after(before, command, command.report, command.values)
             self._reference, self._published_ns = assumed, self._clock.now_ns()

@@ -74,17 +74,16 @@ def load_plugin_filters(contract: Contract) -> dict[str, CommandFilter]:
     for name, parameters in wanted.items():
         path = f"safety.gates.{name}"
         if name not in offered:
-            raise ContractError(
-                path, f"no installed package offers this gate: {one_of(name, offered)}", source=contract.source
-            )
+            problem = f"no installed package provides this gate: {one_of(name, offered)}"
+            raise ContractError(path, problem, source=contract.source)
         try:
             command_filter = offered[name].load()(contract, **parameters)
         except Exception as error:
-            problem = f"the gate cannot be made from {offered[name].value}: {described(error)}"
+            problem = f"gate could not be created from {offered[name].value}: {described(error)}"
             raise ContractError(path, problem, source=contract.source) from error
         if not isinstance(command_filter, CommandFilter):
-            made = type(command_filter).__name__
-            problem = f"{offered[name].value} made a {made} (expected the methods reset and filter)"
+            kind = type(command_filter).__name__
+            problem = f"{offered[name].value} returned a {kind} (expected an object with the methods reset and filter)"
             raise ContractError(path, problem, source=contract.source)
         filters[name] = command_filter
     return filters
@@ -104,10 +103,9 @@ def ask_filter(command_filter: CommandFilter, proposal: ProposedCommand) -> Filt
             detail = str.__str__(decision.detail)[:_MAX_DETAIL].encode(errors="replace").decode()
             return FilterDecision(severity=decision.severity, share=float(scale_of(decision)), detail=detail)
     except Exception as error:  # noqa: BLE001 - third-party code may raise anything; the robot must brake, not crash
-        return FilterDecision(severity=Severity.STOP, detail=f"the gate raised {type(error).__name__}")
-    return FilterDecision(
-        severity=Severity.STOP, detail=f"the gate answered with {type(decision).__name__}, not a Ruling"
-    )
+        return FilterDecision(severity=Severity.STOP, detail=f"gate raised {type(error).__name__}")
+    detail = f"gate returned an invalid {type(decision).__name__} (expected None or a valid FilterDecision)"
+    return FilterDecision(severity=Severity.STOP, detail=detail)
 
 
 def scale_of(decision: FilterDecision) -> float:

@@ -127,7 +127,7 @@ class CommandLimiter:
             problem = self._violation(reference, positions, velocities, dt_s)
             sound = not problem
             if problem and not self._is_hopeless(reference, dt_s):
-                raise InternalFaultError(f"braking breaks a limit, nothing is published: {problem}")
+                raise InternalFaultError(f"braking would violate a limit, nothing is published: {problem}")
         else:
             positions, velocities = reference.positions.copy(), reference.velocities.copy()
         published = self._published(positions, velocities)
@@ -142,7 +142,7 @@ class CommandLimiter:
             target = self.target(requested, reference)
             velocities = np.where(self.layout.is_velocity, target, (target - reference.positions) / dt_s)
         if not (np.abs(velocities) < MAX_REPRESENTABLE_SPEED).all():
-            detail = f"the action {requested.tolist()} is not finite in SI units"
+            detail = f"action is not finite in SI units: {requested.tolist()}"
             finding = Finding(gate="form", severity=Severity.HOLD, code="form.nan", detail=detail)
             return self.brake(reference, dt_s, [*findings, finding], requested)
         steps = self._steps(target, reference, dt_s)
@@ -232,7 +232,7 @@ class CommandLimiter:
             velocities = braking + share * (velocities - braking)
             positions = self._clamp_position(reference.positions + velocities * dt_s, reference, dt_s)
             after = self._published(positions, velocities)
-            detail = f"{name}: only {share:.4g} of it: {decision.detail}"
+            detail = f"{name}: scaled to {share:.4g}: {decision.detail}"
             found += [replace(f, detail=detail) for f in modification(gate, code, self.layout.joints, before, after)]
         return positions, velocities, found
 

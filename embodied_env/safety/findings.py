@@ -96,7 +96,7 @@ def modification(
 def gap_finding(joints: tuple[str, ...], published: FloatArray, used: FloatArray) -> list[Finding]:
     """Report reference velocities that were lowered after a gap in the commands, from `published` to `used`."""
     return [
-        replace(finding, severity=Severity.PASS, limit=None, margin=None, detail="no command for a while")
+        replace(finding, severity=Severity.PASS, limit=None, margin=None, detail="gap in the commands")
         for finding in modification("joint_limits", "vel.gap", joints, published, used)
     ]
 
@@ -110,7 +110,7 @@ def tightened_finding(joints: tuple[str, ...], is_late: list[bool], velocities: 
         code="limits.tightened",
         joints=select_joints(joints, hit),
         after=velocities[hit],
-        detail="narrower limits are not kept yet",
+        detail="still braking into the tightened limits",
     )
 
 

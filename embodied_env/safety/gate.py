@@ -103,7 +103,7 @@ class SafetyGate:
             try:
                 command_filter.reset()
             except Exception as error:  # noqa: BLE001 - third-party code may raise anything; the robot must brake
-                detail = f"{name}: the gate raised {type(error).__name__} from reset"
+                detail = f"{name}: gate raised {type(error).__name__} from reset"
                 self.latch(Finding(gate="plugins", severity=Severity.STOP, code="gate.plugin", detail=detail))
 
     def clear_estop(self) -> None:
@@ -264,4 +264,6 @@ class SafetyGate:
 
 
 def _no_time(dt_s: float) -> Finding:
-    return Finding(gate="joint_limits", severity=Severity.HOLD, code="clock.dt", detail=f"dt {dt_s} s")
+    return Finding(
+        gate="joint_limits", severity=Severity.HOLD, code="clock.dt", detail=f"dt is {dt_s} s (expected above 0)"
+    )

@@ -1,8 +1,8 @@
 """Homing: moves joints slowly to the home positions of an episode, through the safety gate.
 
 The motion is a straight line in joint space without planning; if the workspace filter stops it, homing fails with an
-error that says so. The gate scales its velocity limits meanwhile (`SafetyGate.scaled_velocity_limits`); a relay
-enforces the limits of the contract.
+error that names it. Meanwhile the gate scales its velocity limits (`SafetyGate.scaled_velocity_limits`), while a relay
+enforces those of the contract.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from embodied_env.safety import Arbiter, CommandState, SafetyGate, merge_relay_r
 from embodied_env.safety.joint_limits import joint_bounds, limit_joint
 
 _MAX_HELD_PERIODS = 20  # held commands in a row before homing fails
-_SETTLE_S = 2.0  # a joint not home this long after its command is blocked
-_NEAR = 0.1  # of the tolerance: the command is home
+_SETTLE_S = 2.0  # a joint not home this long after its last command is blocked
+_NEAR = 0.1  # share of the tolerance within which a command counts as home
 _PEAKS = (0.2707, 0.2306)  # of speed and acceleration of a smooth approach, for a distance of 1 and a rate of 1/s
 _SHARE = 0.8  # of the limits used by a smooth approach, as it is sampled at the control period
 _APPROACH_TOLERANCE = 1e-6  # of a joint's distance from its smooth approach, in its unit
@@ -85,7 +85,7 @@ class HomingMotion:
                     Finding(gate="latch", severity=Severity.HOLD, code="latch.stop", detail="home")
                 )
             except BackendLostError as error:
-                raise self._failed(f"the robot is lost, {error}") from error
+                raise self._failed(f"failed, backend lost: {error}") from error
         held = ", ".join(f"{count} x {code}" for code, count in sorted(self._held.items()))
         return f"{self._commands} commands" + (f", held: {held}" if held else "")
 
@@ -93,7 +93,7 @@ class HomingMotion:
         """Raise BackendNotReadyError when `snapshot` shows a joint away from home."""
         self._positions, _ = self._measured.measured(snapshot)
         if self._offsets(self._positions).max() > self._routine.tolerance:
-            raise BackendNotReadyError(f"the robot has left its home since: {self._farthest()}")
+            raise BackendNotReadyError(f"the robot left home after homing: {self._farthest()}")
 
     def _arrives(self, world: HomingContext, deadline_ns: int) -> bool:
         """Wait one control period and read; return whether the robot is home. Raise when homing cannot continue."""
@@ -108,13 +108,13 @@ class HomingMotion:
         else:
             self._home_ns = now_ns if self._home_ns is None else self._home_ns
         if gaps:
-            raise self._failed(f"no valid reading of {', '.join(gaps)}")
+            raise self._failed(f"failed, no valid reading of {', '.join(gaps)}")
         if self._home_ns is not None and self._offsets(self._positions).max() <= tolerance:
             return True
         if self._home_ns is not None and now_ns - self._home_ns > _SETTLE_S * NS_PER_S:
-            raise self._failed(f"it was commanded home for {_SETTLE_S} s, and is not there")
+            raise self._failed(f"failed, not home {_SETTLE_S} s after the last command")
         if now_ns >= deadline_ns:
-            raise self._failed("the time is over")
+            raise self._failed("timed out")
         return False
 
     def _command(self, situation: Callable[[], SafetyContext]) -> ApprovedCommand:
@@ -168,8 +168,8 @@ class HomingMotion:
         latched = self._gate.latched
         if latched is not None and latched.severity is Severity.ESTOP:
             raise BackendNotReadyError(
-                f"the robot was not driven home: an ESTOP is latched, {_describe(latched)} (expected none); "
-                "release it, then call clear_estop() of the environment and reset() again"
+                f"homing refused: an ESTOP is latched, {_describe(latched)}; "
+                "release it, then call clear_estop() and reset()"
             )
 
     def _check_gate_result(self, answered: ApprovedCommand) -> None:
@@ -182,9 +182,9 @@ class HomingMotion:
         self._in_a_row = self._in_a_row + 1 if answered.report.disposition >= Severity.HOLD else 0
         self._check_estop()
         if answered.report.disposition >= Severity.STOP:
-            raise self._failed("it was stopped")
+            raise self._failed("was stopped by the safety gate")
         if self._in_a_row >= _MAX_HELD_PERIODS:
-            raise self._failed(f"{self._in_a_row} commands in a row were held")
+            raise self._failed(f"failed, {self._in_a_row} commands in a row were held")
 
     def _offsets(self, positions: FloatArray) -> FloatArray:
         """Return each joint's distance from home, 0 for joints without one."""
@@ -194,13 +194,13 @@ class HomingMotion:
         i = int(np.argmax(self._offsets(self._positions)))
         off = self._offsets(self._positions)[i]
         return (
-            f"{self._layout.joints[i]} is at {self._positions[i]:.6g}, {off:.6g} from its home {self._home[i]:.6g}; "
-            f"allowed: {self._routine.tolerance:.6g}"
+            f"{self._layout.joints[i]} is at {self._positions[i]:.6g}, {off:.6g} from home {self._home[i]:.6g} "
+            f"(tolerance {self._routine.tolerance:.6g})"
         )
 
-    def _failed(self, why: str) -> BackendNotReadyError:
+    def _failed(self, result: str) -> BackendNotReadyError:
         hindrance = f" ({self._hindrance})" if self._hindrance else ""
-        return BackendNotReadyError(f"the robot did not come home, {why}{hindrance}: {self._farthest()}")
+        return BackendNotReadyError(f"homing {result}{hindrance}: {self._farthest()}")
 
 
 def _distances(away: FloatArray, rate_per_s: FloatArray, time_s: float) -> FloatArray:
@@ -211,6 +211,6 @@ def _distances(away: FloatArray, rate_per_s: FloatArray, time_s: float) -> Float
 
 def _describe(finding: Finding) -> str:
     if finding.gate == "workspace":
-        return f"the straight way of the joints is held by the workspace gate, {finding.code}: {finding.detail}"
+        return f"the straight joint path is blocked by the workspace gate, {finding.code}: {finding.detail}"
     joints = f" of {', '.join(finding.joints)}" if finding.joints else ""
     return f"{finding.gate} {finding.code}{joints}" + (f": {finding.detail}" if finding.detail else "")

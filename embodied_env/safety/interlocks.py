@@ -148,7 +148,7 @@ class ClockGate(Interlock):
             return []
         suspended = context.clock_jump == "suspended"
         severity, code = (Severity.STOP, "clock.suspended") if suspended else (Severity.HOLD, "clock.jump")
-        detail = f"since the last action the clock was {context.clock_jump}"
+        detail = f"clock jump since the last action: {context.clock_jump}"
         return [Finding(gate="clock", severity=severity, code=code, detail=detail)]
 
 
@@ -179,13 +179,13 @@ class ObservationGate(Interlock):
 
     def _problem(self, name: str, status: SensorStatus | None) -> tuple[str, str] | None:
         if status is None or not math.isfinite(status.age_s):
-            return "obs.invalid", f"nothing is known of {name}"
+            return "obs.invalid", f"no reading of {name}"
         if status.quality is Quality.FUTURE or status.age_s < -self._future_tolerance_s:
-            return "obs.future", f"{name} is stamped in the future"
+            return "obs.future", f"reading of {name} is stamped in the future"
         if status.quality not in _JUDGED_BY_AGE:
-            return "obs.invalid", f"{name} is {status.quality.name.lower()}"
+            return "obs.invalid", f"reading of {name} is {status.quality.name.lower()}"
         if status.age_s > self._max_age_s[name]:
-            return "obs.stale", f"{name} is {status.age_s:.3f} s old; allowed: {self._max_age_s[name]} s"
+            return "obs.stale", f"reading of {name} is {status.age_s:.3f} s old (maximum {self._max_age_s[name]} s)"
         return None
 
 
@@ -200,7 +200,7 @@ class ActionAgeGate(Interlock):
         """HOLD for a late action."""
         if context.action_age_s <= self._max_age_s:
             return []
-        detail = f"{context.action_age_s:.3f} s after its observation; allowed: {self._max_age_s} s"
+        detail = f"action arrived {context.action_age_s:.3f} s after its observation (maximum {self._max_age_s} s)"
         return [Finding(gate="action_age", severity=Severity.HOLD, code="act.late", detail=detail)]
 
 
@@ -273,7 +273,7 @@ class ForceGate(Interlock):
         for name, limit in self._limits.items():
             force = context.forces.get(name, math.nan)
             if not force <= limit:
-                detail = f"{name} measures {force:.6g}; allowed: {limit}"
+                detail = f"{name} measures {force:.6g} (limit {limit})"
                 findings.append(Finding(gate="force", severity=Severity.STOP, code="force.limit", detail=detail))
         return findings
 
@@ -300,7 +300,7 @@ class LatencyGate(Interlock):
         if misses < self._spec.misses:
             return []
         severity = Severity.HOLD if self._spec.action == "hold" else Severity.PASS
-        detail = f"{misses} of the last {len(self._missed)} steps took longer than {budget_s} s"
+        detail = f"{misses} of the last {len(self._missed)} steps exceeded the latency budget of {budget_s} s"
         return [Finding(gate="latency", severity=severity, code="lat.budget", detail=detail)]
 
 

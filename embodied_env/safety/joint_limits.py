@@ -164,7 +164,7 @@ def limit_violation(  # noqa: PLR0911 - one return per rule
         return f"not finite: position {next_position}, velocity {next_velocity}"
     allowed = 1e-9 * bounds.velocity + 2.0 * _rounding_of_step(position, next_position, bounds, dt_s)
     if abs((next_position - position) / dt_s - next_velocity) > allowed:
-        return f"position {next_position} does not follow from velocity {next_velocity}"
+        return f"position {next_position} is inconsistent with velocity {next_velocity}"
     low, high = bounds.low, bounds.high
     if not low <= position <= high:
         low, high = min(low, position), max(high, position)
@@ -172,15 +172,15 @@ def limit_violation(  # noqa: PLR0911 - one return per rule
         return f"position {next_position} outside [{bounds.low}, {bounds.high}]"
     speed = abs(next_velocity)
     if speed > bounds.velocity + allowed:
-        return f"velocity {next_velocity} beyond {bounds.velocity}"
+        return f"velocity {next_velocity} exceeds {bounds.velocity}"
     if _changes_too_fast(velocity, next_velocity, bounds, dt_s, allowed):
-        return f"velocity changes from {velocity} to {next_velocity} in {dt_s} s, too fast"
+        return f"velocity changes too fast: from {velocity} to {next_velocity} in {dt_s} s"
     stop = next_position + next_velocity * speed / (2.0 * bounds.deceleration)
     near = allowed * (dt_s + speed / bounds.deceleration)
     if low - near <= stop <= high + near:
         return ""
     is_braking = speed <= max(0.0, abs(velocity) - bounds.deceleration * dt_s) + allowed
-    return "" if is_braking else f"from position {next_position} and velocity {next_velocity} it stops only at {stop}"
+    return "" if is_braking else f"stops only at {stop}, from position {next_position} and velocity {next_velocity}"
 
 
 def velocity_interval(position: float, velocity: float, bounds: JointBounds, dt_s: float) -> tuple[float, float]:

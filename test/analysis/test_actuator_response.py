@@ -33,7 +33,7 @@ def test_the_sum_of_dead_time_and_lag_holds_for_servos_of_higher_order(filter_s)
 
 
 @pytest.mark.parametrize("shape", ["line", "step"])
-def test_the_shape_in_which_commands_act_is_identified(shape):
+def test_command_shape_is_identified(shape):
     moves = simulated(np.random.default_rng(1), dead_s=0.02, filter_s=0.03, shape=shape, moves=2)
     assert fitted(moves, shapes=("line", "step") if shape == "line" else ("step", "line")).shape == shape
 

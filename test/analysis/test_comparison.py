@@ -167,7 +167,7 @@ def stale(row, random):
         (stale, "sensor", "joints", "STALE"),
     ],
 )
-def test_a_known_difference_is_ranked_first(run_of, change, kind, group, component):
+def test_known_difference_is_ranked_first(run_of, change, kind, group, component):
     found = compare_runs(run_of("a", seed=1), run_of("b", seed=2, change=steps_only(change)))
     first = found.ranking[0].gap
     assert (first.name.kind, first.name.group, first.name.component) == (kind, group, component)
@@ -175,7 +175,7 @@ def test_a_known_difference_is_ranked_first(run_of, change, kind, group, compone
     assert first.distance > 0.9
 
 
-def test_the_larger_of_two_differences_is_ranked_first(run_of):
+def test_larger_difference_is_ranked_first(run_of):
     def both(row, random):
         slower(row, random)
         if random.random() < 0.5:
@@ -185,27 +185,27 @@ def test_the_larger_of_two_differences_is_ranked_first(run_of):
     assert [found.gap.name.kind for found in (first, second)] == ["latency", "sensor"]
 
 
-def test_runs_that_do_not_differ_have_no_difference_that_is_more_than_chance(run_of):
+def test_equal_runs_have_no_significant_difference(run_of):
     for seed in range(3):
         found = compare_runs(run_of(f"a{seed}", seed=seed), run_of(f"b{seed}", seed=100 + seed))
         assert [ranked.gap.name for ranked in found.ranking if ranked.gap.is_more_than_chance] == []
 
 
-def test_a_run_beside_itself_has_no_difference_at_all(run_of):
+def test_run_compared_with_itself_has_no_difference(run_of):
     a = run_of("a")
     found = compare_runs(a, a)
     assert found.ranking == ()
     assert {gap.distance for gap in found.gaps} == {0.0}
 
 
-def test_the_same_runs_compare_the_same_again_and_turned_round(run_of):
+def test_comparison_is_reproducible_and_symmetric(run_of):
     a, b = run_of("a"), run_of("b", seed=2, change=steps_only(off))
     there, again, back = compare_runs(a, b), compare_runs(a, b), compare_runs(b, a)
     assert there.as_json() == again.as_json()
     assert {(gap.name, gap.distance) for gap in there.gaps} == {(gap.name, gap.distance) for gap in back.gaps}
 
 
-def test_what_only_one_run_measures_is_told_and_not_ranked(run_of):
+def test_one_sided_feature_is_reported_and_not_ranked(run_of):
     def transport(row, random):
         row["info"]["latency"]["transport_s"] = {"joints": 0.001}
         row["info"]["latency"]["quality"]["transport_s"] = {"joints": 0}
@@ -216,7 +216,7 @@ def test_what_only_one_run_measures_is_told_and_not_ranked(run_of):
     assert not any(gap.name.group == "transport_s" for gap in found.gaps)
 
 
-def test_a_stage_that_was_not_measured_counts_for_nothing(run_of):
+def test_unmeasured_stage_is_not_compared(run_of):
     def unmarked(row, random):
         row["info"]["latency"] |= {"inference_s": 5.0}
         row["info"]["latency"]["quality"]["inference_s"] = 9
@@ -225,7 +225,7 @@ def test_a_stage_that_was_not_measured_counts_for_nothing(run_of):
     assert [lone.run for lone in found.one_sided if lone.name.group == "inference_s"] == ["A"]
 
 
-def test_a_reading_that_is_held_is_not_tracked(run_of):
+def test_held_reading_is_not_tracked(run_of):
     def held(row, random):
         off(row, random)
         stale(row, random)
@@ -254,7 +254,7 @@ def cut_short(*episodes):
     return change
 
 
-def test_both_success_rates_stand_with_their_intervals(run_of):
+def test_both_success_rates_have_intervals(run_of):
     counted, apart = compare_runs(run_of("a"), run_of("b", change=cut_short(0, 1))).outcomes
     assert (counted.b.successes, counted.b.trials, apart.b.successes, apart.b.trials) == (6, 8, 6, 6)
     assert (counted.b.low, counted.b.high) == pytest.approx((0.4093, 0.9285), abs=5e-4)
@@ -268,7 +268,7 @@ def test_episodes_of_the_same_seed_are_paired(run_of):
     assert test.p_value == 0.0625
 
 
-def test_pairs_of_which_one_was_truncated_are_no_pairs_where_truncation_is_apart(run_of):
+def test_truncated_pairs_are_excluded_where_truncation_is(run_of):
     counted, apart = compare_runs(run_of("a"), run_of("b", change=cut_short(0, 1))).outcomes
     assert (counted.paired.pairs, apart.paired.pairs) == (8, 6)
 
@@ -296,13 +296,13 @@ def given_options(row, random, episode):
         (unseeded, "the resets of run B have no seed"),
     ],
 )
-def test_without_matching_seeds_there_is_no_paired_test_and_it_is_said(run_of, change, problem):
+def test_no_paired_test_without_matching_seeds(run_of, change, problem):
     found = compare_runs(run_of("a"), run_of("b", change=change))
     assert found.pairing.problem == problem
     assert found.outcomes[0].paired is None
 
 
-def test_a_seed_that_comes_twice_is_paired_in_order(run_of):
+def test_repeated_seed_is_paired_in_order(run_of):
     def one_seed(row, random, episode):
         if row["schema"] == RESET:
             row["inner"]["seed_applied"] = 7
@@ -316,7 +316,7 @@ def test_a_seed_that_comes_twice_is_paired_in_order(run_of):
     assert (found.outcomes[0].paired.only_a, found.outcomes[0].paired.both) == (1, 4)
 
 
-def test_worlds_that_draw_apart_from_one_seed_are_told(run_of):
+def test_different_samples_from_one_seed_are_reported(run_of):
     def drawn(row, random, episode):
         if row["schema"] == RESET and episode < 3:
             row["inner"]["sampled"] = {"target": [9.0, 9.0, 9.0]}
@@ -339,7 +339,7 @@ def altered(made, old, new):
 MARGIN = ("velocity: 0.95", "velocity: 0.9")
 
 
-def test_contracts_that_mean_something_else_are_refused_by_path_with_both_values(run_of, a_template):
+def test_different_contracts_are_refused_with_path_and_values(run_of, a_template):
     b = run_of("b", manifest=altered(a_template, *MARGIN))
     with pytest.raises(NotComparableError, match=r"safety\.margins\.velocity") as refusal:
         compare_runs(run_of("a"), b)
@@ -348,14 +348,14 @@ def test_contracts_that_mean_something_else_are_refused_by_path_with_both_values
 
 
 @pytest.mark.parametrize("path", ["safety.margins.velocity", "safety.margins", "safety"])
-def test_a_difference_is_accepted_by_its_path_or_one_above_it(run_of, a_template, path):
+def test_difference_is_ignored_by_its_path_or_a_parent(run_of, a_template, path):
     b = run_of("b", manifest=altered(a_template, *MARGIN))
     found = compare_runs(run_of("a"), b, ignore=[path])
     assert [mismatch.path for mismatch in found.terms.ignored] == ["safety.margins.velocity"]
 
 
 @pytest.mark.parametrize("path", ["safety.margins.vel", "safet", "", "margins.velocity"])
-def test_a_path_that_only_looks_alike_accepts_nothing(run_of, a_template, path):
+def test_similar_path_ignores_nothing(run_of, a_template, path):
     with pytest.raises(NotComparableError):
         compare_runs(run_of("a"), run_of("b", manifest=altered(a_template, *MARGIN)), ignore=[path])
 
@@ -379,23 +379,23 @@ def test_topics_and_backends_may_differ(run_of, a_template):
     assert compare_runs(run_of("a"), b).terms.ignored == ()
 
 
-def test_fingerprints_that_differ_without_a_visible_reason_are_refused(run_of, a_template):
+def test_unexplained_fingerprint_difference_is_refused(run_of, a_template):
     contract = {**a_template[0]["contract"], "fingerprint": "0" * 64}
     with pytest.raises(NotComparableError, match=r"contract\.fingerprint"):
         compare_runs(run_of("a"), run_of("b", manifest={"contract": contract}))
 
 
 @pytest.mark.parametrize("contract", [None, {}, {"text": 5, "fingerprint": "x"}, {"text": "contract: nonsense"}])
-def test_contracts_that_nothing_is_known_of_are_refused(run_of, contract):
+def test_unknown_contracts_are_refused(run_of, contract):
     with pytest.raises(RecordError, match=r"manifest\.json is not valid: contract"):
         compare_runs(run_of("a", manifest={"contract": contract}), run_of("b", manifest={"contract": contract}))
 
 
-def test_equal_fingerprints_of_a_contract_that_cannot_be_read_here_are_compared_with_a_note(run_of, a_template):
+def test_equal_fingerprints_of_an_unreadable_contract_are_compared_with_a_note(run_of, a_template):
     manifest = {"contract": {**a_template[0]["contract"], "text": "task: {type: elsewhere}"}}
     found = compare_runs(run_of("a", manifest=manifest), run_of("b", manifest=manifest))
     assert found.of("tracking") == []
-    assert "cannot be read here" in found.terms.notes[0]
+    assert "cannot be loaded" in found.terms.notes[0]
 
 
 def layers(*classes, **kwargs):
@@ -405,7 +405,7 @@ def layers(*classes, **kwargs):
 RECORDER, ENV = "embodied_env.record.recorder:RecordTransitions", "embodied_env.envs.embodied_env:EmbodiedEnv"
 
 
-def test_stacks_of_other_wrappers_are_refused(tmp_path):
+def test_different_wrappers_are_refused(tmp_path):
     a, b = fake_run(tmp_path / "a"), fake_run(tmp_path / "b", wrap=lambda env: TimeLimit(env, 7))
     with pytest.raises(NotComparableError) as refusal:
         compare_runs(a, b)
@@ -415,20 +415,20 @@ def test_stacks_of_other_wrappers_are_refused(tmp_path):
     assert compare_runs(a, b, ignore=["wrappers"]).terms.ignored == (found,)
 
 
-def test_an_argument_of_a_wrapper_that_differs_is_refused_by_its_path(tmp_path):
+def test_different_wrapper_argument_is_refused_with_its_path(tmp_path):
     a, b = (fake_run(tmp_path / str(n), wrap=lambda env, n=n: TimeLimit(env, n)) for n in (7, 8))
     with pytest.raises(NotComparableError) as refusal:
         compare_runs(a, b)
     assert [(m.path, m.a, m.b) for m in refusal.value.mismatches] == [("wrappers[1].kwargs.max_episode_steps", 7, 8)]
 
 
-def test_the_folder_of_the_recorder_and_the_options_of_the_world_are_no_difference(run_of):
+def test_recorder_folder_and_backend_options_may_differ(run_of):
     a = layers(RECORDER, ENV, **{RECORDER: {"folder": "x", "policy": "p"}, ENV: {"backend": "mujoco"}})
     b = layers(RECORDER, ENV, **{RECORDER: {"folder": "y", "policy": "q"}, ENV: {"backend": "real"}})
     assert compare_runs(run_of("a", manifest=a), run_of("b", manifest=b)).terms.ignored == ()
 
 
-def test_a_wrapper_that_does_not_tell_its_arguments_is_noted(run_of):
+def test_wrapper_without_recorded_arguments_is_noted(run_of):
     manifest = layers(RECORDER, "some:Wrapper", ENV)
     found = compare_runs(run_of("a", manifest=manifest), run_of("b", manifest=manifest))
     assert found.terms.notes == ("some:Wrapper does not record its arguments, so they may differ.",)
@@ -439,7 +439,7 @@ def test_manifests_without_wrappers_are_refused(run_of):
         compare_runs(run_of("a", manifest={"wrappers": None}), run_of("b", manifest={"wrappers": None}))
 
 
-def test_a_dry_run_beside_an_armed_one_is_refused(run_of):
+def test_dry_run_and_armed_run_are_refused(run_of):
     dry = {"capabilities": {"actuates": False}}
     with pytest.raises(NotComparableError) as refusal:
         compare_runs(run_of("armed"), run_of("dry", manifest=dry))
@@ -448,22 +448,22 @@ def test_a_dry_run_beside_an_armed_one_is_refused(run_of):
     ]
 
 
-def test_the_paths_are_those_of_the_contract():
+def test_mismatch_paths_are_those_of_the_contract():
     assert differences({"a": {"b": 1}}, {"a": {"b": 2}}) == [("a.b", 1, 2)]
 
 
 # -------------------------------------------------------------------------------------------------- damaged and hostile
 
 
-def test_an_unclean_run_is_compared_and_named(run_of):
+def test_unclean_run_is_compared_and_reported(run_of):
     found = compare_runs(run_of("a"), run_of("b", manifest={"clean": False}))
     assert not found.sound
-    assert found.b.problem == "manifest.json: the run was never closed"
+    assert found.b.run.problem == "manifest.json: the run was never closed"
     assert found.gaps
 
 
 @pytest.mark.parametrize("episodes", [0, 1])
-def test_a_run_without_episodes_is_compared(run_of, episodes):
+def test_run_without_episodes_is_compared(run_of, episodes):
     def endless(row, random, episode):
         if row["schema"] == TRANSITION:
             row["terminated"] = False
@@ -474,12 +474,12 @@ def test_a_run_without_episodes_is_compared(run_of, episodes):
     assert found.pairing.problem == "no episode of run B ended"
 
 
-def test_a_row_that_does_not_fit_its_schema_is_refused(run_of):
+def test_invalid_row_is_refused(run_of):
     with pytest.raises(RecordError, match="row 0 is not valid"):
         compare_runs(run_of("a"), write_damaged(run_of("b", seed=1)))
 
 
-def test_steps_that_an_outer_wrapper_made_up_count_in_the_outcome_only(a_template):
+def test_steps_added_by_an_outer_wrapper_count_in_the_outcome_only(a_template):
     features = RunFeatures(None)
     for row in rows_of_a_run(a_template, episodes=1, steps=3):
         features.add(row if row["schema"] == RESET else row | {"inner": None, "info": {"anything": 1}})
@@ -489,13 +489,13 @@ def test_steps_that_an_outer_wrapper_made_up_count_in_the_outcome_only(a_templat
 
 
 @pytest.mark.parametrize("observation", [None, 3.5, [1, None, "x"], {"a": {"b": [[1.0], [2.0, 3.0]]}, "c": "text"}])
-def test_an_observation_is_anything(a_template, observation):
+def test_observation_may_be_any_json(a_template, observation):
     features = RunFeatures(None)
     features.add(step_row(a_template, observation=observation))
     assert features.steps == 1
 
 
-def test_names_without_end_are_left_out_and_counted(a_template):
+def test_excess_names_are_left_out_and_counted(a_template):
     features = RunFeatures(None)
     for number in range(3):
         observation = {f"field_{number}_{index}": 1.0 for index in range(1000)}
@@ -504,7 +504,7 @@ def test_names_without_end_are_left_out_and_counted(a_template):
     assert features.left_out > 1000
 
 
-def test_a_large_field_is_taken_together(run_of):
+def test_large_field_is_one_stream(run_of):
     def scanning(row, random):
         row["observation"]["scan"] = random.uniform(0, 8, size=500).tolist()
 
@@ -530,7 +530,7 @@ def test_images_are_compared_by_their_means(a_template):
     assert (dark.mean, bright.mean, dark.count) == (10.0, 200.0, 40)
 
 
-def test_of_very_many_images_some_are_looked_at_evenly(a_template):
+def test_images_are_sampled_evenly(a_template):
     features, looked = RunFeatures(None), []
     for step in range(3000):
         reference = {"sha256": str(step), "dtype": "uint8", "shape": [2, 2, 3]}
@@ -543,7 +543,7 @@ def test_of_very_many_images_some_are_looked_at_evenly(a_template):
 # ------------------------------------------------------------------------------------------------------- command line
 
 
-def test_the_verb_refuses_with_status_1_and_lists_what_differs(run_of, a_template, capsys, tmp_path):
+def test_compare_refuses_with_status_1_and_lists_the_differences(run_of, a_template, capsys, tmp_path):
     a, b = run_of("a"), run_of("b", manifest=altered(a_template, *MARGIN))
     page = tmp_path / "page.html"
     assert main(["compare", str(a), str(b), "--json"]) == 1
@@ -554,25 +554,25 @@ def test_the_verb_refuses_with_status_1_and_lists_what_differs(run_of, a_templat
     assert not page.exists()
 
 
-def test_the_verb_as_json_needs_no_page_and_tells_of_a_path_that_does_not_differ(run_of, capsys):
+def test_json_output_writes_no_page_and_names_unused_ignores(run_of, capsys):
     a, b = run_of("a"), run_of("b", seed=2, change=steps_only(slower))
     assert main(["compare", str(a), str(b), "--json", "--ignore", "safety"]) == 0
-    said = capsys.readouterr()
-    found = json.loads(said.out)
+    output = capsys.readouterr()
+    found = json.loads(output.out)
     assert found["ranking"][0]["group"] == "inference_s"
     assert found["ignored_without_effect"] == ["safety"]
-    assert said.err == "--ignore safety has no effect: the runs do not differ there\n"
+    assert output.err == "--ignore safety has no effect: the runs do not differ there\n"
 
 
-def test_the_verb_has_status_1_for_a_run_that_is_not_whole(run_of, capsys):
+def test_compare_has_status_1_for_an_unclean_run(run_of, capsys):
     a, b = run_of("a"), run_of("b", manifest={"clean": False})
     assert main(["compare", str(a), str(b), "--json"]) == 1
-    said = capsys.readouterr()
-    assert json.loads(said.out)["sound"] is False
-    assert said.err == f"not sound: {b}: manifest.json: the run was never closed\n"
+    output = capsys.readouterr()
+    assert json.loads(output.out)["sound"] is False
+    assert output.err == f"not sound: {b}: manifest.json: the run was never closed\n"
 
 
-def test_a_directory_that_is_not_there_is_wrong_usage(run_of, tmp_path, capsys):
+def test_missing_directory_is_wrong_usage(run_of, tmp_path, capsys):
     assert main(["compare", str(run_of("a")), str(tmp_path / "nowhere")]) == 2
     err = capsys.readouterr().err
     assert "no such run directory: " in err
@@ -580,7 +580,7 @@ def test_a_directory_that_is_not_there_is_wrong_usage(run_of, tmp_path, capsys):
 
 
 @plotly_is_here
-def test_the_page_says_the_largest_difference_first_and_loads_nothing(run_of, tmp_path, capsys):
+def test_page_starts_with_the_largest_difference_and_loads_nothing(run_of, tmp_path, capsys):
     a, b = run_of("a"), run_of("b", seed=2, change=steps_only(slower), manifest={"backend": "<b>real</b>"})
     page = tmp_path / "compare.html"
     assert main(["compare", str(a), str(b), "-o", str(page)]) == 0
@@ -594,7 +594,7 @@ def test_the_page_says_the_largest_difference_first_and_loads_nothing(run_of, tm
 
 
 @plotly_is_here
-def test_the_page_of_runs_that_say_nothing_says_so(run_of, tmp_path, capsys):
+def test_page_of_empty_runs_names_the_problems(run_of, tmp_path, capsys):
     a, b = run_of("a", episodes=0), run_of("b", episodes=0, manifest={"clean": False, "policy": "other"})
     page = tmp_path / "compare.html"
     assert main(["compare", str(a), str(b), "-o", str(page)]) == 1
@@ -611,7 +611,7 @@ def test_the_page_of_runs_that_say_nothing_says_so(run_of, tmp_path, capsys):
 
 
 @plotly_is_here
-def test_the_page_shows_what_was_ignored(run_of, a_template, tmp_path):
+def test_page_shows_ignored_differences(run_of, a_template, tmp_path):
     a, b = run_of("a"), run_of("b", manifest=altered(a_template, *MARGIN))
     page = tmp_path / "compare.html"
     assert main(["compare", str(a), str(b), "-o", str(page), "--ignore", "safety", "--ignore", "task"]) == 0
@@ -623,7 +623,7 @@ def test_the_page_shows_what_was_ignored(run_of, a_template, tmp_path):
 # --------------------------------------------------------------------------------------------------------------- memory
 
 
-def test_memory_is_bounded_by_what_is_kept_of_each_name(a_template):
+def test_memory_per_name_is_bounded(a_template):
     features = RunFeatures(None)
     for row in rows_of_a_run(a_template, episodes=4, steps=200):
         features.add(row)
@@ -639,7 +639,7 @@ def peak_mb_of_comparing(a, b):
 
 
 @pytest.mark.long
-def test_a_hundred_thousand_rows_are_compared_in_the_memory_of_twenty_thousand(a_template, tmp_path):
+def test_memory_does_not_grow_from_20000_to_100000_rows(a_template, tmp_path):
     """By the resident memory of the process: twice 100 000 transitions after twice 20 000."""
 
     def written(name, episodes, **options):

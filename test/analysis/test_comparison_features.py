@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from embodied_env.analysis.comparison.features import as_on_the_robot
-from embodied_env.analysis.comparison.streams import QUANTILES, EventCounter, Stream
+from embodied_env.analysis.comparison.streams import QUANTILES, Stream, event_share
+from embodied_env.analysis.report.time_series import Occurrences
 from embodied_env.analysis.statistics import ks_distance
 from embodied_env.core.latency.statistics import KEPT, Reservoir
 
@@ -29,17 +30,17 @@ def stream_of(*episodes):
     return stream
 
 
-def test_up_to_its_capacity_a_sample_is_everything():
+def test_sample_is_complete_up_to_its_capacity():
     assert filled([3.0, 1.0, 2.0], capacity=3).values().tolist() == [1.0, 2.0, 3.0]
 
 
-def test_a_sample_is_bounded_and_drawn_by_its_seed():
+def test_sample_is_bounded_and_reproducible():
     first, same, other = (filled(range(5000), capacity=50, seed=seed).values() for seed in "aab")
     assert len(first) == 50
     assert first.tolist() == same.tolist() != other.tolist()
 
 
-def test_a_sample_is_fair_to_early_and_late_numbers():
+def test_sample_is_uniform_over_time():
     """Each of 400 numbers is in one of 10 samples of 40; over 400 samples about 40 times."""
     counts = np.zeros(400)
     for seed in range(400):
@@ -50,7 +51,7 @@ def test_a_sample_is_fair_to_early_and_late_numbers():
     assert abs(counts - 40).max() < 6 * spread
 
 
-def test_a_sample_of_a_long_stream_is_like_the_stream():
+def test_sample_of_a_long_stream_has_its_distribution():
     values = np.random.default_rng(3).normal(size=100_000)
     assert ks_distance(filled(values).values(), values) < 1.63 / math.sqrt(KEPT)
 
@@ -61,7 +62,7 @@ def test_the_memory_of_a_stream_does_not_grow():
     assert sys.getsizeof(reservoir._kept) < 12 * KEPT
 
 
-def test_a_stream_says_count_mean_extremes_and_quantiles():
+def test_stream_has_count_mean_extremes_and_quantiles():
     found = stream_of([float(i) for i in range(1001)]).numbers()
     assert (found.count, found.missing, found.least, found.most, found.mean) == (1001, 0, 0.0, 1000.0, 500.0)
     assert [found.quantile(share) for share in (0.05, 0.5, 0.95)] == [50.0, 500.0, 950.0]
@@ -69,12 +70,12 @@ def test_a_stream_says_count_mean_extremes_and_quantiles():
     assert sorted(QUANTILES) == list(QUANTILES)
 
 
-def test_independent_numbers_count_whole():
+def test_independent_numbers_count_fully():
     values = np.random.default_rng(1).normal(size=4000).tolist()
     assert stream_of(values).numbers().effective_count > 3500
 
 
-def test_numbers_that_hang_together_count_as_their_correlation_says():
+def test_correlated_numbers_count_by_their_correlation():
     random, value, values = np.random.default_rng(2), 0.0, []
     for _ in range(40_000):
         value = 0.9 * value + random.normal()
@@ -82,28 +83,28 @@ def test_numbers_that_hang_together_count_as_their_correlation_says():
     assert stream_of(values).numbers().effective_count == pytest.approx(40_000 / 19, rel=0.15)
 
 
-def test_numbers_far_from_zero_hang_together_no_more_than_near_it():
+def test_correlation_does_not_depend_on_the_offset():
     values = np.random.default_rng(1).normal(size=4000)
     near, far = (stream_of((values + offset).tolist()).numbers().effective_count for offset in (0.0, 1e6))
     assert far == pytest.approx(near, rel=1e-3)
 
 
-def test_what_is_constant_in_each_episode_counts_once_for_each():
+def test_constant_per_episode_counts_once_per_episode():
     found = stream_of(*([float(episode % 7)] * 50 for episode in range(20))).numbers()
     assert found.effective_count == 20
 
 
-def test_numbers_that_never_vary_count_whole():
+def test_constant_numbers_count_fully():
     assert stream_of([0.0] * 50).numbers().effective_count == 50
 
 
-def test_huge_numbers_are_no_accident():
+def test_huge_numbers_do_not_overflow():
     found = stream_of([1e300, -1e300, 1e300]).numbers()
     assert found.effective_count == 3
     assert found.quantile(0.5) == 1e300
 
 
-def test_many_numbers_of_a_step_say_no_more_of_steps_than_their_mean():
+def test_numbers_of_one_step_count_as_one():
     stream = Stream()
     for step in range(30):
         stream.add_step([float(step // 10)] * 5, 0)
@@ -112,24 +113,24 @@ def test_many_numbers_of_a_step_say_no_more_of_steps_than_their_mean():
     assert found.effective_count < 10
 
 
-def test_an_event_counts_steps_once_and_knows_how_they_hang_together():
-    scattered, together = EventCounter(), EventCounter()
+def test_event_counts_steps_once_with_their_correlation():
+    scattered, together = Occurrences(), Occurrences()
     for step in range(0, 1000, 10):
         scattered.add(step)
         scattered.add(step)
     for step in range(100):
         together.add(step)
-    first, second = scattered.share(1000, 1), together.share(1000, 1)
+    first, second = event_share(scattered, 1000, 1), event_share(together, 1000, 1)
     assert (first.count, first.share) == (second.count, second.share) == (100, 0.1)
     assert second.effective_total < 10
     assert first.effective_total > 900
 
 
-def test_an_event_that_never_was_is_no_share():
-    assert EventCounter().share(10, 1).share == 0.0
+def test_absent_event_has_share_zero():
+    assert event_share(Occurrences(), 10, 1).share == 0.0
 
 
-def test_delays_that_were_injected_have_the_names_of_a_robot_and_replace_what_the_simulator_has():
+def test_injected_delays_replace_the_stages_of_the_simulator():
     values = {"capture_age_s": {"joints": 0.0}, "obs_to_command_s": 0.001, "gate_s": 0.0002, "policy_s": 0.1}
     injected = {
         "age_s": {"joints": 0.02},

@@ -81,7 +81,7 @@ def test_a_run_of_each_contract_replays_equal(tmp_path, name, steps, options):
     assert (replay.difference, replay.transitions) == (None, steps)
 
 
-def test_a_run_with_gaps_holds_the_velocities_that_were_used_and_replays_equal(tmp_path):
+def test_run_with_gaps_records_the_velocities_used_and_replays_equal(tmp_path):
     """Its controller stops the cart after 0.5 s without a command; the policy thinks for longer, twice."""
     cart, clock = load_contract("cart_goal"), SteadyClock()
     patient = replace(cart.safety, watchdog=WatchdogSpec(hold_steps=1000, stop_steps=2000))
@@ -106,7 +106,7 @@ def test_a_run_with_gaps_holds_the_velocities_that_were_used_and_replays_equal(t
     assert not [broken for broken in audit_run(env.path).violations if broken.rule.startswith(("gates", "clipping"))]
 
 
-def test_images_are_handed_out_bit_for_bit_and_are_the_agents_own(tmp_path):
+def test_replayed_images_are_equal_and_owned_by_the_agent(tmp_path):
     path = record(tmp_path, [[None] * 2], load_contract("door_open"), backend="mujoco", evaluator_info=True)
     replay = replay_run(path)
     assert (replay.difference, replay.transitions) == (None, 2)
@@ -123,7 +123,7 @@ def test_images_are_handed_out_bit_for_bit_and_are_the_agents_own(tmp_path):
     env.close()
 
 
-def test_an_image_that_is_another_differs_in_its_hash():
+def test_changed_image_differs_in_its_hash():
     image = {"sha256": "a" * 64, "dtype": "uint8", "shape": [2, 2, 3]}
     recorded = {"schema": TRANSITION, "inner": {"observation": {"front": image}}, "info": {}}
     replayed = {"schema": TRANSITION, "inner": {"observation": {"front": {**image, "sha256": "b" * 64}}}, "info": {}}
@@ -131,14 +131,14 @@ def test_an_image_that_is_another_differs_in_its_hash():
 
 
 @pytest.mark.parametrize(("one", "other"), [(0.0, -0.0), (1, 1.0), (None, 0.0), ([1.0], [1.0, 2.0]), (True, 1)])
-def test_what_is_written_otherwise_differs(one, other):
+def test_changed_record_differs(one, other):
     recorded = {"schema": TRANSITION, "inner": {"reward": one}, "info": {}}
     replayed = {"schema": TRANSITION, "inner": {"reward": other}, "info": {}}
     assert [path for path, _, _ in differences(recorded, replayed)] == ["inner.reward"]
     assert list(differences(recorded, recorded)) == []
 
 
-def test_latencies_are_those_of_the_record(simulated):
+def test_latencies_are_replayed_from_the_record(simulated):
     env = embodied_env.make(backend="replay", run=simulated)
     _, info = env.reset()
     rows = read_run(simulated).rows()
@@ -151,7 +151,7 @@ def test_latencies_are_those_of_the_record(simulated):
     env.close()
 
 
-def test_a_replay_that_is_recorded_is_sound_and_replays_too(simulated, tmp_path):
+def test_recorded_replay_is_sound_and_replayable(simulated, tmp_path):
     env = embodied_env.make(backend="replay", run=simulated, record=tmp_path)
     for row in read_run(simulated).rows():
         if row["schema"] == RESET:
@@ -174,7 +174,7 @@ def test_gaps_replay_as_gaps(tmp_path, fault):
 
 
 @pytest.mark.parametrize("fault", [Fault(kind="refuse", step=3), Fault(kind="delay", step=3, delay_s=9.0)])
-def test_a_world_that_was_lost_is_lost_again_for_the_same_reason(tmp_path, fault):
+def test_lost_backend_is_lost_again_for_the_same_reason(tmp_path, fault):
     path = record(tmp_path, [[None] * 5, [None] * 2], clock="virtual", faults=[fault])
     replay = replay_run(path)
     assert (replay.difference, replay.transitions) == (None, 5)
@@ -184,7 +184,7 @@ def test_a_world_that_was_lost_is_lost_again_for_the_same_reason(tmp_path, fault
     }
 
 
-def test_a_readings_values_out_of_range_are_judged_anew(tmp_path):
+def test_out_of_range_readings_are_judged_again(tmp_path):
     tcp = ARM.sensors["tcp"]
     narrow = replace(tcp.fields["position"], low=-0.1, high=0.1)
     contract = replace(ARM, sensors={**ARM.sensors, "tcp": replace(tcp, fields={"position": narrow})})
@@ -197,7 +197,7 @@ def test_a_readings_values_out_of_range_are_judged_anew(tmp_path):
 # ------------------------------------------------------------------------------------------- worlds that move by themselves
 
 
-def test_decisions_about_time_are_replayed_from_the_record(tmp_path):
+def test_timing_decisions_are_replayed_from_the_record(tmp_path):
     budget = replace(ARM.safety.latency, budget_s=0.1, misses=1, action="hold")
     contract = replace(ARM, safety=replace(ARM.safety, latency=budget, tracking=Tracking()))
     world = {"backend": "delayed_fake", "delays": FakeDelays(driver_s=0.002)}
@@ -219,7 +219,7 @@ def test_decisions_about_time_are_replayed_from_the_record(tmp_path):
     assert found.step == 1 + next(step for step, codes in enumerate(codes_by_step) if "lat.budget" in codes)
 
 
-def test_an_estop_and_the_person_who_cleared_it_are_replayed(tmp_path):
+def test_estop_and_its_clearing_are_replayed(tmp_path):
     env = EmbodiedEnv(ARM, backend="fake")
     recorded = RecordTransitions(env, tmp_path)
     world = env._stepper._backend
@@ -251,21 +251,21 @@ def first_difference(path, contract):
     return replay.difference
 
 
-def test_a_changed_limit_shows_where_it_first_limits(simulated):
+def test_changed_limit_differs_where_it_first_limits(simulated):
     found = first_difference(simulated, changed_joints(acceleration=1.0))
     assert (found.row, found.episode, found.step) == (1, 1, 1)
     assert found.field.startswith("inner.findings")
     assert "inner.report.applied_si" in found.others
 
 
-def test_a_limit_that_is_never_reached_shows_nothing_but_itself(tmp_path):
+def test_unreached_limit_differs_only_in_itself(tmp_path):
     path = record(tmp_path, [[np.full(6, 0.05)] * 4])
     wider = changed_joints(deceleration=11.0)
     replay = replay_run(path, contract=wider)
     assert (replay.difference, replay.contract_changed) == (None, True)
 
 
-def test_a_changed_scale_of_the_action_shows_in_what_is_applied(tmp_path):
+def test_changed_action_scale_differs_in_the_applied_action(tmp_path):
     path = record(tmp_path, [[np.zeros(6), np.zeros(6), np.full(6, 0.05)]])
     physical = replace(ARM, actuators={"arm": replace(ARM.actuators["arm"], scale="physical")})
     found = first_difference(path, physical)
@@ -273,7 +273,7 @@ def test_a_changed_scale_of_the_action_shows_in_what_is_applied(tmp_path):
     assert found.field.startswith(("inner.findings", "inner.report.applied"))
 
 
-def test_a_changed_radius_of_success_shows_where_it_first_ends_an_episode(simulated):
+def test_changed_success_radius_differs_where_an_episode_ends(simulated):
     wide = replace(ARM, task=replace(ARM.task, parameters={**ARM.task.parameters, "success_radius_m": 0.43}))
     found = first_difference(simulated, wide)
     assert (found.episode, found.step) == (2, 8)
@@ -282,13 +282,13 @@ def test_a_changed_radius_of_success_shows_where_it_first_ends_an_episode(simula
     assert not any(field.startswith(("inner.observation", "inner.report")) for field in fields)
 
 
-def test_a_changed_radius_of_success_shows_at_the_reset_that_it_makes_solved(simulated):
+def test_changed_success_radius_differs_at_a_solved_reset(simulated):
     wide = replace(ARM, task=replace(ARM.task, parameters={**ARM.task.parameters, "success_radius_m": 0.5}))
     found = first_difference(simulated, wide)
     assert (found.row, found.field) == (0, "inner.verdict.success")
 
 
-def test_a_changed_gate_shows_as_its_finding(tmp_path):
+def test_changed_gate_differs_in_its_finding(tmp_path):
     path = record(tmp_path, [[None] * 6])
     rate = replace(ARM.safety.intervention, window_steps=3, warn_share=0.1, stop_share=0.2)
     found = first_difference(path, replace(ARM, safety=replace(ARM.safety, intervention=rate)))
@@ -297,7 +297,7 @@ def test_a_changed_gate_shows_as_its_finding(tmp_path):
     assert "inner.end_reasons" in found.others
 
 
-def test_a_sensor_that_was_not_recorded_is_named(simulated):
+def test_unrecorded_sensor_is_named(simulated):
     more = replace(ARM, sensors={**ARM.sensors, "elbow": replace(ARM.sensors["tcp"], topic="elbow_pose")})
     found = first_difference(simulated, more)
     assert (found.row, found.field, found.step) == (0, "reset", 0)
@@ -322,13 +322,13 @@ def test_a_sensor_that_was_not_recorded_is_named(simulated):
     ],
     ids=str,
 )
-def test_what_json_cannot_say_is_refused_again_in_the_same_words(tmp_path, action):
+def test_actions_that_json_cannot_hold_are_refused_again(tmp_path, action):
     path = record(tmp_path, [[np.zeros(6), action, np.zeros(6)]])
     replay = replay_run(path)
     assert (replay.difference, replay.transitions) == (None, 3)
 
 
-def test_a_good_action_that_json_cannot_say_is_replayed_from_what_the_gate_read(tmp_path):
+def test_valid_action_that_json_cannot_hold_is_replayed_from_the_gate_report(tmp_path):
     class Tensor:
         def detach(self):
             return self
@@ -342,7 +342,7 @@ def test_a_good_action_that_json_cannot_say_is_replayed_from_what_the_gate_read(
     assert (replay.difference, replay.transitions, replay.remade) == (None, 2, 2)
 
 
-def test_of_a_wrapped_run_the_inner_account_is_replayed(tmp_path):
+def test_wrapped_run_replays_the_inner_transitions(tmp_path):
     def wrap(env):
         shifted = TransformObservation(env, lambda seen: {**seen, "tcp_position": seen["tcp_position"] + 1}, None)
         return RescaleAction(shifted, -5.0, 5.0)
@@ -352,7 +352,7 @@ def test_of_a_wrapped_run_the_inner_account_is_replayed(tmp_path):
     assert (replay.difference, replay.transitions, replay.wrapped) == (None, 3, True)
 
 
-def test_a_run_that_was_cut_short_replays_up_to_its_end_and_is_not_sound(simulated, tmp_path):
+def test_truncated_run_replays_to_its_end_and_is_not_sound(simulated, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(simulated, path)
     log = path / "transitions.mcap"
@@ -364,12 +364,12 @@ def test_a_run_that_was_cut_short_replays_up_to_its_end_and_is_not_sound(simulat
     assert "its writer was stopped" in replay.problem
 
 
-def test_a_run_without_a_transition_is_no_evidence(tmp_path):
+def test_run_without_transitions_is_not_sound(tmp_path):
     replay = replay_run(record(tmp_path, [[]]))
     assert (replay.resets, replay.sound) == (1, False)
 
 
-def test_a_run_that_is_too_old_says_so(simulated, tmp_path):
+def test_run_of_an_old_version_is_refused(simulated, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(simulated, path)
     manifest = json.loads((path / "manifest.json").read_text())
@@ -382,7 +382,7 @@ def test_a_run_that_is_too_old_says_so(simulated, tmp_path):
 # ------------------------------------------------------------------------------------------------------------ the backend
 
 
-def test_a_command_that_was_not_published_then_is_counted(simulated):
+def test_unpublished_command_is_counted(simulated):
     env = embodied_env.make(backend="replay", run=simulated)
     backend = env.unwrapped._stepper._backend
     env.reset()
@@ -394,7 +394,7 @@ def test_a_command_that_was_not_published_then_is_counted(simulated):
     env.close()
 
 
-def test_after_the_last_step_of_an_episode_the_world_is_lost(tmp_path):
+def test_step_after_the_last_recorded_one_loses_the_backend(tmp_path):
     env = embodied_env.make(backend="replay", run=record(tmp_path, [[np.zeros(6)]]))
     env.reset()
     env.step(np.zeros(6))
@@ -405,7 +405,7 @@ def test_after_the_last_step_of_an_episode_the_world_is_lost(tmp_path):
     env.close()
 
 
-def test_a_reset_in_mid_episode_goes_on_to_the_next_recorded_one(simulated):
+def test_early_reset_continues_with_the_next_recorded_episode(simulated):
     env = embodied_env.make(backend="replay", run=simulated)
     env.reset()
     observation, _ = env.reset()
@@ -414,7 +414,7 @@ def test_a_reset_in_mid_episode_goes_on_to_the_next_recorded_one(simulated):
     env.close()
 
 
-def test_the_backend_takes_only_approved_commands(simulated):
+def test_backend_accepts_only_approved_commands(simulated):
     env = embodied_env.make(backend="replay", run=simulated)
     backend = env.unwrapped._stepper._backend
     env.reset()
@@ -423,12 +423,12 @@ def test_the_backend_takes_only_approved_commands(simulated):
     env.close()
 
 
-def test_a_contract_may_be_left_out_only_for_a_replay():
+def test_contract_is_optional_only_for_replay():
     with pytest.raises(UsageError, match="optional only with backend="):
         embodied_env.make(backend="fake")
 
 
-def test_the_spec_has_the_contract_of_the_run(simulated):
+def test_spec_has_the_contract_of_the_run(simulated):
     env = embodied_env.make(backend="replay", run=str(simulated))
     again = EmbodiedEnv(**env.unwrapped.spec.kwargs)
     assert again.contract == env.unwrapped.contract
@@ -439,7 +439,7 @@ def test_the_spec_has_the_contract_of_the_run(simulated):
 # --------------------------------------------------------------------------------------------------------------- policies
 
 
-def test_a_policy_that_acts_as_recorded_never_parts(simulated):
+def test_recorded_policy_never_diverges(simulated):
     actions = iter([row["action"] for row in read_run(simulated).transitions()])
     replay = replay_policy(simulated, lambda _: np.array(next(actions)))
     assert replay.first is None
@@ -447,7 +447,7 @@ def test_a_policy_that_acts_as_recorded_never_parts(simulated):
     assert all((found.largest == 0).all() for found in replay.episodes)
 
 
-def test_a_policy_sees_the_observation_that_each_action_followed_on(simulated):
+def test_policy_gets_the_observation_before_each_action(simulated):
     seen = []
     replay_policy(simulated, lambda observation: seen.append(observation) or np.zeros(6))
     recorded = [row["observation"] for row in read_run(simulated).rows()]
@@ -457,7 +457,7 @@ def test_a_policy_sees_the_observation_that_each_action_followed_on(simulated):
     assert seen[12]["tcp_position"].tolist() == recorded[13]["tcp_position"]
 
 
-def test_where_a_policy_parts_and_how_far_is_told_by_component(simulated):
+def test_divergence_is_reported_by_component(simulated):
     actions = [np.array(row["action"]) for row in read_run(simulated).transitions()]
     actions[14][2] += 0.25
     given = iter(actions)
@@ -469,24 +469,24 @@ def test_where_a_policy_parts_and_how_far_is_told_by_component(simulated):
     assert second.mean.tolist() == pytest.approx([0, 0, 0.25 / 8, 0, 0, 0])
 
 
-def test_a_difference_within_the_tolerance_is_none(simulated):
+def test_difference_within_the_tolerance_is_ignored(simulated):
     actions = iter([np.array(row["action"]) + 0.01 for row in read_run(simulated).transitions()])
     assert replay_policy(simulated, lambda _: next(actions), tolerance=0.011).first is None
 
 
-def test_what_is_no_action_parts_and_is_counted(simulated):
+def test_malformed_actions_diverge_and_are_counted(simulated):
     replay = replay_policy(simulated, lambda _: np.full(6, np.nan))
     assert replay.first == (1, 1)
     assert [found.unreadable for found in replay.episodes] == [12, 8]
     assert np.isnan(replay.episodes[0].mean).all()
 
 
-def test_a_tolerance_that_is_none_is_refused(simulated):
-    with pytest.raises(UsageError, match="tolerance=nan"):
+def test_invalid_tolerance_is_refused(simulated):
+    with pytest.raises(UsageError, match="tolerance: nan"):
         replay_policy(simulated, lambda _: np.zeros(6), tolerance=float("nan"))
 
 
-def test_an_error_of_the_policy_says_where(simulated):
+def test_policy_error_names_episode_and_step(simulated):
     def act(observation):
         raise RuntimeError("no weights")
 
@@ -495,7 +495,7 @@ def test_an_error_of_the_policy_says_where(simulated):
 
 
 @pytest.mark.parametrize("world", [{"backend": "mujoco"}, {"backend": "fake", "free_running": True}])
-def test_a_run_in_which_limits_were_changed_replays_equal(tmp_path, world):
+def test_run_with_changed_limits_replays_equal(tmp_path, world):
     """In motion, at rest, from the next reset on, and back to those of the contract."""
     joints = ARM.actuators["arm"].joints
     changes = {
@@ -529,7 +529,7 @@ def test_a_run_in_which_limits_were_changed_replays_equal(tmp_path, world):
         (2, ("circumstances", "limits", "joints"), ["j1"]),
     ],
 )
-def test_recorded_options_and_limits_of_the_wrong_form_are_one_error(tmp_path, row, field, value):
+def test_malformed_recorded_options_and_limits_are_one_error(tmp_path, row, field, value):
     with RecordTransitions(EmbodiedEnv(ARM, backend="fake"), tmp_path) as env:
         env.reset(seed=3)
         env.step(np.full(6, 0.7))

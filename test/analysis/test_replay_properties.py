@@ -75,5 +75,5 @@ def test_any_run_replays_equal(episodes, faults):
 @pytest.mark.long
 @many
 @runs
-def test_very_many_runs_replay_equal(episodes, faults):
+def test_many_runs_replay_equal(episodes, faults):
     check_it_replays_equal(episodes, faults)

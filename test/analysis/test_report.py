@@ -10,15 +10,16 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from collections import Counter
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 from row_logs import RowLog
 
-from embodied_env.analysis.report.html import POLICY, bar, code, text
+from embodied_env.analysis.report.html import POLICY, text
 from embodied_env.analysis.report.key_frames import KeyFrames, png_base64
-from embodied_env.analysis.report.outcomes import MOST_REASONS, OTHER, Outcomes
+from embodied_env.analysis.report.outcomes import MOST_REASONS, OTHER, Outcomes, Rate
 from embodied_env.analysis.report.run_report import RunStatistics
 from embodied_env.cli.main import main
 from embodied_env.envs.embodied_env import EmbodiedEnv
@@ -100,7 +101,7 @@ def source(recorded, tmp_path_factory):
 # ------------------------------------------------------------------------------------------------------------ the page
 
 
-def test_a_page_loads_nothing(source):
+def test_page_loads_nothing(source):
     page = Page(source)
     assert [load for load in page.loads if not load.startswith("data:image/png;base64,")] == []
     assert "link" not in page.tags
@@ -108,19 +109,19 @@ def test_a_page_loads_nothing(source):
     assert not re.search(r"url\(|@import", "".join(page.styles))
 
 
-def test_a_page_forbids_its_browser_to_load_anything(source):
+def test_page_policy_forbids_loading(source):
     assert f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">' in source
     assert "http" not in POLICY
     assert POLICY.startswith("default-src 'none'")
 
 
-def test_a_page_has_one_copy_of_the_library_and_is_bounded(source):
+def test_page_has_one_copy_of_the_library_and_bounded_size(source):
     assert len(re.findall(r"plotly\.js v\d", source)) == 1
     assert len(source.encode()) < 8_000_000
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text_on_page",
     [
         "arm_reach on fake", "policy swaying", "Success rate", "95 % interval", "Contract fingerprint", "Backend fingerprint",
         "gymnasium", "Host", "Pacing", "lockstep", "Seeds given to resets", "RecordTransitions", "What was not measured", "FIRST",
@@ -128,11 +129,11 @@ def test_a_page_has_one_copy_of_the_library_and_is_bounded(source):
         "Key frames", "How this page was made", "24 points of 1 step each", "2 episodes were cut",
     ],
 )  # fmt: skip
-def test_a_page_tells(source, said):
-    assert said in Page(source).words
+def test_page_has_its_sections(source, text_on_page):
+    assert text_on_page in Page(source).words
 
 
-def test_every_stage_that_was_measured_is_in_the_table(source, recorded):
+def test_every_measured_stage_is_in_the_table(source, recorded):
     summary = json.loads((recorded / "summary.json").read_text())
     for stage in summary["latency"]:
         name, _, sensor = stage.partition("[")
@@ -141,7 +142,7 @@ def test_every_stage_that_was_measured_is_in_the_table(source, recorded):
 
 
 @needs_plotly
-def test_a_run_has_the_same_page_each_time(source, recorded, tmp_path):
+def test_page_is_reproducible(source, recorded, tmp_path):
     assert main(["report", str(recorded), "-o", str(tmp_path / "again.html")]) == 0
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == source
 
@@ -149,29 +150,29 @@ def test_a_run_has_the_same_page_each_time(source, recorded, tmp_path):
 # ---------------------------------------------------------------------------------------------------------- its numbers
 
 
-def test_outcomes_are_those_of_the_summary(recorded):
+def test_outcomes_equal_the_summary(recorded):
     outcomes = Outcomes()
     for row in rows_of(recorded):
         outcomes.add(row)
-    said = json.loads((recorded / "summary.json").read_text())
-    del said["record"]  # what the disk did not take is in no row
+    summary = json.loads((recorded / "summary.json").read_text())
+    del summary["record"]  # failed writes are in no row
     assert {**outcomes.summary(), "contract_fingerprint": "", "latency": {}} == {
-        **said,
+        **summary,
         "contract_fingerprint": "",
         "latency": {},
     }
 
 
-def test_percentiles_are_those_of_the_summary(recorded):
+def test_percentiles_equal_the_summary(recorded):
     account = collect_rows(rows_of(recorded), 24)
-    said = json.loads((recorded / "summary.json").read_text())["latency"]["gate_s"]
+    summary = json.loads((recorded / "summary.json").read_text())["latency"]["gate_s"]
     found = account.stages.samples["gate_s", ""].percentiles()
     assert [found.count, found.p50, found.p95, found.p99, found.most] == [
-        said[key] for key in ("count", "p50_s", "p95_s", "p99_s", "max_s")
+        summary[key] for key in ("count", "p50_s", "p95_s", "p99_s", "max_s")
     ]
 
 
-def test_what_was_not_measured_is_counted_by_why(recorded):
+def test_unmeasured_stages_are_counted_by_quality(recorded):
     rows = rows_of(recorded)
     for row in rows[1:5]:
         row["info"]["latency"]["quality"]["policy_s"] = 9
@@ -179,7 +180,7 @@ def test_what_was_not_measured_is_counted_by_why(recorded):
     assert account.stages.unmeasured[("policy_s", ""), 9].steps >= 4
 
 
-def test_a_value_that_is_said_to_be_measured_and_is_none_is_not_counted(recorded):
+def test_null_value_of_a_measured_stage_is_not_counted(recorded):
     rows = rows_of(recorded)
     rows[1]["info"]["latency"] |= {"obs_skew_s": None}
     account = collect_rows(rows, 24)
@@ -187,14 +188,14 @@ def test_a_value_that_is_said_to_be_measured_and_is_none_is_not_counted(recorded
     assert account.stages.samples["obs_skew_s", ""].count == 23
 
 
-def test_the_age_of_a_reading_whose_stamp_is_not_good_counts_not(recorded):
+def test_age_of_a_reading_with_a_bad_stamp_is_not_counted(recorded):
     rows = rows_of(recorded)
     rows[1]["info"]["sensors"]["joints"]["quality"] = 6
     account = collect_rows(rows, 24)
     assert account.sensors.by_name["joints"].ages.count == 23
 
 
-def test_requested_beside_applied_finds_the_largest_difference(recorded):
+def test_largest_difference_of_requested_and_applied_is_found(recorded):
     rows = [row for row in rows_of(recorded) if row["schema"] == TRANSITION]
     rows[7]["info"]["action"]["applied"][2] += 50.0
     joint = list(collect_rows(rows, 24).actions.joints.values())[2]
@@ -202,14 +203,14 @@ def test_requested_beside_applied_finds_the_largest_difference(recorded):
     assert joint.differences.most > 49
 
 
-def test_a_request_that_is_no_number_is_counted(recorded):
+def test_non_finite_request_is_counted(recorded):
     rows = [row for row in rows_of(recorded) if row["schema"] == TRANSITION]
     rows[0]["info"]["action"]["requested"] = [None] * 6
     joints = collect_rows(rows, 24).actions.joints
     assert [joint.not_finite for joint in joints.values()] == [1] * 6
 
 
-def test_steps_that_an_outer_wrapper_made_up_count_in_the_outcome_only(recorded):
+def test_steps_added_by_an_outer_wrapper_count_in_the_outcome_only(recorded):
     rows = rows_of(recorded)
     rows[1] |= {"inner": None, "info": {"anything": 1}}
     account = collect_rows(rows, 24)
@@ -218,7 +219,7 @@ def test_steps_that_an_outer_wrapper_made_up_count_in_the_outcome_only(recorded)
     assert account.stages.samples["gate_s", ""].count == 23
 
 
-def test_how_resets_were_made_is_told(recorded):
+def test_kinds_of_resets_are_counted(recorded):
     row = rows_of(recorded)[0]
     made = {"level": "robot", "routine": "home", "confirmed_by": "prompt", "options_ignored": ""}
     outcomes = Outcomes()
@@ -226,7 +227,7 @@ def test_how_resets_were_made_is_told(recorded):
     assert dict(outcomes.reset_kinds) == {"robot, by home, confirmed by prompt": 1}
 
 
-def test_reasons_that_are_many_are_counted_together(recorded):
+def test_excess_end_reasons_are_counted_together(recorded):
     reset, step = rows_of(recorded)[:2]
     outcomes = Outcomes()
     for number in range(MOST_REASONS + 50):
@@ -249,7 +250,7 @@ def report(path, capsys):
 
 
 @needs_plotly
-def test_an_empty_run_has_a_page_that_says_so(tmp_path, capsys):
+def test_page_of_an_empty_run_is_not_sound(tmp_path, capsys):
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
     env.close()
     status, words = report(env.path, capsys)
@@ -260,18 +261,18 @@ def test_an_empty_run_has_a_page_that_says_so(tmp_path, capsys):
 
 
 @needs_plotly
-def test_a_run_that_was_cut_has_a_page_that_says_so(tmp_path, capsys):
+def test_page_of_a_truncated_log_is_not_sound(tmp_path, capsys):
     path = record(tmp_path, steps=6, resets=1)
     log = path / "transitions.mcap"
     log.write_bytes(log.read_bytes()[: log.stat().st_size * 2 // 3])
     status, words = report(path, capsys)
     assert status == 1
     assert "truncated, because its writer was stopped" in words
-    assert "episode was cut before an end" in words
+    assert "episode was cut off before the end" in words
 
 
 @needs_plotly
-def test_a_run_without_its_log_has_a_page_that_says_so(tmp_path, capsys):
+def test_page_of_a_run_without_its_log_is_not_sound(tmp_path, capsys):
     path = record(tmp_path, steps=1, resets=1)
     (path / "transitions.mcap").unlink()
     status, words = report(path, capsys)
@@ -283,12 +284,18 @@ HOSTILE = "<script>alert(1)</script><img src=//evil.example/x>\"'&"
 
 
 @needs_plotly
-def test_names_from_a_run_are_text_and_nothing_else(tmp_path, capsys):
+def test_names_from_a_run_are_escaped(tmp_path, capsys):
     path = record(tmp_path, steps=2, resets=1)
     file = path / "manifest.json"
     manifest = json.loads(file.read_text())
-    said = {"policy": HOSTILE, "backend": HOSTILE, "versions": {HOSTILE: HOSTILE}, "seeds": [HOSTILE], "host": HOSTILE}
-    file.write_text(json.dumps({**manifest, **said, "contract": {**manifest["contract"], "name": HOSTILE}}))
+    hostile = {
+        "policy": HOSTILE,
+        "backend": HOSTILE,
+        "versions": {HOSTILE: HOSTILE},
+        "seeds": [HOSTILE],
+        "host": HOSTILE,
+    }
+    file.write_text(json.dumps({**manifest, **hostile, "contract": {**manifest["contract"], "name": HOSTILE}}))
     status = main(["report", str(path)])
     source = (path / "report.html").read_text()
     assert (status, "evil.example" in source, "<img src=//evil" in source, "<script>alert" in source) == (
@@ -301,7 +308,7 @@ def test_names_from_a_run_are_text_and_nothing_else(tmp_path, capsys):
 
 
 @needs_plotly
-def test_names_in_figures_are_text_and_nothing_else():
+def test_names_in_figures_are_escaped():
     from embodied_env.analysis.report.figures import Line, heat_figure, lines_figure
 
     lines = lines_figure(HOSTILE, [1, 2], [Line(HOSTILE, [1.0, math.nan], "#000")], x_title=HOSTILE, y_title="")
@@ -313,13 +320,14 @@ def test_names_in_figures_are_text_and_nothing_else():
 
 
 EVERY_BLOCK = """
-{% from "blocks.html" import cards, facts, figures_over_time, listed, note, section, table, verdict, warning %}
+{% from "blocks.html" import card, counted, fact, fact_code, facts, figures_over_time, listed, note, num, rate_card %}
+{% from "blocks.html" import rates_table, section, table, td, td_bar, td_code, verdict, warning %}
 {% call section(hostile, hostile) %}
 {{ verdict(true, hostile, hostile) }}
-{{ cards([(hostile, hostile, hostile)]) }}
-{{ table([hostile], [[hostile], [code], [bar]]) }}
-{{ facts([(hostile, hostile), (hostile, code)]) }}
-{{ note(hostile) }} {{ warning("x " ~ hostile) }} {{ listed([hostile, hostile]) }}
+{{ card(hostile, hostile, hostile) }} {{ rate_card(hostile, rate, hostile) }} {{ rates_table([(hostile, rate)]) }}
+{% call(row) table([hostile], [hostile]) %}{{ td(row) }}{{ num(row) }}{{ td_code(row) }}{{ td_bar(0.5, 0.4, 0.6) }}{% endcall %}
+{% call facts() %}{{ fact(hostile, hostile) }}{{ fact_code(hostile, hostile) }}{% endcall %}
+{{ note(hostile) }} {{ warning("x " ~ hostile) }} {{ listed([hostile, hostile]) }} {{ counted(counter) }}
 {{ figures_over_time({"drawn": [], "constant": [hostile], "more": 0}) }}
 {% endcall %}
 """
@@ -327,9 +335,10 @@ EVERY_BLOCK = """
 
 @needs_plotly
 def test_every_block_escapes_its_texts():
-    made = template_of(EVERY_BLOCK).render(hostile=HOSTILE, code=code(HOSTILE), bar=bar(0.5, low=0.4, high=0.6))
+    counter = Counter({HOSTILE: 2})
+    made = template_of(EVERY_BLOCK).render(hostile=HOSTILE, rate=Rate.of(1, 2), counter=counter)
     page = Page(made)
-    assert page.words.count(HOSTILE) == 18
+    assert page.words.count(HOSTILE) == 23
     assert not {"img src=//evil", "script>alert"} & set(page.tags)
     assert "<img src=//evil" not in made
     assert "<script>alert" not in made
@@ -343,19 +352,14 @@ def template_of(source):
     return _environment().from_string(source)
 
 
-def test_texts_are_cut():
+def test_long_texts_are_truncated():
     assert len(text("x" * 10_000)) < 700
 
 
-def test_a_bar_of_no_share_is_empty():
-    assert bar(math.nan) == ""
-
-
-@pytest.mark.parametrize("source", ["{{ missing }}", "{{ table([''], [[{'kind': 'unknown', 'value': ''}]]) }}"])
-def test_a_missing_value_or_a_cell_of_an_unknown_kind_is_an_error(source):
-    template = template_of('{% from "blocks.html" import table %}' + source)
+@pytest.mark.parametrize("source", ["{{ missing }}", "{{ {}.missing }}"])
+def test_a_missing_value_is_an_error(source):
     with pytest.raises(sys.modules["jinja2"].UndefinedError):
-        template.render()
+        template_of(source).render()
 
 
 @pytest.mark.parametrize(
@@ -370,37 +374,37 @@ def test_a_missing_value_or_a_cell_of_an_unknown_kind_is_an_error(source):
         {"schema": TRANSITION, "reward": 10**400, "info": {"safety": {"disposition": 99}, "end_reason": ["x"]}},
     ],
 )  # fmt: skip
-def test_a_row_that_does_not_fit_its_schema_is_counted_and_skipped(row):
+def test_invalid_row_is_counted_and_skipped(row):
     account = collect_rows([row, row], 1)
     assert (account.unreadable, account.steps, account.outcomes.resets) == (2, 0, 0)
 
 
-def test_a_directory_that_is_not_there_is_wrong_usage(tmp_path, capsys):
+def test_missing_directory_is_wrong_usage(tmp_path, capsys):
     assert main(["report", str(tmp_path / "nowhere")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
 @needs_plotly
-def test_a_directory_that_is_no_run_is_one_line(tmp_path, capsys):
+def test_directory_without_a_run_is_a_one_line_error(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 1
     assert "not a run directory" in capsys.readouterr().err
 
 
 @needs_plotly
-def test_a_page_that_cannot_be_written_is_one_line(recorded, tmp_path, capsys):
+def test_unwritable_page_is_a_one_line_error(recorded, tmp_path, capsys):
     assert main(["report", str(recorded), "-o", str(tmp_path / "nowhere" / "page.html")]) == 1
-    assert "the page cannot be written" in capsys.readouterr().err
+    assert "cannot write the page" in capsys.readouterr().err
 
 
 @needs_plotly
-def test_the_outcome_as_json(recorded, tmp_path, capsys):
+def test_json_output_has_path_and_outcome(recorded, tmp_path, capsys):
     assert main(["report", str(recorded), "-o", str(tmp_path / "page.html"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["path"], found["transitions"], found["sound"]) == (str(tmp_path / "page.html"), 24, True)
 
 
 @pytest.mark.parametrize("package", ["plotly", "jinja2"])
-def test_without_a_package_that_pages_need_the_remedy_is_named(recorded, package):
+def test_missing_package_names_the_extra_to_install(recorded, package):
     script = (
         "import sys\n"
         "class Absent:\n"
@@ -453,7 +457,7 @@ def test_key_frames_are_the_first_the_ends_and_the_last():
     ]  # fmt: skip
 
 
-def test_an_image_that_never_changes_is_shown_once():
+def test_unchanged_image_is_shown_once():
     frames = KeyFrames()
     for step in (1, 2, 3):
         frames.add(step, seen("a"))
@@ -478,7 +482,7 @@ def test_any_image_becomes_a_small_png(image):
 
 
 @needs_plotly
-def test_an_image_that_is_not_in_the_log_is_said_to_be_missing(recorded):
+def test_missing_image_is_reported(recorded):
     pytest.importorskip("PIL", reason="images need Pillow")
     frames = KeyFrames()
     frames.add(1, seen("a"))
@@ -553,14 +557,14 @@ def reported(path):
 
 @needs_plotly
 @pytest.mark.long
-def test_a_run_of_500_transitions_has_a_bounded_page(recorded, tmp_path):
+def test_page_of_500_transitions_is_bounded(recorded, tmp_path):
     _, page_bytes = reported(long_run(tmp_path, recorded, 500))
     assert page_bytes < 8_000_000
 
 
 @needs_plotly
 @pytest.mark.long
-def test_a_run_of_100000_transitions_is_reported_in_bounded_memory(recorded, tmp_path):
+def test_report_of_100000_transitions_has_bounded_memory(recorded, tmp_path):
     (tmp_path / "few").mkdir()
     few_mb, _ = reported(long_run(tmp_path / "few", recorded, 2_000))
     begin = time.perf_counter()

@@ -37,7 +37,7 @@ def seen(delay_s, *, noise=1e-4, integral=False, every_s=0.02):
 
 @pytest.mark.parametrize("delay_s", [pytest.param(each, marks=pytest.mark.long) for each in (-0.02, 0.0, 0.2)] + [0.03])
 @pytest.mark.parametrize("integral", [False, True])
-def test_the_delay_of_what_moves_with_the_joints_is_found(delay_s, integral):
+def test_delay_of_a_moving_sensor_is_found(delay_s, integral):
     noise = 1e-6 if integral else 1e-4
     found = estimate_lag(MOVES, seen(delay_s, integral=integral, noise=noise), 0.6, integrated=integral)
     assert isinstance(found, SensorLag)
@@ -45,25 +45,25 @@ def test_the_delay_of_what_moves_with_the_joints_is_found(delay_s, integral):
     assert found.half_s < 0.01
 
 
-def test_what_stands_still_says_so():
+def test_constant_sensor_has_no_delay():
     still = [MoveSamples(stamped_s=each.stamped_s, values=np.ones((len(each.stamped_s), 2))) for each in seen(0.0)]
-    assert estimate_lag(MOVES, still, 0.6, integrated=False) == "nothing in it moves"
+    assert estimate_lag(MOVES, still, 0.6, integrated=False) == "none of its fields change"
 
 
 def test_noise_is_not_taken_for_motion():
     found = estimate_lag(MOVES, seen(0.0, noise=10.0), 0.6, integrated=False)
     assert isinstance(found, str)
-    assert "nothing in it moves with the joints" in found
+    assert "the joints explain at most" in found
 
 
-def test_fields_of_which_each_has_a_delay_of_its_own_are_late_by_none():
+def test_fields_with_different_delays_have_no_common_delay():
     """So does what moves by chance when the joints do."""
     early, late = seen(0.0), seen(0.15)
     mixed = [(early, late)[i % 2][i] for i in range(len(MOVES))]
     assert "no delay that is common" in str(estimate_lag(MOVES, mixed, 0.6, integrated=False))
 
 
-def test_a_joint_that_hardly_moves_the_sensor_does_not_spoil_what_the_others_say():
+def test_joint_that_hardly_moves_the_sensor_does_not_spoil_the_estimate():
     both = seen(0.02, noise=1e-6)
     late = seen(0.2, noise=0.0)[0]
     both[0] = replace(late, values=1e-4 * late.values + 1e-5 * RNG.normal(size=late.values.shape))
@@ -80,7 +80,7 @@ LATE = SensorLag(delay_s=0.02, half_s=0.001, correlation=0.99, moves=6)
 IN_TIME = SensorLag(delay_s=0.0005, half_s=0.001, correlation=0.99, moves=6)
 
 
-def test_what_stamps_hide_is_added_to_what_they_show():
+def test_hidden_delay_is_added_to_the_stamp_latency():
     found = combine_evidence(STAMPS, LATE, is_stamped=True)
     assert found.value_s == pytest.approx(0.024)
     assert found.method == "stamp+xcorr"
@@ -88,12 +88,12 @@ def test_what_stamps_hide_is_added_to_what_they_show():
     assert found.high_s >= 0.0249
 
 
-def test_honest_stamps_are_believed():
+def test_accurate_stamps_are_trusted():
     found = combine_evidence(STAMPS, IN_TIME, is_stamped=True)
     assert (found.value_s, found.method) == (0.004, "stamp")
     assert found.high_s == pytest.approx(0.004 + 0.0015)  # what motion does not exclude
 
 
-def test_without_stamps_and_motion_nothing_is_known():
-    found = combine_evidence(STAMPS, "nothing in it moves", is_stamped=False)
-    assert found == "its messages carry no time of acquisition, and nothing in it moves"
+def test_no_estimate_without_stamps_and_motion():
+    found = combine_evidence(STAMPS, "none of its fields change", is_stamped=False)
+    assert found == "its messages have no acquisition stamp, and none of its fields change"

@@ -9,7 +9,7 @@ import numpy as np
 from embodied_env.analysis.report.time_series import BUCKETS, MOST_NAMES, Timeline
 
 
-def test_a_timeline_of_few_steps_has_each_of_them():
+def test_short_timeline_has_a_bucket_per_step():
     timeline = Timeline(3)
     for step, value in enumerate((5.0, 6.0, 7.0), start=1):
         timeline.begin_step(step)
@@ -17,7 +17,7 @@ def test_a_timeline_of_few_steps_has_each_of_them():
     assert (timeline.width, timeline.first_steps, timeline.curve("a").p50) == (1, [1, 2, 3], [5.0, 6.0, 7.0])
 
 
-def test_a_bucket_says_what_all_its_steps_say_exactly():
+def test_bucket_covers_all_its_steps_exactly():
     timeline = Timeline(10 * BUCKETS)
     values = np.random.default_rng(2).normal(size=10 * BUCKETS)
     for step, value in enumerate(values, start=1):
@@ -30,7 +30,7 @@ def test_a_bucket_says_what_all_its_steps_say_exactly():
     np.testing.assert_allclose(curve.most, table.max(axis=1))
 
 
-def test_a_bucket_without_a_number_is_a_gap():
+def test_bucket_without_values_is_a_gap():
     timeline = Timeline(3)
     for step in (1, 2, 3):
         timeline.begin_step(step)
@@ -40,7 +40,7 @@ def test_a_bucket_without_a_number_is_a_gap():
     assert timeline.shares("a") == [1.0, 0.0, 1.0]
 
 
-def test_steps_behind_the_expected_ones_go_into_the_last_bucket():
+def test_excess_steps_are_in_the_last_bucket():
     timeline = Timeline(2)
     for step in (1, 2, 3, 4):
         timeline.begin_step(step)
@@ -48,7 +48,7 @@ def test_steps_behind_the_expected_ones_go_into_the_last_bucket():
     assert timeline.curve("a").most == [1.0, 4.0]
 
 
-def test_a_timeline_keeps_a_bounded_number_of_names_and_counts_the_rest():
+def test_timeline_bounds_its_names_and_counts_the_rest():
     timeline = Timeline(1)
     timeline.begin_step(1)
     for name in range(MOST_NAMES + 5):
@@ -56,5 +56,5 @@ def test_a_timeline_keeps_a_bounded_number_of_names_and_counts_the_rest():
     assert (len(timeline.series), timeline.series.left_out) == (MOST_NAMES, 5)
 
 
-def test_a_timeline_of_no_step_is_empty():
+def test_timeline_without_steps_is_empty():
     assert Timeline(0).curve("a").counts == [0]

@@ -57,7 +57,7 @@ def running():
     return bench
 
 
-def test_the_reference_is_what_was_published_last(lockstep):
+def test_reference_is_the_last_published_command(lockstep):
     approved = lockstep.publish((0.1, 0.0))
     reference = lockstep.arbiter.reference
     assert reference.positions.tolist() == approved.values.tolist()
@@ -65,7 +65,7 @@ def test_the_reference_is_what_was_published_last(lockstep):
     assert reference.seq == approved.seq == 1
 
 
-def test_a_resync_begins_at_rest_at_the_measured_positions(lockstep):
+def test_reset_starts_at_rest_at_the_measured_positions(lockstep):
     lockstep.publish((0.1, 0.1))
     lockstep.arbiter.reset(np.array([0.5, -0.5]), 3)
     reference = lockstep.arbiter.reference
@@ -74,20 +74,20 @@ def test_a_resync_begins_at_rest_at_the_measured_positions(lockstep):
     assert reference.epoch == 3
 
 
-def test_a_resync_does_not_begin_the_numbers_anew(lockstep):
+def test_reset_keeps_the_sequence_number(lockstep):
     lockstep.publish()
     lockstep.arbiter.reset(np.zeros(2), 1)
     assert lockstep.publish().seq == 2
 
 
-def test_a_resync_keeps_a_copy_of_the_measured_positions(lockstep):
+def test_reset_copies_the_measured_positions(lockstep):
     measured = np.zeros(2)
     lockstep.arbiter.reset(measured, 1)
     measured[:] = 9.0
     assert lockstep.arbiter.reference.positions.tolist() == [0.0, 0.0]
 
 
-def test_in_lockstep_dt_is_the_control_period_whatever_the_wall_clock_says(lockstep):
+def test_lockstep_dt_is_the_control_period(lockstep):
     for pause_ns in (0, 1, 2_000_000_000):
         lockstep.clock.advance_ns(pause_ns)
         assert lockstep.publish().report.dt_s == PERIOD_S
@@ -109,7 +109,7 @@ def test_two_commands_at_one_instant_are_one_motion(running):
     assert second.values.tolist() == first.values.tolist()
 
 
-def test_after_a_short_pause_the_robot_still_has_its_velocity(running):
+def test_velocity_is_kept_after_a_short_pause(running):
     for _ in range(3):
         running.clock.advance_ns(PERIOD_NS)
         running.publish((0.3, 0.0))
@@ -118,7 +118,7 @@ def test_after_a_short_pause_the_robot_still_has_its_velocity(running):
         assert reference.velocities[0] > 0.0
 
 
-def test_after_a_long_pause_the_servo_has_arrived_and_starts_from_rest(running):
+def test_motion_starts_from_rest_after_a_long_pause(running):
     for _ in range(3):
         running.clock.advance_ns(PERIOD_NS)
         running.publish((0.3, 0.0))
@@ -127,7 +127,7 @@ def test_after_a_long_pause_the_servo_has_arrived_and_starts_from_rest(running):
         assert reference.velocities.tolist() == [0.0, 0.0]
 
 
-def test_a_refused_command_does_not_become_the_reference(lockstep):
+def test_refused_command_does_not_become_the_reference(lockstep):
     lockstep.publish((0.1, 0.0))
     before = lockstep.arbiter.reference
     lockstep.broken = True
@@ -136,7 +136,7 @@ def test_a_refused_command_does_not_become_the_reference(lockstep):
     assert lockstep.arbiter.reference.positions.tolist() == before.positions.tolist()
 
 
-def test_the_number_of_a_refused_command_is_not_given_again(lockstep):
+def test_sequence_number_of_a_refused_command_is_not_reused(lockstep):
     lockstep.publish()
     lockstep.broken = True
     with pytest.raises(BackendLostError):
@@ -145,7 +145,7 @@ def test_the_number_of_a_refused_command_is_not_given_again(lockstep):
     assert lockstep.publish().seq == 3
 
 
-def test_a_failed_send_gives_the_turn_back(running):
+def test_failed_send_releases_the_lock(running):
     running.broken = True
     with pytest.raises(BackendLostError):
         running.publish()
@@ -156,25 +156,25 @@ def test_a_failed_send_gives_the_turn_back(running):
     assert not thread.is_alive()
 
 
-def test_braking_publishes_and_says_why(lockstep):
+def test_braking_publishes_with_its_reason(lockstep):
     command = lockstep.arbiter.brake(HOLD)
     assert lockstep.sent == [command]
     assert command.report.findings == (HOLD,)
 
 
-def test_stopping_before_the_first_reset_publishes_nothing():
+def test_brake_to_rest_before_the_first_reset_publishes_nothing():
     bench = Bench(free_running=True)
     bench.arbiter.brake_to_rest(HOLD)
     assert bench.sent == []
 
 
-def test_stopping_in_lockstep_is_one_braking_command(lockstep):
+def test_brake_to_rest_in_lockstep_is_one_command(lockstep):
     lockstep.publish((1.0, 1.0))
     lockstep.arbiter.brake_to_rest(HOLD)
     assert len(lockstep.sent) == 2
 
 
-def test_stopping_a_free_running_robot_brakes_period_by_period_until_it_rests(running):
+def test_brake_to_rest_brakes_a_free_running_robot_every_period_until_at_rest(running):
     for _ in range(5):
         running.clock.advance_ns(PERIOD_NS)
         running.publish((1.0, 0.0))
@@ -188,7 +188,7 @@ def test_stopping_a_free_running_robot_brakes_period_by_period_until_it_rests(ru
     assert running.clock.now_ns() - began_ns == 2 * PERIOD_NS
 
 
-def test_what_has_reached_nobody_leaves_the_joints_where_they_are_measured(running):
+def test_dry_run_continues_from_the_measured_positions(running):
     running.clock.advance_ns(PERIOD_NS)
     running.publish((1.0, 0.0))
     before, published_ns = running.arbiter.reference, running.arbiter._published_ns
@@ -201,7 +201,7 @@ def test_what_has_reached_nobody_leaves_the_joints_where_they_are_measured(runni
     assert running.arbiter._published_ns == published_ns  # or no time would have passed for the limits
 
 
-def test_after_close_nothing_but_braking_is_published(running):
+def test_only_braking_is_published_after_close(running):
     for _ in range(3):
         running.clock.advance_ns(PERIOD_NS)
         running.publish((0.5, 0.0))

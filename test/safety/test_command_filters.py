@@ -60,11 +60,11 @@ def of(approved, gate):
 # ---------------------------------------------------------------------------------------------------------- the share
 
 
-def test_without_an_answer_the_proposal_passes():
+def test_none_lets_the_proposal_pass():
     assert judged(fence=Says(None)).values.tolist() == judged().values.tolist()
 
 
-def test_half_a_share_is_half_the_way_from_braking_to_the_proposal():
+def test_share_of_one_half_is_halfway_between_braking_and_proposal():
     approved = judged(fence=Says(HALF))
     middle = (np.array(BRAKED) + np.array(ASKED)) / 2
     assert approved.report.velocity_si.tolist() == pytest.approx(middle.tolist())
@@ -73,14 +73,14 @@ def test_half_a_share_is_half_the_way_from_braking_to_the_proposal():
 
 
 @pytest.mark.parametrize("share", [0.01, 0.25, 0.9])
-def test_a_share_is_that_part_of_the_way_from_braking_to_the_proposal(share):
+def test_share_interpolates_between_braking_and_proposal(share):
     approved = judged(fence=Says(FilterDecision(severity=Severity.LIMIT, share=share)))
     part = np.array(BRAKED) + share * (np.array(ASKED) - np.array(BRAKED))
     assert approved.report.velocity_si.tolist() == pytest.approx(part.tolist())
     assert approved.report.disposition is Severity.LIMIT
 
 
-def test_what_was_weakened_says_by_whom_why_and_how_far():
+def test_finding_names_the_filter_reason_and_share():
     (finding,) = of(judged(fence=Says(HALF)), "plugins")
     assert (finding.code, finding.severity, finding.joints) == ("gate.plugin", Severity.LIMIT, JOINTS)
     assert "fence" in finding.detail
@@ -89,7 +89,7 @@ def test_what_was_weakened_says_by_whom_why_and_how_far():
     assert finding.after.tolist() == judged(fence=Says(HALF)).values.tolist()
 
 
-def test_the_gate_of_the_workspace_has_a_place_and_a_code_of_its_own():
+def test_workspace_filter_has_its_own_gate_and_code():
     (finding,) = of(judged(workspace=Says(HALF)), "workspace")
     assert finding.code == "ws.keepout"
     assert of(judged(workspace=Says(HALF)), "plugins") == []
@@ -99,13 +99,13 @@ class Keeps(Says):
     is_kept = True
 
 
-def test_only_a_gate_of_the_workspace_that_keeps_it_promises_the_workspace():
+def test_workspace_is_guaranteed_only_by_a_workspace_filter_that_keeps_it():
     assert judged(workspace=Keeps(None)).report.guaranteed["workspace"]
     assert not judged(workspace=Says(None)).report.guaranteed["workspace"]
     assert not judged(fence=Keeps(None)).report.guaranteed["workspace"]
 
 
-def test_shares_multiply_and_each_gate_is_asked_about_what_the_last_one_left():
+def test_filters_are_applied_in_turn_to_each_others_result():
     first, second = Says(HALF), Says(HALF)
     approved = judged(first=first, second=second)
     quarter = np.array(BRAKED) + 0.25 * (np.array(ASKED) - np.array(BRAKED))
@@ -114,7 +114,7 @@ def test_shares_multiply_and_each_gate_is_asked_about_what_the_last_one_left():
     assert second.asked[0].velocities.tolist() == pytest.approx(((np.array(BRAKED) + ASKED) / 2).tolist())
 
 
-def test_a_gate_is_asked_about_what_the_joint_limits_left_not_about_the_request():
+def test_filter_gets_the_command_after_the_joint_limits():
     fence = Says(None)
     judged(fence=fence)
     (proposal,) = fence.asked
@@ -125,21 +125,21 @@ def test_a_gate_is_asked_about_what_the_joint_limits_left_not_about_the_request(
     assert proposal.dt_s == PERIOD_S
 
 
-def test_a_share_of_a_velocity_is_published_as_a_velocity():
+def test_scaled_velocity_is_published_as_a_velocity():
     contract = scripted_tasks.contract(actuators__arm__command="velocity")
     gate = SafetyGate(contract, filters={"fence": Says(HALF)})
     approved = gate.judge([1.0, -1.0], reference(), PERIOD_S)
     assert approved.values.tolist() == pytest.approx(((np.array(BRAKED) + ASKED) / 2).tolist())
 
 
-def test_a_ruling_that_passes_changes_no_bit_and_says_nothing():
+def test_passing_decision_changes_and_reports_nothing():
     approved = judged(action=(0.3, -0.1), fence=Says(FilterDecision(severity=Severity.PASS, share=0.3)))
     assert approved.values.tobytes() == judged(action=(0.3, -0.1)).values.tobytes()
     assert of(approved, "plugins") == []
 
 
 @pytest.mark.parametrize("share", [math.ulp(0.0), 1e-9, 0.5, math.nextafter(1.0, 0.0)])
-def test_a_share_between_nothing_and_everything_is_a_share(share):
+def test_share_between_0_and_1_is_valid(share):
     assert scale_of(FilterDecision(severity=Severity.LIMIT, share=share)) == share
 
 
@@ -147,12 +147,12 @@ NONSENSE = [0.0, -0.0, -1e-9, -1.0, 1.0, math.nextafter(1.0, 2.0), 2.0, math.nan
 
 
 @pytest.mark.parametrize("share", NONSENSE, ids=repr)
-def test_any_other_share_is_none(share):
+def test_any_other_share_is_invalid(share):
     assert scale_of(FilterDecision(severity=Severity.LIMIT, share=share)) == 0.0
 
 
 @pytest.mark.parametrize("share", NONSENSE, ids=repr)
-def test_a_limit_with_a_share_that_is_none_brakes(share):
+def test_limit_with_an_invalid_share_brakes(share):
     approved = judged(fence=Says(FilterDecision(severity=Severity.LIMIT, share=share)))
     assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
     assert approved.report.disposition is Severity.HOLD
@@ -163,28 +163,28 @@ def test_a_limit_with_a_share_that_is_none_brakes(share):
 
 @pytest.mark.parametrize("severity", [Severity.HOLD, Severity.STOP, Severity.ESTOP])
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_a_gate_that_refuses_brakes_whatever_share_it_names(severity, share):
+def test_refusing_filter_brakes_whatever_its_share(severity, share):
     approved = judged(fence=Says(FilterDecision(severity=severity, share=share)))
     assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
     assert approved.report.disposition is severity
 
 
 @pytest.mark.parametrize("severity", [Severity.STOP, Severity.ESTOP])
-def test_a_stop_of_a_plug_in_is_latched(severity):
+def test_plugin_stop_is_latched(severity):
     gate = gate_with(fence=Says(FilterDecision(severity=severity), None))
     gate.judge([1.0, 1.0], reference(), PERIOD_S)
     assert (gate.latched.severity, gate.latched.code) == (severity, "gate.plugin")
     assert gate.judge([1.0, 1.0], reference(), PERIOD_S).report.disposition is severity
 
 
-def test_a_hold_of_a_plug_in_is_over_when_it_says_so():
+def test_plugin_hold_ends_when_the_plugin_passes():
     gate = gate_with(fence=Says(FilterDecision(severity=Severity.HOLD), None))
     gate.judge([0.0, 0.0], reference(), PERIOD_S)
     assert gate.latched is None
     assert gate.judge([1.0, 1.0], reference(), PERIOD_S).report.disposition is Severity.LIMIT  # of acceleration
 
 
-def test_the_gravest_of_several_wins():
+def test_most_severe_decision_wins():
     stop, half = Says(FilterDecision(severity=Severity.STOP)), Says(HALF)
     for shapers in ({"a": stop, "b": half}, {"a": half, "b": stop}):
         approved = judged(**shapers)
@@ -195,7 +195,7 @@ def test_the_gravest_of_several_wins():
 @pytest.mark.parametrize(
     "answer", [1.0, True, "stop", (Severity.LIMIT, 0.5), SimpleNamespace(), object()], ids=stable_repr
 )
-def test_an_answer_that_is_no_ruling_stops(answer):
+def test_invalid_decision_type_stops(answer):
     approved = judged(fence=Says(lambda _: answer))
     assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
     assert approved.report.disposition is Severity.STOP
@@ -203,7 +203,7 @@ def test_an_answer_that_is_no_ruling_stops(answer):
 
 
 @pytest.mark.parametrize("severity", [1, 9, -1, None, "LIMIT", math.nan], ids=repr)
-def test_a_ruling_of_no_severity_stops(severity):
+def test_decision_with_an_invalid_severity_stops(severity):
     approved = judged(fence=Says(FilterDecision(severity=severity, share=0.5)))
     assert approved.report.disposition is Severity.STOP
 
@@ -216,7 +216,7 @@ class MuteError(Exception):
 @pytest.mark.parametrize(
     "error", [RuntimeError("a bug"), ZeroDivisionError(), MuteError()], ids=lambda e: type(e).__name__
 )
-def test_a_gate_that_raises_stops_the_robot_and_not_the_program(error):
+def test_raising_filter_stops_the_robot_and_not_the_program(error):
     gate = gate_with(fence=Says(error))
     approved = gate.judge([1.0, -1.0], reference(), PERIOD_S)
     assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
@@ -251,7 +251,7 @@ class Broken(FilterDecision):
 
 @pytest.mark.parametrize("detail", [Mute(), None, 7, b"text", ["text"]], ids=lambda detail: type(detail).__name__)
 @pytest.mark.parametrize("severity", [Severity.LIMIT, Severity.HOLD])
-def test_a_ruling_whose_detail_is_no_text_stops(severity, detail):
+def test_decision_with_an_invalid_detail_stops(severity, detail):
     gate = gate_with(fence=Says(FilterDecision(severity=severity, share=0.5, detail=detail)))
     approved = gate.judge([1.0, -1.0], reference(), PERIOD_S)
     assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
@@ -259,14 +259,14 @@ def test_a_ruling_whose_detail_is_no_text_stops(severity, detail):
 
 
 @pytest.mark.parametrize("answer", [Bare, Broken])
-def test_a_ruling_without_readable_fields_stops(answer):
+def test_decision_with_raising_fields_stops(answer):
     approved = judged(fence=Says(lambda _: answer()))
     assert approved.report.disposition is Severity.STOP
     assert "fence" in of(approved, "plugins")[0].detail
 
 
 @pytest.mark.parametrize("text", [MuteText("near"), "\ud800", "x" * 10**6], ids=["mute", "surrogate", "long"])
-def test_any_text_of_a_gate_can_be_printed_and_is_short(text):
+def test_filter_detail_is_printable_and_truncated(text):
     (finding,) = of(judged(fence=Says(FilterDecision(severity=Severity.LIMIT, share=0.5, detail=text))), "plugins")
     assert finding.severity is Severity.LIMIT
     assert len(finding.detail.encode()) < 1000
@@ -277,7 +277,7 @@ class Unresettable(Says):
         raise MuteError
 
 
-def test_a_gate_whose_reset_raises_stops_the_episode_and_its_code_says_so():
+def test_filter_raising_in_reset_stops_the_episode():
     gate = gate_with(fence=Unresettable(None))
     gate.reset()
     assert (gate.latched.severity, gate.latched.code) == (Severity.STOP, "gate.plugin")
@@ -286,13 +286,13 @@ def test_a_gate_whose_reset_raises_stops_the_episode_and_its_code_says_so():
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()], ids=lambda e: type(e).__name__)
-def test_an_interrupt_in_a_gate_is_not_swallowed(error):
+def test_interrupt_in_a_filter_propagates(error):
     with pytest.raises(type(error)):
         judged(fence=Says(error))
 
 
 @pytest.mark.parametrize("name", ["positions", "previous", "velocities", "braking"])
-def test_a_gate_that_writes_into_what_it_is_shown_stops_and_moves_nothing(name):
+def test_filter_that_writes_into_the_proposal_stops(name):
     """They are the arbiter's own reference, and what is about to be published."""
 
     def scribble(proposal):
@@ -309,13 +309,13 @@ def test_a_gate_that_writes_into_what_it_is_shown_stops_and_moves_nothing(name):
 # -------------------------------------------------------------------------------------------------- when it is asked
 
 
-def test_a_gate_that_weakens_is_not_asked_about_what_is_refused_anyway():
+def test_filters_are_not_called_for_a_refused_action():
     fence = Says(None)
     judged(action=(math.nan, 0.0), fence=fence)
     assert fence.asked == []
 
 
-def test_braking_is_not_asked_about():
+def test_filters_are_not_called_for_braking():
     """It must always be possible; a gate that weakens towards it could only say the same."""
     fence, gate = Says(FilterDecision(severity=Severity.STOP)), None
     gate = gate_with(fence=fence)
@@ -324,19 +324,19 @@ def test_braking_is_not_asked_about():
     assert fence.asked == []
 
 
-def test_a_reset_is_passed_on():
+def test_reset_is_passed_on_to_filters():
     fence = Says(None)
     gate_with(fence=fence).reset()
     assert fence.resets == 1
 
 
-def test_a_command_that_comes_without_an_action_is_weakened_too():
+def test_filters_apply_to_relayed_commands():
     """What a relay is sent."""
     approved = gate_with(fence=Says(HALF)).limit(np.array([2.0, -2.0]), reference(), PERIOD_S)
     assert approved.report.velocity_si.tolist() == pytest.approx(((np.array(BRAKED) + ASKED) / 2).tolist())
 
 
-def test_a_stop_of_a_command_without_an_action_is_latched():
+def test_stop_of_a_relayed_command_is_latched():
     gate = gate_with(fence=Says(FilterDecision(severity=Severity.STOP)))
     gate.limit(np.array([0.25, 0.0]), reference(), PERIOD_S)
     assert gate.latched.code == "gate.plugin"
@@ -408,25 +408,25 @@ def contract_naming(**gates):
     return scripted_tasks.contract(safety={**plain, "gates": gates})
 
 
-def test_without_names_there_is_no_plug_in():
+def test_no_plugins_without_names_in_the_contract():
     assert load_plugin_filters(scripted_tasks.contract()) == {}
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_gate_of_a_third_party_is_made_with_the_contract_and_its_parameters():
+def test_plugin_is_created_with_the_contract_and_its_parameters():
     contract = contract_naming(slow={"share": 0.25})
     made = load_plugin_filters(contract)["slow"]
     assert (made.contract, made.share) == (contract, 0.25)
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_order_of_plug_ins_is_that_of_the_contract():
+def test_plugins_are_in_the_order_of_the_contract():
     assert list(load_plugin_filters(contract_naming(still={}, slow={}))) == ["still", "slow"]
     assert list(load_plugin_filters(contract_naming(slow={}, still={}))) == ["slow", "still"]
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_gate_of_a_third_party_weakens():
+def test_plugin_scales_the_command():
     contract = contract_naming(slow={})
     approved = SafetyGate(contract, filters=load_plugin_filters(contract)).judge([1.0, -1.0], reference(), PERIOD_S)
     assert approved.report.velocity_si.tolist() == pytest.approx(((np.array(BRAKED) + ASKED) / 2).tolist())
@@ -436,12 +436,12 @@ def test_a_gate_of_a_third_party_weakens():
 @pytest.mark.parametrize(
     ("gates", "message"),
     [
-        ({"swift": {}}, "no installed package offers this gate"),
-        ({"slow": {"shape": 1}}, "the gate cannot be made"),
-        ({"slow": {"share": 7}}, "the gate cannot be made.*share 7"),
+        ({"swift": {}}, "no installed package provides this gate"),
+        ({"slow": {"shape": 1}}, "gate could not be created"),
+        ({"slow": {"share": 7}}, "gate could not be created.*share 7"),
     ],
 )
-def test_a_plug_in_that_cannot_be_made_is_a_contract_error(gates, message):
+def test_plugin_that_cannot_be_created_is_a_contract_error(gates, message):
     with pytest.raises(ContractError, match=message) as caught:
         load_plugin_filters(contract_naming(**gates))
     assert caught.value.path == f"safety.gates.{next(iter(gates))}"
@@ -449,7 +449,7 @@ def test_a_plug_in_that_cannot_be_made_is_a_contract_error(gates, message):
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("name", ["gone", "absent", "raising", "unparsable", "number", "unfinished"])
-def test_a_plug_in_with_a_broken_entry_point_is_a_contract_error(name):
+def test_plugin_with_a_broken_entry_point_is_a_contract_error(name):
     with pytest.raises(ContractError) as caught:
         load_plugin_filters(contract_naming(**{name: {}}))
     assert caught.value.path == f"safety.gates.{name}"

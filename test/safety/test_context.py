@@ -48,32 +48,32 @@ def read(contract, of=None, *, joints=JOINTS, since_frozen_ns=0, since_returned_
 # --------------------------------------------------------------------------------------------------- required sensors
 
 
-def test_without_a_word_the_sensors_of_the_commanded_joints_are_required():
+def test_sensors_of_commanded_joints_are_required_by_default():
     assert required_sensors(scripted_tasks.contract()) == ("joints",)
     assert required_sensors(load_contract("arm_reach")) == ("joints",)
 
 
-def test_what_the_contract_names_is_required_and_nothing_else():
+def test_only_sensors_named_by_the_contract_are_required():
     assert required_sensors(contract_with(observation={"required": ["beacon", "goal"]})) == ("beacon", "goal")
 
 
-def test_none_may_be_named():
+def test_required_sensors_may_be_empty():
     assert required_sensors(contract_with(observation={"required": []})) == ()
 
 
-def test_a_sensor_of_other_joints_is_not_required():
+def test_sensor_of_other_joints_is_not_required():
     spare = {**scripted_tasks.document()["sensors"]["joints"], "topic": "spare"}
     spare["fields"] = {"position": {"joints": ["finger"], "unit": "rad", "low": -1.0, "high": 1.0}}
     assert required_sensors(scripted_tasks.contract(sensors__spare=spare)) == ("joints",)
 
 
-def test_a_sensor_that_only_the_evaluator_sees_is_not_required():
+def test_evaluator_sensor_is_not_required():
     truth = {**scripted_tasks.document()["sensors"]["joints"], "topic": "true_joints", "visibility": "evaluator"}
     assert required_sensors(scripted_tasks.contract(sensors__true_joints=truth)) == ("joints",)
 
 
 @pytest.mark.parametrize("required", [None, ["goal"], ["beacon"]])
-def test_a_sensor_whose_force_is_limited_is_always_required_and_once(required):
+def test_force_limited_sensor_is_required_exactly_once(required):
     contract = contract_with(observation={"required": required}, forces={"beacon": {"field": "position", "limit": 1.0}})
     found = required_sensors(contract)
     assert found.count("beacon") == 1
@@ -83,13 +83,13 @@ def test_a_sensor_whose_force_is_limited_is_always_required_and_once(required):
 # ---------------------------------------------------------------------------------------------------------- situation
 
 
-def test_in_a_world_that_waits_nothing_has_aged_since_the_snapshot():
+def test_readings_do_not_age_after_the_snapshot_in_lockstep():
     situation = read(scripted_tasks.contract(), snapshot(joints=PERIOD_NS))
     assert situation.sensors["joints"].age_s == pytest.approx(0.05)
     assert (situation.action_age_s, situation.latency_s) == (0.0, 0.0)
 
 
-def test_in_a_world_that_moves_readings_age_on_after_the_snapshot():
+def test_readings_age_after_the_snapshot_in_real_time():
     situation = read(
         scripted_tasks.contract(), snapshot(joints=PERIOD_NS), since_frozen_ns=20_000_000, since_returned_ns=15_000_000
     )
@@ -98,19 +98,19 @@ def test_in_a_world_that_moves_readings_age_on_after_the_snapshot():
     assert situation.action_age_s == pytest.approx(0.015)
 
 
-def test_only_required_sensors_are_in_it():
+def test_context_has_only_required_sensors():
     assert set(read(scripted_tasks.contract()).sensors) == {"joints"}
 
 
 @pytest.mark.parametrize("quality", list(Quality))
-def test_the_quality_of_the_newest_reading_is_handed_on(quality):
+def test_context_has_the_quality_of_the_newest_reading(quality):
     world = snapshot()
     spoilt = dataclasses.replace(world.samples["joints"], quality=quality)
     world = dataclasses.replace(world, samples={**world.samples, "joints": spoilt})
     assert read(scripted_tasks.contract(), world).sensors["joints"].quality is quality
 
 
-def test_a_reading_ahead_of_now_has_a_negative_age():
+def test_future_reading_has_a_negative_age():
     assert read(scripted_tasks.contract(), snapshot(joints=-1_000_000)).sensors["joints"].age_s == pytest.approx(-0.001)
 
 
@@ -118,22 +118,22 @@ def test_joints_are_found_by_name():
     assert read(scripted_tasks.contract(), joints=JOINTS[::-1]).measured.tolist() == [-0.5, 0.5]
 
 
-def test_a_joint_that_no_sensor_reports_is_nowhere():
+def test_position_of_an_unmeasured_joint_is_nan():
     measured = read(scripted_tasks.contract(), joints=("shoulder", "wheel")).measured
     assert measured[0] == 0.5
     assert math.isnan(measured[1])
 
 
-def test_a_force_is_the_length_of_its_field():
+def test_force_is_the_norm_of_its_field():
     situation = read(contract_with(forces={"beacon": {"field": "position", "limit": 9.0}}))
     assert situation.forces == {"beacon": 5.0}
 
 
-def test_a_field_of_one_number_is_a_force_too():
+def test_scalar_field_is_a_force():
     assert read(contract_with(forces={"truth": {"field": "range", "limit": 9.0}})).forces == {"truth": 1.0}
 
 
-def test_a_field_that_is_not_finite_is_no_finite_force():
+def test_non_finite_field_gives_a_non_finite_force():
     world = snapshot()
     spoilt = dataclasses.replace(world.samples["beacon"], values={"position": np.array([np.nan, 0.0, 0.0])})
     world = dataclasses.replace(world, samples={**world.samples, "beacon": spoilt})
@@ -141,11 +141,11 @@ def test_a_field_that_is_not_finite_is_no_finite_force():
     assert math.isnan(read(contract, world).forces["beacon"])
 
 
-def test_the_safety_inputs_are_handed_on_as_they_are():
+def test_safety_inputs_are_passed_on_unchanged():
     assert read(scripted_tasks.contract(), estops={"door": "expired"}).estops == {"door": "expired"}
 
 
-def test_the_stepper_judges_by_the_snapshot_that_the_agent_saw():
+def test_stepper_judges_by_the_snapshot_of_the_agent():
     """The state of the joints after the reset is the commanded one: no tracking error from the first step on."""
     scene = Scene(contract_with(tracking={"tolerance": 1e-6, "debounce_steps": 1, "delay_steps": 1, "stop_steps": 2}))
     scene.reset()

@@ -1,4 +1,4 @@
-"""The gate chain by example: what each kind of action becomes, and what is said about it."""
+"""The gate chain by example: what each kind of action becomes, and what is reported."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Rude:
     ],
     ids=["array", "list", "tuple", "float32", "float16", "tensor", "view"],
 )
-def test_every_dress_of_two_real_numbers_is_accepted(gate, action):
+def test_every_container_of_two_real_numbers_is_accepted(gate, action):
     approved = gate.judge(action, REST, PERIOD_S)
     assert approved.report.disposition is Severity.PASS
     assert approved.values == pytest.approx([0.005, 0.0], rel=1e-3)
@@ -89,7 +89,7 @@ def test_integers_are_accepted(gate):
     assert gate.judge(np.array([0, 0], np.int32), REST, PERIOD_S).report.disposition is Severity.PASS
 
 
-def test_a_real_torch_tensor_with_a_graph_is_accepted(gate):
+def test_torch_tensor_with_a_graph_is_accepted(gate):
     torch = pytest.importorskip("torch")
     action = torch.tensor([0.1, 0.0], requires_grad=True)
     assert gate.judge(action, REST, PERIOD_S).report.disposition is Severity.PASS
@@ -121,30 +121,30 @@ def test_a_real_torch_tensor_with_a_graph_is_accepted(gate):
     ],
     ids=lambda value: value if isinstance(value, str) and value.startswith("form.") else stable_repr(value)[:30],
 )
-def test_a_malformed_action_is_held_and_named(gate, action, code):
+def test_malformed_action_is_held_with_its_code(gate, action, code):
     approved = gate.judge(action, MOVING, PERIOD_S)
     assert codes(approved) == [code]
     assert approved.report.disposition is Severity.HOLD
     assert approved.report.velocity_si.tolist() == pytest.approx([0.1, 0.0])
 
 
-def test_a_malformed_action_keeps_its_numbers_in_the_report_where_it_has_the_shape(gate):
+def test_malformed_action_of_the_right_shape_is_in_the_report(gate):
     requested = gate.judge([math.nan, 0.25], REST, PERIOD_S).report.requested
     assert math.isnan(requested[0])
     assert requested[1] == 0.25
 
 
-def test_a_malformed_action_of_another_shape_is_reported_as_unknown(gate):
+def test_malformed_action_of_another_shape_is_reported_as_nan(gate):
     assert np.isnan(gate.judge([0.0], REST, PERIOD_S).report.requested).all()
 
 
-def test_a_huge_finite_action_is_clipped_and_not_refused(gate):
+def test_huge_finite_action_is_clipped(gate):
     approved = gate.judge([1e308, -1e308], REST, PERIOD_S)
     assert codes(approved) == ["box.clip", "acc.limit"]
     assert approved.report.velocity_si.tolist() == pytest.approx([ACCELERATION * PERIOD_S, -ACCELERATION * PERIOD_S])
 
 
-def test_a_read_only_array_is_read(gate):
+def test_read_only_array_is_accepted(gate):
     action = np.array([2.0, -2.0])
     action.setflags(write=False)
     assert codes(gate.judge(action, REST, PERIOD_S))[0] == "box.clip"
@@ -156,13 +156,13 @@ def test_three_malformed_actions_in_a_row_latch_a_stop(gate):
     assert gate.latched.code == "form.repeated"
 
 
-def test_a_good_action_between_them_begins_the_count_anew(gate):
+def test_valid_action_resets_the_count_of_malformed_actions(gate):
     for action in (None, None, [0.0, 0.0], None, None):
         gate.judge(action, REST, PERIOD_S)
     assert gate.latched is None
 
 
-def test_a_reset_begins_the_count_anew(gate):
+def test_reset_resets_the_count_of_malformed_actions(gate):
     for _ in range(2):
         gate.judge(None, REST, PERIOD_S)
     gate.reset()
@@ -170,7 +170,7 @@ def test_a_reset_begins_the_count_anew(gate):
     assert gate.latched is None
 
 
-def test_an_error_that_cannot_be_printed_is_still_only_a_malformed_action(gate):
+def test_unprintable_error_is_a_malformed_action(gate):
     class MuteError(Exception):
         def __str__(self):
             raise ValueError
@@ -185,14 +185,14 @@ def test_an_error_that_cannot_be_printed_is_still_only_a_malformed_action(gate):
 # ---------------------------------------------------------------------------------------------------------- box and map
 
 
-def test_an_action_at_the_edge_of_its_space_is_not_clipped_when_the_robot_moves_that_fast(gate):
+def test_action_at_its_bound_is_not_clipped_at_full_speed(gate):
     fast = at((0.0, VELOCITY), (0.0, -VELOCITY))
     approved = gate.judge([1.0, -1.0], fast, PERIOD_S)
     assert approved.report.findings == ()
     assert approved.values.tolist() == [VELOCITY * PERIOD_S, -VELOCITY * PERIOD_S]
 
 
-def test_the_box_says_which_joints_it_clipped_and_by_how_much(gate):
+def test_space_box_finding_names_joints_and_margins(gate):
     finding = gate.judge([0.0, 1.5], REST, PERIOD_S).report.findings[0]
     assert (finding.joints, finding.before, finding.after, finding.limit, finding.margin) == (
         ("elbow",),
@@ -203,7 +203,7 @@ def test_the_box_says_which_joints_it_clipped_and_by_how_much(gate):
     )
 
 
-def test_a_displacement_starts_from_the_last_published_command(gate):
+def test_delta_action_starts_from_the_last_published_command(gate):
     approved = gate.judge([0.1, 0.0], at((1.0, 0.1), (-1.0, 0.0)), PERIOD_S)
     assert approved.values.tolist() == [1.0 + 0.1 * VELOCITY * PERIOD_S, -1.0]
 
@@ -226,7 +226,7 @@ def test_two_actuators_take_a_dict():
 @pytest.mark.parametrize(
     "action", [[0.0, 0.0], {"upper": [0.0]}, {"upper": [0.0], "lower": [0.0], "legs": [0.0]}, None]
 )
-def test_two_actuators_take_nothing_but_a_dict_of_both(action):
+def test_two_actuators_refuse_anything_but_a_dict_of_both(action):
     plain = scripted_tasks.document()
     arm = plain["actuators"]["arm"]
     gate = SafetyGate(
@@ -243,19 +243,19 @@ def test_two_actuators_take_nothing_but_a_dict_of_both(action):
 # ----------------------------------------------------------------------------------------------------------- limits
 
 
-def test_speeding_up_takes_the_acceleration(gate):
+def test_speeding_up_is_limited_by_acceleration(gate):
     approved = gate.judge([1.0, 0.0], REST, PERIOD_S)
     assert codes(approved) == ["acc.limit"]
     assert approved.report.velocity_si[0] == pytest.approx(ACCELERATION * PERIOD_S)
 
 
-def test_slowing_down_takes_the_deceleration(gate):
+def test_slowing_down_is_limited_by_deceleration(gate):
     approved = gate.judge([0.0, 0.0], at((0.0, 0.9), (0.0, 0.0)), PERIOD_S)
     assert codes(approved) == ["acc.limit"]
     assert approved.report.velocity_si[0] == pytest.approx(0.9 - DECELERATION * PERIOD_S)
 
 
-def test_towards_the_end_of_the_range_the_robot_brakes_in_time(gate):
+def test_robot_brakes_in_time_before_a_position_limit(gate):
     near = at((2.0 - 0.05, 0.5), (0.0, 0.0))
     approved = gate.judge([1.0, 0.0], near, PERIOD_S)
     assert codes(approved) == ["pos.limit"]
@@ -263,7 +263,7 @@ def test_towards_the_end_of_the_range_the_robot_brakes_in_time(gate):
     assert reached + speed**2 / (2 * DECELERATION) == pytest.approx(2.0)
 
 
-def test_each_limit_that_held_is_a_finding_of_its_own(gate):
+def test_each_binding_limit_has_its_own_finding(gate):
     approved = gate.judge([1.0, 1.0], at((2.0, 0.0), (0.0, 0.0)), PERIOD_S)
     assert {finding.code: finding.joints for finding in approved.report.findings} == {
         "pos.limit": ("shoulder",),
@@ -271,7 +271,7 @@ def test_each_limit_that_held_is_a_finding_of_its_own(gate):
     }
 
 
-def test_a_state_that_no_velocity_can_save_stops_and_says_so(gate):
+def test_infeasible_state_is_a_stop(gate):
     approved = gate.judge([0.0, 1.0], at((1.99, 1.0), (0.0, 0.0)), PERIOD_S)
     assert codes(approved) == ["limits.infeasible"]
     assert approved.report.disposition is Severity.STOP
@@ -279,13 +279,13 @@ def test_a_state_that_no_velocity_can_save_stops_and_says_so(gate):
     assert not approved.report.guaranteed["position"]
 
 
-def test_a_stop_brakes_every_joint_also_those_without_a_problem(gate):
+def test_stop_brakes_every_joint(gate):
     approved = gate.judge([0.0, 1.0], at((1.99, 1.0), (0.0, 0.3)), PERIOD_S)
     assert approved.report.velocity_si[1] == 0.0
     assert approved.values[0] <= 2.0
 
 
-def test_braking_from_a_state_that_nothing_can_save_raises_nothing_whatever_latched(gate):
+def test_braking_from_an_infeasible_state_does_not_raise(gate):
     gate.latch(ESTOP)
     approved = gate.judge([0.0, 0.0], at((1.99, 1.0), (0.0, 0.0)), PERIOD_S)
     assert approved.values[0] == 2.0
@@ -296,7 +296,7 @@ def test_braking_from_a_state_that_nothing_can_save_raises_nothing_whatever_latc
 
 
 @pytest.mark.parametrize("latch", [STOP, ESTOP])
-def test_a_latched_gate_brakes_whatever_is_sent(gate, latch):
+def test_latched_gate_brakes_for_any_action(gate, latch):
     gate.latch(latch)
     approved = gate.judge([1.0, 1.0], MOVING, PERIOD_S)
     assert approved.report.disposition is latch.severity
@@ -304,25 +304,25 @@ def test_a_latched_gate_brakes_whatever_is_sent(gate, latch):
     assert approved.report.velocity_si.tolist() == pytest.approx([0.1, 0.0])
 
 
-def test_a_reset_clears_a_stop(gate):
+def test_reset_clears_a_stop(gate):
     gate.latch(STOP)
     gate.reset()
     assert gate.latched is None
 
 
-def test_a_reset_does_not_clear_an_estop(gate):
+def test_reset_does_not_clear_an_estop(gate):
     gate.latch(ESTOP)
     gate.reset()
     assert gate.latched is ESTOP
 
 
-def test_a_stop_does_not_weaken_an_estop(gate):
+def test_stop_does_not_replace_an_estop(gate):
     gate.latch(ESTOP)
     gate.latch(STOP)
     assert gate.latched is ESTOP
 
 
-def test_clearing_an_estop_leaves_a_stop_until_the_reset(gate):
+def test_cleared_estop_is_a_stop_until_the_reset(gate):
     gate.latch(ESTOP)
     gate.clear_estop()
     assert gate.latched.severity is Severity.STOP
@@ -330,13 +330,13 @@ def test_clearing_an_estop_leaves_a_stop_until_the_reset(gate):
     assert gate.latched is None
 
 
-def test_clearing_an_estop_does_not_clear_a_stop(gate):
+def test_clear_estop_does_not_clear_a_stop(gate):
     gate.latch(STOP)
     gate.clear_estop()
     assert gate.latched.severity is Severity.STOP
 
 
-def test_a_latched_gate_says_both_when_the_action_is_malformed_too(gate):
+def test_latched_gate_also_reports_a_malformed_action(gate):
     gate.latch(STOP)
     assert codes(gate.judge(None, REST, PERIOD_S)) == ["latch.stop", "form.type"]
 
@@ -344,7 +344,7 @@ def test_a_latched_gate_says_both_when_the_action_is_malformed_too(gate):
 # --------------------------------------------------------------------------------------------------------- post-condition
 
 
-def test_a_limiter_with_a_bug_is_caught_before_anything_is_published(gate, monkeypatch):
+def test_limiter_bug_is_caught_before_publication(gate, monkeypatch):
     """The tests that replace a part: what they stand for is a bug, and there is no seam for bugs."""
     broken = limiter.JointStep(position=1.0, velocity=20.0, code="", bound=1.0)
     monkeypatch.setattr(limiter, "limit_joint", lambda *_: broken)
@@ -355,7 +355,7 @@ def test_a_limiter_with_a_bug_is_caught_before_anything_is_published(gate, monke
     assert gate.latched.code == "fault.internal"
 
 
-def test_when_even_braking_fails_nothing_is_approved(gate, monkeypatch):
+def test_nothing_is_approved_when_braking_fails(gate, monkeypatch):
     monkeypatch.setattr(limiter, "brake_velocity", lambda *_: 50.0)
     with pytest.raises(InternalFaultError, match="nothing is published"):
         gate.brake(REST, PERIOD_S, HOLD)
@@ -364,7 +364,7 @@ def test_when_even_braking_fails_nothing_is_approved(gate, monkeypatch):
 # ----------------------------------------------------------------------------------------------------------- report
 
 
-def test_an_action_that_passes_is_reported_unchanged_and_in_silence(gate):
+def test_passing_action_is_unchanged_without_findings(gate):
     report = gate.judge([0.1, -0.1], REST, PERIOD_S).report
     assert report.findings == ()
     assert not report.intervened
@@ -383,7 +383,7 @@ def test_commands_are_numbered_from_the_reference_and_keep_its_epoch(gate):
     assert (approved.seq, approved.epoch) == (42, 7)
 
 
-def test_severity_and_code_show_the_gravest_finding_of_each_gate(gate):
+def test_severity_and_code_are_of_the_most_severe_finding_per_gate(gate):
     for _ in range(3):
         report = gate.judge(None, REST, PERIOD_S).report
     severity, code = gate_arrays(report)

@@ -112,7 +112,7 @@ def told(report) -> list:
 
 
 def same_command(one, other) -> bool:
-    """Tell whether two approved commands are the same, to the last bit of what is said of them."""
+    """Tell whether two approved commands are the same, to the last bit of their reports."""
     return (
         bits(one.values) == bits(other.values)
         and bits(one.report.velocity_si) == bits(other.report.velocity_si)
@@ -170,7 +170,7 @@ def with_jerk(g, jerk: float):
 
 @examples(60)
 @given(rides(), st.one_of(st.none(), magnitudes(1e-2, 1e2)))
-def test_p1_to_p4_every_limit_holds_whatever_is_known_and_whoever_weakens(ride, jerk):
+def test_p1_to_p4_every_limit_holds_for_any_context_and_filter(ride, jerk):
     """Shares, refusals and jerk never make another limit break. Any dt, any action, any situation."""
     g, make_command_filters, legs = ride
     contract = g.contract if jerk is None else with_jerk(g, jerk)
@@ -212,7 +212,7 @@ def test_p5_no_gate_leads_to_a_state_without_an_admissible_velocity(ride):
 
 @examples(40)
 @given(gates(joints=3), st.data())
-def test_p7_a_situation_in_which_nothing_is_wrong_changes_nothing(g, data):
+def test_p7_a_faultless_context_changes_nothing(g, data):
     action = data.draw(any_actions(g.contract))
     without = g.gate.judge(copy.deepcopy(action), g.reference, g.dt)
     strict = remade(g, {"fence": Weakener([None])}, **STRICT)
@@ -221,7 +221,7 @@ def test_p7_a_situation_in_which_nothing_is_wrong_changes_nothing(g, data):
 
 @examples(30)
 @given(gates(joints=3), st.data())
-def test_p10_a_robot_that_is_refused_comes_to_rest_in_time(g, data):
+def test_p10_refused_actions_bring_the_robot_to_rest_in_time(g, data):
     """Whatever it asks for: a stale observation brakes it within |v| / (D dt) steps."""
     gate = remade(g, **{**STRICT, "observation": ObservationAge(stop_steps=10**6)})
     reference, dt = g.reference, g.dt
@@ -244,7 +244,7 @@ def test_p10_a_robot_that_is_refused_comes_to_rest_in_time(g, data):
 
 @examples(60)
 @given(rides(), st.one_of(st.none(), magnitudes(1e-2, 1e2)))
-def test_p12_the_report_says_what_happened_whatever_happened(ride, jerk):
+def test_p12_the_report_accounts_for_every_step(ride, jerk):
     g, make_command_filters, legs = ride
     contract = g.contract if jerk is None else with_jerk(g, jerk)
     gate = SafetyGate(with_safety(contract, **STRICT), filters=make_command_filters())
@@ -306,7 +306,7 @@ def test_p13_adding_a_gate_never_lowers_the_disposition(g, data):
 
 @examples(60)
 @given(gates(joints=2), st.data())
-def test_p13_a_malformed_action_hides_nothing_of_what_is_wrong_beside_it(g, data):
+def test_p13_a_malformed_action_hides_no_other_finding(g, data):
     """The gate of forms is one more gate: what refuses a good action refuses a malformed one as gravely."""
     beside = data.draw(circumstances(g.gate.layout.size))(g.reference)
     good, bad = (
@@ -320,7 +320,7 @@ def test_p13_a_malformed_action_hides_nothing_of_what_is_wrong_beside_it(g, data
 
 @examples(40)
 @given(gates(joints=2), st.data())
-def test_p13_what_another_process_did_is_added_to_what_was_done_here(g, data):
+def test_p13_relay_findings_are_added_to_local_findings(g, data):
     """The report of a command that a relay had the last word on loses nothing of either."""
     near = remade(g, data.draw(weakeners())(), **STRICT)
     far = remade(g, data.draw(weakeners())())
@@ -339,7 +339,7 @@ def test_p13_what_another_process_did_is_added_to_what_was_done_here(g, data):
     assert (both.seq, both.epoch) == (here.seq, here.epoch)
 
 
-def test_p12_the_reference_is_what_another_process_published():
+def test_p12_the_reference_is_what_the_relay_published():
     """With a relay the limits of the next step are measured from what left it, not from what it was sent."""
     contract = plain_contract()
     gate, relay = SafetyGate(contract, limits_elsewhere=True), SafetyGate(contract, filters={"slow": Weakener([SLOW])})
@@ -378,7 +378,7 @@ def test_p14_once_latched_the_robot_only_slows_down_until_a_reset(ride):
 
 @examples(40)
 @given(gates(joints=2), weakeners(), st.data())
-def test_p14_a_command_without_an_action_is_latched_like_one_with(g, make_command_filters, data):
+def test_p14_relayed_commands_are_latched_like_actions(g, make_command_filters, data):
     """What a relay does: `limit` obeys the latch, makes one, and keeps every limit."""
     gate = remade(g, make_command_filters())
     reference = g.reference
@@ -397,7 +397,7 @@ def test_p14_a_command_without_an_action_is_latched_like_one_with(g, make_comman
 
 @examples(25)
 @given(gates(joints=2), st.sampled_from([0.0, -0.0, -1.0, math.nan, -math.inf]), st.data())
-def test_p23_without_time_a_command_without_an_action_repeats_the_last(g, dt, data):
+def test_p23_a_relayed_command_with_zero_dt_repeats_the_last(g, dt, data):
     approved = g.gate.limit(data.draw(finite_vectors(g.gate.layout.size)), g.reference, dt)
     assert bits(approved.values) == bits(g.reference.positions)
     assert bits(approved.report.velocity_si) == bits(g.reference.velocities)
@@ -406,7 +406,7 @@ def test_p23_without_time_a_command_without_an_action_repeats_the_last(g, dt, da
 
 @examples(25)
 @given(gates(joints=2), st.sampled_from([math.nan, math.inf, -math.inf, 1e101]), st.data())
-def test_p1_a_command_without_an_action_that_is_no_number_brakes(g, bad, data):
+def test_p1_a_non_finite_relayed_command_brakes(g, bad, data):
     target = np.zeros(g.gate.layout.size)
     target[data.draw(st.integers(0, target.size - 1))] = bad
     approved = g.gate.limit(target, g.reference, g.dt)
@@ -418,7 +418,7 @@ def test_p1_a_command_without_an_action_that_is_no_number_brakes(g, bad, data):
 
 @examples(40)
 @given(rides(), st.data())
-def test_p17_after_a_reset_nothing_of_the_last_episode_is_left(ride, data):
+def test_p17_a_reset_clears_all_state_of_the_episode(ride, data):
     """A gate that has seen anything, and was cleared and reset, judges like a new one: counts, latches, commands."""
     g, make_command_filters, legs = ride
     used, new = (remade(g, make_command_filters(), **STRICT) for _ in range(2))
@@ -449,7 +449,7 @@ COUNTED = {
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 5])
 @pytest.mark.parametrize("what", COUNTED)
-def test_p17_no_count_crosses_a_reset(what, steps):
+def test_p17_counts_are_cleared_by_a_reset(what, steps):
     """After so many of them, a reset, and as many again the gate says what a new one says."""
     action, changes = COUNTED[what]
     settings = {
@@ -490,7 +490,7 @@ def test_p19_the_same_trace_gives_the_same_reports(ride):
 
 @examples(40)
 @given(rides(actions_of, mode="monitor", joints=2))
-def test_monitoring_refuses_only_for_the_robots_own_inputs_and_for_form(ride):
+def test_monitoring_refuses_only_for_safety_inputs_and_malformed_actions(ride):
     g, make_command_filters, legs = ride
     gate = remade(g, make_command_filters(), **STRICT)
     reference, asserted = g.reference, False
@@ -522,7 +522,7 @@ def _smooth_rides():
 
 @examples(80)
 @given(_smooth_rides())
-def test_the_jerk_is_kept_in_free_motion_and_speed_and_acceleration_with_it(ride):
+def test_jerk_speed_and_acceleration_limits_hold_in_free_motion(ride):
     """|j| <= J (1 + 1e-6), from rest, with one dt. Only at rest an acceleration may end at once: see the limiter."""
     b, part, dt, legs = ride
     acceleration = b.acceleration
@@ -546,7 +546,7 @@ def test_the_jerk_is_kept_in_free_motion_and_speed_and_acceleration_with_it(ride
 
 @examples(60)
 @given(rides(latching=False), magnitudes(1e-2, 1e2))
-def test_a_jerk_that_is_guaranteed_was_kept(ride, part):
+def test_guaranteed_jerk_was_kept(ride, part):
     """Also near the ends of the range, through zero, while braking and where shares are taken."""
     g, make_command_filters, legs = ride
     contract = with_jerk(g, part)
@@ -564,7 +564,7 @@ def test_a_jerk_that_is_guaranteed_was_kept(ride, part):
 
 @examples(40)
 @given(gates(joints=2), magnitudes(1e-2, 1e2), st.data())
-def test_a_robot_that_was_braked_to_rest_stays_there_when_asked_to(g, part, data):
+def test_robot_braked_to_rest_stays_at_rest_on_hold(g, part, data):
     """What is left of the deceleration does not move it, least of all backwards."""
     gate = SafetyGate(with_jerk(g, part))
     dt = g.contract.control_period_s
@@ -622,7 +622,7 @@ def _reports(contract, backend, actions):
         stepper.close()
 
 
-def test_p20_one_trace_through_two_worlds_gives_the_same_reports():
+def test_p20_one_trace_through_two_backends_gives_the_same_reports():
     """The simulated arm lags and the fake one does not; as long as both follow, the gate says the same of both."""
     contract = with_safety(load_contract("arm_reach"), nonfinite=Nonfinite(stop_after=9))
     draw = np.random.default_rng(20)
@@ -648,7 +648,7 @@ def test_p20_one_trace_through_two_worlds_gives_the_same_reports():
 # ------------------------------------------------------------------------------------------------- steps, watchdog, close
 
 
-def test_p16_numbers_increase_when_a_step_the_watchdog_an_input_and_close_meet():
+def test_p16_sequence_numbers_increase_across_step_watchdog_input_and_close():
     contract = plain_contract(
         control_period_s=0.002, watchdog=WatchdogSpec(hold_steps=1, stop_steps=10**6), tracking=None
     )
@@ -784,7 +784,7 @@ def storm(command: str, scale: str, agent: str, *, steps: int, jittered: bool) -
 @pytest.mark.parametrize("jittered", [False, True], ids=["fixed dt", "jittered dt"])
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize(("command", "scale"), COMMANDS)
-def test_no_limit_is_exceeded_in_a_storm_of_adversarial_steps(command, scale, agent, jittered):
+def test_no_limit_is_exceeded_in_adversarial_steps(command, scale, agent, jittered):
     storm(command, scale, agent, steps=150, jittered=jittered)
 
 

@@ -405,7 +405,7 @@ class Crowd:
             sys.setswitchinterval(interval)
 
 
-def test_p16_sequence_numbers_strictly_increase_when_threads_step_watch_and_stop_at_once():
+def test_p16_sequence_numbers_strictly_increase_with_concurrent_threads():
     crowd = Crowd()
     crowd.run()
     assert [command.seq for command in crowd.sent] == list(range(1, len(crowd.sent) + 1))

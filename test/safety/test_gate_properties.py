@@ -99,14 +99,14 @@ def same_command(one, other) -> bool:
 
 @examples(50)
 @given(gates(), st.data())
-def test_p1_whatever_is_sent_only_finite_values_are_approved(g, data):
+def test_p1_only_finite_values_are_approved_for_any_action(g, data):
     approved = g.gate.judge(data.draw(any_actions(g.contract)), g.reference, g.dt)
     assert np.isfinite(approved.values).all()
     assert np.isfinite(approved.report.velocity_si).all()
     assert np.isfinite(approved.report.applied).all()
 
 
-def test_p2_the_rounding_of_a_small_step_far_from_zero_does_not_leave_the_action_space():
+def test_p2_rounding_far_from_zero_stays_in_the_action_space():
     limits = JointLimits(position=(-1e6, 1e6), velocity=1e-6, acceleration=1e3)
     gate = SafetyGate(contract_of(limits))
     reference = reference_at((123456.7, 1e-6))
@@ -119,7 +119,7 @@ def test_p2_the_rounding_of_a_small_step_far_from_zero_does_not_leave_the_action
 
 @examples(50)
 @given(gates(), st.data())
-def test_p2_whatever_is_sent_the_applied_action_lies_in_the_action_space(g, data):
+def test_p2_the_applied_action_is_in_the_action_space_for_any_action(g, data):
     approved = g.gate.judge(data.draw(any_actions(g.contract)), g.reference, g.dt)
     assert g.contract.action_space.contains(g.gate.layout.as_action(approved.report.applied))
     limits = g.gate.layout.limits
@@ -129,7 +129,7 @@ def test_p2_whatever_is_sent_the_applied_action_lies_in_the_action_space(g, data
 
 @examples(40)
 @given(gates(), st.data())
-def test_p2_an_action_outside_its_space_is_first_of_all_put_onto_its_edge(g, data):
+def test_p2_an_action_outside_its_space_is_clipped_first(g, data):
     action = data.draw(actions_of(g.contract))
     requested, scale = flat(g.gate, action), g.gate.layout.scale
     outside = (requested < scale.low) | (requested > scale.high)
@@ -156,7 +156,7 @@ def test_the_array_of_the_agent_is_never_written(g, data):
 
 @examples(25)
 @given(gates(joints=2), st.data())
-def test_an_array_that_the_agent_writes_later_does_not_change_the_report(g, data):
+def test_later_writes_of_the_agent_do_not_change_the_report(g, data):
     action = data.draw(actions_of(g.contract, finite_vectors))
     report = g.gate.judge(action, g.reference, g.dt).report
     requested, applied = report.requested.copy(), report.applied.copy()
@@ -168,7 +168,7 @@ def test_an_array_that_the_agent_writes_later_does_not_change_the_report(g, data
 
 @examples(40)
 @given(gates(), st.data())
-def test_a_malformed_action_brakes_and_says_so(g, data):
+def test_malformed_action_brakes_with_a_finding(g, data):
     size = g.gate.layout.size
     action = data.draw(malformed_values(size))
     approved = g.gate.judge(action, g.reference, g.dt)
@@ -218,7 +218,7 @@ def test_p3_p4_every_limit_holds_over_any_sequence_of_actions_and_times(ride):
 
 @examples(30)
 @given(gates(), st.data())
-def test_p6_replaying_what_was_applied_gives_the_same_command_without_a_finding(g, data):
+def test_p6_replaying_the_applied_action_gives_the_same_command_without_findings(g, data):
     once = g.gate.judge(data.draw(actions_of(g.contract)), g.reference, g.dt)
     twice = g.gate.judge(g.gate.layout.as_action(once.report.applied), g.reference, g.dt)
     for i, b in enumerate(g.bounds):
@@ -229,7 +229,7 @@ def test_p6_replaying_what_was_applied_gives_the_same_command_without_a_finding(
 
 @examples(40)
 @given(gates(), st.lists(st.floats(-1.0, 1.0), min_size=4, max_size=4))
-def test_p7_an_action_that_keeps_every_limit_passes_bit_for_bit_and_in_silence(g, parts):
+def test_p7_an_admissible_action_passes_bit_for_bit_without_findings(g, parts):
     """Each joint tries some velocity; where that is not admissible it brakes, which always is."""
     reference, scale = g.reference, g.gate.layout.scale
     target = np.empty(g.gate.layout.size)
@@ -250,7 +250,7 @@ def test_p7_an_action_that_keeps_every_limit_passes_bit_for_bit_and_in_silence(g
 
 @examples(25)
 @given(gates())
-def test_p10_braking_repeated_comes_to_rest_in_time_inside_the_range(g):
+def test_p10_repeated_braking_comes_to_rest_in_time_within_the_range(g):
     reference, dt = g.reference, g.dt
     ticks = max(
         math.ceil(Fraction(abs(float(v))) / (Fraction(b.deceleration) * Fraction(dt)))
@@ -270,7 +270,7 @@ def test_p10_braking_repeated_comes_to_rest_in_time_inside_the_range(g):
 
 @examples(25)
 @given(st.sampled_from(["position_delta", "position"]), st.floats(0.01, 3.0), st.booleans(), st.data())
-def test_a_robot_that_starts_outside_its_range_moves_only_inwards_and_never_snaps(command, outside, above, data):
+def test_robot_outside_its_range_only_moves_inwards_without_a_jump(command, outside, above, data):
     contract = plain_contract(joints=1, command=command)
     gate = SafetyGate(contract)
     b = JointBounds(low=-2.0, high=2.0, velocity=1.0, acceleration=4.0, deceleration=8.0)
@@ -289,7 +289,7 @@ def test_a_robot_that_starts_outside_its_range_moves_only_inwards_and_never_snap
 
 @examples(25)
 @given(gates(), st.sampled_from([0.0, -0.0, -1e-9, -1.0, math.nan, -math.inf]), st.data())
-def test_without_time_the_last_command_is_repeated(g, dt, data):
+def test_last_command_is_repeated_with_zero_dt(g, dt, data):
     approved = g.gate.judge(data.draw(any_actions(g.contract)), g.reference, dt)
     assert bits(approved.values) == bits(g.reference.positions)
     assert bits(approved.report.velocity_si) == bits(g.reference.velocities)
@@ -301,7 +301,7 @@ def test_without_time_the_last_command_is_repeated(g, dt, data):
 
 @examples(50)
 @given(gates(), st.data())
-def test_p12_applied_differs_from_requested_exactly_when_a_gate_says_so(g, data):
+def test_p12_applied_differs_from_requested_only_with_a_finding(g, data):
     action = data.draw(actions_of(g.contract))
     approved = g.gate.judge(action, g.reference, g.dt)
     requested = flat(g.gate, action)
@@ -315,7 +315,7 @@ def test_p12_applied_differs_from_requested_exactly_when_a_gate_says_so(g, data)
 
 @examples(50)
 @given(gates(), st.data())
-def test_p12_the_findings_lead_step_by_step_from_the_request_to_what_is_published(g, data):
+def test_p12_the_findings_chain_from_the_request_to_the_published_command(g, data):
     action = data.draw(actions_of(g.contract))
     approved = g.gate.judge(action, g.reference, g.dt)
     joints = g.gate.layout.joints
@@ -337,7 +337,7 @@ def test_p12_the_findings_lead_step_by_step_from_the_request_to_what_is_publishe
 
 @examples(50)
 @given(gates(), st.data())
-def test_p12_the_limit_that_a_finding_names_is_one_that_binds(g, data):
+def test_p12_the_limit_of_a_finding_is_binding(g, data):
     approved = g.gate.judge(data.draw(actions_of(g.contract)), g.reference, g.dt)
     for finding in approved.report.findings:
         for name in finding.joints if finding.gate == "joint_limits" else ():
@@ -357,7 +357,7 @@ def test_p12_the_limit_that_a_finding_names_is_one_that_binds(g, data):
 
 @examples(50)
 @given(gates(), st.sampled_from([0.0, -1.0, 1.0]), st.sampled_from([None, Severity.STOP, Severity.ESTOP]), st.data())
-def test_p13_the_disposition_is_the_gravest_finding_and_no_further_gate_lowers_it(g, time, latch, data):
+def test_p13_the_disposition_is_the_most_severe_finding(g, time, latch, data):
     action = data.draw(any_actions(g.contract))
     dt = time * g.dt
     other = SafetyGate(g.contract)
@@ -372,7 +372,7 @@ def test_p13_the_disposition_is_the_gravest_finding_and_no_further_gate_lowers_i
 
 @examples(25)
 @given(gates(), st.data())
-def test_a_command_and_its_report_cannot_be_written_by_whoever_holds_them(g, data):
+def test_command_and_report_are_read_only(g, data):
     """They are the reference of the next step: writing to one would be a way round the gate."""
     approved = g.gate.judge(data.draw(any_actions(g.contract)), g.reference, g.dt)
     report = approved.report
@@ -401,7 +401,7 @@ WRONG_MARGINS = [
 
 
 @pytest.mark.parametrize("wrong", WRONG_LIMITS, ids=str)
-def test_p18_a_wrong_limit_is_refused_whole_and_the_old_gate_goes_on(wrong):
+def test_p18_an_invalid_limit_is_refused_and_changes_nothing(wrong):
     gate, reference = SafetyGate(plain_contract(joints=3)), reference_at((0.1, 0.2), (0.0, 0.0), (-2.0, 0.0))
     before = gate.judge([0.5, -0.5, -0.5], reference, 0.05)
     for at in range(3):
@@ -413,7 +413,7 @@ def test_p18_a_wrong_limit_is_refused_whole_and_the_old_gate_goes_on(wrong):
 
 
 @pytest.mark.parametrize("wrong", WRONG_MARGINS, ids=str)
-def test_p18_a_wrong_margin_is_refused(wrong):
+def test_p18_an_invalid_margin_is_refused(wrong):
     with pytest.raises(ContractError, match="margins"):
         plain_contract(margins=Margins(**{"position": 0.0, "velocity": 1.0, "acceleration": 1.0, **wrong}))
 
@@ -455,7 +455,7 @@ def test_margins_keep_every_command_that_far_inside_the_limits(b, inset, speed, 
     st.sampled_from(["normalized", "physical"]),
     st.data(),
 )
-def test_p22_many_joints_are_judged_as_each_alone(limits, command, scale, data):
+def test_p22_joints_are_judged_independently(limits, command, scale, data):
     joints = [as_joint_limits(b) for b in limits]
     states = [data.draw(safe_states(b)) for b in limits]
     action = data.draw(finite_vectors(len(limits)))
@@ -473,7 +473,7 @@ def test_p22_many_joints_are_judged_as_each_alone(limits, command, scale, data):
 
 @examples(20)
 @given(st.integers(2, 5), st.data())
-def test_p22_two_actuators_are_judged_as_one_of_all_joints(size, data):
+def test_p22_two_actuators_are_judged_like_one_of_all_joints(size, data):
     limits = [joint_limits()] * size
     split = data.draw(st.integers(1, size - 1))
     action = data.draw(finite_vectors(size))
@@ -488,7 +488,7 @@ def test_p22_two_actuators_are_judged_as_one_of_all_joints(size, data):
 
 @examples(20)
 @given(finite_vectors(2), st.sampled_from(["position_delta", "position"]))
-def test_a_physical_action_is_the_normalised_one_in_si_units(action, command):
+def test_unnormalised_actions_equal_normalised_ones_in_si_units(action, command):
     normalised = SafetyGate(plain_contract(command=command))
     physical = SafetyGate(plain_contract(command=command, scale="physical"))
     reference = reference_at((0.5, 0.3), (-2.0, 0.0))
@@ -506,7 +506,7 @@ def test_a_physical_action_is_the_normalised_one_in_si_units(action, command):
 
 @examples(40)
 @given(gates(mode="monitor"), st.data())
-def test_monitoring_finds_what_enforcing_finds_and_modifies_nothing(g, data):
+def test_monitoring_reports_like_enforcing_and_modifies_nothing(g, data):
     action = data.draw(actions_of(g.contract, moderate_vectors))
     enforcing = SafetyGate(
         dataclasses.replace(g.contract, safety=dataclasses.replace(g.contract.safety, mode="enforce"))
@@ -541,7 +541,7 @@ def test_monitoring_still_brakes_for_a_malformed_action(g, data):
 @examples(25)
 @given(_rides("monitor"))
 @example((None, None))
-def test_monitoring_never_ends_an_episode_over_limits_nor_publishes_what_is_not_finite(ride):
+def test_monitoring_neither_stops_for_limits_nor_publishes_non_finite_values(ride):
     g, legs = ride
     if g is None:  # the longest way out: huge, then refused, then huge again
         contract = plain_contract(mode="monitor", scale="physical")
@@ -589,7 +589,7 @@ def publish(arbiter: Arbiter, gate: SafetyGate, action):
     bounds(),
     steps_of_time,
 )
-def test_p23_one_step_after_a_pause_of_any_length_moves_at_most_one_period_at_full_speed(legs, b, period):
+def test_p23_a_step_after_any_pause_moves_at_most_one_period(legs, b, period):
     command = "position" if math.isfinite(b.low) else "position_delta"  # any distance can be asked for
     contract = contract_of(as_joint_limits(b), as_joint_limits(b), command=command, control_period_s=period)
     clock = ManualClock(5)
@@ -609,7 +609,7 @@ def test_p23_one_step_after_a_pause_of_any_length_moves_at_most_one_period_at_fu
 
 @examples(25)
 @given(st.lists(st.tuples(st.integers(0, 10 * NS_PER_S), finite_vectors(2)), min_size=1, max_size=8))
-def test_p23_in_lockstep_the_wall_clock_changes_nothing(legs):
+def test_p23_the_wall_clock_has_no_effect_in_lockstep(legs):
     contract = plain_contract()
 
     def run(*, pauses: bool):
@@ -633,7 +633,7 @@ def test_p23_in_lockstep_the_wall_clock_changes_nothing(legs):
 
 @examples(25)
 @given(bounds(continuous=True), st.floats(-1.0, 1.0), st.sampled_from([0.008, 0.05]))
-def test_p10_stopping_a_free_running_robot_ends_at_rest_within_its_limits(b, part, period):
+def test_p10_stopping_a_free_running_robot_ends_at_rest_within_limits(b, part, period):
     assume(b.velocity / (b.deceleration * period) <= 200)
     contract = contract_of(as_joint_limits(b), control_period_s=period)
     clock = ManualClock()
@@ -651,7 +651,7 @@ def test_p10_stopping_a_free_running_robot_ends_at_rest_within_its_limits(b, par
     assert all(a - c <= b.deceleration * period + slack for a, c in itertools.pairwise(speeds))
 
 
-def test_every_value_that_is_not_finite_is_refused_at_every_place():
+def test_non_finite_values_are_refused_in_every_component():
     gate, reference = SafetyGate(plain_contract(joints=3)), reference_at(*[(0.0, 0.5)] * 3)
     for bad in NOT_FINITE:
         for at in range(3):
@@ -663,7 +663,7 @@ def test_every_value_that_is_not_finite_is_refused_at_every_place():
             assert math.isnan(report.requested[at]) or math.isinf(report.requested[at])
 
 
-def test_a_joint_without_its_own_deceleration_brakes_with_its_acceleration():
+def test_deceleration_defaults_to_the_acceleration():
     limits = JointLimits(position=(-2.0, 2.0), velocity=1.0, acceleration=4.0)
     gate = SafetyGate(contract_of(limits))
     assert gate.layout.limits.deceleration.tolist() == [4.0]

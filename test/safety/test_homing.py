@@ -69,7 +69,7 @@ def velocities(scene, start):
 # ------------------------------------------------------------------------------------------------- it comes home
 
 
-def test_a_reset_drives_the_robot_home_and_says_so():
+def test_reset_drives_the_robot_home_and_reports_it():
     with closing(scene_of()) as scene:
         observation, info = scene.reset()
         assert at(scene) == pytest.approx(HOME, abs=ROUTINE.tolerance)
@@ -80,7 +80,7 @@ def test_a_reset_drives_the_robot_home_and_says_so():
         assert scene.step((0.1, 0.1)).report.disposition is Severity.PASS
 
 
-def test_what_is_read_first_in_the_episode_is_newer_than_the_last_command_home():
+def test_first_reading_of_the_episode_is_newer_than_homing():
     with closing(scene_of()) as scene:
         scene.reset()
         snapshot = scene.stepper.last_reset
@@ -88,20 +88,20 @@ def test_what_is_read_first_in_the_episode_is_newer_than_the_last_command_home()
         assert snapshot.now_ns >= len(scene.sent) * PERIOD_NS
 
 
-def test_a_robot_that_is_home_stays_there():
+def test_robot_at_home_stays_there():
     with closing(scene_of(start=tuple(HOME.values()))) as scene:
         scene.reset()
         assert np.abs(velocities(scene, tuple(HOME.values()))).max() == 0.0
 
 
-def test_every_command_home_is_asked_for_as_it_may_be():
+def test_every_homing_command_is_requested_within_the_limits():
     with closing(scene_of()) as scene:
         scene.reset()
         reports = [command.report for command in scene.sent[:-1]]  # the last one brakes
         assert [finding for report in reports for finding in report.findings] == []
 
 
-def test_after_the_way_home_the_limits_are_those_of_the_contract_again():
+def test_contract_limits_are_restored_after_homing():
     with closing(scene_of()) as scene:
         scene.reset()
         for _ in range(10):
@@ -144,7 +144,7 @@ STEP_AT_THE_END = {
 @settings(max_examples=25, deadline=None)
 @given(way=st.fixed_dictionaries(WAYS))
 @example(way=STEP_AT_THE_END)
-def test_from_anywhere_home_is_reached_and_no_command_is_faster_than_its_share(way):
+def test_home_is_reached_from_anywhere_within_the_speed_share(way):
     start, home, speed, limits = (way[name] for name in ("start", "home", "speed", "limits"))
     contract = {
         "actuators__arm__joints": {name: dict(limits) for name in HOME},
@@ -223,27 +223,27 @@ def refused(scene, match):
     [
         (
             Blocked,
-            r"commanded home for 2.0 s, and is not there: elbow is at -0\.37, 0\.03 from its home -0\.4; allowed: 0\.02",
+            r"not home 2.0 s after the last command: elbow is at -0\.37, 0\.03 from home -0\.4 \(tolerance 0\.02\)",
         ),
         (
             BlockedEarly,
-            r"it was stopped \(tracking track.error of elbow\): elbow is at -0\.1, 0\.3 from its home -0\.4",
+            r"was stopped by the safety gate \(tracking track.error of elbow\): elbow is at -0\.1, 0\.3 from home -0\.4",
         ),
     ],
     ids=["near its home", "far from it"],
 )
-def test_a_joint_that_is_blocked_is_named_with_how_far_it_is(backend, match):
+def test_blocked_joint_is_named_with_its_distance(backend, match):
     with closing(scene_of(backend=backend)) as scene:
         refused(scene, match)
 
 
-def test_an_estop_on_the_way_ends_it():
+def test_estop_ends_homing():
     with closing(scene_of(backend=pressed_at(10))) as scene:
-        refused(scene, r"an ESTOP is latched, estop estop.active: button is active .*clear_estop")
+        refused(scene, r"an ESTOP is latched, estop estop.active: button is active.*clear_estop")
 
 
 @pytest.mark.parametrize("start", [(0.0, 0.0), (0.6039, -0.4)], ids=["away", "near its home"])
-def test_a_reset_after_an_estop_names_the_estop_and_not_where_the_joints_are(start):
+def test_reset_after_an_estop_names_the_estop(start):
     with closing(scene_of(start=tuple(HOME.values()))) as scene:
         scene.reset()
         scene.clock.advance_ns(PERIOD_NS)
@@ -254,18 +254,18 @@ def test_a_reset_after_an_estop_names_the_estop_and_not_where_the_joints_are(sta
             BackendNotReadyError, match=r"ESTOP is latched.*button is active.*clear_estop\(\)"
         ) as caught:
             scene.reset()
-        assert "allowed" not in str(caught.value)
+        assert "tolerance" not in str(caught.value)
         scene.stepper.clear_estop()
         scene.reset()
 
 
-def test_a_sensor_that_falls_silent_holds_the_robot_and_ends_the_way():
+def test_silent_sensor_holds_the_robot_and_ends_homing():
     faults = [Fault(kind="drop", sensor="joints", step=step) for step in range(8, 200)]
     with closing(scene_of(options={"faults": faults})) as scene:
-        refused(scene, r"it was stopped \(observation obs.stale: joints is .* old.*shoulder is at")
+        refused(scene, r"was stopped .*\(observation obs.stale: reading of joints is .* old.*shoulder is at")
 
 
-def test_a_moment_of_silence_is_only_a_pause_and_is_told():
+def test_short_sensor_gap_pauses_homing_and_is_reported():
     faults = [Fault(kind="drop", sensor="joints", step=step) for step in range(8, 14)]
     with closing(scene_of(options={"faults": faults})) as scene:
         scene.reset()
@@ -273,15 +273,15 @@ def test_a_moment_of_silence_is_only_a_pause_and_is_told():
         assert "x obs.stale" in scene.stepper.last_reset.reset.details["home"]
 
 
-def test_a_gap_that_ends_an_episode_ends_the_way():
+def test_gap_that_ends_episodes_ends_homing():
     fault = Fault(kind="drop", sensor="beacon", step=8)
     with closing(scene_of(options={"faults": [fault]}, sensors__beacon__on_gap="stop")) as scene:
         refused(scene, "no valid reading of beacon")
 
 
-def test_a_robot_that_is_lost_on_the_way_is_not_ready():
+def test_lost_backend_ends_homing():
     with closing(scene_of(options={"faults": [Fault(kind="refuse", step=8)]})) as scene:
-        with pytest.raises(BackendNotReadyError, match=r"the robot is lost, refused.*shoulder is at") as caught:
+        with pytest.raises(BackendNotReadyError, match=r"backend lost: refused.*shoulder is at") as caught:
             scene.reset()
         assert isinstance(caught.value.__cause__, BackendLostError)
 
@@ -296,38 +296,38 @@ class Stalling(Elsewhere):
             self.meanwhile()
 
 
-def test_the_watchdog_watches_over_the_way_home():
+def test_watchdog_is_armed_during_homing():
     seen = []
     with closing(scene_of(backend=Stalling, options={"step_timeout_s": 5.0})) as scene:
         scene.backend.meanwhile = lambda: seen.append(scene.stepper._guard.watchdog.check())
-        refused(scene, "it was stopped")
+        refused(scene, "was stopped by the safety gate")
         assert seen[0].code == "wd.stop"
         assert scene.stepper._guard.watchdog.check() is None  # and not over what follows
 
 
-def test_a_way_that_takes_too_long_ends_in_its_time():
+def test_homing_times_out():
     with closing(scene_of(replace(ROUTINE, timeout_s=0.6))) as scene:
-        refused(scene, "the time is over: shoulder is at")
+        refused(scene, "timed out: shoulder is at")
         assert scene.clock.now_ns() < 2 * NS_PER_S
 
 
-def test_the_way_ends_with_the_reset_at_the_latest():
+def test_homing_ends_at_the_reset_timeout():
     with closing(scene_of(replace(ROUTINE, timeout_s=100.0))) as scene:
         scene.backend.reset_timeout_s = 0.6
-        refused(scene, "the time is over")
+        refused(scene, "timed out")
 
 
-def test_an_interrupt_on_the_way_brakes_and_is_heard():
+def test_interrupt_during_homing_brakes_and_propagates():
     with closing(scene_of(backend=Interrupting)) as scene:
         with pytest.raises(KeyboardInterrupt):
             scene.reset()
         assert_at_rest(scene)
 
 
-def test_a_robot_that_is_not_home_any_more_when_it_is_read_again_is_named():
+def test_robot_that_left_home_is_reported():
     with closing(scene_of()) as scene:
         scene.backend.verified = (0.6, 0.4)
-        refused(scene, "left its home since: elbow is at 0.4, 0.8 from")
+        refused(scene, "left home after homing: elbow is at 0.4, 0.8 from")
 
 
 class Wall:
@@ -340,15 +340,15 @@ class Wall:
         return FilterDecision(severity=Severity.HOLD, detail="a wall") if proposal.positions[0] > 0.3 else None
 
 
-def test_a_way_that_a_gate_holds_for_good_says_so():
+def test_homing_blocked_by_a_gate_names_the_gate():
     with closing(scene_of(filters={"workspace": Wall()})) as scene:
         refused(
             scene,
-            "20 commands in a row were held .the straight way of the joints is held by the workspace gate, ws.keepout.*a wall",
+            "20 commands in a row were held .the straight joint path is blocked by the workspace gate, ws.keepout.*a wall",
         )
 
 
-def test_after_a_way_that_ended_the_next_reset_tries_again():
+def test_next_reset_retries_failed_homing():
     with closing(scene_of(options={"faults": [Fault(kind="refuse", step=8)]})) as scene:
         with pytest.raises(BackendNotReadyError):
             scene.reset()
@@ -385,7 +385,7 @@ class Unseedable(Asking):
         )
 
 
-def test_a_person_is_asked_when_the_robot_is_home_and_shown_options_and_joints():
+def test_operator_is_prompted_at_home_with_options_and_joints():
     with closing(scene_of(replace(ROUTINE, confirm="prompt"), backend=Asking)) as scene:
         info = scene.reset(goal=[0.2, 0.3, 0.4])[1]
         ((question, commands),) = scene.backend.asked
@@ -395,7 +395,7 @@ def test_a_person_is_asked_when_the_robot_is_home_and_shown_options_and_joints()
         assert info["reset"]["confirmed_by"] == "prompt"
 
 
-def test_without_a_persons_consent_nothing_moves():
+def test_nothing_moves_without_confirmation():
     with closing(scene_of(ResetRoutine(confirm="topic"), backend=Asking)) as scene:
         scene.backend.declines = True
         with pytest.raises(BackendNotReadyError, match="declined"):
@@ -404,7 +404,7 @@ def test_without_a_persons_consent_nothing_moves():
         assert scene.sent == []
 
 
-def test_what_a_person_agreed_to_set_up_counts_as_set():
+def test_confirmed_options_count_as_applied():
     with closing(scene_of(ResetRoutine(confirm="service"), backend=Unseedable)) as scene:
         info = scene.reset(goal=[0.2, 0.3, 0.4])[1]["reset"]
         assert info["sampled"]["goal"].tolist() == [0.2, 0.3, 0.4]
@@ -412,7 +412,7 @@ def test_what_a_person_agreed_to_set_up_counts_as_set():
         assert scene.stepper.last_reset.reset.details["options"] == "set up by the operator: goal"
 
 
-def test_options_that_mean_nothing_are_told_and_warned_of():
+def test_ignored_options_are_reported_with_a_warning():
     with closing(scene_of(ResetRoutine(), backend=Unseedable)) as scene:
         with pytest.warns(UserWarning, match="fake ignores these reset options: goal, load"):
             info = scene.reset(goal=[0.2, 0.3, 0.4], load=1.0)[1]["reset"]
@@ -431,7 +431,7 @@ class MovedAndMute(Elsewhere):
         return replace(snapshot, samples=samples)
 
 
-def test_a_reset_that_fails_after_the_world_moved_never_commands_where_the_robot_was():
+def test_failed_reset_never_commands_the_old_position():
     """`close` brakes where it last commanded: a reset service may have moved the robot since."""
     scene = scene_of(None, backend=MovedAndMute)
     scene.reset()
@@ -447,7 +447,7 @@ def test_a_reset_that_fails_after_the_world_moved_never_commands_where_the_robot
 # --------------------------------------------------------------------------------------------- what may be home
 
 
-def test_a_home_names_every_joint_that_is_commanded_by_position():
+def test_home_must_name_every_position_joint():
     assert validate_home(scripted_tasks.contract(), HOME) == {}
 
 
@@ -460,12 +460,12 @@ def test_a_home_names_every_joint_that_is_commanded_by_position():
         ({**HOME, "elbow": float("nan")}, "elbow", "nan (expected"),
     ],
 )
-def test_a_home_that_cannot_be_is_named_by_joint(home, joint, problem):
+def test_invalid_home_is_named_by_joint(home, joint, problem):
     problems = validate_home(scripted_tasks.contract(), home)
     assert list(problems) == [joint]
     assert problem in problems[joint]
 
 
-def test_a_joint_that_is_commanded_by_velocity_cannot_be_sent_home():
+def test_velocity_joint_cannot_be_homed():
     problems = validate_home(scripted_tasks.contract(actuators__arm__command="velocity"), HOME)
     assert "commanded by velocity" in problems["shoulder"]

@@ -52,7 +52,7 @@ def gate_of(kind, **safety):
     return found
 
 
-def said(findings: list[Finding]) -> list[tuple[str, Severity]]:
+def codes_of(findings: list[Finding]) -> list[tuple[str, Severity]]:
     return [(finding.code, finding.severity) for finding in findings]
 
 
@@ -63,26 +63,28 @@ def codes(approved) -> list[str]:
 # ---------------------------------------------------------------------------------------------------------- the chain
 
 
-def test_every_gate_that_refuses_is_in_the_chain_and_in_its_order():
+def test_interlocks_are_in_the_order_of_the_gates():
     contract = scripted_tasks.contract()
     kinds = [type(gate) for gate in make_interlocks(contract, SafetyGate(contract).layout)]
     assert kinds == [EstopGate, ClockGate, ObservationGate, ActionAgeGate, TrackingGate, ForceGate, LatencyGate]
 
 
 @pytest.mark.parametrize("jump", ["stepped", "rewound", "skipped"])
-def test_a_clock_that_was_set_is_a_hold(jump):
-    assert said(gate_of(ClockGate).check(beside(clock_jump=jump), ZERO)) == [("clock.jump", Severity.HOLD)]
+def test_clock_jump_is_a_hold(jump):
+    assert codes_of(gate_of(ClockGate).check(beside(clock_jump=jump), ZERO)) == [("clock.jump", Severity.HOLD)]
 
 
-def test_a_host_that_slept_is_a_stop():
-    assert said(gate_of(ClockGate).check(beside(clock_jump="suspended"), ZERO)) == [("clock.suspended", Severity.STOP)]
+def test_suspended_host_is_a_stop():
+    assert codes_of(gate_of(ClockGate).check(beside(clock_jump="suspended"), ZERO)) == [
+        ("clock.suspended", Severity.STOP)
+    ]
 
 
-def test_clocks_that_run_on_are_nothing():
+def test_no_clock_jump_is_no_finding():
     assert gate_of(ClockGate).check(CALM, ZERO) == []
 
 
-def test_without_tracking_in_the_contract_there_is_no_such_gate():
+def test_no_tracking_gate_without_tracking_in_the_contract():
     contract = contract_with(tracking=None)
     assert TrackingGate not in [type(gate) for gate in make_interlocks(contract, SafetyGate(contract).layout)]
 
@@ -103,7 +105,7 @@ def all_wrong() -> SafetyContext:
     return dataclasses.replace(situation, sensors=sensors)
 
 
-def test_all_that_is_wrong_is_told_at_once_in_the_order_of_the_gates():
+def test_all_findings_are_reported_in_the_order_of_the_gates():
     report = SafetyGate(contract_with(**STRICT)).judge([0.0, 0.0], REST, PERIOD_S, all_wrong()).report
     assert [finding.code for finding in report.findings] == [
         "obs.stale",
@@ -116,26 +118,26 @@ def test_all_that_is_wrong_is_told_at_once_in_the_order_of_the_gates():
     assert order == sorted(order)
 
 
-def test_a_refused_action_is_not_touched_by_the_gates_that_modify():
+def test_refused_action_skips_the_modifying_gates():
     """Refuse before modifying: of an action that brakes nobody says that it was clipped."""
     approved = SafetyGate(scripted_tasks.contract()).judge([7.0, 7.0], MOVING, PERIOD_S, beside(age_s=1.0))
     assert codes(approved) == ["obs.stale"]
     assert approved.report.requested.tolist() == [7.0, 7.0]
 
 
-def test_a_refused_action_brakes_within_the_limits():
+def test_refused_action_brakes_within_the_limits():
     approved = SafetyGate(scripted_tasks.contract()).judge([1.0, -1.0], MOVING, PERIOD_S, beside(age_s=1.0))
     assert approved.report.velocity_si.tolist() == pytest.approx([0.1, 0.0])
     assert approved.report.disposition is Severity.HOLD
 
 
-def test_a_hold_is_over_when_its_reason_is():
+def test_hold_ends_with_its_reason():
     gate = SafetyGate(scripted_tasks.contract())
     gate.judge([0.0, 0.0], REST, PERIOD_S, beside(age_s=1.0))
     assert gate.judge([0.0, 0.0], REST, PERIOD_S, CALM).report.disposition is Severity.PASS
 
 
-def test_a_malformed_action_does_not_hide_what_else_is_wrong():
+def test_malformed_action_does_not_hide_other_findings():
     """Adding a gate never lowers the disposition (P13): the force stays a STOP when the action is NaN too."""
     gate = SafetyGate(contract_with(**STRICT))
     approved = gate.judge([math.nan, 0.0], REST, PERIOD_S, all_wrong())
@@ -144,7 +146,7 @@ def test_a_malformed_action_does_not_hide_what_else_is_wrong():
     assert gate.latched.code == "force.limit"
 
 
-def test_without_a_situation_nothing_beside_the_action_is_judged():
+def test_interlocks_are_skipped_without_a_context():
     approved = SafetyGate(contract_with(forces=FORCES)).judge([0.0, 0.0], REST, PERIOD_S)
     assert approved.report.findings == ()
 
@@ -172,7 +174,7 @@ def test_each_state_of_a_safety_input_has_its_code(state, code, severity):
     assert "door" in finding.detail
 
 
-def test_what_has_just_lapsed_only_holds_and_latches_nothing():
+def test_lapsed_input_holds_without_latching():
     gate = SafetyGate(scripted_tasks.contract())
     approved = gate.judge([1.0, 1.0], MOVING, PERIOD_S, beside(estops={"driver": "lapsed: /arm is deactivating"}))
     assert codes(approved) == ["robot.inactive"]
@@ -180,23 +182,23 @@ def test_what_has_just_lapsed_only_holds_and_latches_nothing():
     assert gate.latched is None
 
 
-def test_a_state_says_why_after_a_colon():
+def test_state_has_its_reason_after_a_colon():
     (finding,) = safety_input_findings({"driver": "inactive: /arm is finalized: overcurrent"})
     assert (finding.code, finding.severity) == ("robot.inactive", Severity.STOP)
     assert finding.detail == "driver is inactive: /arm is finalized: overcurrent"
 
 
-def test_a_safety_input_that_is_ok_says_nothing():
+def test_ok_safety_input_has_no_finding():
     assert safety_input_findings({"door": "ok", "button": "ok"}) == []
 
 
-def test_every_safety_input_is_told_by_name():
+def test_every_safety_input_is_named():
     found = safety_input_findings({"door": "active", "lamp": "ok", "button": "expired"})
     assert [finding.detail for finding in found] == ["door is active", "button is expired"]
 
 
 @pytest.mark.parametrize(("state", "code", "severity"), INPUTS)
-def test_a_safety_input_latches_and_the_robot_brakes(state, code, severity):
+def test_safety_input_latches_and_brakes(state, code, severity):
     gate = SafetyGate(scripted_tasks.contract())
     approved = gate.judge([1.0, 1.0], MOVING, PERIOD_S, beside(estops={"door": state}))
     assert code in codes(approved)
@@ -207,7 +209,7 @@ def test_a_safety_input_latches_and_the_robot_brakes(state, code, severity):
 
 @pytest.mark.parametrize("mode", ["enforce", "monitor"])
 @pytest.mark.parametrize(("state", "code", "severity"), INPUTS[:6])
-def test_when_the_input_is_ok_again_the_latch_stays(mode, state, code, severity):
+def test_latch_remains_after_the_input_is_ok(mode, state, code, severity):
     """While monitoring too: the robot's own inputs are not for the gate to overrule."""
     gate = SafetyGate(contract_with(mode=mode))
     gate.judge([0.0, 0.0], MOVING, PERIOD_S, beside(estops={"door": state}))
@@ -216,21 +218,21 @@ def test_when_the_input_is_ok_again_the_latch_stays(mode, state, code, severity)
     assert approved.report.velocity_si.tolist() == pytest.approx([0.1, 0.0])
 
 
-def test_an_input_that_asks_for_more_strengthens_the_latch():
+def test_more_severe_input_raises_the_latch():
     gate = SafetyGate(scripted_tasks.contract())
     gate.judge([0.0, 0.0], REST, PERIOD_S, beside(estops={"driver": "inactive"}))
     approved = gate.judge([0.0, 0.0], REST, PERIOD_S, beside(estops={"driver": "inactive", "door": "active"}))
     assert approved.report.disposition is gate.latched.severity is Severity.ESTOP
 
 
-def test_an_emergency_stop_latches_though_the_action_is_malformed():
+def test_estop_latches_despite_a_malformed_action():
     gate = SafetyGate(scripted_tasks.contract())
     approved = gate.judge(None, REST, PERIOD_S, beside(estops={"door": "active"}))
     assert approved.report.disposition is Severity.ESTOP
     assert gate.latched.code == "estop.active"
 
 
-def test_clearing_an_emergency_stop_whose_input_is_still_asserted_latches_it_again():
+def test_clearing_an_asserted_estop_latches_it_again():
     gate = SafetyGate(scripted_tasks.contract())
     asserted = beside(estops={"door": "active"})
     gate.judge([0.0, 0.0], REST, PERIOD_S, asserted)
@@ -240,70 +242,72 @@ def test_clearing_an_emergency_stop_whose_input_is_still_asserted_latches_it_aga
     assert gate.judge([0.0, 0.0], REST, PERIOD_S, asserted).report.disposition is Severity.ESTOP
 
 
-def test_the_gate_mirrors_the_inputs_for_whoever_asks_it_alone():
-    assert said(gate_of(EstopGate).check(beside(estops={"door": "active"}), ZERO)) == [("estop.active", Severity.ESTOP)]
+def test_gate_reports_the_safety_inputs_without_a_stepper():
+    assert codes_of(gate_of(EstopGate).check(beside(estops={"door": "active"}), ZERO)) == [
+        ("estop.active", Severity.ESTOP)
+    ]
 
 
 # -------------------------------------------------------------------------------------------------------- observation
 
 
 @pytest.mark.parametrize("quality", [Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE])
-def test_a_reading_counts_by_its_age_up_to_the_bound_itself(quality):
+def test_reading_is_valid_up_to_its_maximum_age(quality):
     gate = gate_of(ObservationGate)
     assert gate.check(beside(quality, MAX_AGE_S), ZERO) == []
-    assert said(gate.check(beside(quality, math.nextafter(MAX_AGE_S, 1.0)), ZERO)) == [("obs.stale", Severity.HOLD)]
+    assert codes_of(gate.check(beside(quality, math.nextafter(MAX_AGE_S, 1.0)), ZERO)) == [("obs.stale", Severity.HOLD)]
 
 
-def test_a_reading_may_be_ahead_of_now_by_the_tolerance_and_no_more():
+def test_reading_may_be_in_the_future_by_the_tolerance():
     gate = gate_of(ObservationGate, observation={"future_tolerance_s": 0.004})
     assert gate.check(beside(age_s=-0.004), ZERO) == []
-    assert said(gate.check(beside(age_s=math.nextafter(-0.004, -1.0)), ZERO)) == [("obs.future", Severity.HOLD)]
+    assert codes_of(gate.check(beside(age_s=math.nextafter(-0.004, -1.0)), ZERO)) == [("obs.future", Severity.HOLD)]
 
 
 @pytest.mark.parametrize("quality", sorted(set(Quality) - {Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE}))
-def test_a_reading_of_any_other_quality_does_not_count_however_young(quality):
+def test_reading_of_other_quality_is_invalid_at_any_age(quality):
     code = "obs.future" if quality is Quality.FUTURE else "obs.invalid"
-    assert said(gate_of(ObservationGate).check(beside(quality, 0.0), ZERO)) == [(code, Severity.HOLD)]
+    assert codes_of(gate_of(ObservationGate).check(beside(quality, 0.0), ZERO)) == [(code, Severity.HOLD)]
 
 
 @pytest.mark.parametrize("age_s", [math.nan, math.inf, -math.inf])
-def test_an_age_that_is_no_number_does_not_count(age_s):
-    assert said(gate_of(ObservationGate).check(beside(age_s=age_s), ZERO)) == [("obs.invalid", Severity.HOLD)]
+def test_non_finite_age_is_invalid(age_s):
+    assert codes_of(gate_of(ObservationGate).check(beside(age_s=age_s), ZERO)) == [("obs.invalid", Severity.HOLD)]
 
 
-def test_a_sensor_of_which_nothing_is_known_does_not_count():
+def test_missing_sensor_is_invalid():
     found = gate_of(ObservationGate).check(dataclasses.replace(CALM, sensors={}), ZERO)
-    assert said(found) == [("obs.invalid", Severity.HOLD)]
+    assert codes_of(found) == [("obs.invalid", Severity.HOLD)]
     assert "joints" in found[0].detail
 
 
-def test_each_required_sensor_that_fails_is_told_by_name():
+def test_each_failing_required_sensor_is_named():
     gate = gate_of(ObservationGate, observation={"required": ["joints", "goal"]})
     found = gate.check(beside(age_s=1.0), ZERO)
-    assert said(found) == [("obs.stale", Severity.HOLD), ("obs.invalid", Severity.HOLD)]
+    assert codes_of(found) == [("obs.stale", Severity.HOLD), ("obs.invalid", Severity.HOLD)]
     assert "joints" in found[0].detail
     assert "goal" in found[1].detail
 
 
-def test_a_sensor_that_is_not_required_may_fail():
+def test_optional_sensor_may_fail():
     sensors = {**CALM.sensors, "goal": SensorStatus(quality=Quality.LOST, age_s=math.nan)}
     assert gate_of(ObservationGate).check(dataclasses.replace(CALM, sensors=sensors), ZERO) == []
 
 
-def test_a_sensor_whose_force_is_limited_is_required():
+def test_force_limited_sensor_is_required():
     """Once silent, the force that it measured last would be good for ever."""
     found = gate_of(ObservationGate, forces=FORCES).check(CALM, ZERO)
-    assert said(found) == [("obs.invalid", Severity.HOLD)]
+    assert codes_of(found) == [("obs.invalid", Severity.HOLD)]
 
 
-def test_failing_for_so_many_steps_in_a_row_makes_a_stop():
+def test_stop_after_stop_steps_failures_in_a_row():
     gate = gate_of(ObservationGate, observation={"stop_steps": 3})
     found = [gate.check(beside(age_s=1.0), ZERO)[0].severity for _ in range(4)]
     assert found == [Severity.HOLD, Severity.HOLD, Severity.STOP, Severity.STOP]
 
 
 @pytest.mark.parametrize("between", ["a good step", "a reset"])
-def test_a_good_step_or_a_reset_begins_the_count_anew(between):
+def test_valid_step_or_reset_clears_the_failure_count(between):
     gate = gate_of(ObservationGate, observation={"stop_steps": 2})
     gate.check(beside(age_s=1.0), ZERO)
     if between == "a reset":
@@ -313,7 +317,7 @@ def test_a_good_step_or_a_reset_begins_the_count_anew(between):
     assert gate.check(beside(age_s=1.0), ZERO)[0].severity is Severity.HOLD
 
 
-def test_a_stop_of_the_observation_is_latched():
+def test_observation_stop_is_latched():
     gate = SafetyGate(contract_with(observation={"stop_steps": 2}))
     for _ in range(2):
         gate.judge([0.0, 0.0], REST, PERIOD_S, beside(age_s=1.0))
@@ -325,19 +329,19 @@ def test_a_stop_of_the_observation_is_latched():
 
 
 @pytest.mark.parametrize(("steps", "most_s"), [(1, 0.05), (2, 0.1)])
-def test_an_action_counts_up_to_its_age_and_no_longer(steps, most_s):
+def test_action_is_valid_up_to_its_maximum_age(steps, most_s):
     gate = gate_of(ActionAgeGate, action={"max_age_steps": steps})
     assert gate.check(beside(action_age_s=most_s), ZERO) == []
     late = gate.check(beside(action_age_s=math.nextafter(most_s, 1.0)), ZERO)
-    assert said(late) == [("act.late", Severity.HOLD)]
+    assert codes_of(late) == [("act.late", Severity.HOLD)]
 
 
 @pytest.mark.parametrize("age_s", [math.nan, math.inf])
-def test_an_action_of_unknown_age_is_late(age_s):
-    assert said(gate_of(ActionAgeGate).check(beside(action_age_s=age_s), ZERO)) == [("act.late", Severity.HOLD)]
+def test_action_of_unknown_age_is_late(age_s):
+    assert codes_of(gate_of(ActionAgeGate).check(beside(action_age_s=age_s), ZERO)) == [("act.late", Severity.HOLD)]
 
 
-def test_a_late_action_never_makes_a_stop_however_often():
+def test_late_actions_never_stop():
     gate = SafetyGate(scripted_tasks.contract())
     for _ in range(100):
         gate.judge([0.0, 0.0], REST, PERIOD_S, beside(action_age_s=9.0))
@@ -355,39 +359,39 @@ def tracking(**changes):
     return gate_of(TrackingGate, tracking={**STRICT_TRACKING, **changes})
 
 
-def test_a_joint_may_be_off_by_the_tolerance_itself_and_no_more():
+def test_joint_error_may_equal_the_tolerance():
     gate = tracking()
     assert gate.check(beside(measured=(TOLERANCE, -TOLERANCE)), ZERO) == []
     found = gate.check(beside(measured=(math.nextafter(TOLERANCE, 9.0), 0.0)), ZERO)
-    assert said(found) == [("track.error", Severity.HOLD)]
+    assert codes_of(found) == [("track.error", Severity.HOLD)]
 
 
-def test_the_joints_that_are_off_are_named_with_what_they_are_off_by():
+def test_tracking_finding_names_joints_and_errors():
     (finding,) = tracking().check(beside(measured=(0.0, 1.0)), np.array([0.0, 0.5]))
     assert finding.joints == (JOINTS[1],)
     assert (finding.before, finding.after, finding.limit) == ([0.5], [1.0], [TOLERANCE])
     assert finding.margin == [TOLERANCE - 0.5]
 
 
-def test_a_joint_whose_position_is_unknown_is_off():
+def test_joint_of_unknown_position_has_a_tracking_error():
     (finding,) = tracking().check(beside(measured=(math.nan, 0.0)), ZERO)
     assert (finding.code, finding.joints) == ("track.error", (JOINTS[0],))
 
 
-def test_an_infinite_position_is_off():
+def test_infinite_position_is_a_tracking_error():
     (finding,) = tracking().check(beside(measured=(0.0, math.inf)), ZERO)
     assert finding.joints == (JOINTS[1],)
 
 
-def test_only_so_many_steps_in_a_row_make_a_hold_and_then_a_stop():
+def test_tracking_holds_after_debounce_and_stops_after_stop_steps():
     gate = tracking(debounce_steps=3, stop_steps=5)
-    found = [said(gate.check(beside(measured=(1.0, 0.0)), ZERO)) for _ in range(6)]
+    found = [codes_of(gate.check(beside(measured=(1.0, 0.0)), ZERO)) for _ in range(6)]
     hold, stop = [("track.error", Severity.HOLD)], [("track.error", Severity.STOP)]
     assert found == [[], [], hold, hold, stop, stop]
 
 
 @pytest.mark.parametrize("between", ["a good step", "a reset"])
-def test_after_a_good_step_or_a_reset_the_steps_count_anew(between):
+def test_good_step_or_reset_clears_the_tracking_count(between):
     gate = tracking(debounce_steps=2)
     gate.check(beside(measured=(1.0, 0.0)), ZERO)
     if between == "a reset":
@@ -397,30 +401,30 @@ def test_after_a_good_step_or_a_reset_the_steps_count_anew(between):
     assert gate.check(beside(measured=(1.0, 0.0)), ZERO) == []
 
 
-def test_a_joint_may_be_where_any_of_the_last_commands_sent_it():
+def test_joint_may_be_at_any_of_the_last_commands():
     gate = tracking(delay_steps=2)
     for command in (0.0, 0.5, 1.0):
         last = gate.check(beside(measured=(0.0, 0.0)), np.array([command, 0.0]))
     assert last == []
     beyond = gate.check(beside(measured=(0.0, 0.0)), np.array([1.5, 0.0]))  # the command at zero is forgotten now
-    assert said(beyond) == [("track.error", Severity.HOLD)]
+    assert codes_of(beyond) == [("track.error", Severity.HOLD)]
 
 
-def test_nothing_that_was_commanded_crosses_a_reset():
+def test_commands_are_cleared_by_a_reset():
     gate = tracking(delay_steps=5)
     gate.check(CALM, ZERO)
     gate.reset()
-    assert said(gate.check(CALM, np.array([1.0, 0.0]))) == [("track.error", Severity.HOLD)]
+    assert codes_of(gate.check(CALM, np.array([1.0, 0.0]))) == [("track.error", Severity.HOLD)]
 
 
-def test_between_two_commands_no_joint_is_off():
+def test_no_tracking_error_between_two_commands():
     gate = tracking(delay_steps=1)
     gate.check(CALM, np.array([-1.0, 0.0]))
     assert gate.check(CALM, np.array([1.0, 0.0])) == []
 
 
 @pytest.mark.parametrize(("unit", "turn"), [("rad", 2.0 * math.pi), ("m", 1.0)])
-def test_a_joint_without_position_limits_may_be_off_by_a_share_of_a_turn_or_a_metre(unit, turn):
+def test_unlimited_joint_has_a_tolerance_of_a_turn_or_a_metre(unit, turn):
     plain = scripted_tasks.document()
     joint = {**plain["actuators"]["arm"]["joints"]["shoulder"], "position": None, "unit": unit}
     contract = scripted_tasks.contract(
@@ -435,7 +439,7 @@ def test_a_joint_without_position_limits_may_be_off_by_a_share_of_a_turn_or_a_me
     assert codes(gate.judge([0.0, 0.0], REST, PERIOD_S, off)) == ["track.error"]
 
 
-def test_what_is_commanded_by_velocity_has_nowhere_to_be():
+def test_velocity_joint_has_no_tracking_error():
     contract = scripted_tasks.contract(
         actuators__arm__type="std_msgs/msg/Float64MultiArray",
         actuators__arm__command="velocity",
@@ -445,7 +449,7 @@ def test_what_is_commanded_by_velocity_has_nowhere_to_be():
     assert codes(approved) == []
 
 
-def test_a_blocked_robot_is_held_by_the_chain_and_then_stopped():
+def test_blocked_robot_is_held_and_then_stopped():
     gate = SafetyGate(contract_with(tracking={**STRICT_TRACKING, "debounce_steps": 2}))
     found = [gate.judge([0.0, 0.0], REST, PERIOD_S, beside(measured=(1.0, 0.0))).report for _ in range(3)]
     assert [report.disposition for report in found] == [Severity.PASS, Severity.HOLD, Severity.STOP]
@@ -454,26 +458,26 @@ def test_a_blocked_robot_is_held_by_the_chain_and_then_stopped():
 # -------------------------------------------------------------------------------------------------------------- force
 
 
-def test_a_force_may_be_as_large_as_its_limit_and_no_larger():
+def test_force_may_equal_its_limit():
     gate = gate_of(ForceGate, forces=FORCES)
     assert gate.check(beside(forces={"beacon": 5.0}), ZERO) == []
     found = gate.check(beside(forces={"beacon": math.nextafter(5.0, 9.0)}), ZERO)
-    assert said(found) == [("force.limit", Severity.STOP)]
+    assert codes_of(found) == [("force.limit", Severity.STOP)]
     assert "beacon" in found[0].detail
 
 
 @pytest.mark.parametrize("forces", [{}, {"beacon": math.nan}, {"beacon": math.inf}, {"other": 1.0}], ids=str)
-def test_a_force_of_which_nothing_is_known_is_too_large(forces):
-    assert said(gate_of(ForceGate, forces=FORCES).check(beside(forces=forces), ZERO)) == [
+def test_unknown_force_is_too_large(forces):
+    assert codes_of(gate_of(ForceGate, forces=FORCES).check(beside(forces=forces), ZERO)) == [
         ("force.limit", Severity.STOP)
     ]
 
 
-def test_a_force_that_nobody_limits_may_be_anything():
+def test_unlimited_force_may_have_any_value():
     assert gate_of(ForceGate).check(beside(forces={"beacon": 1e9}), ZERO) == []
 
 
-def test_too_large_a_force_is_latched_until_the_reset():
+def test_excessive_force_is_latched_until_the_reset():
     gate = SafetyGate(contract_with(forces=FORCES))
     sensors = {**CALM.sensors, "beacon": SensorStatus(quality=Quality.OK, age_s=0.0)}
     fine = dataclasses.replace(CALM, sensors=sensors, forces={"beacon": 0.0})
@@ -489,37 +493,37 @@ BUDGET = {"budget_s": 0.02, "misses": 2, "window_steps": 3}
 
 
 @pytest.mark.parametrize(("action", "severity"), [("warn", Severity.PASS), ("hold", Severity.HOLD)])
-def test_so_many_misses_of_so_many_steps_are_told_or_hold(action, severity):
+def test_latency_misses_in_the_window_warn_or_hold(action, severity):
     gate = gate_of(LatencyGate, latency={**BUDGET, "action": action})
-    found = [said(gate.check(beside(latency_s=s), ZERO)) for s in (0.03, 0.0, 0.03, 0.0, 0.0)]
+    found = [codes_of(gate.check(beside(latency_s=s), ZERO)) for s in (0.03, 0.0, 0.03, 0.0, 0.0)]
     assert found == [[], [], [("lat.budget", severity)], [], []]
 
 
-def test_the_budget_itself_is_no_miss_and_the_next_number_is():
+def test_latency_equal_to_the_budget_is_no_miss():
     gate = gate_of(LatencyGate, latency={**BUDGET, "misses": 1})
     assert gate.check(beside(latency_s=0.02), ZERO) == []
-    assert said(gate.check(beside(latency_s=math.nextafter(0.02, 1.0)), ZERO)) == [("lat.budget", Severity.PASS)]
+    assert codes_of(gate.check(beside(latency_s=math.nextafter(0.02, 1.0)), ZERO)) == [("lat.budget", Severity.PASS)]
 
 
 @pytest.mark.parametrize("latency_s", [math.nan, math.inf])
-def test_a_latency_that_is_unknown_is_a_miss(latency_s):
+def test_unknown_latency_is_a_miss(latency_s):
     gate = gate_of(LatencyGate, latency={**BUDGET, "misses": 1})
-    assert said(gate.check(beside(latency_s=latency_s), ZERO)) == [("lat.budget", Severity.PASS)]
+    assert codes_of(gate.check(beside(latency_s=latency_s), ZERO)) == [("lat.budget", Severity.PASS)]
 
 
-def test_without_a_budget_nothing_is_a_miss():
+def test_no_misses_without_a_budget():
     gate = gate_of(LatencyGate, latency={"misses": 1})
     assert gate.check(beside(latency_s=math.inf), ZERO) == []
 
 
-def test_misses_do_not_cross_a_reset():
+def test_misses_are_cleared_by_a_reset():
     gate = gate_of(LatencyGate, latency=BUDGET)
     gate.check(beside(latency_s=1.0), ZERO)
     gate.reset()
     assert gate.check(beside(latency_s=1.0), ZERO) == []
 
 
-def test_a_warning_leaves_the_action_as_it_is():
+def test_warning_leaves_the_action_unchanged():
     gate = SafetyGate(contract_with(latency={**BUDGET, "misses": 1}))
     report = gate.judge([0.1, 0.1], REST, PERIOD_S, beside(latency_s=1.0)).report
     assert (report.disposition, report.intervened) == (Severity.PASS, False)
@@ -530,7 +534,7 @@ def test_a_warning_leaves_the_action_as_it_is():
 # --------------------------------------------------------------------------------------------------------- monitoring
 
 
-def test_monitoring_tells_what_would_be_refused_and_lets_the_action_go():
+def test_monitoring_reports_refusals_and_passes_the_action():
     gate = SafetyGate(contract_with(mode="monitor", **STRICT))
     approved = gate.judge([0.1, 0.1], REST, PERIOD_S, all_wrong())
     assert codes(approved) == ["obs.stale", "act.late", "track.error", "force.limit", "lat.budget"]
@@ -541,7 +545,7 @@ def test_monitoring_tells_what_would_be_refused_and_lets_the_action_go():
 
 
 @pytest.mark.parametrize(("state", "code", "severity"), INPUTS)
-def test_monitoring_obeys_the_safety_inputs_all_the_same(state, code, severity):
+def test_monitoring_obeys_the_safety_inputs(state, code, severity):
     gate = SafetyGate(contract_with(mode="monitor"))
     approved = gate.judge([1.0, 1.0], MOVING, PERIOD_S, beside(estops={"door": state}))
     assert approved.report.disposition is severity
@@ -550,6 +554,6 @@ def test_monitoring_obeys_the_safety_inputs_all_the_same(state, code, severity):
     assert approved.report.intervened
 
 
-def test_every_code_that_a_refusal_uses_has_a_number():
+def test_every_interlock_code_has_a_number():
     used = {code for _, code, _ in INPUTS} | {"obs.stale", "obs.future", "obs.invalid", "act.late", "track.error"}
     assert used | {"force.limit", "lat.budget"} <= set(CODES)

@@ -135,7 +135,7 @@ def may_publish_in_another_thread(arbiter):
 
 
 @EVERY_SIGNAL
-def test_a_signal_at_any_line_of_a_publication_leaves_the_reference_at_what_was_published(raising_signal):
+def test_signal_at_any_line_of_a_publication_keeps_the_reference_consistent(raising_signal):
     published_or_not = set()
     for at in itertools.count():
         bench, before = Bench(), None
@@ -153,7 +153,7 @@ def test_a_signal_at_any_line_of_a_publication_leaves_the_reference_at_what_was_
     assert published_or_not == {0, 1}
 
 
-def test_after_a_signal_braking_begins_from_the_published_command(raising_signal):
+def test_braking_after_a_signal_starts_from_the_published_command(raising_signal):
     for at in itertools.count():
         bench = Bench()
         if not Injection(at, raising_signal).during(bench.publish):
@@ -168,7 +168,7 @@ def test_after_a_signal_braking_begins_from_the_published_command(raising_signal
 
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
-def test_an_exception_at_any_line_never_leaves_the_reference_behind_what_was_published(error):
+def test_exception_at_any_line_keeps_the_reference_consistent(error):
     """An exception that no hold delays: a command that did not leave may count as published, never the other way."""
 
     def fail():
@@ -185,7 +185,7 @@ def test_an_exception_at_any_line_never_leaves_the_reference_behind_what_was_pub
             assert refers_to(reference, bench.sent[-1])
 
 
-def test_a_transport_that_fails_after_the_message_left_is_followed_by_braking_from_it():
+def test_braking_starts_from_a_message_that_left_before_its_transport_failed():
     bench = Bench()
 
     def fail(command):
@@ -198,7 +198,7 @@ def test_a_transport_that_fails_after_the_message_left_is_followed_by_braking_fr
     assert refers_to(bench.arbiter.reference, bench.sent[-1])
 
 
-def test_a_backend_that_refused_leaves_the_reference_where_it_was():
+def test_refused_command_leaves_the_reference_unchanged():
     bench = Bench()
 
     def refuse(_command):
@@ -252,7 +252,7 @@ def moving_relay():
     return relay, clock, outlet, command
 
 
-def test_a_signal_at_any_line_of_a_relayed_command_leaves_a_relay_that_brakes_from_what_it_published(raising_signal):
+def test_relay_brakes_from_the_published_command_after_a_signal_at_any_line(raising_signal):
     published_or_not = set()
     for at in itertools.count():
         relay, clock, outlet, command = moving_relay()
@@ -271,7 +271,7 @@ def test_a_signal_at_any_line_of_a_relayed_command_leaves_a_relay_that_brakes_fr
     assert published_or_not == {0, 1}
 
 
-def test_a_signal_at_any_line_of_a_command_home_leaves_the_reference_at_what_was_published(raising_signal):
+def test_signal_at_any_line_of_homing_keeps_the_reference_consistent(raising_signal):
     published_or_not = set()
     for at in itertools.count():
         bench = Bench()
@@ -286,7 +286,7 @@ def test_a_signal_at_any_line_of_a_command_home_leaves_the_reference_at_what_was
     assert published_or_not == {0, 1}
 
 
-def test_after_a_signal_on_the_way_home_the_robot_brakes_without_a_jump_back():
+def test_robot_brakes_without_a_jump_after_a_signal_during_homing():
     class Pressed(FakeBackend):
         def send(self, command):
             sent = super().send(command)

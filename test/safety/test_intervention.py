@@ -33,41 +33,41 @@ def run(gate, *actions):
 
 
 @pytest.mark.parametrize(("seen", "share"), [((), 0.0), ((1,), 1.0), ((1, 0, 0), 1 / 3), ((1, 1, 0, 0, 0, 0), 0.0)])
-def test_the_share_is_that_of_the_last_steps(seen, share):
+def test_intervention_share_is_of_the_last_steps(seen, share):
     assert rate(*seen).share == share
 
 
-def test_a_window_that_is_not_full_says_nothing():
+def test_partial_window_has_no_finding():
     assert rate(1, 1, 1).check() == []
 
 
-def test_the_share_itself_passes_and_one_more_step_is_told():
+def test_warning_starts_above_the_warn_share():
     assert rate(1, 1, 0, 0).check() == []
     (finding,) = rate(1, 1, 1, 0).check()
     assert (finding.gate, finding.code, finding.severity) == ("intervention", "rate.intervention", Severity.PASS)
     assert "75%" in finding.detail
 
 
-def test_the_share_that_stops_passes_itself_and_one_more_step_stops():
+def test_stop_starts_above_the_stop_share():
     assert rate(1, 1, 1, 0, stop_share=0.75).check()[0].severity is Severity.PASS
     assert rate(1, 1, 1, 1, stop_share=0.75).check()[0].severity is Severity.STOP
 
 
-def test_a_share_that_stops_below_the_one_that_warns_stops():
+def test_stop_share_below_the_warn_share_stops():
     assert rate(1, 1, 0, 0, warn_share=0.9, stop_share=0.25).check()[0].severity is Severity.STOP
 
 
-def test_without_a_share_that_stops_nothing_stops():
+def test_no_stop_without_a_stop_share():
     assert rate(1, 1, 1, 1).check()[0].severity is Severity.PASS
 
 
-def test_a_reset_forgets():
+def test_reset_clears_the_window():
     counted = rate(1, 1, 1, 1)
     counted.reset()
     assert (counted.share, counted.check()) == (0.0, [])
 
 
-def test_the_gate_counts_what_it_changed_and_nothing_else():
+def test_only_changed_actions_count_as_interventions():
     gate = gate_with()
     run(gate, CLIPPED, KEPT, KEPT, CLIPPED)
     assert gate.intervention_share == 0.5
@@ -79,20 +79,20 @@ def test_braking_for_a_malformed_action_counts():
     assert gate.intervention_share == 0.5
 
 
-def test_a_warning_changes_nothing_of_the_action_after():
+def test_warning_does_not_change_the_next_action():
     last = run(gate_with(), CLIPPED, CLIPPED, CLIPPED, CLIPPED, KEPT)[-1]
     assert (last.disposition, last.intervened) == (Severity.PASS, False)
     assert [finding.code for finding in last.findings] == ["rate.intervention"]
 
 
-def test_too_many_interventions_stop_the_episode_where_that_is_asked_for():
+def test_too_many_interventions_stop_the_episode_if_configured():
     gate = gate_with(stop_share=0.75)
     reports = run(gate, CLIPPED, CLIPPED, CLIPPED, CLIPPED, KEPT, KEPT)
     assert [report.disposition for report in reports] == [Severity.LIMIT] * 4 + [Severity.STOP] * 2
     assert gate.latched.code == "rate.intervention"
 
 
-def test_monitoring_tells_of_interventions_and_does_not_stop():
+def test_monitoring_reports_interventions_without_stopping():
     gate = gate_with({"mode": "monitor", "nonfinite": {"stop_after": 99}}, stop_share=0.75)
     last = run(gate, None, None, None, None, KEPT)[-1]
     assert [finding.code for finding in last.findings] == ["rate.intervention"]
@@ -100,7 +100,7 @@ def test_monitoring_tells_of_interventions_and_does_not_stop():
     assert gate.latched is None
 
 
-def test_a_reset_of_the_gate_begins_the_count_anew():
+def test_gate_reset_clears_the_intervention_window():
     gate = gate_with(stop_share=0.75)
     run(gate, CLIPPED, CLIPPED, CLIPPED, CLIPPED, KEPT)
     gate.reset()

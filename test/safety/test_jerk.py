@@ -41,27 +41,27 @@ def kept(desired, velocity=0.0, acceleration=0.0, **changes) -> float:
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_from_rest_the_first_step_takes_the_jerk(sign):
+def test_first_step_from_rest_is_limited_by_jerk(sign):
     assert kept(sign) == sign * JERK * DT_S * DT_S
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_the_acceleration_goes_on_from_the_last_one(sign):
+def test_acceleration_continues_from_the_last_one(sign):
     assert kept(sign, acceleration=sign * 2.0) == sign * (2.0 + JERK * DT_S) * DT_S
 
 
-def test_a_velocity_that_keeps_the_jerk_is_left_bit_for_bit():
+def test_velocity_within_the_jerk_limit_is_unchanged():
     desired = np.array([0.0624999, -0.01])
     assert limit_jerk(desired, np.zeros(2), np.zeros(2), limits(JERK, JERK), DT_S).tolist() == desired.tolist()
 
 
-def test_a_difference_that_is_rounding_is_left_bit_for_bit():
+def test_rounding_difference_is_unchanged():
     desired = JERK * DT_S * DT_S + 5e-10
     assert kept(desired) == desired
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_near_the_speed_limit_the_acceleration_falls_so_that_zero_is_reached_in_time(sign):
+def test_acceleration_falls_to_zero_at_the_speed_limit(sign):
     slope = JERK / 4.0
     assert kept(sign * 3.0, velocity=sign * 0.9, acceleration=sign * 0.5) == pytest.approx(
         sign * (0.9 + slope * 0.1 * DT_S), rel=1e-12
@@ -69,45 +69,45 @@ def test_near_the_speed_limit_the_acceleration_falls_so_that_zero_is_reached_in_
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_the_barrier_never_asks_for_more_jerk_than_is_allowed(sign):
+def test_barrier_never_exceeds_the_jerk_limit(sign):
     """A speed limit reached with an acceleration: the jerk holds, and the speed limit is the joint limits' to keep."""
     assert kept(sign, velocity=sign, acceleration=sign * 3.0) == pytest.approx(sign * (1.0 + 2.0 * DT_S))
 
 
-def test_the_lesser_of_acceleration_and_deceleration_makes_the_barrier():
+def test_barrier_uses_the_lesser_of_acceleration_and_deceleration():
     for pair in ((2.0, 4.0), (4.0, 2.0)):
         value = kept(1.0, 0.98, 0.5, most=pair[0], braking=pair[1])
         assert value == pytest.approx(0.98 + JERK / 2.0 * 0.02 * DT_S)
 
 
-def test_a_joint_without_a_limit_is_left_alone():
+def test_joint_without_a_jerk_limit_is_unchanged():
     desired = np.array([1.0, 1.0])
     limited = limit_jerk(desired, np.zeros(2), np.zeros(2), limits(JERK, np.inf), DT_S)
     assert limited.tolist() == [JERK * DT_S * DT_S, 1.0]
 
 
-def test_with_no_limit_at_all_nothing_is_touched():
+def test_nothing_changes_without_jerk_limits():
     desired = np.array([1.0, 1e300])
     assert limit_jerk(desired, np.zeros(2), np.zeros(2), limits(np.inf, np.inf), DT_S) is desired
 
 
-def test_a_change_keeps_the_jerk_up_to_the_bound_and_its_rounding():
+def test_change_may_equal_the_jerk_limit_up_to_rounding():
     bound, rounding = JERK * DT_S, 2e-9 / DT_S
     assert keeps_jerk(np.array([bound]), limits(JERK), DT_S)
     assert keeps_jerk(np.array([-bound - 0.9 * rounding]), limits(JERK), DT_S)
     assert not keeps_jerk(np.array([bound + 1.1 * rounding]), limits(JERK), DT_S)
 
 
-def test_one_joint_that_breaks_it_breaks_it_and_one_without_a_limit_cannot():
+def test_only_limited_joints_can_violate_the_jerk_limit():
     assert not keeps_jerk(np.array([0.0, 9.0]), limits(JERK, JERK), DT_S)
     assert keeps_jerk(np.array([0.0, 9.0]), limits(JERK, np.inf), DT_S)
 
 
-def test_without_any_limit_no_jerk_is_promised():
+def test_jerk_is_not_guaranteed_without_limits():
     assert not keeps_jerk(np.zeros(2), limits(np.inf, np.inf), DT_S)
 
 
-def test_a_change_that_is_no_number_keeps_nothing():
+def test_nan_change_violates_the_jerk_limit():
     assert not keeps_jerk(np.array([np.nan]), limits(JERK), DT_S)
 
 
@@ -148,7 +148,7 @@ class Bench:
             self.arbiter.brake(HOLD)
 
 
-def test_the_joint_that_is_limited_is_named_with_what_was_kept():
+def test_jerk_finding_names_the_joint_and_its_target():
     approved = Bench().step(1.0, 0.0)
     (finding,) = [found for found in approved.report.findings if found.gate == "jerk"]
     assert (finding.code, finding.severity, finding.joints) == ("jerk.limit", Severity.LIMIT, ("shoulder",))
@@ -157,7 +157,7 @@ def test_the_joint_that_is_limited_is_named_with_what_was_kept():
     assert approved.report.velocity_si[0] == pytest.approx(40.0 * PERIOD_S**2)
 
 
-def test_the_jerk_is_kept_from_step_to_step():
+def test_jerk_limit_holds_between_steps():
     bench = Bench()
     speeds = [0.0] + [float(bench.step(1.0, 0.0).report.velocity_si[0]) for _ in range(20)]
     accelerations = [0.0] + [(b - a) / PERIOD_S for a, b in itertools.pairwise(speeds)]
@@ -168,7 +168,7 @@ def test_the_jerk_is_kept_from_step_to_step():
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_told_to_stop_the_robot_does_not_go_through_zero(sign):
+def test_stopping_does_not_overshoot_zero(sign):
     bench = Bench(jerk=20.0)
     for _ in range(25):
         bench.step(sign, 0.0)
@@ -178,7 +178,7 @@ def test_told_to_stop_the_robot_does_not_go_through_zero(sign):
     assert speeds[-1] < 1e-3
 
 
-def test_the_position_limit_wins():
+def test_position_limit_takes_precedence():
     bench = Bench()
     for _ in range(200):
         approved = bench.step(1.0, 0.0)
@@ -186,7 +186,7 @@ def test_the_position_limit_wins():
     assert approved.values[0] == pytest.approx(2.0, abs=1e-3)
 
 
-def test_a_jerk_is_promised_where_the_rate_is_fixed_and_it_was_kept():
+def test_jerk_is_guaranteed_at_a_fixed_rate_if_kept():
     assert Bench().step(1.0, 0.0).report.guaranteed["jerk"]
     assert not Bench(free_running=True).step(1.0, 0.0).report.guaranteed["jerk"]
     gate = SafetyGate(contract_with_jerk())
@@ -194,13 +194,13 @@ def test_a_jerk_is_promised_where_the_rate_is_fixed_and_it_was_kept():
     assert not gate.brake(moving, PERIOD_S, HOLD).report.guaranteed["jerk"]
 
 
-def test_a_contract_without_jerk_promises_none():
+def test_contract_without_jerk_guarantees_none():
     gate = SafetyGate(scripted_tasks.contract())
     rest = CommandState(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0)
     assert not gate.judge([0.0, 0.0], rest, PERIOD_S).report.guaranteed["jerk"]
 
 
-def test_braking_does_not_wait_for_the_jerk():
+def test_braking_ignores_the_jerk_limit():
     bench = Bench()
     for _ in range(30):
         bench.step(1.0, 0.0)
@@ -208,7 +208,7 @@ def test_braking_does_not_wait_for_the_jerk():
     assert bench.arbiter.brake(HOLD).report.velocity_si[0] == pytest.approx(before - ACCELERATION * PERIOD_S)
 
 
-def test_a_robot_that_has_braked_to_rest_stays_there():
+def test_robot_braked_to_rest_stays_there():
     """Its last acceleration was that of braking; to fade it out would drive the robot backwards."""
     bench = Bench()
     for _ in range(30):
@@ -221,7 +221,7 @@ def test_a_robot_that_has_braked_to_rest_stays_there():
     assert approved.values.tolist() == at_rest.tolist()
 
 
-def test_the_jump_in_acceleration_after_braking_is_not_promised_away():
+def test_acceleration_jump_after_braking_is_not_guaranteed():
     bench = Bench()
     for _ in range(30):
         bench.step(1.0, 0.0)
@@ -231,7 +231,7 @@ def test_the_jump_in_acceleration_after_braking_is_not_promised_away():
 
 
 @pytest.mark.parametrize("steps", [1, 3, 30])
-def test_after_a_pause_a_free_running_robot_does_not_move_backwards(steps):
+def test_free_running_robot_does_not_move_backwards_after_a_pause(steps):
     """A servo left alone has arrived: neither its velocity nor its acceleration is still there."""
     bench = Bench(free_running=True)
     for _ in range(steps):
@@ -243,7 +243,7 @@ def test_after_a_pause_a_free_running_robot_does_not_move_backwards(steps):
     assert min(speeds) >= 0.0
 
 
-def test_after_a_pause_no_acceleration_is_left_and_none_is_made_up():
+def test_acceleration_is_zero_after_a_pause():
     bench = Bench(free_running=True)
     for _ in range(10):
         bench.step(1.0, 0.0)
@@ -254,7 +254,7 @@ def test_after_a_pause_no_acceleration_is_left_and_none_is_made_up():
     assert bench.arbiter.reference.accelerations.tolist() == [0.0, 0.0]  # not that of the velocity of long ago
 
 
-def test_a_reset_begins_without_acceleration():
+def test_reset_starts_without_acceleration():
     bench = Bench()
     for _ in range(3):
         bench.step(1.0, 0.0)
@@ -263,21 +263,21 @@ def test_a_reset_begins_without_acceleration():
     assert bench.step(1.0, 0.0).report.velocity_si[0] == pytest.approx(40.0 * PERIOD_S**2)
 
 
-def test_the_reference_keeps_the_acceleration_of_what_was_published():
+def test_reference_has_the_published_acceleration():
     bench = Bench()
     bench.step(1.0, 0.0)
     bench.step(1.0, 0.0)
     assert bench.arbiter.reference.accelerations == pytest.approx([80.0 * PERIOD_S, 0.0])
 
 
-def test_without_time_there_is_no_acceleration():
+def test_no_acceleration_with_zero_dt():
     bench = Bench(free_running=True)
     bench.step(1.0, 0.0)
     bench.step(1.0, 0.0, after_ns=0)
     assert bench.arbiter.reference.accelerations is None
 
 
-def test_what_is_commanded_by_velocity_keeps_its_jerk_too():
+def test_velocity_joints_keep_the_jerk_limit():
     gate = SafetyGate(contract_with_jerk(actuators__arm__command="velocity"))
     rest = CommandState(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0)
     approved = gate.judge([1.0, 1.0], rest, PERIOD_S)
@@ -287,7 +287,7 @@ def test_what_is_commanded_by_velocity_keeps_its_jerk_too():
     assert again.values[0] == pytest.approx(2 * 40.0 * PERIOD_S**2)
 
 
-def test_rounding_never_leads_over_the_speed_limit():
+def test_rounding_never_exceeds_the_speed_limit():
     """Found by a million adversarial steps: the barrier ends at the limit, plus the rounding of v + a dt."""
     found = EffectiveLimits(
         joints=("b",),

@@ -235,7 +235,7 @@ def test_p5_the_limiter_never_runs_into_a_state_without_an_admissible_velocity(j
 
 @examples(50)
 @given(journeys(quick=True))
-def test_p12_what_the_limiter_makes_passes_the_post_condition(journey):
+def test_p12_the_limiters_output_passes_the_post_condition(journey):
     b = journey.b
     for x, v, dt, step in travel(journey):
         assert limit_violation(x, v, step.position, step.velocity, b, dt) == ""
@@ -269,7 +269,7 @@ def test_p10_braking_is_always_among_the_admissible_velocities(s):
 
 @examples(100)
 @given(situations(), st.floats(-2.0, 2.0))
-def test_p12_the_post_condition_names_every_step_that_breaks_a_limit_by_a_thousandth(s, part):
+def test_p12_the_post_condition_detects_violations_of_a_thousandth(s, part):
     wanted = part * min(s.b.velocity, abs(s.v) + max(s.b.acceleration, s.b.deceleration) * s.dt)
     reached = s.x + wanted * s.dt
     slack = 1e-3 * s.b.velocity + 2.0 * rounding(s.b, s.x, reached, wanted, s.dt)
@@ -284,7 +284,7 @@ def test_p12_the_post_condition_names_every_step_that_breaks_a_limit_by_a_thousa
 
 
 @pytest.mark.parametrize("side", [1.0, -1.0])
-def test_p12_the_post_condition_names_a_step_after_which_nothing_stops_inside_the_range(side):
+def test_p12_the_post_condition_detects_unstoppable_steps(side):
     """Every other limit holds: it is inside, not too fast, and speeds up less than it may."""
     b = JointBounds(low=-1.0, high=1.0, velocity=10.0, acceleration=100.0, deceleration=1.0)
     x, v, faster, dt = 0.9, 0.4, 0.45, 0.01  # stops at 0.98 m; a little faster, at 1.006 m
@@ -294,14 +294,14 @@ def test_p12_the_post_condition_names_a_step_after_which_nothing_stops_inside_th
 
 @examples(60)
 @given(situations(), st.floats(0.01, 1.0), st.booleans())
-def test_p12_the_post_condition_names_a_position_that_is_not_where_the_velocity_leads(s, part, forwards):
+def test_p12_the_post_condition_detects_inconsistent_positions(s, part, forwards):
     off = s.b.velocity * s.dt * part * (1.0 if forwards else -1.0)
     assert limit_violation(s.x, s.v, s.x + off, -off / s.dt, s.b, s.dt)
 
 
 @examples(60)
 @given(situations(), st.sampled_from([math.nan, math.inf, -math.inf]), st.booleans())
-def test_p1_the_post_condition_names_what_is_not_finite(s, bad, in_position):
+def test_p1_the_post_condition_detects_non_finite_values(s, bad, in_position):
     position, velocity = (bad, s.v) if in_position else (s.x, bad)
     assert "not finite" in limit_violation(s.x, s.v, position, velocity, s.b, s.dt)
 
@@ -311,7 +311,7 @@ def test_p1_the_post_condition_names_what_is_not_finite(s, bad, in_position):
 
 @examples(80)
 @given(bounds(continuous=False), st.data())
-def test_a_joint_found_outside_its_range_moves_only_inwards_and_never_snaps(b, data):
+def test_joint_outside_its_range_only_moves_inwards_without_a_jump(b, data):
     """From rest, as after a reset: no aim takes it further out, and every limit but the range holds on the way in."""
     outside = data.draw(st.floats(1e-6, 10.0)) * (1.0 if data.draw(st.booleans()) else -1.0)
     x, v = (b.high + outside if outside > 0 else b.low + outside), 0.0
@@ -351,7 +351,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_p5_and_p12_hold_for_the_roundings_that_were_found_to_break_them(name):
+def test_p5_and_p12_hold_for_known_rounding_cases(name):
     b, x, v, target, dt = FOUND[name]
     step = limit_joint(x, v, target, b, dt)
     assert step.code != "limits.infeasible"
@@ -364,7 +364,7 @@ def test_p5_and_p12_hold_for_the_roundings_that_were_found_to_break_them(name):
 
 
 @pytest.mark.parametrize("shortest_s", [1e-4, 1e-9])
-def test_p2_to_p6_and_p12_hold_in_a_storm_of_plain_random_steps(shortest_s):
+def test_p2_to_p6_and_p12_hold_in_random_steps(shortest_s):
     """Hypothesis looks for corners; this is for mass. Its seed is fixed."""
     draw = random.Random(shortest_s)
     for _ in range(STORM):
@@ -403,7 +403,7 @@ def random_bounds(draw: random.Random) -> JointBounds:
     )
 
 
-def test_every_aim_is_drawn():
+def test_every_kind_of_target_is_drawn():
     """The adversary's means are all in use: a typing error in a kind would weaken every property above."""
     b = JointBounds(low=-1.0, high=1.0, velocity=1.0, acceleration=1.0, deceleration=1.0)
     kinds = ("far", "bound", "edge", "inside", "hold", "anything")

@@ -34,17 +34,17 @@ def fastest(gate):
     return fastest
 
 
-def test_a_tighter_velocity_holds_at_once(gate):
+def test_tighter_velocity_applies_at_once(gate):
     assert gate.change_limits({"a": SLOW})
     assert fastest(gate) == pytest.approx(0.95)
 
 
-def test_a_joint_that_is_not_named_keeps_its_limits(gate):
+def test_unnamed_joint_keeps_its_limits(gate):
     gate.change_limits({"b": SLOW})
     assert fastest(gate) > 0.95
 
 
-def test_loosening_waits_for_a_reset(gate):
+def test_looser_limits_apply_from_the_next_reset(gate):
     gate.change_limits({"a": SLOW})
     assert not gate.change_limits({"a": OWN})
     assert fastest(gate) == pytest.approx(0.95)
@@ -52,7 +52,7 @@ def test_loosening_waits_for_a_reset(gate):
     assert fastest(gate) > 0.95
 
 
-def test_another_acceleration_waits_for_a_reset(gate):
+def test_changed_acceleration_applies_from_the_next_reset(gate):
     """With weaker brakes the last command may lead beyond a limit."""
     assert not gate.change_limits({"a": replace(OWN, acceleration=1.0)})
     before = fastest(gate)
@@ -69,13 +69,13 @@ def test_another_acceleration_waits_for_a_reset(gate):
         {"position": (OWN.position[0] - 0.1, OWN.position[1])},
     ],
 )
-def test_nothing_goes_beyond_the_contract(gate, beyond):
+def test_limits_beyond_the_contract_are_refused(gate, beyond):
     with pytest.raises(UsageError, match="the contract's"):
         gate.change_limits({"a": replace(OWN, **beyond)})
 
 
 @pytest.mark.parametrize("wrong", [{"velocity": float("nan")}, {"velocity": -1.0}, {"position": (1.0, -1.0)}])
-def test_limits_that_are_none_change_nothing_not_even_the_sound_ones_beside_them(gate, wrong):
+def test_invalid_limits_change_nothing(gate, wrong):
     before = fastest(gate)
     with pytest.raises(ContractError):
         gate.change_limits({"a": SLOW, "b": replace(OWN, **wrong)})
@@ -88,7 +88,7 @@ def test_an_unknown_joint_is_named(gate):
         gate.change_limits({"c": SLOW})
 
 
-def test_the_action_keeps_its_meaning(gate):
+def test_changed_limits_keep_the_action_space(gate):
     """The action space is the contract's; what tighter limits take away shows as clipping."""
     gate.change_limits({"a": SLOW})
     reference = CommandState(positions=np.zeros(2), velocities=np.array([0.95, 0.0]), seq=0, epoch=0)

@@ -123,7 +123,7 @@ def test_tightening_in_any_state_never_brakes_faster_than_allowed(command, first
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("narrower", [{"position": (-0.2, 0.2)}, {"position": (-1.9, -1.0)}, {"velocity": 0.3}])
-def test_a_joint_at_full_speed_brakes_into_narrower_limits_and_then_keeps_them(command, narrower):
+def test_joint_at_full_speed_brakes_into_narrower_limits(command, narrower):
     robot = Robot(OWN, command=command)
     if command != "velocity":
         robot.begin([-1.5])
@@ -146,7 +146,7 @@ def test_a_joint_at_full_speed_brakes_into_narrower_limits_and_then_keeps_them(c
         assert robot.rates()[-1, 0] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_an_arm_beyond_its_new_range_says_so_until_it_has_come_back():
+def test_joint_beyond_its_new_range_is_reported_until_it_is_back():
     robot = Robot()
     robot.begin([1.0])
     change(robot, position=(-0.5, 0.5))
@@ -175,7 +175,7 @@ def test_a_jerk_limited_joint_brakes_into_narrower_limits_as_fast_as_allowed():
 
 
 @pytest.mark.parametrize("key", ["acceleration", "deceleration", "jerk"])
-def test_other_accelerations_wait_for_a_reset_and_change_nothing_in_motion(key):
+def test_changed_accelerations_have_no_effect_in_motion(key):
     robot = Robot(dataclasses.replace(OWN, jerk=50.0))
     for _ in range(12):
         robot.step(1.0)
@@ -192,7 +192,7 @@ def test_other_accelerations_wait_for_a_reset_and_change_nothing_in_motion(key):
     st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.floats(0.01, 1.0)),
     st.floats(0.001, 0.2),
 )
-def test_the_widened_limits_always_leave_full_braking_and_never_more_than_the_limits_before(b, parts, narrower, dt):
+def test_widened_limits_allow_full_braking_within_the_limits_before(b, parts, narrower, dt):
     x, v = safe_state(b, parts)
     ends = sorted(b.low + part * (b.high - b.low) for part in narrower[:2])
     narrow = dataclasses.replace(b, low=ends[0], high=ends[1], velocity=narrower[2] * b.velocity)
@@ -208,7 +208,7 @@ def test_the_widened_limits_always_leave_full_braking_and_never_more_than_the_li
         assert lower >= v - b.deceleration * dt - (0.0 if v > b.deceleration * dt else b.acceleration * dt) - slack
 
 
-def test_the_limits_after_a_reset_are_kept_strictly_again():
+def test_limits_are_strict_after_a_reset():
     robot = Robot()
     change(robot, velocity=0.5)
     robot.begin()

@@ -207,13 +207,13 @@ class Relays(RuleBasedStateMachine):
         if measured:
             self.the_joints_are_measured()
         at_rest = self.core.at_rest
-        success, said = self.core.arm()
+        success, message = self.core.arm()
         if self.latched is Severity.ESTOP or self.button != "ok" or self.ended or not at_rest:
             assert not success
         elif measured:
             assert success
         if success:
-            armed = Armed.from_text(said)
+            armed = Armed.from_text(message)
             assert armed.epoch > self.epoch
             self.epoch, self.seq, self.accepted_ns = armed.epoch, 0, None
             self.latched, self.armed = Severity.PASS, True
@@ -228,7 +228,7 @@ class Relays(RuleBasedStateMachine):
         """What random order seldom leads to: everything cleared, armed, in motion, and then no command but refused ones."""
         if self.ended:
             return
-        self.the_button_says("ok")
+        self.the_button_changes("ok")
         self.the_estop_is_cleared()
         self.it_is_armed_at_rest()
         self.a_client_drives(steps, np.where(self.where > 0.0, -1.9, 1.9))
@@ -251,12 +251,12 @@ class Relays(RuleBasedStateMachine):
         if success:
             self.latched = min(self.latched, Severity.STOP)
 
-    @rule(said=st.sampled_from(["ok", "active", "expired", "unknown", "protective_stop"]))
-    def the_button_says(self, said):
-        self.button = said
+    @rule(state=st.sampled_from(["ok", "active", "expired", "unknown", "protective_stop"]))
+    def the_button_changes(self, state):
+        self.button = state
         was_live = self.armed or not self.core.at_rest
-        self.core.inputs({"button": said})
-        if was_live and said != "ok":
+        self.core.inputs({"button": state})
+        if was_live and state != "ok":
             self._model_latch(Severity.ESTOP)
 
     @rule(sure=st.integers(0, 29))

@@ -65,7 +65,7 @@ def velocities() -> st.SearchStrategy[np.ndarray]:
 
 @examples(80)
 @given(finite_vectors(4), velocities())
-def test_a_published_velocity_keeps_speed_and_acceleration(action, before):
+def test_published_velocity_keeps_speed_and_acceleration(action, before):
     approved = SafetyGate(CONTRACT).judge(as_action(action), reference(before), 0.1)
     assert (np.abs(approved.values[AXES]) <= LIMITS.velocity[AXES]).all()
     most = np.maximum(LIMITS.acceleration, LIMITS.deceleration) * 0.1
@@ -74,7 +74,7 @@ def test_a_published_velocity_keeps_speed_and_acceleration(action, before):
 
 @examples(80)
 @given(velocities(), st.lists(st.floats(-1.0, 1.0), min_size=4, max_size=4))
-def test_an_admissible_velocity_is_published_bit_for_bit(before, parts):
+def test_admissible_velocity_is_published_bit_for_bit(before, parts):
     action = as_action([*parts[:2], 0.5 * parts[2], 0.0])
     approved = SafetyGate(CONTRACT).judge(action, reference(before), 10.0)  # so much time that every change is slow
     wanted = LAYOUT.scale.to_si(np.concatenate([np.atleast_1d(part) for part in action.values()]))
@@ -84,7 +84,7 @@ def test_an_admissible_velocity_is_published_bit_for_bit(before, parts):
 
 @examples(60)
 @given(bounds(), st.floats(-1.0, 1.0), st.floats(0.0, 1.0), steps_of_time, st.floats(-3.0, 3.0))
-def test_the_nearest_velocity_of_the_interval_is_taken(b, part, at, dt, asked):
+def test_nearest_admissible_velocity_is_chosen(b, part, at, dt, asked):
     x = 0.0 if not np.isfinite(b.low) else b.low + at * (b.high - b.low)
     v = part * b.velocity
     lower, upper = velocity_interval(x, v, b, dt)
@@ -102,7 +102,7 @@ def test_the_nearest_velocity_of_the_interval_is_taken(b, part, at, dt, asked):
     ("high", "position", "velocity", "desired"),
     [(0.0, 0.0, -0.05, 1e-119), (-3.5e-282, -2e-120, -4e-119, 0.5)],
 )
-def test_rounding_does_not_lead_a_joint_over_the_end_of_its_range(high, position, velocity, desired):
+def test_rounding_does_not_move_a_joint_out_of_its_range(high, position, velocity, desired):
     b = dataclasses.replace(joint_bounds(LIMITS)[2], low=-1.0, high=high)
     step = limit_velocity(position, velocity, desired, b, 0.1)
     assert step.velocity == pytest.approx(0.0, abs=1e-100)
@@ -110,7 +110,7 @@ def test_rounding_does_not_lead_a_joint_over_the_end_of_its_range(high, position
 
 
 @pytest.mark.parametrize("bad", [np.full(2, np.nan), np.full(2, np.inf), np.zeros(3), "stop"])
-def test_a_malformed_action_slows_what_moves(bad):
+def test_malformed_action_brakes_a_moving_joint(bad):
     before = np.array([0.9, -1.5, 0.2, 0.0])
     action = {**as_action(np.zeros(4)), "base": bad}
     approved = SafetyGate(CONTRACT).judge(action, reference(before), 0.1)
@@ -120,7 +120,7 @@ def test_a_malformed_action_slows_what_moves(bad):
     assert (approved.values * before >= 0.0).all()
 
 
-def test_a_joint_is_stopped_before_the_end_of_its_range_by_its_measured_position():
+def test_joint_stops_before_its_limit_by_its_measured_position():
     gate, position, velocity = SafetyGate(CONTRACT), 0.0, 0.0
     for _ in range(200):
         state = reference((0.0, 0.0, velocity, 0.0), (0.0, 0.0, position, 0.0))
@@ -132,7 +132,7 @@ def test_a_joint_is_stopped_before_the_end_of_its_range_by_its_measured_position
     assert velocity == pytest.approx(0.0, abs=1e-3)
 
 
-def test_a_measured_position_beyond_its_limit_brakes_and_does_not_end_the_episode():
+def test_measured_position_beyond_its_limit_holds():
     gate = SafetyGate(CONTRACT)
     approved = gate.judge(as_action([0.0, 0.0, 0.4, 0.0]), reference((0, 0, 0.4, 0), (0, 0, 1.2, 0)), 0.1)
     assert approved.report.disposition is Severity.HOLD
@@ -140,7 +140,7 @@ def test_a_measured_position_beyond_its_limit_brakes_and_does_not_end_the_episod
     assert gate.latched is None
 
 
-def test_holding_is_no_velocity_and_the_last_position():
+def test_hold_is_zero_velocity_and_the_last_position():
     gate = SafetyGate(CONTRACT)
     held = gate.hold_action(reference((0.3, 0.2, 0.1, 0.0), (0.0, 0.0, 0.5, 1.5)))
     approved = gate.judge(as_action(held), reference((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.5, 1.5)), 0.1)
@@ -182,7 +182,7 @@ def test_stopping_brakes_a_twist_to_rest_step_by_step():
     assert world.sent[-1].values[:2].tolist() == [0.0, 0.0]
 
 
-def test_after_a_pause_a_commanded_velocity_still_counts():
+def test_commanded_velocity_is_kept_after_a_pause():
     world = World()
     for _ in range(10):
         world.publish([1.0, 0.0, 0.0, 0.0])
@@ -214,7 +214,7 @@ def speeds(command):
 
 @examples(150)
 @given(bounds(), st.floats(-1.0, 1.0), _SPEEDS, st.floats(0.0, 5.0), st.booleans(), st.floats(0.001, 0.5))
-def test_the_reference_after_a_gap_is_never_faster_and_never_of_another_sign(b, part, measured, age, settled, period):
+def test_reference_after_a_gap_is_never_faster_or_reversed(b, part, measured, age, settled, period):
     published = part * b.velocity
     lowered = lowered_velocity(published, measured * b.velocity, age, b, settled=settled, period_s=period)
     assert abs(lowered) <= abs(published)
@@ -223,7 +223,7 @@ def test_the_reference_after_a_gap_is_never_faster_and_never_of_another_sign(b, 
 
 @examples(150)
 @given(bounds(), st.floats(-1.0, 1.0), _SPEEDS, st.floats(0.0, 5.0), st.floats(-1.0, 1.0), st.floats(0.001, 0.5))
-def test_the_reference_after_a_gap_is_no_further_from_the_true_velocity_and_no_slower(b, part, u, age, change, period):
+def test_reference_after_a_gap_is_nearer_to_the_true_velocity(b, part, u, age, change, period):
     published, true = part * b.velocity, u * b.velocity
     measured = true - change * max(b.acceleration, b.deceleration) * age
     lowered = lowered_velocity(published, measured, age, b, settled=False, period_s=period)
@@ -235,7 +235,7 @@ def test_the_reference_after_a_gap_is_no_further_from_the_true_velocity_and_no_s
 
 @examples(100)
 @given(bounds(), st.floats(-1.0, 1.0), _SPEEDS, st.floats(0.001, 0.5))
-def test_a_joint_that_does_not_follow_counts_as_resting_only_where_one_period_of_braking_stops_it(b, part, m, period):
+def test_unresponsive_joint_counts_as_resting_only_if_one_period_stops_it(b, part, m, period):
     published, measured = part * b.velocity, m * b.velocity
     lowered = lowered_velocity(published, measured, 0.0, b, settled=True, period_s=period)
     assert abs(lowered - measured) <= abs(published - measured) * (1 + 1e-12)
@@ -246,7 +246,7 @@ def test_a_joint_that_does_not_follow_counts_as_resting_only_where_one_period_of
 
 
 @pytest.mark.parametrize("measured", [np.nan, np.inf, -np.inf])
-def test_a_velocity_that_is_not_known_lowers_nothing(measured):
+def test_unknown_velocity_lowers_nothing(measured):
     b = joint_bounds(LIMITS)[0]
     assert lowered_velocity(0.5, measured, 0.0, b, settled=True, period_s=0.1) == 0.5
     assert lowered_velocity(0.5, 0.0, np.nan, b, settled=True, period_s=0.1) == 0.5
@@ -254,7 +254,7 @@ def test_a_velocity_that_is_not_known_lowers_nothing(measured):
 
 
 @pytest.mark.parametrize("pause_s", [0.6, 0.9, 3.0, 1e6])
-def test_braking_after_the_timeout_of_the_controller_publishes_exactly_zero(pause_s):
+def test_braking_after_the_controller_timeout_publishes_zero(pause_s):
     world = driven(downstream_timeout_s=0.5)
     world.clock.advance_ns(round(pause_s * 1e9))
     assert speeds(world.arbiter.brake(HOLD)) == [0.0, 0.0, 0.0]
@@ -262,7 +262,7 @@ def test_braking_after_the_timeout_of_the_controller_publishes_exactly_zero(paus
     assert speeds(world.sent[-1]) == [0.0, 0.0, 0.0]
 
 
-def test_before_the_timeout_of_the_controller_braking_starts_from_what_was_published():
+def test_braking_before_the_controller_timeout_starts_from_the_published_velocity():
     world = driven(downstream_timeout_s=0.5)
     last = world.sent[-1].values
     world.clock.advance_ns(450_000_000)
@@ -270,13 +270,13 @@ def test_before_the_timeout_of_the_controller_braking_starts_from_what_was_publi
     np.testing.assert_allclose(speeds(world.arbiter.brake(HOLD)), slowed[AXES])
 
 
-def test_a_timeout_shorter_than_three_periods_counts_too():
+def test_timeout_shorter_than_three_periods_applies():
     world = driven(downstream_timeout_s=0.15)
     world.clock.advance_ns(160_000_000)
     assert speeds(world.arbiter.brake(HOLD)) == [0.0, 0.0, 0.0]
 
 
-def test_after_the_timeout_the_policy_accelerates_from_rest():
+def test_policy_accelerates_from_rest_after_the_timeout():
     world = driven(downstream_timeout_s=0.5)
     world.clock.advance_ns(900_000_000)
     with world.arbiter.exclusive() as (state, dt_s):
@@ -284,14 +284,14 @@ def test_after_the_timeout_the_policy_accelerates_from_rest():
     assert (np.abs(approved.values[AXES]) <= LIMITS.acceleration[AXES] * 0.1 * (1 + 1e-12)).all()
 
 
-def test_a_joint_that_is_measured_at_rest_is_not_set_in_motion_whatever_the_noise():
+def test_joint_measured_at_rest_stays_at_rest_despite_noise():
     noise = np.array([0.005, -0.004, 0.003, np.nan])
     world = driven(measured_velocities=lambda: (noise, np.array([0.1, 0.1, 0.1, np.inf])))
     world.clock.advance_ns(900_000_000)
     assert speeds(world.arbiter.brake(HOLD)) == [0.0, 0.0, 0.0]
 
 
-def test_noise_does_not_lower_a_joint_that_follows_its_command():
+def test_noise_does_not_lower_a_following_joint():
     world = driven(measured_velocities=lambda: (measured, np.array([0.05, 0.05, 0.05, np.inf])))
     measured = world.sent[-1].values - 0.01
     before = world.sent[-1].values
@@ -301,7 +301,7 @@ def test_noise_does_not_lower_a_joint_that_follows_its_command():
         assert state.before_gap is None
 
 
-def test_a_reading_that_is_too_old_lowers_nothing():
+def test_old_reading_lowers_nothing():
     world = driven(measured_velocities=lambda: (np.zeros(4), np.full(4, 0.85)))
     before = world.sent[-1].values
     world.clock.advance_ns(900_000_000)
@@ -309,7 +309,7 @@ def test_a_reading_that_is_too_old_lowers_nothing():
         assert abs(state.velocities[0]) == abs(before[0])  # 2 m/s^2 for 0.85 s is beyond 1 m/s
 
 
-def test_a_reading_that_comes_after_braking_has_begun_still_counts():
+def test_reading_after_the_start_of_braking_is_used():
     readings = [NOTHING, NOTHING]
     world = driven(measured_velocities=lambda: readings.pop(0) if readings else (np.zeros(4), np.full(4, 0.01)))
     world.clock.advance_ns(900_000_000)
@@ -320,7 +320,7 @@ def test_a_reading_that_comes_after_braking_has_begun_still_counts():
     assert speeds(world.arbiter.brake(HOLD)) == [0.0, 0.0, 0.0]
 
 
-def test_without_a_gap_the_measured_velocities_are_not_asked_for():
+def test_measured_velocities_are_not_read_without_a_gap():
     def asked():
         raise AssertionError
 
@@ -328,7 +328,7 @@ def test_without_a_gap_the_measured_velocities_are_not_asked_for():
     world.arbiter.brake(HOLD)
 
 
-def test_a_gap_is_told_in_the_report_with_the_velocity_that_was_used():
+def test_gap_is_reported_with_the_velocity_used():
     world = driven(downstream_timeout_s=0.5)
     last = world.sent[-1].values
     world.clock.advance_ns(900_000_000)
@@ -349,7 +349,7 @@ _PAUSES = st.one_of(st.floats(0.0, 0.2), st.sampled_from([0.3, 0.35, 0.5, 0.51])
 
 @examples(60)
 @given(st.lists(st.tuples(_PAUSES, st.booleans(), st.floats(-1.0, 1.0)), min_size=1, max_size=25), st.floats(0.0, 0.2))
-def test_a_robot_with_a_timeout_is_never_set_in_motion_by_braking_and_keeps_its_acceleration(steps, lag_s):
+def test_braking_never_starts_a_robot_with_a_timeout(steps, lag_s):
     """The plant follows the command in force with a lag of the first order, and stops it after 0.5 s."""
     world, true, in_force = World(downstream_timeout_s=0.5), 0.0, 0.0
     for pause_s, brakes, asked in steps:
@@ -374,20 +374,20 @@ def test_a_robot_with_a_timeout_is_never_set_in_motion_by_braking_and_keeps_its_
         in_force = now
 
 
-def test_the_measured_position_is_that_of_velocity_commands_only():
+def test_measured_position_is_used_for_velocity_joints_only():
     world = World()
     world.arbiter.update_measured(np.array([7.0, 7.0, 0.25, 7.0]), np.zeros(4))
     assert world.arbiter.reference.positions[2:].tolist() == [0.25, 0.0]
 
 
-def test_an_old_measurement_brings_the_limits_nearer_by_what_may_have_been_driven_since():
+def test_old_measurement_narrows_the_limits():
     world = World()
     world.arbiter.update_measured(np.array([0.0, 0.0, 0.25, 0.0]), np.array([0.0, 0.0, 0.5, 9.0]))
     slack = world.arbiter.reference.slack
     np.testing.assert_allclose(slack, [0.0, 0.0, 0.5 * LIMITS.velocity[2], 0.0])
 
 
-def test_a_joint_whose_sensor_is_gone_is_braked_before_it_can_be_at_its_limit():
+def test_joint_with_a_lost_sensor_brakes_before_its_limit():
     gate, truth, velocity = SafetyGate(CONTRACT), 0.0, 0.0
     for step in range(200):
         slack = np.array([0.0, 0.0, LIMITS.velocity[2] * 0.1 * step, 0.0])  # measured once, at zero
@@ -400,7 +400,7 @@ def test_a_joint_whose_sensor_is_gone_is_braked_before_it_can_be_at_its_limit():
     assert gate.latched is None
 
 
-def test_a_position_is_guaranteed_only_where_it_is_known_to_be_inside():
+def test_position_is_guaranteed_only_if_certainly_inside():
     gate, hold = SafetyGate(CONTRACT), as_action(np.zeros(4))
     for state, known in (
         (reference(), True),
@@ -411,7 +411,7 @@ def test_a_position_is_guaranteed_only_where_it_is_known_to_be_inside():
         assert gate.judge(hold, state, 0.1).report.guaranteed["position"] is known
 
 
-def test_asking_again_for_what_was_applied_is_no_clipping():
+def test_repeating_the_applied_action_is_not_clipped():
     gate, rng = SafetyGate(CONTRACT), np.random.default_rng(0)
     for _ in range(500):
         before = rng.uniform(-1.0, 1.0, 4) * LIMITS.velocity * [1, 1, 1, 0]
@@ -422,7 +422,7 @@ def test_asking_again_for_what_was_applied_is_no_clipping():
             assert not [f for f in again.findings if {"linear.x", "angular.z"} & set(f.joints)]
 
 
-def test_a_wheel_needs_no_sensor_and_a_limited_joint_does():
+def test_only_limited_velocity_joints_need_a_sensor():
     wheel = MIXED.replace("position: [-1.0, 1.0], velocity: 0.5", "position: null, velocity: 0.5").replace(
         "rail]", "x]"
     )
@@ -431,7 +431,7 @@ def test_a_wheel_needs_no_sensor_and_a_limited_joint_does():
         parse_contract(MIXED.replace("rail]", "x]"))
 
 
-def test_a_monitored_velocity_is_published_as_asked():
+def test_monitored_velocity_is_published_unchanged():
     safety = dataclasses.replace(CONTRACT.safety, mode="monitor")
     gate = SafetyGate(dataclasses.replace(CONTRACT, safety=safety))
     approved = gate.judge(as_action([1.0, 0.0, 0.0, 0.0]), reference(), 0.1)

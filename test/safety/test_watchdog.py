@@ -63,14 +63,14 @@ def bench():
     return made
 
 
-def test_before_it_is_fed_it_does_nothing():
+def test_watchdog_does_nothing_before_the_first_feed():
     made = Bench(ManualClock())
     made.clock.advance_ns(100 * PERIOD_NS)
     assert made.watchdog.check() is None
     assert made.sent == []
 
 
-def test_a_step_in_time_keeps_it_quiet(bench):
+def test_step_in_time_prevents_braking(bench):
     for _ in range(20):
         bench.clock.advance_ns(2 * PERIOD_NS - 1)
         assert bench.watchdog.check() is None
@@ -78,14 +78,14 @@ def test_a_step_in_time_keeps_it_quiet(bench):
     assert bench.sent == []
 
 
-def test_it_brakes_as_soon_as_a_step_is_overdue(bench):
+def test_watchdog_brakes_when_a_step_is_overdue(bench):
     bench.clock.advance_ns(2 * PERIOD_NS)
     found = bench.watchdog.check()
     assert (found.code, found.severity) == ("wd.hold", Severity.HOLD)
     assert bench.sent[0].report.velocity_si[0] < 0.5
 
 
-def test_it_brakes_at_every_look_until_it_is_fed(bench):
+def test_watchdog_brakes_at_every_check_until_fed(bench):
     bench.clock.advance_ns(2 * PERIOD_NS)
     for _ in range(3):
         bench.watchdog.check()
@@ -96,26 +96,26 @@ def test_it_brakes_at_every_look_until_it_is_fed(bench):
     assert bench.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
 
 
-def test_holding_latches_nothing(bench):
+def test_watchdog_hold_is_not_latched(bench):
     bench.clock.advance_ns(9 * PERIOD_NS)
     bench.watchdog.check()
     assert bench.gate.latched is None
 
 
-def test_much_later_it_latches_a_stop(bench):
+def test_watchdog_latches_a_stop_after_stop_steps(bench):
     bench.clock.advance_ns(10 * PERIOD_NS)
     assert bench.watchdog.check().code == "wd.stop"
     assert bench.gate.latched.severity is Severity.STOP
 
 
-def test_feeding_does_not_clear_its_stop(bench):
+def test_feeding_does_not_clear_a_stop(bench):
     bench.clock.advance_ns(10 * PERIOD_NS)
     bench.watchdog.check()
     bench.watchdog.feed()
     assert bench.gate.latched.code == "wd.stop"
 
 
-def test_a_pause_is_one_trip_however_often_it_looks(bench):
+def test_pause_is_one_trip(bench):
     bench.clock.advance_ns(2 * PERIOD_NS)
     for _ in range(5):
         bench.watchdog.check()
@@ -130,14 +130,14 @@ def test_two_pauses_are_two_trips(bench):
     assert bench.watchdog.trips == 2
 
 
-def test_disarmed_it_does_nothing(bench):
+def test_disarmed_watchdog_does_nothing(bench):
     bench.watchdog.disarm()
     bench.clock.advance_ns(100 * PERIOD_NS)
     assert bench.watchdog.check() is None
     assert bench.sent == []
 
 
-def test_a_step_that_has_its_turn_first_is_not_overdue_any_more(bench):
+def test_step_with_the_lock_is_not_overdue(bench):
     """The watchdog waits for its turn to publish; what it then does is decided then."""
     bench.clock.advance_ns(10 * PERIOD_NS)
     looking = threading.Thread(target=bench.watchdog.check)
@@ -151,7 +151,7 @@ def test_a_step_that_has_its_turn_first_is_not_overdue_any_more(bench):
     assert bench.gate.latched is None
 
 
-def test_when_disarming_has_returned_nothing_more_is_published(bench):
+def test_nothing_is_published_after_disarm(bench):
     """A braking command that is on its way is waited for: none falls into the next reset."""
     bench.clock.advance_ns(2 * PERIOD_NS)
     sending, go_on = threading.Event(), threading.Event()
@@ -192,7 +192,7 @@ def test_when_disarming_has_returned_nothing_more_is_published(bench):
         ("contention", "robot.contention", Severity.STOP),
     ],
 )
-def test_between_steps_a_safety_input_brakes_and_latches(bench, state, code, severity):
+def test_safety_input_between_steps_brakes_and_latches(bench, state, code, severity):
     """The agent may think for long: the robot does not wait for its next step."""
     bench.inputs = {"door": state}
     bench.clock.advance_ns(PERIOD_NS // 2)
@@ -202,20 +202,20 @@ def test_between_steps_a_safety_input_brakes_and_latches(bench, state, code, sev
     assert bench.gate.latched.code == code
 
 
-def test_between_steps_what_has_just_lapsed_brakes_and_latches_nothing(bench):
+def test_lapsed_input_between_steps_brakes_without_latching(bench):
     bench.inputs = {"driver": "lapsed: /arm is deactivating"}
     assert bench.watchdog.check().severity is Severity.HOLD
     assert len(bench.sent) == 1
     assert bench.gate.latched is None
 
 
-def test_between_steps_inputs_that_are_ok_publish_nothing(bench):
+def test_ok_inputs_between_steps_publish_nothing(bench):
     bench.inputs = {"door": "ok", "button": "ok"}
     assert bench.watchdog.check() is None
     assert bench.sent == []
 
 
-def test_a_safety_input_brakes_at_every_look_until_the_robot_rests(bench):
+def test_safety_input_brakes_at_every_check_until_rest(bench):
     bench.inputs = {"door": "active"}
     for _ in range(3):
         bench.clock.advance_ns(PERIOD_NS // 2)
@@ -224,13 +224,13 @@ def test_a_safety_input_brakes_at_every_look_until_the_robot_rests(bench):
     assert bench.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
 
 
-def test_of_several_safety_inputs_the_gravest_counts(bench):
+def test_most_severe_safety_input_counts(bench):
     bench.inputs = {"driver": "inactive", "door": "active"}
     assert bench.watchdog.check().code == "estop.active"
     assert bench.gate.latched.severity is Severity.ESTOP
 
 
-def test_a_safety_input_that_was_asserted_for_a_moment_stays_latched(bench):
+def test_briefly_asserted_safety_input_stays_latched(bench):
     bench.inputs = {"door": "active"}
     bench.watchdog.check()
     bench.inputs = {"door": "ok"}
@@ -239,13 +239,13 @@ def test_a_safety_input_that_was_asserted_for_a_moment_stays_latched(bench):
         assert bench.gate.judge([1.0, 0.0], reference, dt_s).report.disposition is Severity.ESTOP
 
 
-def test_a_safety_input_is_no_trip_of_the_watchdog(bench):
+def test_safety_input_is_not_a_watchdog_trip(bench):
     bench.inputs = {"door": "active"}
     bench.watchdog.check()
     assert bench.watchdog.trips == 0
 
 
-def test_a_safety_input_is_watched_though_steps_come_in_time(bench):
+def test_safety_inputs_are_watched_while_steps_are_in_time(bench):
     for _ in range(3):
         bench.clock.advance_ns(PERIOD_NS)
         bench.watchdog.feed()
@@ -255,7 +255,7 @@ def test_a_safety_input_is_watched_though_steps_come_in_time(bench):
     assert bench.watchdog.check().code == "estop.expired"
 
 
-def test_without_an_episode_no_safety_input_is_watched(bench):
+def test_safety_inputs_are_not_watched_between_episodes(bench):
     bench.watchdog.disarm()
     bench.inputs = {"door": "active"}
     assert bench.watchdog.check() is None
@@ -263,7 +263,7 @@ def test_without_an_episode_no_safety_input_is_watched(bench):
     assert bench.gate.latched is None
 
 
-def test_safety_inputs_that_cannot_be_read_are_unknown(bench):
+def test_unreadable_safety_inputs_are_unknown(bench):
     """They must not keep the watchdog from braking, either."""
     bench.inputs = BackendLostError("gone", "no such node")
     assert bench.watchdog.check().code == "estop.unknown"
@@ -292,7 +292,7 @@ def watchdog_threads():
     return {thread for thread in threading.enumerate() if thread.name == "embodied_env watchdog"}
 
 
-def test_the_thread_brakes_by_itself(live):
+def test_thread_brakes_on_its_own(live):
     live.watchdog.feed()
     assert wait_until(lambda: len(live.sent) >= 2)
 
@@ -304,14 +304,14 @@ def test_the_thread_brakes_for_a_safety_input(live):
     assert wait_until(lambda: live.sent)
 
 
-def test_the_thread_outlives_a_world_that_refuses_a_command(live):
+def test_thread_survives_a_refused_command(live):
     live.failures = 2
     live.watchdog.feed()
     assert wait_until(lambda: len(live.sent) >= 2)
     assert live.failures == 0
 
 
-def test_the_thread_is_joined_by_stop_and_stop_is_idempotent():
+def test_stop_joins_the_thread_and_is_idempotent():
     others = watchdog_threads()
     thread = WatchdogThread(Bench(SteadyClock()).watchdog, bool, control_period_s=0.01)
     thread.start()
@@ -321,11 +321,11 @@ def test_the_thread_is_joined_by_stop_and_stop_is_idempotent():
     assert not watchdog_threads() - others
 
 
-def test_a_thread_that_was_never_started_can_be_stopped():
+def test_unstarted_thread_can_be_stopped():
     WatchdogThread(Bench(SteadyClock()).watchdog, bool, control_period_s=0.01).stop()
 
 
-def test_an_orphaned_thread_tries_to_close_until_nobody_else_is_busy_and_ends():
+def test_orphaned_thread_retries_close_and_ends():
     answers = [True, False, False]
     others = watchdog_threads()
     thread = WatchdogThread(Bench(SteadyClock()).watchdog, answers.pop, control_period_s=0.004)

@@ -45,7 +45,7 @@ def resolution(ends: np.ndarray) -> float:
 
 @settings(max_examples=200, deadline=None)
 @given(segments)
-def test_the_distance_to_a_box_is_that_of_the_nearest_point_of_the_segment(ends):
+def test_box_distance_is_that_of_the_nearest_point(ends):
     brute = point_to_box(along(ends)).min()
     exact = box_distance(ends, RADIUS, LOW, HIGH) + RADIUS
     assert brute - resolution(ends) <= exact <= brute + 1e-9
@@ -53,7 +53,7 @@ def test_the_distance_to_a_box_is_that_of_the_nearest_point_of_the_segment(ends)
 
 @settings(max_examples=200, deadline=None)
 @given(segments, segments)
-def test_the_distance_of_two_capsules_is_that_of_their_nearest_points(ends, other):
+def test_capsule_distance_is_that_of_the_nearest_points(ends, other):
     brute = point_to_segment(along(ends), other).min()
     exact = capsule_distance(ends, RADIUS, other, np.array(0.2)) + 0.3
     assert brute - resolution(ends) <= exact <= brute + 1e-7
@@ -61,7 +61,7 @@ def test_the_distance_of_two_capsules_is_that_of_their_nearest_points(ends, othe
 
 @settings(max_examples=100, deadline=None)
 @given(segments)
-def test_the_room_inside_a_box_is_that_of_the_furthest_point(ends):
+def test_inside_distance_is_that_of_the_outermost_point(ends):
     p = along(ends)
     brute = np.minimum(p - LOW, HIGH - p).min() - RADIUS
     assert inside_distance(ends, RADIUS, LOW, HIGH) == pytest.approx(brute, abs=1e-12)
@@ -69,7 +69,7 @@ def test_the_room_inside_a_box_is_that_of_the_furthest_point(ends):
 
 @settings(max_examples=100, deadline=None)
 @given(segments, segments, st.integers(0, 2))
-def test_a_distance_changes_by_no_more_than_the_ends_move(ends, moves, kind):
+def test_distance_changes_by_at_most_the_motion_of_the_ends(ends, moves, kind):
     far = float(np.linalg.norm(moves, axis=-1).max())
     functions = [
         lambda e: box_distance(e, RADIUS, LOW, HIGH),
@@ -79,17 +79,17 @@ def test_a_distance_changes_by_no_more_than_the_ends_move(ends, moves, kind):
     assert abs(functions[kind](ends + moves) - functions[kind](ends)) <= far + 1e-9
 
 
-def test_a_segment_through_a_box_is_as_deep_as_its_deepest_point():
+def test_depth_in_a_box_is_that_of_the_deepest_point():
     ends = np.array([[-5.0, 0.2, 0.0], [5.0, 0.2, 0.0]])
     assert box_distance(ends, RADIUS, LOW, HIGH) == pytest.approx(-0.5 - 0.1)
 
 
-def test_parallel_capsules_are_as_far_apart_as_their_lines():
+def test_distance_of_parallel_capsules_is_that_of_their_lines():
     ends = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
     assert capsule_distance(ends, RADIUS, ends + np.array([0.5, 1.0, 0.0]), RADIUS) == pytest.approx(0.8)
 
 
-def test_two_points_are_capsules_too():
+def test_points_are_capsules():
     point = np.zeros((2, 3))
     assert capsule_distance(point, RADIUS, point + np.array([0.0, 3.0, 4.0]), RADIUS) == pytest.approx(4.8)
 

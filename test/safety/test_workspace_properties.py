@@ -125,7 +125,7 @@ angles = st.floats(-2.0, 2.0)
 
 @costly(20)
 @given(specs(), st.tuples(angles, angles), kinds, seeds, st.sampled_from([0.002, 0.02, 0.05, 0.1]))
-def test_the_planar_arm_never_leaves_its_workspace(spec, start, kind, seed, dt_s):
+def test_planar_arm_never_leaves_its_workspace(spec, start, kind, seed, dt_s):
     workspace = made(spec, PLANAR, PLANAR_BOUNDS)
     assume(workspace.nearest(np.array(start))[0] >= 0.0)
     mover = Mover(workspace, np.array(start), PLANAR_BOUNDS)
@@ -134,7 +134,7 @@ def test_the_planar_arm_never_leaves_its_workspace(spec, start, kind, seed, dt_s
 
 @costly(15)
 @given(specs(), kinds, seeds)
-def test_the_six_axis_arm_never_leaves_its_workspace(spec, kind, seed):
+def test_six_axis_arm_never_leaves_its_workspace(spec, kind, seed):
     pairs = (("base", "link2"), ("link3", "link5"), ("link4", "link6"))
     workspace = made(WorkspaceSpec(**{**vars(spec), "ignore_pairs": pairs, "ignore_links": ("base",)}), ARM, ARM_BOUNDS)
     assume(workspace.nearest(HOME)[0] >= 0.0)
@@ -144,7 +144,7 @@ def test_the_six_axis_arm_never_leaves_its_workspace(spec, kind, seed):
 
 @costly(20)
 @given(specs(), st.tuples(angles, angles), kinds, seeds)
-def test_steps_of_unequal_length_are_covered_by_half_of_their_difference(spec, start, kind, seed):
+def test_latency_of_half_the_dt_variation_covers_unequal_steps(spec, start, kind, seed):
     workspace = made(spec, PLANAR, PLANAR_BOUNDS)
     assume(workspace.nearest(np.array(start))[0] >= 0.0)
     mover = Mover(workspace, np.array(start), PLANAR_BOUNDS, latency_s=0.025)
@@ -156,7 +156,7 @@ WALL = KeepOutSpec(box=BoxSpec(low_m=(-2.0, 0.3, -1.0), high_m=(2.0, 2.0, 1.0)))
 
 @costly(12)
 @given(st.floats(-0.6, 0.2), st.floats(-0.5, 0.1), st.sampled_from([0.2, 1.0]), st.sampled_from([0.02, 0.05, 0.1]))
-def test_driven_at_a_wall_with_all_it_has_it_stops_before_it(shoulder, elbow, gamma, dt_s):
+def test_full_speed_towards_a_wall_stops_before_it(shoulder, elbow, gamma, dt_s):
     spec = WorkspaceSpec(keep_out={"wall": WALL}, gamma=gamma, margin_m=0.0)
     mover = Mover(Workspace(spec, PLANAR, PLANAR.joints, PLANAR_BOUNDS), np.array([shoulder, elbow]), PLANAR_BOUNDS)
     for _ in range(round(1.0 / dt_s)):
@@ -167,7 +167,7 @@ def test_driven_at_a_wall_with_all_it_has_it_stops_before_it(shoulder, elbow, ga
 
 @costly(12)
 @given(st.floats(-0.6, 0.2), st.floats(-0.5, 0.1), st.integers(1, 12))
-def test_it_stops_before_the_wall_too_when_the_steps_become_short(shoulder, elbow, long_steps):
+def test_robot_stops_before_the_wall_with_shorter_steps(shoulder, elbow, long_steps):
     spec = WorkspaceSpec(keep_out={"wall": WALL}, gamma=1.0, margin_m=0.0)
     workspace = Workspace(spec, PLANAR, PLANAR.joints, PLANAR_BOUNDS)
     mover = Mover(workspace, np.array([shoulder, elbow]), PLANAR_BOUNDS, latency_s=0.025)
@@ -178,7 +178,7 @@ def test_it_stops_before_the_wall_too_when_the_steps_become_short(shoulder, elbo
 
 @costly(40)
 @given(specs(), st.tuples(angles, angles), seeds)
-def test_a_distance_shrinks_in_a_step_that_is_granted_by_no_more_than_its_share(spec, start, seed):
+def test_granted_step_shrinks_a_distance_by_at_most_its_share(spec, start, seed):
     workspace = made(spec, PLANAR, PLANAR_BOUNDS)
     mover, rng = Mover(workspace, np.array(start), PLANAR_BOUNDS), np.random.default_rng(seed)
     for _ in range(20):
@@ -191,7 +191,7 @@ def test_a_distance_shrinks_in_a_step_that_is_granted_by_no_more_than_its_share(
 
 @costly(20)
 @given(specs(), st.tuples(angles, angles), kinds, seeds)
-def test_what_is_found_outside_never_gets_worse(spec, start, kind, seed):
+def test_violated_distance_never_decreases(spec, start, kind, seed):
     workspace = made(spec, PLANAR, PLANAR_BOUNDS)
     first = workspace._clearances.measure(np.array([start]))[0]
     assume((first < 0.0).any())
@@ -205,7 +205,7 @@ def test_what_is_found_outside_never_gets_worse(spec, start, kind, seed):
 
 @costly(40)
 @given(specs(), st.tuples(angles, angles), st.sampled_from([(1, 0), (-1, 0), (0, 1), (0, -1)]), st.floats(0.01, 0.5))
-def test_a_motion_that_brings_nothing_nearer_is_granted(spec, start, direction, speed):
+def test_motion_that_approaches_nothing_is_granted(spec, start, direction, speed):
     workspace = made(spec, PLANAR, PLANAR_BOUNDS)
     positions, velocities = np.array(start), speed * np.array(direction, dtype=float)
     way = positions + np.linspace(0.0, 1.0, 200)[:, None] * velocities * (0.05 + speed / 20.0)
@@ -216,7 +216,7 @@ def test_a_motion_that_brings_nothing_nearer_is_granted(spec, start, direction, 
 
 @costly(60)
 @given(st.tuples(angles, angles), st.tuples(angles, angles))
-def test_everything_is_granted_where_nothing_is_near(start, velocities):
+def test_full_motion_is_granted_far_from_obstacles(start, velocities):
     far = KeepOutSpec(sphere=SphereSpec(center_m=(9.0, 0.0, 0.0), radius_m=1.0))
     workspace = Workspace(WorkspaceSpec(keep_out={"far": far}), PLANAR, PLANAR.joints, PLANAR_BOUNDS)
     assert workspace.scale(np.array(start), np.array(velocities), np.zeros(2), 0.05).share == 1.0
@@ -224,7 +224,7 @@ def test_everything_is_granted_where_nothing_is_near(start, velocities):
 
 @costly(60)
 @given(specs(), st.tuples(angles, angles), st.tuples(angles, angles))
-def test_the_largest_share_that_is_admissible_is_granted(spec, start, velocities):
+def test_largest_admissible_share_is_granted(spec, start, velocities):
     workspace = made(spec, PLANAR, PLANAR_BOUNDS)
     positions, wanted = np.array(start), np.array(velocities)
     granted = workspace.scale(positions, wanted, np.zeros(2), 0.05).share
@@ -235,7 +235,7 @@ def test_the_largest_share_that_is_admissible_is_granted(spec, start, velocities
 
 
 @pytest.mark.parametrize("rate", [1.0, 3.0])
-def test_the_arm_does_not_fold_into_its_own_base(rate):
+def test_arm_does_not_collide_with_its_base(rate):
     workspace = Workspace(WorkspaceSpec(self_collision=True, margin_m=0.01), PLANAR, PLANAR.joints, PLANAR_BOUNDS)
     mover = Mover(workspace, np.array([0.0, 0.5]), PLANAR_BOUNDS)
     lowest = min(

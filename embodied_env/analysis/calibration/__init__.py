@@ -51,9 +51,9 @@ def calibrate(
     from embodied_env.analysis.calibration.estimates import estimate_profile  # noqa: PLC0415 - needs scipy
 
     if not 0.0 < amplitude <= 0.2:
-        raise UsageError(f"amplitude {amplitude} is not allowed; allowed: above 0, at most 0.2")
+        raise UsageError(f"invalid amplitude: {amplitude} (expected above 0, at most 0.2)")
     if repeats < 2:
-        raise UsageError(f"repeats {repeats} is not allowed; allowed: 2 or more")
+        raise UsageError(f"invalid repeats: {repeats} (expected 2 or more)")
     moved = tuple(joints) or ActionLayout(contract).joints
     readings = find_joint_readings(contract, moved)
     log = SampleLog()
@@ -64,8 +64,8 @@ def calibrate(
     try:
         if env.unwrapped.pacing != "realtime":  # type: ignore[attr-defined] # make's
             raise UsageError(
-                f"{backend} waits for the agent: commands act at once there by definition, and latencies are 0; "
-                "allowed: a world that moves by itself, as real"
+                f"cannot calibrate {backend}: it waits for the agent, so its latencies are 0 "
+                "(expected a free-running backend, such as real)"
             )
         run = Excitation(env, log, every_step=not reports_samples, joints=moved, amplitude=amplitude)
         run.make_moves(repeats=repeats, seed=seed, progress=progress)

@@ -117,7 +117,9 @@ def _to_move(
     reading = readings[joint]
     samples = sorted(_samples_during(trace, log.samples.get(reading.sensor, ()), offset_ns), key=lambda s: s.stamp_ns)
     if len(samples) < _LEAST_READINGS:
-        raise CalibrationError(f"{reading.sensor}: only {len(samples)} readings while {joint} moved")
+        raise CalibrationError(
+            f"too few readings of {reading.sensor} while {joint} moved: {len(samples)} (minimum {_LEAST_READINGS})"
+        )
     return Move(
         joint=joint,
         commanded_s=(np.array(trace.published_ns) - trace.begin_ns) / NS_PER_S,
@@ -145,8 +147,8 @@ def _median_transit_s(samples: Sequence[Sample]) -> float:
 def _by_messages(method: str, values: FloatArray, transit_s: float) -> Estimate:
     """Return the actuation that messages report; they include up to `transit_s` of their own transport."""
     covers = {
-        "echo": "until the relay said that it published the command; what is after the relay is not in it",
-        "controller": "until the controller said that it refers to the command, and that was here: an upper bound",
+        "echo": "until the relay reported publishing the command; excludes everything after the relay",
+        "controller": "until a controller state with this command as its reference arrived: an upper bound",
     }
     return _median_estimate(method, values, covers.get(method, ""), below_s=transit_s)
 
@@ -162,7 +164,7 @@ def _by_motion(contract: Contract, moves: Sequence[Move]) -> tuple[dict[str, Est
     except ValueError as error:
         return {}, None, str(error)
     if fit.explained < _LEAST_EXPLAINED:
-        return {}, None, f"the commands explain only {100 * fit.explained:.0f} % of the motion"
+        return {}, None, f"commands explain only {100 * fit.explained:.0f} % of the motion"
     dead_time, lag = by_state(moves, fit)
     delays_s = np.array([delay_by_correlation([move], period_s, fit.shape, _LONGEST_S)[0] for move in moves])
     detail = f"dead time and lag together; over all moves {1e3 * delay_s:.1f} ms, correlation {correlation:.4f}"
@@ -178,7 +180,7 @@ def by_state(moves: Sequence[Move], fit: Response) -> tuple[Estimate, Estimate]:
     shift_s = _ORDER_SHARE * float(np.median(fit.lags_s))
     command = "a straight line over a control period" if fit.shape == "line" else "a step"
     detail = f"median of the moves; commands act as {command}; the fit explains {100 * fit.explained:.2f} % of the "
-    detail += f"motion; up to {_ORDER_SHARE:.0%} of the lag may be in it"
+    detail += f"motion; it may include up to {_ORDER_SHARE:.0%} of the lag"
     dead_time = _median_estimate("state", fit.dead_s, detail, below_s=shift_s)
     joints = dict.fromkeys(move.joint for move in moves)
     lag_ms = {joint: 1e3 * np.median(fit.lags_s[[move.joint == joint for move in moves]]) for joint in joints}
@@ -217,7 +219,7 @@ def _sensor_latencies(
             unknown[f"capture_s.{name}"] = f"only {len(samples)} readings"
             continue
         latency_s = np.array([(s.arrival_ns - s.stamp_ns - offset_ns) / NS_PER_S for s in samples])
-        lag: SensorLag | str = "the others are measured against it"
+        lag: SensorLag | str = "it is the reference of the other sensors"
         if name not in references:
             seen = [_move_samples(trace, samples, offset_ns) for trace in traces]
             lag = estimate_lag(moves, seen, _LONGEST_S, integrated=integrated)

@@ -1,6 +1,6 @@
-"""Moves of a calibration: each joint there and back, drawn by a seed, through the gate.
+"""Calibration moves: each joint there and back, drawn from a seed, through the gate.
 
-Commands are taken from the account of each step (value applied, time of publication), readings as they arrive.
+Commands are those reported by each step (value applied, time of publication), readings are logged as they arrive.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ def find_joint_readings(contract: Contract, joints: Sequence[str]) -> dict[str, 
     readings = {}
     for joint in joints:
         if joint not in actuators:
-            raise UsageError(f"no such joint: {one_of(joint, actuators)}")
+            raise UsageError(f"unknown joint: {one_of(joint, actuators)}")
         reading = _find_reading(contract, joint, actuators[joint])
         if reading is None:
             what = "velocity" if actuators[joint].is_velocity else "position"
-            raise UsageError(f"no sensor of the agent reports the {what} of {joint}: it cannot be calibrated")
+            raise UsageError(f"cannot calibrate {joint}: no agent-visible sensor reports its {what}")
         readings[joint] = reading
     return readings
 
@@ -192,7 +192,7 @@ class Excitation:
         count, steps = len(left), _SETTLING + len(left[0][1])
         room: int = self._contract.episode.horizon_steps - 1
         if room < steps:
-            raise UsageError(f"a horizon of {room + 1} steps is too short for a move of {steps} steps")
+            raise UsageError(f"horizon of {room + 1} steps is too short for a move (expected more than {steps})")
         episodes, self._reset_seed = 0, seed
         while left:
             try:
@@ -207,7 +207,7 @@ class Excitation:
                 self._leave_out(left, str(error), most=0)
             if episodes > _MOST_EPISODES:
                 ending = self._last_transition.info["end_reason"]
-                raise CalibrationError(f"the task ended {episodes} episodes before a move was complete: {ending}")
+                raise CalibrationError(f"task ended {episodes} episodes before a move was complete: {ending}")
         if not self.traces:
             raise CalibrationError(f"no move could be made: {self.missing[0]}")
 
@@ -271,7 +271,7 @@ class Excitation:
                 return False
         if not np.isclose(trace.commands[0], trace.commands[-1], rtol=0.0, atol=_ROUNDING):
             name, way = self._layout.joints[joint], trace.commands[-1] - trace.commands[0]
-            raise CalibrationError(f"{name} was led {way:.6f} away from where it began: the gate changed its commands")
+            raise CalibrationError(f"{name} ended {way:.6f} from where it started: the gate changed its commands")
         self.traces.append(trace)
         return True
 
@@ -297,11 +297,11 @@ class Excitation:
             worst = max(findings, key=lambda found: found.severity)
             is_of_reading = worst.severity is Severity.HOLD and all(f.gate == "observation" for f in findings)
             raise (_HeldError if is_of_reading else CalibrationError)(
-                f"{worst.severity.name} by the gate {worst.gate} ({worst.code}): {worst.detail}"
+                f"gate {worst.gate} returned {worst.severity.name} ({worst.code}): {worst.detail}"
             )
         ending = transition.info["end_reason"]
         if ending and not ending.startswith(_TASK_ENDINGS):
-            raise CalibrationError(f"the episode ended: {ending}")
+            raise CalibrationError(f"episode ended: {ending}")
         self._keep_measurements(transition)
         return transition
 

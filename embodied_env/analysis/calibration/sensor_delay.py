@@ -1,7 +1,7 @@
 """Age of sensor readings: from their stamps, and from the motion that they show.
 
-A stamp may be that of the publication, and hide the time before it. A sensor that moves with the joints is then late
-relative to them: its delay is the one at which its fields follow the motion of the joints best.
+A stamp may be taken at publication, which hides the time before it. A sensor that moves with the joints then lags
+behind them: its delay is the one at which its fields best follow the motion of the joints.
 """
 
 from __future__ import annotations
@@ -77,19 +77,19 @@ def estimate_lag(
     }
     is_integral, fit = max(fits.items(), key=lambda item: item[1].explained)
     if not fit.parts:
-        return "nothing in it moves"
+        return "none of its fields change"
     if fit.explained < _LEAST_EXPLAINED:
-        return f"nothing in it moves with the joints: at most {100 * max(0.0, fit.explained):.0f} % of what it does"
+        return f"the joints explain at most {100 * max(0.0, fit.explained):.0f} % of its changes"
     fine = delays[fit.scores().sum(axis=0).argmax()] + np.arange(-2 * _COARSE_S, 2 * _COARSE_S + _FINE_S / 2, _FINE_S)
     fit = _fit(pairs, fine, is_integral=is_integral, only=fit.parts)
     if fit.explained < _LEAST_EXPLAINED:
-        return "what moves in it does so with no delay that is common to all moves"
+        return "its changes have no delay that is common to all moves"
     groups = [pairs[i][0].joint for i, _ in fit.parts]
     if len(set(groups)) < _LEAST_GROUPS:  # few joints: jackknife over moves
         groups = [str(i) for i, _ in fit.parts]
     n = len(set(groups))
     if n < _LEAST_GROUPS:
-        return f"too few moves show in it: {n}"
+        return f"it shows too few moves: {n}"
     scores = fit.scores()
     jackknife = []
     for group in dict.fromkeys(groups):
@@ -115,9 +115,9 @@ def combine_evidence(stamps: Estimate, lag: SensorLag | str, *, is_stamped: bool
     """
     if isinstance(lag, str):
         if not is_stamped:
-            return f"its messages carry no time of acquisition, and {lag}"
-        return replace(stamps, detail=f"{stamps.detail}; lateness before the stamp is not identifiable: {lag}")
-    detail = f"{stamps.detail}; {lag.delay_s * 1e3:.1f} +- {lag.half_s * 1e3:.1f} ms behind the joints' stamps"
+            return f"its messages have no acquisition stamp, and {lag}"
+        return replace(stamps, detail=f"{stamps.detail}; delay before the stamp is not identifiable: {lag}")
+    detail = f"{stamps.detail}; {lag.delay_s * 1e3:.1f} +- {lag.half_s * 1e3:.1f} ms behind the stamps of the joints"
     detail += f", correlation {lag.correlation:.3f}"
     if is_stamped and lag.delay_s - lag.half_s <= _TRUSTED_S:
         return replace(stamps, high_s=stamps.high_s + max(0.0, lag.delay_s + lag.half_s), detail=detail)

@@ -1,4 +1,4 @@
-"""Whether two runs may be compared: same contract, same task, same wrappers, and both or neither moved a robot."""
+"""Check that two runs are comparable: same contract, task and wrappers, and both or neither moved a robot."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class NotComparableError(EmbodiedEnvError):
         self.mismatches = tuple(mismatches)
         paths = ", ".join(mismatch.path for mismatch in self.mismatches)
         super().__init__(
-            f"the runs differ in {paths}; allowed: runs of one contract and one stack of wrappers, both dry or none"
+            f"cannot compare runs that differ in {paths} (expected equal contracts and wrappers, both or neither dry)"
         )
 
 
@@ -99,11 +99,11 @@ def _read_contract(name: str, run: Run, notes: list[str]) -> Contract | None:
         meaning(contract)
     except (ContractError, RecordError) as error:
         notes.append(
-            f"The contract of run {name} cannot be read here ({error}): joints have no names, and nothing is tracked."
+            f"The contract of run {name} cannot be loaded ({error}): joints have no names and no tracking errors."
         )
         return None
     if contract.fingerprint != run.manifest["contract"]["fingerprint"]:
-        notes.append(f"The fingerprint in the manifest of run {name} is not that of its contract here.")
+        notes.append(f"The fingerprint in the manifest of run {name} differs from that of its contract.")
     return contract
 
 

@@ -12,7 +12,7 @@ from embodied_env.analysis.comparison.comparability import Comparability, compar
 from embodied_env.analysis.comparison.episode_pairing import Pairing, pair_episodes
 from embodied_env.analysis.comparison.features import FeatureName, RunFeatures
 from embodied_env.analysis.comparison.streams import Numbers, Share
-from embodied_env.analysis.progress import NoProgress, Progress
+from embodied_env.analysis.progress import NO_PROGRESS, Progress
 from embodied_env.analysis.report.outcomes import SUCCESS_RATES, Rate
 from embodied_env.analysis.statistics import (
     PairedTest,
@@ -26,7 +26,7 @@ from embodied_env.record import Run, read_run
 from embodied_env.record.json_values import to_json_types
 
 CHANCE = 0.05
-"""Probability that equal runs show any difference that is called more than chance."""
+"""Probability that equal runs show any difference reported as more than chance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Gap:
     Attributes:
         name: of the feature.
         distance: Kolmogorov-Smirnov distance of the distributions, or difference of the shares; 0 to 1.
-        noise: distance that equal runs hardly exceed by chance.
+        noise: distance that equal runs rarely exceed by chance.
         a: distribution or share of run A.
         b: the same of run B.
     """
@@ -70,7 +70,7 @@ class Gap:
 
     @property
     def is_more_than_chance(self) -> bool:
-        """Whether equal runs would hardly differ by as much."""
+        """Whether equal runs would rarely differ by as much."""
         return self.distance > self.noise
 
     @property
@@ -103,37 +103,24 @@ class OneSided:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One of the runs.
+    """One of the runs, its features, and the counts of its ``summary.json``, from the rows."""
 
-    Attributes:
-        path: the run directory.
-        manifest: of the run.
-        problem: why the run is not sound, or "".
-        steps: transitions.
-        resets: rows of resets.
-        left_out: numbers and events that were not compared, since there are too many names.
-        summary: the counts of ``summary.json``, from the rows.
-    """
-
-    path: Path
-    manifest: Mapping[str, Any]
-    problem: str
-    steps: int
-    resets: int
-    left_out: int
+    run: Run
+    features: RunFeatures
     summary: Mapping[str, Any]
 
     def as_json(self) -> dict[str, Any]:
         """Return the side in JSON types."""
+        manifest = self.run.manifest
         return {
-            "path": self.path,
-            "backend": self.manifest.get("backend"),
-            "policy": self.manifest.get("policy"),
-            "fingerprint": self.manifest["contract"]["fingerprint"],
-            "problem": self.problem,
-            "steps": self.steps,
-            "resets": self.resets,
-            "left_out": self.left_out,
+            "path": self.run.path,
+            "backend": manifest.get("backend"),
+            "policy": manifest.get("policy"),
+            "fingerprint": manifest["contract"]["fingerprint"],
+            "problem": self.run.problem,
+            "steps": self.features.steps,
+            "resets": self.features.resets,
+            "left_out": self.features.left_out,
             "unreadable": 0,  # a row that does not fit its schema is an error
             "summary": {k: v for k, v in self.summary.items() if k not in ("latency", "contract_fingerprint")},
         }
@@ -168,7 +155,12 @@ class Comparison:
     @property
     def sound(self) -> bool:
         """Whether both runs are clean."""
-        return not (self.a.problem or self.b.problem)
+        return not (self.a.run.problem or self.b.run.problem)
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of features that were compared."""
+        return len({(gap.name.kind, gap.name.group) for gap in self.gaps})
 
     def of(self, kind: str) -> list[Gap]:
         """Return the gaps of one kind, in the order of the rows."""
@@ -198,7 +190,7 @@ class Comparison:
 
 
 def compare_runs(
-    a: str | Path, b: str | Path, *, ignore: Iterable[str] = (), progress: Progress | None = None
+    a: str | Path, b: str | Path, *, ignore: Iterable[str] = (), progress: Progress = NO_PROGRESS
 ) -> Comparison:
     """Compare two run directories; each is read row by row.
 
@@ -216,19 +208,18 @@ def compare_runs(
     """
     runs = read_run(a), read_run(b)
     terms = comparability(*runs, ignore)
-    progress = progress or NoProgress()
-    features = []
+    sides = []
     for name, run, contract in zip("AB", runs, terms.contracts, strict=True):
         progress.start(f"reading run {name}", None)
-        of_run = RunFeatures(contract)
+        features = RunFeatures(contract)
         for row in run.rows():
-            of_run.add(row)
+            features.add(row)
             progress.advance()
-        of_run.read_arrays(run.array)
-        features.append(of_run)
+        features.read_arrays(run.array)
+        sides.append(Side(run=run, features=features, summary=features.outcomes.summary()))
     progress.start("comparing", None)
-    of_a, of_b = features
-    side_a, side_b = (_side(run, of_run) for run, of_run in zip(runs, features, strict=True))
+    side_a, side_b = sides
+    of_a, of_b = side_a.features, side_b.features
     pairing = pair_episodes(of_a.episodes, of_b.episodes)
     gaps = _gaps(of_a, of_b, side_a.summary, side_b.summary)
     return Comparison(
@@ -241,18 +232,6 @@ def compare_runs(
         ranking=_rank(gaps),
         one_sided=tuple(_one_sided(of_a, of_b)),
         untracked=tuple(dict.fromkeys((*of_a.untracked, *of_b.untracked))),
-    )
-
-
-def _side(run: Run, features: RunFeatures) -> Side:
-    return Side(
-        path=run.path,
-        manifest=run.manifest,
-        problem=run.problem,
-        steps=features.steps,
-        resets=features.resets,
-        left_out=features.left_out,
-        summary=features.outcomes.summary(),
     )
 
 

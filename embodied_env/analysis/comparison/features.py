@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.analysis.comparison.episode_pairing import Episodes
-from embodied_env.analysis.comparison.streams import EventCounter, Share, Stream
+from embodied_env.analysis.comparison.streams import Share, Stream, event_share
 from embodied_env.analysis.report.actions import action_values, firings
 from embodied_env.analysis.report.outcomes import Outcomes
-from embodied_env.analysis.report.time_series import BoundedDict
+from embodied_env.analysis.report.time_series import BoundedDict, Occurrences
 from embodied_env.analysis.report.timing import Stage, stages_of
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import field_layouts
@@ -90,7 +90,7 @@ class RunFeatures:
     def __init__(self, contract: Contract | None) -> None:
         """Start without rows; without `contract` components have numbers for names, and no joint is tracked."""
         self.streams: BoundedDict[FeatureName, Stream] = BoundedDict(Stream, MOST_STREAMS)
-        self.events: BoundedDict[FeatureName, EventCounter] = BoundedDict(EventCounter, MOST_STREAMS)
+        self.events: BoundedDict[FeatureName, Occurrences] = BoundedDict(Occurrences, MOST_STREAMS)
         self.outcomes = Outcomes()
         self.episodes = Episodes()
         self.steps = self.resets = 0
@@ -104,7 +104,7 @@ class RunFeatures:
         return self.streams.left_out + self.events.left_out
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Add a row that fits its schema; one that an outer wrapper made up counts in the outcomes only."""
+        """Add a row that fits its schema; one that an outer wrapper added counts in the outcomes only."""
         ended = self.outcomes.add(row)
         if row["schema"] == RESET:
             self.resets += 1
@@ -118,7 +118,7 @@ class RunFeatures:
             self._add_events(row)
         if ended is not None:
             self.episodes.end(ended)
-            independent = self.episodes.count  # each episode by itself
+            independent = self.episodes.count  # episodes are independent
             for group, unit, value in (("return", "", ended.reward), ("length", "steps", ended.steps)):
                 self._add(FeatureName(kind="outcome", group=group, unit=unit), [value], episode=independent)
 
@@ -135,8 +135,7 @@ class RunFeatures:
 
     def share(self, name: FeatureName) -> Share:
         """Return the share of the steps with an event; there must be a step."""
-        event = self.events.get(name) or EventCounter()
-        return event.share(self.steps, max(1, min(self.resets, self.steps)))
+        return event_share(self.events.get(name, Occurrences()), self.steps, max(1, min(self.resets, self.steps)))
 
     def _add(self, name: FeatureName, values: Iterable[float | None], *, episode: int | None = None) -> None:
         stream = self.streams.entry(name)

@@ -1,4 +1,4 @@
-"""Streams of numbers and of events of one run, summarised in bounded memory."""
+"""Streams of numbers, and shares of steps with an event, of one run, in bounded memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from embodied_env.analysis.report.time_series import Occurrences
 from embodied_env.analysis.statistics import Sample, autoregressive_count
 
 QUANTILES = (0.01, *(round(0.025 * i, 3) for i in range(1, 40)), 0.99)
@@ -106,27 +107,15 @@ class Share:
         return self.count / self.total if self.total else math.nan
 
 
-class EventCounter:
-    """Counts the steps with an event."""
+def event_share(event: Occurrences, total: int, episodes: int) -> Share:
+    """Return the share of `total` steps with an event, in `episodes` episodes, each 1 or more.
 
-    def __init__(self) -> None:
-        """Start at zero."""
-        self._count = self._pairs = 0
-        self._last = -1
-
-    def add(self, step: int) -> None:
-        """Count `step`, in ascending order; the same step counts once. Numbers of two episodes must not be adjacent."""
-        if step != self._last:
-            self._count += 1
-            self._pairs += step == self._last + 1
-            self._last = step
-
-    def share(self, total: int, episodes: int) -> Share:
-        """Return the share of `total` steps in `episodes` episodes, each 1 or more."""
-        share = self._count / total
-        variance = share * (1.0 - share)
-        effective_total = float(total)
-        if variance > 0.0:
-            lag1 = (self._pairs / max(1, total - episodes) - share * share) / variance
-            effective_total = autoregressive_count(total, lag1, least=min(episodes, total))
-        return Share(count=self._count, total=total, effective_total=effective_total)
+    Numbers of steps of two episodes must not be adjacent.
+    """
+    share = event.steps / total
+    variance = share * (1.0 - share)
+    effective_total = float(total)
+    if variance > 0.0:
+        lag1 = (event.adjacent / max(1, total - episodes) - share * share) / variance
+        effective_total = autoregressive_count(total, lag1, least=min(episodes, total))
+    return Share(count=event.steps, total=total, effective_total=effective_total)

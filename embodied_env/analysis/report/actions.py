@@ -1,4 +1,4 @@
-"""Gate findings, and requested versus applied actions, over the steps of a run, and their sections of the report."""
+"""Gate findings, and requested versus applied actions, over the steps of a run, and their figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from embodied_env.analysis.report.figures import BLUE, Line, heat_figure, lines_figure
-from embodied_env.analysis.report.formatting import format_number, share_of
 from embodied_env.analysis.report.time_series import BoundedDict, Occurrences, Timeline
 from embodied_env.analysis.report.timing import step_axis
 from embodied_env.analysis.statistics import Sample
@@ -18,7 +17,7 @@ Firing = tuple[str, str, str]
 
 _MOST_ROWS = 40
 _MOST_IN_MAP = 24
-_MOST_FIGURES = 16
+MOST_FIGURES = 16
 _PALE_ORANGE = "#f0bf55"
 _BLUE_BAND, _ORANGE_BAND = "rgba(0,114,178,0.16)", "rgba(230,159,0,0.18)"
 
@@ -43,7 +42,7 @@ class GateActivity:
         self.fired: BoundedDict[Firing, Occurrences] = BoundedDict(Occurrences)
         self.notices: BoundedDict[tuple[str, str], Occurrences] = BoundedDict(Occurrences)
         self.intervened = 0
-        self._dispositions: Counter[str] = Counter()
+        self.dispositions: Counter[str] = Counter()
         self._severity: dict[Firing, Severity] = {}
         self._timeline = timeline
 
@@ -51,7 +50,7 @@ class GateActivity:
         """Add the row of a step."""
         safety = row["info"]["safety"]
         self.intervened += safety["intervened"]
-        self._dispositions[Severity(safety["disposition"]).name] += 1
+        self.dispositions[Severity(safety["disposition"]).name] += 1
         for firing, severity in dict(sorted(firings(row), key=lambda found: found[1])).items():
             if severity is Severity.PASS:
                 if (notice := self.notices.entry(firing[:2])) is not None:
@@ -61,14 +60,9 @@ class GateActivity:
                 self._severity[firing] = max(severity, self._severity.get(firing, severity))
                 self._timeline.add(("fired", *firing), 1.0)
 
-    def section(self, steps: int) -> dict[str, Any]:
-        """Return the rows of firings and notices, and a map of firings over time."""
+    def section(self) -> dict[str, Any]:
+        """Return the most frequent firings and notices, and a map of firings over time."""
         ordered = sorted(self.fired, key=lambda firing: (-self.fired[firing].steps, firing))
-        rows = []
-        for firing in ordered[:_MOST_ROWS]:
-            found, (gate, code, joint) = self.fired[firing], firing
-            counts = (f"{found.steps:,}", share_of(found.steps, steps), f"{found.first_step:,}", f"{found.last_step:,}")
-            rows.append((gate, code, joint or "all", self._severity[firing].name, *counts))
         mapped = ordered[:_MOST_IN_MAP]
         heat = heat_figure(
             "Share of steps in which it fired",
@@ -77,13 +71,11 @@ class GateActivity:
             [self._timeline.shares(("fired", *firing)) for firing in mapped],
             x_title=step_axis(self._timeline),
         )
-        notices = sorted(self.notices.items(), key=lambda item: -item[1].steps)[:_MOST_ROWS]
         return {
-            "dispositions": ", ".join(f"{name} {count:,}" for name, count in self._dispositions.most_common()),
             "map": heat if mapped else "",
-            "rows": rows,
-            "more": len(ordered) - len(rows),
-            "notices": [(*notice, f"{found.steps:,}") for notice, found in notices],
+            "rows": [(firing, self._severity[firing].name, self.fired[firing]) for firing in ordered[:_MOST_ROWS]],
+            "more": max(0, len(ordered) - _MOST_ROWS),
+            "notices": sorted(self.notices.items(), key=lambda item: -item[1].steps)[:_MOST_ROWS],
         }
 
 
@@ -104,12 +96,6 @@ class _Joint:
             if difference > max(self.differences.most, 0.0):
                 self.worst_step = step
             self.differences.add(difference)
-
-    def cells(self) -> tuple[str, ...]:
-        compared = self.differences.count
-        mean = format_number(self.differences.total / compared) if compared else "none"
-        worst = format_number(self.differences.most), f"{self.worst_step:,}" if self.worst_step else ""
-        return f"{self.changed:,}", share_of(self.changed, self.steps), mean, *worst, f"{self.not_finite:,}"
 
 
 class Actions:
@@ -132,14 +118,9 @@ class Actions:
                 if value is not None:
                     self._timeline.add((kind, name), value)
 
-    def section(self) -> dict[str, Any]:
-        """Return the rows and figures of the joints."""
-        return {
-            "rows": [(name, *joint.cells()) for name, joint in self.joints.items()],
-            "is_banded": self._timeline.width > 1,
-            "figures": [self._figure(name) for name in list(self.joints)[:_MOST_FIGURES]],
-            "more": max(0, len(self.joints) - _MOST_FIGURES),
-        }
+    def figures(self) -> list[str]:
+        """Return a figure of each of the first joints."""
+        return [self._figure(name) for name in list(self.joints)[:MOST_FIGURES]]
 
     def _figure(self, name: str) -> str:
         timeline = self._timeline

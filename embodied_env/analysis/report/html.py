@@ -5,14 +5,21 @@ The content security policy of a page forbids it to load anything, so text from 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+import json
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from embodied_env.analysis.report.formatting import plural
+from embodied_env.analysis.report.formatting import (
+    describe_value,
+    format_number,
+    mapping_of,
+    milliseconds,
+    percent,
+    plural,
+    share_of,
+)
 from embodied_env.core.terminal import printable
 from embodied_env.errors import MissingDependencyError, RecordError
 
@@ -35,9 +42,6 @@ _TEMPLATES = Path(__file__).with_name("templates")
 _WIDE = 24  # characters of a cell that fit on one line
 _LONGEST = 600  # characters of one text
 
-Cell = str | Mapping[str, Any]
-"""Content of a table cell: plain text, or the result of `bar` or `code`."""
-
 
 def render_page(template: str, *, title: str, **content: object) -> str:
     """Return the page of `template` with `content`.
@@ -59,19 +63,6 @@ def text(value: object, longest: int = _LONGEST) -> str:
     return shown if len(shown) <= longest else f"{shown[:longest]}… ({len(shown)} characters)"
 
 
-def bar(share: float, *, low: float | None = None, high: float | None = None) -> Cell:
-    """Return a bar of a share from 0 to 1, with its interval where both ends are given; nothing for NaN."""
-    if not math.isfinite(share):
-        return ""
-    whisker = None if low is None or high is None else (f"{100 * low:.2f}", f"{100 * (high - low):.2f}")
-    return {"kind": "bar", "width": f"{100 * min(max(share, 0.0), 1.0):.2f}", "whisker": whisker}
-
-
-def code(value: object) -> Cell:
-    """Return text in a monospaced font that may be broken anywhere."""
-    return {"kind": "code", "value": str(value)}
-
-
 def write_page(path: Path, page: str) -> None:
     """Write a page atomically.
 
@@ -85,7 +76,7 @@ def write_page(path: Path, page: str) -> None:
     except OSError as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise RecordError(f"{path}: the page cannot be written: {error}") from None
+        raise RecordError(f"cannot write the page {path}: {error}") from None
 
 
 def check_templates() -> None:
@@ -109,17 +100,25 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"plural": plural, "cell_class": _cell_class}
+    environment.globals["zip"] = zip
+    environment.filters |= {
+        "cell_class": _cell_class,
+        "count": "{:,}".format,
+        "describe": describe_value,
+        "json": partial(json.dumps, ensure_ascii=False, sort_keys=True, default=str),
+        "mapping": mapping_of,
+        "milliseconds": milliseconds,
+        "number": format_number,
+        "percent": percent,
+        "plural": plural,
+        "share_of": share_of,
+    }
     return environment
 
 
-def _cell_class(content: Cell, is_number: bool) -> str:  # noqa: FBT001 - a filter of templates
-    """Return the CSS class of a cell: "number", "long" where words must be broken, "wide" for several words."""
-    if is_number:
-        return "number"
-    if not isinstance(content, str) and content["kind"] == "bar":
-        return "long"
-    shown = content if isinstance(content, str) else str(content["value"])
+def _cell_class(content: object) -> str:
+    """Return the CSS class of a cell with text: "long" where words must be broken, "wide" for several words, or ""."""
+    shown = str(content)
     if len(shown) <= _WIDE:
         return ""
     return "long" if max(map(len, shown.split()), default=0) > _WIDE else "wide"

@@ -1,4 +1,4 @@
-"""Episodes of a run: how they ended, their success rates, and their section of the report."""
+"""Episodes of a run: how they ended, and their success rates."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from embodied_env.analysis.report.formatting import format_number, percent, plural, share_of
-from embodied_env.analysis.report.html import Cell, bar
-from embodied_env.analysis.statistics import wilson_interval
-from embodied_env.core.outcome_counts import counted_apart, describe_exclusions, solved_at_reset
+from embodied_env.analysis.statistics import share_interval
+from embodied_env.core.outcome_counts import counted_apart, solved_at_reset
 from embodied_env.record.rows import RESET
 from embodied_env.record.summary import OUTSIDE, Summary
 
 MOST_REASONS = 200
-"""End reasons, and kinds of resets, that are counted by themselves; others are counted as `OTHER`."""
+"""End reasons, and kinds of resets, that are counted separately; others are counted as `OTHER`."""
 
 OTHER = "(others)"
 LISTED = 40
@@ -33,7 +31,6 @@ SUCCESS_RATES = (
 )
 """Key of a success rate in a summary, what it is of, the key of its trials, and the noun of a trial."""
 
-_LISTED_REASONS = 30
 _LONGEST_REASON = 200
 _RESET_LABELS = {"routine": "by", "confirmed_by": "confirmed by", "options_ignored": "ignoring"}
 
@@ -52,24 +49,8 @@ class Rate:
     def of(cls, successes: int, trials: int) -> Rate:
         """Compute the rate of `successes` in `trials`."""
         share = successes / trials if trials else math.nan
-        low, high = wilson_interval(successes, trials) if trials else (math.nan, math.nan)
+        low, high = share_interval(share, trials) if trials else (math.nan, math.nan)
         return cls(successes=successes, trials=trials, share=share, low=low, high=high)
-
-    def cells(self) -> tuple[Cell, ...]:
-        """Return the cells "successes", "of", "rate", "95 % interval" and a bar."""
-        if not self.trials:
-            return "0", "0", "none", "none", ""
-        shown = bar(self.share, low=self.low, high=self.high)
-        return f"{self.successes:,}", f"{self.trials:,}", percent(self.share), self._interval(), shown
-
-    def describe(self, noun: str) -> str:
-        """Return the counts and the interval; `noun` is that of a trial."""
-        if not self.trials:
-            return f"no {noun}, so no rate"
-        return f"{self.successes:,} of {plural(self.trials, noun)}; 95 % interval {self._interval()}"
-
-    def _interval(self) -> str:
-        return f"{percent(self.low)} to {percent(self.high)}"
 
 
 @dataclass(kw_only=True)
@@ -93,13 +74,6 @@ class Episode:
     reason: str = ""
     success: bool = False
     apart: str = ""
-
-    def cells(self) -> tuple[str, ...]:
-        """Return the row of the episode in the report."""
-        result = "success" if self.success and not self.apart else self.apart.replace("_", " ")
-        ended = ", ".join(filter(None, (self.ended, result))) if self.ended else "cut"
-        seed = "" if self.seed is None else str(self.seed)
-        return f"{self.number:,}", seed, f"{self.steps:,}", format_number(self.reward), ended, self.reason
 
 
 class Outcomes:
@@ -162,21 +136,3 @@ class Outcomes:
         """Return label, noun of a trial, and value of both success rates."""
         found = self.summary()
         return [(how, noun, Rate.of(found["successes"], found[trials])) for _, how, trials, noun in SUCCESS_RATES]
-
-    def section(self) -> dict[str, Any]:
-        """Return the rows of success rates, end reasons and episodes."""
-        summary = self.summary()
-        ordered = sorted(summary["end_reasons"].items(), key=lambda item: (-item[1], item[0]))
-        episodes = summary["episodes"]
-        return {
-            "rates": [(label, *rate.cells()) for label, _, rate in self.rates()],
-            "reasons": [
-                (reason, f"{count:,}", share_of(count, episodes), bar(count / episodes))
-                for reason, count in ordered[:_LISTED_REASONS]
-            ],
-            "more_reasons": max(0, len(ordered) - _LISTED_REASONS),
-            "apart": describe_exclusions(summary),
-            "unfinished": summary["unfinished"],
-            "episodes": [episode.cells() for episode in self.episodes],
-            "resets": self.resets,
-        }

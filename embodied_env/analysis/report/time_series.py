@@ -43,16 +43,28 @@ class BoundedDict(dict[_Key, _Value]):
 
 
 class Occurrences:
-    """Counts the steps in which something occurred."""
+    """Counts the steps in which something occurred.
+
+    Attributes:
+        steps: number of these steps.
+        adjacent: how many of them followed another one directly.
+        first_step: the first of them.
+        last_step: the last of them.
+    """
 
     def __init__(self) -> None:
         """Start at zero."""
-        self.steps = self.first_step = self.last_step = 0
+        self.steps = self.adjacent = self.first_step = self.last_step = 0
 
     def add(self, step: int) -> None:
-        """Count `step`, from 1, in ascending order; the same step counts once."""
-        self.first_step = self.first_step or step
-        self.steps += step != self.last_step
+        """Count `step`, in ascending order; the same step counts once."""
+        if not self.steps:
+            self.first_step = step
+        elif step == self.last_step:
+            return
+        else:
+            self.adjacent += step == self.last_step + 1
+        self.steps += 1
         self.last_step = step
 
 

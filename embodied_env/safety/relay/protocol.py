@@ -3,7 +3,7 @@
 The relay is the node `NODE`; topics are relative to its namespace. `ARM_SERVICE` returns an epoch (`Armed`). The
 environment then sends commands tagged with a `CommandId`: that epoch and an increasing sequence number. The relay
 answers each with a `RelayReport` of the same tag, and publishes the applied command on `APPLIED_TOPIC`. Between
-commands it may brake by itself: those publications have the tag of the last accepted command and a tick.
+commands it may brake on its own: those publications have the tag of the last accepted command and a tick.
 
 Commands and applied commands are `sensor_msgs/msg/JointState` (`JointFields`): positions of joints commanded by
 position, velocities of joints commanded by velocity, in SI units; NaN or empty where a joint has no such value. A
@@ -74,7 +74,7 @@ class CommandId:
         """Parse a tag; raises ValueError."""
         found = _TAG.fullmatch(text)
         if found is None:
-            raise ValueError(f"{reprlib.repr(text)} is no tag; allowed: <epoch>/<seq>, as in 1700000000000000/12")
+            raise ValueError(f"invalid tag: {reprlib.repr(text)} (expected <epoch>/<seq>, such as 1700000000000000/12)")
         epoch, seq, tick = (int(part or 0) for part in found.groups())
         return cls(epoch=epoch, seq=seq, tick=tick)
 
@@ -158,15 +158,15 @@ def read_command(fields: JointFields, layout: ActionLayout) -> Command:
     except ValueError as error:
         raise MalformedCommandError("form.type", f"header.frame_id: {error}") from None
     if tag.tick:
-        raise MalformedCommandError("form.type", f"header.frame_id: {fields.frame_id!r} has a tick: only a relay's do")
+        raise MalformedCommandError("form.type", f"header.frame_id: {fields.frame_id!r} has a tick (expected none)")
     for kind, values in (("position", fields.positions), ("velocity", fields.velocities)):
         if len(values) not in (0, len(fields.names)):
-            detail = f"{kind} has {len(values)} values for {len(fields.names)} names"
+            detail = f"{kind} has {len(values)} values (expected {len(fields.names)}, one per name)"
             raise MalformedCommandError("form.shape", detail, tag)
     if not fields.names:
         return Command(tag=tag, target=None, stamp_ns=fields.stamp_ns)
     if sorted(fields.names) != sorted(layout.joints):
-        detail = f"the joints are {reprlib.repr(list(fields.names))}; allowed: each of {list(layout.joints)} once"
+        detail = f"joints are {reprlib.repr(list(fields.names))} (expected each of {list(layout.joints)} once)"
         raise MalformedCommandError("form.shape", detail, tag)
     index, unset = [fields.names.index(joint) for joint in layout.joints], (math.nan,) * len(layout.joints)
     positions, velocities = (
@@ -178,10 +178,10 @@ def read_command(fields: JointFields, layout: ActionLayout) -> Command:
     for joint, is_velocity, value, other in rows:
         wanted, unwanted = ("velocity", "position") if is_velocity else ("position", "velocity")
         if not math.isnan(other):
-            detail = f"{joint} has a {unwanted}, {other}; it is commanded by {wanted} alone"
+            detail = f"{joint} has the {unwanted} {other} (expected only a {wanted})"
             raise MalformedCommandError("form.shape", detail, tag)
         if not math.isfinite(value):
-            raise MalformedCommandError("form.nan", f"the {wanted} of {joint} is {value}; allowed: finite", tag)
+            raise MalformedCommandError("form.nan", f"{wanted} of {joint} is {value} (expected a finite number)", tag)
     return Command(tag=tag, target=target, stamp_ns=fields.stamp_ns)
 
 

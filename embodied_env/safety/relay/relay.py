@@ -49,7 +49,7 @@ def check_relayed(contract: Contract) -> None:
     if contract.safety.mode != "enforce":
         raise ContractError(
             "safety.mode",
-            f"{contract.safety.mode!r} is not allowed: a relay answers for the limits; allowed: enforce",
+            f"mode is {contract.safety.mode!r} (expected 'enforce', as a relay guarantees the limits)",
             source=contract.source,
         )
     for name, actuator in contract.actuators.items():
@@ -58,7 +58,7 @@ def check_relayed(contract: Contract) -> None:
             for joint, value in zip(limits.joints, getattr(limits, kind).tolist(), strict=True):
                 if not 0.0 < value < np.inf:
                     path = f"actuators.{name}.joints.{joint}.{kind}"
-                    problem = f"the limit after margins is {value}; a relay needs a finite one above 0"
+                    problem = f"limit after margins is {value} (expected a finite value above 0 for a relay)"
                     raise ContractError(path, problem, source=contract.source)
 
 
@@ -219,7 +219,7 @@ class Relay:
         return True, armed.to_text()
 
     def command(self, fields: JointFields) -> None:
-        """Limit and publish a command, or refuse it; a report says which."""
+        """Limit and publish a command, or refuse it, and report the result."""
         self._check_command_timeout()
         try:
             command = read_command(fields, self._layout)
@@ -258,12 +258,12 @@ class Relay:
     def clear_estop(self) -> tuple[bool, str]:
         """Reduce an ESTOP to a STOP unless a safety input still requires it; return success and a message."""
         if active := [f.detail for f in safety_input_findings(self._inputs) if f.severity is Severity.ESTOP]:
-            return False, f"not cleared: {'; '.join(active)}"
+            return False, f"ESTOP not cleared: {'; '.join(active)}"
         if self._gate.latched is None or self._gate.latched.severity < Severity.ESTOP:
             return True, "no ESTOP was latched"
         self._gate.clear_estop()
         self.announce()
-        return True, "the ESTOP is cleared; arm before the next motion"
+        return True, "ESTOP cleared; arm the relay before the next motion"
 
     def end(self) -> None:
         """Disarm and brake before the process ends; the caller ticks until `at_rest`."""
@@ -278,13 +278,13 @@ class Relay:
     def _arming_problem(self) -> str:
         latched = self._gate.latched
         if self._ending:
-            return "the relay is ending"
+            return "the relay is shutting down"
         if latched is not None and latched.severity is Severity.ESTOP:
-            return f"an ESTOP is latched ({latched.code}: {latched.detail}); clear it by ~/clear_estop"
+            return f"an ESTOP is latched ({latched.code}: {latched.detail}); call ~/clear_estop first"
         if findings := safety_input_findings(self._inputs):
             return "; ".join(f"{finding.code}: {finding.detail}" for finding in findings)
         if not self.at_rest:
-            return "the robot is in motion; stop sending commands, and ask again when it rests"
+            return "the robot is moving; stop sending commands and retry when it is at rest"
         return self._measured.problem(self._clock.now_ns())
 
     def _refusal(self, command: Command) -> Finding | None:
@@ -295,19 +295,19 @@ class Relay:
         if not self._armed:
             return Finding(gate="latch", severity=Severity.STOP, code="latch.stop", detail="the relay is not armed")
         if command.tag.epoch != self.tag.epoch:
-            return _untimely("act.epoch", f"epoch {command.tag.epoch}; allowed: {self.tag.epoch}")
+            return _untimely("act.epoch", f"epoch is {command.tag.epoch} (expected {self.tag.epoch})")
         low, high = self.tag.seq + 1, self.tag.seq + _MAX_LOST
         if not low <= command.tag.seq <= high:
             code = "act.dup" if command.tag.seq < low else "act.jump"
-            return _untimely(code, f"number {command.tag.seq}; allowed: {low} to {high}")
+            return _untimely(code, f"sequence number is {command.tag.seq} (expected {low} to {high})")
         age_ns = self._clock.system_ns() - command.stamp_ns
         if command.stamp_ns and abs(age_ns) > self._hold_ns:
-            detail = f"sent {age_ns / NS_PER_S:.3f} s ago, by its stamp; allowed: {self._hold_ns / NS_PER_S} s"
+            detail = f"command is stamped {age_ns / NS_PER_S:.3f} s ago (maximum {self._hold_ns / NS_PER_S} s)"
             return _untimely("act.late", detail)
         return None
 
     def _refuse(self, tag: CommandId | None, finding: Finding, *causes: Finding) -> None:
-        """Report a command that is not published; it does not feed the watchdog. `causes`: the latched finding."""
+        """Report a command that is not published; it does not feed the watchdog. `causes`: what latched."""
         self.refused[finding.code] += 1
         reference = self._arbiter.reference
         acting = np.where(self._layout.is_velocity, reference.velocities, reference.positions)
@@ -348,7 +348,7 @@ class Relay:
         if self._gate.latched is not None:
             return latched_finding(self._gate.latched)
         if self._ending:
-            return Finding(gate="latch", severity=Severity.STOP, code="latch.stop", detail="the relay is ending")
+            return Finding(gate="latch", severity=Severity.STOP, code="latch.stop", detail="the relay is shutting down")
         if not self._armed or self._fed_ns is None:
             return None
         age_ns = self._clock.now_ns() - self._fed_ns
@@ -446,11 +446,11 @@ class MeasuredPositions:
         for sensor, (_, places) in self._by_sensor.items():
             joint, age_s, max_age_s = self._joints[places[0]], ages[places[0]], self._max_age_s[sensor]
             if not age_s <= max_age_s:
-                return f"the position of {joint} ({sensor}) is {age_s:.3f} s old; allowed: {max_age_s} s"
+                return f"position of {joint} ({sensor}) is {age_s:.3f} s old (maximum {max_age_s} s)"
         return ""
 
 
-_REQUESTED = Finding(gate="relay", severity=Severity.HOLD, code="", detail="the client asks for braking")
+_REQUESTED = Finding(gate="relay", severity=Severity.HOLD, code="", detail="braking requested by the client")
 
 
 def _untimely(code: str, detail: str) -> Finding:

@@ -55,7 +55,7 @@ class Clearances:
         carried = (alone > _STILL).any(axis=1)
         movers = np.flatnonzero(carried & checked)
         if not movers.size:
-            raise ContractError(path, "no joint moves any part of the robot that is looked at; allowed: some that does")
+            raise ContractError(path, "no joint moves a link that is checked; remove links from ignore_links")
         self._inside = _box_rows(spec.keep_in, movers, shape.links, "inside of keep_in")
         boxes = {name: region.box for name, region in spec.keep_out.items() if region.box is not None}
         self._outside = _box_rows(boxes, movers, shape.links, "to keep_out")
@@ -109,8 +109,8 @@ def _levers_in_order(
     alone[:, order], apart[..., order] = levers.alone, levers.apart
     if not (np.isfinite(alone).all() and np.isfinite(apart).all()):
         far = sorted({link for link, lever in zip(shape.links, alone, strict=True) if not np.isfinite(lever).all()})
-        problem = f"how far out the links {', '.join(far)} may be is not known: a joint before them slides without end"
-        raise ContractError(path, f"{problem}; allowed: sliding joints with a range in the kinematic model")
+        problem = f"the reach of these links is unbounded: {', '.join(far)}"
+        raise ContractError(path, f"{problem}; give the prismatic joints before them a range in the kinematic model")
     return alone, apart
 
 
@@ -120,7 +120,7 @@ def _checked_capsules(spec: WorkspaceSpec, links: tuple[str, ...], path: str) ->
     wanted += [(f"{path}.ignore_pairs[{i}]", link) for i, pair in enumerate(spec.ignore_pairs) for link in pair]
     for where, link in wanted:
         if link not in links:
-            raise ContractError(where, f"no such link with a shape: {one_of(link, set(links))}")
+            raise ContractError(where, f"unknown link: {one_of(link, set(links))}")
     return np.array([link not in spec.ignore_links for link in links], dtype=np.bool_)
 
 
@@ -181,7 +181,7 @@ def _check_base(spec: WorkspaceSpec, shape: Capsules, fixed: IndexArray, path: s
         for link in dict.fromkeys(links):
             depth_m = -min(d for d, of in zip(distances.tolist(), links, strict=True) if of == link)
             if depth_m > 0.0:
-                found.append(f"{link!r} is {depth_m:.3f} m inside of {name!r}")
+                found.append(f"{link!r} is {depth_m:.3f} m inside {name!r}")
     if found:
-        problem = f"no joint moves these links out of these regions: {', '.join(found)}"
-        raise ContractError(f"{path}.keep_out", f"{problem}; allowed: regions apart from them, or ignore_links")
+        problem = f"immovable links are inside keep-out regions: {', '.join(found)}"
+        raise ContractError(f"{path}.keep_out", f"{problem}; move the regions or add the links to ignore_links")

@@ -88,8 +88,8 @@ class Workspace:
         """
         if set(joints) != set(model.joints) or len(bounds) != len(joints):
             raise UsageError(
-                f"{len(bounds)} bounds and the joints {', '.join(joints)} are not those of the kinematic model; "
-                f"allowed: {', '.join(model.joints)}"
+                f"workspace does not match the kinematic model: {len(bounds)} bounds, joints {', '.join(joints)} "
+                f"(expected {', '.join(model.joints)})"
             )
         self.joints = joints
         self.model = model
