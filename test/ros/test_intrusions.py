@@ -134,7 +134,7 @@ def test_a_second_publisher_on_a_sensors_topic_is_named_at_the_reset(env, strang
     joints = stranger.node.create_publisher(message_class("sensor_msgs/msg/JointState"), "joint_states", RELIABLE)
     assert stranger.wait_until(lambda: backend_of(env)._ros.node.count_publishers("joint_states") == 2, 5.0)
     patient, backend_of(env).reset_timeout_s = backend_of(env).reset_timeout_s, 1.0
-    with pytest.raises(BackendNotReadyError, match=r"\['joint_states'\] have more than one publisher"):
+    with pytest.raises(BackendNotReadyError, match=r"more than one publisher on \['joint_states'\]"):
         env.reset()
     backend_of(env).reset_timeout_s = patient
     stranger.node.destroy_publisher(joints)
