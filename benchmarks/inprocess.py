@@ -33,8 +33,8 @@ from rich.table import Table
 
 import embodied_env
 from embodied_env.contract import load_contract
+from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.model import Model
-from embodied_env.sim.world import load_profile
 
 sys.path.insert(0, str(Path(__file__).parent))
 from plain_world import PlainEnv, PlainWorld

@@ -41,10 +41,11 @@ from embodied_env.core.types import (
     check_approved,
 )
 from embodied_env.errors import BackendLostError, MissingDependencyError
+from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.rendering import display_available
 from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.sensor_models import range_limits_m
-from embodied_env.sim.world import World, load_profile
+from embodied_env.sim.world import World
 
 
 class MujocoBackend:

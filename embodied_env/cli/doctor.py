@@ -225,8 +225,9 @@ def _attempt(name: str, action: Callable[[], object], remedy: str) -> Check:
 
 def _world_checks(contract: Contract, backend: str) -> Iterator[Check]:
     """Build and reset the embedded world in this process."""
+    from embodied_env.sim.backend_profile import load_profile
     from embodied_env.sim.rendering import display_available
-    from embodied_env.sim.world import World, load_profile
+    from embodied_env.sim.world import World
 
     if not _is_installed("mujoco"):
         remedy = 'pip install "embodied_env[sim]"'

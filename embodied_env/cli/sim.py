@@ -33,7 +33,8 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.ros.fastdds import enable_large_segments
     from embodied_env.ros.robot.estops import estop_specs
     from embodied_env.ros.setup_checks import check_namespace
-    from embodied_env.sim.world import World, load_profile
+    from embodied_env.sim.backend_profile import load_profile
+    from embodied_env.sim.world import World
 
     if args.namespace is not None:
         check_namespace(args.namespace)
@@ -62,8 +63,6 @@ def run(args: argparse.Namespace) -> int:
                 world,
                 namespace=args.namespace,
                 stop=stop,
-                command_timeout_s=profile.command_timeout_s,
-                stand_in=profile.stand_in,
                 estops=estop_specs(contract.backends.get("real", {}).get("estop"), "backends.real.estop"),
                 on_ready=print_ready,
             )

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract import ActuatorSpec, Contract, FloatArray
+from embodied_env.contract import ActuatorSpec, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import UsageError
-from embodied_env.sim.backend_profile import Drive, WorldProfile
 from embodied_env.sim.model import MjData, Model
 
 _NOTHING = 1e-9  # of a physics step: less than a ns
@@ -30,20 +29,21 @@ class Actuation:
         places: the indices of the controls in the model.
     """
 
-    def __init__(self, contract: Contract, profile: WorldProfile, model: Model) -> None:
+    def __init__(self, model: Model) -> None:
         """Resolve servos and drives; raises ContractError for missing ones and for those of another kind."""
+        contract = model.contract
         layout = ActionLayout(contract)
         self.joints = layout.joints
         self.is_velocity = layout.is_velocity
         twists = [name for name, actuator in contract.actuators.items() if actuator.command == "twist"]
-        for name in profile.drives:
-            problem = f"no such actuator of a twist: {one_of(name, twists)}"
+        for name in model.profile.drives:
+            problem = f"no such actuator with twist commands: {one_of(name, twists)}"
             model.require(name in twists, f"{model.path}.drives.{name}", problem)
         controls: list[int] = []
         rows: list[FloatArray] = []
         for name, actuator in contract.actuators.items():
             if name in twists:
-                indices, block = _drive(name, actuator, profile, model)
+                indices, block = _drive(name, actuator, model)
             else:
                 path = f"actuators.{name}.joints"
                 is_velocity = actuator.is_velocity
@@ -51,13 +51,13 @@ class Actuation:
                 block = np.eye(len(indices))
             controls += indices
             is_once = len(set(controls)) == len(controls)
-            model.require(is_once, f"actuators.{name}", "it drives a joint that is driven already; allowed: once")
+            model.require(is_once, f"actuators.{name}", "another actuator drives one of its joints already")
             whole = np.zeros((len(indices), layout.size))
             whole[:, layout.slices[name]] = block
             rows += list(whole)
         self.places: slice | NDArray[np.intp] = np.array(controls, dtype=np.intp)
         if controls == list(range(controls[0], controls[0] + len(controls))):
-            self.places = slice(controls[0], controls[0] + len(controls))  # three times as fast
+            self.places = slice(controls[0], controls[0] + len(controls))  # faster to assign to
         self._mix = np.array(rows)
         self._is_position = ~self.is_velocity
         self._all_by_position = bool(self._is_position.all())
@@ -71,7 +71,7 @@ class Actuation:
         self._sent = np.zeros(len(self.joints))
         self._sent[self._is_position] = data.qpos[self._qpos]
         self._target = self._sent
-        self.apply(data, self.controls(self._sent))
+        data.ctrl[self.places] = self.controls(self._sent)
 
     def command(self, values: FloatArray) -> None:
         """Take the next command; raises UsageError for another shape."""
@@ -82,8 +82,7 @@ class Actuation:
         target = np.array(values, dtype=np.float64)
         if target.shape != self._sent.shape:
             raise UsageError(
-                f"a command of shape {target.shape} is not allowed; allowed: {self._sent.shape}, "
-                f"the joints {', '.join(self.joints)}"
+                f"wrong shape of a command: {target.shape} (expected {self._sent.shape}: {', '.join(self.joints)})"
             )
         return target
 
@@ -104,10 +103,6 @@ class Actuation:
         """Return the controls for set-points of the joints, shape (..., n_joints)."""
         controls: FloatArray = set_points @ self._mix.T
         return controls
-
-    def apply(self, data: MjData, controls: FloatArray) -> None:
-        """Set the controls, one row of `path`."""
-        data.ctrl[self.places] = controls
 
 
 class SetpointInterpolator:
@@ -130,7 +125,7 @@ class SetpointInterpolator:
         self._done = 0.0  # steps since the command
 
     def command(self, values: FloatArray, *, done: float = 1.0) -> None:
-        """Take a command issued `done` steps ago. With 1, as in lockstep, the next step leads to its set-point."""
+        """Accept a command issued `done` steps ago. With 1, as in lockstep, the next step leads to its set-point."""
         self._done -= done
         position = self._position() if self._done < self._period else self._target
         self._start = np.where(self._is_velocity, values, position)
@@ -177,15 +172,15 @@ class SetpointInterpolator:
         return area - self._lag * (self._lagging - lagging)
 
 
-def _drive(name: str, actuator: ActuatorSpec, profile: WorldProfile, model: Model) -> tuple[list[int], FloatArray]:
+def _drive(name: str, actuator: ActuatorSpec, model: Model) -> tuple[list[int], FloatArray]:
     """Return the wheel servos, rad/s, and the matrix from a twist to them: (v -+ w separation / 2) / radius."""
     path = f"{model.path}.drives"
-    drive: Drive | None = profile.drives.get(name)
+    drive = model.profile.drives.get(name)
     if drive is None:
-        allowed = f"{name}: {{left, right, radius_m, separation_m}}"
-        raise model.error(path, f"nothing turns the twist of {name!r} into motion; allowed: {allowed}")
+        expected = f"{name}: {{left, right, radius_m, separation_m}}"
+        raise model.error(path, f"no drive for the twist of {name!r} (expected {expected})")
     axes = list(actuator.joints)
-    problem = f"a differential drive cannot do {axes}; allowed: linear.x and angular.z"
+    problem = f"wrong axes of a differential drive: {axes} (expected linear.x and angular.z)"
     model.require(set(axes) == {"linear.x", "angular.z"}, f"actuators.{name}.joints", problem)
     wheels = [model.servo(getattr(drive, side), f"{path}.{name}.{side}", velocity=True) for side in ("left", "right")]
     by_axis = {

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
+from numpy.typing import NDArray
 
-from embodied_env.contract import Contract
 from embodied_env.errors import ClosedError
-from embodied_env.sim.backend_profile import WorldProfile
 from embodied_env.sim.model import MjData, Model
 from embodied_env.sim.rendering import Renderer
 from embodied_env.sim.sensor_reader import SensorOutput, SensorReader
@@ -25,21 +23,17 @@ class AsyncCameras:
         sensors: the camera sensors.
     """
 
-    def __init__(self, contract: Contract, profile: WorldProfile, model: Model) -> None:
+    def __init__(self, model: Model) -> None:
         """Resolve the cameras; the thread starts with the first request."""
-        self.sensors = frozenset(name for name, source in profile.sources.items() if source.camera is not None)
+        self.sensors = frozenset(name for name, source in model.profile.sources.items() if source.camera is not None)
         self._model = model
         self._data = model.new_data()
         self._renderer = Renderer(model.mujoco, model.mj)
-        self._reader = SensorReader(contract, profile, model, self._data, self._renderer)
+        self._reader = SensorReader(model, self._data, self._renderer)
         self._kind = int(model.mujoco.mjtState.mjSTATE_INTEGRATION)
-        self._changed = threading.Condition()
-        self._wanted: dict[str, tuple[int, Any]] = {}  # sensor -> taken, state
-        self._done: list[tuple[str, int, SensorOutput | Exception]] = []
-        self._active: tuple[str, int] | None = None  # sensor, episode
-        self._episode = 0
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cameras")
+        self._images: list[tuple[str, int, Future[SensorOutput]]] = []  # sensor, taken, image
         self._is_closed = False
-        self._thread: threading.Thread | None = None
 
     @property
     def library(self) -> str:
@@ -48,76 +42,45 @@ class AsyncCameras:
 
     def begin(self) -> None:
         """Begin an episode and discard images of the previous one."""
-        with self._changed:
-            self._episode += 1
-            self._wanted.clear()
-            self._done.clear()
+        for *_, image in self._images:
+            image.cancel()
+        self._images = []
 
     def request(self, sensor: str, taken_ns: int, data: MjData) -> None:
         """Request an image of the current `data`, returned later by `finished`; raises ClosedError after `close`."""
         if self._is_closed:
             raise ClosedError("the cameras are closed")
+        for name, _, image in self._images:
+            if name == sensor and not image.done() and not image.cancel():
+                return  # it is being rendered
+        self._images = [each for each in self._images if not each[2].cancelled()]
         state = np.empty(self._model.mujoco.mj_stateSize(self._model.mj, self._kind))
         self._model.mujoco.mj_getState(self._model.mj, data, state, self._kind)
-        with self._changed:
-            if self._active != (sensor, self._episode):
-                self._wanted[sensor] = taken_ns, state
-                self._changed.notify_all()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="cameras", daemon=True)
-            self._thread.start()
+        self._images.append((sensor, taken_ns, self._executor.submit(self._render, sensor, state)))
 
     def finished(self) -> list[tuple[str, int, SensorOutput]]:
         """Return the new images: sensor, acquisition time, output; raises like `Renderer.rgb`."""
-        with self._changed:
-            done, self._done = self._done, []
-        images = []
-        for sensor, taken_ns, outcome in done:
-            if isinstance(outcome, Exception):
-                raise outcome
-            images.append((sensor, taken_ns, outcome))
-        return images
+        done = [each for each in self._images if each[2].done()]
+        self._images = [each for each in self._images if each not in done]
+        return [(sensor, taken_ns, image.result()) for sensor, taken_ns, image in done]
 
     def capture(self, sensor: str, data: MjData) -> SensorOutput:
         """Return an image of the current `data`, waiting for it. Only right after `begin`; raises like `finished`."""
         self.request(sensor, 0, data)
-        with self._changed:
-            self._changed.wait_for(lambda: self._done)
-        ((_, _, output),) = self.finished()
-        return output
+        *_, image = self._images.pop()
+        return image.result()
 
     def close(self) -> None:
         """Stop the thread and free its renderer. Idempotent."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.begin()
+        self._executor.submit(self._renderer.close)  # a GL context must be freed in its own thread
+        self._executor.shutdown()
 
-    def _run(self) -> None:
-        try:
-            while True:
-                with self._changed:
-                    self._changed.wait_for(lambda: self._wanted or self._is_closed)
-                    if self._is_closed:
-                        return
-                    sensor, episode = next(iter(self._wanted)), self._episode
-                    taken_ns, state = self._wanted.pop(sensor)
-                    self._active = sensor, episode
-                outcome = self._render(sensor, state)
-                with self._changed:
-                    self._active = None
-                    if episode == self._episode:
-                        self._done.append((sensor, taken_ns, outcome))
-                        self._changed.notify_all()
-        finally:
-            self._renderer.close()  # a GL context must be freed in its own thread
-
-    def _render(self, sensor: str, state: Any) -> SensorOutput | Exception:  # noqa: ANN401 - an array
+    def _render(self, sensor: str, state: NDArray[np.float64]) -> SensorOutput:
         mujoco = self._model.mujoco
-        try:
-            mujoco.mj_setState(self._model.mj, self._data, state, self._kind)
-            mujoco.mj_forward(self._model.mj, self._data)
-            return self._reader.read(sensor)
-        except Exception as error:  # noqa: BLE001 - raised by `finished`
-            return error
+        mujoco.mj_setState(self._model.mj, self._data, state, self._kind)
+        mujoco.mj_forward(self._model.mj, self._data)
+        return self._reader.read(sensor)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import parse_as, profile_of
-from embodied_env.contract.value_checks import allow, naming_file, one_of, require
+from embodied_env.contract.value_checks import naming_file, one_of, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,7 @@ class WorldProfile:
 
 
 def load_profile(contract: Contract, backend: str, *, stand_in: Mapping[str, Any] | None = None) -> WorldProfile:
-    """Read the profile ``backends.<backend>``, `stand_in` merged over its key; raises ContractError for a wrong one."""
+    """Read the profile ``backends.<backend>``, `stand_in` merged over its key; raises ContractError."""
     path = f"backends.{backend}"
     data = profile_of(contract, backend)
     if stand_in is not None:
@@ -158,9 +158,15 @@ def load_profile(contract: Contract, backend: str, *, stand_in: Mapping[str, Any
         for name in profile.stand_in.sensors:
             known = name in contract.sensors
             require(known, f"{path}.stand_in.sensors.{name}", f"no such sensor: {one_of(name, contract.sensors)}")
-        for key, value, allowed, holds in _conditions(profile):
-            allow(holds, f"{path}.{key}", value, allowed)
+        _check_numbers(profile, path)
     return profile
+
+
+def only_key(spec: object, keys: Sequence[str], path: str) -> str:
+    """Return the one of `keys` that `spec` sets; raises ContractError at `path` for none or several."""
+    given = [key for key in keys if getattr(spec, key) is not None]
+    require(len(given) == 1, path, f"{' and '.join(given) or 'none'} given (expected one of: {', '.join(keys)})")
+    return given[0]
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,46 +178,48 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _conditions(profile: WorldProfile) -> Iterator[tuple[str, object, str, bool]]:
-    """Yield key, value, allowed values, and validity of each number."""
-    for key in ("step_timeout_s", "reset_timeout_s"):
-        value = getattr(profile, key)
-        yield key, value, "seconds > 0", value > 0
-    if (timeout_s := profile.command_timeout_s) is not None:
-        yield "command_timeout_s", timeout_s, "seconds > 0, or null", timeout_s > 0
-    for name, source in profile.sources.items():
-        yield from _source_conditions(f"sources.{name}", source)
-    for name, mover in profile.movers.items():
-        yield f"movers.{name}.speed_m_per_s", mover.speed_m_per_s, "m/s >= 0", mover.speed_m_per_s >= 0
-        yield f"movers.{name}", mover.to_m, "another point than from_m", mover.from_m != mover.to_m
+def _check_numbers(profile: WorldProfile, path: str) -> None:
+    """Raise ContractError for a number or a pair of numbers out of range."""
+    emulator = profile.stand_in
+    positive = {
+        "step_timeout_s": profile.step_timeout_s,
+        "reset_timeout_s": profile.reset_timeout_s,
+        "command_timeout_s": profile.command_timeout_s,
+        "render.width": profile.render.width,
+        "render.height": profile.render.height,
+        "stand_in.tick_s": emulator.tick_s,
+    }
+    not_negative = {
+        "stand_in.command_delay_s": emulator.command_delay_s,
+        "stand_in.command_jitter_s": emulator.command_jitter_s,
+        "stand_in.servo_lag_s": emulator.servo_lag_s,
+    }
+    for name, driver in emulator.sensors.items():
+        positive[f"stand_in.sensors.{name}.rate_hz"] = driver.rate_hz
+        not_negative[f"stand_in.sensors.{name}.driver_delay_s"] = driver.driver_delay_s
     for name, drive in profile.drives.items():
-        lengths = (drive.radius_m, drive.separation_m)
-        yield f"drives.{name}", lengths, "radius_m > 0 and separation_m > 0", min(lengths) > 0
-    size = (profile.render.width, profile.render.height)
-    yield "render", size, "a width and a height >= 1", min(size) >= 1
-    stand_in = profile.stand_in
-    if (tick_s := stand_in.tick_s) is not None:
-        yield "stand_in.tick_s", tick_s, "seconds > 0, or null", tick_s > 0
-    for key in ("command_delay_s", "command_jitter_s", "servo_lag_s"):
-        value = getattr(stand_in, key)
-        yield f"stand_in.{key}", value, "seconds >= 0", value >= 0
-    for name, driver in stand_in.sensors.items():
-        path = f"stand_in.sensors.{name}"
-        if (rate_hz := driver.rate_hz) is not None:
-            yield f"{path}.rate_hz", rate_hz, "Hz > 0, or null", rate_hz > 0
-        yield f"{path}.driver_delay_s", driver.driver_delay_s, "seconds >= 0", driver.driver_delay_s >= 0
-
-
-def _source_conditions(path: str, source: Source) -> Iterator[tuple[str, object, str, bool]]:
-    yield f"{path}.delay_s", source.delay_s, "seconds >= 0", source.delay_s >= 0
-    yield f"{path}.dropout", source.dropout, "a probability in [0, 1)", 0 <= source.dropout < 1
-    for field_name, deviation in source.noise.items():
-        yield f"{path}.noise.{field_name}", deviation, "a standard deviation >= 0", deviation >= 0
-    if (rays := source.rays) is not None:
-        angles = (rays.angle_min_rad, rays.angle_max_rad)
-        yield f"{path}.rays", angles, "angle_min_rad < angle_max_rad", angles[0] < angles[1]
-        ranges = (rays.range_min_m, rays.range_max_m)
-        yield f"{path}.rays", ranges, "0 <= range_min_m < range_max_m", 0 <= ranges[0] < ranges[1]
-    if (odometry := source.odometry) is not None:
-        errors = (odometry.noise_per_m, odometry.noise_per_rad)
-        yield f"{path}.odometry", errors, "errors >= 0", min(errors) >= 0
+        positive[f"drives.{name}.radius_m"] = drive.radius_m
+        positive[f"drives.{name}.separation_m"] = drive.separation_m
+    for name, source in profile.sources.items():
+        where = f"sources.{name}"
+        not_negative[f"{where}.delay_s"] = source.delay_s
+        not_negative |= {f"{where}.noise.{key}": deviation for key, deviation in source.noise.items()}
+        if (odometry := source.odometry) is not None:
+            not_negative[f"{where}.odometry.noise_per_m"] = odometry.noise_per_m
+            not_negative[f"{where}.odometry.noise_per_rad"] = odometry.noise_per_rad
+        if (rays := source.rays) is not None:
+            angles, ranges = (rays.angle_min_rad, rays.angle_max_rad), (rays.range_min_m, rays.range_max_m)
+            problem = f"{angles} (expected angle_min_rad < angle_max_rad)"
+            require(angles[0] < angles[1], f"{path}.{where}.rays", problem)
+            problem = f"{ranges} (expected 0 <= range_min_m < range_max_m)"
+            require(0 <= ranges[0] < ranges[1], f"{path}.{where}.rays", problem)
+        is_share = 0 <= source.dropout < 1
+        require(is_share, f"{path}.{where}.dropout", f"{source.dropout} (expected a probability in [0, 1))")
+    for name, mover in profile.movers.items():
+        not_negative[f"movers.{name}.speed_m_per_s"] = mover.speed_m_per_s
+        is_path = mover.from_m != mover.to_m
+        require(is_path, f"{path}.movers.{name}", f"{mover.to_m} (expected a point other than from_m)")
+    for key, value in positive.items():
+        require(value is None or value > 0, f"{path}.{key}", f"{value} (expected a number > 0)")
+    for key, value in not_negative.items():
+        require(value >= 0, f"{path}.{key}", f"{value} (expected a number >= 0)")

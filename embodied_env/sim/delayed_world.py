@@ -20,7 +20,7 @@ class DelayedWorld:
     def __init__(self, contract: Contract, delays: DelayModel, *, free_running: bool) -> None:
         """Schedule `delays`; raises UsageError for a free-running world, or for sensors of another contract."""
         if free_running:
-            raise UsageError("delays of a world that does not wait are its stand_in's; allowed: delays in lockstep")
+            raise UsageError("cannot inject delays into a free-running world; declare them in stand_in")
         check_delays(delays, contract)
         self._schedule = schedule_of(delays, contract)
         self.sensors = self._schedule.model.names
@@ -32,7 +32,7 @@ class DelayedWorld:
         self._step = 0
         self._given: FloatArray | None = None
         self._commands: TimedQueue[FloatArray] = TimedQueue()
-        self._asked = dict.fromkeys(self.sensors, 0)  # the last observation whose reading was taken
+        self._observed = dict.fromkeys(self.sensors, 0)  # the last observation whose reading was taken
         self._plan_step()
 
     def command(self, values: FloatArray) -> None:
@@ -57,7 +57,7 @@ class DelayedWorld:
             return
         for name in self.sensors:
             while (found := self._following(name)) is not None and found[1] < before_ns:
-                self._asked[name] = found[0]
+                self._observed[name] = found[0]
                 yield name, found[1], found[2]
         self._find_next()
 
@@ -72,9 +72,9 @@ class DelayedWorld:
 
     def _following(self, name: str) -> tuple[int, int, int] | None:
         """Return the next reading: its observation, time and time of delivery; None: not planned yet."""
-        asked = self._asked[name]
-        last_ns = self._schedule.plan(asked).taken_ns[name]
-        for k in range(asked + 1, self._step + self._schedule.ahead + 1):
+        last = self._observed[name]
+        last_ns = self._schedule.plan(last).taken_ns[name]
+        for k in range(last + 1, self._step + self._schedule.ahead + 1):
             plan = self._schedule.plan(k)
             if plan.taken_ns[name] > last_ns:
                 return k, plan.taken_ns[name], plan.frozen_ns

@@ -155,8 +155,9 @@ def _read_shape(model: Model, geom: int, place: _Place) -> TreeShape:
     kind, body = int(mj.geom_type[geom]), int(mj.geom_bodyid[geom])
     link = _link_name(model, body)
     if kind not in names:
-        problem = f"the geom {mj.geom(geom).name!r} of {link!r} is a {kinds(kind).name.removeprefix('mjGEOM_').lower()}"
-        raise model.error(f"{model.path}.model", f"{problem}; allowed on a robot: {', '.join(sorted(names.values()))}")
+        found = f"{mj.geom(geom).name!r} of {link!r} is a {kinds(kind).name.removeprefix('mjGEOM_').lower()}"
+        expected = ", ".join(sorted(set(names.values())))
+        raise model.error(f"{model.path}.model", f"unsupported geom on a robot: {found} (expected one of: {expected})")
     sizes = np.array(mj.geom_size[geom])
     if names[kind] in ("capsule", "cylinder"):
         sizes = sizes[[0, 0, 1]]

@@ -37,10 +37,10 @@ MjData = Any  # mujoco has no type stubs
 
 
 def import_mujoco() -> Any:  # noqa: ANN401 - mujoco has no type stubs
-    """Return the module `mujoco` with its warnings redirected to the log, not to a file MUJOCO_LOG.TXT.
+    """Return the module `mujoco`, which then logs its warnings instead of writing MUJOCO_LOG.TXT.
 
-    It is imported even when MUJOCO_GL does not work, which is reported when an image is rendered. Raises
-    MissingDependencyError when it is not installed.
+    An invalid MUJOCO_GL is reported when an image is rendered, not here. Raises MissingDependencyError if `mujoco` is
+    not installed.
     """
     try:
         try:
@@ -64,6 +64,8 @@ class Model:
     """The compiled model of a profile. Unknown names raise ContractError.
 
     Attributes:
+        contract: the contract.
+        profile: the profile.
         mujoco: the module.
         mj: the ``MjModel``.
         path: the path of the profile in the contract.
@@ -71,21 +73,20 @@ class Model:
 
     def __init__(self, contract: Contract, profile: WorldProfile, path: str) -> None:
         """Compile the model file; raises ContractError when it is missing or invalid, or lacks the keyframe."""
+        self.contract, self.profile, self.path = contract, profile, path
         self.mujoco = import_mujoco()
-        self.path = path
-        self._source = contract.source
         self._file = find_model(contract, profile.model, f"{path}.model")
         try:
             self.mj = self.mujoco.MjModel.from_xml_path(str(self._file))
         except ValueError as error:
-            raise self.error(f"{path}.model", f"{profile.model!r} is not a MuJoCo model: {error}") from None
+            raise self.error(f"{path}.model", f"cannot compile the MuJoCo model {profile.model!r}: {error}") from None
         self._keyframe = None
         if profile.keyframe is not None:
             self._keyframe = self.find("keyframe", profile.keyframe, f"{path}.keyframe")
 
     def error(self, path: str, problem: str) -> ContractError:
         """Return the error for a key of this contract."""
-        return ContractError(path, problem, source=self._source)
+        return ContractError(path, problem, source=self.contract.source)
 
     def require(self, holds: bool, path: str, problem: str) -> None:  # noqa: FBT001 - reads as a sentence
         """Raise ContractError for a key of this contract unless it `holds`."""
@@ -108,7 +109,7 @@ class Model:
         scalar = (int(self.mujoco.mjtJoint.mjJNT_HINGE), int(self.mujoco.mjtJoint.mjJNT_SLIDE))
         for name, path in joints:
             index = self.find("joint", name, path)
-            problem = f"the joint {name!r} is not one number; allowed: a hinge or a slide joint"
+            problem = f"wrong type of the joint {name!r} (expected a hinge or slide joint)"
             self.require(self.mj.jnt_type[index] in scalar, path, problem)
             indices.append(index)
         return self.mj.jnt_qposadr[indices].astype(np.intp), self.mj.jnt_dofadr[indices].astype(np.intp)
@@ -119,30 +120,29 @@ class Model:
         self.joint_addresses([(joint, path)])
         kind, target = self.mj.actuator_trntype[index], self.mj.actuator_trnid[index, 0]
         drives = kind == int(self.mujoco.mjtTrn.mjTRN_JOINT) and target == self.find("joint", joint, path)
-        self.require(drives, path, f"the actuator {joint!r} of {self._file.name} does not drive the joint {joint!r}")
+        self.require(drives, path, f"the actuator {joint!r} in {self._file.name} does not drive the joint {joint!r}")
         gain, (stiffness, damping) = self.mj.actuator_gainprm[index, 0], 0.0 - self.mj.actuator_biasprm[index, 1:3]
         strength = damping if velocity else stiffness  # a servo's force: strength * (control - measured) - ...
         integrates = self.mj.actuator_dyntype[index] == int(self.mujoco.mjtDyn.mjDYN_INTEGRATOR)
         gear = self.mj.actuator_gear[index, 0]
         if not gain == strength > 0 or (velocity and stiffness != 0) or integrates or gear != 1:
-            wanted = "a velocity servo" if velocity else "a position servo"
             found = f"gain {gain:g}, stiffness {stiffness:g}, damping {damping:g}, gear {gear:g}"
-            found += ", and it integrates its control" if integrates else ""
-            raise self.error(path, f"the actuator {joint!r} of {self._file.name} is not {wanted} ({found})")
+            found += ", dyntype integrator" if integrates else ""
+            wanted = f"a {'velocity' if velocity else 'position'} servo"
+            raise self.error(path, f"wrong actuator {joint!r} in {self._file.name}: {found} (expected {wanted})")
         return index
 
     def free_joint(self, joint: str, path: str) -> int:
         """Return the index of a free joint's position in ``qpos``."""
         index = self.find("joint", joint, path)
         is_free = self.mj.jnt_type[index] == int(self.mujoco.mjtJoint.mjJNT_FREE)
-        self.require(is_free, path, f"the joint {joint!r} of {self._file.name} is not free; allowed: a free joint")
+        self.require(is_free, path, f"wrong type of the joint {joint!r} in {self._file.name} (expected a free joint)")
         return int(self.mj.jnt_qposadr[index])
 
     def mocap(self, body: str, path: str) -> int:
         """Return the mocap index of `body`."""
         index = int(self.mj.body_mocapid[self.find("body", body, path)])
-        problem = f"the body {body!r} of {self._file.name} is not a mocap body; allowed: mocap bodies"
-        self.require(index >= 0, path, problem)
+        self.require(index >= 0, path, f"wrong body {body!r} in {self._file.name} (expected a mocap body)")
         return index
 
     def new_data(self) -> MjData:
@@ -168,6 +168,6 @@ def find_model(contract: Contract, name: str, path: str) -> Path:
         check_file(file, most_bytes=MOST_DATA_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         known = ", ".join(sorted(shipped))
-        problem = f"there is no file {name!r} ({error}); allowed: {known}, or a path to a file"
+        problem = f"cannot read {name!r}: {error} (expected a path to a file, or one of: {known})"
         raise ContractError(path, problem, source=contract.source) from None
     return file

@@ -15,6 +15,7 @@ import os
 import threading
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,13 +46,15 @@ class Renderer:
         """Render an ``MjModel`` with the module `mujoco`."""
         self._mujoco = mujoco
         self._model = model
-        self._context: _Context | None = None
+        self._library = ""  # "": no GL context yet
+        self._free: Callable[[], object] = lambda: None
         self._closed = False
 
     @property
     def library(self) -> str:
         """The rendering library, "egl" or "osmesa"; raises like `rgb`."""
-        return self._open().library
+        self._open()
+        return self._library
 
     def rgb(self, data: MjData, camera: int, height: int, width: int) -> NDArray[np.uint8]:
         """Return a color image as a new array of shape (height, width, 3), row 0 at the top.
@@ -68,7 +71,7 @@ class Renderer:
             UsageError: for an unknown camera, an image too large for the library, or a fork of a rendering process.
         """
         rows = np.empty((height, width, 3), dtype=np.uint8)
-        self._open().render(data, camera, rows)
+        self._render(data, camera, rows)
         return np.ascontiguousarray(rows[::-1])
 
     def depth(self, data: MjData, camera: int, height: int, width: int) -> NDArray[np.float32]:
@@ -79,36 +82,23 @@ class Renderer:
         see `_metres` for the formula.
         """
         rows = np.empty((height, width), dtype=np.float32)
-        eye = self._open().render(data, camera, rows)
+        eye = self._render(data, camera, rows)
         return _metres(rows[::-1], eye)
 
     def close(self) -> None:
         """Free the GL context. Idempotent."""
         self._closed = True
-        if self._context is not None:
-            self._context.free()
+        self._free()
 
-    def _open(self) -> _Context:
+    def _open(self) -> None:
+        """Create the GL context at first use; it is freed by `close`, or at exit."""
         if self._closed:
             raise ClosedError("the renderer is closed")
-        if self._context is None:
-            self._context = _Context(self._mujoco, self._model)
-        return self._context
-
-
-class _Context:
-    """A GL context with one model.
-
-    Attributes:
-        library: the library of the context.
-        free: frees the context, idempotent; called at exit at the latest.
-    """
-
-    def __init__(self, mujoco: Any, model: Any) -> None:  # noqa: ANN401 - mujoco has no type stubs
-        self._mujoco = mujoco
-        self._model = model
-        _refuse_fork()
-        self.library, self._gl = _open_gl()
+        _check_not_forked()
+        if self._library:
+            return
+        mujoco, model = self._mujoco, self._model
+        library, self._gl = _open_gl()
         _started_in.add(os.getpid())
         self._gl.make_current()
         self._mjr = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
@@ -120,22 +110,23 @@ class _Context:
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
         # Geoms only, without the decoration that MuJoCo draws, as rays of rangefinders.
         self._things = int(mujoco.mjtCatBit.mjCAT_STATIC) | int(mujoco.mjtCatBit.mjCAT_DYNAMIC)
-        self.free = weakref.finalize(self, _free, self._gl, self._mjr, os.getpid())
+        self._free = weakref.finalize(self, _free, self._gl, self._mjr, os.getpid())
         # mujoco.egl registered its shutdown of EGL when `self._gl` was created; this runs before it.
-        atexit.register(self.free)
+        atexit.register(self._free)
+        self._library = library
 
-    def render(self, data: MjData, camera: int, rows: NDArray[Any]) -> Any:  # noqa: ANN401 - an mjvGLCamera
+    def _render(self, data: MjData, camera: int, rows: NDArray[Any]) -> Any:  # noqa: ANN401 - an mjvGLCamera
         """Fill `rows` bottom-up with colors (height, width, 3) or z-buffer (height, width); return the GL camera."""
-        _refuse_fork()
+        self._open()
         if not 0 <= camera < self._model.ncam:  # MuJoCo would abort
-            raise UsageError(f"there is no camera {camera}; allowed: 0 to {self._model.ncam - 1}")
+            raise UsageError(f"no such camera: {camera} (expected 0 to {self._model.ncam - 1})")
         mujoco, scene = self._mujoco, self._scene
         height, width = rows.shape[:2]
         rgb, depth = (rows, None) if rows.ndim == 3 else (None, rows)
         self._camera.fixedcamid = camera
         mujoco.mjv_updateScene(self._model, data, self._option, None, self._camera, self._things, scene)
         if scene.ngeom >= _MAX_SHAPES:
-            raise UsageError(f"the model has too many shapes for an image; allowed: fewer than {_MAX_SHAPES}")
+            raise UsageError(f"too many shapes in an image: {scene.ngeom} (expected fewer than {_MAX_SHAPES})")
         for flag in (mujoco.mjtRndFlag.mjRND_SEGMENT, mujoco.mjtRndFlag.mjRND_IDCOLOR):
             scene.flags[flag] = rgb is None  # for depth: one sample per pixel, at its centre, and no sky
         self._gl.make_current()
@@ -146,7 +137,7 @@ class _Context:
         error = mujoco.mjr_getError()
         if error != 0:
             size = f"{width} x {height} pixels"
-            raise UsageError(f"{self.library} cannot render an image of {size}: OpenGL error {error:#x}")
+            raise UsageError(f"{self._library} cannot render an image of {size}: OpenGL error {error:#x}")
         return scene.camera[0]
 
 
@@ -177,10 +168,10 @@ def _free(gl: Any, mjr: Any, pid: int) -> None:  # noqa: ANN401 - mujoco has no 
         gl.free()
 
 
-def _refuse_fork() -> None:
-    """Raise in a fork of a process that has rendered: the library's threads are missing, and it would hang."""
+def _check_not_forked() -> None:
+    """Raise UsageError in a fork of a process that has rendered: it lacks the library's threads, and would hang."""
     if _started_in - {os.getpid()}:
-        raise UsageError('no rendering in a fork of a process that has rendered: use context="spawn"')
+        raise UsageError('cannot render in a fork of a process that has rendered; use context="spawn"')
 
 
 def _open_gl() -> tuple[str, Any]:
@@ -190,12 +181,11 @@ def _open_gl() -> tuple[str, Any]:
     """
     wanted = os.environ.get("MUJOCO_GL", "").strip().lower()
     if wanted not in ("", *_PROBES, _WINDOWS):
-        allowed = ", ".join([*_PROBES, f"{_WINDOWS} (windows only, as if it were not set)", "or not set"])
-        raise UsageError(f"MUJOCO_GL={wanted!r} is not allowed for rendering; allowed: {allowed}")
+        raise UsageError(f"unknown MUJOCO_GL={wanted!r} (expected one of: {', '.join([*_PROBES, _WINDOWS])}, or unset)")
     failures = []
     for library, probe in _PROBES.items():
         if wanted in _PROBES and wanted != library:
-            failures.append(f"{library} is not tried since MUJOCO_GL is {wanted}")
+            failures.append(f"{library}: skipped, since MUJOCO_GL={wanted}")
             continue
         try:
             probe()
@@ -207,7 +197,7 @@ def _open_gl() -> tuple[str, Any]:
         except Exception as error:  # noqa: BLE001 - PyOpenGL and drivers raise anything
             failures.append(f"{library}: {error}")
     raise MissingDependencyError(
-        "a working EGL or OSMesa", needed_for="rendering a camera", remedy=f"{'; '.join(failures)}. Remedy: {_REMEDY}"
+        "a working EGL or OSMesa", needed_for="rendering a camera", remedy=f"{_REMEDY} ({'; '.join(failures)})"
     )
 
 
@@ -221,7 +211,7 @@ def _probe_egl() -> None:
     query = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))(address)
     count = ctypes.c_int(0)
     if not query(0, None, ctypes.byref(count)) or count.value == 0:
-        raise OSError("libEGL.so.1 finds no device")
+        raise OSError("libEGL.so.1 has found no device")
 
 
 def _probe_osmesa() -> None:
@@ -275,7 +265,7 @@ class Viewer:
             warnings.simplefilter("ignore", glfw.GLFWError)
             if not glfw.init():  # launch_passive would abort
                 raise MissingDependencyError(
-                    "a display", needed_for='render_mode "human"', remedy="set DISPLAY to one that answers"
+                    "a display", needed_for='render_mode "human"', remedy="set DISPLAY to a running X server"
                 )
         before = set(threading.enumerate())
         self._window = launch_passive(self._model, self._data, show_left_ui=False, show_right_ui=False)

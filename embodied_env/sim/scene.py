@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.value_checks import one_of
+from embodied_env.contract import FloatArray
+from embodied_env.contract.value_checks import naming_file, one_of
 from embodied_env.errors import UsageError
-from embodied_env.sim.backend_profile import Draw, Mover, WorldProfile
+from embodied_env.sim.backend_profile import Draw, Mover, only_key
 from embodied_env.sim.model import MjData, Model
 
 Setter = Callable[[FloatArray], None]
@@ -40,32 +40,26 @@ class MovingBody:
 class ResetRandomizer:
     """The reset options of a contract and their effects in a world."""
 
-    def __init__(
-        self,
-        contract: Contract,
-        profile: WorldProfile,
-        model: Model,
-        data: MjData,
-        movers: dict[str, MovingBody],
-    ) -> None:
-        """Resolve the ``draws`` of `profile`; raises ContractError where they, model and contract disagree."""
-        self._options = options = contract.reset_options
+    def __init__(self, model: Model, data: MjData, movers: dict[str, MovingBody]) -> None:
+        """Resolve the ``draws`` of the profile; raises ContractError where they, model and contract disagree."""
+        self._options = options = model.contract.reset_options
         self._model, self._data, self._movers = model, data, movers
         self._setters: dict[str, Setter] = {}
-        path = f"{model.path}.draws"
-        for name in profile.draws:
+        path, draws = f"{model.path}.draws", model.profile.draws
+        for name in draws:
             model.require(name in options, f"{path}.{name}", f"no such reset option: {one_of(name, options)}")
         for name, option in options.items():
-            allowed = f"{name}: {{mocap: <body>}}, {{pose: <free joint>}} or {{mover: <mover>}}"
-            model.require(name in profile.draws, path, f"nothing uses the reset option {name!r}; allowed: {allowed}")
-            shapes, self._setters[name] = self._setter_of(profile.draws[name], f"{path}.{name}")
-            shape, allowed = option.low_array.shape, " or ".join(map(str, shapes))
-            model.require(shape in shapes, f"{path}.{name}", f"{name!r} has shape {shape}; allowed: {allowed}")
+            expected = f"{name}: {{mocap: <body>}}, {{pose: <free joint>}} or {{mover: <mover>}}"
+            model.require(name in draws, path, f"no effect of the reset option {name!r} (expected {expected})")
+            shapes, self._setters[name] = self._setter_of(draws[name], f"{path}.{name}")
+            shape, expected = option.low_array.shape, " or ".join(map(str, shapes))
+            problem = f"wrong shape of the reset option {name!r}: {shape} (expected {expected})"
+            model.require(shape in shapes, f"{path}.{name}", problem)
 
     def sample(self, seed: int, options: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-        """Return the value of every reset option: the one in `options`, otherwise one drawn from `seed`.
+        """Return the value of every reset option: the one in `options`, otherwise one sampled with `seed`.
 
-        Every option is drawn, so setting one does not shift another. Raises UsageError for an unknown option, or a
+        Every option is sampled, so setting one does not shift another. Raises UsageError for an unknown option, or a
         value that is not finite or has another shape.
         """
         known = self._options
@@ -74,10 +68,11 @@ class ResetRandomizer:
         for name, value in options.items():
             if name not in known:
                 raise UsageError(f"no such reset option: {one_of(name, known)}")
-            if np.shape(value) != drawn[name].shape:
-                raise UsageError(f"reset option {name} has shape {np.shape(value)}; allowed: {drawn[name].shape}")
+            found, expected = np.shape(value), drawn[name].shape
+            if found != expected:
+                raise UsageError(f"wrong shape of the reset option {name}: {found} (expected {expected})")
             if not np.isfinite(value).all():
-                raise UsageError(f"reset option {name} is {value}; allowed: finite numbers")
+                raise UsageError(f"invalid value of the reset option {name}: {value} (expected finite numbers)")
             drawn[name] = np.array(value, dtype=np.float64)
         return drawn
 
@@ -88,9 +83,8 @@ class ResetRandomizer:
 
     def _setter_of(self, draw: Draw, path: str) -> tuple[tuple[tuple[int, ...], ...], Setter]:
         """Return the allowed shapes of a draw, and the function that sets it."""
-        given = [key for key in ("mocap", "pose", "mover") if getattr(draw, key) is not None]
-        problem = f"{' and '.join(given) or 'nothing'} is given; allowed: one of the keys"
-        self._model.require(len(given) == 1, path, problem)
+        with naming_file(self._model.contract.source):
+            only_key(draw, ("mocap", "pose", "mover"), path)
         data = self._data
         if draw.mocap is not None:
             position = data.mocap_pos[self._model.mocap(draw.mocap, f"{path}.mocap")]
@@ -124,10 +118,10 @@ def placeable(model: Model) -> tuple[str, ...]:
 def place_body(model: Model, data: MjData, name: str, position: FloatArray, orientation: FloatArray) -> None:
     """Place a body at rest: position (3,), m, and unit quaternion x, y, z, w (4,); raises UsageError."""
     if name not in (known := placeable(model)):
-        raise UsageError(f"no such body can be put anywhere: {one_of(name, known)}")
+        raise UsageError(f"no such body that can be placed: {one_of(name, known)}")
     pose = np.array([*position, *np.roll(orientation, 1)], dtype=np.float64)  # MuJoCo has w first
     if pose.shape != (7,) or not np.isfinite(pose).all() or not math.isclose(np.linalg.norm(pose[3:]), 1, abs_tol=1e-6):
-        raise UsageError(f"{pose.tolist()} is not allowed; allowed: x, y, z, and a quaternion of length 1")
+        raise UsageError(f"invalid pose: {pose.tolist()} (expected x, y, z, and a quaternion of length 1)")
     body = model.mj.body(name)
     if (mocap := int(model.mj.body_mocapid[body.id])) >= 0:
         data.mocap_pos[mocap], data.mocap_quat[mocap] = pose[:3], pose[3:]

@@ -54,14 +54,8 @@ class SensorChannel:
         newest: the newest delivered reading.
     """
 
-    def __init__(
-        self, name: str, spec: SensorSpec, source: Source, step_ns: int, *, stamps_receipt: bool | None = None
-    ) -> None:
-        """Prepare the channel of the sensor `name`; without a rate it is due at the end of each step of the world.
-
-        `stamps_receipt`: whether readings get their delivery time as stamp; None: by the contract's timeline.
-        """
-        self._stamps_receipt = spec.timeline == "receive" if stamps_receipt is None else stamps_receipt
+    def __init__(self, name: str, spec: SensorSpec, source: Source, step_ns: int) -> None:
+        """Prepare the channel of the sensor `name`; without a rate it is due at the end of each step of the world."""
         self._name, self._spec, self._source = name, spec, source
         self._layouts = {layout.field: layout for layout in field_layouts(name, spec)}
         self._is_ranging = {field: message_field(spec, field, spec.fields[field]).ranging for field in source.noise}
@@ -125,7 +119,7 @@ class SensorChannel:
             values=measured.values,
             extras=measured.extras,
             problem=measured.problem,
-            stamp_ns=now_ns if self._stamps_receipt else taken_ns,
+            stamp_ns=now_ns if self._spec.timeline == "receive" else taken_ns,
             seq=0 if self.newest is None else self.newest.seq + 1,
             there_ns=there_ns,
         )

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract import Contract, SensorSpec
+from embodied_env.contract import SensorSpec
 from embodied_env.contract.field_paths import is_boolean
 from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES
 from embodied_env.contract.reading_values import InvalidReadingError, fitted
 from embodied_env.contract.spaces import FieldLayout, field_layouts
 from embodied_env.contract.value_checks import one_of
-from embodied_env.sim.backend_profile import KINDS, Contact, Rays, Source, WheelOdometry, WorldProfile
+from embodied_env.sim.backend_profile import KINDS, Contact, Rays, Source, WheelOdometry
 from embodied_env.sim.model import MjData, Model
 from embodied_env.sim.rendering import Renderer
 from embodied_env.sim.sensor_models import Bumper, Odometer, Scanner
@@ -70,9 +70,7 @@ class _Binding:
 class SensorReader:
     """Reads the sensors of a contract from one MuJoCo state. `has_contacts`: whether `update_contacts` is needed."""
 
-    def __init__(
-        self, contract: Contract, profile: WorldProfile, model: Model, data: MjData, renderer: Renderer
-    ) -> None:
+    def __init__(self, model: Model, data: MjData, renderer: Renderer) -> None:
         """Resolve every field; raises ContractError for an unsuitable or unused source, or an unknown name."""
         self._model = model
         self._data = data
@@ -80,22 +78,20 @@ class SensorReader:
         self._odometers: dict[str, Odometer] = {}
         self._bumpers: dict[str, Bumper] = {}
         self._extras: dict[str, Callable[[], Mapping[str, Any]]] = {}
-        for name in profile.sources:
-            problem = f"no such sensor: {one_of(name, contract.sensors)}"
-            model.require(name in contract.sensors, f"{model.path}.sources.{name}", problem)
-        self._fields: dict[str, list[tuple[FieldLayout, Reader]]] = {}
-        self._booleans = {
-            (name, field)
-            for name, sensor in contract.sensors.items()
-            for field, spec in sensor.fields.items()
-            if is_boolean(sensor, spec)
-        }
-        for name, spec in contract.sensors.items():
-            binding = _Binding(name, spec, profile.sources.get(name, Source()), f"{model.path}.sources.{name}")
+        sensors, sources = model.contract.sensors, model.profile.sources
+        for name in sources:
+            problem = f"no such sensor: {one_of(name, sensors)}"
+            model.require(name in sensors, f"{model.path}.sources.{name}", problem)
+        self._fields: dict[str, list[tuple[FieldLayout, Reader, bool]]] = {}  # the last: is it a boolean?
+        for name, spec in sensors.items():
+            binding = _Binding(name, spec, sources.get(name, Source()), f"{model.path}.sources.{name}")
             readers = self._readers(binding)
             self._check_fields(binding, readers)
-            layouts = binding.layouts.items()
-            self._fields[name] = [(layout, readers[field]) for field, layout in layouts if field in readers]
+            self._fields[name] = [
+                (layout, readers[field], is_boolean(spec, spec.fields[field]))
+                for field, layout in binding.layouts.items()
+                if field in readers
+            ]
         self.has_contacts = bool(self._bumpers)
 
     def begin(self, seed: int) -> None:
@@ -114,18 +110,10 @@ class SensorReader:
         """Return the current values of `sensor` as new arrays, in the contract's shapes and precision."""
         extras = self._extras[sensor]() if sensor in self._extras else {}
         try:
-            values = {layout.field: self._fitted(layout, reader()) for layout, reader in self._fields[sensor]}
+            values = {layout.field: _fitted(layout, reader(), flag) for layout, reader, flag in self._fields[sensor]}
         except InvalidReadingError as error:
             return SensorOutput(values={}, extras=extras, problem=str(error))
         return SensorOutput(values=values, extras=extras)
-
-    def _fitted(self, layout: FieldLayout, values: Any) -> NDArray[Any]:  # noqa: ANN401 - a number, or an array
-        numbers = np.asarray(values)
-        if numbers.dtype == layout.dtype and numbers.shape == layout.shape and numbers.dtype.kind == "f":
-            return numbers  # new: see `Reader`
-        if (layout.sensor, layout.field) in self._booleans:
-            numbers = fitted(layout.field, numbers, np.dtype(bool))
-        return fitted(layout.field, numbers, layout.dtype).reshape(layout.shape)
 
     def sample(self, sensor: str) -> SensorOutput:
         """Return a reading like `read`, with odometry and contacts accumulated since the previous reading."""
@@ -141,16 +129,14 @@ class SensorReader:
         source, type_name = binding.source, binding.spec.type
         given = [kind for kind in KINDS if getattr(source, kind) is not None]
         is_site = source.relative_to is None or source.site is not None
-        self._model.require(is_site, f"{binding.path}.relative_to", "only a site has a pose in another frame")
+        self._model.require(is_site, f"{binding.path}.relative_to", "given without a site (expected with site only)")
         if not given and type_name == JOINT_SENSOR:
             return self._joints(binding)
         fitting = [kind for kind, types in _FITS.items() if type_name in types] + ["sensors"]
         if len(given) != 1 or given[0] not in fitting:
-            needed = " or ".join(fitting)
-            if type_name == JOINT_SENSOR:
-                needed = f"no source, since it is read by the names of its joints, or {needed}"
-            found = " and ".join(given) or "nothing"
-            raise self._model.error(binding.path, f"{found} is given; a {type_name} sensor needs {needed}")
+            expected = " or ".join(["no source", *fitting] if type_name == JOINT_SENSOR else fitting)
+            found = " and ".join(given) or "none"
+            raise self._model.error(binding.path, f"wrong source of a {type_name}: {found} (expected {expected})")
         build: Callable[[_Binding, Any], dict[str, Reader]] = getattr(self, f"_{given[0]}")
         return build(binding, getattr(source, given[0]))
 
@@ -160,12 +146,16 @@ class SensorReader:
         require = self._model.require
         for field in binding.spec.fields:
             path = f"sensors.{binding.name}.fields.{field}"
-            require(field in readers or field in derived, path, "its source in this world does not give it")
+            require(
+                field in readers or field in derived,
+                path,
+                "not provided by its source in the simulated world",
+            )
         for field in binding.source.noise:
             path, layouts = f"{binding.path}.noise.{field}", binding.layouts
             require(field in layouts, path, f"no such field: {one_of(field, layouts)}")
             is_measured = field in readers and layouts[field].dtype.kind == "f"
-            require(is_measured, path, "noise is added to measured floating-point fields only")
+            require(is_measured, path, "no noise for this field (expected a measured floating-point field)")
 
     def _joints(self, binding: _Binding) -> dict[str, Reader]:
         data = self._data
@@ -180,7 +170,7 @@ class SensorReader:
                 "velocity": (data.qvel, qvel),
                 "effort": (data.qfrc_actuator, qvel),  # of the servos, without gravity compensation
             }[field]
-            readers[field] = partial(vector.take, index)  # like np.take, three times as fast
+            readers[field] = partial(vector.take, index)  # faster than np.take
         return readers
 
     def _site(self, binding: _Binding, site: str) -> dict[str, Reader]:
@@ -211,7 +201,7 @@ class SensorReader:
 
         def distance() -> NDArray[np.float64]:
             apart = data.site_xpos[a] - data.site_xpos[b]
-            return np.array([math.sqrt(apart.dot(apart))])  # like np.linalg.norm, five times as fast
+            return np.array([math.sqrt(apart.dot(apart))])  # faster than np.linalg.norm
 
         return {"range": distance}
 
@@ -225,7 +215,7 @@ class SensorReader:
         index = self._model.find("sensor", sensor, path)
         start, size = int(mj.sensor_adr[index]), int(mj.sensor_dim[index])
         shape = binding.layouts[field].shape
-        problem = f"{sensor!r} has {size} values; allowed: {math.prod(shape)}, shape {shape}"
+        problem = f"wrong size of {sensor!r}: {size} values (expected {math.prod(shape)}, shape {shape})"
         self._model.require(size == math.prod(shape), path, problem)
         values = np.arange(start, start + size)
         if mj.sensor_datatype[index] == int(mujoco.mjtDataType.mjDATATYPE_QUATERNION):
@@ -247,7 +237,7 @@ class SensorReader:
         camera = self._model.find("camera", name, f"{binding.path}.camera")
         renderers = {"rgb8": self._renderer.rgb, "32FC1": self._renderer.depth}
         encoding = str(binding.spec.encoding)
-        problem = f"{encoding!r} is not rendered; allowed: {', '.join(renderers)}"
+        problem = f"unsupported encoding of a rendered image: {encoding!r} (expected one of: {', '.join(renderers)})"
         self._model.require(encoding in renderers, f"sensors.{binding.name}.encoding", problem)
         if "image" not in binding.layouts:
             return {}
@@ -262,3 +252,12 @@ class SensorReader:
     def _contact(self, binding: _Binding, contact: Contact) -> dict[str, Reader]:
         bumper = self._bumpers[binding.name] = Bumper(self._model, self._data, contact, binding.path)
         return {"data": bumper.touched}
+
+
+def _fitted(layout: FieldLayout, values: Any, is_flag: bool) -> NDArray[Any]:  # noqa: ANN401, FBT001 - a number, or an array
+    numbers = np.asarray(values)
+    if numbers.dtype == layout.dtype and numbers.shape == layout.shape and numbers.dtype.kind == "f":
+        return numbers  # already a new array, see `Reader`
+    if is_flag:
+        numbers = fitted(layout.field, numbers, np.dtype(bool))
+    return fitted(layout.field, numbers, layout.dtype).reshape(layout.shape)

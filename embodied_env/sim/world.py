@@ -19,7 +19,7 @@ from embodied_env.core.latency.delay_model import DelayModel
 from embodied_env.errors import BackendLostError, ResetNeededError
 from embodied_env.sim.actuators import Actuation, SetpointInterpolator
 from embodied_env.sim.async_rendering import AsyncCameras
-from embodied_env.sim.backend_profile import Driver, Source, StandIn, WorldProfile, load_profile
+from embodied_env.sim.backend_profile import Driver, Source, StandIn, WorldProfile
 from embodied_env.sim.delayed_world import DelayedWorld
 from embodied_env.sim.model import Model
 from embodied_env.sim.rendering import Renderer, Viewer
@@ -27,11 +27,9 @@ from embodied_env.sim.scene import MovingBody, ResetRandomizer, place_body, plac
 from embodied_env.sim.sensor_channel import Reading, SensorChannel
 from embodied_env.sim.sensor_reader import SensorReader
 
-__all__ = ["World", "WorldProfile", "load_profile"]
-
 _TICKS_PER_PERIOD = 5  # of a free-running world, approximately
 
-_MAX_TICKS_NS = 1e9 * (1.0 + 1e-9)  # of a rate times a tick
+_MAX_TICKS_NS = 1e9 * (1.0 + 1e-9)  # maximum of a rate, Hz, times a tick, ns
 
 _NEVER_NS = 2**63
 
@@ -42,6 +40,7 @@ class World:
     """One simulated robot and its surroundings.
 
     Attributes:
+        profile: its profile.
         joints: the names of the commanded joints and axes, in the order of the flat action.
         is_velocity: the mask of velocities in a command, shape (n_joints,).
         placeable: the bodies that `place` accepts.
@@ -76,12 +75,12 @@ class World:
             MissingDependencyError: when MuJoCo is not installed.
         """
         self._contract = contract
-        self._profile = profile
+        self.profile = profile
         self._model = model = Model(contract, profile, path)
         self._data = model.new_data()
         self._renderer = Renderer(model.mujoco, model.mj)
         self._viewer: Viewer | None = None
-        self._sensors = SensorReader(contract, profile, model, self._data, self._renderer)
+        self._sensors = SensorReader(model, self._data, self._renderer)
         self._period_substeps = self._substeps = self._whole_substeps(contract.control_period_s, "control_period_s")
         self.tick_ns = contract.control_period_ns
         stand_in = profile.stand_in if free_running else StandIn()
@@ -92,16 +91,17 @@ class World:
             self.tick_ns = contract.control_period_ns * self._substeps // self._period_substeps
         self._cameras: AsyncCameras | None = None
         if free_running and any(source.camera for source in profile.sources.values()):
-            self._cameras = AsyncCameras(contract, profile, model)
+            self._cameras = AsyncCameras(model)
         self._delayed = None if delays is None else DelayedWorld(contract, delays, free_running=free_running)
         late = () if self._delayed is None else self._delayed.sensors
         self._channels: dict[str, SensorChannel] = {}
         for name in contract.sensors:
             spec, source = self._with_driver_rate(name, stand_in), profile.sources.get(name, Source())
-            stamps_receipt = False if name in late else None
-            self._channels[name] = SensorChannel(name, spec, source, self.tick_ns, stamps_receipt=stamps_receipt)
+            if name in late:
+                spec = replace(spec, timeline="header")  # stamps are those of the schedule
+            self._channels[name] = SensorChannel(name, spec, source, self.tick_ns)
         self._timed = {name: channel for name, channel in self._channels.items() if name not in late}
-        self._actuation = Actuation(contract, profile, model)
+        self._actuation = Actuation(model)
         self.joints, self.is_velocity = self._actuation.joints, self._actuation.is_velocity
         self._interpolator: SetpointInterpolator | None = None
         if free_running or self._delayed is not None:
@@ -113,7 +113,7 @@ class World:
             name: MovingBody(mover, model.mocap(mover.mocap, f"{path}.movers.{name}.mocap"))
             for name, mover in profile.movers.items()
         }
-        self._randomizer = ResetRandomizer(contract, profile, model, self._data, self._movers)
+        self._randomizer = ResetRandomizer(model, self._data, self._movers)
         self._camera = 0
         if profile.render.camera is not None:
             self._camera = model.find("camera", profile.render.camera, f"{path}.render.camera")
@@ -127,11 +127,11 @@ class World:
         """Start an episode at the keyframe, at rest, with a reading of every sensor.
 
         Args:
-            seed: the seed of all draws. Every option is drawn, so setting one does not shift another.
-            options: values that replace the drawn ones, by reset option.
+            seed: the seed of all samples. Every option is sampled, so setting one does not shift another.
+            options: values that replace the sampled ones, by reset option.
 
         Returns:
-            The drawn or set values, by reset option.
+            The sampled or set values, by reset option.
 
         Raises:
             UsageError: for an unknown option, or a value that is not finite or has another shape.
@@ -194,7 +194,7 @@ class World:
             BackendLostError: when the simulation is unstable.
         """
         if not self._is_reset:
-            raise ResetNeededError("step() of a world that is not reset: call reset() first")
+            raise ResetNeededError("step() before reset(); call reset() first")
         if self._delayed is not None:
             commands = self._delayed.next_step(self.now_ns, self.now_ns + self.tick_ns)
         self.now_ns = now_ns = self._run_physics(commands)
@@ -244,13 +244,13 @@ class World:
         """The library that renders the cameras: "egl" or "osmesa"; "" without cameras."""
         if self._cameras is not None:
             return self._cameras.library
-        cameras = (source.camera for source in self._profile.sources.values())
+        cameras = (source.camera for source in self.profile.sources.values())
         return self._renderer.library if any(cameras) else ""
 
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the current world, shape (height, width, 3), by the profile's ``render``."""
         self._forward()
-        render = self._profile.render
+        render = self.profile.render
         return self._renderer.rgb(self._data, self._camera, render.height, render.width)
 
     def show(self) -> None:
@@ -317,13 +317,13 @@ class World:
             body.place(self._data, time_s)
 
     def _check_stable(self) -> None:
-        """Raise when MuJoCo warned of a bad state since the reset, which it resets silently."""
+        """Raise BackendLostError if MuJoCo has reported an unstable state, or a position is not finite."""
         numbers = self._warned.tolist()
         counts = [numbers[warning] for warning in self._warnings]
         if any(counts) or not math.isfinite(sum(self._data.qpos.tolist())):
             bad = ", ".join(name for name, count in zip(_UNSTABLE, counts, strict=True) if count)
             raise BackendLostError(
-                "sim_unstable", f"MuJoCo reported {bad or 'a position that is not finite'} at {self.now_ns} ns"
+                "sim_unstable", f"simulation unstable at {self.now_ns} ns: {bad or 'a position is not finite'}"
             )
 
     def _whole_substeps(self, duration_s: float, path: str) -> int:
@@ -331,7 +331,7 @@ class World:
         timestep_s = float(self._model.mj.opt.timestep)
         substeps = round(duration_s / timestep_s)
         if substeps < 1 or not math.isclose(substeps * timestep_s, duration_s):
-            problem = f"{duration_s} s is not a whole number of timesteps of the model, {timestep_s} s"
+            problem = f"{duration_s} s (expected a whole number of timesteps of the model, {timestep_s} s)"
             raise self._model.error(path, problem)
         return substeps
 
@@ -342,6 +342,6 @@ class World:
             return spec
         if rate_hz * self.tick_ns > _MAX_TICKS_NS:
             path = f"{self._model.path}.stand_in.sensors.{sensor}.rate_hz"
-            allowed = f"at most one reading in a tick of {self.tick_ns / 1e9} s, see stand_in.tick_s"
-            raise self._model.error(path, f"{rate_hz} is not allowed; allowed: {allowed}")
+            expected = f"at most one reading per tick of {self.tick_ns / 1e9} s"
+            raise self._model.error(path, f"{rate_hz} (expected {expected}); set stand_in.tick_s")
         return replace(spec, rate_hz=rate_hz)

@@ -15,7 +15,8 @@ from embodied_env.backends.registry import make_backend
 from embodied_env.core.clock import Domain, ManualClock, Stamp
 from embodied_env.core.types import ResetRequest
 from embodied_env.errors import BackendLostError
-from embodied_env.sim.world import World, load_profile
+from embodied_env.sim.backend_profile import load_profile
+from embodied_env.sim.world import World
 from embodied_env.testing import approve
 
 ARM = embodied_env.load_contract("arm_reach")

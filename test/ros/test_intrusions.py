@@ -19,7 +19,7 @@ import embodied_env
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import BackendNotReadyError, ResetNeededError, UsageError
-from embodied_env.ros.embedded_sim.protocol import FAULT_TOPIC, PICTURE_TOPIC, STEPPED_TOPIC, StepAck
+from embodied_env.ros.embedded_sim.protocol import FAULT_TOPIC, IMAGE_TOPIC, STEPPED_TOPIC, StepAck
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
 
@@ -134,7 +134,7 @@ def test_a_second_publisher_on_a_sensors_topic_is_named_at_the_reset(env, strang
     joints = stranger.node.create_publisher(message_class("sensor_msgs/msg/JointState"), "joint_states", RELIABLE)
     assert stranger.wait_until(lambda: backend_of(env)._ros.node.count_publishers("joint_states") == 2, 5.0)
     patient, backend_of(env).reset_timeout_s = backend_of(env).reset_timeout_s, 1.0
-    with pytest.raises(BackendNotReadyError, match=r"\['joint_states'\] have more than one publisher"):
+    with pytest.raises(BackendNotReadyError, match=r"more than one publisher on \['joint_states'\]"):
         env.reset()
     backend_of(env).reset_timeout_s = patient
     stranger.node.destroy_publisher(joints)
@@ -144,7 +144,7 @@ def test_a_second_publisher_on_a_sensors_topic_is_named_at_the_reset(env, strang
 def test_a_strangers_picture_is_not_taken_for_the_simulators(env, stranger):
     env.reset(seed=1)
     backend = backend_of(env)
-    pictures = stranger.node.create_publisher(message_class("sensor_msgs/msg/Image"), PICTURE_TOPIC, RELIABLE)
+    pictures = stranger.node.create_publisher(message_class("sensor_msgs/msg/Image"), IMAGE_TOPIC, RELIABLE)
     assert stranger.wait_until(lambda: pictures.get_subscription_count() > 0, 5.0)
     small = pictures.msg_type(encoding="rgb8", height=2, width=2)
     seconds, small.header.stamp.nanosec = divmod(backend._origin_ns, 1_000_000_000)

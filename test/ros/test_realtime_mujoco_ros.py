@@ -17,7 +17,8 @@ import embodied_env
 from embodied_env.core.clock import ManualClock, SteadyClock
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.ros.embedded_sim.realtime_backend import RealtimeMujocoRosBackend
-from embodied_env.sim.world import World, load_profile
+from embodied_env.sim.backend_profile import load_profile
+from embodied_env.sim.world import World
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 

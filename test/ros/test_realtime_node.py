@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -31,7 +32,8 @@ from embodied_env.ros.embedded_sim.realtime_node import run_free_running
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
-from embodied_env.sim.world import World, load_profile
+from embodied_env.sim.backend_profile import load_profile
+from embodied_env.sim.world import World
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
@@ -119,13 +121,14 @@ def hosted(domain_id):
     """Host a world of a contract in a thread; return who drives it."""
     stop, threads, drivers = threading.Event(), [], []
 
-    def host(contract, world_class=World, **options):
-        world = world_class(contract, load_profile(contract, "mujoco_ros"), free_running=True)
+    def host(contract, world_class=World, command_timeout_s=None):
+        profile = replace(load_profile(contract, "mujoco_ros"), command_timeout_s=command_timeout_s)
+        world = world_class(contract, profile, free_running=True)
         ready = threading.Event()
         thread = threading.Thread(
             target=run_free_running,
             args=(contract, world),
-            kwargs={"namespace": NAMESPACE, "stop": stop, "on_ready": lambda _: ready.set(), **options},
+            kwargs={"namespace": NAMESPACE, "stop": stop, "on_ready": lambda _: ready.set()},
         )
         thread.start()
         threads.append(thread)

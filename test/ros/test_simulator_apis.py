@@ -53,12 +53,12 @@ def test_gazebo_is_always_told_to_stand_still(api, ask):
 
 
 def test_steps_that_do_not_fit_into_the_message_are_refused(api):
-    with pytest.raises(UsageError, match="allowed: 1 to 4294967295"):
+    with pytest.raises(UsageError, match="expected 1 to 4294967295"):
         api("ros_gz").step(2**32)
 
 
 def test_a_world_that_is_not_bridged_is_named_beside_those_that_are(api):
-    with pytest.raises(BackendNotReadyError, match=r"/world/toy/control .* but: /world/other/control"):
+    with pytest.raises(BackendNotReadyError, match=r"/world/toy/control .*/world/other/control"):
         api("ros_gz").probe({"/world/other/control": ("ros_gz_interfaces/srv/ControlWorld",)})
 
 
@@ -72,7 +72,7 @@ def test_of_two_simulators_one_must_be_named(api):
     offered = dict.fromkeys(
         ("/a/get_simulator_features", "/b/get_simulator_features"), ("simulation_interfaces/srv/GetSimulatorFeatures",)
     )
-    with pytest.raises(BackendNotReadyError, match="simulators at: /a, /b"):
+    with pytest.raises(BackendNotReadyError, match="/a, /b"):
         api("simulation_interfaces").probe(offered)
     assert api("simulation_interfaces", "/b").probe(offered)[0].service == "/b/get_simulator_features"
 
@@ -90,7 +90,7 @@ def test_a_simulator_without_steps_is_refused_even_if_it_can_pause(api, features
 def test_many_steps_need_the_feature_for_many(api):
     built = learned(api("simulation_interfaces"), [31])
     assert built.step(1).message.steps == 1
-    with pytest.raises(UsageError, match="lacks the feature 32"):
+    with pytest.raises(UsageError, match="feature 32"):
         built.step(2)
 
 

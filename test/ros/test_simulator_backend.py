@@ -24,7 +24,8 @@ from embodied_env.ros.embedded_sim.lockstep_node import run_simulator
 from embodied_env.ros.embedded_sim.protocol import RESTART_SERVICE, STEP_ONCE_SERVICE
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
-from embodied_env.sim.world import World, load_profile
+from embodied_env.sim.backend_profile import load_profile
+from embodied_env.sim.world import World
 from embodied_env.testing import BackendContract
 
 pytestmark = pytest.mark.ros
@@ -184,7 +185,7 @@ def test_a_reset_follows_a_lost_episode(env, stranger):
 def test_without_a_simulator_it_says_who_is_missing(domain_id):
     with (
         attached(arm_with(), reset_timeout_s=0.3) as env,
-        pytest.raises(BackendNotReadyError, match="simulator/step_once is offered by nobody"),
+        pytest.raises(BackendNotReadyError, match="simulator/step_once: none"),
     ):
         env.reset(seed=1)
 

@@ -21,7 +21,7 @@ def heard(values):
 
 def test_a_clock_that_was_never_heard_knows_nothing():
     clock = ClockMonitor()
-    assert (clock.now_ns, clock.seen, clock.heard, clock.rewinds, clock.from_ns) == (None, 0, 0, 0, None)
+    assert (clock.now_ns, clock.seen, clock.received, clock.rewinds, clock.from_ns) == (None, 0, 0, 0, None)
 
 
 def test_a_stamp_that_comes_again_is_seen_again_and_its_time_is_that_of_the_first():
@@ -38,7 +38,7 @@ def test_a_clock_that_goes_back_says_from_where():
 def test_it_is_where_it_was_last_heard(values):
     clock = heard(values)
     assert clock.now_ns == (values[-1] if values else None)
-    assert clock.heard == len(values)
+    assert clock.received == len(values)
 
 
 @given(stamps)

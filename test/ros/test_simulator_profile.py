@@ -50,16 +50,16 @@ def test_a_missing_profile_says_which_there_are():
         ("step", 0.001, "step", "unknown key"),
         ("control", "gz", "control", "gz"),
         ("step_s", None, "step_s", "null (expected"),
-        ("step_s", 0.003, "step_s", "0.003 (expected a whole part of control_period_s 0.05"),
-        ("step_s", -0.001, "step_s", "-0.001 (expected"),
-        ("step_s", 0.0, "step_s", "0.0 (expected"),
-        ("settle_steps", 0, "settle_steps", "0 (expected an integer >= 1"),
-        ("sensor_grace_s", 0.0, "sensor_grace_s", "expected seconds > 0"),
-        ("step_timeout_s", 0.0, "step_timeout_s", "expected seconds > 0"),
-        ("reset_timeout_s", -1.0, "reset_timeout_s", "expected seconds > 0"),
-        ("command_settle_s", -0.1, "command_settle_s", "expected seconds >= 0, below step_timeout_s 5.0"),
-        ("command_settle_s", 5.0, "command_settle_s", "expected seconds >= 0, below step_timeout_s 5.0"),
-        ("world", "", "world", "expected the name of a world"),
+        ("step_s", 0.003, "step_s", "0.003"),
+        ("step_s", -0.001, "step_s", "-0.001"),
+        ("step_s", 0.0, "step_s", "0.0"),
+        ("settle_steps", 0, "settle_steps", "0"),
+        ("sensor_grace_s", 0.0, "sensor_grace_s", "seconds"),
+        ("step_timeout_s", 0.0, "step_timeout_s", "seconds"),
+        ("reset_timeout_s", -1.0, "reset_timeout_s", "seconds"),
+        ("command_settle_s", -0.1, "command_settle_s", "below step_timeout_s 5.0"),
+        ("command_settle_s", 5.0, "command_settle_s", "below step_timeout_s 5.0"),
+        ("world", "", "world", "name of a world"),
         ("reset", "state", "reset", "state"),
         ("home", {}, "home.j1", "missing"),
         ("home", {**HOME, "j7": 0.0}, "home.j7", "no such joint"),
@@ -68,12 +68,12 @@ def test_a_missing_profile_says_which_there_are():
         ("echo", {"arm": "a b"}, "echo.arm", "is not a ROS 2 topic name"),
         ("entities", {"cart": {"position": [0, 0, 0], "orientation": [0, 0, 0, 2]}}, "entities.cart.orientation", "1"),
         ("draws", {"goal": {"entity": "goal"}}, "draws.goal", "no such reset option: 'goal'"),
-        ("draws", {"target": {}}, "draws.target", "nothing is given; allowed: entity or pose"),
-        ("draws", {"target": {"entity": "a", "pose": "b"}}, "draws.target", "entity and pose is given"),
+        ("draws", {"target": {}}, "draws.target", "none given (expected one of: entity, pose)"),
+        ("draws", {"target": {"entity": "a", "pose": "b"}}, "draws.target", "entity and pose given"),
         ("sources", {"nose": {"entity": "nose"}}, "sources.nose", "no such sensor"),
-        ("sources", {"tcp": {}}, "sources.tcp", "nothing is given; allowed: entity, distance or event"),
-        ("sources", {"joints": {"entity": "arm"}}, "sources.joints.entity", "it has no velocity; allowed: position"),
-        ("sources", {"tcp": {"distance": ["tcp", "target"]}}, "sources.tcp.distance", "allowed: a Range"),
+        ("sources", {"tcp": {}}, "sources.tcp", "none given (expected one of: entity, distance, event)"),
+        ("sources", {"joints": {"entity": "arm"}}, "sources.joints.entity", "velocity (expected fields: position"),
+        ("sources", {"tcp": {"distance": ["tcp", "target"]}}, "sources.tcp.distance", "expected range only"),
         (
             "sources",
             {"true_distance": {"distance": ["tcp", "joint"]}},
@@ -96,7 +96,7 @@ def test_the_step_of_physics_is_required():
 
 
 def test_a_step_of_the_embedded_simulator_is_a_control_period():
-    with pytest.raises(ContractError, match=r"expected control_period_s 0\.05: it takes no smaller steps"):
+    with pytest.raises(ContractError, match=r"expected control_period_s 0\.05"):
         loaded(control="embedded")
     with pytest.raises(ContractError, match=r"5 .expected 1, a control period"):
         loaded(control="embedded", step_s=0.05)
@@ -108,7 +108,9 @@ def test_a_world_that_is_reset_needs_no_home_and_a_cart_has_none():
 
 
 def test_a_place_on_the_floor_needs_a_height():
-    with pytest.raises(ContractError, match=r"'goal' has shape \(2,\); allowed: \(3,\); \(2,\) when entities\.flag"):
+    with pytest.raises(
+        ContractError, match=r"'goal': \(2,\) \(expected \(3,\), or \(2,\) with a height in entities\.flag\)"
+    ):
         loaded(CART, draws={"goal": {"entity": "flag"}})
     loaded(CART, draws={"goal": {"entity": "flag"}}, entities={"flag": {"position": [0.0, 0.0, 0.4]}})
 

@@ -89,17 +89,21 @@ def test_the_profiles_that_are_shipped_are_right(name, backend):
 
 
 @pytest.mark.parametrize(
-    ("changes", "path", "said"),
+    ("changes", "path", "problem"),
     [
-        ({"sources": {"scan": {"event": "touched"}}}, "sources.scan.event", "allowed: std_msgs/msg/Bool"),
+        ({"sources": {"scan": {"event": "touched"}}}, "sources.scan.event", "expected std_msgs/msg/Bool"),
         ({"sources": {"collision": {"event": "a b"}}}, "sources.collision.event", "'a b'"),
-        ({"sources": {"imu": {"entity": "cart"}}}, "sources.imu.entity", "allowed: position, orientation, covariance"),
+        (
+            {"sources": {"imu": {"entity": "cart"}}},
+            "sources.imu.entity",
+            "expected fields: position, orientation, covariance",
+        ),
         (
             {"sources": {"collision": {"event": "touched", "relative_to": "cart"}}},
             "sources.collision.relative_to",
-            "allowed: beside entity",
+            "expected with entity only",
         ),
-        ({"sources": {"goal": {}}}, "sources.goal", "nothing is given; allowed: entity, distance or event"),
+        ({"sources": {"goal": {}}}, "sources.goal", "none given (expected one of: entity, distance, event)"),
         ({"states": {"cart": {"topic": "a b", "type": "nav_msgs/msg/Odometry"}}}, "states.cart.topic", "'a b'"),
         (
             {"states": {"cart": {"topic": "a", "type": "std_msgs/msg/Bool"}}},
@@ -109,11 +113,11 @@ def test_the_profiles_that_are_shipped_are_right(name, backend):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_wrong_source_is_named_with_what_is_allowed(changes, path, said):
+def test_a_wrong_source_is_named_with_what_is_allowed(changes, path, problem):
     with pytest.raises(ContractError) as caught:
         profile_with(CART, **changes)
     assert caught.value.path == f"backends.gazebo.{path}"
-    assert said in caught.value.problem
+    assert problem in caught.value.problem
 
 
 def test_a_distance_to_nobody_is_named():

@@ -237,16 +237,16 @@ def test_what_is_given_is_put_over_what_the_profile_says():
     ("keys", "path", "problem"),
     [
         ({"delay_s": 0.1}, "delay_s", "unknown key"),
-        ({"tick_s": 0.0}, "tick_s", "seconds > 0, or null"),
-        ({"command_delay_s": -0.1}, "command_delay_s", "seconds >= 0"),
+        ({"tick_s": 0.0}, "tick_s", "> 0"),
+        ({"command_delay_s": -0.1}, "command_delay_s", ">= 0"),
         ({"command_delay_s": "0.1"}, "command_delay_s", "expected"),
-        ({"command_jitter_s": -0.1}, "command_jitter_s", "seconds >= 0"),
-        ({"servo_lag_s": -0.1}, "servo_lag_s", "seconds >= 0"),
+        ({"command_jitter_s": -0.1}, "command_jitter_s", ">= 0"),
+        ({"servo_lag_s": -0.1}, "servo_lag_s", ">= 0"),
         ({"clock_offset_s": None}, "clock_offset_s", "expected"),
         ({"controller_state": 1}, "controller_state", "expected"),
         ({"sensors": {"nothing": {}}}, "sensors.nothing", "'nothing' .expected one of: joints, target"),
-        ({"sensors": {"tcp": {"rate_hz": 0.0}}}, "sensors.tcp.rate_hz", "Hz > 0, or null"),
-        ({"sensors": {"tcp": {"driver_delay_s": -1.0}}}, "sensors.tcp.driver_delay_s", "seconds >= 0"),
+        ({"sensors": {"tcp": {"rate_hz": 0.0}}}, "sensors.tcp.rate_hz", "> 0"),
+        ({"sensors": {"tcp": {"driver_delay_s": -1.0}}}, "sensors.tcp.driver_delay_s", ">= 0"),
         ({"sensors": {"tcp": {"stamp": "never"}}}, "sensors.tcp.stamp", "expected"),
         ({"sensors": {"tcp": {"rate": 3.0}}}, "sensors.tcp.rate", "unknown key"),
     ],
@@ -299,13 +299,13 @@ def test_a_tick_is_what_is_declared():
 
 @pytest.mark.parametrize("tick_s", [0.004, 0.001])
 def test_a_tick_of_no_whole_physics_steps_is_refused(tick_s):
-    with pytest.raises(ContractError, match=r"whole number of timesteps of the model, 0\.0025 s") as caught:
+    with pytest.raises(ContractError, match=r"timesteps of the model, 0\.0025 s") as caught:
         world_of({"tick_s": tick_s})
     assert caught.value.path == "backends.mujoco_ros.stand_in.tick_s"
 
 
 def test_a_rate_above_that_of_the_ticks_is_refused():
-    with pytest.raises(ContractError, match=r"at most one reading in a tick of 0\.01 s") as caught:
+    with pytest.raises(ContractError, match=r"at most one reading per tick of 0\.01 s") as caught:
         world_of({"sensors": {"joints": {"rate_hz": 100.1}}})
     assert caught.value.path == "backends.mujoco_ros.stand_in.sensors.joints.rate_hz"
 
@@ -415,9 +415,9 @@ def next_picture(world):
     for _ in range(10):
         world.step()
     end = time.monotonic() + 30.0
-    while not world._cameras._done:
+    while not any(image.done() for *_, image in world._cameras._images):
         assert time.monotonic() < end
-        world._cameras._thread.join(0.01)
+        time.sleep(0.01)
     world.step()
     return world.read()["camera"]
 
@@ -463,16 +463,16 @@ def wait_until(condition):
 
 def test_what_is_due_while_the_camera_is_at_work_is_left_out_and_of_what_waits_the_newest_is_taken():
     model = Model(DOOR, load_profile(DOOR, "mujoco"), "backends.mujoco")
-    film, data, senses = AsyncCameras(DOOR, load_profile(DOOR, "mujoco"), model), model.new_data(), HeldSenses()
+    film, data, senses = AsyncCameras(model), model.new_data(), HeldSenses()
     film._reader = senses
     film.request("camera", 1, data)
     wait_until(lambda: senses.looks)
     for sensor, taken_ns in (("camera", 2), ("depth", 3), ("depth", 4), ("camera", 5)):
         film.request(sensor, taken_ns, data)
     senses.let_go.set()
-    wait_until(lambda: len(film._done) == 2)
-    film.close()
+    wait_until(lambda: all(image.done() for *_, image in film._images))
     assert [(sensor, taken_ns) for sensor, taken_ns, _ in film.finished()] == [("camera", 1), ("depth", 4)]
+    film.close()
 
 
 def test_no_picture_of_an_old_episode_is_ever_there(door):
@@ -481,7 +481,7 @@ def test_no_picture_of_an_old_episode_is_ever_there(door):
         free.step()
     free.reset(4, {})
     begun_ns = free.now_ns
-    free._cameras._thread.join(0.2)  # time enough for the picture that was under way
+    free._cameras._executor.submit(int).result()  # the image in progress is finished
     free.step()
     assert free.read()["camera"].stamp_ns == begun_ns
 
@@ -489,7 +489,7 @@ def test_no_picture_of_an_old_episode_is_ever_there(door):
 def test_what_fails_in_the_thread_of_the_cameras_is_raised_by_the_reset(monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", "nonsense")
     world = World(DOOR, load_profile(DOOR, "mujoco"), free_running=True)
-    with pytest.raises(UsageError, match="MUJOCO_GL='nonsense' is not allowed"):
+    with pytest.raises(UsageError, match="MUJOCO_GL='nonsense'"):
         world.reset(4, {})
     world.close()
 
@@ -497,7 +497,7 @@ def test_what_fails_in_the_thread_of_the_cameras_is_raised_by_the_reset(monkeypa
 def test_a_world_that_is_closed_takes_no_pictures_and_its_thread_has_ended():
     world = World(DOOR, load_profile(DOOR, "mujoco"), free_running=True)
     world.reset(0, {})
-    thread = world._cameras._thread
+    (thread,) = world._cameras._executor._threads
     world.close()
     world.close()
     assert not thread.is_alive()

@@ -17,9 +17,19 @@ from ideal_readings import sense
 from embodied_env.contract import Contract, load_contract, parse_contract
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.errors import BackendLostError, ContractError, ResetNeededError, UsageError
-from embodied_env.sim.backend_profile import Contact, Draw, Mover, Rays, Render, Source, WheelOdometry
+from embodied_env.sim.backend_profile import (
+    Contact,
+    Draw,
+    Mover,
+    Rays,
+    Render,
+    Source,
+    WheelOdometry,
+    WorldProfile,
+    load_profile,
+)
 from embodied_env.sim.sensor_channel import Reading
-from embodied_env.sim.world import World, WorldProfile, load_profile
+from embodied_env.sim.world import World
 
 PERIOD_NS = 50_000_000
 ARM = load_contract("arm_reach")
@@ -271,7 +281,7 @@ def test_the_arm_lags_a_moving_command_by_less_than_a_period() -> None:
 def test_refuses_a_command_of_another_shape() -> None:
     world = arm_world()
     world.reset(0, {})
-    with pytest.raises(UsageError, match=r"shape \(5,\)"):
+    with pytest.raises(UsageError, match=r"\(5,\) \(expected \(6,\)"):
         world.command(np.zeros(5))
 
 
@@ -333,7 +343,7 @@ def test_refuses_an_unknown_option() -> None:
 
 
 def test_refuses_an_option_of_another_shape() -> None:
-    with pytest.raises(UsageError, match=r"target has shape \(2,\); allowed: \(3,\)"):
+    with pytest.raises(UsageError, match=r"target: \(2,\) \(expected \(3,\)"):
         arm_world().reset(0, {"target": np.zeros(2)})
 
 
@@ -718,13 +728,17 @@ def test_a_mover_pushes_what_is_in_its_way(tmp_path: Path) -> None:
 
 
 WRONG_DRAWS = {
-    "a pose of a joint that is not free": ({"start": Draw(pose="paddle")}, "start.pose", "'paddle' .* is not free"),
+    "a pose of a joint that is not free": (
+        {"start": Draw(pose="paddle")},
+        "start.pose",
+        "'paddle' .*expected a free joint",
+    ),
     "a pose of a joint that is not there": ({"start": Draw(pose="bx")}, "start.pose", "no such joint .*: 'bx'"),
     "a mover that is not there": ({"phase": Draw(mover="trck")}, "phase.mover", r"no such mover: 'trck'.*'truck'"),
-    "two keys": ({"goal": Draw(mocap="goal", mover="truck")}, "goal", "mocap and mover is given; allowed: one"),
-    "no key": ({"goal": Draw()}, "goal", "nothing is given; allowed: one of the keys"),
-    "a pose for two numbers": ({"flat": Draw(pose="box")}, "flat", r"'flat' has shape \(2,\); allowed: \(3,\)"),
-    "a phase of three numbers": ({"goal": Draw(mover="truck")}, "goal", r"has shape \(3,\); allowed: \(\)"),
+    "two keys": ({"goal": Draw(mocap="goal", mover="truck")}, "goal", "mocap and mover given"),
+    "no key": ({"goal": Draw()}, "goal", "none given"),
+    "a pose for two numbers": ({"flat": Draw(pose="box")}, "flat", r"'flat': \(2,\) \(expected \(3,\)"),
+    "a phase of three numbers": ({"goal": Draw(mover="truck")}, "goal", r"\(3,\) \(expected \(\)"),
 }
 
 
@@ -736,13 +750,13 @@ def test_refuses_a_draw_with(tmp_path: Path, draws: dict[str, Draw], path: str, 
 
 
 def test_refuses_a_mover_of_a_body_that_is_no_mocap(tmp_path: Path) -> None:
-    with pytest.raises(ContractError, match=r"'box' of yard.xml is not a mocap body") as caught:
+    with pytest.raises(ContractError, match=r"'box' .*expected a mocap body") as caught:
         yard(tmp_path, movers={"truck": replace(MOVER, mocap="box")})
     assert caught.value.path == "backends.mujoco.movers.truck.mocap"
 
 
 def test_refuses_an_option_that_is_not_finite(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"reset option goal is \[nan  1.  1.\]; allowed: finite numbers"):
+    with pytest.raises(UsageError, match=r"goal: \[nan  1.  1.\] \(expected finite"):
         yard(tmp_path).reset(0, {"goal": np.array([math.nan, 1.0, 1.0])})
 
 
@@ -808,7 +822,7 @@ def test_a_simulation_that_blows_up_loses_the_world(tmp_path: Path) -> None:
     world = World(cart_contract(tmp_path, kp=1e20), CART_PROFILE)
     world.reset(0, {})
     world.command(np.ones(1))
-    with pytest.raises(BackendLostError, match="sim_unstable: MuJoCo reported mjWARN_BADQ"):
+    with pytest.raises(BackendLostError, match="mjWARN_BADQ"):
         world.step()
 
 
@@ -856,16 +870,16 @@ WRONG_PROFILES = {
         "sources.true_distance.distance[1]",
         "no such site in arm6.xml: 'wall'.*expected one of: target, tcp",
     ),
-    "no source": (sources(tcp=None), "sources.tcp", "nothing is given.*PoseStamped sensor needs site"),
-    "another source": (sources(tcp=Source(distance=("tcp", "tcp"))), "sources.tcp", "distance is given.*needs site"),
+    "no source": (sources(tcp=None), "sources.tcp", "PoseStamped: none .*expected site"),
+    "another source": (sources(tcp=Source(distance=("tcp", "tcp"))), "sources.tcp", "distance .*expected site"),
     "two sources": (
         sources(tcp=Source(site="tcp", distance=("tcp", "tcp"))),
         "sources.tcp",
-        "site and distance is given.*needs site",
+        "site and distance .*expected site",
     ),
-    "a source for joints": (sources(joints=Source(site="tcp")), "sources.joints", "site is given.*needs no source"),
+    "a source for joints": (sources(joints=Source(site="tcp")), "sources.joints", "site .*expected no source"),
     "a source of no sensor": (sources(tpc=Source(site="tcp")), "sources.tpc", "no such sensor: 'tpc'.*'tcp'"),
-    "an option that nothing uses": (arm_profile(draws={}), "draws", "nothing uses the reset option 'target'"),
+    "an option that nothing uses": (arm_profile(draws={}), "draws", "reset option 'target'"),
     "a draw of no option": (
         arm_profile(draws={**ARM_PROFILE.draws, "goal": Draw(mocap="target")}),
         "draws.goal",
@@ -875,7 +889,7 @@ WRONG_PROFILES = {
     "a body that is no mocap": (
         arm_profile(draws={"target": Draw(mocap="link1")}),
         "draws.target.mocap",
-        "'link1' of arm6.xml is not a mocap body",
+        "'link1' .*expected a mocap body",
     ),
 }
 
@@ -890,15 +904,13 @@ def test_refuses_a_profile_with(profile: WorldProfile, path: str, problem: str) 
 
 def test_refuses_a_file_that_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "broken.xml").write_text("<mujoco><worldbody><geom/></worldbody></mujoco>")
-    with pytest.raises(ContractError, match="is not a MuJoCo model") as caught:
+    with pytest.raises(ContractError, match=r"broken.xml") as caught:
         World(ARM, arm_profile(model=str(tmp_path / "broken.xml")))
     assert caught.value.path == "backends.mujoco.model"
 
 
 def test_refuses_a_period_that_is_not_a_whole_number_of_timesteps() -> None:
-    with pytest.raises(
-        ContractError, match=r"0.051 s is not a whole number of timesteps of the model, 0.0025 s"
-    ) as caught:
+    with pytest.raises(ContractError, match=r"0\.051 s .*0\.0025 s") as caught:
         World(replace(ARM, control_period_s=0.051), ARM_PROFILE)
     assert caught.value.path == "control_period_s"
 
@@ -915,7 +927,7 @@ def test_refuses_a_sensor_of_a_joint_that_the_model_lacks(tmp_path: Path) -> Non
 
 
 def test_refuses_a_joint_that_is_not_one_number(tmp_path: Path) -> None:
-    with pytest.raises(ContractError, match="'ball' is not one number; allowed: a hinge or a slide"):
+    with pytest.raises(ContractError, match=r"'ball' .*expected a hinge or slide joint"):
         World(renamed_joint(cart_contract(tmp_path), "ball"), CART_PROFILE)
 
 
@@ -933,14 +945,14 @@ def test_refuses_an_actuated_joint_without_an_actuator_of_its_name(tmp_path: Pat
 def test_refuses_an_actuator_that_drives_another_joint(tmp_path: Path) -> None:
     contract = cart_contract(tmp_path)
     swapped = contract.text.replace("[rail, free]", "[free]").replace("rail", "free")
-    with pytest.raises(ContractError, match=r"actuator 'free' of cart.xml does not drive the joint 'free'"):
+    with pytest.raises(ContractError, match=r"'free' in cart.xml does not drive the joint 'free'"):
         World(parse_contract(swapped, source=contract.source), CART_PROFILE)
 
 
 def test_refuses_a_drawn_option_that_is_not_a_position(tmp_path: Path) -> None:
     contract = cart_contract(tmp_path)
     flat = contract.text.replace("low: [2.0, 2.0, 2.0], high: [3.0, 3.0, 3.0]", "low: [2.0], high: [3.0]")
-    with pytest.raises(ContractError, match=r"'b' has shape \(1,\); allowed: \(2,\) or \(3,\)") as caught:
+    with pytest.raises(ContractError, match=r"'b': \(1,\) \(expected \(2,\) or \(3,\)") as caught:
         World(parse_contract(flat, source=contract.source), CART_PROFILE)
     assert caught.value.path == "backends.mujoco.draws.b"
 
@@ -984,15 +996,15 @@ WRONG_KEYS = {
         "sources.true_distance.distance[1]",
         "missing",
     ),
-    "no time to step": ({"model": "arm6.xml", "step_timeout_s": 0.0}, "step_timeout_s", "0.0 .expected"),
-    "no time to reset": ({"model": "arm6.xml", "reset_timeout_s": -1.0}, "reset_timeout_s", "-1.0 .expected"),
-    "time that runs backwards": (source_text(delay_s=-0.1), "sources.tcp.delay_s", "-0.1 .*expected seconds >= 0"),
+    "no time to step": ({"model": "arm6.xml", "step_timeout_s": 0.0}, "step_timeout_s", "0.0"),
+    "no time to reset": ({"model": "arm6.xml", "reset_timeout_s": -1.0}, "reset_timeout_s", "-1.0"),
+    "time that runs backwards": (source_text(delay_s=-0.1), "sources.tcp.delay_s", "-0.1 .*>= 0"),
     "a reading that always gets lost": (source_text(dropout=1.0), "sources.tcp.dropout", "1.0 .*probability in"),
     "less than no loss": (source_text(dropout=-0.1), "sources.tcp.dropout", "-0.1 .*probability in"),
     "less than no noise": (
         source_text(noise={"position": -0.1}),
         "sources.tcp.noise.position",
-        "-0.1 .*a standard deviation >= 0",
+        "-0.1 .*>= 0",
     ),
     "rays from left to right": (
         rays_text(angle_min_rad=1.0, angle_max_rad=-1.0),
@@ -1007,22 +1019,22 @@ WRONG_KEYS = {
     "a range below zero": (rays_text(range_min_m=-0.1), "sources.tcp.rays", r"\(-0.1, 8.0\) .*0 <= range_min_m"),
     "odometry better than true": (
         source_text(odometry={"site": "tcp", "noise_per_rad": -0.1}),
-        "sources.tcp.odometry",
-        r"\(0.0, -0.1\) .*errors >= 0",
+        "sources.tcp.odometry.noise_per_rad",
+        "-0.1 .*>= 0",
     ),
     "a mover that goes backwards": (
         mover_text(speed_m_per_s=-1.0),
         "movers.truck.speed_m_per_s",
-        "-1.0 .*m/s >= 0",
+        "-1.0 .*>= 0",
     ),
-    "a mover that goes nowhere": (mover_text(to_m=[0.0, 0.0, 0.0]), "movers.truck", "another point than from_m"),
+    "a mover that goes nowhere": (mover_text(to_m=[0.0, 0.0, 0.0]), "movers.truck", "other than from_m"),
     "a mover on a plane": (mover_text(to_m=[0.0, 1.0]), "movers.truck.to_m", "missing"),
-    "a wheel without a size": (drive_text(radius_m=0.0), "drives.base", r"\(0.0, 0.4\) .*radius_m > 0"),
-    "wheels at one place": (drive_text(separation_m=0.0), "drives.base", r"\(0.1, 0.0\) .*separation_m > 0"),
+    "a wheel without a size": (drive_text(radius_m=0.0), "drives.base.radius_m", "0.0 .*> 0"),
+    "wheels at one place": (drive_text(separation_m=0.0), "drives.base.separation_m", "0.0 .*> 0"),
     "a picture without a size": (
         {"model": "arm6.xml", "render": {"width": 0}},
-        "render",
-        r"\(0, 480\) .*a width and a height >= 1",
+        "render.width",
+        "0 .*> 0",
     ),
     "a delay that is no number": (source_text(delay_s=math.inf), "sources.tcp.delay_s", "finite number"),
 }
@@ -1137,7 +1149,7 @@ def test_the_target_cannot_be_changed_from_outside() -> None:
 @pytest.mark.parametrize("timeout_s", [0.0, -1.0])
 def test_a_command_timeout_that_is_not_above_zero_is_refused(timeout_s: float) -> None:
     contract = replace(ARM, backends={"mujoco": {**ARM.backends["mujoco"], "command_timeout_s": timeout_s}})
-    with pytest.raises(ContractError, match="expected seconds > 0, or null") as caught:
+    with pytest.raises(ContractError, match="> 0") as caught:
         load_profile(contract, "mujoco")
     assert caught.value.path == "backends.mujoco.command_timeout_s"
 
@@ -1159,7 +1171,8 @@ import sys
 sys.modules["mujoco"] = None
 from embodied_env.contract import load_contract
 from embodied_env.errors import MissingDependencyError
-from embodied_env.sim.world import World, load_profile
+from embodied_env.sim.backend_profile import load_profile
+from embodied_env.sim.world import World
 contract = load_contract("arm_reach")
 try:
     World(contract, load_profile(contract, "mujoco"))

@@ -1,4 +1,4 @@
-"""Base of both backends over the embedded simulator: its process, its services, its resets and its pictures."""
+"""Base of both backends over the embedded simulator: process, services, resets, rendered images."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.backends.base import Capabilities
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import dump_contract, profile_of
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import Clock, Stamp
 from embodied_env.core.json_messages import INVALID_MESSAGE
+from embodied_env.core.latency.delay_model import DelayModel, write_delays_file
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.process.child import Child, simulator
 from embodied_env.core.types import ResetReport, ResetRequest, Snapshot
-from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError
+from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError, UsageError
 from embodied_env.ros.embedded_sim.protocol import (
     EPOCH_PARAMETER,
     NODE,
@@ -47,8 +50,10 @@ class EmbeddedSimBackend(ABC):
     """
 
     name = "mujoco_ros"
+    capabilities: Capabilities
+    node_name: ClassVar[str]
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its options
         self,
         contract: Contract,
         *,
@@ -58,11 +63,12 @@ class EmbeddedSimBackend(ABC):
         domain_id: int | None = None,
         step_timeout_s: float | None = None,
         reset_timeout_s: float | None = None,
+        delays: DelayModel | None = None,
     ) -> None:
         """Prepare; nothing is started.
 
         Args:
-            contract: of both sides; its fingerprint is compared at every reset.
+            contract: contract of both sides; its fingerprint is compared at every reset.
             clock: stamps arrivals and bounds waits; in real time it paces the steps.
             spawn: start a simulator process; False: attach to a running simulator.
             namespace: absolute ROS namespace; None: a unique one if `spawn`, else the root.
@@ -70,17 +76,20 @@ class EmbeddedSimBackend(ABC):
             step_timeout_s: time for a step (in real time: without any reading) until the simulator counts as lost;
                 None: that of the backend profile.
             reset_timeout_s: time for a reset, including the start of the process; None: that of the backend profile.
+            delays: injected by the simulator that `spawn` starts, in lockstep only.
 
         Raises:
             ContractError: if the contract has no profile for this backend.
-            UsageError: for an invalid timeout, namespace or domain ID, and in real time for a virtual clock.
+            UsageError: for an invalid timeout, namespace or domain ID, for `delays` that cannot be injected, and in
+                real time for a virtual clock.
         """
+        if delays is not None and (not spawn or self.capabilities.free_running):
+            raise UsageError("cannot inject delays (expected a simulator in lockstep, started with spawn=True)")
         profile = profile_of(contract, self.name)
-        self._contract = contract
-        self._clock = clock
-        self._spawn = spawn
-        self._namespace = namespace
-        self._domain_id = domain_id
+        self._contract, self._clock = contract, clock
+        self._spawn, self._namespace, self._domain_id = spawn, namespace, domain_id
+        self._delays = delays
+        self._delays_file: Path | None = None
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, profile.get("step_timeout_s", 5.0))
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, profile.get("reset_timeout_s", 30.0))
         check_namespace_and_domain(namespace, domain_id)
@@ -91,33 +100,44 @@ class EmbeddedSimBackend(ABC):
         self._usable = False
         self._prepare()
 
-    def _prepare(self) -> None:  # noqa: B027 - not every subclass has such parts
+    @abstractmethod
+    def _prepare(self) -> None:
         """Create the parts of a subclass; nothing is started."""
 
     # ------------------------------------------------------------------------------------------ connection
 
     def open(self) -> None:
         """Start the simulator if `spawn` is true, and create our nodes."""
+        namespace = self._namespace or (unique_namespace() if self._spawn else "/")
         try:
-            self._open(self._namespace or (unique_namespace() if self._spawn else "/"))
+            if self._spawn:
+                self._start_simulator(namespace)
+            self._ros = RosNode(
+                self.node_name, namespace=namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed
+            )
+            self._connect_topics(self._ros, namespace)
         except BaseException:
             self.close()
             raise
 
-    @abstractmethod
-    def _open(self, namespace: str) -> None:
-        """Start the simulator if `spawn` is true, and create our nodes in `namespace`."""
-
-    def _start(self, node_name: str, namespace: str, **options: Any) -> RosNode:  # noqa: ANN401 - those of `simulator`
-        """Start the simulator if `spawn` is true, which reads the contract from its standard input; create our node."""
-        if self._spawn:
-            spec = simulator("-", namespace=namespace, source=self._contract.source, **options)
-            environment = {} if self._domain_id is None else {"ROS_DOMAIN_ID": str(self._domain_id)}
-            self._child = Child(spec, first_line=dump_contract(self._contract), environment=environment)
-        self._ros = RosNode(
-            node_name, namespace=namespace, clock=self._clock, domain_id=self._domain_id, feed=self.feed
+    def _start_simulator(self, namespace: str) -> None:
+        """Start the simulator process, which reads the contract from its standard input."""
+        if self._delays is not None:
+            self._delays_file = write_delays_file(self._delays)
+        spec = simulator(
+            "-",
+            namespace=namespace,
+            profile=self.name,
+            source=self._contract.source,
+            free_running=self.capabilities.free_running,
+            delays=None if self._delays_file is None else str(self._delays_file),
         )
-        return self._ros
+        environment = {} if self._domain_id is None else {"ROS_DOMAIN_ID": str(self._domain_id)}
+        self._child = Child(spec, first_line=dump_contract(self._contract), environment=environment)
+
+    @abstractmethod
+    def _connect_topics(self, ros: RosNode, namespace: str) -> None:
+        """Create publishers and subscriptions on our node."""
 
     def _reopen_if_ended(self) -> RosNode:
         """Return our node; restart a simulator that has ended."""
@@ -132,13 +152,13 @@ class EmbeddedSimBackend(ABC):
         """Raise BackendLostError if the simulator that we started has ended."""
         child = self._child
         if child is not None and (code := child.exit_code) is not None:
-            words = child.stderr_tail() or "no output"
-            raise BackendLostError("simulator_died", f"pid {child.pid} ended with exit code {code}: {words}")
+            output = child.stderr_tail() or "no output"
+            raise BackendLostError("simulator_died", f"process {child.pid} exited with code {code}: {output}")
 
     def _check_usable(self) -> RosNode:
         """Return our node; raises BackendLostError after `halt` or `close`, or before the first reset."""
         if not self._usable or self._ros is None:
-            raise BackendLostError("halted", "the connection was halted, closed, or never reset")
+            raise BackendLostError("halted", "the connection was halted, closed or never reset; call reset()")
         return self._ros
 
     # ---------------------------------------------------------------------------------------------- reset
@@ -161,7 +181,7 @@ class EmbeddedSimBackend(ABC):
         """Reset the world; return its reply, and newer readings."""
 
     def _set_reset_parameters(self, epoch: int, request: ResetRequest, end: float) -> None:
-        """Set seed, options and epoch of the next reset; raises BackendNotReadyError if they are refused.
+        """Set seed, options and epoch of the next reset; raises BackendNotReadyError if they are rejected.
 
         `end` is the monotonic time, s, at which a call of a service raises TimeoutError.
         """
@@ -171,9 +191,9 @@ class EmbeddedSimBackend(ABC):
         values = {EPOCH_PARAMETER: epoch, SEED_PARAMETER: request.seed, OPTIONS_PARAMETER: json.dumps(options)}
         parameters = [Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
         response = self._call("rcl_interfaces/srv/SetParameters", f"{NODE}/set_parameters", end, parameters=parameters)
-        refused = [result.reason for result in response.results if not result.successful]
-        if refused:
-            raise BackendNotReadyError(f"the simulator refused the reset: {'; '.join(refused)}")
+        rejected = [result.reason for result in response.results if not result.successful]
+        if rejected:
+            raise BackendNotReadyError(f"simulator rejected the reset parameters: {'; '.join(rejected)}")
 
     def _reset_simulator(self, epoch: int, end: float) -> ResetReply:
         """Reset the simulator; a repeated call for an epoch returns the same reply.
@@ -182,17 +202,17 @@ class EmbeddedSimBackend(ABC):
         """
         response = self._call("std_srvs/srv/Trigger", RESET_SERVICE, end)
         if not response.success:
-            raise BackendNotReadyError(f"the simulator could not reset: {response.message}")
+            raise BackendNotReadyError(f"simulator reset failed: {response.message}")
         try:
             reply = ResetReply.from_text(response.message)
         except ValueError as error:
             raise BackendNotReadyError(str(error)) from None
         if reply.epoch != epoch:
-            raise BackendNotReadyError("the simulator was reset by another client at the same time")
+            raise BackendNotReadyError("simulator was reset by another client at the same time")
         fingerprint = self._contract.fingerprint
         if reply.fingerprint != fingerprint:
             raise BackendNotReadyError(
-                f"the simulator runs a contract of fingerprint {reply.fingerprint[:12]}, not {fingerprint[:12]}"
+                f"wrong contract in the simulator: fingerprint {reply.fingerprint[:12]} (expected {fingerprint[:12]})"
             )
         return reply
 
@@ -204,29 +224,30 @@ class EmbeddedSimBackend(ABC):
         timeout_s = end - time.monotonic()
         return self._ros.receiver.call(kind, name, kind.Request(**fields), timeout_s, self._raise_if_exited)
 
-    # --------------------------------------------------------------------------------------------- picture
+    # ----------------------------------------------------------------------------------------------- image
 
     def render(self) -> NDArray[np.uint8]:
-        """Return a picture of the simulator's world as it is now, shape (height, width, 3).
+        """Return an image of the current world of the simulator, shape (height, width, 3).
 
         Raises:
-            BackendLostError: if it does not arrive within `step_timeout_s`.
+            BackendLostError: before the first reset, or if no image arrives within `step_timeout_s`.
             MissingDependencyError: if the simulator cannot render.
         """
+        receiver = self._check_usable().receiver
         end = time.monotonic() + self.step_timeout_s
-        taken_ns = self._take_picture(end)
-        while self._ros is not None and time.monotonic() < end:
-            for message in self._receive_pictures(self._ros.receiver):
-                if stamp_ns(message) != taken_ns or message.encoding != "rgb8":
+        stamp = self._request_image(end)
+        while time.monotonic() < end:
+            for message in self._receive_images(receiver):
+                if stamp_ns(message) != stamp or message.encoding != "rgb8":
                     continue  # of another request, or from a foreign publisher
                 shape = int(message.height), int(message.width), 3
                 if len(message.data) == math.prod(shape):
                     return np.frombuffer(message.data, dtype=np.uint8).reshape(shape).copy()
             self._raise_if_exited()
-        raise BackendLostError("timeout", "the picture did not come")
+        raise BackendLostError("timeout", f"no image received within {self.step_timeout_s} s")
 
-    def _take_picture(self, end: float) -> int:
-        """Let the simulator publish a picture before `end`, monotonic s; return its stamp, ns."""
+    def _request_image(self, end: float) -> int:
+        """Request an image before `end`, monotonic s; return its stamp, ns."""
         try:
             response = self._call("std_srvs/srv/Trigger", RENDER_SERVICE, end)
         except TimeoutError as error:
@@ -236,11 +257,11 @@ class EmbeddedSimBackend(ABC):
         try:
             return int(response.message)
         except ValueError:
-            detail = f"{RENDER_SERVICE}: {reprlib.repr(response.message)} (expected the stamp of the picture, ns)"
+            detail = f"{RENDER_SERVICE}: {reprlib.repr(response.message)} (expected the stamp of the image, ns)"
             raise BackendLostError(INVALID_MESSAGE, detail) from None
 
     @abstractmethod
-    def _receive_pictures(self, receiver: Receiver) -> Sequence[Any]:
+    def _receive_images(self, receiver: Receiver) -> Sequence[Any]:
         """Return the sensor_msgs/Image messages that have arrived, waiting at most `POLL_S`."""
 
     # ------------------------------------------------------------------------------------------------ end
@@ -260,8 +281,13 @@ class EmbeddedSimBackend(ABC):
                 ros.close()
         finally:
             child, self._child = self._child, None
-            if child is not None:
-                child.stop()
+            delays_file, self._delays_file = self._delays_file, None
+            try:
+                if child is not None:
+                    child.stop()
+            finally:
+                if delays_file is not None:
+                    delays_file.unlink(missing_ok=True)
 
     def processes(self) -> list[dict[str, Any]]:
         """Return the simulator that we started."""

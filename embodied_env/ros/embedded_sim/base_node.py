@@ -1,4 +1,4 @@
-"""Base of the ROS 2 nodes that host a world: sensor topics, command topics, reset and rendering.
+"""Base of the ROS 2 nodes that host a world: sensor topics, command topics, reset and rendering services.
 
 `ros.embedded_sim.lockstep_node` hosts a world in lockstep, `realtime_node` a free-running one.
 """
@@ -55,7 +55,7 @@ RESET_ERRORS = (ValueError, AttributeError, KeyError, BackendLostError, MissingD
 
 _OPTIONS = object_of(ARRAY)
 
-_PICTURE = SensorSpec(
+_IMAGE = SensorSpec(
     topic="~/picture", type="sensor_msgs/msg/Image", encoding="rgb8", fields={}, max_age_s=1.0, frame="view"
 )
 
@@ -91,7 +91,7 @@ class WorldNode(ABC):
         self.command_subscriptions = [
             self._subscribe_commands(index, actuator) for index, actuator in enumerate(contract.actuators.values())
         ]
-        self._picture = node.create_publisher(message_class(_PICTURE.type), _PICTURE.topic, RELIABLE)
+        self._image = node.create_publisher(message_class(_IMAGE.type), _IMAGE.topic, RELIABLE)
         self._create_trigger("~/reset", self._on_reset, RESET_ERRORS, with_type=True)
         self._create_trigger("~/render", self._on_render, (ContractError, MissingDependencyError, UsageError))
 
@@ -135,16 +135,20 @@ class WorldNode(ABC):
         self.node.create_service(message_class("std_srvs/srv/Trigger"), name, on_request)
 
     def _on_reset(self) -> str:
+        return self._reset(*self._reset_parameters())
+
+    def _reset_parameters(self) -> tuple[int, int, str]:
+        """Return epoch, seed and options (JSON) of the next reset."""
         epoch, seed, options = (
             self.node.get_parameter(name).value for name in (EPOCH_PARAMETER, SEED_PARAMETER, OPTIONS_PARAMETER)
         )
-        return self._reset(int(epoch), int(seed), options)
+        return int(epoch), int(seed), options
 
     def _on_render(self) -> str:
-        """Publish a picture of the world as it is now, and return its stamp."""
-        picture = self._world.render()
+        """Publish an image of the current world, and return its stamp."""
+        image = self._world.render()
         stamp_ns = self._stamp_ns(self._world.now_ns)
-        self._picture.publish(to_message(_PICTURE, {"image": picture}, stamp_ns))
+        self._image.publish(to_message(_IMAGE, {"image": image}, stamp_ns))
         return str(stamp_ns)
 
     def _reset_world(self, epoch: int, seed: int, options: str) -> ResetReply:

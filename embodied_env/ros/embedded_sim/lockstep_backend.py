@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embodied_env.backends.base import Capabilities
 from embodied_env.contract import Contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import NS_PER_S, Clock, Stamp, deadline_to_monotonic_s
+from embodied_env.core.clock import NS_PER_S, Stamp, deadline_to_monotonic_s
 from embodied_env.core.json_messages import INVALID_MESSAGE
-from embodied_env.core.latency.delay_model import DelayModel, write_delays_file
 from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot, check_approved
-from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
+from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.ros.command_messages import command_encoder
 from embodied_env.ros.embedded_sim.base_backend import EmbeddedSimBackend
 from embodied_env.ros.embedded_sim.protocol import (
     CLOCK_TOPIC,
     FAULT_TOPIC,
-    PICTURE_TOPIC,
+    IMAGE_TOPIC,
     STEP_TOPIC,
     STEPPED_TOPIC,
     ResetReply,
@@ -44,7 +41,7 @@ from embodied_env.ros.step_arrivals import ExpectedReading, StepArrivals
 
 _FAULT = "/fault"  # a slash, unlike the names of sensors
 _STEPPED = "/stepped"
-_PICTURE = "/picture"
+_IMAGE = "/image"
 _CLOCK = "/clock"
 _LAST_OF_STEP = (_STEPPED, _FAULT)
 
@@ -52,6 +49,7 @@ _LAST_OF_STEP = (_STEPPED, _FAULT)
 class MujocoRosBackend(EmbeddedSimBackend):
     """Publishes commands, then a step token; receives sensor messages stamped at the end of the step."""
 
+    node_name = "environment"
     capabilities = Capabilities(
         exact_step=True,
         pausable=True,
@@ -62,37 +60,9 @@ class MujocoRosBackend(EmbeddedSimBackend):
         render_modes=("rgb_array",),
     )
 
-    def __init__(  # noqa: PLR0913 - its options
-        self,
-        contract: Contract,
-        *,
-        clock: Clock,
-        spawn: bool = True,
-        namespace: str | None = None,
-        domain_id: int | None = None,
-        step_timeout_s: float | None = None,
-        reset_timeout_s: float | None = None,
-        delays: DelayModel | None = None,
-    ) -> None:
-        """Prepare; nothing is started. The other arguments and errors are those of `EmbeddedSimBackend`.
-
-        `delays` are injected into the simulator that we start; UsageError with ``spawn=False``.
-        """
-        super().__init__(
-            contract,
-            clock=clock,
-            spawn=spawn,
-            namespace=namespace,
-            domain_id=domain_id,
-            step_timeout_s=step_timeout_s,
-            reset_timeout_s=reset_timeout_s,
-        )
-        if delays is not None and not spawn:
-            raise UsageError("delays are put into a simulator as it starts; allowed: with spawn=True")
-        self._delays = delays
-        self._delays_file: Path | None = None
-        self._parts = tuple(ActionLayout(contract).slices.values())
-        self._inbox = SimulatorInbox(contract)
+    def _prepare(self) -> None:
+        self._parts = tuple(ActionLayout(self._contract).slices.values())
+        self._inbox = SimulatorInbox(self._contract)
         self._publishers: list[Any] = []  # by actuator
         self._encoders: list[ArrayEncoder] = []
         self._step_publisher: Any = None
@@ -104,14 +74,9 @@ class MujocoRosBackend(EmbeddedSimBackend):
 
     # ------------------------------------------------------------------------------------------ connection
 
-    def _open(self, namespace: str) -> None:
-        if self._spawn and self._delays is not None and self._delays_file is None:
-            self._delays_file = write_delays_file(self._delays)
+    def _connect_topics(self, ros: RosNode, namespace: str) -> None:  # noqa: ARG002 - the node is in it
         if not self._spawn:
             warn_if_segment_too_small(self._contract)
-        ros = self._start(
-            "environment", namespace, delays=None if self._delays_file is None else str(self._delays_file)
-        )
         self._inbox.subscribe(ros.receiver, clock=self.feed.sink is not None)
         actuators, period_s = list(self._contract.actuators.values()), self._contract.control_period_ns / NS_PER_S
         self._publishers = [
@@ -131,11 +96,11 @@ class MujocoRosBackend(EmbeddedSimBackend):
         if unmatched is None:
             return ros
         if unmatched.shared and not unmatched.unread and not unmatched.unpublished:
-            raise BackendNotReadyError(f"{unmatched.shared} have more than one publisher; allowed: the simulator alone")
+            raise BackendNotReadyError(f"more than one publisher on {unmatched.shared} (expected only the simulator)")
         raise BackendNotReadyError(
-            f"no simulator in namespace {ros.node.get_namespace()}: no subscriber of {unmatched.unread}, "
-            f"no publisher of {unmatched.unpublished} "
-            f"(start one with: embodied-env sim {self._contract.name}; same ROS_DOMAIN_ID?)"
+            f"no simulator in namespace {ros.node.get_namespace()}: no subscriber on {unmatched.unread}, "
+            f"no publisher on {unmatched.unpublished}; "
+            f"start one with `embodied-env sim {self._contract.name}` and the same ROS_DOMAIN_ID"
         )
 
     # ---------------------------------------------------------------------------------------------- reset
@@ -143,7 +108,7 @@ class MujocoRosBackend(EmbeddedSimBackend):
     def _reset(self, request: ResetRequest, deadline: Stamp) -> tuple[ResetReply, Snapshot]:
         end = deadline_to_monotonic_s(deadline, self._clock)
         ros = self._connect(end)
-        ros.receiver.receive(0.0)  # drops what is left of the last episode
+        ros.receiver.receive(0.0)  # drops messages of the last episode
         self._commands, self._token = [], None
         self._epoch = self._epoch_base + request.epoch
         self._inbox.start_epoch(self._epoch)
@@ -166,7 +131,7 @@ class MujocoRosBackend(EmbeddedSimBackend):
             self._raise_if_exited()
         self._check_not_ahead(ros, reply.stamp_ns)
         if old := self._inbox.arrivals.from_past(reply.stamp_ns):
-            raise BackendNotReadyError(f"these readings are older than the reset: {', '.join(old)}")
+            raise BackendNotReadyError(f"readings older than the reset: {', '.join(old)}")
 
     # ----------------------------------------------------------------------------------------------- step
 
@@ -189,7 +154,7 @@ class MujocoRosBackend(EmbeddedSimBackend):
         self._check_usable()
         self._inbox.step += 1
         if target.ns != self._origin_ns + self._inbox.step * self._contract.control_period_ns:
-            raise BackendLostError("out_of_step", f"step {self._inbox.step} cannot lead to {target.ns} ns")
+            raise BackendLostError("out_of_step", f"step {self._inbox.step} does not end at {target.ns} ns")
         self._publish_token()
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
@@ -200,7 +165,7 @@ class MujocoRosBackend(EmbeddedSimBackend):
         while missing := self._inbox.missing():
             now = time.monotonic()
             if now > end:
-                raise BackendLostError("timeout", f"at {after.ns} ns these are missing: {', '.join(missing)}")
+                raise BackendLostError("timeout", f"not received for {after.ns} ns: {', '.join(missing)}")
             if now > repeat:
                 self._publish_again()
                 repeat = now + RETRY_S
@@ -220,11 +185,11 @@ class MujocoRosBackend(EmbeddedSimBackend):
     @deferred_signals()
     def _publish_token(self) -> None:
         if self._token is None:
-            raise BackendLostError("no_command", "advance() without a command since the reset")
+            raise BackendLostError("no_command", "advance() before the first command since the reset")
         self._step_publisher.publish(self._token)
 
     def _check_not_ahead(self, ros: RosNode, now_ns: int) -> None:
-        """Raise BackendLostError for a reading of the future, or for the fault that explains it."""
+        """Raise BackendLostError for a reading stamped after `now_ns`, or for the fault that explains it."""
         if self._inbox.arrivals.has_future(now_ns):
             self._inbox.dispatch(ros.receiver.receive(POLL_S))  # the simulator reports being moved by another client
             self._raise_if_faulted()
@@ -234,26 +199,10 @@ class MujocoRosBackend(EmbeddedSimBackend):
         if (fault := self._inbox.fault) is not None:
             raise BackendLostError(fault.why, fault.detail)
 
-    # ---------------------------------------------------------------------------------------- picture, end
-
-    def render(self) -> NDArray[np.uint8]:
-        """Return a picture (`EmbeddedSimBackend.render`); raises BackendLostError before the first reset."""
-        self._check_usable()
-        self._inbox.picture = None
-        return super().render()
-
-    def _receive_pictures(self, receiver: Receiver) -> Sequence[Any]:
+    def _receive_images(self, receiver: Receiver) -> Sequence[Any]:
         self._inbox.dispatch(receiver.receive(POLL_S))
-        return () if self._inbox.picture is None else (self._inbox.picture,)
-
-    def close(self) -> None:
-        """Destroy our node, end the simulator that we started, and remove the file of its delays."""
-        try:
-            super().close()
-        finally:
-            if self._delays_file is not None:
-                self._delays_file.unlink(missing_ok=True)
-                self._delays_file = None
+        image, self._inbox.image = self._inbox.image, None
+        return () if image is None else (image,)
 
 
 class SimulatorInbox:
@@ -263,29 +212,29 @@ class SimulatorInbox:
         arrivals: the readings.
         step: the step that was requested last; 0: none since the reset.
         fault: the simulator's failure in this epoch, or None.
-        picture: the newest message with a picture, or None.
+        image: the newest message with a rendered image, or None.
     """
 
     def __init__(self, contract: Contract) -> None:
-        """Prepare to read the sensors of `contract`; nothing is subscribed to."""
+        """Prepare to read the sensors of `contract`; `subscribe` creates the subscriptions."""
         self.arrivals = StepArrivals(contract.sensors)
         self._epoch = self.step = 0
         self._acknowledged = -1  # the newest step of this epoch that the simulator acknowledged
         self._expected: dict[str, ExpectedReading] = {}  # the readings that the acknowledgement lists
         self.fault: SimulatorFault | None = None
-        self.picture: Any = None
+        self.image: Any = None
 
     def subscribe(self, receiver: Receiver, *, clock: bool) -> None:
         """Subscribe to the simulator's topics; to its clock, which only recorders need, if `clock` is true."""
         self.arrivals.subscribe(receiver, RELIABLE, raw=True)
         receiver.subscribe(_FAULT, message_class("std_msgs/msg/String"), FAULT_TOPIC)
-        receiver.subscribe(_PICTURE, message_class("sensor_msgs/msg/Image"), PICTURE_TOPIC, raw=True)
+        receiver.subscribe(_IMAGE, message_class("sensor_msgs/msg/Image"), IMAGE_TOPIC, raw=True)
         if clock:
             receiver.subscribe(_CLOCK, message_class("rosgraph_msgs/msg/Clock"), CLOCK_TOPIC, raw=True)
         receiver.subscribe(_STEPPED, message_class("std_msgs/msg/Int64MultiArray"), STEPPED_TOPIC, raw=True)
 
     def start_epoch(self, epoch: int) -> None:
-        """Drop the messages of the last epoch."""
+        """Discard the messages of the last epoch."""
         self.arrivals.clear()
         self.fault = None
         self._epoch, self.step, self._acknowledged = epoch, 0, -1
@@ -302,8 +251,8 @@ class SimulatorInbox:
                 continue
             if message.key == _STEPPED:
                 self._store_acknowledgement(as_message(message.message).data)
-            elif message.key == _PICTURE:
-                self.picture = as_message(message.message)
+            elif message.key == _IMAGE:
+                self.image = as_message(message.message)
             elif message.key == _FAULT:
                 try:
                     fault = SimulatorFault.from_text(message.message.data)
@@ -322,7 +271,7 @@ class SimulatorInbox:
     def _store_acknowledgement(self, data: Any) -> None:  # noqa: ANN401 - an array of Python, or one of numpy
         stepped = StepAck.from_data(data.tolist(), len(self.arrivals.sensors))
         if stepped is None or stepped.epoch != self._epoch or stepped.step > self.step:
-            return  # not from our simulator, or of another episode
+            return  # from another node, or of another episode
         if stepped.step >= self._acknowledged:
             self._acknowledged = stepped.step
             self._expected = {

@@ -24,8 +24,6 @@ from embodied_env.ros.embedded_sim.protocol import (
     CLOCK_TOPIC,
     ENTITY_PARAMETER,
     EPOCH_PARAMETER,
-    OPTIONS_PARAMETER,
-    SEED_PARAMETER,
     SimulatorFault,
     StepAck,
     StepRequest,
@@ -53,8 +51,8 @@ with rclpy_import_errors("the embedded simulator over ROS 2"):
     from embodied_env.ros.qos import RELIABLE
 
 _Command = tuple[int, FloatArray]  # its digest, its values
-_MAX_COMMANDS = 64  # per actuator: those of the next step, and foreign ones among them
-_IDLE_WAITS = 10  # without a message, until the executor is spun
+_MAX_COMMANDS = 64  # per actuator: those of the next step, and those of other nodes
+_IDLE_WAITS = 10  # waits without a message before the executor is spun
 
 
 class SimulatorNode(WorldNode):
@@ -89,25 +87,25 @@ class SimulatorNode(WorldNode):
         return world_ns
 
     def _reset(self, epoch: int, seed: int, options: str) -> str:
-        """Reset once per epoch; a repeated request gets the same reply and the same samples."""
+        """Reset once per epoch; a repeated request returns the same reply and publishes the same readings."""
         if epoch == ANY_EPOCH:
-            raise UsageError(f"set the parameter {EPOCH_PARAMETER} first")
-        if epoch != self._epoch:
+            raise UsageError(f"no epoch for the reset; set the parameter {EPOCH_PARAMETER} first")
+        return self._start_epoch(epoch, seed, options)
+
+    def _on_restart(self) -> str:
+        """Reset by the parameters, without an epoch."""
+        _, seed, options = self._reset_parameters()
+        return self._start_epoch(ANY_EPOCH, seed, options)
+
+    def _start_epoch(self, epoch: int, seed: int, options: str) -> str:
+        """Reset the world, unless it was reset for this epoch already; publish its readings and return the reply."""
+        if epoch == ANY_EPOCH or epoch != self._epoch:
             reply = self._reset_world(epoch, seed, options)
-            self._publish_fault("reset_by_other", "the simulator was reset for another epoch")
+            self._publish_fault("reset_by_other", "the simulator was reset by another client")
             self._begin_epoch(epoch)
             self._reply = reply.to_text()
         self._publish(self._world.read(), again=True)
         return self._reply
-
-    def _on_restart(self) -> str:
-        """Reset by the parameters, without an epoch."""
-        seed, options = (self.node.get_parameter(name).value for name in (SEED_PARAMETER, OPTIONS_PARAMETER))
-        reply = self._reset_world(ANY_EPOCH, int(seed), options)
-        self._publish_fault("reset_by_other", "the simulator was reset by a service, for no epoch")
-        self._begin_epoch(ANY_EPOCH)
-        self._publish(self._world.read(), again=True)
-        return reply.to_text()
 
     def _begin_epoch(self, epoch: int) -> None:
         self._epoch, self._step, self._token = epoch, 0, None
@@ -115,9 +113,9 @@ class SimulatorNode(WorldNode):
             commands.clear()
 
     def _on_step_once(self) -> str:
-        """Run one control period with the newest command of each actuator; without a new one the previous acts."""
+        """Run one control period with the newest command of each actuator, or else its previous one."""
         if self._epoch != ANY_EPOCH:
-            self._publish_fault("stepped_by_other", "the simulator was stepped by a service, without a token")
+            self._publish_fault("stepped_by_other", "another client stepped the simulator, without a token")
             self._begin_epoch(ANY_EPOCH)
         ends = np.cumsum([len(actuator.joints) for actuator in self._contract.actuators.values()])[:-1]
         previous = np.split(self._world.target, ends)
@@ -152,7 +150,7 @@ class SimulatorNode(WorldNode):
         if token is None or token.epoch != self._epoch or len(token.digests) != len(self._commands):
             return
         if token.step == self._step:
-            self._publish(self._world.read(), again=True)  # a repeated request: our messages may have been lost
+            self._publish(self._world.read(), again=True)  # our messages may have been lost
         elif token.step == self._step + 1:
             self._token = token
             self._try_step()
@@ -173,7 +171,7 @@ class SimulatorNode(WorldNode):
             while commands.popleft()[0] != digest:
                 foreign += 1
         if foreign:
-            self.node.get_logger().warning(f"ignored {foreign} commands that no step token names")
+            self.node.get_logger().warning(f"ignored {foreign} commands that are not listed in the step token")
         self._token = None
         self._step = token.step
         self._world.command(np.concatenate(chosen))
@@ -200,7 +198,7 @@ class SimulatorNode(WorldNode):
         newest = tuple(zip(self._published_ns.values(), self._numbers.values(), strict=True))
         stepped = StepAck(epoch=self._epoch, step=self._step, newest=newest).to_data()
         messages.append((self._stepped, self._ack_encoder.encode(np.array(stepped))))
-        for publisher, message in messages:  # back to back: a process that waits for all of them wakes up less often
+        for publisher, message in messages:  # back to back, so that a process that waits for all of them wakes up once
             publisher.publish(message)
 
 
@@ -221,7 +219,7 @@ def run_simulator(
     """Host `world` in lockstep until `stop` is set.
 
     Args:
-        contract: of the world.
+        contract: contract of `world`.
         world: the world.
         namespace: absolute ROS namespace; None: the root, or that of ``--ros-args``.
         stop: set it from a signal handler or another thread.
@@ -234,7 +232,7 @@ def run_simulator(
     wait_set_class = _private_wait_set()
     make = functools.partial(SimulatorNode, contract, world, namespace=namespace)
 
-    def executor_for(context: Context) -> Executor:  # next to a wait set: an executor that takes nothing by itself
+    def executor_for(context: Context) -> Executor:  # EventsExecutor would take the messages of the wait set
         return make_executor(context) if wait_set_class is None else SingleThreadedExecutor(context=context)
 
     with node_with_executor(contract, make, executor_for) as (simulator, executor):

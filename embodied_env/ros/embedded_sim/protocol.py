@@ -4,11 +4,11 @@ The simulator is a node called `NODE`. The environment resets it by parameters a
 each actuator topic, then a step token on ``~/step``. The simulator runs step k of an epoch once, when it has received
 the token and the commands that the token lists. These are identified by a digest of their bytes, so duplicate, late,
 foreign or braking commands neither add a step nor take part in one. Then it publishes the new readings, and an
-acknowledgement that identifies the newest message of each sensor: readings that are late, lost, or not due are not
-waited for.
+acknowledgement that identifies the newest message of each sensor. The environment waits for these messages only, not
+for readings that are delayed, lost or not due.
 
-Clients of other simulators (`ros.external_sim.control`) may step it by a service, without tokens: the newest commands
-then act. That ends an epoch of tokens with a fault.
+Clients of other simulators (`ros.external_sim.control`) may step it by a service, without tokens; the newest commands
+are then applied. That ends an epoch of tokens with a fault.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from embodied_env.core.json_messages import ARRAY, INTEGER, TEXT, WORD, object_o
 
 NODE = "simulator"
 STEP_TOPIC = f"{NODE}/step"  # std_msgs/msg/Int64MultiArray: StepRequest.to_data()
-STEPPED_TOPIC = f"{NODE}/stepped"  # std_msgs/msg/Int64MultiArray: Stepped.to_data(), after the readings of that step
+STEPPED_TOPIC = f"{NODE}/stepped"  # std_msgs/msg/Int64MultiArray: StepAck.to_data(), after the readings of that step
 FAULT_TOPIC = f"{NODE}/fault"  # std_msgs/msg/String: SimulatorFault.to_text()
 RESET_SERVICE = f"{NODE}/reset"  # std_srvs/srv/Trigger; the message of its response is ResetReply.to_text()
-RENDER_SERVICE = f"{NODE}/render"  # std_srvs/srv/Trigger; the picture is published on PICTURE_TOPIC before the response
+RENDER_SERVICE = f"{NODE}/render"  # std_srvs/srv/Trigger; the image is published on IMAGE_TOPIC before the response
 STEP_ONCE_SERVICE = f"{NODE}/step_once"  # std_srvs/srv/Trigger: one control period, by the newest commands
 RESTART_SERVICE = f"{NODE}/restart"  # std_srvs/srv/Trigger: a reset without an epoch, by the parameters
 PLACE_SERVICE = f"{NODE}/set_parameters"  # rcl_interfaces/srv/SetParameters: ENTITY_PARAMETER + body
-PICTURE_TOPIC = f"{NODE}/picture"  # sensor_msgs/msg/Image
+IMAGE_TOPIC = f"{NODE}/picture"  # sensor_msgs/msg/Image
 CLOCK_TOPIC = "clock"  # rosgraph_msgs/msg/Clock, in the namespace of the simulator
 
 EPOCH_PARAMETER = "reset.epoch"

@@ -17,23 +17,25 @@ from embodied_env.core.clock import Stamp, deadline_to_monotonic_s
 from embodied_env.core.pacing import Pacer
 from embodied_env.core.types import ApprovedCommand, ResetRequest, SentCommand, Snapshot
 from embodied_env.ros.embedded_sim.base_backend import EmbeddedSimBackend
-from embodied_env.ros.embedded_sim.protocol import PICTURE_TOPIC, ResetReply
+from embodied_env.ros.embedded_sim.protocol import IMAGE_TOPIC, ResetReply
 from embodied_env.ros.fastdds import profile_environment
+from embodied_env.ros.node import RosNode
 from embodied_env.ros.receiver import POLL_S, Receiver
 from embodied_env.ros.robot.backend import RealBackend
 
-_PICTURE = "picture"
+_IMAGE = "image"
 
 
 class RealtimeMujocoRosBackend(EmbeddedSimBackend):
     """The free-running world of `MujocoRosBackend`, with the same backend profile.
 
-    Like a robot it takes only contracts whose safety mode is ``enforce``.
+    As on a robot, the safety mode of the contract must be ``enforce``.
 
     Attributes:
         pacer: the deadlines of the steps of an episode, and the missed ones.
     """
 
+    node_name = "conductor"
     capabilities = Capabilities(
         free_running=True,
         seedable=True,
@@ -51,7 +53,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         self._was_connected = False
 
     def _make_robot(self, namespace: str) -> RealBackend:
-        """Return the backend that drives the simulator, without the precautions for a robot."""
+        """Return the backend that drives the simulator, without the start-up checks of a robot."""
         profile = {"discovery_s": 0.0, "allow_no_downstream_timeout": True}
         contract = replace(self._contract, backends={**self._contract.backends, "real": profile})
         robot = RealBackend(
@@ -62,14 +64,13 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
             step_timeout_s=self.step_timeout_s,
             reset_timeout_s=self.reset_timeout_s,
         )
-        robot.pacer, robot.feed = self.pacer, self.feed  # they outlive the connection
+        robot.pacer, robot.feed = self.pacer, self.feed  # kept across connections
         if self._spawn:  # `embodied-env sim` sets this environment itself
             robot.publisher_environment = {**os.environ, **profile_environment(contract)}
         return robot
 
-    def _open(self, namespace: str) -> None:
-        receiver = self._start("conductor", namespace, profile=self.name, free_running=True).receiver
-        receiver.subscribe(_PICTURE, message_class("sensor_msgs/msg/Image"), PICTURE_TOPIC)
+    def _connect_topics(self, ros: RosNode, namespace: str) -> None:
+        ros.receiver.subscribe(_IMAGE, message_class("sensor_msgs/msg/Image"), IMAGE_TOPIC)
         self._robot, self._was_connected = self._make_robot(namespace), False
         self._robot.open()
 
@@ -96,7 +97,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         self._robot.advance(target, deadline)
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
-        """Return the newest readings; raises BackendLostError if the simulator has ended, or is silent."""
+        """Return the newest readings; raises BackendLostError if the simulator has exited or sends no readings."""
         self._check_running()
         return self._robot.read(after, deadline)
 
@@ -112,7 +113,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         self._check_usable()
         self._raise_if_exited()
 
-    def _receive_pictures(self, receiver: Receiver) -> Sequence[Any]:
+    def _receive_images(self, receiver: Receiver) -> Sequence[Any]:
         return [arrival.message for arrival in receiver.receive(POLL_S)]
 
     def halt(self, reason: str) -> None:

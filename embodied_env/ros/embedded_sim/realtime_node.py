@@ -1,37 +1,34 @@
-"""The ROS 2 node that hosts a free-running world; it looks like a robot.
+"""The ROS 2 node that hosts a free-running world, with the interface of a robot.
 
 Each tick of the world runs at its absolute deadline and represents the wall time that ends there: stamps are of the
-system clock, and commands act from the exact time at which they came into force. Late ticks, up to a control period,
-are run one after another. There is no simulated time on a topic, and there are no step tokens. A robot's delays are
+system clock, and commands act from the exact time of their activation. Late ticks, up to a control period, are run one
+after another. There is no simulated time on a topic, and there are no step tokens. A robot's delays are
 those of the backend profile (`sim.robot_emulation`): readings are published when they are due, also between ticks.
 """
 
 from __future__ import annotations
 
-import array
 import functools
 import math
 import secrets
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract import Contract, FieldSpec, FloatArray, SensorSpec
 from embodied_env.contract.message_types import JOINT_SENSOR, message_class
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.clock import NS_PER_S, Clock, SteadyClock
+from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import BackendLostError
 from embodied_env.ros.embedded_sim.base_node import LATCHED, SPIN_TIMEOUT_S, WorldNode, node_with_executor
+from embodied_env.ros.embedded_sim.emulated_estops import EmulatedEstop
 from embodied_env.ros.embedded_sim.protocol import ANY_EPOCH
-from embodied_env.ros.message_fields import set_stamp
+from embodied_env.ros.embedded_sim.sensor_messages import SensorEncoder
 from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.serialization.message_template import MessageTemplate, Numbers
+from embodied_env.ros.robot.estops import EstopSpec
 from embodied_env.ros.setup_checks import rclpy_import_errors
-from embodied_env.sim.backend_profile import StandIn
-from embodied_env.sim.emulated_estops import EmulatedEstop, Input
 from embodied_env.sim.robot_emulation import EmulatedController, EmulatedDrivers, TimedQueue
 from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.world import World
@@ -50,26 +47,24 @@ _THROTTLE_S = 5.0
 
 
 class FreeRunningNode(WorldNode):
-    """Hosts one free-running world, from `begin` on."""
+    """Hosts one free-running world, which moves from `begin` on."""
 
     obeys_qos = True
 
-    def __init__(  # noqa: PLR0913 - the parts of a robot
+    def __init__(
         self,
         contract: Contract,
         world: World,
         *,
         namespace: str | None,
         context: Context,
-        clock: Clock,
-        command_timeout_s: float | None,
-        stand_in: StandIn,
-        estops: Sequence[Input] = (),
+        estops: Sequence[EstopSpec],
     ) -> None:
-        """Create the node; `command_timeout_s`: velocities not commanded again within it end (None: never)."""
-        self._clock = clock
+        """Create the node, its topics and its services."""
+        self._clock = SteadyClock()
+        stand_in, timeout_s = world.profile.stand_in, world.profile.command_timeout_s
         slices = list(ActionLayout(contract).slices.values())
-        self._controller = EmulatedController(slices, world.is_velocity, stand_in=stand_in, timeout_s=command_timeout_s)
+        self._controller = EmulatedController(slices, world.is_velocity, stand_in=stand_in, timeout_s=timeout_s)
         self._is_moving = False
         self._drivers = EmulatedDrivers(stand_in)
         self._readings: TimedQueue[tuple[str, Reading, int]] = TimedQueue()  # sensor, reading, acquisition (steady)
@@ -80,11 +75,14 @@ class FreeRunningNode(WorldNode):
         self._state = None
         if stand_in.controller_state:
             self._state = self.node.create_publisher(message_class(JOINT_SENSOR), CONTROLLER_STATE, RELIABLE)
-        zeros = np.zeros(len(world.joints))
-        self._state_message = MessageTemplate(self._make_state, {"position": zeros, "velocity": zeros})
-        self._stamped = -1, 0  # when the last published command came into force, on the steady clock and in UTC
+        joints = FieldSpec(unit="1", low=-math.inf, high=math.inf, joints=world.joints)
+        fields = {"position": joints, "velocity": joints}
+        self._state_encoder = SensorEncoder(
+            SensorSpec(topic=CONTROLLER_STATE, type=JOINT_SENSOR, fields=fields, max_age_s=1.0)
+        )
+        self._stamped = -1, 0  # activation time of the last published command, on the steady clock and in UTC
         self._published_ns = dict.fromkeys(self._sensors, -1)
-        self._deadline_ns = clock.now_ns() + world.tick_ns  # of the next tick
+        self._deadline_ns = self._clock.now_ns() + world.tick_ns  # of the next tick
         self._begin_window()
 
     def begin(self) -> None:
@@ -115,7 +113,7 @@ class FreeRunningNode(WorldNode):
         return min(due_ns for due_ns in waiting if due_ns is not None)
 
     def _tick(self, deadline_ns: int) -> None:
-        """Run the tick that ends at a deadline and publish its readings. A failed world is silent until a reset."""
+        """Run the tick that ends at a deadline and publish its readings. A failed world stops until a reset."""
         if not self._is_moving:
             return
         self._serve()
@@ -124,7 +122,7 @@ class FreeRunningNode(WorldNode):
         try:
             self._world.step(self._controller.take_activations(deadline_ns - self._world.tick_ns, deadline_ns))
         except BackendLostError as error:
-            self.node.get_logger().error(f"the world stands still until a reset: {error}")
+            self.node.get_logger().error(f"simulation stopped until a reset: {error}")
             self._is_moving = False
             self._controller.stop()
             return
@@ -154,7 +152,8 @@ class FreeRunningNode(WorldNode):
     def _take_command(self, index: int, command: FloatArray | None) -> None:
         if command is None:
             self.node.get_logger().warning(
-                "ignored a message that is not a whole command of its actuator", throttle_duration_sec=_THROTTLE_S
+                "ignored a command without a value for each joint",
+                throttle_duration_sec=_THROTTLE_S,
             )
         elif self._is_moving:
             self._controller.receive(self._clock.now_ns(), index, command)
@@ -170,7 +169,7 @@ class FreeRunningNode(WorldNode):
             estop.serve(now_ns)
 
     def _publish(self) -> None:
-        """Queue the new readings; publish those that are due, and the command in force."""
+        """Queue the new readings; publish those that are due, and the active command."""
         for name, reading in self._world.read().items():
             if reading.stamp_ns <= self._published_ns[name]:
                 continue
@@ -188,7 +187,7 @@ class FreeRunningNode(WorldNode):
         self._sensors[name].publish(self._encoders[name].encode(reading.values, stamp_ns, reading.extras))
 
     def _publish_state(self) -> None:
-        """Publish the command in force, stamped with its start; values of the other kind are NaN."""
+        """Publish the active command, stamped with its activation; values of the other kind are NaN."""
         if self._state is None:
             return
         since_ns = self._controller.since_ns
@@ -199,15 +198,7 @@ class FreeRunningNode(WorldNode):
             "position": np.where(is_velocity, math.nan, self._controller.target),
             "velocity": np.where(is_velocity, self._controller.target, math.nan),
         }
-        self._state.publish(self._state_message.encode(numbers, self._stamped[1]))
-
-    def _make_state(self, numbers: Numbers, stamp_ns: int) -> Any:  # noqa: ANN401 - a generated type
-        message = message_class(JOINT_SENSOR)()
-        set_stamp(message.header.stamp, stamp_ns)
-        message.name = list(self._world.joints)
-        for field, values in numbers.items():
-            setattr(message, field, array.array("d", values.tobytes()))
-        return message
+        self._state.publish(self._state_encoder.encode(numbers, self._stamped[1], {}))
 
     def _utc_ns(self, steady_ns: int) -> int:
         return steady_ns + self._clock.system_ns() - self._clock.now_ns()
@@ -219,40 +210,36 @@ class FreeRunningNode(WorldNode):
         self._window_ns = self._clock.now_ns(), self._world.now_ns
 
     def _warn_if_slow(self) -> None:
-        """Log a warning if the world does not keep up with the wall clock."""
+        """Log a warning if the simulation falls behind the wall clock."""
         wall_ns = self._clock.now_ns() - self._window_ns[0]
         if wall_ns < _WINDOW_NS:
             return
         factor = (self._world.now_ns - self._window_ns[1]) / wall_ns
         if factor < _SLOW:
             self.node.get_logger().warning(
-                f"the world runs at {factor:.2f} of real time: this machine is too slow for it",
+                f"simulation runs at {factor:.2f} of real time; use a faster machine or a simpler model",
                 throttle_duration_sec=_THROTTLE_S,
             )
         self._begin_window()
 
 
-def run_free_running(  # noqa: PLR0913 - the parts of a robot
+def run_free_running(
     contract: Contract,
     world: World,
     *,
     namespace: str | None,
     stop: threading.Event,
-    command_timeout_s: float | None = None,
-    stand_in: StandIn | None = None,
-    estops: Sequence[Input] = (),
+    estops: Sequence[EstopSpec] = (),
     on_ready: Callable[[str], None] = lambda _namespace: None,
 ) -> None:
     """Host `world`, built with ``free_running=True``, until `stop` is set.
 
     Args:
-        contract: of the world.
-        world: the world.
+        contract: contract of `world`.
+        world: the world; its profile declares the emulated robot.
         namespace: absolute ROS namespace; None: the root, or that of ``--ros-args``.
         stop: set it from a signal handler or another thread.
-        command_timeout_s: time after which a velocity that is not commanded again ends; None: never.
-        stand_in: a robot's delays, as in the profile that `world` was built with; None: no delays.
-        estops: the safety inputs to publish, released until the service ``~/estop/<name>`` presses one.
+        estops: safety inputs to publish, released until the service ``~/estop/<name>`` presses one.
         on_ready: called with the namespace when the world moves.
 
     Raises:
@@ -260,16 +247,7 @@ def run_free_running(  # noqa: PLR0913 - the parts of a robot
         ContractError: for a sensor or e-stop that does not match its message type.
         BackendLostError: if the world cannot be reset.
     """
-    make = functools.partial(
-        FreeRunningNode,
-        contract,
-        world,
-        namespace=namespace,
-        clock=SteadyClock(),
-        command_timeout_s=command_timeout_s,
-        stand_in=stand_in or StandIn(),
-        estops=estops,
-    )
+    make = functools.partial(FreeRunningNode, contract, world, namespace=namespace, estops=estops)
     with node_with_executor(contract, make) as (simulator, executor):
         simulator.begin()
         on_ready(simulator.node.get_namespace())

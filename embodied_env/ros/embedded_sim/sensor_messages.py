@@ -1,4 +1,4 @@
-"""Convert readings of the embedded simulator to messages; `embodied_env.ros.sensor_readers` reads them.
+"""Convert readings of the embedded simulator to messages; `embodied_env.ros.sensor_readers` decodes them.
 
 Message fields that the contract does not declare are NaN, or the message type's value for unknown.
 """
@@ -82,7 +82,7 @@ class SensorEncoder:
 def to_message(sensor: SensorSpec, values: Values, stamp_ns: int, extras: Extras | None = None) -> Message:
     """Return the message of `sensor` with `values` (field -> array), and `stamp_ns` in its header, if it has one.
 
-    Distances are as measured: +inf without a return, -inf for too close, NaN for no measurement. A 16UC1 image holds
+    Distances are as measured: +inf without a return, -inf for too close, NaN for no measurement. A 16UC1 image has
     whole millimetres up to 65.535 m; infinities become 0, no measurement.
 
     Raises:
@@ -101,7 +101,7 @@ def to_message(sensor: SensorSpec, values: Values, stamp_ns: int, extras: Extras
         write(message, own, sensor, extras or {})
     for field, path in by_path.items():
         if field in values:
-            _write_path(message, path, values[field])
+            write_path(message, path, values[field])
     return message
 
 
@@ -145,12 +145,8 @@ def _by_joint(values: Values, sensor: SensorSpec) -> tuple[list[str], dict[str, 
     return names, columns
 
 
-def _write_sequence(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:  # noqa: ARG001
-    message.data = _packed("d", values["data"])
-
-
-def _write_scalar(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:  # noqa: ARG001
-    message.data = type(message.data)(values["data"][0])
+def _write_data(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:  # noqa: ARG001
+    write_path(message, "data", values["data"])
 
 
 def _write_battery(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:  # noqa: ARG001
@@ -212,8 +208,8 @@ def _write_cloud(message: Message, values: Values, sensor: SensorSpec, extras: E
     message.data = _packed("B", points.astype("<f4", copy=False))
 
 
-def _write_path(message: Message, path: str, value: NDArray[Any]) -> None:
-    """Write a number or a sequence of numbers at `path`; extend sequences as needed."""
+def write_path(message: Message, path: str, value: NDArray[Any]) -> None:
+    """Write an element or a sequence of numbers at `path`; extend sequences as needed."""
     *parents, (name, index) = steps_of(path)
     for part, place in parents:
         parent, message = message, getattr(message, part)
@@ -244,7 +240,7 @@ def _extend(message: Message, name: str, index: int) -> None:
         elif "/" in kind:
             sequence.append(message_class(kind.replace("/", "/msg/"))())
         else:
-            sequence.append(False)
+            sequence.append("" if "string" in kind else False)
 
 
 def _packed(typecode: str, values: NDArray[Any]) -> array.array[Any]:
@@ -259,9 +255,9 @@ _BATTERY = ("percentage", "voltage", "current", "charge", "capacity", "design_ca
 _WRITERS: Mapping[str, Callable[[Message, Values, SensorSpec, Extras], None]] = {
     "sensor_msgs/msg/JointState": _write_joint_state,
     "trajectory_msgs/msg/JointTrajectory": _write_joint_trajectory,
-    "std_msgs/msg/Float64MultiArray": _write_sequence,
-    "std_msgs/msg/Float64": _write_scalar,
-    "std_msgs/msg/Bool": _write_scalar,
+    "std_msgs/msg/Float64MultiArray": _write_data,
+    "std_msgs/msg/Float64": _write_data,
+    "std_msgs/msg/Bool": _write_data,
     "sensor_msgs/msg/Range": _write_range,
     "sensor_msgs/msg/LaserScan": _write_scan,
     "sensor_msgs/msg/Image": _write_image,

@@ -1,8 +1,8 @@
 """An external simulator over ROS 2, in lockstep: Gazebo, or any with the standard interfaces.
 
-The backend connects to a running simulator and never starts one; `control` moves it. A step returns the readings of
-the sensors that are due, stamped at its end or later: older ones count as missing, and late ones (rendering) are
-waited for.
+The backend connects to a running simulator and never starts one; `control` steps it. A step returns the readings of
+the sensors that are due, stamped at its end or later: older ones count as missing; the backend waits for late ones
+(rendering).
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class SimulatorBackend:
     """Publishes commands, steps the simulator as its clock confirms, and returns the readings of each step's end.
 
     Attributes:
-        feed: gets the messages that our node publishes and receives.
-        routine: homing, if the profile declares it.
+        feed: receives the messages that our node publishes and receives.
+        routine: homing, if the profile declares a home.
     """
 
     name: ClassVar[str]
@@ -70,18 +70,18 @@ class SimulatorBackend:
         """Prepare; nothing is connected.
 
         Args:
-            contract: what the simulator must offer.
+            contract: contract of the sensors and actuators that the simulator must offer.
             clock: stamps arrivals and bounds waits.
-            namespace: absolute; relative topics resolve in it. None: the root. It does not apply to the services of a
+            namespace: absolute ROS namespace of relative topics; None: the root. It does not apply to the services of a
                 simulator and ``/clock``, except for those of the embedded one.
             domain_id: None: ``ROS_DOMAIN_ID``, or 0.
-            step_timeout_s: how long a step may take before the simulator counts as lost; None: the profile's.
-            reset_timeout_s: how long a reset may take; None: the profile's.
+            step_timeout_s: time for a step until the simulator counts as lost; None: that of the profile.
+            reset_timeout_s: time for a reset; None: that of the profile.
 
         Raises:
-            ContractError: when the contract has no profile for this backend, or a wrong one.
-            UsageError: for a wrong timeout, namespace or domain.
-            MissingDependencyError: when the messages of its API are not installed.
+            ContractError: if the contract has no valid profile for this backend.
+            UsageError: for an invalid timeout, namespace or domain ID.
+            MissingDependencyError: if the messages of its API are not installed.
         """
         self._profile, control = load_simulator_profile(contract, self.name)
         self._contract, self._clock = contract, clock
@@ -234,10 +234,10 @@ class SimulatorBackend:
 
     def confirm(self, question: str, deadline: Stamp) -> None:  # noqa: ARG002 - never called
         """Raise BackendNotReadyError: a simulator has no operator."""
-        raise BackendNotReadyError(f"{self.name} asks nobody: {question}")
+        raise BackendNotReadyError(f"no operator of {self.name} to confirm: {question}")
 
     def verify(self, deadline: Stamp) -> Snapshot:
-        """Place the entities again, which homing may have touched, and return readings of a control period later."""
+        """Place the entities again, since homing may have moved them; return readings from one control period later."""
         control = self._running()
         try:
             return self._step_and_read(control, deadline_to_monotonic_s(deadline, self._clock))
@@ -277,14 +277,14 @@ class SimulatorBackend:
         echo_end = min(end, time.monotonic() + self._profile.sensor_grace_s)
         while missing := self._echoes.missing():
             if time.monotonic() > echo_end:
-                raise BackendLostError("command_unheard", f"nobody repeated the command on {', '.join(missing)}")
+                raise BackendLostError("command_unheard", f"no command echo received on {', '.join(missing)}")
             control.session.receive(max(0.0, min(POLL_S, echo_end - time.monotonic())))
         settled = time.monotonic() + self._profile.command_settle_s
         while (left_s := settled - time.monotonic()) > 0:
             control.session.receive(left_s)
         duration_ns = target.ns - control.now_ns()
         if duration_ns != self._contract.control_period_ns:
-            raise BackendLostError("out_of_step", f"from {control.now_ns()} ns no step leads to {target.ns} ns")
+            raise BackendLostError("out_of_step", f"a step from {control.now_ns()} ns does not end at {target.ns} ns")
         self._arrivals.begin_step()
         control.step(duration_ns, end)
 
@@ -295,7 +295,7 @@ class SimulatorBackend:
         late_by = min(end, time.monotonic() + self._profile.sensor_grace_s)
         while missing := self._missing(after.ns, control.now_ns()):
             if time.monotonic() > late_by:
-                raise BackendLostError("sensor_late", f"at {after.ns} ns these are missing: {', '.join(missing)}")
+                raise BackendLostError("sensor_late", f"no reading at {after.ns} ns from {', '.join(missing)}")
             control.session.receive(max(0.0, min(POLL_S, late_by - time.monotonic())))
         return self._snapshot(control, end)
 
@@ -314,9 +314,9 @@ class SimulatorBackend:
         control.check_unmoved()
         if self._arrivals.has_future(now_ns):
             control.session.receive(POLL_S)
-            control.check_unmoved()  # if another client has stepped the world, the clock shows it
+            control.check_unmoved()  # the clock shows steps of another client
             self._arrivals.raise_if_future(now_ns)
-        samples = {  # a paused simulator repeats its messages: those between two steps are not lost
+        samples = {  # a paused simulator repeats its messages, so gaps are not losses
             name: replace(sample, lost=0) for name, sample in self._arrivals.samples().items()
         }
         samples = self._derived.complete(samples, states, now_ns, self._entities.events())
@@ -327,7 +327,7 @@ class SimulatorBackend:
         if control.capabilities.state_query:
             return control.state(entity, end)
         if entity not in self._poses.places:
-            raise BackendLostError("refused", f"{self._api.name} does not tell where {entity} is")
+            raise BackendLostError("refused", f"{self._api.name} cannot query the pose of {entity}")
         place = self._poses.places[entity]
         return EntityState(position=np.array(place.position), orientation=np.array(place.orientation))
 
@@ -346,7 +346,7 @@ class SimulatorBackend:
             ros.close()
 
     def processes(self) -> list[dict[str, Any]]:
-        """Return none: the simulator is not ours."""
+        """Return none: the backend starts no process."""
         return []
 
     def _running(self) -> LockstepControl:

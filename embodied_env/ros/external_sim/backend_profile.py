@@ -12,17 +12,17 @@ import numpy as np
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import parse_as, profile_of
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.contract.value_checks import allow, check_topic, one_of, require
+from embodied_env.contract.value_checks import check_count, check_positive, check_topic, naming_file, one_of, require
 from embodied_env.core.reset_spec import validate_home
 from embodied_env.core.types import FloatArray, ResetRequest
-from embodied_env.errors import BackendNotReadyError, ContractError
+from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.external_sim.control.api import ControlCapabilities
+from embodied_env.sim.backend_profile import only_key
 
 _CONTROLS = {"gazebo": "ros_gz", "simulation_interfaces": "simulation_interfaces"}
 """Backend -> default API."""
 
 _POSES = ("position", "orientation", "covariance")  # the covariance is zero: simulated poses are exact
-_KINDS = ("entity", "distance", "event")
 _UNIT_TOLERANCE = 1e-6  # of the length of a quaternion
 
 
@@ -103,7 +103,7 @@ class SampledPoses:
 def sample_poses(contract: Contract, profile: SimulatorProfile, request: ResetRequest) -> SampledPoses:
     """Sample the reset options of `profile.draws` with the request's seed, and place entities accordingly.
 
-    Every option of `contract` is sampled, so that setting one, or leaving it out of the profile, shifts no other.
+    Every option of `contract` is sampled, so that setting one, or omitting it in the profile, does not shift another.
     """
     rng = np.random.default_rng(request.seed)
     places, sampled = dict(profile.entities), {}
@@ -125,26 +125,26 @@ def sample_poses(contract: Contract, profile: SimulatorProfile, request: ResetRe
 
 
 def check_offered(profile: SimulatorProfile, control: str, offered: ControlCapabilities) -> None:
-    """Raise BackendNotReadyError for what the profile needs and `offered`, the abilities of `control`, lack."""
+    """Raise BackendNotReadyError if the profile needs an ability that `control` does not have (`offered`)."""
     if profile.reset == "world" and not offered.reset:
-        raise BackendNotReadyError(f"{control} offers no reset of the world; use reset: soft")
+        raise BackendNotReadyError(f"{control} cannot reset the world; set reset: soft")
     placed = [*profile.entities, *(draw.name for draw in profile.draws.values())]
     if placed and not offered.set_state:
         names = ", ".join(placed)
-        remedy = "with ros_gz: a bridge of 2025 or newer, and set_pose in its configuration"
-        raise BackendNotReadyError(f"{control} offers no service that puts {names} anywhere ({remedy})")
+        remedy = "ros_gz needs a bridge of 2025 or newer with set_pose in its configuration"
+        raise BackendNotReadyError(f"{control} has no service to place {names}; {remedy}")
 
 
 def load_simulator_profile(contract: Contract, backend: str) -> tuple[SimulatorProfile, str]:
     """Read the profile ``backends.<backend>`` of `contract`; return it, and the name of its API.
 
     Raises:
-        ContractError: when it is missing, or has an unknown or missing key or a wrong value.
+        ContractError: if it is missing or invalid.
     """
     path = f"backends.{backend}"
     profile = parse_as(SimulatorProfile, profile_of(contract, backend), path=path, source=contract.source)
     control = profile.control or _CONTROLS[backend]
-    try:
+    with naming_file(contract.source):
         _check_numbers(profile, control, contract, path)
         _check_draws(profile, contract, path)
         _check_sources(profile, contract, path)
@@ -152,34 +152,32 @@ def load_simulator_profile(contract: Contract, backend: str) -> tuple[SimulatorP
         if profile.home or (profile.reset == "soft" and is_sent):
             for joint, problem in validate_home(contract, profile.home).items():
                 require(False, f"{path}.home.{joint}", problem)
-            require(is_sent, f"{path}.home", "no joint is commanded by position: leave it out")
+            require(is_sent, f"{path}.home", "no joint is commanded by position; remove it")
         for name, topic in profile.echo.items():
             require(name in contract.actuators, f"{path}.echo.{name}", one_of(name, contract.actuators))
             check_topic(f"{path}.echo.{name}", topic)
-    except ContractError as error:
-        raise ContractError(error.path, error.problem, source=contract.source) from None
     return profile, control
 
 
 def _check_numbers(profile: SimulatorProfile, control: str, contract: Contract, path: str) -> None:
-    allow(bool(profile.world), f"{path}.world", repr(profile.world), "the name of a world")
+    require(bool(profile.world), f"{path}.world", "'' (expected the name of a world)")
     for key in ("sensor_grace_s", "step_timeout_s", "reset_timeout_s"):
-        value = getattr(profile, key)
-        allow(value > 0, f"{path}.{key}", value, "seconds > 0")
-    allow(profile.settle_steps >= 1, f"{path}.settle_steps", profile.settle_steps, "an integer >= 1")
+        check_positive(f"{path}.{key}", getattr(profile, key), "seconds")
+    check_count(f"{path}.settle_steps", profile.settle_steps, "physics steps")
     settle_s, most_s = profile.command_settle_s, profile.step_timeout_s
-    allowed = f"seconds >= 0, below step_timeout_s {most_s}"
-    allow(0 <= settle_s < most_s, f"{path}.command_settle_s", settle_s, allowed)
+    problem = f"{settle_s} (expected seconds >= 0, below step_timeout_s {most_s})"
+    require(0 <= settle_s < most_s, f"{path}.command_settle_s", problem)
     for name, place in profile.entities.items():
         is_unit = abs(math.hypot(*place.orientation) - 1) < _UNIT_TOLERANCE
-        allow(is_unit, f"{path}.entities.{name}.orientation", place.orientation, "a quaternion of length 1")
+        problem = f"{place.orientation} (expected a quaternion of length 1)"
+        require(is_unit, f"{path}.entities.{name}.orientation", problem)
     step_ns, period_ns, period_s = profile.step_ns, contract.control_period_ns, contract.control_period_s
-    is_part = step_ns > 0 and period_ns % step_ns == 0
-    allow(is_part, f"{path}.step_s", profile.step_s, f"a whole part of control_period_s {period_s}")
+    problem = f"{profile.step_s} (expected a whole part of control_period_s {period_s})"
+    require(step_ns > 0 and period_ns % step_ns == 0, f"{path}.step_s", problem)
     if control == "embedded":
-        allowed = f"control_period_s {period_s}: it takes no smaller steps"
-        allow(step_ns == period_ns, f"{path}.step_s", profile.step_s, allowed)
-        allow(profile.settle_steps == 1, f"{path}.settle_steps", profile.settle_steps, "1, a control period")
+        require(step_ns == period_ns, f"{path}.step_s", f"{profile.step_s} (expected control_period_s {period_s})")
+        problem = f"{profile.settle_steps} (expected 1, a control period)"
+        require(profile.settle_steps == 1, f"{path}.settle_steps", problem)
 
 
 def _check_draws(profile: SimulatorProfile, contract: Contract, path: str) -> None:
@@ -187,14 +185,13 @@ def _check_draws(profile: SimulatorProfile, contract: Contract, path: str) -> No
     for name, draw in profile.draws.items():
         where = f"{path}.draws.{name}"
         require(name in contract.reset_options, where, f"no such reset option: {one_of(name, contract.reset_options)}")
-        given = [key for key in ("entity", "pose") if getattr(draw, key) is not None]
-        require(len(given) == 1, where, f"{' and '.join(given) or 'nothing'} is given; allowed: entity or pose")
+        only_key(draw, ("entity", "pose"), where)
         shape = contract.reset_options[name].low_array.shape
-        flat = draw.name in profile.entities
-        shapes = ((3,),) if draw.pose is not None else ((2,), (3,)) if flat else ((3,),)
-        allowed = " or ".join(str(each) for each in shapes)
-        more = "" if flat or draw.pose is not None else f"; (2,) when entities.{draw.name} says at what height"
-        require(shape in shapes, where, f"{name!r} has shape {shape}; allowed: {allowed}{more}")
+        is_flat = draw.pose is None and draw.name in profile.entities
+        expected = "(2,) or (3,)" if is_flat else "(3,)"
+        more = "" if is_flat or draw.pose else f", or (2,) with a height in entities.{draw.name}"
+        problem = f"wrong shape of the reset option {name!r}: {shape} (expected {expected}{more})"
+        require(shape == (3,) or (is_flat and shape == (2,)), where, problem)
 
 
 def _check_sources(profile: SimulatorProfile, contract: Contract, path: str) -> None:
@@ -205,12 +202,10 @@ def _check_sources(profile: SimulatorProfile, contract: Contract, path: str) -> 
     for name, source in profile.sources.items():
         where = f"{path}.sources.{name}"
         require(name in contract.sensors, where, f"no such sensor: {one_of(name, contract.sensors)}")
-        given = [key for key in _KINDS if getattr(source, key) is not None]
-        allowed = ", ".join(_KINDS[:-1]) + f" or {_KINDS[-1]}"
-        require(len(given) == 1, where, f"{' and '.join(given) or 'nothing'} is given; allowed: {allowed}")
+        kind = only_key(source, ("entity", "distance", "event"), where)
         is_alone = source.relative_to is None or source.entity is not None
-        require(is_alone, f"{where}.relative_to", "it is given without entity; allowed: beside entity")
-        _check_source(source, contract, name, f"{where}.{given[0]}", entities)
+        require(is_alone, f"{where}.relative_to", "given without entity (expected with entity only)")
+        _check_source(source, contract, name, f"{where}.{kind}", entities)
 
 
 def _check_source(
@@ -218,14 +213,14 @@ def _check_source(
 ) -> None:
     sensor = contract.sensors[name]
     if source.distance is not None:
-        require(tuple(sensor.fields) == ("range",), where, f"it has {', '.join(sensor.fields)}; allowed: a Range")
+        require(tuple(sensor.fields) == ("range",), where, f"fields {', '.join(sensor.fields)} (expected range only)")
         measured = [key for key, other in contract.sensors.items() if "position" in other.fields]
         for end in source.distance:
             require(end in measured or end in entities, where, one_of(end, [*measured, *sorted(entities)]))
     elif source.event is not None:
         check_topic(where, source.event)
         is_bool = sensor.type == "std_msgs/msg/Bool"
-        require(is_bool, where, f"it is a {sensor.type}; allowed: std_msgs/msg/Bool")
+        require(is_bool, where, f"wrong sensor type {sensor.type} (expected std_msgs/msg/Bool)")
     else:
-        odd = [each for each in sensor.fields if each not in _POSES]
-        require(not odd, where, f"it has no {', '.join(odd)}; allowed: {', '.join(_POSES)}")
+        other = [each for each in sensor.fields if each not in _POSES]
+        require(not other, where, f"no source for {', '.join(other)} (expected fields: {', '.join(_POSES)})")

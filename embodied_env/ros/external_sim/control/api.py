@@ -1,4 +1,4 @@
-"""`SimulatorApi`: the requests of one family of simulators; and `FAULTS`: what can go wrong with them.
+"""`SimulatorApi`: the requests of one family of simulators; `FAULTS`: the reasons why one counts as lost.
 
 A reply proves at most that a request was accepted. `LockstepControl` reads from the simulator's clock whether it was
 carried out, in the same way for every family. Its rules:
@@ -15,26 +15,28 @@ A fault is a `BackendLostError`, in `connect` and `reset` a `SimulatorNotReadyEr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from embodied_env.core.types import FloatArray
-from embodied_env.errors import BackendNotReadyError
+from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
 
 FAULTS: Mapping[str, str] = {
     "clock_stopped": "the clock does not move, or stopped before the step was over",
     "clock_rewound": "the clock went back without a reset of ours: another client reset the world",
-    "extra_steps": "the clock is beyond the end of the step: another client steps the world, or it runs free",
-    "future_reading": "a reading is stamped after the clock: another node publishes the sensor",
-    "step_unfinished": "the simulator replied that the step was done, and the clock never reached its end",
+    "extra_steps": "the clock is past the end of the step: another client steps the world, or it runs freely",
+    "future_reading": "a reading is stamped later than the clock: another node publishes the sensor",
+    "step_unfinished": "the simulator replied that the step was done, but the clock did not reach its end",
     "reply_lost": "no reply within the timeout; the detail says whether the clock shows that the request was executed",
     "refused": "the simulator refused a request",
-    "reset_not_seen": "the simulator accepted the reset, and the clock never showed it",
-    "sensor_late": "the step is over, and a sensor that was due has no reading of its end",
+    "reset_not_seen": "the simulator accepted the reset, but the clock did not show it",
+    "sensor_late": "the step is over, but a sensor that was due has no reading from its end",
     "command_unheard": "no echo of a command was received",
     "settling": "the clock does not come to rest before the first request",
-    "timeout": "the clock moves, and the request was not finished within the timeout",
+    "timeout": "the clock moves, but the request was not finished within the timeout",
 }
 """Why a simulator in lockstep counts as lost, and what each reason means."""
 
@@ -91,44 +93,60 @@ class SimulatorNotReadyError(BackendNotReadyError):
     """
 
     def __init__(self, why: str, detail: str) -> None:
-        """Store the short reason `why` and a sentence of `detail`."""
+        """Store `why`; `detail` is part of the message."""
         self.why = why
         super().__init__(f"{why}: {detail}")
 
 
-class SimulatorApi(Protocol):
+class SimulatorApi(ABC):
     """Builds the requests that one family of simulators understands, and sends nothing.
 
-    `capabilities` must offer the request. UsageError means that the family never does.
+    A request may be built only if `capabilities` has it; UsageError means that the family never supports it.
+
+    Attributes:
+        capabilities: the abilities of the simulator, as far as they are known.
     """
 
-    name: str
+    name: ClassVar[str]
+    capabilities: ControlCapabilities
 
-    @property
-    def capabilities(self) -> ControlCapabilities:
-        """Return what the simulator offers, as far as it is known."""
-
+    @abstractmethod
     def probe(self, offered: Mapping[str, tuple[str, ...]]) -> tuple[Request, ...]:
         """Find the simulator among the services of the graph, name -> types; return requests that complete the search.
 
         Raises:
-            BackendNotReadyError: when a service that is needed is not offered.
+            BackendNotReadyError: if a required service is not offered.
         """
 
     def pause(self) -> Request:
         """Return the request that pauses the simulation."""
+        raise UsageError(f"{self.name} cannot pause: the simulator moves only on request")
 
+    @abstractmethod
     def step(self, steps: int) -> Request:
         """Return the request for `steps` physics steps, from rest to rest."""
 
+    @abstractmethod
     def reset(self) -> Request:
         """Return the request for a reset of the world that leaves it at rest."""
 
     def state(self, entity: str) -> Request:
         """Return the request for the pose of an entity; `Request.read` returns an `EntityState`."""
+        raise UsageError(f"{self.name} cannot query the pose of {entity!r}: it has no such service")
 
+    @abstractmethod
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray) -> Request:
         """Return the request that places an entity, at rest where the family can; m, and quaternion x, y, z, w."""
+
+
+@contextmanager
+def message_import_errors(package: str) -> Iterator[None]:
+    """Raise MissingDependencyError for an ImportError in the block, which imports a message package."""
+    try:
+        yield
+    except ImportError as error:
+        remedy = f"apt install ros-$ROS_DISTRO-{package.replace('_', '-')}, and source ROS 2"
+        raise MissingDependencyError(f"{package} ({error})", needed_for="this control", remedy=remedy) from None
 
 
 def write_pose(pose: Any, position: FloatArray, orientation: FloatArray) -> None:  # noqa: ANN401 - a geometry_msgs/Pose

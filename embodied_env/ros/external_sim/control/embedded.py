@@ -1,24 +1,24 @@
 """The embedded simulator through its services `step_once` and `restart`, without step tokens.
 
-A step is a control period, and so is a reset: the time never goes back. The simulator never moves unrequested.
+A step and a reset take one control period each: time never goes back. The simulator moves only on request.
 """
 
 from __future__ import annotations
 
 import array
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.types import FloatArray
 from embodied_env.errors import BackendNotReadyError, UsageError
 from embodied_env.ros.embedded_sim.protocol import ENTITY_PARAMETER, PLACE_SERVICE, RESTART_SERVICE, STEP_ONCE_SERVICE
-from embodied_env.ros.external_sim.control.api import ControlCapabilities, Request, SimulatorRefusedError
+from embodied_env.ros.external_sim.control.api import ControlCapabilities, Request, SimulatorApi, SimulatorRefusedError
 
 _DOUBLE_ARRAY = 8  # of rcl_interfaces/msg/ParameterType
 
 
-class Embedded:
+class Embedded(SimulatorApi):
     """Builds requests of `embodied_env.ros.embedded_sim.lockstep_node`."""
 
     name = "embedded"
@@ -36,31 +36,23 @@ class Embedded:
         if self._wanted is not None:
             found = [prefix for prefix in found if prefix == self._wanted]
         if len(found) != 1:
-            where = ", ".join(prefix or "/" for prefix in found) or "nobody"
+            where = ", ".join(prefix or "/" for prefix in found) or "none"
             raise BackendNotReadyError(
-                f"{self._wanted or ''}{ending} is offered by {where}; allowed: one embedded simulator "
-                "(embodied-env sim), or its namespace as prefix"
+                f"wrong number of simulators with {self._wanted or ''}{ending}: {where} (expected one); "
+                "start one with `embodied-env sim`, or set prefix to its namespace"
             )
         self._prefix = found[0]
         return ()
 
-    def pause(self) -> NoReturn:
-        """Raise UsageError: the simulator is always paused between steps."""
-        raise UsageError("the embedded simulator has nothing to pause: it moves when it is asked to")
-
     def step(self, steps: int) -> Request:
         """Return the request for one control period."""
         if steps != 1:
-            raise UsageError(f"{steps} steps at once are not allowed; allowed: 1, a control period")
+            raise UsageError(f"too many steps in one request: {steps} (expected 1, a control period)")
         return self._trigger(STEP_ONCE_SERVICE)
 
     def reset(self) -> Request:
         """Return the request for a reset of the world with the seed that the simulator has."""
         return self._trigger(RESTART_SERVICE)
-
-    def state(self, entity: str) -> NoReturn:
-        """Raise UsageError: there is no such service."""
-        raise UsageError(f"where {entity!r} is cannot be asked of {self.name}: it has no such service")
 
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray) -> Request:
         """Return the request that places a mocap body, or one with a free joint."""

@@ -1,6 +1,6 @@
-"""Move an external simulator in lockstep through any `SimulatorApi`, and verify each request on its clock.
+"""Steps an external simulator in lockstep through any `SimulatorApi`, and verifies each request on its clock.
 
-`api` has the rules; `service_session` sends the requests.
+The rules are in `api`; `service_session` sends the requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from embodied_env.ros.external_sim.control.api import (
 from embodied_env.ros.external_sim.control.service_session import PendingRequest, ServiceSession
 from embodied_env.ros.receiver import POLL_S
 
-_PROBE_S = 0.05  # between two looks at the services of the graph
+_PROBE_S = 0.05  # between two queries of the services in the graph
 _REST_S = 0.3  # the clock must be at rest for this long before the first request: leftover steps would show
 _SILENT_S = 0.6  # without a stamp for this long a clock is silent while the simulator is at rest
 _EARLY_S = 0.02  # a reply that precedes the end of its step by more was sent when the request was queued
@@ -54,21 +54,21 @@ class LockstepControl:
     def now_ns(self) -> int:
         """Return the newest simulated time."""
         if self.clock.now_ns is None:
-            raise BackendLostError("clock_stopped", "nothing was ever heard of the clock")
+            raise BackendLostError("clock_stopped", "no clock message received")
         return self.clock.now_ns
 
     def check_unmoved(self) -> None:
-        """Raise when the clock is not where the last call left it: another client moved the world since."""
+        """Raise BackendLostError if the clock has moved since the last call: another client moves the world."""
         self.session.drain()
         self._check_not_rewound()
         if self._left_ns is not None and self.now_ns() != self._left_ns:
             raise BackendLostError(
                 "extra_steps",
-                f"the clock was left at {self._left_ns} ns, and is at {self.now_ns()} ns: nobody here did it",
+                f"the clock moved from {self._left_ns} to {self.now_ns()} ns without a request of ours",
             )
 
     def settle(self, end: float) -> None:
-        """Wait until the clock is at rest, and take it as the reference of `check_unmoved`, wherever it was before."""
+        """Wait until the clock is at rest, and make it the reference of `check_unmoved`."""
         self._left_ns, self._rewinds = None, self.clock.rewinds
         self._await_still(end)
         self._store_reference()
@@ -81,7 +81,7 @@ class LockstepControl:
         self.session.await_reply(pending, end)
         while self.clock.now_ns is None:
             if time.monotonic() > end:
-                raise BackendLostError("clock_stopped", "it was stepped, and nothing was ever heard of the clock")
+                raise BackendLostError("clock_stopped", "no clock message received after a step")
             self.session.poll(pending, end)
         self.settle(end)
 
@@ -111,7 +111,7 @@ class LockstepControl:
             self._store_reference()
 
     def _await_leftover_steps(self, end: float) -> None:
-        """Wait until steps that an earlier client requested are over."""
+        """Wait until the steps requested by an earlier client are over."""
         since_s = time.monotonic()
         while True:
             self.session.receive(POLL_S)
@@ -122,7 +122,7 @@ class LockstepControl:
                 return
             if now_s > end:
                 raise BackendLostError(
-                    "settling", f"it is at {self.clock.now_ns} ns and goes on; allowed: a simulator that is paused"
+                    "settling", f"clock still moving at {self.clock.now_ns} ns (expected a paused simulator)"
                 )
 
     def pause(self, end: float) -> None:
@@ -135,13 +135,13 @@ class LockstepControl:
         """Advance the simulated time by `duration_ns`; return it once the world is at rest again.
 
         Raises:
-            UsageError: for a duration that is no whole number of physics steps.
+            UsageError: for a duration that is not a whole number of physics steps.
         """
         self.check_unmoved()
         before_ns = self.now_ns()
         steps, rest_ns = divmod(duration_ns, self.step_ns)
         if rest_ns or steps < 1:
-            raise UsageError(f"{duration_ns} ns is not allowed; allowed: whole steps of {self.step_ns} ns")
+            raise UsageError(f"wrong duration of a step: {duration_ns} ns (expected a multiple of {self.step_ns} ns)")
         target_ns = before_ns + duration_ns
         pending = self.session.send(self._api.step(steps), end)
         while not self._is_over(pending, target_ns):
@@ -150,14 +150,14 @@ class LockstepControl:
             if self.now_ns() > target_ns:
                 raise BackendLostError(
                     "extra_steps",
-                    f"asked from {before_ns} to {target_ns} ns, and the clock is at {self.now_ns()} ns",
+                    f"requested a step from {before_ns} to {target_ns} ns, but the clock is at {self.now_ns()} ns",
                 )
             self._check_timeouts(pending, before_ns, target_ns, end)
         self._store_reference()
         return target_ns
 
     def _is_over(self, pending: PendingRequest, target_ns: int) -> bool:
-        """Return whether the reply has come, and the clock is at rest at its target."""
+        """Return whether the reply has arrived, and the clock is at rest at its target."""
         clock = self.clock
         if clock.now_ns != target_ns or pending.answered_s is None:
             return False
@@ -171,16 +171,18 @@ class LockstepControl:
         now_s, at_ns = time.monotonic(), self.now_ns()
         moved_s = max(pending.sent_s, self.clock.changed_s)
         timeout_s = self.session.reply_timeout_s
-        where = f"from {before_ns} to {target_ns} ns, the clock stands at {at_ns} ns"
+        where = f"step from {before_ns} to {target_ns} ns, clock at {at_ns} ns"
         if pending.answered_s is None:
             if now_s <= end and now_s - moved_s <= timeout_s:
                 return
             if at_ns not in (before_ns, target_ns):
-                raise BackendLostError("clock_stopped", f"{where}, and nobody answered")
+                raise BackendLostError("clock_stopped", f"{where}; no reply")
             done = "was carried out" if at_ns == target_ns else "was not carried out"
-            raise BackendLostError("reply_lost", f"{pending.request.service} did not answer; by the clock it {done}")
+            raise BackendLostError(
+                "reply_lost", f"no reply from {pending.request.service}; by the clock, the step {done}"
+            )
         if at_ns == target_ns:
-            return  # the stamp only has to come once more
+            return  # only the repetition of the stamp is missing
         if pending.request.is_done_at_reply and now_s - max(moved_s, pending.answered_s) > timeout_s:
             raise BackendLostError("step_unfinished", where)
         if now_s > end:
@@ -198,7 +200,7 @@ class LockstepControl:
             if self.clock.changed_s < begun_s and self.clock.seen > seen + 1:
                 return
             if now_s > end:
-                raise BackendLostError("settling", f"paused, and the clock is at {self.clock.now_ns} ns and goes on")
+                raise BackendLostError("settling", f"clock still moving at {self.clock.now_ns} ns after a pause")
 
     def _store_reference(self) -> None:
         self._left_ns, self._rewinds = self.clock.now_ns, self.clock.rewinds
@@ -206,23 +208,23 @@ class LockstepControl:
     def _check_not_rewound(self) -> None:
         if self.clock.rewinds != self._rewinds:
             raise BackendLostError(
-                "clock_rewound", f"the clock went back from {self.clock.from_ns} ns, and is at {self.clock.now_ns} ns"
+                "clock_rewound", f"the clock went back from {self.clock.from_ns} to {self.clock.now_ns} ns"
             )
 
     # ---------------------------------------------------------------------------------- reset and entities
 
     def reset(self, end: float) -> None:
-        """Reset the world, and wait until the clock shows it and is at rest."""
+        """Reset the world, and wait until the clock shows the reset and is at rest."""
         with _not_ready_errors():
             self.settle(end)
             clock = self.clock
             must_rewind = self.capabilities.rewinds_time
             if must_rewind and clock.now_ns == 0:
                 self.step(self.step_ns, end)  # a reset at time zero would not show
-            before_ns, rewinds, heard = clock.now_ns, clock.rewinds, clock.heard
+            before_ns, rewinds, received = clock.now_ns, clock.rewinds, clock.received
 
             def has_shown() -> bool:
-                return clock.heard > heard if before_ns is None or not must_rewind else clock.rewinds > rewinds
+                return clock.received > received if before_ns is None or not must_rewind else clock.rewinds > rewinds
 
             def evidence() -> str:
                 return "; the clock shows the reset" if has_shown() else "; the clock shows no reset"
@@ -231,7 +233,7 @@ class LockstepControl:
             self.session.await_reply(pending, end, evidence=evidence)
             while clock.now_ns is None or (must_rewind and not has_shown()):
                 if time.monotonic() > end:
-                    detail = f"it was taken, and the clock is still at {self.now_ns()} ns"
+                    detail = f"the reset was accepted, but the clock is still at {self.now_ns()} ns"
                     raise BackendLostError("reset_not_seen", detail)
                 self.session.poll(pending, end)
             self._await_still(end)

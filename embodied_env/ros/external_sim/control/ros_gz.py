@@ -1,18 +1,25 @@
 """Gazebo through ros_gz_bridge: ControlWorld for everything, SetEntityPose where the bridge has it.
 
-Every field of a ControlWorld request is applied, `pause` too, so each request sets it. The reply means that the request
-was queued. The bridge takes no seed and reports no entity states.
+Every field of a ControlWorld request is applied, including `pause`, so each request sets it. The reply means that the
+request was queued. The bridge takes no seed and reports no entity states.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 from embodied_env.core.types import FloatArray
-from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
-from embodied_env.ros.external_sim.control.api import ControlCapabilities, Request, SimulatorRefusedError, write_pose
+from embodied_env.errors import BackendNotReadyError, UsageError
+from embodied_env.ros.external_sim.control.api import (
+    ControlCapabilities,
+    Request,
+    SimulatorApi,
+    SimulatorRefusedError,
+    message_import_errors,
+    write_pose,
+)
 
 CONTROL, SET_POSE = "control", "set_pose"
 CONTROL_TYPE, SET_POSE_TYPE = "ros_gz_interfaces/srv/ControlWorld", "ros_gz_interfaces/srv/SetEntityPose"
@@ -21,24 +28,18 @@ _MODEL = 2  # ros_gz_interfaces/Entity.type
 _MOST_STEPS = 2**32 - 1  # multi_step is an uint32
 
 
-class RosGz:
+class RosGz(SimulatorApi):
     """Builds requests for a Gazebo world whose services are bridged under their own names, ``/world/<world>/...``."""
 
     name = "ros_gz"
+    capabilities = ControlCapabilities(pause=True, reset=True, rewinds_time=True)
 
     def __init__(self, *, world: str, prefix: str | None) -> None:
         """Prepare; raises MissingDependencyError without ros_gz_interfaces. `prefix` None: ``/world/<world>``."""
-        try:
+        with message_import_errors("ros_gz_interfaces"):
             from ros_gz_interfaces.srv import ControlWorld, SetEntityPose  # noqa: PLC0415 - needed only by this API
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"ros_gz_interfaces ({error})",
-                needed_for="the control ros_gz",
-                remedy="apt install ros-$ROS_DISTRO-ros-gz-interfaces, and source ROS 2",
-            ) from None
         self._control_type, self._set_pose_type = ControlWorld, SetEntityPose
         self._prefix = f"/world/{world}" if prefix is None else prefix.rstrip("/")
-        self.capabilities = ControlCapabilities(pause=True, reset=True, rewinds_time=True)
 
     def probe(self, offered: Mapping[str, tuple[str, ...]]) -> tuple[Request, ...]:
         """Find ControlWorld, which is required, and SetEntityPose, which older bridges do not have."""
@@ -46,8 +47,8 @@ class RosGz:
         if CONTROL_TYPE not in offered.get(control, ()):
             others = sorted(name for name, types in offered.items() if CONTROL_TYPE in types)
             raise BackendNotReadyError(
-                f"nobody offers {control} ({CONTROL_TYPE}), but: {', '.join(others) or 'none of this type'}; allowed: "
-                f"a bridge that does (ros2 run ros_gz_bridge parameter_bridge {control}@{CONTROL_TYPE})"
+                f"no service {control} of type {CONTROL_TYPE} (available: {', '.join(others) or 'none'}); run "
+                f"`ros2 run ros_gz_bridge parameter_bridge {control}@{CONTROL_TYPE}`"
             )
         sets_pose = SET_POSE_TYPE in offered.get(f"{self._prefix}/{SET_POSE}", ())
         self.capabilities = replace(self.capabilities, set_state=sets_pose)
@@ -63,7 +64,7 @@ class RosGz:
     def step(self, steps: int) -> Request:
         """Return the request for `steps` iterations; they add to those still queued."""
         if not 1 <= steps <= _MOST_STEPS:
-            raise UsageError(f"{steps} steps are not allowed; allowed: 1 to {_MOST_STEPS} in one request")
+            raise UsageError(f"wrong number of steps in one request: {steps} (expected 1 to {_MOST_STEPS})")
         request = self.pause()
         request.message.world_control.multi_step = steps
         return request
@@ -73,10 +74,6 @@ class RosGz:
         request = self.pause()
         request.message.world_control.reset.all = True
         return request
-
-    def state(self, entity: str) -> NoReturn:
-        """Raise UsageError: the bridge has no such service."""
-        raise UsageError(f"where {entity!r} is cannot be asked of {self.name}: ros_gz_bridge has no service for it")
 
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray) -> Request:
         """Return the request that places a model. It keeps its velocity; an unknown name is not reported."""
@@ -89,4 +86,4 @@ class RosGz:
 
 def _check_success(reply: Any) -> None:  # noqa: ANN401 - a generated type
     if not reply.success:
-        raise SimulatorRefusedError("success is false")
+        raise SimulatorRefusedError("the reply has success = false")

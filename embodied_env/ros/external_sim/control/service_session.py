@@ -1,4 +1,4 @@
-"""Send requests to a simulator, each once, and receive its clock, replies and other messages meanwhile."""
+"""Sends requests to a simulator, each once, and receives its clock, replies and other messages meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from embodied_env.ros.external_sim.control.api import Request, SimulatorRefusedE
 from embodied_env.ros.qos import EVERY_TICK
 from embodied_env.ros.receiver import POLL_S, ReceivedMessage, Receiver, ServiceReply
 
-CLOCK = "/clock"  # the key of its messages: not a sensor's name
+CLOCK = "/clock"  # the topic, and the key of its messages
 _MAX_RECEIVES = 64  # an executor returns one message at a time
 
 
@@ -23,8 +23,8 @@ class ClockMonitor:
 
     Attributes:
         now_ns: the newest stamp; None before the first.
-        seen: how often the newest stamp was received in a row.
-        heard: number of stamps received.
+        seen: how many times in a row the newest stamp was received.
+        received: number of stamps received.
         rewinds: how often the clock went back.
         from_ns: the stamp before the last rewind; None: no rewind.
         changed_s: when the newest stamp was first received, monotonic s.
@@ -33,13 +33,13 @@ class ClockMonitor:
     def __init__(self) -> None:
         """Start before the first stamp."""
         self.now_ns: int | None = None
-        self.seen = self.heard = self.rewinds = 0
+        self.seen = self.received = self.rewinds = 0
         self.from_ns: int | None = None
         self.changed_s = 0.0
 
     def on_clock(self, stamp_ns: int, at_s: float) -> None:
         """Store a stamp that was received at `at_s`, monotonic s."""
-        self.heard += 1
+        self.received += 1
         if stamp_ns == self.now_ns:
             self.seen += 1
             return
@@ -77,18 +77,18 @@ class ServiceSession:
         reply_timeout_s: float = 1.0,
         on_message: Callable[[ReceivedMessage], None] = lambda _: None,
     ) -> None:
-        """Subscribe to the clock on `topic`. Each message that is not of the clock goes to `on_message`."""
+        """Subscribe to the clock on `topic`; `on_message` gets all other messages."""
         self.clock = ClockMonitor()
         self.reply_timeout_s = reply_timeout_s
         self._receiver, self._on_message = receiver, on_message
         receiver.subscribe(CLOCK, message_class("rosgraph_msgs/msg/Clock"), topic, EVERY_TICK)
 
     def services(self) -> dict[str, tuple[str, ...]]:
-        """Return the services of the graph as it is known now: absolute name -> types."""
+        """Return the services of the current graph: absolute name -> types."""
         return self._receiver.services()
 
     def receive(self, timeout_s: float) -> bool:
-        """Receive what has arrived, waiting for the first at most `timeout_s`; return whether anything has."""
+        """Receive the messages that have arrived, waiting at most `timeout_s` for one; return whether any have."""
         arrivals = self._receiver.receive(timeout_s)
         now_s = time.monotonic()
         for arrival in arrivals:
@@ -100,7 +100,7 @@ class ServiceSession:
         return bool(arrivals)
 
     def drain(self) -> None:
-        """Receive everything that has arrived."""
+        """Receive all messages that have arrived."""
         for _ in range(_MAX_RECEIVES):
             if not self.receive(0.0):
                 break
@@ -115,11 +115,11 @@ class ServiceSession:
         try:
             reply = self._receiver.call_async(request.type, request.service, request.message, left_s)
         except TimeoutError as error:
-            raise BackendLostError("reply_lost", f"{error}; nothing was asked") from None
+            raise BackendLostError("reply_lost", f"{error}; the request was not sent") from None
         return PendingRequest(request=request, reply=reply, sent_s=time.monotonic(), entity=entity)
 
     def poll(self, pending: PendingRequest, end: float) -> None:
-        """Receive what arrives next, and read the reply once it is there; raises BackendLostError for a refusal."""
+        """Receive what arrives next, and read the reply when it arrives; raises BackendLostError for a refusal."""
         self.receive(max(0.0, min(POLL_S, end - time.monotonic())))
         if pending.answered_s is None and pending.reply.response is not None:
             pending.answered_s = time.monotonic()
@@ -130,16 +130,15 @@ class ServiceSession:
                 raise BackendLostError("refused", f"{pending.request.service}{about}: {error}") from None
 
     def await_reply(self, pending: PendingRequest, end: float, *, evidence: Callable[[], str] = lambda: "") -> None:
-        """Poll until the reply is there; raises BackendLostError, with `evidence` from the clock, when it is late."""
+        """Poll until the reply arrives; raises BackendLostError, with `evidence` from the clock, if it is late."""
         end = min(end, pending.sent_s + self.reply_timeout_s)
         while pending.answered_s is None:
             if time.monotonic() > end:
-                detail = f"{pending.request.service} did not answer{evidence()}"
-                raise BackendLostError("reply_lost", detail)
+                raise BackendLostError("reply_lost", f"no reply from {pending.request.service}{evidence()}")
             self.poll(pending, end)
 
     def call(self, request: Request, end: float, entity: str = "") -> Any:  # noqa: ANN401 - what `Request.read` returns
-        """Send a request, await its reply, and return what it says."""
+        """Send a request, await its reply, and return its content."""
         pending = self.send(request, end, entity)
         self.await_reply(pending, end)
         return pending.result

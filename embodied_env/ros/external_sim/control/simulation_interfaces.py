@@ -7,7 +7,7 @@ replies when the steps are over; Gazebo replies when they are queued.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,20 +15,22 @@ import numpy as np
 
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.types import FloatArray
-from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
+from embodied_env.errors import BackendNotReadyError, UsageError
 from embodied_env.ros.external_sim.control.api import (
     ControlCapabilities,
     EntityState,
     Request,
+    SimulatorApi,
     SimulatorRefusedError,
+    message_import_errors,
     write_pose,
 )
 
 PACKAGE = "simulation_interfaces"
 FEATURES_SERVICE = "get_simulator_features"
-FEATURES_TYPE = f"{PACKAGE}/srv/GetSimulatorFeatures"
 STEP_GOAL_SERVICE = "simulate_steps/_action/send_goal"  # a hidden service sends the goal of an action
 SERVICES = {
+    FEATURES_SERVICE: f"{PACKAGE}/srv/GetSimulatorFeatures",
     "set_simulation_state": f"{PACKAGE}/srv/SetSimulationState",
     "step_simulation": f"{PACKAGE}/srv/StepSimulation",
     "reset_simulation": f"{PACKAGE}/srv/ResetSimulation",
@@ -53,21 +55,16 @@ _RESULTS = {
 _GAZEBO = "gzserver"  # ros_gz_sim has its services under /gzserver/<name>
 
 
-class SimulationInterfaces:
+class SimulationInterfaces(SimulatorApi):
     """Builds the standard requests."""
 
     name = "simulation_interfaces"
+    capabilities = ControlCapabilities()
 
     def __init__(self, *, world: str, prefix: str | None) -> None:  # noqa: ARG002 - it has one world
         """Prepare; raises MissingDependencyError without the package. `prefix` None: the only one in the graph."""
-        try:
+        with message_import_errors(PACKAGE):
             from simulation_interfaces import srv  # noqa: PLC0415 - needed only by this API
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"{PACKAGE} ({error})",
-                needed_for=f"the control {self.name}",
-                remedy="apt install ros-$ROS_DISTRO-simulation-interfaces, and source ROS 2",
-            ) from None
         self._srv = srv
         self._prefix = None if prefix is None else prefix.rstrip("/")
         self._offered: frozenset[str] = frozenset()
@@ -86,8 +83,7 @@ class SimulationInterfaces:
         self._offered = frozenset(
             name for name, type_name in SERVICES.items() if type_name in offered.get(f"{self._prefix}/{name}", ())
         )
-        kind = self._srv.GetSimulatorFeatures
-        return (self._request(FEATURES_SERVICE, kind, kind.Request(), read=self._store_features),)
+        return (self._request(FEATURES_SERVICE, self._store_features),)
 
     def _store_features(self, reply: Any) -> None:  # noqa: ANN401 - a generated type
         self._features = frozenset(int(each) for each in reply.features.features)
@@ -95,16 +91,12 @@ class SimulationInterfaces:
         self._steps_by_action = not steps
         if not steps and not self._has(STEP_GOAL_SERVICE, STEP_ACTION):
             raise BackendNotReadyError(
-                f"the simulator at {self._prefix or '/'} cannot step: it has the features {sorted(self._features)} and "
-                f"offers {sorted(self._offered)} (expected feature {STEP_SINGLE} with step_simulation, or "
+                f"the simulator at {self._prefix or '/'} cannot step: features {sorted(self._features)}, "
+                f"services {sorted(self._offered)} (expected feature {STEP_SINGLE} with step_simulation, or "
                 f"{STEP_ACTION} with the action simulate_steps)"
             )
-
-    @property
-    def capabilities(self) -> ControlCapabilities:
-        """Return the features whose services are offered."""
         has_reset = self._has("reset_simulation", RESET)
-        return ControlCapabilities(
+        self.capabilities = ControlCapabilities(
             pause=self._has("set_simulation_state", STATE_SETTING, STATE_PAUSE),
             reset=has_reset,
             rewinds_time=has_reset,
@@ -118,50 +110,52 @@ class SimulationInterfaces:
     # ---------------------------------------------------------------------------------------------- requests
 
     def pause(self) -> Request:
-        """Return the request that pauses; an already paused simulator is no refusal."""
-        kind = self._srv.SetSimulationState
-        message = kind.Request()
-        message.state.state = PAUSED
+        """Return the request that pauses; its reply may report that the simulator is paused already."""
         read = partial(_check_result, also=ALREADY_IN_TARGET_STATE)
-        return self._request("set_simulation_state", kind, message, read=read, is_done=True)
+        request = self._request("set_simulation_state", read, is_done=True)
+        request.message.state.state = PAUSED
+        return request
 
     def step(self, steps: int) -> Request:
         """Return the request for `steps`. The reply to a goal of the action, used last, means that it was accepted."""
         if self._steps_by_action:
-            from simulation_interfaces.action import SimulateSteps  # noqa: PLC0415 - rarely needed
-
-            send_goal = SimulateSteps.Impl.SendGoalService
-            message = send_goal.Request()
-            message.goal_id.uuid = np.frombuffer(uuid.uuid4().bytes, dtype=np.uint8)
-            message.goal.steps = steps
-            return self._request(STEP_GOAL_SERVICE, send_goal, message, read=_check_accepted)
+            return self._step_by_action(steps)
         if steps > 1 and STEP_MULTIPLE not in self._features:
             raise UsageError(
-                f"{steps} steps in one request are not allowed: the simulator lacks the feature {STEP_MULTIPLE}; "
-                "allowed: 1 (a control period of one step of physics)"
+                f"too many steps in one request: {steps} (expected 1, since the simulator lacks the feature "
+                f"{STEP_MULTIPLE}); set step_s to the control period"
             )
-        message = self._srv.StepSimulation.Request(steps=steps)
         waits = _GAZEBO not in (self._prefix or "").split("/")
-        return self._request("step_simulation", self._srv.StepSimulation, message, read=_check_result, is_done=waits)
+        return self._request("step_simulation", _check_result, is_done=waits, steps=steps)
+
+    def _step_by_action(self, steps: int) -> Request:
+        from simulation_interfaces.action import SimulateSteps  # noqa: PLC0415 - rarely needed
+
+        send_goal = SimulateSteps.Impl.SendGoalService
+        message = send_goal.Request()
+        message.goal_id.uuid = np.frombuffer(uuid.uuid4().bytes, dtype=np.uint8)
+        message.goal.steps = steps
+        name = f"{self._prefix}/{STEP_GOAL_SERVICE}"
+        return Request(service=name, type=send_goal, message=message, read=_check_accepted)
 
     def reset(self) -> Request:
         """Return the request for a reset of the world."""
-        message = self._srv.ResetSimulation.Request(scope=SCOPE_ALL)
-        return self._request("reset_simulation", self._srv.ResetSimulation, message, read=_check_result, is_done=True)
+        return self._request("reset_simulation", _check_result, is_done=True, scope=SCOPE_ALL)
 
     def state(self, entity: str) -> Request:
         """Return the request for the pose of an entity."""
-        message = self._srv.GetEntityState.Request(entity=entity)
-        return self._request("get_entity_state", self._srv.GetEntityState, message, read=_read_state)
+        return self._request("get_entity_state", _read_state, entity=entity)
 
     def set_state(self, entity: str, position: FloatArray, orientation: FloatArray) -> Request:
         """Return the request that places an entity, at rest."""
-        message = self._srv.SetEntityState.Request(entity=entity)
-        write_pose(message.state.pose, position, orientation)
-        set_state_flags(message)
-        return self._request("set_entity_state", self._srv.SetEntityState, message, read=_check_result)
+        request = self._request("set_entity_state", _check_result, entity=entity)
+        write_pose(request.message.state.pose, position, orientation)
+        set_state_flags(request.message)
+        return request
 
-    def _request(self, service: str, kind: Any, message: Any, *, read: Any, is_done: bool = False) -> Request:  # noqa: ANN401 - generated types
+    def _request(self, service: str, read: Callable[[Any], Any], *, is_done: bool = False, **fields: Any) -> Request:  # noqa: ANN401 - generated types
+        kind = getattr(self._srv, SERVICES[service].rpartition("/")[2])
+        message = kind.Request(**fields)
         name = f"{self._prefix}/{service}"
         return Request(service=name, type=kind, message=message, read=read, is_done_at_reply=is_done)
 
@@ -175,19 +169,18 @@ def set_state_flags(message: Any) -> None:  # noqa: ANN401 - a SetEntityState.Re
 
 def _prefix_of(prefix: str | None, offered: Mapping[str, tuple[str, ...]]) -> str:
     """Return the prefix of the simulator's services; raises BackendNotReadyError for none or several."""
-    ending = f"/{FEATURES_SERVICE}"
+    kind, suffix = SERVICES[FEATURES_SERVICE], f"/{FEATURES_SERVICE}"
     found = sorted(
-        name.removesuffix(ending) for name, types in offered.items() if FEATURES_TYPE in types and name.endswith(ending)
+        name.removesuffix(suffix) for name, types in offered.items() if kind in types and name.endswith(suffix)
     )
     if prefix is not None and prefix in found:
         return prefix
     if prefix is None and len(found) == 1:
         return found[0]
-    there = ", ".join(each or "/" for each in found) or "none"
-    asked = "any simulator's" if prefix is None else prefix
+    available = ", ".join(each or "/" for each in found) or "none"
+    wanted = "exactly one" if prefix is None else prefix
     raise BackendNotReadyError(
-        f"{asked}{ending} ({FEATURES_TYPE}) cannot be chosen; there are simulators at: {there}; allowed: one, "
-        "or prefix: one of them"
+        f"simulators with {FEATURES_SERVICE}: {available} (expected {wanted}); set prefix to the one to use"
     )
 
 
@@ -195,12 +188,12 @@ def _check_result(reply: Any, *, also: int = OK) -> None:  # noqa: ANN401 - a ge
     """Raise unless the result is OK; 0, as in an empty reply, means unsupported."""
     code = int(reply.result.result)
     if code not in (OK, also):
-        raise SimulatorRefusedError(f"{_RESULTS.get(code, 'an unknown result')} ({code}): {reply.result.error_message}")
+        raise SimulatorRefusedError(f"{_RESULTS.get(code, 'unknown result')} ({code}): {reply.result.error_message}")
 
 
 def _check_accepted(reply: Any) -> None:  # noqa: ANN401 - a generated type
     if not reply.accepted:
-        raise SimulatorRefusedError("the goal of simulate_steps was not accepted")
+        raise SimulatorRefusedError("the goal of simulate_steps was rejected")
 
 
 def _read_state(reply: Any) -> EntityState:  # noqa: ANN401 - a generated type

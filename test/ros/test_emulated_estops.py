@@ -1,4 +1,4 @@
-"""The e-stops of the robot emulator say what the environment takes for safe, and for pressed."""
+"""The e-stops of the robot emulator publish values that the environment reads as released and pressed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ pytest.importorskip("rclpy", reason="needs message packages")
 
 from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.errors import ContractError
+from embodied_env.ros.embedded_sim.emulated_estops import EmulatedEstop, message_of
 from embodied_env.ros.robot.estops import EstopInputs, estop_specs
-from embodied_env.sim.emulated_estops import EmulatedEstop, message_of
 
 
 def spec_of(**keys):
@@ -20,7 +20,7 @@ def spec_of(**keys):
 
 
 class FakeNode:
-    """Keeps what is published."""
+    """Stores published messages."""
 
     def __init__(self):
         self.published, self.services, self.publishers = [], {}, 1
@@ -62,13 +62,13 @@ def test_a_released_estop_is_ok_and_a_pressed_one_is_not(keys):
         assert inputs.states() == {spec.name: state}
 
 
-def test_a_value_that_the_message_cannot_have_is_refused_by_path():
+def test_a_value_that_does_not_fit_the_message_type_raises_with_its_path():
     with pytest.raises(ContractError) as caught:
         message_of(spec_of(safe=("closed",), type="std_msgs/msg/UInt8"), pressed=False)
     assert caught.value.path == "backends.real.estop.the button.safe"
 
 
-def test_it_is_repeated_within_its_timeout_and_at_once_when_it_is_pressed():
+def test_publishes_within_the_timeout_and_at_once_when_pressed():
     node, spec = FakeNode(), spec_of(timeout_s=0.5)
     estop = EmulatedEstop(spec, node, "latched", "repeated")
     for now_ns in range(0, 2 * NS_PER_S, NS_PER_S // 100):
@@ -84,7 +84,7 @@ def test_it_is_repeated_within_its_timeout_and_at_once_when_it_is_pressed():
     assert node.published[-1].data is False
 
 
-def test_a_latched_estop_is_published_once_and_when_it_changes():
+def test_a_latched_estop_is_published_once_and_on_each_change():
     node = FakeNode()
     estop = EmulatedEstop(spec_of(latched=True), node, "latched", "repeated")
     for now_ns in range(0, 2 * NS_PER_S, NS_PER_S // 100):
@@ -95,7 +95,7 @@ def test_a_latched_estop_is_published_once_and_when_it_changes():
     assert (node.qos, estop.next_ns) == ("latched", None)
 
 
-def test_it_is_silent_while_a_real_button_publishes():
+def test_does_not_publish_while_a_real_button_does():
     node = FakeNode()
     estop = EmulatedEstop(spec_of(), node, "latched", "repeated")
     node.publishers = 2

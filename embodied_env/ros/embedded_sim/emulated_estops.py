@@ -6,21 +6,21 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from embodied_env.contract.field_paths import element_type, steps_of
+import numpy as np
+
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.errors import ContractError
+from embodied_env.ros.embedded_sim.sensor_messages import Message, write_path
+from embodied_env.ros.robot.estops import EstopSpec
 
 _REPEATS = 5  # messages per timeout, since one may be late
-
-Input = Any
-"""An `embodied_env.ros.robot.estops.EstopSpec`, which this package may not import."""
 
 
 class EmulatedEstop:
     """One safety input. It does not publish while another node publishes its topic."""
 
-    def __init__(self, spec: Input, node: Any, latched_qos: Any, repeated_qos: Any) -> None:  # noqa: ANN401 - rclpy's
+    def __init__(self, spec: EstopSpec, node: Any, latched_qos: Any, repeated_qos: Any) -> None:  # noqa: ANN401 - rclpy's
         """Create the publisher and the service ``~/estop/<name>`` (std_srvs/srv/SetBool; true presses)."""
         self._node = node
         self._messages = {pressed: message_of(spec, pressed=pressed) for pressed in (False, True)}
@@ -48,37 +48,16 @@ class EmulatedEstop:
         return response
 
 
-def message_of(spec: Input, *, pressed: bool) -> Any:  # noqa: ANN401 - a generated type
-    """Return the message of a pressed or a safe input; raises ContractError when its type cannot represent it."""
+def message_of(spec: EstopSpec, *, pressed: bool) -> Message:
+    """Return the message of a pressed or a safe input; raises ContractError if its type cannot represent it."""
     value = _unsafe(spec.safe) if pressed else spec.safe[0]
-    part = message = message_class(spec.type)()
-    *parents, (name, index) = steps_of(spec.path)
+    message = message_class(spec.type)()
     try:
-        for parent, place in parents:
-            part = _element(part, parent, place)
-        if index is None:
-            setattr(part, name, type(getattr(part, name))(value))
-        else:
-            values = list(getattr(part, name))
-            values += [type(value)()] * (index + 1 - len(values))
-            values[index] = value
-            setattr(part, name, values)
-    except (AssertionError, AttributeError, IndexError, TypeError, ValueError) as error:
-        problem = f"{value!r} at {spec.path} of a {spec.type} (expected a value that it can have): {error}"
+        write_path(message, spec.path, np.array([value]))
+    except (AssertionError, AttributeError, IndexError, OverflowError, TypeError, ValueError) as error:
+        problem = f"{value!r} does not fit the field {spec.path} of a {spec.type}: {error}"
         raise ContractError(f"backends.real.estop.{spec.name}.safe", problem) from None
     return message
-
-
-def _element(part: Any, name: str, place: int | None) -> Any:  # noqa: ANN401 - parts of a message
-    """Return a part of a message, extending sequences as needed."""
-    value = getattr(part, name)
-    if place is None:
-        return value
-    if len(value) <= place:
-        element = message_class(element_type(part, name).replace("/", "/msg/"))
-        value = [*value, *(element() for _ in range(place + 1 - len(value)))]
-        setattr(part, name, value)
-    return value[place]
 
 
 def _unsafe(safe: Sequence[Any]) -> Any:  # noqa: ANN401 - a value of a message
