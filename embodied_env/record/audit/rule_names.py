@@ -1,4 +1,4 @@
-"""The rules of the audit by their stable names. A test compares this table with ``docs/reference/audit.md``."""
+"""The rules of the audit by their stable names. The documentation lists them from here."""
 
 from __future__ import annotations
 
