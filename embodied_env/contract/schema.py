@@ -39,9 +39,9 @@ EACH_ITS_OWN = "embodied_env.contract.team:EachItsOwn"
 class QosSpec:
     """DDS policies of a subscription or publisher. The history is "keep last" with `depth` messages."""
 
-    depth: int = 10
+    depth: int = 10  # 1 to 10000
     reliability: Literal["reliable", "best_effort"] = "reliable"
-    durability: Literal["volatile", "transient_local"] = "volatile"
+    durability: Literal["volatile", "transient_local"] = "volatile"  # `transient_local` with `reliable` only
 
 
 QosPreset: TypeAlias = Literal["sensor_data", "default", "reliable", "latched"]
@@ -80,24 +80,24 @@ Point = tuple[float, float, float]
 class BoxSpec:
     """An axis-aligned box between two corners."""
 
-    low_m: Point
-    high_m: Point
+    low_m: Point  # corner below high_m
+    high_m: Point  # the opposite corner
 
 
 @dataclass(frozen=True, kw_only=True)
 class SphereSpec:
     """A sphere."""
 
-    center_m: Point
-    radius_m: float
+    center_m: Point  # center
+    radius_m: float  # > 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CapsuleSpec:
     """All points within `radius_m` of the segment between two ends."""
 
-    ends_m: tuple[Point, Point]
-    radius_m: float
+    ends_m: tuple[Point, Point]  # ends of the segment
+    radius_m: float  # > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,58 +111,52 @@ class KeepOutSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkspaceSpec(FrozenFields):
-    """The regions in which the robot's links may be.
+    """The regions in which the robot's links may be. `margin_m` applies to all of them."""
 
-    Every moving link stays inside each box of `keep_in` and outside each region of `keep_out`. With `self_collision`
-    it also stays clear of the other links, except adjacent ones and `ignore_pairs`. `margin_m` applies to all of it.
-    `ignore_links` are not checked. Per step, a distance may shrink by at most the fraction `gamma`.
-    """
-
+    # boxes that no link leaves; the lower side is the floor
     keep_in: Mapping[str, BoxSpec] = field(default_factory=dict)
+    # regions that no link enters: exactly one shape each, not around the fixed base
     keep_out: Mapping[str, KeepOutSpec] = field(default_factory=dict)
-    self_collision: bool = False
-    ignore_pairs: tuple[tuple[str, str], ...] = ()
-    ignore_links: tuple[str, ...] = ()
-    margin_m: float = 0.02
-    gamma: float = 0.2
+    self_collision: bool = False  # keep links apart, except those connected by a joint
+    ignore_pairs: tuple[tuple[str, str], ...] = ()  # pairs of links exempt from self-collision
+    ignore_links: tuple[str, ...] = ()  # links that are not checked
+    margin_m: float = 0.02  # minimum distance, >= 0; more than 0.005 also covers path sampling
+    gamma: float = 0.2  # share by which a distance may shrink in one step, in (0, 1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Margins:
     """Distance of the enforced limits from the joint limits."""
 
-    position: float = 0.02  # inset at both ends, in the joint's unit
-    velocity: float = 0.95  # usable fraction of the limit
-    acceleration: float = 0.9  # usable fraction of the limit, braking included
+    position: float = 0.02  # inset of the position limits at both ends, in the joint's unit, >= 0
+    velocity: float = 0.95  # usable fraction of the velocity limit, in (0, 1]
+    acceleration: float = 0.9  # usable fraction of the acceleration and deceleration limits, in (0, 1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Nonfinite:
     """Response to a malformed action (NaN, infinite, wrong shape or type): HOLD, then STOP."""
 
-    stop_after: int = 3  # consecutive malformed actions before STOP
+    stop_after: int = 3  # consecutive malformed actions before STOP, >= 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchdogSpec:
     """Timeouts of the in-process watchdog, in control periods without a step. Free-running worlds only."""
 
-    hold_steps: int = 2
-    stop_steps: int = 10
+    hold_steps: int = 2  # real time: control periods without a step before HOLD, >= 1
+    stop_steps: int = 10  # real time: control periods without a step before STOP, above `hold_steps`
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObservationAge:
-    """Sensors that must be valid and younger than ``max_age_s`` for an action to be accepted: else HOLD, then STOP.
+    """Sensors that must be valid and younger than ``max_age_s`` for an action to be accepted: else HOLD, then STOP."""
 
-    `required` None: the sensors that report the positions of the commanded joints. `future_tolerance_s`: how far a
-    stamp may be in the future in a free-running world, where a clock is read twice; in lockstep it is 0.
-    `require_stamp` False: a robot's message without a stamp gets the time of its publication or reception.
-    """
-
+    # sensors that must be valid and younger than `max_age_s`; null: those that report the commanded joints
     required: tuple[str, ...] | None = None
-    stop_steps: int = 10  # consecutive steps of HOLD before STOP
-    future_tolerance_s: float = 0.005
+    stop_steps: int = 10  # consecutive steps of HOLD before STOP, >= 1
+    future_tolerance_s: float = 0.005  # how far a stamp may be in the future in real time, >= 0; in lockstep it is 0
+    # `real`: refuse messages with a zero stamp; false: use the time of publication or reception
     require_stamp: bool = True
 
 
@@ -170,82 +164,75 @@ class ObservationAge:
 class ActionAge:
     """Maximum time from the return of an observation to its action. Free-running worlds only."""
 
-    max_age_steps: int = 2
+    max_age_steps: int = 2  # real time: maximum age of an action after its observation, in control periods, >= 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tracking:
-    """Tracking error of a joint that leads to HOLD and then STOP.
+    """Tracking error of a joint that leads to HOLD and then STOP."""
 
-    `tolerance` is a fraction of the range of the joint's position limits; without limits, of a turn or of a metre.
-    """
-
+    # largest distance from the command, as a fraction of the joint's range (of a turn or a metre if unlimited)
     tolerance: float = 0.05
-    delay_steps: int = 2  # the joint may be at any of this many earlier commands
-    debounce_steps: int = 3  # consecutive steps before HOLD
-    stop_steps: int = 10  # consecutive steps before STOP
+    delay_steps: int = 2  # earlier commands at which the joint may still be, >= 0
+    debounce_steps: int = 3  # consecutive steps before HOLD, >= 1
+    stop_steps: int = 10  # consecutive steps before STOP, above `debounce_steps`
 
 
 @dataclass(frozen=True, kw_only=True)
 class LatencyBudget:
-    """Maximum time from observation to command, s. `misses` in `window_steps` lead to `action`."""
+    """Maximum time from observation to command."""
 
-    budget_s: float | None = None
-    misses: int = 3
-    window_steps: int = 10
-    action: Literal["warn", "hold"] = "warn"
+    budget_s: float | None = None  # maximum time from observation to command, > 0; null: none
+    misses: int = 3  # number of misses within the window that triggers `action`
+    window_steps: int = 10  # steps in the window, >= `misses`
+    action: Literal["warn", "hold"] = "warn"  # `warn` reports it, `hold` brakes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Intervention:
     """Fraction of recent steps in which the gate may change the action before it warns, or stops."""
 
-    window_steps: int = 50
-    warn_share: float = 0.5
-    stop_share: float | None = None
+    window_steps: int = 50  # steps in which interventions are counted, >= 1
+    warn_share: float = 0.5  # larger share of changed actions that is reported (`rate.intervention`), in (0, 1]
+    stop_share: float | None = None  # larger share that ends the episode, in (0, 1]; null: none
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForceLimit:
     """Maximum norm of a sensor's field, in its unit; STOP beyond it."""
 
-    field: str
-    limit: float
+    field: str  # field of the sensor
+    limit: float  # maximum norm, in the field's unit, > 0; STOP above it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Safety(FrozenFields):
-    """Settings of the safety gate.
+    """Settings of the safety gate."""
 
-    `urdf` is a file relative to the contract's folder. The tighter of its limits and the contract's apply, and the
-    workspace uses its shape (otherwise that of a profile's MuJoCo model). `gates` are plug-ins by name, with their
-    parameters.
-    """
-
+    # `monitor` reports limits without applying them; malformed actions still brake
     mode: Literal["enforce", "monitor"] = "enforce"
     margins: Margins = field(default_factory=Margins)
     nonfinite: Nonfinite = field(default_factory=Nonfinite)
     watchdog: WatchdogSpec = field(default_factory=WatchdogSpec)
     observation: ObservationAge = field(default_factory=ObservationAge)
     action: ActionAge = field(default_factory=ActionAge)
-    tracking: Tracking | None = field(default_factory=Tracking)
+    tracking: Tracking | None = field(default_factory=Tracking)  # tracking error of a joint; null: not checked
     latency: LatencyBudget = field(default_factory=LatencyBudget)
     intervention: Intervention = field(default_factory=Intervention)
     forces: Mapping[str, ForceLimit] = field(default_factory=dict)
+    # relative to the contract, at most 4 MiB; the tighter of its limits and the contract's apply
     urdf: str | None = None
-    workspace: WorkspaceSpec | None = None
+    workspace: WorkspaceSpec | None = None  # regions in which the links may be; null: not checked
+    # third-party filter (entry point `embodied_env.gates`) and its parameters
     gates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Episode:
-    """The end of an episode by its length.
+    """The end of an episode by its length."""
 
-    ``time_limit``: the episode is truncated after `horizon_steps`; the task itself has no horizon.
-    ``finite_horizon``: the task has a horizon, so the episode terminates and observations contain ``time_remaining``.
-    """
-
-    horizon_steps: int
+    horizon_steps: int  # maximum number of steps, >= 1
+    # `time_limit` truncates; `finite_horizon` terminates, and adds `time_remaining` to the observation
     kind: Literal["time_limit", "finite_horizon"] = "time_limit"
 
 
@@ -253,15 +240,17 @@ class Episode:
 class FieldSpec:
     """One field of a sensor message. `low` and `high` are scalars or, for a vector, one value each, in `unit`."""
 
-    unit: str | tuple[str, ...]  # one per joint where revolute and prismatic joints are mixed
+    unit: str | tuple[str, ...]  # unit of values and bounds; one per joint for mixed joints: `[rad, m]`
+    # lower bound of the space, finite; a list has one number per component. A reading outside is OUT_OF_RANGE
     low: float | tuple[float, ...]
-    high: float | tuple[float, ...]
+    high: float | tuple[float, ...]  # upper bound, above `low`
+    # joints to read by name, in this order; required by fields with one value per joint
     joints: tuple[str, ...] | None = None
-    shape: tuple[int, ...] | None = None  # where the message type does not fix it
-    path: str | None = None  # in the message, e.g. pose.pose.position.x; None: the type's own field
-    dtype: str | None = None  # of a field with a path; None: float64
-    no_return: float | None = None  # replaces +inf, a ray without a hit; None: +inf makes the sample invalid
-    nan: float | None = None  # replaces NaN, a ray without a measurement; None: NaN makes the sample invalid
+    shape: tuple[int, ...] | None = None  # array lengths, where the message type does not fix them
+    path: str | None = None  # place in the message, such as `pose.pose.position.x` or `points[0].positions`
+    dtype: str | None = None  # precision of a field with a `path`; null: that of the message type, else float64
+    no_return: float | None = None  # replaces +inf, a ray without a return; null: +inf makes the reading invalid
+    nan: float | None = None  # replaces NaN, a ray without a measurement; null: NaN makes the reading invalid
 
     def units_by_joint(self) -> dict[str, str]:
         """Return the unit of each joint."""
@@ -274,32 +263,35 @@ class FieldSpec:
 class SensorSpec(FrozenFields):
     """One sensor: a topic, its fields, and the response to a late reading."""
 
-    topic: str
-    type: str
-    fields: Mapping[str, FieldSpec]
-    max_age_s: float
+    topic: str  # one sensor per topic
+    type: str  # message type, see [messages](#messages)
+    fields: Mapping[str, FieldSpec]  # each becomes the observation `<sensor>_<field>`
+    max_age_s: float  # maximum age of a valid reading, > 0
     rate_hz: float = 0.0  # 0: due at every step; else at multiples of 1/rate of simulated time since the reset
+    # `hold` keeps the last valid reading; `stop` also ends the episode with `sensor_gap`
     on_gap: Literal["hold", "stop"] = "hold"
-    timeline: Literal["header", "receive"] = "header"
-    visibility: Literal["agent", "evaluator"] = "agent"
-    mask: bool = False
-    frame: str | None = None  # required header.frame_id; None: any
-    child_frame: str | None = None  # required child_frame_id; None: any
-    encoding: str | None = None  # of an image
-    confidence_radius_m: float = 0.1  # the confidence is the probability of an error below it, by the covariance
-    qos: Qos = None  # of the subscription to a robot's topic; None: `SENSOR_QOS`
+    timeline: Literal["header", "receive"] = "header"  # acquisition time: the header stamp, or the time of reception
+    visibility: Literal["agent", "evaluator"] = "agent"  # `evaluator`: never in the observation
+    mask: bool = False  # adds `<sensor>_valid` (int8) to the observation
+    frame: str | None = None  # required `header.frame_id`; null: any
+    child_frame: str | None = None  # required `child_frame_id` of an Odometry; null: any
+    encoding: str | None = None  # pixel encoding, required for images, see [images](#images)
+    confidence_radius_m: float = 0.1  # confidence: probability that the true position is within this radius
+    qos: Qos = None  # of the subscription, see [QoS](#qos); null: best effort, depth 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class JointLimits:
     """The limits of one joint or twist axis, in `unit`, unit/s and unit/s^2. `position` None: unlimited."""
 
+    # low and high; null: unlimited (not for `position` commands; always for an axis)
     position: tuple[float, float] | None
-    velocity: float
-    acceleration: float
-    deceleration: float | None = None  # None: the same as acceleration
-    jerk: float | None = None  # unit/s^3; enforced where the world steps at a fixed rate; None: unlimited
-    unit: Literal["rad", "m"] = "rad"
+    velocity: float  # maximum speed, unit/s, > 0
+    acceleration: float  # maximum acceleration, unit/s², > 0
+    deceleration: float | None = None  # maximum deceleration, unit/s²; null: as `acceleration`
+    # maximum jerk, unit/s³; guaranteed in lockstep only, and not while braking; null: unlimited
+    jerk: float | None = None
+    unit: Literal["rad", "m"] = "rad"  # unit of the position
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,13 +314,15 @@ class EffectiveLimits:
 class ActuatorSpec(FrozenFields):
     """One actuator topic. The order of `joints` is that of the action; the joints of a twist are its axes."""
 
-    topic: str
-    type: str
+    topic: str  # one actuator per topic
+    type: str  # message type, see [commands](#commands)
+    # meaning of an action; a delta is relative to the last applied command
     command: Literal["position", "position_delta", "velocity", "twist"]
-    joints: Mapping[str, JointLimits]
+    joints: Mapping[str, JointLimits]  # limits by joint or axis, in the order of the action
+    # `normalized`: [-1, 1] maps onto the limits after margins; `physical`: SI units
     scale: Literal["normalized", "physical"] = "normalized"
-    frame: str | None = None  # header.frame_id of its messages
-    qos: Qos = None  # of the publisher to a robot's topic; None: `COMMAND_QOS`
+    frame: str | None = None  # `header.frame_id` of the commands; null: empty
+    qos: Qos = None  # of the publisher, see [QoS](#qos); null: reliable, depth 10
 
     @property
     def is_velocity(self) -> bool:
@@ -355,10 +349,10 @@ class ActuatorSpec(FrozenFields):
 class ResetOption:
     """A value that each reset draws uniformly from [low, high] by its seed, unless `reset(options=...)` sets it."""
 
-    type: Literal["vector", "scalar"]
-    low: float | tuple[float, ...]
-    high: float | tuple[float, ...]
-    visibility: Literal["agent", "evaluator"] = "agent"  # evaluator: not in info["reset"]["sampled"]
+    type: Literal["vector", "scalar"]  # lists or numbers
+    low: float | tuple[float, ...]  # lower bound of the draw
+    high: float | tuple[float, ...]  # upper bound, above `low`
+    visibility: Literal["agent", "evaluator"] = "agent"  # `evaluator`: in `info` only with `evaluator_info=True`
 
     @property
     def low_array(self) -> FloatArray:
@@ -375,24 +369,25 @@ class ResetOption:
 class TaskSpec(FrozenFields):
     """The task's class (``module:Class``) and its own parameters."""
 
-    type: str
-    parameters: Mapping[str, Any]
+    type: str  # `module:Class`, or `FILE.py:Class` relative to the contract
+    parameters: Mapping[str, Any]  # in YAML, written next to `type`: the keys that the class's `Parameters` declares
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContractFields(FrozenFields):
     """The fields of a contract without validation, as read by validation, spaces and fingerprint."""
 
-    name: str
-    version: int
-    control_period_s: float
+    name: str  # lower-case letters, digits and `_`; a letter first
+    version: int  # revision of the contract, >= 1
+    control_period_s: float  # time between steps, > 0; a whole number of the embedded model's timesteps
     episode: Episode
-    sensors: Mapping[str, SensorSpec]
-    actuators: Mapping[str, ActuatorSpec]
-    task: TaskSpec
-    safety: Safety = field(default_factory=Safety)
-    reset_options: Mapping[str, ResetOption] = field(default_factory=dict)
-    applied_actions: int = 0  # number of last applied actions in the observation, oldest first
+    sensors: Mapping[str, SensorSpec]  # see [sensors](#sensors)
+    actuators: Mapping[str, ActuatorSpec]  # see [actuators](#actuators)
+    task: TaskSpec  # see [task](#task)
+    safety: Safety = field(default_factory=Safety)  # see [safety](#safety)
+    reset_options: Mapping[str, ResetOption] = field(default_factory=dict)  # see [reset options](#reset-options)
+    applied_actions: int = 0  # number of last applied actions in the observation, oldest first, 0 to 1000
+    # profiles by backend, see [backends](#backends)
     backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     source: str = field(default="", compare=False)  # the file it was read from
     text: str = field(default="", compare=False, repr=False)  # the YAML as written

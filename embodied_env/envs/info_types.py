@@ -1,6 +1,6 @@
 """Types of ``info``: the one definition of its keys, from which schema and documentation are generated.
 
-``python .ci/info.py`` writes ``info.schema.json`` and ``docs/reference/info.md`` from these types. In an annotation a
+``python .ci/info.py`` writes ``info.schema.json`` from these types, and the site its info page. In an annotation a
 string is the description, `Keywords` are those of JSON Schema, and `Shared` names a definition that several keys refer
 to; a string after `Shared` describes that key only. Keys that are not required depend on backend, clock or options.
 """

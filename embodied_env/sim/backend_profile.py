@@ -13,35 +13,29 @@ from embodied_env.contract.value_checks import naming_file, one_of, require
 
 @dataclass(frozen=True, kw_only=True)
 class Rays:
-    """A planar scanner with evenly spaced rays in the x-y plane of a site, both angles included.
+    """A planar scanner with evenly spaced rays, both angles included. It does not see its site's own body."""
 
-    It sees the geoms of groups 0 to 2, except those of the site's own body.
-    """
-
-    site: str
-    angle_min_rad: float
-    angle_max_rad: float
-    range_min_m: float
-    range_max_m: float
+    site: str  # origin; the rays are in its x-y plane
+    angle_min_rad: float  # first ray
+    angle_max_rad: float  # last ray, above the first
+    range_min_m: float  # >= 0
+    range_max_m: float  # a ray without a hit in this range reads +inf
 
 
 @dataclass(frozen=True, kw_only=True)
 class WheelOdometry:
-    """The motion of a site in its own plane, integrated with errors from zero at each reset.
+    """The motion of a site in its own plane, integrated with errors from zero at each reset."""
 
-    The standard deviations are those along the path after one metre, and of the heading after one radian.
-    """
-
-    site: str
-    noise_per_m: float = 0.0
-    noise_per_rad: float = 0.0
+    site: str  # site that moves in its own plane
+    noise_per_m: float = 0.0  # standard deviation along the path, per metre
+    noise_per_rad: float = 0.0  # standard deviation of the heading, per radian
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contact:
     """Whether a body or one of its descendants had contact since the last reading."""
 
-    body: str
+    body: str  # body, with its descendants
     ignore: tuple[str, ...] = ()  # geoms whose contacts do not count
 
 
@@ -49,17 +43,18 @@ class Contact:
 class Source:
     """The source of a sensor's readings, exactly one of `KINDS` (none for a JointState), and its errors."""
 
-    site: str | None = None  # the pose of a site in the world frame, or in that of `relative_to`
-    distance: tuple[str, str] | None = None  # the distance between two sites
-    sensors: Mapping[str, str] | None = None  # field -> a sensor of the model
-    rays: Rays | None = None
-    camera: str | None = None
-    odometry: WheelOdometry | None = None
-    contact: Contact | None = None
-    relative_to: str | None = None  # a site
-    delay_s: float = 0.0  # from the stamp of a reading to its delivery
-    dropout: float = 0.0  # the probability of losing a reading
-    noise: Mapping[str, float] = field(default_factory=dict)  # field -> standard deviation, in the field's unit
+    site: str | None = None  # pose of a site in the world frame, or in that of `relative_to`
+    distance: tuple[str, str] | None = None  # distance between two sites, for a `Range`
+    sensors: Mapping[str, str] | None = None  # sensor of the model for each field
+    rays: Rays | None = None  # planar scanner, for a `LaserScan`; it sees geoms of groups 0 to 2
+    camera: str | None = None  # camera of the model, for an `Image` in `rgb8` or `32FC1`
+    odometry: WheelOdometry | None = None  # planar motion of a site, integrated with errors from zero at each reset
+    contact: Contact | None = None  # whether a body had contact since the last reading, for a `Bool`
+    relative_to: str | None = None  # site whose frame the pose of `site` is expressed in
+    delay_s: float = 0.0  # from the stamp of a reading to its delivery, >= 0
+    dropout: float = 0.0  # probability that a reading is lost, in [0, 1)
+    # standard deviation for each field, in its unit; of an orientation in rad
+    noise: Mapping[str, float] = field(default_factory=dict)
 
 
 KINDS = ("site", "distance", "sensors", "rays", "camera", "odometry", "contact")
@@ -70,50 +65,48 @@ KINDS = ("site", "distance", "sensors", "rays", "camera", "odometry", "contact")
 class Draw:
     """The effect of a drawn reset option: exactly one of the keys."""
 
-    mocap: str | None = None  # the position of a mocap body: x, y, or x, y, z, m
-    pose: str | None = None  # a free joint: x, y, m, and the heading, rad
-    mover: str | None = None  # the phase of a mover, in [0, 1]
+    mocap: str | None = None  # mocap body whose position it sets: x, y or x, y, z, m
+    pose: str | None = None  # free joint that it sets: x, y, m, and the heading, rad
+    mover: str | None = None  # mover whose phase it sets: a scalar in [0, 1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mover:
     """A mocap body that moves back and forth between two points at constant speed. Phase 0 is at the first one."""
 
-    mocap: str
-    from_m: tuple[float, float, float]
-    to_m: tuple[float, float, float]
-    speed_m_per_s: float
+    mocap: str  # mocap body to move
+    from_m: tuple[float, float, float]  # point at phase 0
+    to_m: tuple[float, float, float]  # the other end point
+    speed_m_per_s: float  # >= 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drive:
     """A differential drive: two wheel joints with velocity servos of the same names."""
 
-    left: str
-    right: str
-    radius_m: float
-    separation_m: float
+    left: str  # wheel joint with a velocity servo of the same name
+    right: str  # the other wheel joint
+    radius_m: float  # wheel radius, > 0
+    separation_m: float  # track width, > 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Render:
     """The view of `env.render()`: a camera of the model; None: its first one."""
 
-    camera: str | None = None
-    width: int = 640
-    height: int = 480
+    camera: str | None = None  # camera of `env.render()`; null: the model's first one
+    width: int = 640  # pixels
+    height: int = 480  # pixels
 
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """The emulated driver of a sensor.
+    """The emulated driver of a sensor."""
 
-    `stamp` is the content of the header. With ``publication`` or ``zero``, stamps do not show the driver's delay.
-    """
-
-    rate_hz: float | None = None  # None: the contract's
-    driver_delay_s: float = 0.0  # from the end of the source's delay to the publication
-    clock_offset_s: float = 0.0  # of its clock, ahead of the robot's
+    rate_hz: float | None = None  # null: the contract's
+    driver_delay_s: float = 0.0  # from the end of the source's delay to the publication, >= 0
+    clock_offset_s: float = 0.0  # how far its clock is ahead of the robot's
+    # content of the header; the last two hide the delay
     stamp: Literal["acquisition", "publication", "zero"] = "acquisition"
 
 
@@ -121,30 +114,33 @@ class Driver:
 class StandIn:
     """The robot emulator: delays on the wall clock, and clocks of its own. Free running only."""
 
-    tick_s: float | None = None  # duration of a step; None: about a fifth of the control period
-    command_delay_s: float = 0.0  # from the arrival of a command to its activation
-    command_jitter_s: float = 0.0  # maximum of a uniform addition; commands stay in order
-    servo_lag_s: float = 0.0  # time constant from the active command to the set-points of the servos
-    clock_offset_s: float = 0.0  # of the robot's clock, ahead of UTC
-    sensors: Mapping[str, Driver] = field(default_factory=dict)
-    controller_state: bool = False  # whether the active command is published
+    tick_s: float | None = None  # simulation and publication interval; null: about a fifth of the control period
+    command_delay_s: float = 0.0  # from the arrival of a command to its effect, >= 0
+    command_jitter_s: float = 0.0  # maximum of a uniform additional delay, >= 0; commands stay in order
+    servo_lag_s: float = 0.0  # time constant from the command to the servo setpoints, >= 0
+    clock_offset_s: float = 0.0  # how far the robot's clock is ahead of UTC
+    sensors: Mapping[str, Driver] = field(default_factory=dict)  # emulated drivers
+    controller_state: bool = False  # publish the active command on `simulator/controller_state`
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorldProfile:
     """A world: its model, its initial state, and the mapping of its names to the contract."""
 
-    model: str  # a file in sim/models, or a path; a relative one starts from the contract's folder
-    keyframe: str | None = None  # the state after a reset; None: the model's own
-    sources: Mapping[str, Source] = field(default_factory=dict)  # by sensor
-    draws: Mapping[str, Draw] = field(default_factory=dict)  # by reset option
-    movers: Mapping[str, Mover] = field(default_factory=dict)
-    drives: Mapping[str, Drive] = field(default_factory=dict)  # by actuator whose command is a twist
-    render: Render = field(default_factory=Render)
-    command_timeout_s: float | None = None  # free running: timeout of a velocity that is not commanded again
-    stand_in: StandIn = field(default_factory=StandIn)  # free running: the emulated robot
-    step_timeout_s: float = 5.0
-    reset_timeout_s: float = 30.0
+    # file of `embodied_env/sim/models`, or a path relative to the contract; names match the contract's joints
+    model: str
+    keyframe: str | None = None  # state after a reset; null: the model's own
+    # origin of readings, for every sensor but a `JointState`
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    draws: Mapping[str, Draw] = field(default_factory=dict)  # effect of each reset option
+    movers: Mapping[str, Mover] = field(default_factory=dict)  # bodies that move back and forth at constant speed
+    # differential drive of each actuator with the command `twist`
+    drives: Mapping[str, Drive] = field(default_factory=dict)
+    render: Render = field(default_factory=Render)  # view of `env.render()`
+    command_timeout_s: float | None = None  # free-running: a velocity command expires after this time; null: never
+    stand_in: StandIn = field(default_factory=StandIn)  # free-running: delays and clocks of the emulated robot
+    step_timeout_s: float = 5.0  # maximum duration of a step, > 0
+    reset_timeout_s: float = 30.0  # maximum duration of a reset, > 0
 
 
 def load_profile(contract: Contract, backend: str, *, stand_in: Mapping[str, Any] | None = None) -> WorldProfile:

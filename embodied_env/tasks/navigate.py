@@ -45,27 +45,27 @@ class Pilot:
     Their frame is that of the robot: origin at the middle of the axle, x forward, y left.
     """
 
-    odometry: str  # a sensor with linear and angular velocity
-    laser: str  # a sensor with ranges
-    laser_angles_rad: tuple[float, float]  # of the first and the last ray
-    detection: str  # a sensor with the position of the goal
-    detection_age_s: float  # mean age of a detection when it is read
-    radius_m: float  # of the robot, around the middle of its axle
+    odometry: str  # sensor with `linear` and `angular`
+    laser: str  # sensor with `ranges`
+    laser_angles_rad: tuple[float, float]  # angles of the first and the last ray
+    detection: str  # sensor with the goal's `position`
+    detection_age_s: float  # mean age of a detection when it is read, >= 0
+    radius_m: float  # radius of the robot, > 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class NavigateParameters:
     """The keys of ``task:``. The sensors `pose`, `goal` and `collision` may be the evaluator's."""
 
-    pose: str  # a sensor with the robot's position
-    goal: str  # a sensor with the goal's position, in the same frame
-    collision: str  # a sensor whose data is not 0 after a contact
-    success_radius_m: float
-    progress_weight: float = 1.0  # per m
-    effort_weight: float = 0.01
-    success_bonus: float = 10.0
-    collision_penalty: float = 10.0
-    pilot: Pilot | None = None  # None: no scripted policy
+    pose: str  # sensor with the robot's `position`
+    goal: str  # sensor with the goal's `position`, in the same frame
+    collision: str  # sensor whose `data` is not 0 after a contact: failure `collision`
+    success_radius_m: float  # success within this distance, > 0
+    progress_weight: float = 1.0  # reward per metre of progress, >= 0
+    effort_weight: float = 0.01  # penalty per squared norm of the applied action, >= 0
+    success_bonus: float = 10.0  # reward at success, >= 0
+    collision_penalty: float = 10.0  # penalty for a collision, >= 0
+    pilot: Pilot | None = None  # inputs of the scripted policy; null: no scripted policy
 
 
 class Navigate:

@@ -44,18 +44,18 @@ DAMPING_M = 0.03  # lambda of the damped least squares
 class OpenDoorParameters:
     """The keys of ``task:``. The sensors `door` and `distance` may be the evaluator's, and so may `wrench`."""
 
-    door: str  # a JointState sensor with the position of `hinge`, rad: 0 when closed
-    hinge: str
-    distance: str  # a Range sensor: from the fingertip to the handle
-    handle: str  # a pose sensor: the free end of the lever; x out of the door, y along the lever to its free end
-    opened_at_rad: float
-    wrench: str | None = None  # a WrenchStamped sensor, with `max_force_n`
-    max_force_n: float | None = None  # a larger force is a failure
-    opening_weight: float = 10.0  # per rad
-    approach_weight: float = 1.0  # per m
-    success_bonus: float = 10.0
-    tip_site: str = "tcp"  # of the scripted policy: the end of the finger
-    wrist_site: str = "wrist"  # of the scripted policy: behind the tip, on the finger's axis
+    door: str  # JointState sensor with the position of `hinge`: 0 when closed
+    hinge: str  # joint of `door`
+    distance: str  # Range sensor from the fingertip to the handle
+    handle: str  # pose sensor at the free end of the lever: x out of the door, y along the lever
+    opened_at_rad: float  # success at this angle, > 0
+    wrench: str | None = None  # WrenchStamped sensor, with `max_force_n`
+    max_force_n: float | None = None  # failure `excessive_force` above it
+    opening_weight: float = 10.0  # reward per radian opened
+    approach_weight: float = 1.0  # reward per metre approached
+    success_bonus: float = 10.0  # reward at success
+    tip_site: str = "tcp"  # scripted policy: site at the end of the finger
+    wrist_site: str = "wrist"  # scripted policy: site behind the tip, on the finger's axis
 
 
 class OpenDoor:

@@ -37,13 +37,13 @@ DAMPING_M = 0.05  # lambda of the damped least squares
 class ReachParameters:
     """The keys of ``task:``. `tip` and `target` name sensors with a field position, in one frame."""
 
-    tip: str
-    target: str
-    success_radius_m: float
-    success_bonus: float = 10.0
-    effort_weight: float = 0.01
+    tip: str  # sensor with the moving point's `position`
+    target: str  # sensor with the target's `position`
+    success_radius_m: float  # success within this distance, > 0
+    success_bonus: float = 10.0  # reward at success
+    effort_weight: float = 0.01  # penalty per squared norm of the applied action, >= 0
     workspace_low_m: Point | None = None  # out of bounds when the tip is outside this box
-    workspace_high_m: Point | None = None
+    workspace_high_m: Point | None = None  # the opposite corner
 
 
 class Reach:

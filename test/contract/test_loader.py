@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
 from strategies import ABSENT, changed, document, parse
 
 from embodied_env.contract import (
-    ActuatorSpec,
-    Contract,
-    Episode,
-    FieldSpec,
-    JointLimits,
-    ResetOption,
-    SensorSpec,
     load_contract,
     parse_contract,
-    schema,
 )
 from embodied_env.contract.loader import config_folders, find_contract
-from embodied_env.contract.message_types import ACTUATOR_MESSAGES, ENCODINGS, PATH_DTYPES, SENSOR_MESSAGES, TWIST_AXES
-from embodied_env.contract.schema import RESERVED
 from embodied_env.contract.yaml_text import read_yaml
 from embodied_env.errors import ContractError
-from embodied_env.sim.backend_profile import (
-    Contact,
-    Draw,
-    Drive,
-    Mover,
-    Rays,
-    Render,
-    Source,
-    WheelOdometry,
-    WorldProfile,
-)
-from embodied_env.tasks.navigate import NavigateParameters, Pilot
-from embodied_env.tasks.open_door import OpenDoorParameters
-from embodied_env.tasks.reach import ReachParameters
 
 
 def refusal(source):
@@ -406,96 +379,3 @@ def test_pydantic_and_yaml_are_imported_only_to_load():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines() == ["[]", "['pydantic', 'yaml']"]
-
-
-SAFETY_PARTS = (
-    *("Margins", "Nonfinite", "WatchdogSpec", "ObservationAge", "ActionAge", "Tracking", "LatencyBudget"),
-    *("Intervention", "ForceLimit", "Safety", "BoxSpec", "SphereSpec", "CapsuleSpec", "KeepOutSpec", "WorkspaceSpec"),
-)
-SAFETY = [getattr(schema, name) for name in SAFETY_PARTS]
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "contract.md").read_text()
-
-
-def section(title):
-    """Return a section of the page of the contract, without its title."""
-    after = PAGE.split(f"{title}\n", 1)[1]
-    return re.split(r"^#", after, maxsplit=1, flags=re.MULTILINE)[0]
-
-
-def words(text):
-    """Return the words marked as code."""
-    return set(re.findall(r"[\w/*^]+", " ".join(re.findall(r"`([^`\n]+)`", text))))
-
-
-@pytest.mark.parametrize(
-    ("title", "specs"),
-    [
-        ("### The heading", [Episode]),
-        ("### `sensors.<sensor>`", [SensorSpec, FieldSpec]),
-        ("### `actuators.<actuator>`", [ActuatorSpec, JointLimits]),
-        ("### `safety`", SAFETY),
-        ("### `reset_options.<option>`", [ResetOption]),
-        ("### `task`", [ReachParameters, OpenDoorParameters, NavigateParameters, Pilot]),
-        (
-            "### `backends.<backend>`",
-            [WorldProfile, Source, Rays, WheelOdometry, Contact, Draw, Mover, Drive, Render],
-        ),
-    ],
-)
-def test_the_page_of_the_contract_names_every_key_in_its_section(title, specs):
-    keys = {field.name for spec in specs for field in dataclasses.fields(spec)}
-    assert keys - words(section(title)) == set()
-
-
-def test_the_page_of_the_contract_names_every_key_of_the_top():
-    assert {field.name for field in dataclasses.fields(Contract)} - set(RESERVED) <= words(PAGE)
-
-
-def test_the_page_of_the_contract_says_of_every_field_of_a_message_what_it_is():
-    found, type_ = {}, ""
-    for line in section("#### Messages").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 5 and "`" in cells[1]:
-            type_ = code[0] if (code := re.findall("`([^`]+)`", cells[0])) else type_
-            field = re.findall("`([^`]+)`", cells[1])[0]
-            found[type_, field] = (cells[2], tuple(re.findall("`([^`]+)`", cells[3])), cells[4])
-    known = {
-        (type_, name): field for type_, message in SENSOR_MESSAGES.items() for name, field in message.fields.items()
-    }
-    assert set(known) | {("package/msg/Type", "path")} == set(found)
-    for place, field in known.items():
-        shape, units, dtype = found[place]
-        lengths = ["joints"] if field.shape is None else shape.split(", ")
-        assert lengths == [str(size or length) for size, length in zip(field.shape or lengths, lengths, strict=True)]
-        assert (units, dtype) == (field.units or (), field.dtype)
-
-
-def test_the_page_of_the_contract_says_which_messages_have_no_header():
-    without = {name for name, message in SENSOR_MESSAGES.items() if not message.header}
-    assert set(re.findall("`([^`]+)`, no header", section("#### Messages"))) == without
-
-
-def test_the_page_of_the_contract_says_of_every_encoding_what_it_gives():
-    found = {}
-    for line in section("#### Images").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        for encoding in re.findall("`([^`]+)`", cells[0]):
-            found[encoding] = re.match(r"(\w+), channels (\d)", cells[1]).groups()
-    assert found == {
-        name: ("uint8" if encoding.metres_per_unit is None else "float32", str(encoding.channels))
-        for name, encoding in ENCODINGS.items()
-    }
-
-
-def test_the_page_of_the_contract_says_which_commands_a_message_can_say():
-    found = {}
-    for line in section("### `actuators.<actuator>`").splitlines():
-        cells = [re.findall("`([^`]+)`", cell) for cell in line.strip("|").split("|")]
-        if len(cells) == 3 and cells[0]:
-            found[cells[0][0]] = (tuple(cells[1]), "with a header" in line)
-    assert found == {name: (message.commands, message.header) for name, message in ACTUATOR_MESSAGES.items()}
-
-
-def test_the_page_of_the_contract_names_every_axis_of_a_twist_and_every_precision():
-    assert set(TWIST_AXES) <= set(re.findall(r"`([^`\n]+)`", section("### `actuators.<actuator>`")))
-    assert set(PATH_DTYPES) <= words(section("### `sensors.<sensor>`"))

@@ -30,16 +30,16 @@ _UNIT_TOLERANCE = 1e-6  # of the length of a quaternion
 class Place:
     """The pose of an entity in the world frame: m, and a quaternion x, y, z, w."""
 
-    position: tuple[float, float, float]
-    orientation: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 1.0)
+    position: tuple[float, float, float]  # x, y, z, m
+    orientation: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 1.0)  # unit quaternion x, y, z, w
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatorDraw:
     """The target of a sampled reset option: exactly one of the keys."""
 
-    entity: str | None = None  # its position: x, y, or x, y, z, m
-    pose: str | None = None  # of an entity: x, y, m, and the heading, rad
+    entity: str | None = None  # entity whose position it sets: x, y or x, y, z, m
+    pose: str | None = None  # entity whose pose it sets: x, y, m, and the heading, rad
 
     @property
     def name(self) -> str:
@@ -51,17 +51,17 @@ class SimulatorDraw:
 class SimulatorSource:
     """The source of a sensor without a topic of its own: exactly one of the first three keys."""
 
-    entity: str | None = None  # its pose: from its topic, a state query, or else where it was placed
-    distance: tuple[str, str] | None = None  # between two other sensors or entities, at the same instant
-    event: str | None = None  # a topic: 1 if it had a message since the last reading, else 0
-    relative_to: str | None = None  # an entity in whose frame the pose of `entity` is given
+    entity: str | None = None  # pose of an entity: from its topic, a state query, or where it was placed
+    distance: tuple[str, str] | None = None  # distance between two sensors or entities at one instant
+    event: str | None = None  # topic: 1 if it had a message since the last reading, else 0
+    relative_to: str | None = None  # entity in whose frame the pose of `entity` is expressed
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateTopic:
     """A topic with the pose of an entity in the world frame at every physics step."""
 
-    topic: str
+    topic: str  # topic with the entity's pose in the world
     type: Literal["geometry_msgs/msg/PoseStamped", "nav_msgs/msg/Odometry"]
 
 
@@ -69,22 +69,25 @@ class StateTopic:
 class SimulatorProfile:
     """A running simulator: the backend connects to it and never starts it."""
 
-    world: str
-    control: Literal["ros_gz", "simulation_interfaces", "embedded"] | None = None  # None: by the backend
-    prefix: str | None = None  # of its services; None: the API's default
-    step_s: float  # of its physics
-    reset: Literal["soft", "world"] = "soft"
-    settle_steps: int = 5  # physics steps after a reset, before sensors are expected
-    home: Mapping[str, float] = field(default_factory=dict)  # joint -> homing target, through the gate; rad or m
-    entities: Mapping[str, Place] = field(default_factory=dict)
-    draws: Mapping[str, SimulatorDraw] = field(default_factory=dict)  # by reset option
-    states: Mapping[str, StateTopic] = field(default_factory=dict)  # by entity
-    sources: Mapping[str, SimulatorSource] = field(default_factory=dict)  # by sensor
-    command_settle_s: float = 0.0  # wall time between the commands and the step
-    echo: Mapping[str, str] = field(default_factory=dict)  # actuator -> topic on which its receiver repeats commands
-    sensor_grace_s: float = 1.0  # wall time in which a sensor may come after its step
-    step_timeout_s: float = 5.0
-    reset_timeout_s: float = 30.0
+    world: str  # name of the world
+    # control interface; null: `ros_gz` for `gazebo`, else `simulation_interfaces`
+    control: Literal["ros_gz", "simulation_interfaces", "embedded"] | None = None
+    prefix: str | None = None  # prefix of its services; null: the interface's default
+    step_s: float  # physics step, a whole part of `control_period_s`
+    reset: Literal["soft", "world"] = "soft"  # `world` may rewind the clock; `soft` places entities and homes joints
+    settle_steps: int = 5  # physics steps after a reset, before sensors are read, >= 1
+    home: Mapping[str, float] = field(default_factory=dict)  # joint to homing target, through the gate, rad or m
+    entities: Mapping[str, Place] = field(default_factory=dict)  # pose after a reset, in the world frame
+    draws: Mapping[str, SimulatorDraw] = field(default_factory=dict)  # entity that a reset option places
+    states: Mapping[str, StateTopic] = field(default_factory=dict)  # pose of an entity, required at every step
+    # origin of a sensor without a topic, exactly one of the first three keys
+    sources: Mapping[str, SimulatorSource] = field(default_factory=dict)
+    command_settle_s: float = 0.0  # wall time between commands and step, below `step_timeout_s`
+    # topic on which the receiver repeats each command; awaited before the step
+    echo: Mapping[str, str] = field(default_factory=dict)
+    sensor_grace_s: float = 1.0  # wall time to wait for a due sensor or an echo, > 0
+    step_timeout_s: float = 5.0  # maximum duration of a step, > 0
+    reset_timeout_s: float = 30.0  # maximum duration of a reset, > 0
 
     @property
     def step_ns(self) -> int:

@@ -49,15 +49,16 @@ _TOPIC_KEYS = ("type", "path", "safe", "reason", "latched")
 class ResetSpec:
     """How an episode starts: a service call, then homing, then an operator's confirmation; each only if declared."""
 
-    service: str | None = None  # a std_srvs/Trigger
-    parameters: bool = False  # its node takes seed and options as parameters: an embedded simulator
-    home: Mapping[str, float] | None = None  # joint -> position, rad or m
-    speed: float = 0.2
-    tolerance: float = 0.02
-    timeout_s: float | None = None
+    service: str | None = None  # a `std_srvs/srv/Trigger`, called once before an episode
+    parameters: bool = False  # the service's node accepts `reset.seed` and `reset.options`, as the emulator does
+    home: Mapping[str, float] | None = None  # joint to position, rad or m: every joint commanded by position
+    speed: float = 0.2  # share of the velocity limits used for homing, in (0, 1]
+    tolerance: float = 0.02  # maximum measured distance from home, rad or m, > 0
+    timeout_s: float | None = None  # time limit of homing; null: that of the reset
+    # how an operator confirms that the episode may begin
     confirm: Literal["none", "prompt", "topic", "service"] = "none"
-    confirm_topic: str | None = None
-    confirm_service: str | None = None
+    confirm_topic: str | None = None  # a `std_msgs/msg/Bool`; null: `~/confirm`
+    confirm_service: str | None = None  # a `std_srvs/srv/Trigger` that the environment offers; null: `~/confirm`
 
     def routine(self) -> ResetRoutine:
         """Return the steps that follow the service call."""
@@ -79,23 +80,18 @@ class ResetSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ActiveSpec:
-    """Something that must be active: a lifecycle `node`, a `controller` of a `manager`, or a value of a `topic`.
+    """Something that must be active: a lifecycle `node`, a `controller` of a `manager`, or a value of a `topic`."""
 
-    `safe`: the values at `path` that mean active. `reason`: path of a text in the same message with the reason if not.
-    `latched`: published only on a change; its last value does not expire. All others are inactive after `timeout_s`
-    without a message or response.
-    """
-
-    node: str | None = None
-    controller: str | None = None
-    manager: str = "/controller_manager"
-    topic: str | None = None
-    type: str = "std_msgs/msg/Bool"
-    path: str = "data"
-    safe: tuple[bool | int | float | str, ...] = (True,)
-    reason: str | None = None
-    latched: bool = False
-    timeout_s: float = 2.0
+    node: str | None = None  # lifecycle node
+    controller: str | None = None  # ros2_control controller
+    manager: str = "/controller_manager"  # controller manager of the controller
+    topic: str | None = None  # topic that reports the state
+    type: str = "std_msgs/msg/Bool"  # message type of the topic
+    path: str = "data"  # field of the message to compare with `safe`
+    safe: tuple[bool | int | float | str, ...] = (True,)  # values that mean active
+    reason: str | None = None  # path of a text that explains why it is inactive
+    latched: bool = False  # published on a change only; the last value does not expire
+    timeout_s: float = 2.0  # inactive without a message or response for this time, > 0
 
     @property
     def service(self) -> str | None:
@@ -114,52 +110,49 @@ class ActiveSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ClockSpec:
-    """The clock that stamps a sensor's messages: ``backends.real.clocks.<sensor>``.
+    """The clock that stamps a sensor's messages: ``backends.real.clocks.<sensor>``."""
 
-    `sync`: with ``auto`` the middleware shows whether the publisher is on this host; ``ptp`` and ``chrony`` agree with
-    our clock within `error_s`. `least_delay_s`: the minimum transport delay, for a clock that is not synchronised.
-    """
-
+    # relation of the sensor's clock to ours, see [clocks](../concepts/clocks.md)
     sync: Literal["auto", "same_host", "ptp", "chrony", "none"] = "auto"
-    error_s: float | None = None
-    least_delay_s: float | None = None
+    error_s: float | None = None  # bound of a `ptp` or `chrony` clock, > 0
+    least_delay_s: float | None = None  # least transport delay, for `auto` and `none`, >= 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerStateSpec:
-    """The topic on which a controller reports the command in force.
+    """The topic on which a controller reports the active command."""
 
-    A JointState is read by joint. In another type `path` is the field with the values, in the order of the joints, and
-    `names` the field with the names of the joints, if there is one.
-    """
-
-    topic: str
-    type: str = "sensor_msgs/msg/JointState"
-    path: str | None = None
-    names: str | None = None
+    topic: str  # topic of the controller
+    type: str = "sensor_msgs/msg/JointState"  # message type
+    path: str | None = None  # field with the values, in the order of the joints; not for a JointState
+    names: str | None = None  # field with the names of the joints
 
 
 @dataclass(frozen=True, kw_only=True)
 class RealProfile:
     """A robot that is driven over its topics."""
 
-    reset: ResetSpec | None = None  # None: the robot does not move
-    estop: Mapping[str, InputSpec] = field(default_factory=dict)
+    reset: ResetSpec | None = None  # how an episode starts; null: nothing moves
+    estop: Mapping[str, InputSpec] = field(default_factory=dict)  # safety inputs
+    # what must be active while the robot moves: exactly one of `node`, `controller`, `topic`
     active: Mapping[str, ActiveSpec] = field(default_factory=dict)
-    tf: Mapping[str, str] = field(default_factory=dict)  # sensor -> the frame to transform its values to
+    tf: Mapping[str, str] = field(default_factory=dict)  # target frame of a pose or point sensor, by tf2
     shared: tuple[str, ...] = ()  # joint sensors whose topic has further publishers, for other joints
-    relay: bool = False
-    downstream_timeout_s: float | None = None  # the command timeout of the robot's own controller
-    allow_no_downstream_timeout: bool = False
-    start_outside: Literal["refuse", "inward"] = "refuse"  # a robot outside its limits: `check_positions`
+    relay: bool = False  # route commands through a [relay](#relay)
+    downstream_timeout_s: float | None = None  # command timeout of the robot's own controller, above `control_period_s`
+    allow_no_downstream_timeout: bool = False  # allow velocity commands without it
+    # what to do with a robot outside its limits; `inward`: it may only move inwards
+    start_outside: Literal["refuse", "inward"] = "refuse"
     security: Literal["off", "required"] = "off"  # SROS2
+    # topic on which a controller reports the active command: evidence for `actuation_s`
     controller_state: ControllerStateSpec | None = None
-    actuation_s: float | None = None  # calibrated delay from a command to its effect, if no topic shows it
-    use_sim_time: bool = False  # stamps and ages are in /clock time
-    clocks: Mapping[str, ClockSpec] = field(default_factory=dict)  # by sensor
-    discovery_s: float = SETTLE_S  # how long the graph must pass before the first motion: `preflight`
-    step_timeout_s: float = 1.0  # without any reading for this long the robot counts as lost
-    reset_timeout_s: float = 30.0
+    actuation_s: float | None = None  # declared delay from a command to its effect, if no topic shows it, >= 0
+    use_sim_time: bool = False  # stamps and ages use `/clock`; not with a relay
+    # clock that stamps each sensor; `default` for sensors without an entry
+    clocks: Mapping[str, ClockSpec] = field(default_factory=dict)
+    discovery_s: float = SETTLE_S  # how long the graph must stay valid before the first motion
+    step_timeout_s: float = 1.0  # without any reading for this time the robot is lost
+    reset_timeout_s: float = 30.0  # maximum duration of a reset, > 0
 
     @property
     def reset_spec(self) -> ResetSpec:

@@ -21,18 +21,15 @@ _UNSAFE: Mapping[str, str] = {"estop": "active", "robot_mode": "protective_stop"
 
 @dataclass(frozen=True, kw_only=True)
 class InputSpec:
-    """A safety input as a profile declares it. It is "ok" while `path` holds a `safe` value younger than `timeout_s`.
+    """A safety input of a profile. It is "ok" while `path` holds a `safe` value younger than `timeout_s`."""
 
-    `latched`: published only on a change, with transient-local durability; its last value does not expire.
-    """
-
-    topic: str
-    type: str = "std_msgs/msg/Bool"
-    path: str = "data"
-    safe: tuple[bool | int | float | str, ...] = (False,)
-    timeout_s: float = 0.5
-    kind: Kind = "estop"
-    latched: bool = False
+    topic: str  # topic of the input
+    type: str = "std_msgs/msg/Bool"  # message type
+    path: str = "data"  # field to compare with `safe`
+    safe: tuple[bool | int | float | str, ...] = (False,)  # values that permit motion
+    timeout_s: float = 0.5  # without a message for this time the input has expired, > 0
+    kind: Kind = "estop"  # e-stop button, or mode of the robot
+    latched: bool = False  # published on a change only, with transient-local durability; does not expire
 
 
 @dataclass(frozen=True, kw_only=True)
