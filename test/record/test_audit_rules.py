@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -507,7 +508,7 @@ ODD = {
 
 
 def test_every_documented_warning_has_an_example():
-    assert sorted(ODD) == sorted(documented("ODD"))
+    assert sorted(ODD) == sorted(documented("Warnings"))
 
 
 @pytest.mark.parametrize("rule", ODD)
