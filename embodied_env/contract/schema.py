@@ -24,6 +24,9 @@ SCHEMA = "embodied_env/1"
 RESERVED = ("source", "text", "files", "trusted")
 """Fields of a `Contract` that are not keys of its file."""
 
+PROVENANCE = ("robot", "override_robot_limits", "confirmed")
+"""Keys about the origin of a contract's values; not part of the fingerprint."""
+
 SHAPE = "safety.workspace"
 """The key of `Contract.files` for the robot's shape as read from a MuJoCo model (`contract.recorded_shapes`)."""
 
@@ -373,10 +376,21 @@ class ResetOption:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec(FrozenFields):
-    """The task's class (``module:Class``) and its own parameters."""
+    """The task's class (``module:Class``), its instruction to a language-conditioned policy, and its own parameters."""
 
     type: str
     parameters: Mapping[str, Any]
+    instruction: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobotSource(FrozenFields):
+    """The robot file that a contract was merged over (`contract.robot_files`)."""
+
+    name: str
+    sha256: str  # hex, of the file's text
+    chosen: Mapping[str, str] = field(default_factory=dict)  # path -> reason: values without a source, still in force
+    overridden: tuple[str, ...] = ()  # limits of the robot file that the contract loosens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -394,12 +408,21 @@ class ContractFields(FrozenFields):
     reset_options: Mapping[str, ResetOption] = field(default_factory=dict)
     applied_actions: int = 0  # number of last applied actions in the observation, oldest first
     backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    robot: RobotSource | None = None
+    override_robot_limits: bool = False
+    confirmed: tuple[str, ...] = ()  # paths of chosen values that were checked on the robot
     source: str = field(default="", compare=False)  # the file it was read from
     text: str = field(default="", compare=False, repr=False)  # the YAML as written
     files: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
     """Contents of the named files at load time, by name; also that of the key `SHAPE`."""
     trusted: bool = field(default=True, compare=False, repr=False)
     """False for the contract of a run: none of the files it names is opened and its task is not imported."""
+
+    @property
+    def unconfirmed(self) -> Mapping[str, str]:
+        """The chosen values of the robot file that are in force and not confirmed: path -> reason."""
+        chosen = {} if self.robot is None else self.robot.chosen
+        return {path: reason for path, reason in chosen.items() if path not in self.confirmed}
 
     @cached_property
     def control_period_ns(self) -> int:
