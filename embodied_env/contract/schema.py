@@ -355,6 +355,13 @@ class ActuatorSpec(FrozenFields):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ActionSpec:
+    """The action space. The gate converts an action to float64 once, which is exact."""
+
+    dtype: Literal["float32", "float64"] = "float64"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResetOption:
     """A value that each reset draws uniformly from [low, high] by its seed, unless `reset(options=...)` sets it."""
 
@@ -404,6 +411,7 @@ class ContractFields(FrozenFields):
     sensors: Mapping[str, SensorSpec]
     actuators: Mapping[str, ActuatorSpec]
     task: TaskSpec
+    action: ActionSpec = field(default_factory=ActionSpec)
     safety: Safety = field(default_factory=Safety)
     reset_options: Mapping[str, ResetOption] = field(default_factory=dict)
     applied_actions: int = 0  # number of last applied actions in the observation, oldest first

@@ -81,7 +81,7 @@ def joint_action(layout: ActionLayout, positions: FloatArray, velocity: FloatArr
     delta = period_s * velocity
     delta /= max(1.0, float(np.max(np.abs(delta) / (layout.limits.velocity * period_s))))
     action = layout.scale.from_si(np.where(layout.is_delta, delta, positions + delta))
-    return layout.as_action(np.clip(action, layout.scale.low, layout.scale.high))
+    return layout.to_space(action)
 
 
 def approach_velocity(error_m: FloatArray, gain_per_s: float, speed_m_per_s: float) -> FloatArray:
