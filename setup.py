@@ -74,6 +74,7 @@ setup(
         (f"share/{NAME}/config", [*sorted(map(str, Path("config").glob("*.yaml"))), f"{NAME}/ros/large_messages.xml"]),
         (f"share/{NAME}/config/gazebo", sorted(map(str, Path("config/gazebo").glob("*.*")))),
         (f"share/{NAME}/examples", sorted(map(str, Path("examples").glob("*.py")))),
+        (f"share/{NAME}/config/robots", sorted(map(str, Path("config/robots").glob("*.yaml")))),
         (f"share/{NAME}/config/teams", sorted(map(str, Path("config/teams").glob("*.yaml")))),
     ],
     install_requires=[

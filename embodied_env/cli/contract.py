@@ -172,7 +172,7 @@ def _fingerprint(args: argparse.Namespace) -> int:
 
 def _diff(args: argparse.Namespace) -> int:
     a, b = load_contract(args.a), load_contract(args.b)
-    inside = differences(meaning(a), meaning(b))
+    inside = differences(meaning(a, with_defaults=True), meaning(b, with_defaults=True))
     paths = {path for path, _, _ in inside}
     outside = [row for row in differences(_outside(a), _outside(b)) if row[0] not in paths]
     rows: list[Row] = [

@@ -8,23 +8,36 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from embodied_env.contract.schema import EACH_ITS_OWN, RESERVED, SCHEMA, ContractFields
+from embodied_env.contract.schema import EACH_ITS_OWN, PROVENANCE, RESERVED, SCHEMA, ContractFields
 
 SEMANTICS = 1
 """Bumped by hand when the meaning of the same contract text changes."""
 
 
-def to_plain(value: Any) -> Any:  # noqa: ANN401 - any value of a contract
-    """Convert a value of a contract to JSON types; equal numbers get equal text."""
+def to_plain(value: Any, *, with_defaults: bool = True) -> Any:  # noqa: ANN401 - any value of a contract
+    """Convert a value of a contract to JSON types; equal numbers get equal text.
+
+    Without defaults, keys with their default value are left out, so that a new optional key changes no fingerprint.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {
+            f.name: to_plain(getattr(value, f.name), with_defaults=with_defaults)
+            for f in dataclasses.fields(value)
+            if with_defaults or not _is_default(f, getattr(value, f.name))
+        }
     if isinstance(value, Mapping):
-        return {str(key): to_plain(item) for key, item in value.items()}
+        return {str(key): to_plain(item, with_defaults=with_defaults) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [to_plain(item) for item in value]
+        return [to_plain(item, with_defaults=with_defaults) for item in value]
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value
+
+
+def _is_default(key: dataclasses.Field[Any], value: object) -> bool:
+    if key.default_factory is not dataclasses.MISSING:
+        return bool(to_plain(value) == to_plain(key.default_factory()))
+    return key.default is not dataclasses.MISSING and bool(value == key.default)
 
 
 SHIPPED_TASKS: Mapping[str, int] = {
@@ -36,25 +49,27 @@ SHIPPED_TASKS: Mapping[str, int] = {
 """Tasks of this package and their versions. They are loaded without trust."""
 
 
-def task_meaning(contract: ContractFields) -> dict[str, Any]:
-    """Return the fingerprinted part of the task: name, parameters, and the version of a shipped one."""
+def task_meaning(contract: ContractFields, *, with_defaults: bool = False) -> dict[str, Any]:
+    """Return the fingerprinted part of the task: class, instruction, parameters, and the version of a shipped one."""
     version = SHIPPED_TASKS.get(contract.task.type)
-    return {**to_plain(contract.task), **({} if version is None else {"version": version})}
+    plain = to_plain(contract.task, with_defaults=with_defaults)
+    return {**plain, **({} if version is None else {"version": version})}
 
 
-def meaning(contract: ContractFields) -> dict[str, Any]:
+def meaning(contract: ContractFields, *, with_defaults: bool = False) -> dict[str, Any]:
     """Return the fingerprinted part of `contract`, as JSON types. Imports nothing and opens no file.
 
-    It excludes the name, topic names with their QoS, and the backend profiles. The order counts for joints only. A
-    file is represented by the hash of its content, which must have been read.
+    It excludes the name, topic names with their QoS, the origin of values (`PROVENANCE`) and the backend profiles. The
+    order counts for joints only. A file is represented by the hash of its content, which must have been read.
     """
-    plain = to_plain(contract)
-    for key in ("name", "backends", *RESERVED):
-        del plain[key]
+    plain = to_plain(contract, with_defaults=with_defaults)
+    for key in ("name", "backends", *PROVENANCE, *RESERVED):
+        plain.pop(key, None)
     for topic_owner in (*plain["sensors"].values(), *plain["actuators"].values()):
-        del topic_owner["topic"], topic_owner["qos"]
+        topic_owner.pop("topic")
+        topic_owner.pop("qos", None)
     plain["joint_order"] = [joint for actuator in contract.actuators.values() for joint in actuator.joints]
-    plain["task"] = task_meaning(contract)
+    plain["task"] = task_meaning(contract, with_defaults=with_defaults)
     if (file := contract.safety.urdf) is not None:
         plain["safety"]["urdf"] = hashlib.sha256(contract.content_of(file)).hexdigest()
     return {"schema": SCHEMA, "semantics": SEMANTICS, **plain}

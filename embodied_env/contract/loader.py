@@ -19,15 +19,21 @@ from typing import Any, TypeVar
 from embodied_env.contract.contract import Contract
 from embodied_env.contract.files import read_file, read_text_file
 from embodied_env.contract.fingerprint import to_plain
-from embodied_env.contract.schema import RESERVED, SCHEMA
+from embodied_env.contract.robot_files import RobotFile, loosened, merge_robot
+from embodied_env.contract.schema import RESERVED, SCHEMA, RobotSource
 from embodied_env.contract.value_checks import one_of
 from embodied_env.contract.yaml_text import read_yaml
 from embodied_env.errors import ContractError
 
 T = TypeVar("T")
 
+ROBOTS = "robots"
+"""The folder of shipped robot files, in a folder of shipped contracts."""
+
 SAVED = {"name", "source", "text", "files", "trusted"}
 """The keys of a saved contract."""
+
+_TASK_KEYS = ("type", "instruction")  # the others are parameters of the task
 
 _UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 
@@ -120,14 +126,56 @@ def parse_contract(
     for reserved in RESERVED:
         if reserved in document:
             raise ContractError(reserved, "unknown key (reserved for the loader)", source=source)
+    robot = None
+    if isinstance(document.get("robot"), str):
+        robot, document = _with_robot_file(document, source, trusted=trusted)
     task = document.get("task")
     if isinstance(task, dict):
-        parameters = {key: value for key, value in task.items() if key != "type"}
-        document["task"] = {**{k: v for k, v in task.items() if k == "type"}, "parameters": parameters}
+        own = {key: value for key, value in task.items() if key in _TASK_KEYS}
+        document["task"] = {**own, "parameters": {k: v for k, v in task.items() if k not in _TASK_KEYS}}
     contract = parse_as(Contract, {**document, "source": source, "text": text}, source=source)
+    if robot is not None:
+        contract = _limited_by_robot(contract, robot)
     if files is not None or not trusted:
         contract = dataclasses.replace(contract, files=files or {}, trusted=trusted)
     return contract if contract.safety.urdf is None else _with_limits_of_urdf(contract, contract.safety.urdf)
+
+
+def _with_robot_file(document: Mapping[str, Any], source: str, *, trusted: bool) -> tuple[RobotFile, dict[str, Any]]:
+    """Return the robot file that a contract names, and the contract merged over it."""
+    name: str = document["robot"]
+    if not trusted:
+        problem = f"robot file not opened: {name!r}, named by the contract of a run (expected a resolved contract)"
+        raise ContractError("robot", problem, source=source)
+    is_path = name.endswith((".yaml", ".yml")) or os.sep in name
+    try:
+        file = find_contract(Path(source).parent / name if is_path else name, kind="robot", folder=ROBOTS)
+    except ContractError as error:
+        raise ContractError("robot", error.problem, source=source) from None
+    text = read_contract_file(file)
+    own = read_document(text, "robot", str(file))
+    robot = parse_as(RobotFile, own, source=str(file))
+    try:
+        return robot, merge_robot(dict(document), own, text, robot_source=str(file), source=source)
+    except ContractError as error:
+        raise ContractError(error.path, error.problem, source=source) from None
+
+
+def _limited_by_robot(contract: Contract, robot: RobotFile) -> Contract:
+    """Return `contract` with the limits that it loosens; raises ContractError for them unless it overrides them."""
+    found = list(loosened(robot, contract))
+    if found and not contract.override_robot_limits:
+        path, theirs, ours = found[0]
+        more = f"; also {', '.join(path for path, _, _ in found[1:])}" if found[1:] else ""
+        raise ContractError(
+            path,
+            f"{ours} loosens the limit {theirs} of the robot file {robot.name!r} (expected a value at least as tight); "
+            f"tighten it, or set override_robot_limits: true{more}",
+            source=contract.source,
+        )
+    overridden = tuple(path for path, _, _ in found)
+    origin = typing.cast("RobotSource", contract.robot)
+    return dataclasses.replace(contract, robot=dataclasses.replace(origin, overridden=overridden))
 
 
 def _with_limits_of_urdf(contract: Contract, file: str) -> Contract:
@@ -158,7 +206,7 @@ def dump_contract(contract: Contract) -> str:
     plain = to_plain(contract)
     for own in RESERVED:
         del plain[own]
-    plain["task"] = {"type": contract.task.type, **plain["task"]["parameters"]}
+    plain["task"] |= plain["task"].pop("parameters")
     return json.dumps({"contract": SCHEMA, **plain}, allow_nan=False)
 
 

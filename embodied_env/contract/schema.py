@@ -24,6 +24,9 @@ SCHEMA = "embodied_env/1"
 RESERVED = ("source", "text", "files", "trusted")
 """Fields of a `Contract` that are not keys of its file."""
 
+PROVENANCE = ("robot", "override_robot_limits", "confirmed")
+"""Keys about the origin of a contract's values; not part of the fingerprint."""
+
 SHAPE = "safety.workspace"
 """The key of `Contract.files` for the robot's shape as read from a MuJoCo model (`contract.recorded_shapes`)."""
 
@@ -346,6 +349,13 @@ class ActuatorSpec(FrozenFields):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ActionSpec:
+    """The action space. The gate converts an action to float64 once, which is exact."""
+
+    dtype: Literal["float32", "float64"] = "float64"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResetOption:
     """A value that each reset draws uniformly from [low, high] by its seed, unless `reset(options=...)` sets it."""
 
@@ -367,10 +377,21 @@ class ResetOption:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec(FrozenFields):
-    """The task's class (``module:Class``) and its own parameters."""
+    """The task's class (``module:Class``), its instruction to a language-conditioned policy, and its own parameters."""
 
     type: str  # `module:Class`, or `FILE.py:Class` relative to the contract
     parameters: Mapping[str, Any]  # in YAML, written next to `type`: the keys that the class's `Parameters` declares
+    instruction: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobotSource(FrozenFields):
+    """The robot file that a contract was merged over (`contract.robot_files`)."""
+
+    name: str
+    sha256: str  # hex, of the file's text
+    chosen: Mapping[str, str] = field(default_factory=dict)  # path -> reason: values without a source, still in force
+    overridden: tuple[str, ...] = ()  # limits of the robot file that the contract loosens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -384,17 +405,27 @@ class ContractFields(FrozenFields):
     sensors: Mapping[str, SensorSpec]  # see [sensors](#sensors)
     actuators: Mapping[str, ActuatorSpec]  # see [actuators](#actuators)
     task: TaskSpec  # see [task](#task)
+    action: ActionSpec = field(default_factory=ActionSpec)
     safety: Safety = field(default_factory=Safety)  # see [safety](#safety)
     reset_options: Mapping[str, ResetOption] = field(default_factory=dict)  # see [reset options](#reset-options)
     applied_actions: int = 0  # number of last applied actions in the observation, oldest first, 0 to 1000
     # profiles by backend, see [backends](#backends)
     backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    robot: RobotSource | None = None
+    override_robot_limits: bool = False
+    confirmed: tuple[str, ...] = ()  # paths of chosen values that were checked on the robot
     source: str = field(default="", compare=False)  # the file it was read from
     text: str = field(default="", compare=False, repr=False)  # the YAML as written
     files: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
     """Contents of the named files at load time, by name; also that of the key `SHAPE`."""
     trusted: bool = field(default=True, compare=False, repr=False)
     """False for the contract of a run: none of the files it names is opened and its task is not imported."""
+
+    @property
+    def unconfirmed(self) -> Mapping[str, str]:
+        """The chosen values of the robot file that are in force and not confirmed: path -> reason."""
+        chosen = {} if self.robot is None else self.robot.chosen
+        return {path: reason for path, reason in chosen.items() if path not in self.confirmed}
 
     @cached_property
     def control_period_ns(self) -> int:

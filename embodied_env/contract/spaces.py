@@ -150,10 +150,13 @@ def action_scale(actuator: ActuatorSpec, limits: EffectiveLimits, control_period
 
 
 def action_space(contract: ContractFields) -> spaces.Box | spaces.Dict:
-    """Return a float64 Box, or a Dict of Boxes by actuator name when there are several."""
+    """Return a Box, or a Dict of Boxes by actuator name when there are several.
+
+    Bounds of float32 are rounded inwards, so that the gate clips no element of the space at its bounds.
+    """
     layout = ActionLayout(contract)
     boxes = {
-        name: spaces.Box(layout.scale.low[part], layout.scale.high[part], dtype=np.float64)
+        name: spaces.Box(layout.low[part], layout.high[part], dtype=layout.dtype.type)
         for name, part in layout.slices.items()
     }
     return next(iter(boxes.values())) if len(boxes) == 1 else spaces.Dict({**boxes})
@@ -164,6 +167,8 @@ class ActionLayout:
 
     `joints`, `size`, `limits` and `scale` cover all joints. `is_delta`, shape (size,): the action is a displacement per
     period; `is_velocity`: actions and commands are velocities. `slices` are the parts of the actuators, by name.
+        dtype: the precision of the action space.
+        low, high: the bounds of the action space: those of `scale`, in that precision, rounded inwards.
     """
 
     def __init__(self, contract: ContractFields) -> None:
@@ -192,10 +197,19 @@ class ActionLayout:
             self.slices[name] = slice(start, start + len(actuator.joints))
             start += len(actuator.joints)
 
+        self.dtype: np.dtype[Any] = np.dtype(contract.action.dtype)
+        self.low, self.high = self.scale.low.astype(self.dtype), self.scale.high.astype(self.dtype)
+        self.low = np.where(self.low < self.scale.low, np.nextafter(self.low, self.high), self.low)
+        self.high = np.where(self.high > self.scale.high, np.nextafter(self.high, self.low), self.high)
+
     def split(self, vector: FloatArray) -> dict[str, FloatArray]:
         """Split a flat vector into one new array per actuator."""
         return {name: vector[part].copy() for name, part in self.slices.items()}
 
-    def as_action(self, vector: FloatArray) -> Any:  # noqa: ANN401 - an element of the action space
-        """Return a flat vector as an action of the space: a new array, or a dict of them."""
+    def to_space(self, vector: FloatArray) -> Any:  # noqa: ANN401 - an element of the action space
+        """Return the element of the action space nearest to a flat vector."""
+        return self.as_action(np.clip(vector.astype(self.dtype), self.low, self.high))
+
+    def as_action(self, vector: FloatArray) -> Any:  # noqa: ANN401 - an action
+        """Return a flat vector as a new array, or a dict of them by actuator."""
         return vector.copy() if len(self.slices) == 1 else self.split(vector)

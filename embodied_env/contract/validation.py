@@ -32,6 +32,7 @@ from embodied_env.contract.value_checks import (
 )
 
 MAX_APPLIED_ACTIONS = 1000
+MAX_INSTRUCTION = 1000  # characters
 
 _TASK = re.compile(r"([A-Za-z_][\w.]*|[^\0:]+\.py):[A-Za-z_]\w*")
 
@@ -56,6 +57,7 @@ def validate_contract(contract: ContractFields) -> None:
         check_topics_differ(contract.sensors, contract.actuators)
         _check_reset_options(contract.reset_options)
         _check_task(contract.task)
+        _check_robot(contract)
         for name, profile in contract.backends.items():
             check_plain(f"backends.{name}", profile)
 
@@ -89,8 +91,17 @@ def _check_task(task: TaskSpec) -> None:
     allow(_TASK.fullmatch(task.type) is not None, "task.type", repr(task.type), expected)
     is_ours = task.type.startswith("embodied_env.")
     require(not is_ours or task.type in SHIPPED_TASKS, "task.type", f"unknown task {one_of(task.type, SHIPPED_TASKS)}")
+    if task.instruction is not None:
+        problem = f"text of {len(task.instruction)} characters (expected 1 to {MAX_INSTRUCTION})"
+        require(0 < len(task.instruction) <= MAX_INSTRUCTION, "task.instruction", problem)
     for name, parameter in task.parameters.items():
         check_plain(f"task.{name}", parameter)
+
+
+def _check_robot(contract: ContractFields) -> None:
+    chosen = {} if contract.robot is None else contract.robot.chosen
+    for path in contract.confirmed:
+        require(path in chosen, "confirmed", f"not a chosen value of the robot file: {one_of(path, chosen)}")
 
 
 def _check_safety(contract: ContractFields) -> None:

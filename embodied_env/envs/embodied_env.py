@@ -118,6 +118,8 @@ class EmbodiedEnv(StepperEnv):
         **backend_options: Any,  # noqa: ANN401 - the backend checks its options
     ) -> None:
         """See `make`. Nothing is started before the first `reset`. A mapping is a contract in an `EnvSpec`."""
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        self._arguments = {**arguments.pop("backend_options"), **arguments}
         evaluator_info = checked_flag("evaluator_info", evaluator_info)
         if not isinstance(observers, (list, tuple)) or not all(isinstance(each, Observer) for each in observers):
             raise UsageError(f"invalid observers: {observers!r} (expected a list of objects with a method observe)")
@@ -161,6 +163,20 @@ class EmbodiedEnv(StepperEnv):
         if self.pacing == "realtime":
             exit_on_sigterm()  # not possible in `reset` if a thread calls it
             weakref.finalize(self, _orphan, self._stepper, self._scheduling, os.getpid()).atexit = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle by the constructor's arguments: a copy is not opened.
+
+        Raises:
+            UsageError: while a step is in progress, or when a robot or free-running world is open.
+        """
+        if self._stepper.is_stepping:
+            raise UsageError("environment not copied: a step is in progress (expected none); copy it between steps")
+        if self._stepper.is_open and self.pacing == "realtime":
+            raise UsageError(
+                f"environment not copied: {self.backend_name!r} is open (expected not yet); copy it before its reset"
+            )
+        return _copy_of, (type(self), {**self._arguments, "contract": self.contract}, self.spec)
 
     def _make_world(self, options: dict[str, Any]) -> Backend:
         """Build the backend, with injected delays if requested; some backends inject them themselves."""
@@ -297,6 +313,12 @@ class EmbodiedEnv(StepperEnv):
             self._stepper.close()
         finally:
             self._scheduling.end()
+
+
+def _copy_of(cls: type[EmbodiedEnv], arguments: dict[str, Any], spec: EnvSpec | None) -> EmbodiedEnv:
+    env = cls(**arguments)
+    env.spec = spec
+    return env
 
 
 def _orphan(stepper: Stepper, scheduling: Scheduling, pid: int) -> None:

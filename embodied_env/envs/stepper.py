@@ -132,6 +132,16 @@ class Stepper:
         """The number of steps taken in this episode."""
         return self._episode.step_index
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the backend is open."""
+        return self._opened and not self._closed
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether a step has begun and not finished."""
+        return self._pending is not None
+
     def set_next_episode(self, episode_index: int) -> None:
         """Number the episode of the next reset without a seed."""
         self._episode_index = episode_index - 1

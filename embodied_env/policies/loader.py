@@ -55,7 +55,7 @@ def _hold(contract: Contract) -> Policy:
     def hold(observation: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401 - of the action space
         held = np.zeros(layout.size)
         held[is_absolute] = positions(observation)
-        return layout.as_action(layout.scale.from_si(held))
+        return layout.to_space(layout.scale.from_si(held))
 
     return hold
 

@@ -85,7 +85,7 @@ def cartesian_policy(contract: Contract, motion: Motion, *, damping_m: float) ->
         delta = period_s * (inverse @ velocity)
         delta /= max(1.0, float(np.max(np.abs(delta) / (layout.limits.velocity * period_s))))
         action = layout.scale.from_si(np.where(layout.is_delta, delta, positions + delta))
-        return layout.as_action(np.clip(action, layout.scale.low, layout.scale.high))
+        return layout.to_space(action)
 
     return act
 

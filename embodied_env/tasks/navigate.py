@@ -153,8 +153,7 @@ class Navigate:
                 speed_m_per_s = min(fastest_m_per_s, able_to_stop_m_per_s, arriving_m_per_s)
                 velocity[forward] = speed_m_per_s * max(0.0, math.cos(course_rad))
                 velocity[turn] = TURN_GAIN_PER_S * course_rad
-            action = layout.scale.from_si(velocity)
-            return layout.as_action(np.clip(action, layout.scale.low, layout.scale.high))
+            return layout.to_space(layout.scale.from_si(velocity))
 
         return act
 

@@ -253,3 +253,24 @@ def test_as_action_returns_a_copy_with_the_structure_of_the_space():
     two.as_action(vector)["arm"][0] = 9.0
     assert vector.tolist() == [0.1, 0.2]
     assert {name: part.tolist() for name, part in two.as_action(vector).items()} == {"arm": [0.1], "hand": [0.2]}
+
+
+@pytest.mark.parametrize("scale", ["normalized", "physical"])
+@pytest.mark.parametrize("velocity", [0.1, 1.0, 3.1])
+def test_bounds_of_a_float32_action_space_are_within_the_limits(scale, velocity):
+    source = changed("actuators.arm.scale", scale)
+    for limits in source["actuators"]["arm"]["joints"].values():
+        limits["velocity"] = velocity
+    layout = ActionLayout(parse({**source, "action": {"dtype": "float32"}}))
+    space = parse({**source, "action": {"dtype": "float32"}}).action_space
+    assert space.dtype == np.float32
+    assert (space.low.astype(np.float64) >= layout.scale.low).all()
+    assert (space.high.astype(np.float64) <= layout.scale.high).all()
+    np.testing.assert_allclose(space.high, layout.scale.high, rtol=1e-6)
+
+
+def test_a_vector_becomes_the_nearest_element_of_the_space():
+    contract = parse({**changed("actuators.arm.scale", "physical"), "action": {"dtype": "float32"}})
+    layout = ActionLayout(contract)
+    for vector in (layout.scale.low, layout.scale.high, 2 * layout.scale.high, 0.3 * layout.scale.high):
+        assert layout.to_space(vector) in contract.action_space
