@@ -228,8 +228,8 @@ def test_validate_refuses_wrong_parameters_of_the_task(path, value, message, wri
 @pytest.mark.parametrize(
     ("path", "value", "where"),
     [
-        ("backends.mujoco.model", "nowhere.xml", "backends.mujoco.model: there is no file 'nowhere.xml'"),
-        ("backends.mujoco.model", "a\0b", "backends.mujoco.model: there is no file"),
+        ("backends.mujoco.model", "nowhere.xml", "backends.mujoco.model: cannot read 'nowhere.xml'"),
+        ("backends.mujoco.model", "a\0b", "backends.mujoco.model: cannot read"),
         ("backends.real.reset.home.elbow", 0.1, "backends.real.reset.home.elbow: no such joint"),
         ("backends.real.reset.home.j1", "up", "backends.real.reset.home.j1: 'up' is not allowed"),
         ("backends.real.reset.home.j1", 100.0, "backends.real.reset.home.j1: 100.0 is not allowed"),
