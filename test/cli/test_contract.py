@@ -228,8 +228,8 @@ def test_validate_rejects_invalid_task_parameters(path, value, message, write, c
 @pytest.mark.parametrize(
     ("path", "value", "where"),
     [
-        ("backends.mujoco.model", "nowhere.xml", "backends.mujoco.model: there is no file 'nowhere.xml'"),
-        ("backends.mujoco.model", "a\0b", "backends.mujoco.model: there is no file"),
+        ("backends.mujoco.model", "nowhere.xml", "backends.mujoco.model: cannot read 'nowhere.xml'"),
+        ("backends.mujoco.model", "a\0b", "backends.mujoco.model: cannot read"),
         ("backends.real.reset.home.elbow", 0.1, "backends.real.reset.home.elbow: no such joint"),
         ("backends.real.reset.home.j1", "up", "backends.real.reset.home.j1: invalid value: 'up'"),
         ("backends.real.reset.home.j1", 100.0, "backends.real.reset.home.j1: 100.0 (expected"),
