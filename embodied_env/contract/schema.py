@@ -352,6 +352,7 @@ class ActuatorSpec(FrozenFields):
 class ActionSpec:
     """The action space. The gate converts an action to float64 once, which is exact."""
 
+    # precision of the action space; bounds of float32 are rounded inwards
     dtype: Literal["float32", "float64"] = "float64"
 
 
@@ -381,7 +382,7 @@ class TaskSpec(FrozenFields):
 
     type: str  # `module:Class`, or `FILE.py:Class` relative to the contract
     parameters: Mapping[str, Any]  # in YAML, written next to `type`: the keys that the class's `Parameters` declares
-    instruction: str | None = None
+    instruction: str | None = None  # prompt of a language-conditioned policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -411,9 +412,10 @@ class ContractFields(FrozenFields):
     applied_actions: int = 0  # number of last applied actions in the observation, oldest first, 0 to 1000
     # profiles by backend, see [backends](#backends)
     backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # name or path of the robot file that the contract builds on, see [robot files](#robot-files)
     robot: RobotSource | None = None
-    override_robot_limits: bool = False
-    confirmed: tuple[str, ...] = ()  # paths of chosen values that were checked on the robot
+    override_robot_limits: bool = False  # allow looser limits and safety settings than the robot file's
+    confirmed: tuple[str, ...] = ()  # paths of `chosen` values of the robot file that were checked on the robot
     source: str = field(default="", compare=False)  # the file it was read from
     text: str = field(default="", compare=False, repr=False)  # the YAML as written
     files: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
