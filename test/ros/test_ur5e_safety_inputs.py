@@ -43,14 +43,12 @@ UR_ORDER = [
 
 
 def ur5e(**keys):
-    """The UR5e that the emulator resets, in the joint order of its driver."""
+    """The UR5e in the joint order of its driver, with a short look at the graph."""
     contract = embodied_env.load_contract("ur5e_reach")
-    reset = {"service": "simulator/reset", "parameters": True}
-    real = {**contract.backends["real"], "reset": reset, "discovery_s": 0.2, **keys}
+    real = {**contract.backends["real"], "discovery_s": 0.2, **keys}
     stand_in = {"joint_order": UR_ORDER, "robot_description": "generated"}
     sim = {**contract.backends["mujoco_ros"], "stand_in": stand_in}
-    confirmed = tuple(contract.unconfirmed)
-    return replace(contract, confirmed=confirmed, backends={**contract.backends, "real": real, "mujoco_ros": sim})
+    return replace(contract, backends={**contract.backends, "real": real, "mujoco_ros": sim})
 
 
 @pytest.fixture
@@ -99,9 +97,10 @@ def switch(node, name, *, on):
 
 
 def test_the_estop_ends_the_episode_at_rest_and_without_its_program_the_robot_does_not_move(robot, messages):
-    with embodied_env.make(ur5e(), backend="real", namespace=NAMESPACE) as env:
+    contract = ur5e()
+    with embodied_env.make(contract, backend="real", namespace=NAMESPACE, emulator=True) as env:
         observation, _ = env.reset(seed=0)
-        home = load_home(env.unwrapped.contract)
+        home = [contract.backends["real"]["reset"]["home"][joint] for joint in contract.actuators["arm"].joints]
         np.testing.assert_allclose(observation["joints_position"], home, atol=0.01)  # in contract order
         robot.receiver.subscribe("commands", Float64MultiArray, "forward_position_controller/commands", RELIABLE)
         robot.receiver.subscribe("joints", JointState, "joint_states")
