@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +14,7 @@ from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.types import ApprovedCommand
 from embodied_env.errors import ContractError, EmbodiedEnvError
 from embodied_env.ros.message_fields import MalformedMessageError
+from embodied_env.ros.robot.contract_checks import chosen_check
 from embodied_env.ros.robot.estops import EstopInputs, EstopSpec, estop_specs
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.setup_checks import rclpy_import_errors, ros_init_errors
@@ -94,11 +95,13 @@ class RelayNode:
         downstream_timeout_s: float | None,
         context: Context,
         shapers: Mapping[str, CommandFilter],
+        confirm_chosen: bool,
     ) -> None:
         """Create the node, its topics and its services."""
         self._contract = contract
         self._clock = SteadyClock()
         self._context = context
+        self._chosen = chosen_check(contract, is_confirmed=confirm_chosen)
         self.node = Node(NODE, context=context, namespace=namespace, start_parameter_services=False)
         self._publisher = RosRelayPublisher(contract, self.node, self._clock)
         gate = SafetyGate(contract, filters=shapers, fixed_rate=False)
@@ -178,6 +181,8 @@ class RelayNode:
         return on_request
 
     def _arm(self) -> tuple[bool, str]:
+        if not self._chosen.passed:
+            return False, f"chosen values: {self._chosen.detail}; {self._chosen.remedy}"
         self._check_inputs()
         return self._core.arm()
 
@@ -287,12 +292,14 @@ class RelayNode:
         self._diagnostics.publish(diagnostic_array(self.node, self._contract.name, [status]))
 
 
-def run_relay(
+def run_relay(  # noqa: PLR0913 - its options
     contract: Contract,
     *,
     namespace: str | None,
     profile: Mapping[str, Any],
     stop: threading.Event,
+    confirm_chosen: bool = False,
+    ignore_inputs: Sequence[str] = (),
     shapers: Mapping[str, CommandFilter] = MappingProxyType({}),
     on_ready: Callable[[str], None] = lambda _namespace: None,
 ) -> None:
@@ -303,6 +310,8 @@ def run_relay(
         namespace: absolute ROS namespace; None: the root, or that of ``--ros-args``.
         profile: of the backend; its ``estop`` declares the robot's safety inputs.
         stop: set it from a signal handler or another thread.
+        confirm_chosen: accept unconfirmed chosen values of the robot file; otherwise they prevent arming.
+        ignore_inputs: names of e-stops to relay without, because their message package is not installed.
         shapers: the command filters of the contract, by name.
         on_ready: called with the namespace when the node has been created.
 
@@ -311,7 +320,7 @@ def run_relay(
         ContractError: for a contract that a relay cannot enforce, or an invalid profile.
     """
     check_relayed(contract)
-    estops = estop_specs(profile.get("estop"), "estop")
+    estops = estop_specs(profile.get("estop"), "estop", ignored=ignore_inputs)
     timeout_s = profile.get("downstream_timeout_s")
     if timeout_s is not None and not (
         type(timeout_s) in (int, float) and contract.control_period_s < timeout_s < math.inf
@@ -329,6 +338,7 @@ def run_relay(
                 downstream_timeout_s=timeout_s,
                 context=context,
                 shapers=shapers,
+                confirm_chosen=confirm_chosen,
             )
         try:
             on_ready(relay.node.get_namespace())
