@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from embodied_env.core.arguments import checked_path
 from embodied_env.errors import UsageError
@@ -33,7 +34,7 @@ def add_run_directory(parser: argparse.ArgumentParser) -> None:
 
 
 def add_robot_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the backend ``real`` that several verbs share."""
+    """Declare the options of the backend ``real`` that several verbs share; `robot_options` reads them."""
     help_ = "drive the robot emulator (embodied-env sim --free-running), which resets itself by the seed"
     parser.add_argument("--emulator", action="store_true", help=help_)
     add_confirm_chosen(parser)
@@ -45,9 +46,16 @@ def add_confirm_chosen(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--confirm-chosen", action="store_true", help=help_)
 
 
-def robot_options(args: argparse.Namespace) -> dict[str, bool]:
-    """Return the requested options of `add_robot_options`; other backends refuse them."""
-    return {name: True for name in ("emulator", "confirm_chosen") if getattr(args, name)}
+def add_connect_timeout(parser: argparse.ArgumentParser) -> None:
+    """Declare the option --connect-timeout, which `robot_options` reads too."""
+    help_ = "time in seconds that topics or services of the robot may be missing (default: from the profile)"
+    parser.add_argument("--connect-timeout", dest="connect_timeout_s", type=float, metavar="S", help=help_)
+
+
+def robot_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that were given; other backends refuse them."""
+    options = {name: getattr(args, name, None) for name in ("emulator", "confirm_chosen", "connect_timeout_s")}
+    return {name: value for name, value in options.items() if value not in (None, False)}
 
 
 def add_seed(parser: argparse.ArgumentParser, meaning: str) -> None:
