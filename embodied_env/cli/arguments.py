@@ -53,9 +53,15 @@ def add_ignore_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ignore-input", action="append", default=[], metavar="NAME", dest="ignore_inputs", help=help_)
 
 
+def add_connect_timeout(parser: argparse.ArgumentParser) -> None:
+    """Declare the option --connect-timeout, which `robot_options` reads too."""
+    help_ = "time in seconds that topics or services of the robot may be missing (default: from the profile)"
+    parser.add_argument("--connect-timeout", dest="connect_timeout_s", type=float, metavar="S", help=help_)
+
+
 def robot_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the requested options of `add_robot_options`; other backends refuse them."""
-    names = ("emulator", "confirm_chosen", "ignore_inputs")
+    names = ("emulator", "confirm_chosen", "ignore_inputs", "connect_timeout_s")
     return {name: getattr(args, name) for name in names if getattr(args, name)}
 
 
