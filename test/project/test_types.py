@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -29,8 +30,9 @@ def test_scripts_of_the_documentation_are_typed(tmp_path):
     calls = "".join(f"reveal_type(embodied_env.{call})\n" for call in TYPES_OF_MAKE)
     (tmp_path / "calls.py").write_text(f"import embodied_env\n{calls}")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", *sorted(file.name for file in tmp_path.iterdir())],
+        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", *sorted(map(str, tmp_path.iterdir()))],
         cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(ROOT)},  # an editable installation is not on mypy's path
         capture_output=True,
         text=True,
         timeout=600,
