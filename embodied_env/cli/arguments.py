@@ -62,7 +62,8 @@ def add_connect_timeout(parser: argparse.ArgumentParser) -> None:
 def robot_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the requested options of `add_robot_options`; other backends refuse them."""
     names = ("emulator", "confirm_chosen", "ignore_inputs", "connect_timeout_s")
-    return {name: getattr(args, name) for name in names if getattr(args, name)}
+    given = {name: getattr(args, name, None) for name in names}
+    return {name: value for name, value in given.items() if value not in (None, False, [])}
 
 
 def add_seed(parser: argparse.ArgumentParser, meaning: str) -> None:
