@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, parse_contract
 from embodied_env.contract.spaces import field_layouts
-from embodied_env.core.process.child import first_line, watch_parent
+from embodied_env.core.process.child import read_first_line, watch_parent
 from embodied_env.ros.embedded_sim.lockstep_node import run_simulator
 from embodied_env.sim.sensor_channel import Reading
 
@@ -69,7 +69,7 @@ class EchoWorld:
 
 def main() -> None:
     """Serve until standard input ends."""
-    contract = parse_contract(first_line(), source="standard input")
+    contract = parse_contract(read_first_line(), source="standard input")
     stop = threading.Event()
     watch_parent(stop.set)
     world = EchoWorld(contract)

@@ -194,7 +194,7 @@ class RowDecoder:
             if (array.shape, array.dtype) == (tuple(shape), dtype):
                 return array.astype(array.dtype.newbyteorder("="))  # a copy: an array from the log is read-only
         elif recorded is not None:
-            with contextlib.suppress(TypeError, ValueError, OverflowError):
+            with contextlib.suppress(TypeError, ValueError, ArithmeticError), np.errstate(over="raise"):
                 return np.array(recorded, dtype=dtype).reshape(shape)
         expected = f"{np.dtype(dtype)} of shape {tuple(shape)}"
         raise RecordError(f"cannot read {key} of a recorded step: {short_repr(recorded)} (expected {expected})")

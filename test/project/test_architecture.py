@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import functools
 import graphlib
+import importlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -283,3 +285,19 @@ def test_error_tree_lists_every_error():
     tree = embodied_env.errors.__doc__
     public = {name for name in known if not name.startswith("_")}
     assert {name for name in public if f" {name} " not in tree.replace("\n", " ")} == set()
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples", ".ci", "launch"])
+def test_names_imported_by_scripts_exist(folder):
+    pytest.importorskip("rclpy")
+    missing = []
+    for path in sorted((PACKAGE.parent / folder).glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("embodied_env"):
+                module = importlib.import_module(node.module)
+                known = {
+                    *vars(module),
+                    *(found.name for found in pkgutil.iter_modules(getattr(module, "__path__", []))),
+                }
+                missing += [(path.name, node.module, each.name) for each in node.names if each.name not in known]
+    assert missing == []

@@ -259,3 +259,12 @@ def test_reset_with_a_non_mapping_observation_is_not_decoded(observation):
     row = {"schema": RESET, "observation": {}, "inner": {"observation": observation}}
     with pytest.raises(RecordError, match="cannot read"):
         decoder.observation(row)
+
+
+def test_a_number_beyond_the_precision_of_its_field_is_not_decoded():
+    contract = load_contract("cart_goal")
+    decoder = RowDecoder(contract, dict.__getitem__)
+    observation = {key: np.zeros(box.shape, box.dtype).tolist() for key, box in contract.observation_space.items()}
+    observation["scan_ranges"][0] = 1e39
+    with pytest.raises(RecordError, match="cannot read scan_ranges"):
+        decoder.observation({"schema": RESET, "observation": {}, "inner": {"observation": observation}})
