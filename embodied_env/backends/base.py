@@ -58,6 +58,8 @@ class Capabilities:
     actuation: bool = False  # snapshots may contain evidence that a command acts
     transport: bool = False  # sensor messages pass through a middleware that stamps them
     actuates: bool = True  # commands reach the robot
+    emulated: bool = False  # the robot emulator is in place of the robot
+    chosen_confirmed: bool = False  # an option confirmed the chosen values of the robot file, for this run
     injected: str = ""  # injected delays: "whole", or "sensors" without actuation delays; the backend is `Delayed`
     reset_levels: tuple[str, ...] = ("task",)
     render_modes: tuple[str, ...] = ()  # those of Gymnasium; the backend is `Renderable`

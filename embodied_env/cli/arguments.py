@@ -32,6 +32,24 @@ def add_run_directory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_directory", metavar="RUN", type=run_directory, help="run directory, such as runs/<id>")
 
 
+def add_robot_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the backend ``real`` that several verbs share."""
+    help_ = "drive the robot emulator (embodied-env sim --free-running), which resets itself by the seed"
+    parser.add_argument("--emulator", action="store_true", help=help_)
+    add_confirm_chosen(parser)
+
+
+def add_confirm_chosen(parser: argparse.ArgumentParser) -> None:
+    """Declare the option --confirm-chosen."""
+    help_ = "accept the chosen values of the robot file that the contract does not confirm"
+    parser.add_argument("--confirm-chosen", action="store_true", help=help_)
+
+
+def robot_options(args: argparse.Namespace) -> dict[str, bool]:
+    """Return the requested options of `add_robot_options`; other backends refuse them."""
+    return {name: True for name in ("emulator", "confirm_chosen") if getattr(args, name)}
+
+
 def add_seed(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Declare the option --seed."""
     parser.add_argument("--seed", type=integer_from(0), metavar="N", default=0, help=meaning)

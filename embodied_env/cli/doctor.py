@@ -17,13 +17,13 @@ from typing import Any
 from embodied_env import __version__
 from embodied_env.backends.registry import BACKENDS
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.arguments import add_contract, add_json
+from embodied_env.cli.arguments import add_contract, add_json, add_robot_options, robot_options
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.terminal import say, stdout_tables
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError
-from embodied_env.ros.robot.backend_profile import RealProfile, load_real_profile, parse_real_profile
-from embodied_env.ros.robot.contract_checks import Check, contract_checks
+from embodied_env.ros.robot.backend_profile import EMULATOR_RESET, RealProfile, load_real_profile, parse_real_profile
+from embodied_env.ros.robot.contract_checks import Check, chosen_check, contract_checks
 from embodied_env.ros.setup_checks import apt_package
 
 Sections = dict[str, list[Check]]
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--backend", required=True, help="name of the backend to check (required)")
     option("--namespace", default="/", help="absolute ROS 2 namespace of the robot")
     option("--timeout", type=float, default=10.0, metavar="S", help="discovery time of the robot in seconds")
+    add_robot_options(parser)
     option("--trust-task", action="store_true", help="load the task that the contract names")
     add_json(parser)
 
@@ -65,7 +66,12 @@ def run(args: argparse.Namespace) -> int:
     check_namespace(args.namespace)
     contract = load_contract(args.contract)
     sections = examine(
-        contract, args.backend, namespace=args.namespace, timeout_s=args.timeout, trust_task=args.trust_task
+        contract,
+        args.backend,
+        namespace=args.namespace,
+        timeout_s=args.timeout,
+        trust_task=args.trust_task,
+        **robot_options(args),
     )
     checks = [check for section in sections.values() for check in section]
     has_passed = all(check.passed is not False for check in checks)
@@ -81,7 +87,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def examine(
-    contract: Contract, backend: str, *, namespace: str, timeout_s: float, trust_task: bool = False
+    contract: Contract,
+    backend: str,
+    *,
+    namespace: str,
+    timeout_s: float,
+    trust_task: bool = False,
+    emulator: bool = False,
+    confirm_chosen: bool = False,
 ) -> Sections:
     """Return the checks for `backend` by section; only a shipped or trusted task is loaded."""
     sections: Sections = {
@@ -90,7 +103,9 @@ def examine(
         "contract": list(_contract_checks(contract, backend, is_trusted=trust_task)),
     }
     if backend == "real":
+        sections["contract"].append(chosen_check(contract, is_confirmed=emulator or confirm_chosen))
         if (profile := _real_profile(contract)) is not None:
+            profile = dataclasses.replace(profile, reset=EMULATOR_RESET) if emulator else profile
             sections["contract"] += contract_checks(contract, profile)
         sections["robot"] = list(_robot_checks(contract, profile, sections, namespace=namespace, timeout_s=timeout_s))
     elif backend in _EMBEDDED:

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from embodied_env.cli.arguments import add_contract
+from embodied_env.cli.arguments import add_contract, add_robot_options, robot_options
 from embodied_env.cli.evaluation_run import add_common_arguments, run_policies
 from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--attach", action="store_true", help="attach to a running simulator instead of starting one")
     option("--dry-run", action="store_true", help="run all checks on the robot without sending commands")
     option("--relay", action="store_true", help="send commands through the relay of the robot, overriding its profile")
+    add_robot_options(parser)
     option("--engine", choices=("local", "ray"), help="engine of worker processes (default: none, this process)")
     option("--workers", type=int, metavar="N", help="number of workers of the engine (default: number of CPUs)")
     option(
@@ -73,4 +74,5 @@ def run(args: argparse.Namespace) -> int:
         options["armed"] = False
     if args.relay:
         options["relay"] = True
+    options |= robot_options(args)
     return run_policies(args.contract, [args.policy], args, engine=engine, **options)

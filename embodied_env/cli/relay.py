@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from embodied_env.cli import SOUND
-from embodied_env.cli.arguments import add_hosted_contract, stop_on_signals
+from embodied_env.cli.arguments import add_confirm_chosen, add_hosted_contract, stop_on_signals
 from embodied_env.core.terminal import say
 
 
@@ -13,6 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_hosted_contract(parser)
     parser.add_argument("--backend", help="backend whose profile lists the e-stop inputs (default: real)")
+    add_confirm_chosen(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
         namespace=args.namespace,
         profile=contract.backends.get(args.backend or "real", {}),
         stop=stop,
+        confirm_chosen=args.confirm_chosen,
         shapers=make_command_filters(contract, latency_s=contract.control_period_s),
         on_ready=print_ready,
     )

@@ -14,6 +14,7 @@ from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.types import ApprovedCommand
 from embodied_env.errors import ContractError, EmbodiedEnvError
 from embodied_env.ros.message_fields import MalformedMessageError
+from embodied_env.ros.robot.contract_checks import chosen_check
 from embodied_env.ros.robot.estops import EstopInputs, EstopSpec, estop_specs
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.setup_checks import rclpy_import_errors, ros_init_errors
@@ -94,11 +95,13 @@ class RelayNode:
         downstream_timeout_s: float | None,
         context: Context,
         shapers: Mapping[str, CommandFilter],
+        confirm_chosen: bool,
     ) -> None:
         """Create the node, its topics and its services."""
         self._contract = contract
         self._clock = SteadyClock()
         self._context = context
+        self._chosen = chosen_check(contract, is_confirmed=confirm_chosen)
         self.node = Node(NODE, context=context, namespace=namespace, start_parameter_services=False)
         self._publisher = RosRelayPublisher(contract, self.node, self._clock)
         gate = SafetyGate(contract, filters=shapers, fixed_rate=False)
@@ -178,6 +181,8 @@ class RelayNode:
         return on_request
 
     def _arm(self) -> tuple[bool, str]:
+        if not self._chosen.passed:
+            return False, f"chosen values: {self._chosen.detail}; {self._chosen.remedy}"
         self._check_inputs()
         return self._core.arm()
 
@@ -293,6 +298,7 @@ def run_relay(
     namespace: str | None,
     profile: Mapping[str, Any],
     stop: threading.Event,
+    confirm_chosen: bool = False,
     shapers: Mapping[str, CommandFilter] = MappingProxyType({}),
     on_ready: Callable[[str], None] = lambda _namespace: None,
 ) -> None:
@@ -303,6 +309,7 @@ def run_relay(
         namespace: absolute ROS namespace; None: the root, or that of ``--ros-args``.
         profile: of the backend; its ``estop`` declares the robot's safety inputs.
         stop: set it from a signal handler or another thread.
+        confirm_chosen: accept unconfirmed chosen values of the robot file; otherwise they prevent arming.
         shapers: the command filters of the contract, by name.
         on_ready: called with the namespace when the node has been created.
 
@@ -329,6 +336,7 @@ def run_relay(
                 downstream_timeout_s=timeout_s,
                 context=context,
                 shapers=shapers,
+                confirm_chosen=confirm_chosen,
             )
         try:
             on_ready(relay.node.get_namespace())

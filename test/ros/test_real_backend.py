@@ -26,6 +26,7 @@ import embodied_env
 from embodied_env.backends.registry import make_backend
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.message_types import message_class
+from embodied_env.contract.schema import RobotSource
 from embodied_env.core.clock import NS_PER_S, Domain, ManualClock, Stamp, SteadyClock
 from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.process.child import Child, simulator
@@ -756,6 +757,52 @@ def test_a_reset_service_may_return_free_text(hand_made, domain_id, backend):
 def test_an_unavailable_service_is_reported_by_name(hand_made, backend):
     with pytest.raises(BackendNotReadyError, match="service /robot/home is not available"):
         reset(backend(with_profile(SIMPLE, reset={"service": "home"})), 1.0)
+
+
+# --------------------------------------------------------------------- the emulator, and unconfirmed chosen values
+
+
+CHOSEN = {"actuators.arm.joints.j1.acceleration": "no source"}
+
+
+def with_chosen(contract):
+    return replace(contract, robot=RobotSource(name="some_arm", sha256="0" * 64, chosen=CHOSEN))
+
+
+def test_with_emulator_an_episode_starts_by_seed_and_options_and_needs_no_confirmation(robot, make):
+    contract = with_chosen(with_profile(ARM, reset={"home": HOME, "confirm": "prompt"}))
+    robot(contract)
+    env = make(contract, emulator=True)
+    _, info = env.reset(seed=1, options={"target": [-0.4, 0.0, 0.2]})
+    assert info["reset"]["level"] == "world"
+    assert info["reset"]["confirmed_by"] == ""
+    np.testing.assert_array_equal(info["reset"]["sampled"]["target"], [-0.4, 0.0, 0.2])
+    assert env.unwrapped.capabilities.emulated
+
+
+def test_a_robot_is_not_an_emulator(hand_made, backend):
+    with pytest.raises(BackendNotReadyError, match=r"/robot/simulator/.* is not available .emulator=True"):
+        reset(backend(emulator=True), 1.0)
+    assert hand_made.ros.receiver.receive(0.2) == []  # no command
+
+
+def test_unconfirmed_chosen_values_are_refused_each_with_its_reason(domain_id, backend):
+    with pytest.raises(BackendNotReadyError) as caught:
+        backend(with_chosen(SIMPLE))
+    (path,) = CHOSEN
+    for text in (f"{path}: no source", f"confirmed: [{path}]", "confirm_chosen=True", "--confirm-chosen"):
+        assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "accepting", [{"armed": False}, {"confirm_chosen": True}], ids=lambda options: next(iter(options))
+)
+def test_a_dry_run_and_an_option_accept_unconfirmed_values(domain_id, backend, accepting):
+    assert backend(with_chosen(SIMPLE), **accepting).capabilities.chosen_confirmed == ("confirm_chosen" in accepting)
+
+
+def test_a_confirmed_value_is_not_refused(domain_id, backend):
+    backend(replace(with_chosen(SIMPLE), confirmed=tuple(CHOSEN)))
 
 
 def answer_with(hand_made, *, success, message):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from threading import Event
 from types import SimpleNamespace
 
@@ -33,6 +34,7 @@ from std_srvs.srv import Trigger
 import embodied_env
 from embodied_env.contract import parse_contract
 from embodied_env.contract.loader import dump_contract
+from embodied_env.contract.schema import RobotSource
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.process.child import Child, relay
 from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
@@ -227,8 +229,8 @@ def own(domain_id, remains, tmp_path):
     """Start a relay of the test's own."""
     started = []
 
-    def start(contract=ARM, *, arm=True):
-        process = start_relay(contract.name, domain_id, tmp_path / "log")
+    def start(contract=ARM, *, source=None, arm=True):
+        process = start_relay(source or contract.name, domain_id, tmp_path / "log")
         remains.update(segments_of(process.pid))
         bench = Bench(contract, domain_id=domain_id)
         bench.process = process
@@ -350,6 +352,7 @@ from rclpy.node import Node
 from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 from embodied_env import load_contract
+from embodied_env.contract.schema import RobotSource
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.safety.relay.protocol import Armed, CommandId, write_command
 
@@ -575,6 +578,16 @@ def test_diagnostics_report_state_and_refusals(armed):
     assert 0.0 < float(values["last_dt_s"]) <= ARM.control_period_s
     assert status.level == b"\x00"
     assert status.name == "relayed/relay: arm_reach"
+
+
+def test_a_relay_is_not_armed_with_unconfirmed_chosen_values(own, tmp_path):
+    path = "actuators.arm.joints.j1.acceleration"
+    chosen = replace(ARM, robot=RobotSource(name="some_arm", sha256="0" * 64, chosen={path: "no source"}))
+    (tmp_path / "chosen.yaml").write_text(dump_contract(chosen))
+    is_armed, message = own(source=tmp_path / "chosen.yaml", arm=False).call("arm")
+    assert not is_armed
+    assert f"{path}: no source" in message
+    assert "--confirm-chosen" in message
 
 
 @pytest.mark.parametrize("estop", ["button", {"button": {"topic": "t", "type": "Bool"}}])

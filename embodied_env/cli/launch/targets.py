@@ -112,8 +112,8 @@ def _real(values: Values) -> Iterator[ProcessSpec]:
         options += ["--relay"]
     if values["armed"] != "true":
         options += ["--dry-run"]
-    if values["record_messages"] == "true":
-        options += ["--record-messages"]
+    for name in ("record_messages", "confirm_chosen"):
+        options += [f"--{name.replace('_', '-')}"] if values[name] == "true" else []
     check_namespace(values["namespace"])
     yield _evaluation(values, "real", *options)
 
@@ -122,7 +122,14 @@ def _relay(values: Values) -> Iterator[ProcessSpec]:
     check_namespace(values["namespace"])
     grace_s = STOP_GRACE_S + stopping_time_s(load_contract(values["contract"]))
     backend = values["backend"] or None
-    yield relay(values["contract"], namespace=values["namespace"], backend=backend, grace_s=grace_s)
+    is_confirmed = values["confirm_chosen"] == "true"
+    yield relay(
+        values["contract"],
+        namespace=values["namespace"],
+        backend=backend,
+        confirm_chosen=is_confirmed,
+        grace_s=grace_s,
+    )
 
 
 def _evaluate(values: Values) -> Iterator[ProcessSpec]:
@@ -201,6 +208,7 @@ _PYTHON = Argument("python", sys.executable, "Python interpreter with this packa
 _POLICY = Argument("policy", "scripted", "policy to run: hold, random, scripted or module:callable")
 _SEED = Argument("seed", "0", "seed of the first episode, or of the training")
 _OUT = Argument("out", "runs", "parent directory of the run directories")
+_CONFIRM_CHOSEN = Argument("confirm_chosen", "false", "accept unconfirmed chosen values of the robot file", _BOOL)
 _SCRIPT_ARGS = Argument("script_args", _UNSET, "additional arguments of the training script, in shell syntax")
 
 
@@ -256,6 +264,7 @@ _TARGETS = (
             _POLICY,
             *_run_arguments(episodes="1"),
             Argument("record_messages", "false", "record the raw ROS 2 messages", _BOOL),
+            _CONFIRM_CHOSEN,
             _PYTHON,
         ),
         plan=_real,
@@ -267,6 +276,7 @@ _TARGETS = (
             _CONTRACT,
             _NAMESPACE,
             Argument("backend", _UNSET, "backend whose profile lists the e-stop inputs; none: real"),
+            _CONFIRM_CHOSEN,
             _PYTHON,
         ),
         plan=_relay,

@@ -81,11 +81,13 @@ def relay(
     namespace: str | None = None,
     backend: str | None = None,
     source: str | None = None,
+    confirm_chosen: bool = False,
     grace_s: float = STOP_GRACE_S,
 ) -> ProcessSpec:
     """Return the relay of a contract, given as for `simulator`; `backend`: whose profile has the e-stop inputs."""
     options = _as_arguments({"namespace": namespace, "backend": backend, "source": source or None})
-    return ProcessSpec(role="relay", module=CLI, arguments=("relay", contract, *options), grace_s=grace_s)
+    flags = ("--confirm-chosen",) if confirm_chosen else ()
+    return ProcessSpec(role="relay", module=CLI, arguments=("relay", contract, *flags, *options), grace_s=grace_s)
 
 
 def _as_arguments(options: Mapping[str, str | None]) -> Iterator[str]:

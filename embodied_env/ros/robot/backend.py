@@ -35,8 +35,13 @@ from embodied_env.ros.fastdds import warn_if_segment_too_small
 from embodied_env.ros.qos import ANY
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.robot.actuation import ActuatorPublishers, ControllerState
-from embodied_env.ros.robot.backend_profile import BACKEND, RESET_LEVELS, load_real_profile
-from embodied_env.ros.robot.contract_checks import check_positions, contract_checks, raise_unless_passed
+from embodied_env.ros.robot.backend_profile import BACKEND, EMULATOR_RESET, RESET_LEVELS, load_real_profile
+from embodied_env.ros.robot.contract_checks import (
+    check_positions,
+    chosen_check,
+    contract_checks,
+    raise_unless_passed,
+)
 from embodied_env.ros.robot.diagnostics import Diagnostics
 from embodied_env.ros.robot.operator_confirmation import Prompt, RosConfirmation, make_confirmation
 from embodied_env.ros.robot.preflight import preflight
@@ -87,6 +92,8 @@ class RealBackend:
         reset_timeout_s: float | None = None,
         relay: bool | None = None,
         armed: bool = True,
+        emulator: bool = False,
+        confirm_chosen: bool = False,
         node_name: str = "environment",
         ros_args: Sequence[str] = (),
         frames: Frames | None = None,
@@ -105,6 +112,9 @@ class RealBackend:
             armed: False selects a dry run: everything is started and checked, readings are real, and the gate judges
                 every action; but no command is published, no reset service is called, no confirmation is requested,
                 and no relay is armed.
+            emulator: whether the robot emulator (``embodied-env sim --free-running``) is behind the topics. It resets
+                itself by seed and options, in place of ``backends.real.reset``; a robot refuses, before any motion.
+            confirm_chosen: whether to accept the chosen values of the robot file (`Contract.unconfirmed`) for now.
             node_name: unique in the namespace.
             ros_args: arguments after ``--ros-args`` for this node alone, e.g. ``["-r", "joint_states:=arm/states"]``.
                 Those in the command line of this process apply too.
@@ -129,9 +139,12 @@ class RealBackend:
         if relay not in (None, True, False):
             raise UsageError(f"invalid relay={relay!r} (expected True, False or None)")
         profile = self._profile = replace(profile, relay=profile.relay if relay is None else bool(relay))
-        if armed not in (True, False):
-            raise UsageError(f"invalid armed={armed!r} (expected True or False)")
-        self._is_armed = bool(armed)
+        for option, value in (("armed", armed), ("emulator", emulator), ("confirm_chosen", confirm_chosen)):
+            if value not in (True, False):
+                raise UsageError(f"invalid {option}={value!r} (expected True or False)")
+        self._is_armed, self._is_confirmed = bool(armed), bool(emulator or confirm_chosen or not armed)
+        if emulator:
+            profile = self._profile = replace(profile, reset=EMULATOR_RESET)
         if profile.relay and profile.use_sim_time:
             raise UsageError("relay=True conflicts with backends.real.use_sim_time: the relay runs on wall time")
         has_evidence = profile.relay or profile.controller_state is not None or profile.actuation_s is not None
@@ -140,6 +153,8 @@ class RealBackend:
             acknowledges_commands=profile.relay and self._is_armed,
             actuation=has_evidence and self._is_armed,
             actuates=self._is_armed,
+            emulated=bool(emulator),
+            chosen_confirmed=bool(confirm_chosen),
             seedable=profile.reset_spec.parameters and self._is_armed,
         )
         on_wall_time = not profile.relay and not profile.use_sim_time
@@ -164,7 +179,8 @@ class RealBackend:
 
     def _open(self) -> _Connection:
         self._is_watched = False
-        raise_unless_passed(contract_checks(self._contract, self._profile))  # first: without SROS2 there is no node
+        chosen = chosen_check(self._contract, is_confirmed=self._is_confirmed)
+        raise_unless_passed([chosen, *contract_checks(self._contract, self._profile)])  # no node without SROS2
         warn_if_segment_too_small(self._contract, self.publisher_environment)
         with contextlib.ExitStack() as cleanup:
             ros = RosNode(

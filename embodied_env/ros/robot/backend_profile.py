@@ -13,6 +13,7 @@ from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.value_checks import allow, check_positive, check_topic, one_of, require
 from embodied_env.core.reset_spec import ResetRoutine, validate_home
 from embodied_env.errors import ContractError
+from embodied_env.ros.embedded_sim.protocol import RESET_SERVICE
 from embodied_env.ros.robot.estops import EstopSpec, InputSpec, check_field_path, check_input, check_message_type
 
 BACKEND = "real"
@@ -76,6 +77,10 @@ class ResetSpec:
         if self.service is not None:
             return "world"
         return "robot" if self.home is not None else "none"
+
+
+EMULATOR_RESET = ResetSpec(service=RESET_SERVICE, parameters=True)
+"""The reset of the robot emulator. No robot has this service, whose reply has the contract's fingerprint."""
 
 
 @dataclass(frozen=True, kw_only=True)

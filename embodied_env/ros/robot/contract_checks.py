@@ -88,6 +88,20 @@ def contract_checks(
     )
 
 
+def chosen_check(contract: Contract, *, is_confirmed: bool) -> Check:
+    """Check that no chosen value of the robot file is in force, unless the contract or an option confirms it."""
+    if not (unconfirmed := contract.unconfirmed):
+        return passed("chosen values", "none is unconfirmed")
+    listed = "; ".join(f"{path}: {reason}" for path, reason in unconfirmed.items())
+    if is_confirmed:
+        return passed("chosen values", f"{len(unconfirmed)} accepted without the contract's confirmation: {listed}")
+    remedy = (
+        "measure each or check it on the robot, then list it in the contract, confirmed: "
+        f"[{', '.join(unconfirmed)}], or pass confirm_chosen=True or --confirm-chosen"
+    )
+    return failed("chosen values", f"{len(unconfirmed)} not confirmed: {listed}", remedy, "chosen.unconfirmed")
+
+
 def security_check(profile: RealProfile, environment: Mapping[str, str]) -> Check:
     """Check that SROS2 is enforced and has its keys, if the profile has ``security: required``.
 

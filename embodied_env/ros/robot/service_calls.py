@@ -19,7 +19,7 @@ from embodied_env.ros.embedded_sim.protocol import (
 )
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.receiver import POLL_S
-from embodied_env.ros.robot.backend_profile import ResetSpec
+from embodied_env.ros.robot.backend_profile import EMULATOR_RESET, ResetSpec
 
 TRIGGER = "std_srvs/srv/Trigger"
 
@@ -63,6 +63,7 @@ class ResetService:
     def __init__(self, spec: ResetSpec, listener: ReceiveThread, clock: Clock, fingerprint: str) -> None:
         """Create the clients of `spec`; a simulator must run the contract of this `fingerprint`."""
         self._level, self._fingerprint = spec.level, fingerprint
+        self._origin = "emulator=True" if spec is EMULATOR_RESET else "backends.real.reset.service"
         self._trigger: ServiceCaller | None = None
         self._parameters: ServiceCaller | None = None
         if spec.service is not None:
@@ -84,7 +85,7 @@ class ResetService:
             if self._trigger is not None:
                 reply = self._reset(self._trigger, deadline_ns)
         except BackendNotReadyError as error:
-            raise BackendNotReadyError(f"{error} (backends.real.reset.service)") from None
+            raise BackendNotReadyError(f"{error} ({self._origin})") from None
         has_parameters = self._parameters is not None
         return ResetReport(
             level=self._level,
@@ -118,7 +119,7 @@ class ResetService:
             reply = ResetReply.from_text(response.message)
         except ValueError as error:
             if self._parameters is not None:
-                raise BackendNotReadyError(f"reset.parameters is true, but {error}") from None
+                raise BackendNotReadyError(f"reset service {trigger.name} is not an emulator's: {error}") from None
             return None
         if reply.fingerprint != self._fingerprint:
             theirs, ours = reply.fingerprint[:12], self._fingerprint[:12]
