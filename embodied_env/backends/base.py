@@ -63,6 +63,8 @@ class Capabilities:
     injected: str = ""  # injected delays: "whole", or "sensors" without actuation delays; the backend is `Delayed`
     reset_levels: tuple[str, ...] = ("task",)
     render_modes: tuple[str, ...] = ()  # those of Gymnasium; the backend is `Renderable`
+    ignored_inputs: tuple[str, ...] = ()  # safety inputs that cannot be read, and that an option ignores, for this run
+    variants: tuple[str, ...] = ()  # safety inputs read as the emulator's variant of their message type
 
 
 class Backend(Protocol):

@@ -28,10 +28,10 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.contract import load_contract, parse_contract
     from embodied_env.core.latency.delay_model import load_delays
     from embodied_env.core.process.child import read_first_line, watch_parent
+    from embodied_env.ros.embedded_sim.emulated_inputs import emulated_inputs
     from embodied_env.ros.embedded_sim.lockstep_node import run_simulator
     from embodied_env.ros.embedded_sim.realtime_node import run_free_running
     from embodied_env.ros.fastdds import enable_large_segments
-    from embodied_env.ros.robot.estops import estop_specs
     from embodied_env.ros.setup_checks import check_namespace
     from embodied_env.sim.backend_profile import load_profile
     from embodied_env.sim.world import World
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
                 world,
                 namespace=args.namespace,
                 stop=stop,
-                estops=estop_specs(contract.backends.get("real", {}).get("estop"), "backends.real.estop"),
+                inputs=emulated_inputs(contract),
                 on_ready=print_ready,
             )
         else:

@@ -37,7 +37,7 @@ class RobotFile(FrozenFields):
 
 
 _MERGED = ("sensors", "actuators", "safety", "backends")
-_FILES = (("safety", "urdf"), ("backends", "*", "model"))
+_FILES = (("safety", "urdf"), ("backends", "*", "model"), ("backends", "*", "stand_in", "robot_description"))
 """Keys that name a file, relative to the folder of the file that they stand in."""
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import parse_as, profile_of
+from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.value_checks import naming_file, one_of, require
 
 
@@ -121,6 +122,9 @@ class StandIn:
     clock_offset_s: float = 0.0  # how far the robot's clock is ahead of UTC
     sensors: Mapping[str, Driver] = field(default_factory=dict)  # emulated drivers
     controller_state: bool = False  # publish the active command on `simulator/controller_state`
+    joint_order: tuple[str, ...] | None = None  # order of the joints in published JointStates; null: the contract's
+    # URDF published latched on `robot_description`: a file relative to the contract, or `generated` from the model
+    robot_description: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +159,7 @@ def load_profile(contract: Contract, backend: str, *, stand_in: Mapping[str, Any
         for name in profile.stand_in.sensors:
             known = name in contract.sensors
             require(known, f"{path}.stand_in.sensors.{name}", f"no such sensor: {one_of(name, contract.sensors)}")
+        _check_joint_order(profile, contract, f"{path}.stand_in.joint_order")
         _check_numbers(profile, path)
     return profile
 
@@ -173,6 +178,15 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
         old = merged.get(key)
         merged[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return merged
+
+
+def _check_joint_order(profile: WorldProfile, contract: Contract, path: str) -> None:
+    """Raise ContractError unless the joint order has each joint of the joint sensors once."""
+    if (order := profile.stand_in.joint_order) is not None:
+        sensors = [sensor for sensor in contract.sensors.values() if sensor.type == JOINT_SENSOR]
+        joints = {joint for sensor in sensors for spec in sensor.fields.values() for joint in spec.joints or ()}
+        problem = f"{list(order)} (expected each of these once: {', '.join(sorted(joints))})"
+        require(sorted(order) == sorted(joints), path, problem)
 
 
 def _check_numbers(profile: WorldProfile, path: str) -> None:

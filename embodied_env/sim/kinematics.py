@@ -100,9 +100,9 @@ def _place_body(
 ) -> _Place:
     """Return the place of `body`, appending its actuated joints to `joints` in MuJoCo's order."""
     mj = model.mj
-    at, offset = parent[0], parent[1] @ _pose(model, mj.body_pos[body], mj.body_quat[body])
+    at, offset = parent[0], parent[1] @ pose(model, mj.body_pos[body], mj.body_quat[body])
     if mj.body_mocapid[body] >= 0:
-        offset = _pose(model, data.mocap_pos[mj.body_mocapid[body]], data.mocap_quat[mj.body_mocapid[body]])
+        offset = pose(model, data.mocap_pos[mj.body_mocapid[body]], data.mocap_quat[mj.body_mocapid[body]])
     for joint in range(mj.body_jntadr[body], mj.body_jntadr[body] + mj.body_jntnum[body]):
         address, anchor = int(mj.jnt_qposadr[joint]), mj.jnt_pos[joint]
         if address not in columns:
@@ -131,14 +131,14 @@ def _past_passive_joint(model: Model, data: MjData, joint: int, offset: FloatArr
     address, kind, anchor = int(mj.jnt_qposadr[joint]), int(mj.jnt_type[joint]), mj.jnt_pos[joint]
     qpos = data.qpos[address:]
     if kind == int(kinds.mjJNT_FREE):
-        return _pose(model, qpos[:3], qpos[3:7])
+        return pose(model, qpos[:3], qpos[3:7])
     if kind == int(kinds.mjJNT_SLIDE):
         return np.array(offset @ make_transform(mj.jnt_axis[joint] * (qpos[0] - mj.qpos0[address])))
     turn = np.array(qpos[:4])
     if kind == int(kinds.mjJNT_HINGE):
         turn = np.zeros(4)
         model.mujoco.mju_axisAngle2Quat(turn, mj.jnt_axis[joint], qpos[0] - mj.qpos0[address])
-    return np.array(offset @ _pose(model, anchor, turn) @ make_transform(-anchor))
+    return np.array(offset @ pose(model, anchor, turn) @ make_transform(-anchor))
 
 
 def _read_shape(model: Model, geom: int, place: _Place) -> TreeShape:
@@ -162,7 +162,7 @@ def _read_shape(model: Model, geom: int, place: _Place) -> TreeShape:
     if names[kind] in ("capsule", "cylinder"):
         sizes = sizes[[0, 0, 1]]
     joint, offset = place
-    frame = offset @ _pose(model, mj.geom_pos[geom], mj.geom_quat[geom])
+    frame = offset @ pose(model, mj.geom_pos[geom], mj.geom_quat[geom])
     if kind == int(kinds.mjGEOM_MESH):
         frame, sizes = frame @ make_transform(mj.geom_aabb[geom, :3]), np.array(mj.geom_aabb[geom, 3:])
     ends, radius = enclosing_capsule(names[kind], sizes)
@@ -176,7 +176,8 @@ def _link_name(model: Model, body: int) -> str:
     return str(model.mj.body(body).name)
 
 
-def _pose(model: Model, position_m: FloatArray, quaternion: FloatArray) -> FloatArray:
+def pose(model: Model, position_m: FloatArray, quaternion: FloatArray) -> FloatArray:
+    """Return a position and a quaternion w, x, y, z as a transform, shape (4, 4)."""
     rotation = np.zeros(9)
     model.mujoco.mju_quat2Mat(rotation, np.array(quaternion, dtype=np.float64))
     return make_transform(position_m, rotation.reshape(3, 3))

@@ -23,6 +23,7 @@ from embodied_env.sim.backend_profile import Driver, Source, StandIn, WorldProfi
 from embodied_env.sim.delayed_world import DelayedWorld
 from embodied_env.sim.model import Model
 from embodied_env.sim.rendering import Renderer, Viewer
+from embodied_env.sim.robot_description import robot_description
 from embodied_env.sim.scene import MovingBody, ResetRandomizer, place_body, placeable
 from embodied_env.sim.sensor_channel import Reading, SensorChannel
 from embodied_env.sim.sensor_reader import SensorReader
@@ -122,6 +123,10 @@ class World:
         self.now_ns = 0
         self._origin_ns = 0
         self._is_reset = False
+
+    def robot_description(self) -> str | None:
+        """Return the URDF that the emulated robot publishes; raises ContractError for an unreadable file."""
+        return robot_description(self._model)
 
     def reset(self, seed: int, options: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """Start an episode at the keyframe, at rest, with a reading of every sensor.

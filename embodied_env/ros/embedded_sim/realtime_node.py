@@ -14,6 +14,7 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -23,11 +24,10 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import BackendLostError
 from embodied_env.ros.embedded_sim.base_node import LATCHED, SPIN_TIMEOUT_S, WorldNode, node_with_executor
-from embodied_env.ros.embedded_sim.emulated_estops import EmulatedEstop
+from embodied_env.ros.embedded_sim.emulated_inputs import EmulatedTopic, Inputs, topics_of
 from embodied_env.ros.embedded_sim.protocol import ANY_EPOCH
 from embodied_env.ros.embedded_sim.sensor_messages import SensorEncoder
 from embodied_env.ros.qos import RELIABLE
-from embodied_env.ros.robot.estops import EstopSpec
 from embodied_env.ros.setup_checks import rclpy_import_errors
 from embodied_env.sim.robot_emulation import EmulatedController, EmulatedDrivers, TimedQueue
 from embodied_env.sim.sensor_channel import Reading
@@ -58,7 +58,7 @@ class FreeRunningNode(WorldNode):
         *,
         namespace: str | None,
         context: Context,
-        estops: Sequence[EstopSpec],
+        inputs: Inputs,
     ) -> None:
         """Create the node, its topics and its services."""
         self._clock = SteadyClock()
@@ -71,7 +71,14 @@ class FreeRunningNode(WorldNode):
         self._anchor_ns = 0  # time zero of the world, on the steady clock
         self._epoch, self._reply = ANY_EPOCH, ""
         super().__init__(contract, world, namespace=namespace, context=context, default_seed=_ANY_SEED)
-        self._estops = [EmulatedEstop(spec, self.node, LATCHED, RELIABLE) for spec in estops]
+        self._inputs = [EmulatedTopic(specs, self.node, LATCHED, RELIABLE) for specs in topics_of(inputs)]
+        if (text := world.robot_description()) is not None:
+            kind = message_class("std_msgs/msg/String")
+            self._description = self.node.create_publisher(kind, "robot_description", LATCHED)
+            self._description.publish(kind(data=text))
+        self._orders = _joint_orders(contract, stand_in.joint_order)
+        for name, (sensor, _) in self._orders.items():
+            self._encoders[name] = SensorEncoder(sensor)
         self._state = None
         if stand_in.controller_state:
             self._state = self.node.create_publisher(message_class(JOINT_SENSOR), CONTROLLER_STATE, RELIABLE)
@@ -108,8 +115,8 @@ class FreeRunningNode(WorldNode):
 
     def _next_ns(self) -> int:
         """Return when the next work is due, on the steady clock."""
-        estops_ns = (estop.next_ns for estop in self._estops)
-        waiting = (self._controller.next_ns, self._readings.next_ns, self._deadline_ns, *estops_ns)
+        inputs_ns = (topic.next_ns for topic in self._inputs)
+        waiting = (self._controller.next_ns, self._readings.next_ns, self._deadline_ns, *inputs_ns)
         return min(due_ns for due_ns in waiting if due_ns is not None)
 
     def _tick(self, deadline_ns: int) -> None:
@@ -165,8 +172,8 @@ class FreeRunningNode(WorldNode):
             self._publish_state()
         while (due := self._readings.take_one(now_ns)) is not None:
             self._send(*due[1])
-        for estop in self._estops:
-            estop.serve(now_ns)
+        for topic in self._inputs:
+            topic.serve(now_ns)
 
     def _publish(self) -> None:
         """Queue the new readings; publish those that are due, and the active command."""
@@ -184,7 +191,11 @@ class FreeRunningNode(WorldNode):
 
     def _send(self, name: str, reading: Reading, taken_ns: int) -> None:
         stamp_ns = self._drivers.header_ns(name, self._utc_ns(taken_ns), self._clock.system_ns())
-        self._sensors[name].publish(self._encoders[name].encode(reading.values, stamp_ns, reading.extras))
+        values = reading.values
+        if name in self._orders:
+            places = self._orders[name][1]
+            values = {field: value[places[field]] for field, value in values.items()}
+        self._sensors[name].publish(self._encoders[name].encode(values, stamp_ns, reading.extras))
 
     def _publish_state(self) -> None:
         """Publish the active command, stamped with its activation; values of the other kind are NaN."""
@@ -223,13 +234,30 @@ class FreeRunningNode(WorldNode):
         self._begin_window()
 
 
+def _joint_orders(
+    contract: Contract, order: Sequence[str] | None
+) -> dict[str, tuple[SensorSpec, dict[str, list[int]]]]:
+    """Return each joint sensor with its joints in this order, and the contract's places of these joints by field."""
+    found = {}
+    for name, sensor in contract.sensors.items():
+        if order is not None and sensor.type == JOINT_SENSOR:
+            joints = {field: sorted(spec.joints or (), key=order.index) for field, spec in sensor.fields.items()}
+            fields = {field: replace(spec, joints=tuple(joints[field])) for field, spec in sensor.fields.items()}
+            places = {
+                field: [(spec.joints or ()).index(joint) for joint in joints[field]]
+                for field, spec in sensor.fields.items()
+            }
+            found[name] = replace(sensor, fields=fields), places
+    return found
+
+
 def run_free_running(
     contract: Contract,
     world: World,
     *,
     namespace: str | None,
     stop: threading.Event,
-    estops: Sequence[EstopSpec] = (),
+    inputs: Inputs = MappingProxyType({}),
     on_ready: Callable[[str], None] = lambda _namespace: None,
 ) -> None:
     """Host `world`, built with ``free_running=True``, until `stop` is set.
@@ -239,15 +267,15 @@ def run_free_running(
         world: the world; its profile declares the emulated robot.
         namespace: absolute ROS namespace; None: the root, or that of ``--ros-args``.
         stop: set it from a signal handler or another thread.
-        estops: safety inputs to publish, released until the service ``~/estop/<name>`` presses one.
+        inputs: safety inputs to publish (`emulated_inputs`), safe until a service ``~/<key>/<name>`` switches one.
         on_ready: called with the namespace when the world moves.
 
     Raises:
         BackendNotReadyError: if ROS 2 cannot be initialised.
-        ContractError: for a sensor or e-stop that does not match its message type.
+        ContractError: for a sensor or safety input that does not match its message type.
         BackendLostError: if the world cannot be reset.
     """
-    make = functools.partial(FreeRunningNode, contract, world, namespace=namespace, estops=estops)
+    make = functools.partial(FreeRunningNode, contract, world, namespace=namespace, inputs=inputs)
     with node_with_executor(contract, make) as (simulator, executor):
         simulator.begin()
         on_ready(simulator.node.get_namespace())

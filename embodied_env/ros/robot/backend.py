@@ -35,7 +35,13 @@ from embodied_env.ros.fastdds import warn_if_segment_too_small
 from embodied_env.ros.qos import ANY
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.robot.actuation import ActuatorPublishers, ControllerState
-from embodied_env.ros.robot.backend_profile import BACKEND, EMULATOR_RESET, RESET_LEVELS, load_real_profile
+from embodied_env.ros.robot.backend_profile import (
+    BACKEND,
+    EMULATOR_RESET,
+    RESET_LEVELS,
+    inputs_by_variant,
+    load_real_profile,
+)
 from embodied_env.ros.robot.contract_checks import (
     check_positions,
     chosen_check,
@@ -96,6 +102,7 @@ class RealBackend:
         confirm_chosen: bool = False,
         node_name: str = "environment",
         ros_args: Sequence[str] = (),
+        ignore_inputs: Sequence[str] = (),
         frames: Frames | None = None,
         on_sample: Callable[[Sample], None] | None = None,
     ) -> None:
@@ -118,6 +125,8 @@ class RealBackend:
             node_name: unique in the namespace.
             ros_args: arguments after ``--ros-args`` for this node alone, e.g. ``["-r", "joint_states:=arm/states"]``.
                 Those in the command line of this process apply too.
+            ignore_inputs: names of safety inputs to move without, because their message package is not installed;
+                recorded in the manifest.
             frames: source of the transforms that the profile needs; None: tf2.
             on_sample: called with each reading as it arrives, in the receiving thread; it must be fast.
 
@@ -133,7 +142,7 @@ class RealBackend:
         self._node_name, self._ros_args = node_name, tuple(ros_arguments(ros_args))
         self._contract, self._clock = contract, clock
         self._namespace, self._domain_id = namespace or "/", domain_id
-        profile = load_real_profile(contract)
+        profile = load_real_profile(contract, ignored=ignore_inputs)
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, profile.step_timeout_s)
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, profile.reset_timeout_s)
         if relay not in (None, True, False):
@@ -153,6 +162,8 @@ class RealBackend:
             acknowledges_commands=profile.relay and self._is_armed,
             actuation=has_evidence and self._is_armed,
             actuates=self._is_armed,
+            ignored_inputs=tuple(ignore_inputs),
+            variants=inputs_by_variant(profile),
             emulated=bool(emulator),
             chosen_confirmed=bool(confirm_chosen),
             seedable=profile.reset_spec.parameters and self._is_armed,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from embodied_env.contract import Contract, SensorSpec
@@ -12,9 +12,18 @@ from embodied_env.contract.loader import parse_as, profile_of
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.value_checks import allow, check_positive, check_topic, one_of, require
 from embodied_env.core.reset_spec import ResetRoutine, validate_home
-from embodied_env.errors import ContractError
+from embodied_env.errors import ContractError, UsageError
 from embodied_env.ros.embedded_sim.protocol import RESET_SERVICE
-from embodied_env.ros.robot.estops import EstopSpec, InputSpec, check_field_path, check_input, check_message_type
+from embodied_env.ros.robot.estops import (
+    EstopSpec,
+    InputSpec,
+    Variant,
+    check_field_path,
+    check_input,
+    check_message_type,
+    is_installed,
+    spec_in_use,
+)
 
 BACKEND = "real"
 PATH = f"backends.{BACKEND}"
@@ -43,7 +52,8 @@ TRANSITION_EVENT = "lifecycle_msgs/msg/TransitionEvent"
 LIST_CONTROLLERS = "controller_manager_msgs/srv/ListControllers"
 
 _ACTIVE_KINDS = ("node", "controller", "topic")
-_TOPIC_KEYS = ("type", "path", "safe", "reason", "latched")
+_INPUT_KEYS = ("type", "path", "safe", "latched", "variant")
+_TOPIC_KEYS = (*_INPUT_KEYS, "reason")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +107,12 @@ class ActiveSpec:
     reason: str | None = None  # path of a text that explains why it is inactive
     latched: bool = False  # published on a change only; the last value does not expire
     timeout_s: float = 2.0  # inactive without a message or response for this time, > 0
+    variant: Variant | None = None  # type and path in use where the message package of `type` is not installed
+
+    def as_input(self) -> InputSpec:
+        """Return the topic as a safety input."""
+        keys = {key: getattr(self, key) for key in _INPUT_KEYS}
+        return InputSpec(topic=self.topic or "", timeout_s=self.timeout_s, **keys)
 
     @property
     def service(self) -> str | None:
@@ -178,9 +194,48 @@ def parse_real_profile(contract: Contract) -> RealProfile:
     return parse_as(RealProfile, profile_of(contract, BACKEND), path=PATH, source=contract.source)
 
 
-def load_real_profile(contract: Contract) -> RealProfile:
-    """Parse and check the profile ``backends.real``; raises ContractError, or MissingDependencyError for messages."""
-    profile = parse_real_profile(contract)
+def unreadable_inputs(profile: RealProfile) -> dict[str, str]:
+    """Return the safety inputs whose message package is not installed, and the missing type of each."""
+    types: dict[str, tuple[str, ...]] = {name: (spec.type,) for name, spec in profile.estop.items()}
+    types |= {name: spec.types for name, spec in profile.active.items()}
+    return {name: kind for name, kinds in types.items() for kind in kinds if not is_installed(kind)}
+
+
+def with_inputs_in_use(profile: RealProfile, ignored: Sequence[str] = ()) -> RealProfile:
+    """Return `profile` without the `ignored` inputs, and with the variants in use; raises UsageError.
+
+    Only an input whose message package is not installed can be ignored.
+    """
+    unreadable = unreadable_inputs(profile)
+    is_list = isinstance(ignored, (list, tuple))
+    if not is_list or any(name not in unreadable for name in ignored):
+        expected = ", ".join(unreadable) or "none: every safety input can be read"
+        raise UsageError(
+            f"invalid ignore_inputs={ignored!r} (expected a list of inputs that cannot be read: {expected})"
+        )
+    active = {}
+    for name, spec in profile.active.items():
+        used = spec if spec.topic is None else spec_in_use(spec.as_input())
+        active[name] = spec if used.type == spec.type else replace(spec, type=used.type, path=used.path, reason=None)
+    return replace(
+        profile,
+        estop={name: spec_in_use(spec) for name, spec in profile.estop.items() if name not in ignored},
+        active={name: spec for name, spec in active.items() if name not in ignored},
+    )
+
+
+def inputs_by_variant(profile: RealProfile) -> tuple[str, ...]:
+    """Return the names of the safety inputs that are read as their variant, of a profile with these in use."""
+    inputs: dict[str, InputSpec | ActiveSpec] = {**profile.estop, **profile.active}
+    return tuple(name for name, spec in inputs.items() if spec.variant is not None and spec.type == spec.variant.type)
+
+
+def load_real_profile(contract: Contract, *, ignored: Sequence[str] = ()) -> RealProfile:
+    """Parse and check the profile ``backends.real``, with variants in use and without the `ignored` safety inputs.
+
+    Raises ContractError, MissingDependencyError for messages, or UsageError for `ignored`.
+    """
+    profile = with_inputs_in_use(parse_real_profile(contract), ignored)
     try:
         _check_times(profile, contract)
         for name, clock in profile.clocks.items():
@@ -263,8 +318,7 @@ def check_active(active: Mapping[str, ActiveSpec], path: str) -> None:
         allow(len(given) == 1, where, ", ".join(given) or "nothing", f"exactly one of {', '.join(_ACTIVE_KINDS)}")
         check_positive(f"{where}.timeout_s", spec.timeout_s, "seconds")
         if spec.topic is not None:
-            keys = ("topic", "type", "path", "safe", "timeout_s", "latched")
-            check_input(InputSpec(**{key: getattr(spec, key) for key in keys}), where)
+            check_input(spec.as_input(), where)
             if spec.reason is not None:
                 text = check_field_path(f"{where}.reason", spec.type, spec.reason)
                 problem = f"field {spec.reason!r} of {spec.type} is not a string"

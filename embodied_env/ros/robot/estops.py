@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from embodied_env.contract.loader import parse_as
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.value_checks import check_positive, check_topic, require
 from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.errors import ContractError
+from embodied_env.errors import ContractError, MissingDependencyError
 from embodied_env.ros.message_fields import Message, follow
+from embodied_env.ros.setup_checks import apt_package
 
 Kind = Literal["estop", "robot_mode"]
 
 _GRAPH_DELAY_NS = NS_PER_S  # a publisher whose message has arrived may not be in the graph yet
 _UNSAFE: Mapping[str, str] = {"estop": "active", "robot_mode": "protective_stop"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """The message that the robot emulator publishes where the package of the robot's own type is not installed."""
+
+    type: str  # message type that is installed everywhere, such as `std_msgs/msg/UInt8`
+    path: str = "data"  # field to compare with `safe`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +39,7 @@ class InputSpec:
     timeout_s: float = 0.5  # without a message for this time the input has expired, > 0
     kind: Kind = "estop"  # e-stop button, or mode of the robot
     latched: bool = False  # published on a change only, with transient-local durability; does not expire
+    variant: Variant | None = None  # type and path in use where the message package of `type` is not installed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,24 +49,63 @@ class EstopSpec(InputSpec):
     name: str
 
 
-def estop_specs(estop: Mapping[str, Mapping[str, Any]] | None, path: str) -> tuple[EstopSpec, ...]:
-    """Parse and check the safety inputs ``estop`` of a profile, at `path`; raises ContractError."""
+def estop_specs(
+    estop: Mapping[str, Mapping[str, Any]] | None, path: str, *, ignored: Collection[str] = ()
+) -> tuple[EstopSpec, ...]:
+    """Parse and check the safety inputs ``estop`` of a profile, at `path`, with variants in use and without `ignored`.
+
+    Raises ContractError, or MissingDependencyError for an input that cannot be read.
+    """
     require(estop is None or isinstance(estop, Mapping), path, f"invalid value {estop!r} (expected a mapping or null)")
     specs = []
     for name, values in (estop or {}).items():
-        spec = parse_as(InputSpec, values, path=f"{path}.{name}")
+        spec = spec_in_use(parse_as(InputSpec, values, path=f"{path}.{name}"))
+        if name in ignored and not is_installed(spec.type):
+            continue
         check_input(spec, f"{path}.{name}")
         specs.append(EstopSpec(name=name, **vars(spec)))
     return tuple(specs)
 
 
+def spec_in_use(spec: InputSpec) -> InputSpec:
+    """Return `spec`, with the type and path of its variant if the package of its own type is not installed."""
+    if spec.variant is None or is_installed(spec.type):
+        return spec
+    return replace(spec, type=spec.variant.type, path=spec.variant.path)
+
+
+def is_installed(type_name: str) -> bool:
+    """Return whether the package of a message or service type is installed."""
+    try:
+        message_class(type_name)
+    except MissingDependencyError:
+        return False
+    except ContractError:  # a wrong name, or a type that the package lacks: check_input reports it
+        return True
+    return True
+
+
 def check_input(spec: InputSpec, path: str) -> None:
-    """Check the topic, type, field and timeout of a safety input at `path`; raises ContractError."""
+    """Check the topic, type, field and timeout of a safety input at `path`.
+
+    Raises ContractError, or MissingDependencyError for an input that cannot be read.
+    """
     check_topic(f"{path}.topic", spec.topic)
     check_positive(f"{path}.timeout_s", spec.timeout_s, "seconds")
     require(len(spec.safe) > 0, f"{path}.safe", "no safe value (expected one or more)")
-    check_message_type(f"{path}.type", spec.type)
-    check_field_path(f"{path}.path", spec.type, spec.path)
+    if not is_installed(spec.type):
+        package, name = spec.type.split("/")[0], path.rpartition(".")[2]
+        remedy = f"apt install {apt_package(package)} and source it, or if the robot is safe without: {ignoring(name)}"
+        raise MissingDependencyError(package, needed_for=f"the safety input {path} ({spec.type})", remedy=remedy)
+    for where, declared in ((path, spec), (f"{path}.variant", spec.variant)):
+        if declared is not None:
+            check_message_type(f"{where}.type", declared.type)
+            check_field_path(f"{where}.path", declared.type, declared.path)
+
+
+def ignoring(name: str) -> str:
+    """Return how a user lets a robot move without the safety input `name`."""
+    return f'ignore_inputs=["{name}"] or --ignore-input {name}'
 
 
 def check_message_type(path: str, type_name: str) -> None:

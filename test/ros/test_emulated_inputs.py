@@ -1,7 +1,8 @@
-"""The e-stops of the robot emulator publish values that the environment reads as released and pressed."""
+"""The safety inputs of the robot emulator: values that the environment reads as safe and unsafe, and when they come."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,13 +11,13 @@ pytest.importorskip("rclpy", reason="needs message packages")
 
 from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.errors import ContractError
-from embodied_env.ros.embedded_sim.emulated_estops import EmulatedEstop, message_of
+from embodied_env.ros.embedded_sim.emulated_inputs import EmulatedTopic, message_of, topics_of
 from embodied_env.ros.robot.estops import EstopInputs, estop_specs
 
 
 def spec_of(**keys):
     (spec,) = estop_specs({"the button": {"topic": "button", **keys}}, "backends.real.estop")
-    return spec
+    return replace(spec, name="estop/the button")
 
 
 class FakeNode:
@@ -58,19 +59,19 @@ def test_a_released_estop_is_ok_and_a_pressed_one_is_not(keys):
     spec = spec_of(**keys)
     inputs = EstopInputs((spec,), ManualClock())
     for pressed, state in ((False, "ok"), (True, "active")):
-        inputs.put(spec.name, message_of(spec, pressed=pressed))
+        inputs.put(spec.name, message_of([spec], {spec.name} if pressed else set()))
         assert inputs.states() == {spec.name: state}
 
 
 def test_a_value_that_does_not_fit_the_message_type_raises_with_its_path():
     with pytest.raises(ContractError) as caught:
-        message_of(spec_of(safe=("closed",), type="std_msgs/msg/UInt8"), pressed=False)
+        message_of([spec_of(safe=("closed",), type="std_msgs/msg/UInt8")], set())
     assert caught.value.path == "backends.real.estop.the button.safe"
 
 
 def test_publishes_within_the_timeout_and_at_once_when_pressed():
     node, spec = FakeNode(), spec_of(timeout_s=0.5)
-    estop = EmulatedEstop(spec, node, "latched", "repeated")
+    estop = EmulatedTopic([spec], node, "latched", "repeated")
     for now_ns in range(0, 2 * NS_PER_S, NS_PER_S // 100):
         estop.serve(now_ns)
     assert 8 <= len(node.published) <= 40
@@ -86,7 +87,7 @@ def test_publishes_within_the_timeout_and_at_once_when_pressed():
 
 def test_a_latched_estop_is_published_once_and_on_each_change():
     node = FakeNode()
-    estop = EmulatedEstop(spec_of(latched=True), node, "latched", "repeated")
+    estop = EmulatedTopic([spec_of(latched=True)], node, "latched", "repeated")
     for now_ns in range(0, 2 * NS_PER_S, NS_PER_S // 100):
         estop.serve(now_ns)
     node.press(pressed=True)
@@ -97,10 +98,32 @@ def test_a_latched_estop_is_published_once_and_on_each_change():
 
 def test_does_not_publish_while_a_real_button_does():
     node = FakeNode()
-    estop = EmulatedEstop(spec_of(), node, "latched", "repeated")
+    estop = EmulatedTopic([spec_of()], node, "latched", "repeated")
     node.publishers = 2
     estop.serve(0)
     assert node.published == []
     node.publishers = 1
     estop.serve(NS_PER_S)
     assert len(node.published) == 1
+
+
+def test_what_must_be_active_is_switched_off_by_false():
+    node = FakeNode()
+    topic = EmulatedTopic([replace(spec_of(latched=True, safe=(True,)), name="active/program")], node, "latched", "")
+    assert list(node.services) == ["~/active/program"]
+    for is_active in (False, True):
+        assert node.press(pressed=is_active).message == ("active" if is_active else "inactive")
+        topic.serve(0)
+        assert node.published[-1].data is is_active
+
+
+def test_inputs_of_one_topic_share_its_messages():
+    keys = {"topic": "state", "type": "std_msgs/msg/UInt8MultiArray"}
+    error = replace(spec_of(**keys, path="data[1]", safe=(0,)), name="estop/error")
+    mode = replace(spec_of(**keys, path="data[0]", safe=(7,)), name="active/mode")
+    ((*found,),) = topics_of({"estop/error": error, "active/mode": mode})
+    assert list(message_of(found, set()).data) == [7, 0]
+    assert list(message_of(found, {"estop/error"}).data) == [7, 1]
+    assert list(message_of(found, {"active/mode"}).data) == [0, 0]
+    with pytest.raises(ContractError, match="expected std_msgs/msg/Bool"):
+        list(topics_of({"estop/a": spec_of(), "estop/b": spec_of(type="std_msgs/msg/UInt8", safe=(0,))}))

@@ -1,0 +1,125 @@
+"""The safety inputs of the robot emulator: published in their safe state, and switched by services."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from embodied_env.contract import Contract
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import NS_PER_S
+from embodied_env.errors import ContractError, MissingDependencyError
+from embodied_env.ros.embedded_sim.sensor_messages import Message, write_path
+from embodied_env.ros.robot.backend_profile import PATH, parse_real_profile
+from embodied_env.ros.robot.estops import EstopSpec, check_input, spec_in_use
+
+_REPEATS = 5  # messages per timeout, since one may be late
+_log = logging.getLogger(__name__)
+
+Inputs = Mapping[str, EstopSpec]
+"""Safety inputs by the key of the profile and their name: ``estop/button``, ``active/program``."""
+
+
+def emulated_inputs(contract: Contract) -> Inputs:
+    """Return the e-stops of ``backends.real`` and its topics that must be active; raises ContractError.
+
+    One whose message package is not installed has its variant; without a variant it is not emulated.
+    """
+    if "real" not in contract.backends:
+        return {}
+    profile = parse_real_profile(contract)
+    declared = {f"estop/{name}": spec for name, spec in profile.estop.items()}
+    declared |= {f"active/{name}": spec.as_input() for name, spec in profile.active.items() if spec.topic is not None}
+    inputs = {}
+    for name, declaration in declared.items():
+        spec = spec_in_use(declaration)
+        try:
+            check_input(spec, f"{PATH}.{name.replace('/', '.')}")
+        except MissingDependencyError as error:
+            _log.warning("not emulated: %s", error)
+            continue
+        inputs[name] = EstopSpec(name=name, **vars(spec))
+    return inputs
+
+
+class EmulatedTopic:
+    """The topic of one or several safety inputs. It is not published while another node publishes it."""
+
+    def __init__(self, inputs: Sequence[EstopSpec], node: Any, latched_qos: Any, repeated_qos: Any) -> None:  # noqa: ANN401 - rclpy's
+        """Create the publisher, and for each input a service ``~/<key>/<name>`` (std_srvs/srv/SetBool).
+
+        For an e-stop ``true`` presses it; for what must be active ``false`` makes it inactive.
+        """
+        self._inputs, self._node = inputs, node
+        self._unsafe: set[str] = set()
+        for spec in inputs:
+            message_of(inputs, {spec.name})
+        repeated_ns = [round(spec.timeout_s * NS_PER_S / _REPEATS) for spec in inputs if not spec.latched]
+        self._period_ns = min(repeated_ns, default=None)
+        is_latched = any(spec.latched for spec in inputs)
+        kind = message_class(inputs[0].type)
+        self._publisher = node.create_publisher(kind, inputs[0].topic, latched_qos if is_latched else repeated_qos)
+        for spec in inputs:
+            service = f"~/{re.sub(r'[^A-Za-z0-9_/]', '_', spec.name)}"
+            node.create_service(message_class("std_srvs/srv/SetBool"), service, self._switch(spec.name))
+        self.next_ns: int | None = 0
+
+    def serve(self, now_ns: int) -> None:
+        """Publish the state if it is due at this time of the steady clock."""
+        if self.next_ns is None or now_ns < self.next_ns:
+            return
+        self.next_ns = None if self._period_ns is None else now_ns + self._period_ns
+        if self._node.count_publishers(self._publisher.topic_name) < 2:
+            self._publisher.publish(message_of(self._inputs, self._unsafe))
+
+    def _switch(self, name: str) -> Callable[[Any, Any], Any]:
+        words, unsafe = (
+            (("released", "pressed"), True) if name.startswith("estop/") else (("inactive", "active"), False)
+        )
+
+        def on_request(request: Any, response: Any) -> Any:  # noqa: ANN401 - generated types
+            (self._unsafe.add if bool(request.data) is unsafe else self._unsafe.discard)(name)
+            self.next_ns = 0
+            response.success, response.message = True, words[bool(request.data)]
+            return response
+
+        return on_request
+
+
+def topics_of(inputs: Inputs) -> Iterator[list[EstopSpec]]:
+    """Yield the inputs of each topic; raises ContractError for a topic with several types."""
+    by_topic: dict[str, list[EstopSpec]] = {}
+    for name, spec in inputs.items():
+        first = by_topic.setdefault(spec.topic, [spec])[0]
+        if first.type != spec.type:
+            problem = f"{spec.type} (expected {first.type}, as {first.name} on the same topic {spec.topic})"
+            raise ContractError(f"{PATH}.{name.replace('/', '.')}.type", problem)
+        if first is not spec:
+            by_topic[spec.topic].append(spec)
+    yield from by_topic.values()
+
+
+def message_of(inputs: Sequence[EstopSpec], unsafe: set[str]) -> Message:
+    """Return the message of the inputs of one topic; raises ContractError for a value that does not fit its field."""
+    message = message_class(inputs[0].type)()
+    for spec in sorted(inputs, key=lambda spec: spec.name in unsafe):  # the unsafe ones last, should two share a field
+        value = _unsafe(spec.safe) if spec.name in unsafe else spec.safe[0]
+        try:
+            write_path(message, spec.path, np.array([value]))
+        except (AssertionError, AttributeError, IndexError, OverflowError, TypeError, ValueError) as error:
+            problem = f"{value!r} does not fit the field {spec.path} of a {spec.type}: {error}"
+            raise ContractError(f"{PATH}.{spec.name.replace('/', '.')}.safe", problem) from None
+    return message
+
+
+def _unsafe(safe: Sequence[Any]) -> Any:  # noqa: ANN401 - a value of a message
+    """Return a value of the type of ``safe[0]`` that is not in `safe`."""
+    if isinstance(safe[0], bool):
+        return not safe[0]
+    if isinstance(safe[0], str):
+        return "pressed" + "".join(map(str, safe))
+    return next(type(safe[0])(number) for number in range(len(safe) + 1) if number not in safe)
