@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from embodied_env.core.arguments import checked_path
 from embodied_env.errors import UsageError
@@ -37,6 +38,7 @@ def add_robot_options(parser: argparse.ArgumentParser) -> None:
     help_ = "drive the robot emulator (embodied-env sim --free-running), which resets itself by the seed"
     parser.add_argument("--emulator", action="store_true", help=help_)
     add_confirm_chosen(parser)
+    add_ignore_input(parser)
 
 
 def add_confirm_chosen(parser: argparse.ArgumentParser) -> None:
@@ -45,9 +47,16 @@ def add_confirm_chosen(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--confirm-chosen", action="store_true", help=help_)
 
 
-def robot_options(args: argparse.Namespace) -> dict[str, bool]:
+def add_ignore_input(parser: argparse.ArgumentParser) -> None:
+    """Declare the option --ignore-input."""
+    help_ = "safety input to move without, because its message package is not installed; repeatable"
+    parser.add_argument("--ignore-input", action="append", default=[], metavar="NAME", dest="ignore_inputs", help=help_)
+
+
+def robot_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the requested options of `add_robot_options`; other backends refuse them."""
-    return {name: True for name in ("emulator", "confirm_chosen") if getattr(args, name)}
+    names = ("emulator", "confirm_chosen", "ignore_inputs")
+    return {name: getattr(args, name) for name in names if getattr(args, name)}
 
 
 def add_seed(parser: argparse.ArgumentParser, meaning: str) -> None:

@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from typing import Any
@@ -22,8 +22,18 @@ from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.terminal import say, stdout_tables
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError
-from embodied_env.ros.robot.backend_profile import EMULATOR_RESET, RealProfile, load_real_profile, parse_real_profile
+from embodied_env.ros.robot.backend_profile import (
+    EMULATOR_RESET,
+    ActiveSpec,
+    RealProfile,
+    inputs_by_variant,
+    load_real_profile,
+    parse_real_profile,
+    unreadable_inputs,
+    with_inputs_in_use,
+)
 from embodied_env.ros.robot.contract_checks import Check, chosen_check, contract_checks
+from embodied_env.ros.robot.estops import InputSpec
 from embodied_env.ros.setup_checks import apt_package
 
 Sections = dict[str, list[Check]]
@@ -86,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     return SOUND if has_passed else UNSOUND
 
 
-def examine(
+def examine(  # noqa: PLR0913 - the options of the verb
     contract: Contract,
     backend: str,
     *,
@@ -95,16 +105,18 @@ def examine(
     trust_task: bool = False,
     emulator: bool = False,
     confirm_chosen: bool = False,
+    ignore_inputs: Sequence[str] = (),
 ) -> Sections:
     """Return the checks for `backend` by section; only a shipped or trusted task is loaded."""
     sections: Sections = {
         "this host": list(_host_checks()),
-        "ROS 2": _ros_checks(contract, backend) if backend in _OVER_ROS else [],
-        "contract": list(_contract_checks(contract, backend, is_trusted=trust_task)),
+        "ROS 2": _ros_checks(contract, backend, ignore_inputs) if backend in _OVER_ROS else [],
+        "contract": list(_contract_checks(contract, backend, is_trusted=trust_task, ignored=ignore_inputs)),
     }
     if backend == "real":
         sections["contract"].append(chosen_check(contract, is_confirmed=emulator or confirm_chosen))
-        if (profile := _real_profile(contract)) is not None:
+        sections["contract"] += _input_checks(contract, ignore_inputs)
+        if (profile := _real_profile(contract, ignore_inputs)) is not None:
             profile = dataclasses.replace(profile, reset=EMULATOR_RESET) if emulator else profile
             sections["contract"] += contract_checks(contract, profile)
         sections["robot"] = list(_robot_checks(contract, profile, sections, namespace=namespace, timeout_s=timeout_s))
@@ -135,7 +147,7 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def _ros_checks(contract: Contract, backend: str) -> list[Check]:
+def _ros_checks(contract: Contract, backend: str, ignored: Sequence[str]) -> list[Check]:
     try:
         from embodied_env.ros.node import RosNode  # noqa: F401 - the import checks its requirements
     except EmbodiedEnvError as error:
@@ -153,26 +165,44 @@ def _ros_checks(contract: Contract, backend: str) -> list[Check]:
         Check(name="ROS_DOMAIN_ID", passed=True, detail=domain),
         Check(name="ROS_AUTOMATIC_DISCOVERY_RANGE", passed=True, detail=reach),
         _shared_memory(),
-        *_message_checks(_message_types(contract, backend)),
+        *_message_checks(_message_types(contract, backend, ignored)),
     ]
 
 
-def _message_types(contract: Contract, backend: str) -> list[str]:
+def _message_types(contract: Contract, backend: str, ignored: Sequence[str]) -> list[str]:
     """Return the required message types, each once."""
     used = [sensor.type for sensor in contract.sensors.values()]
     used += [actuator.type for actuator in contract.actuators.values()]
-    if backend == "real" and (profile := _real_profile(contract)) is not None:
+    if backend == "real" and (profile := _real_profile(contract, ignored)) is not None:
         used += [estop.type for estop in profile.estop.values()]
         used += [name for spec in profile.active.values() for name in spec.types]
     return list(dict.fromkeys([*used, *_SIMULATOR_TYPES]))
 
 
-def _real_profile(contract: Contract) -> RealProfile | None:
-    """Return the profile ``backends.real``, or None if it is missing or invalid, which its own check reports."""
+def _real_profile(contract: Contract, ignored: Sequence[str]) -> RealProfile | None:
+    """Return the profile ``backends.real`` in use, or None if it is missing or invalid, which its own check reports."""
     try:
-        return parse_real_profile(contract)
+        return with_inputs_in_use(parse_real_profile(contract), ignored)
     except EmbodiedEnvError:
         return None
+
+
+def _input_checks(contract: Contract, ignored: Sequence[str]) -> Iterator[Check]:
+    """Yield a check of each safety input that is ignored, or read as its variant, since its package is missing."""
+    if (profile := _real_profile(contract, ignored)) is None:
+        return
+    inputs: dict[str, InputSpec | ActiveSpec] = {**profile.estop, **profile.active}
+    for name, type_name in unreadable_inputs(parse_real_profile(contract)).items():
+        package = type_name.split("/")[0]
+        detail = f"{type_name} is not installed: "
+        if name in ignored:
+            detail += "ignored as requested; the robot moves without it"
+        elif name in inputs_by_variant(profile):
+            detail += f"read as its variant {inputs[name].type}, which only the robot emulator publishes"
+        else:
+            continue  # the check of the profile reports it
+        remedy = f"apt install {apt_package(package)} and source it, before you use the robot"
+        yield Check(name=f"input {name}", passed=None, detail=detail, remedy=remedy, code="input")
 
 
 def _message_checks(types: Iterable[str]) -> Iterator[Check]:
@@ -208,7 +238,7 @@ def _shared_memory() -> Check:
     )
 
 
-def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool) -> Iterator[Check]:
+def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool, ignored: Sequence[str]) -> Iterator[Check]:
     from embodied_env.tasks import is_shipped, load_task
 
     detail = f"{contract.name} version {contract.version}, fingerprint {contract.fingerprint[:16]}, {contract.source}"
@@ -224,7 +254,9 @@ def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool) -> I
         return
     detail = f"backends.{backend}, fingerprint {contract.backend_fingerprint(backend)[:16]}"
     if backend == "real":
-        yield _attempt("profile", lambda: load_real_profile(contract) and detail, "correct backends.real")
+        yield _attempt(
+            "profile", lambda: load_real_profile(contract, ignored=ignored) and detail, "correct backends.real"
+        )
     else:
         yield Check(name="profile", passed=True, detail=detail)
 

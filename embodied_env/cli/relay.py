@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from embodied_env.cli import SOUND
-from embodied_env.cli.arguments import add_confirm_chosen, add_hosted_contract, stop_on_signals
+from embodied_env.cli.arguments import add_confirm_chosen, add_hosted_contract, add_ignore_input, stop_on_signals
 from embodied_env.core.terminal import say
 
 
@@ -14,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_hosted_contract(parser)
     parser.add_argument("--backend", help="backend whose profile lists the e-stop inputs (default: real)")
     add_confirm_chosen(parser)
+    add_ignore_input(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
         profile=contract.backends.get(args.backend or "real", {}),
         stop=stop,
         confirm_chosen=args.confirm_chosen,
+        ignore_inputs=args.ignore_inputs,
         shapers=make_command_filters(contract, latency_s=contract.control_period_s),
         on_ready=print_ready,
     )

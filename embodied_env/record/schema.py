@@ -145,7 +145,8 @@ def manifest_schema() -> Schema:
     losses = {"complete": _BOOLEAN, **dict.fromkeys(("lost_rows", "lost_messages"), _COUNT)}
     texts = {"type": "object", "additionalProperties": _or_null(_TEXT)}
     flags = dict.fromkeys(("actuates", "emulated", "chosen_confirmed"), _BOOLEAN)
-    capabilities = {**flags, "reset_levels": _TEXTS, "injected": _TEXT}
+    names = dict.fromkeys(("reset_levels", "ignored_inputs", "variants"), _TEXTS)
+    capabilities = {**flags, **names, "injected": _TEXT}
     properties = {
         "schema": {"type": "string", "const": RUN},
         **dict.fromkeys(("run_id", "problem", "started_utc", "backend", "backend_fingerprint", "clock"), _TEXT),

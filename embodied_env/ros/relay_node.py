@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -292,13 +292,14 @@ class RelayNode:
         self._diagnostics.publish(diagnostic_array(self.node, self._contract.name, [status]))
 
 
-def run_relay(
+def run_relay(  # noqa: PLR0913 - its options
     contract: Contract,
     *,
     namespace: str | None,
     profile: Mapping[str, Any],
     stop: threading.Event,
     confirm_chosen: bool = False,
+    ignore_inputs: Sequence[str] = (),
     shapers: Mapping[str, CommandFilter] = MappingProxyType({}),
     on_ready: Callable[[str], None] = lambda _namespace: None,
 ) -> None:
@@ -310,6 +311,7 @@ def run_relay(
         profile: of the backend; its ``estop`` declares the robot's safety inputs.
         stop: set it from a signal handler or another thread.
         confirm_chosen: accept unconfirmed chosen values of the robot file; otherwise they prevent arming.
+        ignore_inputs: names of e-stops to relay without, because their message package is not installed.
         shapers: the command filters of the contract, by name.
         on_ready: called with the namespace when the node has been created.
 
@@ -318,7 +320,7 @@ def run_relay(
         ContractError: for a contract that a relay cannot enforce, or an invalid profile.
     """
     check_relayed(contract)
-    estops = estop_specs(profile.get("estop"), "estop")
+    estops = estop_specs(profile.get("estop"), "estop", ignored=ignore_inputs)
     timeout_s = profile.get("downstream_timeout_s")
     if timeout_s is not None and not (
         type(timeout_s) in (int, float) and contract.control_period_s < timeout_s < math.inf

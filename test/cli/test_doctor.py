@@ -40,8 +40,8 @@ def without(missing, backend, **environment):
     return done.returncode, {check["name"]: check for check in json.loads(done.stdout)["checks"]}
 
 
-def checks_of(contract, backend):
-    sections = examine(contract, backend, namespace="/", timeout_s=1.0)
+def checks_of(contract, backend, **options):
+    sections = examine(contract, backend, namespace="/", timeout_s=0.1, **options)
     return {check.name: check for section in sections.values() for check in section}
 
 
@@ -191,3 +191,24 @@ def test_required_security_without_keys_fails_before_node_creation():
     assert checks["security"].passed is False
     assert "security" in checks["robot"].detail or "rclpy" in checks["robot"].detail
     assert "sensors.joints" not in checks
+
+
+def test_names_the_missing_package_of_a_safety_input_and_the_variant_or_the_request_to_ignore_it(tmp_path, capsys):
+    pytest.importorskip("rclpy", reason="needs ROS 2")
+    absent = {"topic": "mode", "type": "no_such_msgs/msg/Mode", "path": "mode", "safe": [1], "latched": True}
+    contract = with_profile("real", {"estop": {"mode": {**absent, "variant": {"type": "std_msgs/msg/UInt8"}}}})
+    checks = checks_of(contract, "real")
+    assert (checks["input mode"].passed, checks["profile"].passed) == (None, True)
+    assert (
+        "no_such_msgs/msg/Mode is not installed: read as its variant std_msgs/msg/UInt8" in checks["input mode"].detail
+    )
+    assert "apt install ros-jazzy-no-such-msgs" in checks["input mode"].remedy
+
+    contract = with_profile("real", {"estop": {"mode": absent}})
+    checks = checks_of(contract, "real")
+    assert checks["profile"].passed is False
+    assert 'ignore_inputs=["mode"] or --ignore-input mode' in checks["profile"].detail
+    checks = checks_of(contract, "real", ignore_inputs=["mode"])
+    assert checks["profile"].passed
+    assert "ignored as requested" in checks["input mode"].detail
+    assert "expected a list of inputs" in checks_of(contract, "real", ignore_inputs=["modes"])["profile"].detail
