@@ -47,10 +47,11 @@ def generate_model(contract: Contract, profile: WorldProfile) -> str:
         for joint, limits in actuator.joints.items() if actuator.command != "twist" else ():
             commanded.add(joint)
             mount = _add_link(mount, joint, limits, ref=_start(contract, joint, limits), turn=len(commanded) % 2)
-            gains = {"kv": _BANDWIDTH_PER_S}
-            if not actuator.is_velocity:
-                gains = {"kp": _BANDWIDTH_PER_S**2, "kv": 2 * _BANDWIDTH_PER_S}
-            _add(servos, "velocity" if actuator.is_velocity else "position", name=joint, joint=joint, **gains)
+            if actuator.is_velocity:
+                _add(servos, "velocity", name=joint, joint=joint, kv=_BANDWIDTH_PER_S)
+                continue
+            gains = {"kp": _BANDWIDTH_PER_S**2, "kv": 2 * _BANDWIDTH_PER_S}
+            _add(servos, "position", name=joint, joint=joint, **gains, **_limited("ctrl", limits))
     moved = commanded.union(*({drive.left, drive.right} for drive in profile.drives.values()))
     fields = [field for sensor in contract.sensors.values() for field in sensor.fields.values()]
     for joint in _names(joint for field in fields for joint in field.joints or () if joint not in moved):
@@ -62,9 +63,8 @@ def generate_model(contract: Contract, profile: WorldProfile) -> str:
 def _add_link(parent: Element, joint: str, limits: JointLimits, *, ref: float = 0.0, turn: int = 0) -> Element:
     """Add a link that `joint` moves about its z or, with `turn`, its y axis; return its body."""
     body = _add(parent, "body", name=joint, pos=f"0 0 {_LINK_M}", gravcomp=1)
-    span = {} if limits.position is None else {"limited": "true", "range": " ".join(map(str, limits.position))}
     kind, axis = ("slide", "1 0 0") if limits.unit == "m" else ("hinge", "0 1 0" if turn else "0 0 1")
-    _add(body, "joint", name=joint, type=kind, axis=axis, armature=1, ref=ref, **span)
+    _add(body, "joint", name=joint, type=kind, axis=axis, armature=1, ref=ref, **_limited("", limits))
     _add(body, "geom", size=0.02, mass=0.01, **_NO_CONTACT)
     return body
 
@@ -106,6 +106,13 @@ def _add_names(root: Element, world: Element, base: Element, mount: Element, pro
     for field, name in ((f, n) for source in sources for f, n in (source.sensors or {}).items() if f in _SENSORS):
         place = {"objtype": "site", "objname": _TIP} if field == "orientation" else {"site": _TIP}
         _add(sensors, _SENSORS[field], name=name, **place)
+
+
+def _limited(kind: str, limits: JointLimits) -> dict[str, str]:
+    """Return the attributes of a joint's range, or of the range of its ``ctrl``."""
+    if limits.position is None:
+        return {}
+    return {f"{kind}limited": "true", f"{kind}range": " ".join(map(str, limits.position))}
 
 
 def _timestep_s(contract: Contract, profile: WorldProfile) -> float:

@@ -10,7 +10,21 @@ import yaml
 
 FILES = Path(__file__).parents[2] / "config" / "robots"
 
-JOINTS = {  # low, high, velocity, acceleration; `deceleration` where the file has one
+PI = 3.14159  # as the files have it, rounded inwards
+
+JOINTS = {  # low, high, velocity, acceleration; `deceleration` and `jerk` where the file has them
+    # libfranka, rate_limiting.h; the tighter positions of franka_description 1.0.1 and of franka_hardware/test/fr3.urdf
+    "fr3": {
+        "fr3_joint1": (-2.7437, 2.7437, 2.62, 10, 6.0, 5000),
+        "fr3_joint2": (-1.7837, 1.7837, 2.62, 10, 2.585, 5000),
+        "fr3_joint3": (-2.9007, 2.9007, 2.62, 10, 3.5, 5000),
+        "fr3_joint4": (-3.0421, -0.1518, 2.62, 10, 4.0, 5000),
+        "fr3_joint5": (-2.8065, 2.8065, 5.26, 10, 10, 5000),
+        "fr3_joint6": (0.5445, 4.5169, 4.18, 10, 5.5, 5000),
+        "fr3_joint7": (-3.0159, 3.0159, 5.26, 10, 10, 5000),
+    },
+    # clearpath_control, config/a200/control/diff_4wd.yaml
+    "husky": {"linear.x": (-inf, inf, 1, 1), "angular.z": (-inf, inf, 1, 1)},
     # SO-ARM100, Simulation/SO101/so101_new_calib.urdf; servo speed of feetech_ros2_driver, 3.68 rad/s; MoveIt's 10 rad/s^2
     "so101": {
         "shoulder_pan": (-1.91986, 1.91986, 3.6, 10.0),
@@ -29,9 +43,26 @@ JOINTS = {  # low, high, velocity, acceleration; `deceleration` where the file h
         "wrist_2_joint": (-6.2832, 6.2832, 3.14, 3.14),
         "wrist_3_joint": (-6.2832, 6.2832, 3.14, 3.14),
     },
+    # create3_docs, api/safety.md; create3_sim, irobot_create_control/config/control.yaml
+    "turtlebot4": {"linear.x": (-inf, inf, 0.306, 0.9), "angular.z": (-inf, inf, 1.9, 7.725)},
+    # xarm_description, urdf/xarm7; xarm_moveit_config, joint_limits.yaml
+    "xarm7": {
+        "joint1": (-2 * PI, 2 * PI, 2.14, 10),
+        "joint2": (-2.059, 2.0944, 2.14, 10),
+        "joint3": (-2 * PI, 2 * PI, 2.14, 10),
+        "joint4": (-0.19198, 3.927, 2.14, 10),
+        "joint5": (-2 * PI, 2 * PI, 2.14, 10),
+        "joint6": (-1.69297, PI, 2.14, 10),
+        "joint7": (-2 * PI, 2 * PI, 2.14, 10),
+    },
 }
 
 TOPICS = {  # of sensors and actuators: topic and type without the word msg
+    "fr3": {
+        "joints": ("franka/joint_states", "sensor_msgs/JointState"),
+        "arm": ("fr3_arm_controller/joint_trajectory", "trajectory_msgs/JointTrajectory"),
+    },
+    "husky": {"odom": ("platform/odom", "nav_msgs/Odometry"), "base": ("cmd_vel", "geometry_msgs/TwistStamped")},
     "so101": {
         "joints": ("follower/joint_states", "sensor_msgs/JointState"),
         "arm": ("follower/forward_controller/commands", "std_msgs/Float64MultiArray"),
@@ -41,9 +72,23 @@ TOPICS = {  # of sensors and actuators: topic and type without the word msg
         "tcp": ("tcp_pose_broadcaster/pose", "geometry_msgs/PoseStamped"),
         "arm": ("forward_position_controller/commands", "std_msgs/Float64MultiArray"),
     },
+    "turtlebot4": {
+        "odom": ("odom", "nav_msgs/Odometry"),
+        "imu": ("imu", "sensor_msgs/Imu"),
+        "scan": ("scan", "sensor_msgs/LaserScan"),
+        "base": ("cmd_vel_stamped", "geometry_msgs/TwistStamped"),
+    },
+    "xarm7": {
+        "joints": ("xarm/joint_states", "sensor_msgs/JointState"),
+        "arm": ("xarm7_traj_controller/joint_trajectory", "trajectory_msgs/JointTrajectory"),
+    },
 }
 
 RATES_HZ = {  # of the emulated drivers
+    "fr3": {"joints": 1000},
+    "husky": {"odom": 50},
+    "turtlebot4": {"odom": 20, "imu": 100, "scan": 10},
+    "xarm7": {"joints": 100},
     "so101": {"joints": 100},
     "ur5e": {"joints": 500, "tcp": 500},
 }
@@ -51,6 +96,22 @@ RATES_HZ = {  # of the emulated drivers
 JOINT_ORDER: dict[str, list[str]] = {}  # as published, where it differs from that of the commands
 
 INPUTS = {  # of `estop` and `active`: topic, type, path, safe values, latched
+    "fr3": {
+        "robot_mode": (
+            "franka_robot_state_broadcaster/robot_state",
+            "franka_msgs/FrankaRobotState",
+            "robot_mode",
+            [1, 2],
+            False,
+        ),
+    },
+    "husky": {"emergency_stop": ("platform/emergency_stop", "std_msgs/Bool", "data", [False], False)},
+    "turtlebot4": {"wheels": ("wheel_status", "irobot_create_msgs/WheelStatus", "wheels_enabled", [True], False)},
+    "xarm7": {
+        "state": ("xarm/robot_states", "xarm_msgs/RobotMsg", "state", [1, 2], False),
+        "error": ("xarm/robot_states", "xarm_msgs/RobotMsg", "err", [0], False),
+        "mode": ("xarm/robot_states", "xarm_msgs/RobotMsg", "mode", [1], False),
+    },
     "ur5e": {
         "safety_mode": ("io_and_status_controller/safety_mode", "ur_dashboard_msgs/SafetyMode", "mode", [1, 2], True),
         "robot_mode": ("io_and_status_controller/robot_mode", "ur_dashboard_msgs/RobotMode", "mode", [7], True),
@@ -58,9 +119,16 @@ INPUTS = {  # of `estop` and `active`: topic, type, path, safe values, latched
     },
 }
 
-TIMEOUTS_S: dict[str, float] = {}  # of the robot's controller; absent: it has none
+TIMEOUTS_S = {"husky": 0.5, "turtlebot4": 0.5}  # of the robot's controller; absent: it has none
+
+DRIVES = {  # radius and separation of the wheels, m
+    "husky": (0.1651, 1.040625),  # 0.555 m, times wheel_separation_multiplier
+    "turtlebot4": (0.03575, 0.233),
+}
 
 FRAMES = {  # frame, and the child's
+    "husky": {"odom": ("odom", "base_link"), "base": ("base_link", None)},
+    "turtlebot4": {"odom": ("odom", "base_link"), "scan": ("rplidar_link", None)},
     "ur5e": {"tcp": ("base", None)},
 }
 
@@ -76,14 +144,14 @@ def robot(name):
 
 
 def test_every_shipped_robot_file_is_checked():
-    assert {path.stem for path in FILES.glob("*.yaml")} == set(JOINTS) | {"turtlebot4"}
+    assert {path.stem for path in FILES.glob("*.yaml")} == set(JOINTS)
 
 
 def test_joint_limits(name, robot):
     limits = {
         joint: (
             *(spec["position"] or (-inf, inf)),
-            *(spec[key] for key in ("velocity", "acceleration", "deceleration") if key in spec),
+            *(spec[key] for key in ("velocity", "acceleration", "deceleration", "jerk") if key in spec),
         )
         for actuator in robot["actuators"].values()
         for joint, spec in actuator["joints"].items()
@@ -121,6 +189,12 @@ def test_emulated_rates_and_joint_order(name, robot):
     emulator = robot["backends"]["mujoco_ros"]["stand_in"]
     assert {key: driver["rate_hz"] for key, driver in emulator["sensors"].items()} == RATES_HZ[name]
     assert emulator.get("joint_order") == JOINT_ORDER.get(name)
+
+
+def test_wheels(name, robot):
+    drives = robot["backends"]["mujoco"].get("drives", {}).values()
+    assert [(drive["radius_m"], drive["separation_m"]) for drive in drives] == [DRIVES[name] for _ in drives]
+    assert bool(drives) == (name in DRIVES)
 
 
 def test_chosen_values_are_in_the_file(robot):
