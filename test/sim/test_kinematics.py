@@ -139,6 +139,11 @@ def test_masses_and_centres_of_mass_are_the_published_ones(name: str) -> None:
     np.testing.assert_allclose([link.ipos for link in links], CENTRES_M)
 
 
+def test_the_masses_of_the_so101_are_the_published_ones() -> None:
+    model = mujoco.MjModel.from_xml_path(str(SHIPPED / "so101.xml"))
+    np.testing.assert_allclose(model.body_mass[1:8], (0.147, 0.100006, 0.103, 0.104, 0.079, 0.087, 0.012))
+
+
 def test_the_total_mass_is_that_of_the_links() -> None:
     model = mujoco.MjModel.from_xml_path(str(SHIPPED / "arm6.xml"))
     assert model.body_mass.sum() == pytest.approx(17.7)
