@@ -131,8 +131,9 @@ class StandIn:
 class WorldProfile:
     """A world: its model, its initial state, and the mapping of its names to the contract."""
 
-    # file of `embodied_env/sim/models`, or a path relative to the contract; names match the contract's joints
-    model: str
+    # file of `embodied_env/sim/models`, or a path relative to the contract; names match the contract's joints. null: a
+    # generated model, with a servo per joint or a chassis for a drive, and the names of this profile
+    model: str | None = None
     keyframe: str | None = None  # state after a reset; null: the model's own
     # origin of readings, for every sensor but a `JointState`
     sources: Mapping[str, Source] = field(default_factory=dict)

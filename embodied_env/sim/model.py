@@ -17,6 +17,7 @@ from embodied_env.contract.files import MOST_DATA_BYTES, check_file
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import ContractError, MissingDependencyError
 from embodied_env.sim.backend_profile import WorldProfile
+from embodied_env.sim.generated_model import generate_model
 
 SHIPPED = Path(__file__).parent / "models"
 
@@ -72,14 +73,19 @@ class Model:
     """
 
     def __init__(self, contract: Contract, profile: WorldProfile, path: str) -> None:
-        """Compile the model file; raises ContractError when it is missing or invalid, or lacks the keyframe."""
+        """Compile the model file, or a generated model; raises ContractError without the file or its keyframe."""
         self.contract, self.profile, self.path = contract, profile, path
         self.mujoco = import_mujoco()
-        self._file = find_model(contract, profile.model, f"{path}.model")
+        file = None if profile.model is None else find_model(contract, profile.model, f"{path}.model")
+        self._name = "the generated model" if file is None else file.name
+        compile_model = self.mujoco.MjModel
         try:
-            self.mj = self.mujoco.MjModel.from_xml_path(str(self._file))
+            if file is None:
+                self.mj = compile_model.from_xml_string(generate_model(contract, profile))
+            else:
+                self.mj = compile_model.from_xml_path(str(file))
         except ValueError as error:
-            raise self.error(f"{path}.model", f"cannot compile the MuJoCo model {profile.model!r}: {error}") from None
+            raise self.error(f"{path}.model", f"cannot compile the MuJoCo model {self._name!r}: {error}") from None
         self._keyframe = None
         if profile.keyframe is not None:
             self._keyframe = self.find("keyframe", profile.keyframe, f"{path}.keyframe")
@@ -100,7 +106,7 @@ class Model:
         index = int(self.mujoco.mj_name2id(self.mj, object_type, name))
         if index < 0:
             names = (self.mujoco.mj_id2name(self.mj, object_type, i) for i in range(getattr(self.mj, count)))
-            raise self.error(path, f"no such {kind} in {self._file.name}: {one_of(name, filter(None, names))}")
+            raise self.error(path, f"no such {kind} in {self._name}: {one_of(name, filter(None, names))}")
         return index
 
     def joint_addresses(self, joints: Iterable[tuple[str, str]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -120,7 +126,7 @@ class Model:
         self.joint_addresses([(joint, path)])
         kind, target = self.mj.actuator_trntype[index], self.mj.actuator_trnid[index, 0]
         drives = kind == int(self.mujoco.mjtTrn.mjTRN_JOINT) and target == self.find("joint", joint, path)
-        self.require(drives, path, f"the actuator {joint!r} in {self._file.name} does not drive the joint {joint!r}")
+        self.require(drives, path, f"the actuator {joint!r} in {self._name} does not drive the joint {joint!r}")
         gain, (stiffness, damping) = self.mj.actuator_gainprm[index, 0], 0.0 - self.mj.actuator_biasprm[index, 1:3]
         strength = damping if velocity else stiffness  # a servo's force: strength * (control - measured) - ...
         integrates = self.mj.actuator_dyntype[index] == int(self.mujoco.mjtDyn.mjDYN_INTEGRATOR)
@@ -129,20 +135,20 @@ class Model:
             found = f"gain {gain:g}, stiffness {stiffness:g}, damping {damping:g}, gear {gear:g}"
             found += ", dyntype integrator" if integrates else ""
             wanted = f"a {'velocity' if velocity else 'position'} servo"
-            raise self.error(path, f"wrong actuator {joint!r} in {self._file.name}: {found} (expected {wanted})")
+            raise self.error(path, f"wrong actuator {joint!r} in {self._name}: {found} (expected {wanted})")
         return index
 
     def free_joint(self, joint: str, path: str) -> int:
         """Return the index of a free joint's position in ``qpos``."""
         index = self.find("joint", joint, path)
         is_free = self.mj.jnt_type[index] == int(self.mujoco.mjtJoint.mjJNT_FREE)
-        self.require(is_free, path, f"wrong type of the joint {joint!r} in {self._file.name} (expected a free joint)")
+        self.require(is_free, path, f"wrong type of the joint {joint!r} in {self._name} (expected a free joint)")
         return int(self.mj.jnt_qposadr[index])
 
     def mocap(self, body: str, path: str) -> int:
         """Return the mocap index of `body`."""
         index = int(self.mj.body_mocapid[self.find("body", body, path)])
-        self.require(index >= 0, path, f"wrong body {body!r} in {self._file.name} (expected a mocap body)")
+        self.require(index >= 0, path, f"wrong body {body!r} in {self._name} (expected a mocap body)")
         return index
 
     def new_data(self) -> MjData:

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.ros
 
 
 CONTRACTS = ("arm_reach", "cart_goal", "door_open")
+STEPS = {"arm_reach": 100, "cart_goal": 60, "door_open": 30, "so101_reach": 20, "ur5e_reach": 20}
 
 
 @pytest.fixture(scope="module", params=CONTRACTS)
@@ -78,8 +79,9 @@ def run(env, actions):
     return accounts
 
 
+@pytest.mark.parametrize("pair", STEPS, indirect=True)
 def test_random_actions_are_bit_identical(pair):
-    steps = {"arm_reach": 100, "cart_goal": 60, "door_open": 30}[contract_of(pair).name]
+    steps = STEPS[contract_of(pair).name]
     rng = np.random.default_rng(0)
     actions = rng.uniform(-1.3, 1.3, size=(steps, *pair[0].action_space.shape))
     actions[steps // 5 : steps // 5 + 2] = np.nan

@@ -1,4 +1,4 @@
-"""The arm's kinematics against the Denavit-Hartenberg table that it was built from."""
+"""The arms' kinematics against the published tables that their models were built from."""
 
 from __future__ import annotations
 
@@ -27,6 +27,15 @@ DH = (
     (0.0, 0.0997, -np.pi / 2),
     (0.0, 0.0996, 0.0),
 )
+# TheRobotStudio, Simulation/SO101/so101_new_calib.urdf: origin of each joint, xyz (m) and rpy (rad); all turn about z.
+SO101 = {
+    "shoulder_pan": ((0.0388353, -8.97657e-09, 0.0624), (3.14159, 4.18253e-17, -3.14159)),
+    "shoulder_lift": ((-0.0303992, -0.0182778, -0.0542), (-1.5708, -1.5708, 0.0)),
+    "elbow_flex": ((-0.11257, -0.028, 0.0), (0.0, 0.0, 1.5708)),
+    "wrist_flex": ((-0.1349, 0.0052, 0.0), (0.0, 0.0, -1.5708)),
+    "wrist_roll": ((0.0, -0.0611, 0.0181), (1.5708, 0.0486795, 3.14159)),
+}
+SO101_TIP = ((-0.0079, -0.000218121, -0.0981274), (0.0, 3.14159, 0.0))  # gripper_frame_link in gripper_link
 MASSES_KG = (3.761, 8.058, 2.846, 1.37, 1.3, 0.365)
 CENTRES_M = (
     (0.0, -0.02561, 0.00193),
@@ -58,14 +67,50 @@ def random_joints(n: int) -> np.ndarray:
     return np.random.default_rng(11).uniform(-np.pi, np.pi, (n, 6))
 
 
+def kinematics(name: str) -> MujocoKinematics:
+    contract = load_contract(name)
+    return MujocoKinematics(contract, load_profile(contract, "mujoco"))
+
+
 def arm() -> MujocoKinematics:
     return MujocoKinematics(CONTRACT, PROFILE)
 
 
-def test_the_tcp_is_where_the_dh_table_says() -> None:
-    model = arm()
+@pytest.mark.parametrize("name", ["arm_reach", "ur5e_reach"])
+def test_the_tcp_is_where_the_dh_table_says(name: str) -> None:
+    model = kinematics(name)
     for joints_rad in random_joints(200):
         np.testing.assert_allclose(model.position_m("tcp", joints_rad), dh_tcp_m(joints_rad), atol=1e-9)
+
+
+def urdf_transform(xyz: tuple[float, float, float], rpy: tuple[float, float, float]) -> np.ndarray:
+    """Return the pose of a URDF origin: a turn by rpy about the fixed axes x, y, z, shape (4, 4)."""
+    pose = np.eye(4)
+    for axis, angle in enumerate(rpy):
+        turn = np.eye(4)
+        i, j = (axis + 1) % 3, (axis + 2) % 3
+        turn[[i, i, j, j], [i, j, i, j]] = np.cos(angle), -np.sin(angle), np.sin(angle), np.cos(angle)
+        pose = turn @ pose
+    pose[:3, 3] = xyz
+    return pose
+
+
+def test_the_tip_of_the_so101_is_where_its_urdf_says() -> None:
+    model = kinematics("so101_reach")
+    assert model.joints == (*SO101, "gripper")
+    for joints_rad in random_joints(200):
+        pose = np.eye(4)
+        for origin, angle in zip(SO101.values(), joints_rad[:5], strict=True):
+            pose = pose @ urdf_transform(*origin) @ urdf_transform((0.0, 0.0, 0.0), (0.0, 0.0, angle))
+        tip_m = (pose @ urdf_transform(*SO101_TIP))[:3, 3]
+        np.testing.assert_allclose(model.position_m("tcp", joints_rad), tip_m, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["so101", "ur5e"])
+def test_the_ranges_of_the_model_are_the_limits_of_the_robot_file(name: str) -> None:
+    model = mujoco.MjModel.from_xml_path(str(SHIPPED / f"{name}.xml"))
+    for joint, limits in load_contract(f"{name}_reach").actuators["arm"].joints.items():
+        np.testing.assert_allclose(model.joint(joint).range, limits.position, atol=2e-5)  # the maker rounds 2 pi
 
 
 def test_the_home_pose_is_in_front_with_the_elbow_up() -> None:
@@ -86,11 +131,17 @@ def test_the_jacobian_is_the_derivative_of_the_position() -> None:
         np.testing.assert_allclose(model.jacobian("tcp", joints_rad), numeric, atol=1e-8)
 
 
-def test_masses_and_centres_of_mass_are_the_published_ones() -> None:
-    model = mujoco.MjModel.from_xml_path(str(SHIPPED / "arm6.xml"))
+@pytest.mark.parametrize("name", ["arm6", "ur5e"])
+def test_masses_and_centres_of_mass_are_the_published_ones(name: str) -> None:
+    model = mujoco.MjModel.from_xml_path(str(SHIPPED / f"{name}.xml"))
     links = [model.body(f"link{i}") for i in range(1, 7)]
     np.testing.assert_allclose([link.mass[0] for link in links], MASSES_KG)
     np.testing.assert_allclose([link.ipos for link in links], CENTRES_M)
+
+
+def test_the_masses_of_the_so101_are_the_published_ones() -> None:
+    model = mujoco.MjModel.from_xml_path(str(SHIPPED / "so101.xml"))
+    np.testing.assert_allclose(model.body_mass[1:8], (0.147, 0.100006, 0.103, 0.104, 0.079, 0.087, 0.012))
 
 
 def test_the_total_mass_is_that_of_the_links() -> None:
@@ -98,8 +149,9 @@ def test_the_total_mass_is_that_of_the_links() -> None:
     assert model.body_mass.sum() == pytest.approx(17.7)
 
 
-def test_torque_limits_are_the_published_ones() -> None:
-    model = mujoco.MjModel.from_xml_path(str(SHIPPED / "arm6.xml"))
+@pytest.mark.parametrize("name", ["arm6", "ur5e"])
+def test_torque_limits_are_the_published_ones(name: str) -> None:
+    model = mujoco.MjModel.from_xml_path(str(SHIPPED / f"{name}.xml"))
     limits = np.array([150.0, 150.0, 150.0, 28.0, 28.0, 28.0])
     np.testing.assert_array_equal(model.actuator_forcerange, np.stack([-limits, limits], axis=1))
 

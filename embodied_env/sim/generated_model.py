@@ -1,0 +1,138 @@
+"""A MuJoCo model for a profile without one, so that the emulator runs before the robot's own model is there.
+
+A servo for each commanded joint, with the contract's limits, along a chain of small balls; a chassis on two wheels for
+a twist; and the sites, cameras, mocap bodies and sensors that the profile names. Only the wheels touch the floor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from embodied_env.contract import Contract, JointLimits
+from embodied_env.sim.backend_profile import Drive, WorldProfile
+
+_LONGEST_TIMESTEP_S = 0.002
+_LINK_M = 0.1
+_CHASSIS_KG = 20.0
+_BANDWIDTH_PER_S = 200.0  # of the servos: a joint trails a moving setpoint by 10 ms
+_TIP = "tip"  # the site of the sensors
+_NO_CONTACT = {"contype": 0, "conaffinity": 0}
+_SENSORS = {
+    "angular_velocity": "gyro",
+    "linear_acceleration": "accelerometer",
+    "orientation": "framequat",
+    "force": "force",
+    "torque": "torque",
+}
+"""The MuJoCo sensor of a message's field."""
+
+
+def generate_model(contract: Contract, profile: WorldProfile) -> str:
+    """Return a model for `profile`, which names no ``model``, as MJCF."""
+    root = Element("mujoco", model=contract.name)
+    _add(root, "compiler", angle="radian")
+    timestep_s = _timestep_s(contract, profile)
+    _add(root, "option", timestep=timestep_s, integrator="implicitfast", cone="elliptic", impratio=10)
+    world, servos = _add(root, "worldbody"), _add(root, "actuator")
+    _add(world, "light", pos="0 0 4")
+    _add(world, "geom", name="floor", type="plane", size="50 50 1")
+    base = world
+    for drive in profile.drives.values():
+        base = _add_chassis(world, servos, drive)
+    mount, commanded = base, set[str]()
+    for actuator in contract.actuators.values():
+        for joint, limits in actuator.joints.items() if actuator.command != "twist" else ():
+            commanded.add(joint)
+            mount = _add_link(mount, joint, limits, ref=_start(contract, joint, limits), turn=len(commanded) % 2)
+            if actuator.is_velocity:
+                _add(servos, "velocity", name=joint, joint=joint, kv=_BANDWIDTH_PER_S)
+                continue
+            gains = {"kp": _BANDWIDTH_PER_S**2, "kv": 2 * _BANDWIDTH_PER_S}
+            _add(servos, "position", name=joint, joint=joint, **gains, **_limited("ctrl", limits))
+    moved = commanded.union(*({drive.left, drive.right} for drive in profile.drives.values()))
+    fields = [field for sensor in contract.sensors.values() for field in sensor.fields.values()]
+    for joint in _names(joint for field in fields for joint in field.joints or () if joint not in moved):
+        _add_link(base, joint, JointLimits(position=None, velocity=1.0, acceleration=1.0))
+    _add_names(root, world, base, mount, profile)
+    return tostring(root, encoding="unicode")
+
+
+def _add_link(parent: Element, joint: str, limits: JointLimits, *, ref: float = 0.0, turn: int = 0) -> Element:
+    """Add a link that `joint` moves about its z or, with `turn`, its y axis; return its body."""
+    body = _add(parent, "body", name=joint, pos=f"0 0 {_LINK_M}", gravcomp=1)
+    kind, axis = ("slide", "1 0 0") if limits.unit == "m" else ("hinge", "0 1 0" if turn else "0 0 1")
+    _add(body, "joint", name=joint, type=kind, axis=axis, armature=1, ref=ref, **_limited("", limits))
+    _add(body, "geom", size=0.02, mass=0.01, **_NO_CONTACT)
+    return body
+
+
+def _add_chassis(world: Element, servos: Element, drive: Drive) -> Element:
+    """Add a chassis with the wheels of `drive` and two casters; return its body."""
+    radius_m, half_m = drive.radius_m, drive.separation_m / 2
+    base = _add(world, "body", name="base_link")
+    _add(base, "freejoint", name="base_link")
+    size = f"{half_m} {half_m} {radius_m / 4}"
+    _add(base, "geom", type="box", pos=f"0 0 {radius_m}", size=size, mass=_CHASSIS_KG, **_NO_CONTACT)
+    caster = {"size": radius_m / 2, "mass": 0.1, "condim": 1, "priority": 1, "friction": "0 0 0"}
+    for x_m in (-half_m, half_m):
+        _add(base, "geom", pos=f"{x_m} 0 {radius_m / 2}", **caster)
+    for wheel, y_m in ((drive.left, half_m), (drive.right, -half_m)):
+        body = _add(base, "body", pos=f"0 {y_m} {radius_m}")
+        _add(body, "joint", name=wheel, axis="0 1 0", armature=0.1 * radius_m**2)
+        _add(body, "geom", type="ellipsoid", size=f"{radius_m} {radius_m / 4} {radius_m}", mass=1)
+        _add(servos, "velocity", name=wheel, joint=wheel, kv=20 * _CHASSIS_KG * radius_m**2)
+    return base
+
+
+def _add_names(root: Element, world: Element, base: Element, mount: Element, profile: WorldProfile) -> None:
+    """Add what `profile` names: mocap bodies with a site, and sites of the robot's base and of its last link."""
+    sources, draws = profile.sources.values(), profile.draws.values()
+    placed = _names([*(draw.mocap for draw in draws), *(mover.mocap for mover in profile.movers.values())])
+    for name in placed:
+        _add(_add(world, "body", name=name, mocap="true"), "site", name=name)
+    of_base = [spec.site for s in sources for spec in (s.rays, s.odometry) if spec is not None]
+    of_base += [s.relative_to for s in sources if s.relative_to is not None]
+    of_link = [site for s in sources for site in (s.site, *(s.distance or ())) if site not in of_base]
+    for body, sites in ((base, of_base), (mount, [*of_link, _TIP])):
+        for name in _names(sites):
+            if name not in placed:
+                _add(body, "site", name=name)
+    for name in _names([*(source.camera for source in sources), profile.render.camera]):
+        _add(world, "camera", name=name, pos="0 -3 2", xyaxes="1 0 0 0 0.5 0.9")
+    sensors = _add(root, "sensor")
+    for field, name in ((f, n) for source in sources for f, n in (source.sensors or {}).items() if f in _SENSORS):
+        place = {"objtype": "site", "objname": _TIP} if field == "orientation" else {"site": _TIP}
+        _add(sensors, _SENSORS[field], name=name, **place)
+
+
+def _limited(kind: str, limits: JointLimits) -> dict[str, str]:
+    """Return the attributes of a joint's range, or of the range of its ``ctrl``."""
+    if limits.position is None:
+        return {}
+    return {f"{kind}limited": "true", f"{kind}range": " ".join(map(str, limits.position))}
+
+
+def _timestep_s(contract: Contract, profile: WorldProfile) -> float:
+    """Return a whole part of the control period, and of the emulator's tick where that divides the period."""
+    interval_s = profile.stand_in.tick_s or contract.control_period_s
+    return interval_s / math.ceil(interval_s / _LONGEST_TIMESTEP_S)
+
+
+def _start(contract: Contract, joint: str, limits: JointLimits) -> float:
+    """Return the position after a reset: home, else 0, or the middle of limits that exclude 0."""
+    reset: Any = contract.backends.get("real", {}).get("reset") or {}
+    low, high = limits.position or (-math.inf, math.inf)
+    inset = contract.safety.margins.position
+    home = (reset.get("home") or {}).get(joint, 0.0)
+    return float(home) if low + inset <= home <= high - inset else (low + high) / 2
+
+
+def _add(parent: Element, tag: str, **attributes: object) -> Element:
+    return SubElement(parent, tag, {key: str(value) for key, value in attributes.items()})
+
+
+def _names(names: Iterable[str | None]) -> list[str]:
+    return list(dict.fromkeys(name for name in names if name))
