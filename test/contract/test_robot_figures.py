@@ -93,7 +93,17 @@ RATES_HZ = {  # of the emulated drivers
     "ur5e": {"joints": 500, "tcp": 500},
 }
 
-JOINT_ORDER: dict[str, list[str]] = {}  # as published, where it differs from that of the commands
+JOINT_ORDER = {
+    # as the driver publishes them
+    "ur5e": [
+        "shoulder_lift_joint",
+        "elbow_joint",
+        "wrist_1_joint",
+        "wrist_2_joint",
+        "wrist_3_joint",
+        "shoulder_pan_joint",
+    ],
+}
 
 INPUTS = {  # of `estop` and `active`: topic, type, path, safe values, latched
     "fr3": {
