@@ -18,6 +18,7 @@ from strategies import ABSENT, changed, document, parse
 from embodied_env import __version__
 from embodied_env.cli.main import VERBS, main
 from embodied_env.contract import load_contract, parse_contract
+from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.validation import suspected_degrees
 from embodied_env.envs.embodied_env import make
 from embodied_env.errors import BackendNotReadyError, ContractError, MissingDependencyError, UsageError
@@ -238,7 +239,7 @@ def test_validate_rejects_invalid_task_parameters(path, value, message, write, c
     ],
 )
 def test_validate_rejects_settings_no_backend_supports(path, value, where, write, capsys):
-    arm = yaml.safe_load(load_contract("arm_reach").text)
+    arm = json.loads(dump_contract(load_contract("arm_reach")))
     arm["backends"]["real"]["reset"] = {"home": dict(arm["backends"]["gazebo"]["home"])}
     part = arm
     for key in path.split(".")[:-1]:
@@ -249,7 +250,7 @@ def test_validate_rejects_settings_no_backend_supports(path, value, where, write
 
 
 def test_make_warns_of_limits_that_look_like_degrees():
-    arm = yaml.safe_load(load_contract("arm_reach").text)
+    arm = json.loads(dump_contract(load_contract("arm_reach")))
     arm["actuators"]["arm"]["joints"]["j1"]["velocity"] = 90.0
     with pytest.warns(UserWarning, match=r"actuators.arm.joints.j1.velocity: .*degrees"):
         make(parse_contract(yaml.safe_dump(arm)), backend="fake").close()
