@@ -67,7 +67,6 @@ class Sample:
     """Fair sample of a stream of numbers in bounded memory: all of them up to `KEPT`. Extremes and sum are exact."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.least, self.most, self.total = math.inf, -math.inf, 0.0
         self._reservoir = Reservoir()
 

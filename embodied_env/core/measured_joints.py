@@ -29,7 +29,6 @@ class MeasuredJoints:
     """
 
     def __init__(self, contract: Contract, joints: tuple[str, ...]) -> None:
-        """Find `joints` in the sensors of `contract`."""
         found = {
             joint: (name, index)
             for name, sensor in contract.sensors.items()
@@ -72,7 +71,6 @@ class MeasuredVelocities:
     """
 
     def __init__(self, contract: Contract) -> None:
-        """Find the joints of `contract` in the agent's sensors."""
         seen = {name: sensor for name, sensor in contract.sensors.items() if sensor.visibility == "agent"}
         self._places = [
             next((place for name, sensor in seen.items() if (place := _place(name, sensor, actuator, joint))), None)

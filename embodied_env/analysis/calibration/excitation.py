@@ -71,7 +71,6 @@ class SampleLog:
     """Readings of all sensors as they arrive, from any thread."""
 
     def __init__(self) -> None:
-        """Start without readings."""
         self.samples: dict[str, list[Sample]] = {}
         self._newest: dict[str, int] = {}
 

@@ -44,7 +44,6 @@ class Stream(Sample):
     """
 
     def __init__(self) -> None:
-        """Start without numbers."""
         super().__init__()
         self.missing = 0
         # of the means of steps, less the first one so that nothing cancels: for the correlation of successive steps

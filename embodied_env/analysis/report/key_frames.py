@@ -31,7 +31,6 @@ class KeyFrames:
     """Keeps of each camera the first image, those at the first success and at the first other end, and the last."""
 
     def __init__(self) -> None:
-        """Start without rows."""
         self.cameras_left_out: set[str] = set()
         self._kept: dict[str, dict[str, _Frame]] = {}
 

@@ -26,7 +26,6 @@ class BoundedDict(dict[_Key, _Value]):
     """
 
     def __init__(self, create: Callable[[], _Value], most: int = MOST_NAMES) -> None:
-        """Create the dict; `create` makes a new entry."""
         super().__init__()
         self.left_out = 0
         self._create = create
@@ -53,7 +52,6 @@ class Occurrences:
     """
 
     def __init__(self) -> None:
-        """Start at zero."""
         self.steps = self.adjacent = self.first_step = self.last_step = 0
 
     def add(self, step: int) -> None:

@@ -43,7 +43,6 @@ class Stages:
     """Stages of all steps. Only measured values are in the samples; the others are counted by quality."""
 
     def __init__(self, timeline: Timeline) -> None:
-        """Start without steps."""
         self.samples: BoundedDict[Stage, Sample] = BoundedDict(Sample)
         self.unmeasured: BoundedDict[tuple[Stage, int], Occurrences] = BoundedDict(Occurrences)
         self._timeline = timeline
@@ -105,7 +104,6 @@ class Sensors:
     """Readings of all steps by sensor. Only ages whose stamp is good are counted."""
 
     def __init__(self, timeline: Timeline) -> None:
-        """Start without steps."""
         self.by_name: BoundedDict[str, _Sensor] = BoundedDict(_Sensor)
         self._timeline = timeline
 
@@ -138,7 +136,6 @@ class Clocks:
     """Clock of a free-running backend, as reported by each step."""
 
     def __init__(self) -> None:
-        """Start without steps."""
         self.modes: Counter[str] = Counter()
         self.middleware: Counter[str] = Counter()
         self.jumps: Counter[str] = Counter()

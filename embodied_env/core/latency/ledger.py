@@ -44,7 +44,6 @@ class Ledger:
     """The stamps of the current step."""
 
     def __init__(self, clock: Clock) -> None:
-        """Read stamps from `clock`."""
         self._clock = clock
         self._ns = [0] * len(StepEvent)
         self._marked = False

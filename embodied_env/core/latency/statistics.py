@@ -77,7 +77,6 @@ class LatencyStatistics:
     """Accumulates the infos of steps. A stage appears with its first value; per sensor it is ``stage[sensor]``."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._samples: defaultdict[str, Reservoir] = defaultdict(partial(Reservoir, capacity=EXACT))
 
     def add(self, info: Mapping[str, Any]) -> None:
@@ -131,7 +130,6 @@ class Reservoir:
     """A uniform random sample of a stream (algorithm L, Li 1994), reproducible by its seed."""
 
     def __init__(self, *, capacity: int = KEPT, seed: str = "") -> None:
-        """Keep at most `capacity` numbers, drawn by `seed`."""
         self.count = 0
         self.maximum = -math.inf
         self._capacity = capacity

@@ -36,28 +36,16 @@ _CONSTANT = "fake"  # the backend whose cameras always show the same image
 
 @dataclass(frozen=True, kw_only=True)
 class AuditReport:
-    """Result of an audit.
+    """Result of an audit."""
 
-    Attributes:
-        path: the run directory, or the file of rows.
-        transitions: the number of transitions audited.
-        violations: at most 100 violations, those of the whole run first.
-        counts: the number of violations of each rule, including those not listed.
-        warnings: at most 100 findings that do not fail the audit.
-        dry_run: by the manifest, no command reached a robot.
-        solved_at_reset: episodes solved before their first step, which are in no success rate; None: not countable,
-            because there is no reset or a row is damaged.
-        solved_at_first_step: likewise, successes at the first step where the task did not judge the reset.
-    """
-
-    path: Path
-    transitions: int
-    violations: tuple[Violation, ...]
-    counts: Mapping[str, int]
-    warnings: tuple[Violation, ...] = ()
-    dry_run: bool = False
-    solved_at_reset: int | None = None
-    solved_at_first_step: int | None = None
+    path: Path  # the run directory, or the file of rows
+    transitions: int  # the number of transitions audited
+    violations: tuple[Violation, ...]  # at most 100 violations, those of the whole run first
+    counts: Mapping[str, int]  # the number of violations of each rule, including those not listed
+    warnings: tuple[Violation, ...] = ()  # at most 100 findings that do not fail the audit
+    dry_run: bool = False  # by the manifest, no command reached a robot
+    solved_at_reset: int | None = None  # episodes outside the success rates; None: no reset, or a damaged row
+    solved_at_first_step: int | None = None  # likewise, successes at the first step after an unjudged reset
 
     @property
     def sound(self) -> bool:
