@@ -273,13 +273,8 @@ def replay_policy(
 ) -> PolicyReplay:
     """Call `policy` with the recorded observations, and compare its actions with the recorded ones.
 
-    The world does not follow the policy: the observations are those of the record.
-
-    Args:
-        path: the run directory.
-        policy: called with each observation that an action followed.
-        tolerance: greatest difference of two components that counts as equal, in action units.
-        progress: receives how far the replay has come.
+    The world does not follow the policy: the observations are those of the record. Components that differ by at most
+    `tolerance`, in action units, are equal.
 
     Raises:
         UsageError: for a negative tolerance, or NaN.

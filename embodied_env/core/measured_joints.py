@@ -20,6 +20,16 @@ Reading = tuple[Mapping[str, NDArray[Any]], float]
 _ODOMETRY = "nav_msgs/msg/Odometry"
 
 
+def find_positions(contract: Contract) -> dict[str, tuple[str, int]]:
+    """Return joint -> the agent's sensor that reports its position, and the index in that reading."""
+    return {
+        joint: (name, index)
+        for name, sensor in contract.sensors.items()
+        if sensor.type == JOINT_SENSOR and sensor.visibility == "agent" and "position" in sensor.fields
+        for index, joint in enumerate(sensor.fields["position"].joints or ())
+    }
+
+
 class MeasuredJoints:
     """Reads the positions of joints from the agent's sensors.
 
@@ -29,12 +39,7 @@ class MeasuredJoints:
     """
 
     def __init__(self, contract: Contract, joints: tuple[str, ...]) -> None:
-        found = {
-            joint: (name, index)
-            for name, sensor in contract.sensors.items()
-            if sensor.type == JOINT_SENSOR and sensor.visibility == "agent" and "position" in sensor.fields
-            for index, joint in enumerate(sensor.fields["position"].joints or ())
-        }
+        found = find_positions(contract)
         self._size = len(joints)
         self.known = np.array([joint in found for joint in joints])
         places = [(*found[name], joint) for joint, name in enumerate(joints) if name in found]

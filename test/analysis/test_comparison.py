@@ -387,7 +387,7 @@ def test_unexplained_fingerprint_difference_is_refused(run_of, a_template):
 
 @pytest.mark.parametrize("contract", [None, {}, {"text": 5, "fingerprint": "x"}, {"text": "contract: nonsense"}])
 def test_unknown_contracts_are_refused(run_of, contract):
-    with pytest.raises(RecordError, match=r"manifest\.json is not valid: contract"):
+    with pytest.raises(RecordError, match=r"manifest\.json: contract"):
         compare_runs(run_of("a", manifest={"contract": contract}), run_of("b", manifest={"contract": contract}))
 
 
@@ -435,7 +435,7 @@ def test_wrapper_without_recorded_arguments_is_noted(run_of):
 
 
 def test_manifests_without_wrappers_are_refused(run_of):
-    with pytest.raises(RecordError, match=r"manifest\.json is not valid: wrappers"):
+    with pytest.raises(RecordError, match=r"manifest\.json: wrappers"):
         compare_runs(run_of("a", manifest={"wrappers": None}), run_of("b", manifest={"wrappers": None}))
 
 
@@ -475,7 +475,7 @@ def test_run_without_episodes_is_compared(run_of, episodes):
 
 
 def test_invalid_row_is_refused(run_of):
-    with pytest.raises(RecordError, match="row 0 is not valid"):
+    with pytest.raises(RecordError, match="row 0 is invalid"):
         compare_runs(run_of("a"), write_damaged(run_of("b", seed=1)))
 
 

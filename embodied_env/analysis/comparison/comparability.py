@@ -28,11 +28,7 @@ class Mismatch:
 
 
 class NotComparableError(EmbodiedEnvError):
-    """Two runs differ in their conditions.
-
-    Attributes:
-        mismatches: the differences that the user does not ignore.
-    """
+    """Two runs differ in their conditions; `mismatches` are the differences that the user does not ignore."""
 
     def __init__(self, mismatches: Sequence[Mismatch]) -> None:
         self.mismatches = tuple(mismatches)
@@ -103,7 +99,7 @@ def _contract_mismatches(a: Run, b: Run, contract_a: Contract | None, contract_b
     of_a, of_b = (run.manifest["contract"]["fingerprint"] for run in (a, b))
     is_equal = of_a == of_b
     if contract_a is not None and contract_b is not None:
-        found = differences(meaning(contract_a), meaning(contract_b))
+        found = differences(meaning(contract_a, with_defaults=True), meaning(contract_b, with_defaults=True))
         if found or is_equal:
             return [Mismatch(path=path.replace("task.parameters.", "task."), a=x, b=y) for path, x, y in found]
     elif is_equal and _SHA256.fullmatch(of_a):

@@ -163,14 +163,10 @@ class Comparison:
 def compare_runs(
     a: str | Path, b: str | Path, *, ignore: Iterable[str] = (), progress: Progress = NO_PROGRESS
 ) -> Comparison:
-    """Compare two run directories; each is read row by row.
+    """Compare two run directories, e.g. of a simulator and of a robot; each is read row by row.
 
-    Args:
-        a: the first run directory, e.g. of a simulator.
-        b: the second, e.g. of a robot.
-        ignore: paths of the contract, of ``wrappers``, or ``capabilities.actuates``, at and below which the runs may
-            differ.
-        progress: receives how far the comparison has come.
+    `ignore` has paths of the contract, of ``wrappers``, or ``capabilities.actuates``, at and below which the runs may
+    differ.
 
     Raises:
         NotComparableError: when contracts or wrappers differ, or only one is a dry run.

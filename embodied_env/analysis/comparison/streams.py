@@ -39,8 +39,7 @@ class Numbers:
 class Stream(Sample):
     """Numbers of one feature, step by step, in memory that does not grow with the steps.
 
-    Attributes:
-        missing: steps without a number.
+    `missing` counts the steps without a number.
     """
 
     def __init__(self) -> None:

@@ -88,9 +88,8 @@ def is_image(reference: Reference) -> bool:
 def png_base64(image: NDArray[Any]) -> tuple[str, str]:
     """Return `image` as PNG in base 64, and a note on its grey scale or "".
 
-    Args:
-        image: shape (height, width, 1, 3 or 4), uint8; or one channel of other numbers, drawn in grey, black where
-            they are not finite.
+    Its shape is (height, width, 1, 3 or 4) for uint8. One channel of other numbers is drawn in grey, black where they
+    are not finite.
     """
     from PIL import Image  # noqa: PLC0415 - optional
 

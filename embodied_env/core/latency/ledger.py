@@ -81,9 +81,8 @@ class Ledger:
     def mark(self, name: str) -> None:
         """Stamp the end of work outside the step.
 
-        Args:
-            name: ``policy``: the agent's inference is done. ``returned``: an outer wrapper (the recorder) returns to
-                the agent only now, so that its work counts as handoff, not as inference.
+        ``policy``: the agent's inference is done. ``returned``: an outer wrapper (the recorder) returns to the agent
+        only now, so that its work counts as handoff, not as inference.
         """
         if name == "policy":
             self.stamp(StepEvent.MARKED)

@@ -144,7 +144,7 @@ class _Auditor:
 
 
 def audit_run(path: str | Path, *, watcher: Callable[[], None] | None = None) -> AuditReport:
-    """Audit the run directory at `path`, reading its rows one by one.
+    """Audit the run directory at `path`, reading its rows one by one; `watcher` is called after each.
 
     Checks each rule of ``docs/reference/audit.md``: each row under the contract of the run, each row after the one
     before it, arrays, leaks of the evaluator's readings to the agent, and manifest and summary against the rows.
@@ -152,10 +152,6 @@ def audit_run(path: str | Path, *, watcher: Callable[[], None] | None = None) ->
     A leak is a component of the observation, as the outermost wrapper returned it, that equals a component of an
     evaluator sensor over at least 20 steps in which it varies (`record.audit.evaluator_leaks`). ``info`` is not
     searched: it has the evaluator's readings only with ``evaluator_info=True``.
-
-    Args:
-        path: the run directory.
-        watcher: called after each row, to show progress.
 
     Raises:
         RecordError: if `path` is not a run directory, or its manifest cannot be read.
@@ -210,13 +206,8 @@ def audit_lines(
     """Audit rows of any origin: one transition per line, as JSON; blank lines are skipped.
 
     The basic rules apply to every row. Rows with one of our schemas, or all rows if there is a `contract`, are also
-    checked against their account, alone and in sequence.
-
-    Args:
-        lines: an open binary file or any other iterable, read line by line.
-        path: the name of the lines in the report.
-        contract: the contract that the rows must follow, if known.
-        watcher: called after each row.
+    checked against their account, alone and in sequence. `path` is the name of `lines` in the report; `watcher` is
+    called after each row.
     """
     auditor = _Auditor(contract, resets=False)
     version: str | None = None
