@@ -66,7 +66,7 @@ class StageStatistics:
     """Statistics of the `count` measured values of one stage, in seconds.
 
     Percentiles interpolate linearly between order statistics. Above `EXACT` values they are those of a uniform sample:
-    with probability 0.99 the reported 99th lies between the 98.9th and the 99.1st.
+    with probability 0.99 the reported 99th is between the 98.9th and the 99.1st.
     """
 
     count: int
