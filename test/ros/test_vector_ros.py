@@ -87,7 +87,7 @@ def test_over_ros_a_vector_sees_what_one_in_process_sees(make_vec, mode):
     ids=["attached", "in one namespace", "attached in one domain"],
 )
 def test_slots_that_would_share_a_simulator_are_refused(make_vec, shared):
-    with pytest.raises(UsageError, match="2 slots would share one world"):
+    with pytest.raises(UsageError, match="shared by 2 slots"):
         make_vec(num_envs=2, backend="mujoco_ros", **shared)
 
 
