@@ -339,7 +339,7 @@ def test_only_approved_commands_are_accepted(tmp_path: Path) -> None:
 
 def test_a_wrong_profile_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
     contract = parse_contract(CONTRACT.replace("width: 12", "width: 0"), source=str(tmp_path / "room.yaml"))
-    with pytest.raises(ContractError, match="render.width"):
+    with pytest.raises(ContractError, match=r"render.width"):
         MujocoBackend(contract, clock=ManualClock())
 
 

@@ -439,6 +439,6 @@ def test_an_unreachable_display_raises_and_the_environment_can_be_closed(monkeyp
     monkeypatch.setenv("DISPLAY", ":4711")
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     env = embodied_env.make("arm_reach", backend="mujoco", render_mode="human")
-    with pytest.raises(MissingDependencyError, match="needs a display.*set DISPLAY"):
+    with pytest.raises(MissingDependencyError, match=r"needs a display.*set DISPLAY"):
         env.reset(seed=1)
     env.close()

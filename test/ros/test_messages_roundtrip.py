@@ -289,10 +289,10 @@ def test_message_classes_are_resolved_by_ros_name():
 
 
 def test_an_unknown_type_is_reported_with_its_package():
-    with pytest.raises(ContractError, match="Nonsense.*package sensor_msgs"):
+    with pytest.raises(ContractError, match=r"Nonsense.*package sensor_msgs"):
         message_class("sensor_msgs/msg/Nonsense")
 
 
 def test_a_package_with_only_services_has_no_messages():
-    with pytest.raises(ContractError, match="Trigger.*package std_srvs"):
+    with pytest.raises(ContractError, match=r"Trigger.*package std_srvs"):
         message_class("std_srvs/msg/Trigger")

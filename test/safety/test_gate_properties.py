@@ -419,7 +419,7 @@ def test_p18_an_invalid_margin_is_refused(wrong):
 
 
 def test_p18_margins_that_leave_no_range_are_refused():
-    with pytest.raises(ContractError, match="safety.margins.position"):
+    with pytest.raises(ContractError, match=r"safety.margins.position"):
         plain_contract(margins=Margins(position=2.0, velocity=1.0, acceleration=1.0))
 
 
