@@ -1,4 +1,4 @@
-"""Draw `docs/pictures/arm_reach.gif`: the arm, with the requested and the applied command of one joint beside it.
+"""Draw `docs/pictures/arm_reach.gif`: the arm, with the requested and the applied command of one joint next to it.
 
     python .ci/animation.py [OUTPUT]
 

@@ -276,7 +276,7 @@ MUTANTS = (
     ),
     gate("malformed actions are not counted", "self._malformed_in_a_row += 1", "pass", MACHINE_OF_THE_ROBOT, MACHINE),
     gate(
-        "a good action does not begin the count anew",
+        "a good action does not reset the count",
         "        self._malformed_in_a_row = 0\n        findings = self._run_interlocks",
         "        findings = self._run_interlocks",
         MACHINE_OF_THE_ROBOT,
@@ -318,7 +318,7 @@ MUTANTS = (
         "p13 or p12",
     ),
     limiter(
-        "interventions are not told",
+        "interventions are not reported",
         "intervened=disposition >= self._intervenes_from",
         "intervened=disposition > self._intervenes_from",
         "p12",
@@ -414,7 +414,7 @@ MUTANTS = (
         "joint_outside or rounding",
     ),
     limits(
-        "kept targets are computed anew",
+        "kept targets are recomputed",
         'return JointStep(target, chosen, "", target)',
         'return JointStep(position + chosen * dt_s, chosen, "", target)',
         "p7 or p2",
@@ -456,19 +456,19 @@ MUTANTS = (
     ),
     # the post-condition
     limits(
-        "the post-condition knows no deceleration",
+        "the post-condition ignores deceleration",
         "before - after > bounds.deceleration * dt_s + allowed",
         "before - after > math.inf",
         "p12",
     ),
     limits(
-        "the post-condition knows no stopping distance",
+        "the post-condition ignores the stopping distance",
         "if low - near <= stop <= high + near:",
         "if True:",
         "p12",
     ),
     limits(
-        "the post-condition knows no finiteness",
+        "the post-condition ignores non-finite values",
         "if not (-_INF < next_position < _INF and -_INF < next_velocity < _INF):",
         "if False:",
         "p1_",
@@ -530,7 +530,7 @@ MUTANTS = (
         ARBITER,
     ),
     arbiter(
-        "a resync begins the numbers anew",
+        "a resync restarts the sequence numbers",
         "                seq=self._reference.seq,\n                epoch=epoch",
         "                seq=0,\n                epoch=epoch",
         MACHINE_OF_THE_ROBOT,
@@ -544,7 +544,7 @@ MUTANTS = (
         MACHINE,
     ),
     arbiter(
-        "nobody takes turns",
+        "publishers are not serialised",
         "self._lock = threading.RLock()",
         "self._lock = __import__('contextlib').nullcontext()",
         "threads",
@@ -621,7 +621,7 @@ MUTANTS = (
         CHAIN,
     ),
     findings(
-        "findings are told as they come",
+        "findings are not sorted by gate",
         "sorted(findings, key=lambda",
         "list(findings) or sorted(findings, key=lambda",
         "p12",
@@ -637,7 +637,7 @@ MUTANTS = (
         REFUSALS,
     ),
     gate(
-        "nobody asks the gates that refuse",
+        "interlocks are skipped",
         "findings = self._run_interlocks(context, reference)\n",
         "findings: list[Finding] = []\n",
         "p10",
@@ -714,7 +714,7 @@ MUTANTS = (
         "input or latch_remains or asserted_estop",
         REFUSALS,
     ),
-    refusals("a state that nobody knows is inactive", '_INPUTS["unknown"])', '_INPUTS["inactive"])', "each_state"),
+    refusals("an undefined state is inactive", '_INPUTS["unknown"])', '_INPUTS["inactive"])', "each_state"),
     refusals(
         "a safety input that expired is a STOP",
         '"expired": (Severity.ESTOP',
@@ -794,7 +794,7 @@ MUTANTS = (
         MACHINE,
     ),
     refusals(
-        "good readings do not begin the count anew",
+        "good readings do not reset the count",
         "        if not problems:\n            self._in_a_row = 0\n",
         "        if not problems:\n",
         MACHINE_OF_THE_ROBOT,
@@ -857,7 +857,7 @@ MUTANTS = (
         "debounce or failures",
     ),
     refusals(
-        "a step on track does not begin the count anew",
+        "a step on track does not reset the count",
         "self._in_a_row = self._in_a_row + 1 if True in are_hit else 0",
         "self._in_a_row = self._in_a_row + 1 if True in are_hit else self._in_a_row",
         "good_step or valid_step",
@@ -911,7 +911,10 @@ MUTANTS = (
         "joint_of or unknown_latency",
     ),
     refusals(
-        "a miss less is told", "if misses < self._spec.misses:", "if misses <= self._spec.misses:", "latency_misses"
+        "one miss fewer is reported",
+        "if misses < self._spec.misses:",
+        "if misses <= self._spec.misses:",
+        "latency_misses",
     ),
     refusals(
         "a budget only warns",
@@ -929,7 +932,7 @@ MUTANTS = (
         INTERVENTION,
     ),
     gate(
-        "interventions are never told",
+        "interventions are never reported",
         "        findings += self._downgrade_in_monitor_mode(self._interventions.check())\n",
         "",
         "configured or warning_does",
@@ -945,7 +948,7 @@ MUTANTS = (
     intervention("no share stops", "Severity.STOP if stops else Severity.PASS", "Severity.PASS", "stop"),
     intervention("the share itself warns", "share > spec.warn_share", "share >= spec.warn_share", "warning_starts"),
     intervention("the share itself stops", "share > spec.stop_share", "share >= spec.stop_share", "stop_starts"),
-    intervention("half a window is told", "len(self._window) < spec.window_steps", "False", "partial_window"),
+    intervention("a partial window is reported", "len(self._window) < spec.window_steps", "False", "partial_window"),
     # gates that weaken
     limiter(
         "the share is ignored",
@@ -969,7 +972,7 @@ MUTANTS = (
         CHAIN,
     ),
     limiter(
-        "what a plug-in says is ignored",
+        "the decision of a plug-in is ignored",
         "decision = ask_filter(command_filter, proposal)\n",
         "decision = ask_filter(command_filter, proposal)\n            continue\n",
         "half",
@@ -990,7 +993,7 @@ MUTANTS = (
         SHAPING,
     ),
     limiter(
-        "a plug-in that refuses is not told",
+        "a refusal by a plug-in is not reported",
         "return self.brake(reference, dt_s, findings + found, requested)",
         "return self.brake(reference, dt_s, findings, requested)",
         "p12 or brakes",
@@ -1041,7 +1044,7 @@ MUTANTS = (
         "invalid_decision",
     ),
     shaping(
-        "a plug-in that nobody offers is left out",
+        "an uninstalled plug-in is left out",
         "        if name not in offered:\n",
         "        if name not in offered:\n            continue\n",
         "plugin_that",
@@ -1174,14 +1177,14 @@ MUTANTS = (
         JERK,
     ),
     jerk(
-        "a robot that is told to stop goes through zero",
+        "a stopping robot passes through zero",
         "np.where(ahead <= 0.0, np.maximum(lowest, -reach), lowest)",
         "lowest",
         "stopping",
         JERK,
     ),
     jerk(
-        "a robot that is told to stop goes through zero backwards",
+        "a stopping robot passes through zero backwards",
         "np.where(ahead >= 0.0, np.minimum(highest, reach), highest)",
         "highest",
         "stopping",
@@ -1230,7 +1233,7 @@ MUTANTS = (
         "reference",
         CHAIN,
     ),
-    # what the room stands on
+    # the machine of the robot, and callers
     watchdog(
         "the watchdog ignores safety inputs",
         "finding = self._input_finding()\n",
@@ -1345,8 +1348,8 @@ MUTANTS = (
     outside(
         "a plug-in may promise the workspace",
         "contract/validation.py",
-        'require(name != "workspace", f',
-        "require(True, f",
+        'allow(name != "workspace", f',
+        "allow(True, f",
         by="workspace",
         tests=RULES,
     ),

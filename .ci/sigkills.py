@@ -209,8 +209,8 @@ def summary(found, failures):
             count[f"{row['backend']}: {key}"] += row[key]
     lost = sum(max(0, row["flushed"] - row["read"]) for row in found)
     waited = max((row["most_behind"] for row in found), default=0)
-    told = {"kills": len(found), "flushed rows lost": lost, "most rows that waited": waited, "no victim": failures}
-    return {**told, **dict(sorted(count.items()))}
+    totals = {"kills": len(found), "flushed rows lost": lost, "most rows that waited": waited, "no victim": failures}
+    return {**totals, **dict(sorted(count.items()))}
 
 
 if __name__ == "__main__":

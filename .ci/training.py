@@ -1,4 +1,4 @@
-"""SAC learns `arm_reach`: three seeds, trained in `mujoco`, then evaluated there, in `mujoco_ros` and on the stand-in.
+"""SAC on `arm_reach`: three seeds, trained in `mujoco`, evaluated there, in `mujoco_ros` and on the robot emulator.
 
 python .ci/training.py [STEPS] [EPISODES]
 
@@ -56,7 +56,7 @@ def success_rate(checkpoint: Path, backend: str, episodes: int, folder: Path) ->
 
 @contextlib.contextmanager
 def stand_in() -> Iterator[list[str]]:
-    """Run the stand-in robot for as long as this lasts, and give the options that lead to it."""
+    """Run the robot emulator for the duration of the context, and yield the options that connect to it."""
     command = [sys.executable, "-m", "embodied_env.cli", "sim", CONTRACT, "--free-running", "--namespace", NAMESPACE]
     robot = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:

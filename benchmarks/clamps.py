@@ -1,10 +1,10 @@
-"""The checks of an action that `gate.py` is measured beside: lerobot's clamp, and the approvers of inspect-robots.
+"""The checks of an action that `gate.py` is compared with: lerobot's clamp, and the approvers of inspect-robots.
 
 Where a package is installed its own code runs; what is written out here, from what it does to the numbers, is then run
-after it, and must return the same numbers, bit for bit. Where it is not installed what is written out stands for it.
+after it, and must return the same numbers, bit for bit. Where it is not installed, this copy replaces it.
 
 - lerobot's ``ensure_safe_goal_position``: each goal at most so far from the measured position, by name. It logs a
-  warning of those that it clamped; here nobody listens to it. What is written out logs nothing.
+  warning of those that it clamped; here without a handler. The copy logs nothing.
 - a chain of inspect-robots' ``ClampApprover`` (into the box) and ``DeltaLimitApprover`` (at most so far from the action
   approved last; the first has none before it). Either refuses NaN, and marks an action that it changed.
 """
@@ -121,7 +121,7 @@ class Approved:
         return boxed
 
     def _limited(self, action: Vector, low: Vector, high: Vector) -> tuple[Vector, dict[str, Any]]:
-        """Return it between bounds, and what is said of it."""
+        """Return the clamped action, and a message."""
         if np.isnan(action).any():
             raise ValueError("the action contains NaN")
         limited = np.clip(action, low, high)

@@ -27,7 +27,7 @@ RATE_HZ = 20.0
 
 
 class ForEagerx(PlainEnv):
-    """With what EAGERx asks of an environment beside what Gymnasium does."""
+    """Adds what EAGERx requires of an environment in addition to Gymnasium."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012 - Gymnasium's
     reward_range = (-10.0, 0.0)

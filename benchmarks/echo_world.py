@@ -2,7 +2,7 @@
 
     python benchmarks/echo_world.py NAMESPACE   (a contract, as one line of JSON, on standard input; ends with it)
 
-Topics, services and messages are those of the embedded simulator, so whoever talks to one can talk to the other.
+Topics, services and messages are those of the embedded simulator, so a client of one works with the other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from embodied_env.core.process.child import read_first_line, watch_parent
 from embodied_env.ros.embedded_sim.lockstep_node import run_simulator
 from embodied_env.sim.sensor_channel import Reading
 
-APART = 0.25  # what a sensor says, by its place in the contract: no two are at the same spot
+APART = 0.25  # between the values of two sensors, so that no two are equal
 
 
 class EchoWorld:
@@ -60,7 +60,7 @@ class EchoWorld:
             values["position"] = self.target
 
     def read(self) -> dict[str, Reading]:
-        """Return what every sensor says now."""
+        """Return the present values of every sensor."""
         return {
             name: Reading(values=values, extras={}, stamp_ns=self.now_ns, seq=0)
             for name, values in self._values.items()

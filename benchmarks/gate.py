@@ -1,17 +1,16 @@
-"""What does the account of a step cost, and what do the checks of others that are there in its place?
+"""Cost of the gates and the record of a step, compared with the checks of other packages.
 
     python benchmarks/gate.py [--steps N] [--rounds N] [--json FILE]
 
-`arm_reach`: six joints, and three small sensors of the agent beside one of the evaluator. Its world is prepared: the
+`arm_reach`: six joints, and three small sensors of the agent and one of the evaluator. Its world is prepared: the
 readings of a step are made before it begins, so that a step is gates, ledger, task, info and the hand-over to an
-observer, and the copies that the agent gets. Beside it, of the same actions, lerobot's clamp and the approvers of
-inspect-robots: their own code where they are installed, else as it is written out in `clamps.py`, which says what they
-do. The output says which. Where they are installed both must return the same numbers.
+observer, and the copies that the agent gets. For comparison, with the same actions: lerobot's clamp and the
+approvers of inspect-robots, by their own code where they are installed, else by the copy in `clamps.py`, which
+describes them. The output says which; where they are installed both must return the same numbers.
 
-Neither knows velocities, accelerations, or whether it is still possible to stop before the end of the range, and
-neither looks at how old a reading is, at the latency, or at safety inputs; there is no account of stages. Their
-positions are checked here against what they promise: that is all that they and we compute alike.
-Every round runs every case in an order of its own; a figure is the median of its steps.
+These limit neither velocities nor accelerations, do not check whether the joint can still stop before the end of its
+range, and ignore the age of readings, the latency and safety inputs. They record no stages. Only their positions are
+compared here. Every round runs every case in a random order; a figure is the median of its steps.
 """
 
 from __future__ import annotations
@@ -81,15 +80,15 @@ def _later(first: Snapshot, by_ns: int) -> Snapshot:
 
 
 class HandOver:
-    """An observer that puts what it is told into a bounded queue, and no more."""
+    """An observer that only stores transitions in a bounded queue."""
 
     def __init__(self) -> None:
         """Begin with nothing."""
-        self.told: deque[Transition] = deque(maxlen=16)
+        self.kept: deque[Transition] = deque(maxlen=16)
 
     def observe(self, transition: Transition) -> None:
         """Keep it."""
-        self.told.append(transition)
+        self.kept.append(transition)
 
 
 def begun(contract: Contract) -> tuple[PreparedWorld, Stepper]:

@@ -5,7 +5,7 @@
 
 A server in a process of its own publishes a frame each time it is asked; the client asks, waits for the frame, and
 makes an array of it. The client takes the middleware's bytes (raw), rclpy's message with ``np.frombuffer`` (typed), or
-what this package makes of a sensor (ours: checked against the contract, in an array of its own). `profile` says which
+what this package makes of a sensor (ours: checked against the contract, in an array of its own). `profile` selects the
 of the two processes had ``embodied_env/large_messages.xml`` when it started: both, only the sender, or none.
 
 Every frame has the number that was asked for in its first bytes, and the last one is compared whole. A frame that has
@@ -183,7 +183,7 @@ class Ours:
 
 
 def sensor_of(size: str) -> Any:  # noqa: ANN401
-    """Return what a contract would say of it."""
+    """Return its specification as in a contract."""
     from embodied_env.contract.schema import FieldSpec, SensorSpec  # noqa: PLC0415
 
     cloud = size == "cloud"
@@ -259,14 +259,14 @@ def run(case: Case, steps: int, *, reliable: bool, domain_id: int) -> dict[str, 
     bare = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     bare |= {"ROS_DOMAIN_ID": str(domain_id), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
     roomy = {**bare, **dict.fromkeys(VARIABLES, str(PROFILE))}
-    said = json.dumps({**asdict(case), "steps": steps, "reliable": reliable})
+    case_json = json.dumps({**asdict(case), "steps": steps, "reliable": reliable})
     command = [sys.executable, str(Path(__file__).resolve())]
     sender = subprocess.Popen(  # noqa: S603 - our own script
-        [*command, "--serve", said], env=bare if case.profile == "none" else roomy, stdin=subprocess.PIPE
+        [*command, "--serve", case_json], env=bare if case.profile == "none" else roomy, stdin=subprocess.PIPE
     )
     try:
         done = subprocess.run(  # noqa: S603
-            [*command, "--ask", said],
+            [*command, "--ask", case_json],
             env=roomy if case.profile == "both" else bare,
             stdout=subprocess.PIPE,
             check=True,
@@ -346,9 +346,9 @@ def main() -> int:
     parser.add_argument("--serve", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--ask", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    for said in filter(None, (args.serve, args.ask)):
-        steps, reliable = said.pop("steps"), said.pop("reliable")
-        case = Case(**said)
+    for given in filter(None, (args.serve, args.ask)):
+        steps, reliable = given.pop("steps"), given.pop("reliable")
+        case = Case(**given)
         if args.serve:
             serve(case.size, reliable)
         else:

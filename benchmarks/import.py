@@ -1,4 +1,4 @@
-"""How long does `import embodied_env` take beside `import gymnasium`?
+"""Time of `import embodied_env` compared with `import gymnasium`.
 
     python benchmarks/import.py [--rounds N] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""What does a step of our MuJoCo in this process cost beside the same model without us?
+"""Cost of a step of the in-process MuJoCo backend, compared with the same model alone.
 
     python benchmarks/inprocess.py [--steps N] [--rounds N] [--eagerx PYTHON] [--json FILE]
 

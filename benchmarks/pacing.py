@@ -1,4 +1,4 @@
-"""How well do steps keep their time? This environment, while it records, beside rtgym and a plain loop, in one run.
+"""Timing accuracy of steps: this environment while recording, rtgym and a plain loop, in one run.
 
     python benchmarks/pacing.py [--seconds S] [--rounds N] [--rates HZ ...] [--backend B] [--fifo-priority P]
                                 [--json [FILE]]
@@ -9,11 +9,11 @@ The second is what the targets are measured with: seven rounds of 100 Hz, some 3
 else.
 
 rtgym's thread-safe environment (``pip install "embodied_env[bench]"``) and the plain loop record nothing and simulate
-nothing: they are the floor. A loop that works for a fifth of each period shows what a scheduler does to whoever works:
-where cores are shared, it is woken later than who only sleeps. ``--fifo-priority`` puts all of them under SCHED_FIFO.
-Every round runs each of them at each rate, idle and beside one busy process per core, in an order of its own. The
-figures are of the instants at which `step` returns; for this environment also of those at which it freezes its
-readings. A figure is the median of the rounds; a ratio is of two figures of one round, and given as the median of the
+nothing: they are the floor. A loop that works for a fifth of each period shows the effect of the scheduler on a busy
+thread: where cores are shared, it is woken later than one that only sleeps. ``--fifo-priority`` puts all of
+them under SCHED_FIFO. Every round runs each of them at each rate, idle and with one busy process per core, in a random
+order. The figures are of the instants at which `step` returns; for this environment also of those at which it freezes
+its readings. A figure is the median of the rounds; a ratio is of two figures of one round, and the median of the
 rounds, with the smallest and the largest.
 """
 

@@ -59,7 +59,7 @@ ARM = embodied_env.load_contract("arm_reach")
 
 
 def with_sensors(count: int) -> Contract:
-    """Return the arm with so many sensors beside those that it has."""
+    """Return the arm with additional sensors."""
     extra = {f"extra_{number}": replace(ARM.sensors["joints"], topic=f"extra_{number}") for number in range(count)}
     return replace(ARM, sensors={**ARM.sensors, **extra})
 
@@ -300,8 +300,13 @@ def main() -> int:
     result = {"rows": table, "slopes": found, "held": held, "growth": more, "targets": targets(found, held)}
     show(result)
     if args.json is not None:
-        said = {"steps": args.steps, "rounds": args.rounds, "resets": args.resets, "memory_steps": args.memory_steps}
-        args.json.write_text(json.dumps({**said, **result}, indent=2))
+        settings = {
+            "steps": args.steps,
+            "rounds": args.rounds,
+            "resets": args.resets,
+            "memory_steps": args.memory_steps,
+        }
+        args.json.write_text(json.dumps({**settings, **result}, indent=2))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What does a step over ROS 2 cost? This environment beside the loops that people write, against the same server.
+"""Cost of a step over ROS 2: this environment and hand-written loops, against the same server.
 
     python benchmarks/step.py [--steps N] [--rounds N] [--extra N ...] [--warm-up N] [--fifo-priority P]
                               [--json FILE]
@@ -6,18 +6,18 @@
 The server is the node of the embedded simulator over a world without physics (`echo_world.py`), in a process of its
 own. Every client publishes a command of six joints and a step token, and waits for all sensors of that instant:
 
-- ``raw WaitSet``: rclpy's private wait set in the caller's thread, bytes that nobody decodes;
+- ``raw WaitSet``: rclpy's private wait set in the caller's thread, bytes are not decoded;
 - ``typed WaitSet``: the same with messages, and one array of each: what rclpy can do at best;
 - ``spin_once``: a `SingleThreadedExecutor` in the caller's thread, the loop that most people write;
 - ``background``: the same executor in a thread, and a Condition, what most ROS environments do;
 - ``transport``: our backend alone, which decodes and numbers every sample, without gates and account;
-- ``env``: `env.step`, whole, with gates and ledger; ``monitor``: gates that only tell; ``recorded``: with the recorder;
+- ``env``: `env.step`, whole, with gates and ledger; ``monitor``: gates only report; ``recorded``: with the recorder;
 - ``physics``: the same over the embedded simulator itself.
 
 Each round runs all of them in an order of its own; a ratio is the median of the rounds' ratios of medians, with the
 smallest and largest. All take the same commands, and what comes back must be them, bit for bit.
 
-``--extra`` adds so many small sensors (poses), and tells what one more costs: in time, and in processor time of the
+``--extra`` adds so many small sensors (poses), and measures the cost of one more: in time, and in processor time of the
 caller. Where the machine has other work, ``--fifo-priority`` puts clients and servers before it.
 """
 
@@ -87,7 +87,7 @@ Message = Any  # a generated type
 
 
 class Client(Protocol):
-    """Whoever steps a world."""
+    """A client that steps a world."""
 
     def step(self, command: Command) -> Command:
         """Step, and return the positions of the joints."""
@@ -106,7 +106,7 @@ def with_sensors(contract: Contract, count: int) -> Contract:
 
 @contextlib.contextmanager
 def echo_server(contract: Contract, namespace: str) -> Iterator[None]:
-    """Run `echo_world.py` beside us."""
+    """Run `echo_world.py` in another process."""
     command = [sys.executable, str(Path(__file__).with_name("echo_world.py")), namespace]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:  # noqa: S603
         server.stdin.write(dump_contract(contract) + "\n")
@@ -158,7 +158,7 @@ class Naive:
         return lambda message: self.store(name, message)
 
     def store(self, name: str, message: Message) -> None:
-        """Take a message: its stamp, and an array of what it says."""
+        """Read a message: its stamp and its values as an array."""
         stamp = message.header.stamp
         self.newest_ns[name] = stamp.sec * NS_PER_S + stamp.nanosec
         if hasattr(message, "position"):
@@ -184,7 +184,7 @@ class Naive:
         return self.found["joints"][0]
 
     def complete(self) -> bool:
-        """Return whether every sensor has told of this step."""
+        """Return whether every sensor has reported this step."""
         return min(self.newest_ns.values()) >= self.now_ns
 
     def wait(self) -> None:
@@ -219,7 +219,7 @@ class RawWaitSet(TypedWaitSet):
     raw = True
 
     def store(self, name: str, message: bytes) -> None:
-        """Take the stamp from where it stands, and keep the bytes."""
+        """Read the stamp at its offset, and keep the bytes."""
         self.newest_ns[name] = int.from_bytes(message[4:8], "little") * NS_PER_S + int.from_bytes(
             message[8:12], "little"
         )
@@ -272,7 +272,7 @@ class Background(Naive):
             self.executor.spin_once(timeout_sec=0.1)
 
     def store(self, name: str, message: Message) -> None:
-        """Take a message, and tell of it."""
+        """Store a message and notify the client."""
         with self.changed:
             super().store(name, message)
             self.changed.notify_all()

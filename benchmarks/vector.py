@@ -1,12 +1,12 @@
-"""How many steps a second do N environments take: this vector environment beside Gymnasium's, of the same environments?
+"""Steps per second of N environments: this vector environment and Gymnasium's, of the same environments.
 
     python benchmarks/vector.py [--backend B] [--contract C] [--num-envs N ...] [--steps N] [--rounds N] [--json]
 
 `EmbodiedVectorEnv`, with and without threads for the worlds (`mujoco`), `SyncVectorEnv` and `AsyncVectorEnv` step the
 same environments with the same random actions, autoreset included (NEXT_STEP), in one run. Every round makes each of
-them anew and steps it, for each N, in an order of its own; making, the first reset and the first steps do not count. A
+them again and steps it, for each N, in an order of its own; making, the first reset and the first steps do not count. A
 rate is steps of single environments per second, the median of the rounds; a ratio is ours to theirs of the same round,
-with the smallest and the largest of the rounds beside the median.
+with the smallest and the largest of the rounds and the median.
 """
 
 from __future__ import annotations

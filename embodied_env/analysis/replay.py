@@ -35,59 +35,33 @@ _VIRTUAL_CLOCKS = ("virtual", "VirtualClock", "ManualClock")
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """The first row whose replay differs.
+    """The first row whose replay differs."""
 
-    Attributes:
-        row: its number in the run.
-        episode: from 1.
-        step: from 1; 0 is the reset.
-        field: first field that differs, in the order of a step; ``reset`` or ``step`` where that was refused.
-        recorded: its value, in JSON types.
-        replayed: the same.
-        others: further fields that differ, without positions in lists; the first 20.
-    """
-
-    row: int
-    episode: int
-    step: int
-    field: str
-    recorded: Any
-    replayed: Any
-    others: tuple[str, ...] = ()
+    row: int  # its number in the run
+    episode: int  # from 1
+    step: int  # from 1; 0 is the reset
+    field: str  # first field that differs, in the order of a step; ``reset`` or ``step`` where that was refused
+    recorded: Any  # its value, in JSON types
+    replayed: Any  # the same
+    others: tuple[str, ...] = ()  # further fields that differ, without positions in lists; the first 20
 
 
 @dataclass(kw_only=True)
 class Replay:
-    """Result of a replay.
+    """Result of a replay."""
 
-    Attributes:
-        path: the run directory.
-        transitions: number of equal transitions.
-        resets: number of equal resets.
-        difference: the first row that differs, which ended the replay; None if all are equal.
-        remade: actions that JSON cannot hold, reconstructed from the report of the gate.
-        left_out: rows that an outer wrapper added, without a step of the environment.
-        unverified: rows that were not compared: after a row that is missing in the log, the state of the episode (of
-            the task, the gate, the observation) is unknown until the next reset.
-        problem: why the run is not clean, or "".
-        wrapped: the run had wrappers: the actions that reached the inner environment were replayed.
-        contract_changed: the replay used another contract than the run.
-        task_verified: the task judged again; False for a task that is not trusted.
-        task_changed: the task that judged is not the one in the manifest.
-    """
-
-    path: Path
-    transitions: int = 0
-    resets: int = 0
-    difference: Difference | None = None
-    remade: int = 0
-    left_out: int = 0
-    unverified: int = 0
-    problem: str
-    wrapped: bool
-    contract_changed: bool
-    task_verified: bool
-    task_changed: bool
+    path: Path  # the run directory
+    transitions: int = 0  # number of equal transitions
+    resets: int = 0  # number of equal resets
+    difference: Difference | None = None  # the first row that differs, which ended the replay; None if all are equal
+    remade: int = 0  # actions that JSON cannot hold, reconstructed from the report of the gate
+    left_out: int = 0  # rows that an outer wrapper added, without a step of the environment
+    unverified: int = 0  # rows after a missing one, until the next reset: the state of their episode is unknown
+    problem: str  # why the run is not clean, or ""
+    wrapped: bool  # the run had wrappers: the actions that reached the inner environment were replayed
+    contract_changed: bool  # the replay used another contract than the run
+    task_verified: bool  # the task judged again; False for a task that is not trusted
+    task_changed: bool  # the task that judged is not the one in the manifest
 
     @property
     def equal(self) -> bool:
@@ -262,46 +236,27 @@ def _row_count(run: Run) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyDivergence:
-    """Difference between the actions of a policy and those of one recorded episode.
+    """Difference between the actions of a policy and those of one recorded episode."""
 
-    Attributes:
-        episode: from 1.
-        steps: number of compared actions.
-        first: first step at which they differ, from 1; None if they never do.
-        parted: number of steps at which they differ.
-        largest: greatest difference of each component, in contract order; NaN where none could be compared.
-        mean: mean difference of each component.
-        unreadable: steps at which one of the two is not an action; these count as different.
-    """
-
-    episode: int
-    steps: int
-    first: int | None
-    parted: int
-    largest: FloatArray
-    mean: FloatArray
-    unreadable: int
+    episode: int  # from 1
+    steps: int  # number of compared actions
+    first: int | None  # first step at which they differ, from 1; None if they never do
+    parted: int  # number of steps at which they differ
+    largest: FloatArray  # greatest difference of each component, in contract order; NaN where none could be compared
+    mean: FloatArray  # mean difference of each component
+    unreadable: int  # steps at which one of the two is not an action; these count as different
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyReplay:
-    """Actions of a policy for the observations of a run.
+    """Actions of a policy for the observations of a run."""
 
-    Attributes:
-        path: the run directory.
-        joints: components of an action.
-        tolerance: greatest difference that counts as equal.
-        episodes: result of each.
-        problem: why the run is not clean, or "".
-        wrapped: the run had wrappers: observations and actions are those of the inner environment.
-    """
-
-    path: Path
-    joints: tuple[str, ...]
-    tolerance: float
-    episodes: tuple[PolicyDivergence, ...]
-    problem: str
-    wrapped: bool
+    path: Path  # the run directory
+    joints: tuple[str, ...]  # components of an action
+    tolerance: float  # greatest difference that counts as equal
+    episodes: tuple[PolicyDivergence, ...]  # result of each
+    problem: str  # why the run is not clean, or ""
+    wrapped: bool  # the run had wrappers: observations and actions are those of the inner environment
 
     @property
     def first(self) -> tuple[int, int] | None:
@@ -318,13 +273,8 @@ def replay_policy(
 ) -> PolicyReplay:
     """Call `policy` with the recorded observations, and compare its actions with the recorded ones.
 
-    The world does not follow the policy: the observations are those of the record.
-
-    Args:
-        path: the run directory.
-        policy: called with each observation that an action followed.
-        tolerance: greatest difference of two components that counts as equal, in action units.
-        progress: receives how far the replay has come.
+    The world does not follow the policy: the observations are those of the record. Components that differ by at most
+    `tolerance`, in action units, are equal.
 
     Raises:
         UsageError: for a negative tolerance, or NaN.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from embodied_env.core.latency.profile import Estimate
 from embodied_env.core.latency.statistics import Reservoir
@@ -28,12 +28,7 @@ CONFIDENCE = 0.95
 
 
 def ks_distance(a: ArrayLike, b: ArrayLike) -> float:
-    """Return the two-sample Kolmogorov-Smirnov distance: the largest gap between both empirical distributions.
-
-    Args:
-        a: one or more finite numbers, in any order.
-        b: the same.
-    """
+    """Return the two-sample Kolmogorov-Smirnov distance: the largest gap between both empirical distributions."""
     with np.errstate(divide="ignore"):  # in the p-value of single numbers, which is not used
         return float(stats.ks_2samp(a, b, method="asymp").statistic)
 
@@ -41,12 +36,8 @@ def ks_distance(a: ArrayLike, b: ArrayLike) -> float:
 def ks_noise(count_a: float, count_b: float, *, chance: float = 0.05) -> float:
     """Return the KS distance that two samples of one distribution exceed with probability `chance`, at most 1.
 
-    From Kolmogorov's limiting distribution, which is conservative, more so for values that repeat.
-
-    Args:
-        count_a: number of independent values in the first sample, above 0 (`autoregressive_count`).
-        count_b: that in the second.
-        chance: above 0 and below 1.
+    From Kolmogorov's limiting distribution, which is conservative, more so for values that repeat. The counts are of
+    independent values, above 0 (`autoregressive_count`).
     """
     return min(1.0, float(stats.kstwobign.isf(chance)) / math.sqrt(count_a * count_b / (count_a + count_b)))
 
@@ -63,28 +54,18 @@ class Percentiles:
     most: float
 
 
-class Sample:
+class Sample(Reservoir):
     """Fair sample of a stream of numbers in bounded memory: all of them up to `KEPT`. Extremes and sum are exact."""
 
     def __init__(self) -> None:
-        """Start empty."""
-        self.least, self.most, self.total = math.inf, -math.inf, 0.0
-        self._reservoir = Reservoir()
+        super().__init__()
+        self.least, self.total = math.inf, 0.0
 
     def add(self, value: float) -> None:
         """Add a finite number."""
-        self.least, self.most = min(self.least, value), max(self.most, value)
+        super().add(value)
+        self.least = min(self.least, value)
         self.total += value
-        self._reservoir.add(value)
-
-    @property
-    def count(self) -> int:
-        """Numbers added so far."""
-        return self._reservoir.count
-
-    def values(self) -> NDArray[np.float64]:
-        """Return the sample in ascending order."""
-        return self._reservoir.values()
 
     def percentiles(self) -> Percentiles:
         """Return the percentiles of the sample with the exact count and extremes."""
@@ -99,12 +80,8 @@ def share_interval(share: float, count: float, *, confidence: float = CONFIDENCE
     """Return the score interval of a share (Wilson 1927): low and high, both in [0, 1].
 
     ``(p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)``. Unlike the normal approximation it holds for few trials
-    and for shares of 0 and 1. `scipy.stats` has it for whole numbers of trials only.
-
-    Args:
-        share: of the trials that succeeded, 0 to 1.
-        count: number of independent trials they are worth, above 0 (`autoregressive_count`).
-        confidence: of the interval, above 0 and below 1.
+    and for shares of 0 and 1. `scipy.stats` has it for whole numbers of trials only. `count` is the number of
+    independent trials that the share is worth, above 0 (`autoregressive_count`).
     """
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     scale = 1.0 + z * z / count
@@ -118,11 +95,8 @@ def share_interval(share: float, count: float, *, confidence: float = CONFIDENCE
 def difference_interval(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple[float, float]:
     """Return the interval of ``share_b - share_a`` of two independent samples (Newcombe 1998, method 10).
 
-    It combines the Wilson intervals of both shares, and has their confidence.
-
-    Args:
-        a: share, low and high end of its interval.
-        b: the same of the other sample.
+    It combines the Wilson intervals of both shares, and has their confidence. Each argument has the share, and the low
+    and high end of its interval.
     """
     (share_a, low_a, high_a), (share_b, low_b, high_b) = a, b
     difference = share_b - share_a
@@ -134,12 +108,8 @@ def difference_interval(a: tuple[float, float, float], b: tuple[float, float, fl
 def share_noise(a: tuple[float, float], b: tuple[float, float], *, chance: float = 0.05) -> float:
     """Return the difference of two shares that chance explains.
 
-    It is the half of `difference_interval` on the side of no difference, at a confidence of ``1 - chance``.
-
-    Args:
-        a: share, and the number of independent trials it is worth.
-        b: the same of the other sample.
-        chance: above 0 and below 1.
+    It is the half of `difference_interval` on the side of no difference, at a confidence of ``1 - chance``. `a` and `b`
+    have the share, and the number of independent trials that it is worth.
     """
     lower, upper = sorted((a, b))
     _, top = share_interval(*lower, confidence=1.0 - chance)
@@ -165,10 +135,8 @@ class PairedTest:
 def mcnemar_exact(outcomes: Sequence[tuple[bool, bool]]) -> PairedTest:
     """Test whether two runs succeed equally often in the same situations (McNemar 1947, exact by the binomial).
 
-    Only pairs that differ count: for equal runs each is equally likely to be the one that succeeds.
-
-    Args:
-        outcomes: success in run A and in run B of each pair.
+    Only pairs that differ count: for equal runs each is equally likely to be the one that succeeds. `outcomes` has the
+    success in run A and in run B of each pair.
     """
     both = sum(a and b for a, b in outcomes)
     only_a = sum(a and not b for a, b in outcomes)
@@ -232,12 +200,8 @@ def autoregressive_count(count: int, lag1: float, *, least: int = 1) -> float:
     """Return how many independent values `count` successive values are worth, from their lag-1 correlation.
 
     ``count (1 - r) / (1 + r)``: exact for the mean of a long first-order autoregression (Bartlett 1935; Thiebaux and
-    Zwiers 1984), a rule of thumb for others. A negative correlation counts as none.
-
-    Args:
-        count: 1 or more.
-        lag1: correlation of each value with the next; rounding may take it out of -1 to 1.
-        least: lower bound, e.g. the number of independent stretches.
+    Zwiers 1984), a rule of thumb for others. A negative correlation counts as none, and rounding may take `lag1` out of
+    -1 to 1. The result is at least `least`, e.g. the number of independent stretches.
     """
     correlation = min(1.0, max(0.0, lag1))
     worth = count * (1.0 - correlation) / (1.0 + correlation)

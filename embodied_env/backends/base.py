@@ -189,32 +189,20 @@ class Threaded(Protocol):
 
 
 class ReplaySource(Protocol):
-    """The stamps and external inputs of a recorded run, step by step.
+    """The stamps and external inputs of a recorded run, step by step."""
 
-    Attributes:
-        ledger: the recorded stamps; its `enter_step` moves to the next step.
-        circumstances: external inputs of the current step, or None if they were not recorded.
-    """
-
-    ledger: Ledger
-    circumstances: ExternalInputs | None
+    ledger: Ledger  # the recorded stamps; its `enter_step` moves to the next step
+    circumstances: ExternalInputs | None  # external inputs of the current step, or None if they were not recorded
 
 
 @runtime_checkable
 class Recorded(Protocol):
-    """A backend that replays a recorded run, with the recorded task results in place of an untrusted task.
+    """A backend that replays a recorded run, with the recorded task results in place of an untrusted task."""
 
-    Attributes:
-        playback: recorded stamps and external inputs.
-        task_file: file to load the task from (``FILE.py`` or ``FILE.py:Class``).
-        trust_task: load the task that the contract of the run names.
-        recorded_task: a task that returns the recorded results.
-    """
-
-    playback: ReplaySource
-    task_file: str | Path | None
-    trust_task: bool
-    recorded_task: Any
+    playback: ReplaySource  # recorded stamps and external inputs
+    task_file: str | Path | None  # file to load the task from (``FILE.py`` or ``FILE.py:Class``)
+    trust_task: bool  # load the task that the contract of the run names
+    recorded_task: Any  # a task that returns the recorded results
 
 
 class BackendFactory(Protocol):

@@ -103,7 +103,6 @@ class PeriodDelays(ReportedDelays):
     """Delays in whole control periods, for a backend without delays of its own."""
 
     def __init__(self, world: Backend, model: DelayModel, contract: Contract) -> None:
-        """Wrap `world`."""
         super().__init__(world, model, contract)
         self._period_ns = contract.control_period_ns
         self._readings: dict[str, deque[Sample]] = {}

@@ -37,7 +37,6 @@ class RealtimeStepper:
     """
 
     def __init__(self, world: TickedWorld, clock: Clock, *, patience_ns: int) -> None:
-        """Start now."""
         self._world = world
         self._clock = clock
         self._patience_ns = patience_ns

@@ -200,7 +200,6 @@ class RecordedTask:
     """A task that returns the recorded reward, verdict and terms of the current step."""
 
     def __init__(self, run: Run, steps: RecordedSteps) -> None:
-        """Read the version of the task from the manifest of `run`."""
         self._steps = steps
         task = run.manifest.get("task")
         self.version: Any = task.get("version") if isinstance(task, dict) else None

@@ -113,7 +113,6 @@ class ManualClock:
     virtual = True
 
     def __init__(self, start_ns: int = 0) -> None:
-        """Start at `start_ns`."""
         self._ns = start_ns
 
     def now_ns(self) -> int:

@@ -20,6 +20,16 @@ Reading = tuple[Mapping[str, NDArray[Any]], float]
 _ODOMETRY = "nav_msgs/msg/Odometry"
 
 
+def find_positions(contract: Contract) -> dict[str, tuple[str, int]]:
+    """Return joint -> the agent's sensor that reports its position, and the index in that reading."""
+    return {
+        joint: (name, index)
+        for name, sensor in contract.sensors.items()
+        if sensor.type == JOINT_SENSOR and sensor.visibility == "agent" and "position" in sensor.fields
+        for index, joint in enumerate(sensor.fields["position"].joints or ())
+    }
+
+
 class MeasuredJoints:
     """Reads the positions of joints from the agent's sensors.
 
@@ -29,13 +39,7 @@ class MeasuredJoints:
     """
 
     def __init__(self, contract: Contract, joints: tuple[str, ...]) -> None:
-        """Find `joints` in the sensors of `contract`."""
-        found = {
-            joint: (name, index)
-            for name, sensor in contract.sensors.items()
-            if sensor.type == JOINT_SENSOR and sensor.visibility == "agent" and "position" in sensor.fields
-            for index, joint in enumerate(sensor.fields["position"].joints or ())
-        }
+        found = find_positions(contract)
         self._size = len(joints)
         self.known = np.array([joint in found for joint in joints])
         places = [(*found[name], joint) for joint, name in enumerate(joints) if name in found]
@@ -72,7 +76,6 @@ class MeasuredVelocities:
     """
 
     def __init__(self, contract: Contract) -> None:
-        """Find the joints of `contract` in the agent's sensors."""
         seen = {name: sensor for name, sensor in contract.sensors.items() if sensor.visibility == "agent"}
         self._places = [
             next((place for name, sensor in seen.items() if (place := _place(name, sensor, actuator, joint))), None)

@@ -72,7 +72,6 @@ class SystemClockMonitor:
     """
 
     def __init__(self, clock: Clock) -> None:
-        """Pair the clocks for the first time."""
         self.epoch = 0
         self.last_step: Step | None = None
         self._clock = clock

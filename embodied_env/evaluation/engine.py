@@ -45,17 +45,11 @@ _RESET_S, _RESETS = 30.0, 2  # reset time if the profile declares none, and the 
 
 @dataclass(frozen=True)
 class Engine:
-    """Runs the episodes of a job in worker processes.
+    """Runs the episodes of a job in worker processes."""
 
-    Attributes:
-        workers: number of processes.
-        cluster: Ray cluster of the processes; None: this machine.
-        episode_timeout_s: time after which a worker counts as hung, s; None: `longest_episode_s` of the job.
-    """
-
-    workers: int
-    cluster: RayCluster | None = None
-    episode_timeout_s: float | None = None
+    workers: int  # number of processes
+    cluster: RayCluster | None = None  # Ray cluster of the processes; None: this machine
+    episode_timeout_s: float | None = None  # after which a worker counts as hung, s; None: `longest_episode_s`
 
     def __post_init__(self) -> None:
         """Raise UsageError for an invalid number of workers or timeout."""

@@ -32,23 +32,14 @@ class EpisodeObserver(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The evaluation of one policy.
+    """The evaluation of one policy."""
 
-    Attributes:
-        policy: address of the policy.
-        path: run directory; with an engine, the folder of its runs.
-        summary: summary of the episodes (``summary.json``).
-        problem: reason why it is not sound evidence, or "".
-        parts: run directories of an engine.
-        losses: description of each episode that was lost and repeated.
-    """
-
-    policy: str
-    path: Path
-    summary: Mapping[str, Any]
-    problem: str
-    parts: tuple[Path, ...] = ()
-    losses: tuple[str, ...] = ()
+    policy: str  # address of the policy
+    path: Path  # run directory; with an engine, the folder of its runs
+    summary: Mapping[str, Any]  # summary of the episodes (``summary.json``)
+    problem: str  # reason why it is not sound evidence, or ""
+    parts: tuple[Path, ...] = ()  # run directories of an engine
+    losses: tuple[str, ...] = ()  # description of each episode that was lost and repeated
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,7 +71,6 @@ class WorkerPool(AbstractContextManager["WorkerPool[AnyWorker]"], Generic[AnyWor
     """The workers of one evaluation. On exit all are ended, with their runs closed if possible."""
 
     def __init__(self) -> None:
-        """Create a pool without workers."""
         self._workers: list[AnyWorker] = []
 
     @abstractmethod

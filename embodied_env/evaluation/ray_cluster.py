@@ -32,14 +32,10 @@ class RayCluster:
     """A Ray cluster: a running one at an address, or a new one on this machine that ends with the context."""
 
     def __init__(self, cpus: int, address: str | None = None) -> None:
-        """Import ray; nothing is started or contacted.
+        """Import ray; nothing is started or contacted. Raises MissingDependencyError.
 
-        Args:
-            cpus: CPUs of a new cluster, one for each worker.
-            address: as for ``ray.init``; None: ``RAY_ADDRESS``, or else a new cluster.
-
-        Raises:
-            MissingDependencyError: when ray is not installed.
+        A new cluster has `cpus`, one for each worker. `address` is that of ``ray.init``; None: ``RAY_ADDRESS``, or
+        else a new cluster.
         """
         try:
             import ray

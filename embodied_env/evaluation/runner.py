@@ -29,19 +29,9 @@ def evaluate(  # noqa: PLR0913 - the public options
 ) -> Evaluation:
     """Run `episodes` episodes of `policy` on `backend`, recorded into a new run directory in `out`.
 
-    After an interrupt, every run is closed before the interrupt is raised.
-
-    Args:
-        contract: the robot and the task.
-        backend: name of the backend.
-        policy: address of the policy (`embodied_env.policies.loader`).
-        episodes: number of episodes.
-        seed: seed of the first reset; the later episodes follow from it.
-        out: folder of the run directory.
-        engine: runs the episodes (`embodied_env.evaluation.engine`); None: this process.
-        observer: receives the progress; with an engine, only the end of each episode.
-        record_messages: record the raw ROS 2 messages too.
-        **options: options of `embodied_env.make`.
+    The policy is given by its address (`embodied_env.policies.loader`), `options` are those of `embodied_env.make`, and
+    `seed` is that of the first reset. An `engine` runs the episodes in other processes; `observer` then receives only
+    their ends. After an interrupt, every run is closed before the interrupt is raised.
 
     Raises:
         UsageError: for a policy, a backend or an option that is not available.

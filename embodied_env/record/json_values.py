@@ -34,10 +34,7 @@ def to_json_types(value: Any, store: Store | None = None) -> Any:  # noqa: ANN40
     """Return `value` in JSON types, sharing nothing mutable with it.
 
     Arrays become lists, enums numbers or names, NaN and infinities None. Other types become ``{"repr": "..."}``.
-
-    Args:
-        value: any value.
-        store: stores images and other large arrays and returns their references; None: they become lists.
+    `store` stores images and other large arrays and returns their references; None: they become lists.
     """
     return _to_json(value, 0, store)
 

@@ -110,10 +110,15 @@ def contract_of_manifest(manifest: Mapping[str, Any]) -> Contract:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write `value` to `path` atomically: a reader gets the old file or the new one. Raises RecordError."""
+    """Write `value` to `path` like `write_text`."""
+    write_text(path, encodable(json.dumps(value, indent=2, allow_nan=False)) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` to `path` atomically: a reader gets the old file or the new one. Raises RecordError."""
     temporary = path.with_name(f".{path.name}.new")
     try:
-        temporary.write_text(encodable(json.dumps(value, indent=2, allow_nan=False)) + "\n", encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="replace")
         temporary.replace(path)
     except OSError as error:
         with suppress(OSError):

@@ -78,6 +78,10 @@ class McapFile:
         self.writer.add_metadata("embodied_env", {"version": __version__})
         self.flush()
 
+    def add_message(self, channel_id: int, data: bytes, *, number: int, log_ns: int, publish_ns: int) -> None:
+        """Append a message without flushing."""
+        self.writer.add_message(channel_id, log_ns, data, publish_ns, number % 2**32)
+
     def flush(self) -> None:
         """Pass everything to the operating system, then check that `path` still has all of it; raises OSError."""
         if self._raw.closed:

@@ -56,13 +56,8 @@ class MessageLog:
                 metadata = {"offered_qos_profiles": message.qos, OURS: publisher}
                 schema_id = self._schemas[message.type]
                 self._channels[key] = writer.register_channel(message.topic, "cdr", schema_id, metadata)
-            writer.add_message(
-                channel_id=self._channels[key],
-                log_time=message.log_ns,
-                publish_time=message.publish_ns,
-                sequence=self._count % 2**32,
-                data=data,
-            )
+            channel_id, log_ns, publish_ns = self._channels[key], message.log_ns, message.publish_ns
+            self._file.add_message(channel_id, data, number=self._count, log_ns=log_ns, publish_ns=publish_ns)
             self._count += 1
 
     def flush(self) -> None:

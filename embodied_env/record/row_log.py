@@ -79,7 +79,7 @@ class LogWriter:
         """Append row `number` to the channel `topic`, as JSON in ASCII, without flushing."""
         with self._file.guarded(f"row {number}"):
             data = text.encode("ascii")
-            self._add_message(topic, data, sequence=number, log_time_ns=log_time_ns)
+            self._add_message(topic, data, number, log_time_ns)
             self._digest.update(data + b"\n")
             self._unflushed.append((number, self._file.end))
 
@@ -87,7 +87,7 @@ class LogWriter:
         """Append the bytes that `reference` refers to, once."""
         if reference["sha256"] not in self._stored:
             with self._file.guarded("an array"):
-                self._add_message(ARRAYS, data, sequence=len(self._stored), log_time_ns=log_time_ns)
+                self._add_message(ARRAYS, data, len(self._stored), log_time_ns)
             self._stored.add(reference["sha256"])
 
     def flush(self) -> None:
@@ -115,14 +115,8 @@ class LogWriter:
             self.flush()
         self._file.close()
 
-    def _add_message(self, topic: str, data: bytes, *, sequence: int, log_time_ns: int) -> None:
-        self._file.writer.add_message(
-            channel_id=self._channels[topic],
-            log_time=log_time_ns,
-            publish_time=log_time_ns,
-            sequence=sequence,
-            data=data,
-        )
+    def _add_message(self, topic: str, data: bytes, number: int, ns: int) -> None:
+        self._file.add_message(self._channels[topic], data, number=number, log_ns=ns, publish_ns=ns)
 
 
 class LogReader:

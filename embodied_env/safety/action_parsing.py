@@ -17,7 +17,6 @@ class MalformedActionError(Exception):
     """An action whose shape or type is not that of the action space."""
 
     def __init__(self, code: str, detail: str, vector: FloatArray | None = None) -> None:
-        """Store the code of the finding, and the vector if it had the right shape."""
         self.finding_code = code
         self.vector = vector
         super().__init__(detail)

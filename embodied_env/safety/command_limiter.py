@@ -48,7 +48,6 @@ class CommandLimiter:
     def __init__(
         self, contract: Contract, *, filters: Mapping[str, CommandFilter], fixed_rate: bool, limits_elsewhere: bool
     ) -> None:
-        """See `SafetyGate`."""
         self._mode = contract.safety.mode
         self.layout = ActionLayout(contract)
         self.has_velocity = bool(self.layout.is_velocity.any())

@@ -59,7 +59,6 @@ class SafetyContextBuilder:
     """Builds the safety context of each step of one contract."""
 
     def __init__(self, contract: Contract, joints: MeasuredJoints) -> None:
-        """Resolve the required sensors and the force fields."""
         self._required = required_sensors(contract)
         self._forces = {name: limit.field for name, limit in contract.safety.forces.items()}
         self._joints = joints
@@ -156,7 +155,6 @@ class ObservationGate(Interlock):
     """Requires a valid reading of each required sensor, no older than its `max_age_s`."""
 
     def __init__(self, contract: Contract) -> None:
-        """Resolve the required sensors and their maximum ages."""
         self._max_age_s = {name: contract.sensors[name].max_age_s for name in required_sensors(contract)}
         self._future_tolerance_s = contract.safety.observation.future_tolerance_s
         self._stop_steps = contract.safety.observation.stop_steps
@@ -193,7 +191,6 @@ class ActionAgeGate(Interlock):
     """Requires the action to follow its observation within `max_age_steps` control periods."""
 
     def __init__(self, contract: Contract) -> None:
-        """Resolve the maximum age."""
         self._max_age_s = contract.safety.action.max_age_steps * contract.control_period_s
 
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one interface
@@ -264,7 +261,6 @@ class ForceGate(Interlock):
     """Requires each force reading to be known and within its limit."""
 
     def __init__(self, safety: Safety) -> None:
-        """Resolve the limits."""
         self._limits = {name: limit.limit for name, limit in safety.forces.items()}
 
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one interface
@@ -282,7 +278,6 @@ class LatencyGate(Interlock):
     """Limits how many of the last steps exceed the latency budget, from observation to command."""
 
     def __init__(self, spec: LatencyBudget) -> None:
-        """Start with an empty window."""
         self._spec = spec
         self._missed: deque[bool] = deque(maxlen=spec.window_steps)
 
@@ -308,7 +303,6 @@ class InterventionRate:
     """The share of recent steps in which the gate changed the action."""
 
     def __init__(self, spec: Intervention) -> None:
-        """Start with an empty window."""
         self._spec = spec
         self._window: deque[bool] = deque(maxlen=spec.window_steps)
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, SensorSpec
-from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of, require
 from embodied_env.core.codes import Quality
+from embodied_env.core.measured_joints import find_positions
 from embodied_env.core.policy import Policy
 from embodied_env.core.types import Snapshot
 from embodied_env.errors import UsageError
@@ -54,15 +54,10 @@ def joint_reader(
     contract: Contract, joints: Sequence[str], *, reader: str = "the scripted policy"
 ) -> Callable[[Mapping[str, NDArray[Any]]], FloatArray]:
     """Return the function from an observation to the positions of `joints`; raises UsageError for a hidden joint."""
-    found = {
-        joint: (f"{name}_position", index)
-        for name, sensor in contract.sensors.items()
-        if sensor.type == JOINT_SENSOR and sensor.visibility == "agent" and "position" in sensor.fields
-        for index, joint in enumerate(sensor.fields["position"].joints or ())
-    }
+    found = find_positions(contract)
     if unseen := [joint for joint in joints if joint not in found]:
         raise UsageError(f"joints not in the observation: {', '.join(unseen)} ({reader} needs their positions)")
-    places = [found[joint] for joint in joints]
+    places = [(f"{found[joint][0]}_position", found[joint][1]) for joint in joints]
     return lambda observation: np.array([observation[key][index] for key, index in places])
 
 

@@ -138,10 +138,8 @@ class OpenDoor:
 def _tip_velocity(handle: FloatArray, out: FloatArray, along: FloatArray) -> FloatArray:
     """Return the velocity of the tip, m/s, shape (3,).
 
-    Args:
-        handle: from the tip to the lever's free end, m.
-        out: the normal of the door, towards the robot.
-        along: from the lever's hub to its free end.
+    `handle` leads from the tip to the lever's free end, m; `out` is the normal of the door, towards the robot; `along`
+    leads from the lever's hub to its free end.
     """
     drop_rad = -np.arcsin(np.clip(along[2], -1.0, 1.0))
     normal, up = _level(out), np.array([0.0, 0.0, 1.0])

@@ -25,8 +25,6 @@ from embodied_env.tasks.common import (
 
 Point = tuple[float, float, float]
 
-_RUNNING = Verdict.running()
-
 # Parameters of the scripted policy.
 GAIN_PER_S = 3.0  # on the distance; braking from v at 3 v/s stays within the limits of the shipped contracts
 SPEED_M_PER_S = 0.5  # maximum speed of the tip
@@ -95,8 +93,7 @@ class Reach:
         reached = distance_m <= p.success_radius_m and is_fresh(snapshot, p.tip, p.target)
         bounds = zip(tip.tolist(), self._low, self._high, strict=True) if self._bounded else ()
         outside = any(value < low or value > high for value, low, high in bounds)
-        verdict = Verdict(success=reached, out_of_bounds="tip" if outside else "") if reached or outside else _RUNNING
-        return distance_m, verdict
+        return distance_m, Verdict(success=reached, out_of_bounds="tip" if outside else "")
 
     def scripted(self, kinematics: SiteKinematics) -> Policy:
         """Return the policy that moves the tip straight to the target, by damped least squares on its Jacobian.

@@ -589,7 +589,7 @@ def seeing(contract):
     """Give a double of the contract with a camera."""
     front = gymnasium.spaces.Box(0, 255, (4, 5, 3), np.uint8)
     space = gymnasium.spaces.Dict({**contract.observation_space.spaces, "front_image": front})
-    same = ("name", "fingerprint", "sensors", "action_space", "episode", "safety", "applied_actions")
+    same = ("name", "fingerprint", "sensors", "reset_options", "action_space", "episode", "safety", "applied_actions")
     return types.SimpleNamespace(observation_space=space, **{name: getattr(contract, name) for name in same})
 
 

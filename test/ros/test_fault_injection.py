@@ -34,7 +34,7 @@ from embodied_env.testing.fault_injection import (
     Restamp,
 )
 from embodied_env.testing.fault_injection.__main__ import main, parse_fault
-from embodied_env.testing.fault_injection.faults import is_hit, rng_of
+from embodied_env.testing.fault_injection.faults import rng_of
 from embodied_env.testing.fault_injection.node import chaos_qos
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
@@ -120,7 +120,7 @@ def test_the_seed_says_which_messages_are_dropped(ends):
     with ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=[fault], seed=7) as chaos:
         wait(both, chaos)
         both.send(*range(100))
-        kept = [number for number in range(100) if not is_hit(fault, 0.0, rng_of(7, 0, number))]
+        kept = [number for number in range(100) if not fault.hits(0.0, rng_of(7, 0, number))]
         assert [message.data for message in both.receive(len(kept))] == kept
         assert settled(chaos, 100)["dropped"] == 100 - len(kept)
 
@@ -131,7 +131,7 @@ def test_copies_and_overtaking_are_counted(ends):
     with ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=chain, seed=1) as chaos:
         wait(both, chaos)
         both.send(*range(50))
-        copies = sum(is_hit(chain[0], 0.0, rng_of(1, 0, number)) for number in range(50))
+        copies = sum(chain[0].hits(0.0, rng_of(1, 0, number)) for number in range(50))
         received = [message.data for message in both.receive(50 + copies)]
         counts = settled(chaos, 50)
     assert counts["published"] == 50 + counts["duplicated"] == len(received)

@@ -1,7 +1,7 @@
-"""Faults over real ROS 2: a robot that moves by itself, and chaos between its topics and the environment.
+"""Faults over real ROS 2: a free-running robot, with fault injection between its topics and the environment.
 
-The page docs/reference/faults.md says which fault is tested where. Each scenario here has a seed, a bound of steps and of wall
-time, and ends with `Episode.check`: what was published kept every limit, and every observation lies in its space.
+The page docs/reference/faults.md lists the tests of each fault. Each scenario here has a seed and limits of steps and wall
+time, and ends with `Episode.check`: published commands are within every limit, and observations are in their space.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from embodied_env.testing.fault_injection.node import chaos_qos
 pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
 
 SHIPPED = embodied_env.load_contract("arm_reach")
-ARM = replace(SHIPPED, episode=replace(SHIPPED.episode, horizon_steps=2000))  # a fault ends it, not the time
+ARM = replace(SHIPPED, episode=replace(SHIPPED.episode, horizon_steps=2000))  # so that a fault ends it, not the horizon
 PERIOD_S = ARM.control_period_s
 MAX_AGE_S = ARM.sensors["joints"].max_age_s
 LAYOUT = ActionLayout(ARM)
@@ -55,8 +55,8 @@ NAMESPACE = f"/faults_{os.getpid()}"
 SEED = 11
 PATIENCE_S = 30.0
 PATIENCE_STEPS = 500
-BUSY_S = 3.0  # what this machine may be late when others work on it
-BUSY = {"act.late", "obs.stale"}  # what a machine does to itself when it stands still for some periods
+BUSY_S = 3.0  # tolerated lateness on a busy machine
+BUSY = {"act.late", "obs.stale"}  # codes that a stall of the machine causes
 ROUNDING = 1e-9
 ZERO, SLOW, FAST = np.zeros(6), np.array([0.2, 0, 0, 0, 0, 0]), np.array([1.0, 0, 0, 0, 0, 0])
 AUTOMATIC, PROTECTIVE = 7, 3
@@ -73,7 +73,7 @@ ESTOPS = {
 
 
 def ours(**profile):
-    """The contract of the environment: its joints come through the chaos."""
+    """The contract of the environment: its joint states pass the fault injection."""
     joints = replace(ARM.sensors["joints"], topic="chaos/joint_states")
     known = {"reset": {"service": "simulator/reset"}, "discovery_s": 0.2, "reset_timeout_s": 10.0}
     return replace(
@@ -92,7 +92,7 @@ def kill(child):
 
 
 class Bystander:
-    """Owns the button and the mode of the robot, and listens to the commands: a node turned by a thread of its own."""
+    """Publishes e-stop and mode of the robot and stores the commands; a node with its own thread."""
 
     def __init__(self, namespace):
         self.ros = RosNode("bystander", namespace=namespace, clock=SteadyClock(), domain_id=DOMAIN_ID)
@@ -101,7 +101,7 @@ class Bystander:
         self.commands = []
         topic = next(iter(ARM.actuators.values())).topic
         self.ros.node.create_subscription(Float64MultiArray, topic, self._take, chaos_qos())
-        self.pressed = False  # None: it says nothing
+        self.pressed = False  # None: silent
         self.executor = SingleThreadedExecutor(context=self.ros.node.context)
         self.executor.add_node(self.ros.node)
         self._done = threading.Event()
@@ -132,7 +132,7 @@ class Bystander:
 
 
 class SinkSpy:
-    """An outlet that keeps what passes it, and when."""
+    """An outlet that stores what passes it, with the time."""
 
     def __init__(self, outlet):
         self.outlet, self.passed = outlet, []
@@ -146,7 +146,7 @@ class SinkSpy:
 
 
 class Episode:
-    """One episode of an environment of ours, and everything that it published."""
+    """One episode of an environment, and everything that it published."""
 
     def __init__(self, env, bystander=None, *, seed=SEED):
         self.env, self.bystander, self.rows = env, bystander, []
@@ -163,7 +163,7 @@ class Episode:
         self.fault_ns = 0
 
     def inject(self, act=lambda: None):
-        """Let the fault begin; times are counted from here."""
+        """Start the fault; times count from here."""
         self.fault_ns = time.monotonic_ns()
         act()
 
@@ -179,14 +179,14 @@ class Episode:
         return transition
 
     def run(self, steps, action=ZERO):
-        """Take so many steps, none of which ends the episode."""
+        """Take `steps` steps, none of which ends the episode."""
         for _ in range(steps):
             self.step(action)
             assert self.ended == ""
         return self.rows[-steps:]
 
     def until_its_end(self, action=ZERO):
-        """Step until the episode ends; return the steps of it."""
+        """Step until the episode ends; return its steps."""
         first, end = len(self.rows), time.monotonic() + PATIENCE_S
         while not self.ended:
             assert len(self.rows) - first < PATIENCE_STEPS, codes(self.rows[-1])
@@ -197,7 +197,7 @@ class Episode:
         return self.rows[first:]
 
     def held(self):
-        """Return the nanoseconds from the fault to the first command that a HOLD or more made, and to rest.
+        """Return the nanoseconds from the fault to the first command of a HOLD or above, and to rest.
 
         An action that came too late because this machine is busy is not the fault.
         """
@@ -207,14 +207,14 @@ class Episode:
         return after[first][0], rest
 
     def note(self, record_property):
-        """Tell the times of the fault, in control periods: they are in docs/reference/faults.md."""
+        """Record the times of the fault, in control periods, for docs/reference/faults.md."""
         hold, rest = (round(ns / ARM.control_period_ns, 1) for ns in self.held())
         record_property("periods_to_hold", hold)
         record_property("periods_to_rest", rest)
         return hold, rest
 
     def check(self):
-        """Every command kept every limit, as published on the topic and by the stamps and numbers of the arbiter."""
+        """Assert that every published command is within every limit, by the arbiter's stamps and sequence numbers."""
         sent = self.spy.passed
         assert [c.seq for _, c in sent] == list(range(sent[0][1].seq, sent[0][1].seq + len(sent)))
         values = np.array([c.values for _, c in sent])
@@ -229,7 +229,7 @@ class Episode:
             assert (moved <= limits.velocity * dt_s + ROUNDING).all()
             assert (np.abs(after.report.velocity_si) <= limits.velocity + ROUNDING).all()
             if after_ns - before_ns > 3 * ARM.control_period_ns:
-                continue  # the servo has arrived: it begins at rest
+                continue  # the servo has arrived, and starts from rest
             faster = np.abs(after.report.velocity_si) - np.abs(before.report.velocity_si)
             assert (faster <= limits.acceleration * dt_s + ROUNDING).all()
             assert (-faster <= limits.deceleration * dt_s + ROUNDING).all()
@@ -247,12 +247,12 @@ def gravest_codes(report):
 
 
 def holds(rows):
-    """The codes of those steps that were held."""
+    """Return the codes of the steps that were held."""
     return {code for row in rows if row.report.disposition >= Severity.HOLD for code in codes(row)}
 
 
 def check_ages(rows):
-    """An action is held for the age of its observation exactly when that is beyond its bound; return how often."""
+    """Assert that actions are held exactly when their observation is too old; return how often."""
     found = 0
     for earlier, later in itertools.pairwise(rows):
         (age_s,) = ages_s([earlier])
@@ -292,7 +292,7 @@ def wait_for(condition, timeout_s=PATIENCE_S):
 
 
 class Rig:
-    """A robot, who presses its button, chaos on its joints, and a recorded environment over it all."""
+    """A robot with an e-stop, fault injection on its joint states, and a recorded environment."""
 
     def __init__(self, folder):
         self.robot = start_robot(NAMESPACE)
@@ -305,13 +305,13 @@ class Rig:
         try:
             options = {"namespace": NAMESPACE, "domain_id": DOMAIN_ID, "record": folder}
             self.env = embodied_env.make(ours(estop=ESTOPS, reset_timeout_s=30.0), backend="real", **options)
-            self.env.reset(seed=SEED)  # its threads are there before the first test looks
+            self.env.reset(seed=SEED)  # starts its threads before the first test counts them
         except BaseException:
             self.close()
             raise
 
     def begin(self):
-        """Begin an episode with nothing wrong."""
+        """Start an episode without faults."""
         assert self.robot.exit_code is None, self.robot.stderr_tail()
         self.chaos.set_faults()
         self.bystander.all_is_well()
@@ -343,7 +343,7 @@ def rig(tmp_path_factory):
 
 @pytest.fixture
 def episode(rig):
-    """An episode on its way, without a fault so far; its limits are checked in the end."""
+    """A running episode without a fault; its limits are checked at the end."""
     for _ in range(10):
         episode = rig.begin()
         episode.run(4, SLOW)
@@ -358,7 +358,7 @@ def check_it_is_refused_at_the_reset(rig, why="stranger"):
     backend = rig.env.unwrapped._stepper._backend
     patient = backend.reset_timeout_s
     try:
-        for backend.reset_timeout_s in (1.0, 3.0, PATIENCE_S):  # of a busy machine: what it says first is less
+        for backend.reset_timeout_s in (1.0, 3.0, PATIENCE_S):  # retried, since a busy machine may report less at first
             with pytest.raises(BackendNotReadyError) as caught:
                 rig.env.reset(seed=SEED)
             if re.search(why, str(caught.value)):
@@ -371,7 +371,7 @@ def check_it_is_refused_at_the_reset(rig, why="stranger"):
 # ------------------------------------------------------------------------------------------------------- sensors
 
 
-def test_f02_a_frozen_sensor_is_counted_grows_old_and_stops_the_robot(rig, episode, record_property):
+def test_f02_frozen_sensor_becomes_stale_and_stops_the_robot(rig, episode, record_property):
     episode.inject(lambda: rig.chaos.set_faults(Freeze()))
     rows = episode.until_its_end(SLOW)
     assert episode.ended == "safety_stop:obs.stale"
@@ -380,12 +380,12 @@ def test_f02_a_frozen_sensor_is_counted_grows_old_and_stops_the_robot(rig, episo
     assert np.all(np.diff(ages_s(rows)[1:]) > 0)
     assert len(set(stamps(rows)[1:])) == 1
     hold, rest = episode.note(record_property)
-    assert hold * PERIOD_S >= MAX_AGE_S - 2 * PERIOD_S  # it was some hundredths old when it froze
+    assert hold * PERIOD_S >= MAX_AGE_S - 2 * PERIOD_S  # it was already some 10 ms old when it froze
     assert rest * PERIOD_S <= MAX_AGE_S + 10 * PERIOD_S + BUSY_S
 
 
-def test_f03_old_data_with_new_stamps_look_fresh_to_a_robot_at_rest(rig, episode):
-    """The documented limit: no clock tells it."""
+def test_f03_old_data_with_new_stamps_pass_as_fresh_at_rest(rig, episode):
+    """A documented limitation: no clock can detect it."""
     episode.run(8)
     rig.chaos.set_faults(Restamp(kind="old_data"))
     rows = episode.run(12)
@@ -394,7 +394,7 @@ def test_f03_old_data_with_new_stamps_look_fresh_to_a_robot_at_rest(rig, episode
     assert np.median(ages_s(rows)) < MAX_AGE_S
 
 
-def test_f03_old_data_with_new_stamps_are_a_tracking_error_of_a_robot_that_moves(rig, episode, record_property):
+def test_f03_old_data_with_new_stamps_are_a_tracking_error_in_motion(rig, episode, record_property):
     episode.inject(lambda: rig.chaos.set_faults(Restamp(kind="old_data")))
     rows = episode.until_its_end(FAST)
     assert episode.ended == "safety_stop:track.error"
@@ -402,7 +402,7 @@ def test_f03_old_data_with_new_stamps_are_a_tracking_error_of_a_robot_that_moves
     episode.note(record_property)
 
 
-def test_f04_numbers_that_are_not_finite_are_held_and_never_handed_out(rig, episode, record_property):
+def test_f04_non_finite_readings_are_replaced_by_the_last_valid_ones(rig, episode, record_property):
     episode.inject(lambda: rig.chaos.set_faults(Corrupt()))
     rows = episode.until_its_end(SLOW)
     assert episode.ended == "safety_stop:obs.invalid"
@@ -413,7 +413,7 @@ def test_f04_numbers_that_are_not_finite_are_held_and_never_handed_out(rig, epis
     episode.note(record_property)
 
 
-def test_f04_an_episode_does_not_begin_with_numbers_that_are_not_finite(rig):
+def test_f04_reset_fails_with_non_finite_readings(rig):
     rig.begin()
     rig.chaos.set_faults(Corrupt(every=True))
     with pytest.raises(BackendNotReadyError, match="no measured position of j1, j2"):
@@ -429,7 +429,7 @@ def turned(message):
     return message
 
 
-def test_f05_joints_in_another_order_are_found_by_name(rig, episode):
+def test_f05_reordered_joints_are_matched_by_name(rig, episode):
     episode.run(4)
     before = episode.rows[-1].observation["joints_position"]
     rig.chaos.set_faults(Edit(edit=turned))
@@ -452,14 +452,14 @@ def without_j3(message):
 
 
 @pytest.mark.parametrize("edit", [shorter, without_j3])
-def test_f05_a_message_without_a_joint_is_invalid(rig, episode, edit):
+def test_f05_message_with_a_missing_joint_is_invalid(rig, episode, edit):
     rig.chaos.set_faults(Edit(edit=edit))
     rows = episode.until_its_end(SLOW)
     assert episode.ended == "safety_stop:obs.invalid"
     assert holds(rows) - BUSY == {"obs.invalid"}
 
 
-def test_f11_of_a_sensor_that_loses_a_third_nothing_is_held_that_is_young(rig, episode):
+def test_f11_losing_a_third_of_the_messages_holds_only_stale_readings(rig, episode):
     rig.chaos.set_faults(Drop(share=0.3))
     rows = episode.run(30, SLOW)
     assert rig.chaos.counts()["dropped"] > 0
@@ -468,8 +468,8 @@ def test_f11_of_a_sensor_that_loses_a_third_nothing_is_held_that_is_young(rig, e
     assert np.all(np.diff(stamps(rows)) >= 0)
 
 
-def test_f12_a_burst_of_late_messages_moves_nothing_and_the_newest_counts(rig, episode):
-    """Held for longer than a reading may be old: held, released, and good again at once."""
+def test_f12_newest_message_of_a_late_burst_is_used(rig, episode):
+    """Messages delayed beyond max_age_s: the robot is held, released, and the readings are good again at once."""
     rig.chaos.set_faults(Burst(hold_s=0.3, every_s=0.6))
     rows = episode.run(30, SLOW)
     assert check_ages(rows) > 0
@@ -480,7 +480,7 @@ def test_f12_a_burst_of_late_messages_moves_nothing_and_the_newest_counts(rig, e
     assert min(ages_s(newest)) < MAX_AGE_S
 
 
-def test_f13_copies_and_overtaking_are_counted_and_no_stamp_goes_back(rig, episode):
+def test_f13_duplicates_and_reordering_are_counted_and_stamps_never_decrease(rig, episode):
     before = rig.chaos.counts()
     rig.chaos.set_faults(Duplicate(share=0.3), Reorder(share=0.3))
     rows = episode.run(20, SLOW)
@@ -494,23 +494,23 @@ def test_f13_copies_and_overtaking_are_counted_and_no_stamp_goes_back(rig, episo
     assert holds(rows) - BUSY == set()
 
 
-def test_f14_the_age_follows_a_growing_delay_and_the_robot_is_held_beyond_what_is_allowed(rig, episode):
+def test_f14_age_follows_a_growing_delay_and_exceeding_the_limit_holds(rig, episode):
     episode.inject(lambda: rig.chaos.set_faults(Delay(delay_s=0.5, ramp_s=1.0)))
     rows = episode.until_its_end(SLOW)
     assert episode.ended == "safety_stop:obs.stale"
     ages = ages_s(rows)
-    assert ages[-1] > MAX_AGE_S > min(ages)  # the first may be one of a machine that stood still
+    assert ages[-1] > MAX_AGE_S > min(ages)  # the first may be due to a stall of the machine
     assert check_ages(rows) >= ARM.safety.observation.stop_steps
 
 
-def test_f15_a_stamp_of_zero_is_never_fresh(rig, episode):
+def test_f15_zero_stamp_is_never_fresh(rig, episode):
     rig.chaos.set_faults(Restamp(kind="zero"))
     rows = episode.until_its_end(SLOW)
     assert episode.ended == "safety_stop:obs.stale"
     assert counted(rows, "reordered") > 0
 
 
-def test_f15_an_episode_does_not_begin_without_stamps(rig):
+def test_f15_reset_fails_without_stamps(rig):
     rig.begin()
     rig.chaos.set_faults(Restamp(kind="zero"))
     check_it_is_refused_at_the_reset(rig, r"no reading newer than the reset from joints \(zero stamp")
@@ -521,14 +521,14 @@ def test_f15_an_episode_does_not_begin_without_stamps(rig):
     [(3600.0, "obs.future"), (37.0, "obs.future"), (-3600.0, "obs.stale")],
     ids=["an hour ahead", "TAI", "an hour behind"],
 )
-def test_f16_the_stamps_of_another_clock_are_never_fresh(rig, episode, offset_s, code):
+def test_f16_stamps_of_another_clock_are_never_fresh(rig, episode, offset_s, code):
     rig.chaos.set_faults(Restamp(offset_s=offset_s))
     rows = episode.until_its_end(SLOW)
     assert episode.ended == f"safety_stop:{code}"
     assert holds(rows) - BUSY <= {code}
 
 
-def test_after_a_fault_a_reset_begins_as_if_nothing_had_been(rig, episode):
+def test_reset_after_a_fault_starts_a_normal_episode(rig, episode):
     rig.chaos.set_faults(Restamp(offset_s=3600.0))
     episode.until_its_end(SLOW)
     again = rig.begin()
@@ -542,7 +542,7 @@ def test_after_a_fault_a_reset_begins_as_if_nothing_had_been(rig, episode):
 # ------------------------------------------------------------------------------------------ e-stop and robot mode
 
 
-def test_f31_a_button_that_is_pressed_stops_the_robot_and_only_a_person_clears_it(rig, episode, record_property):
+def test_f31_pressed_estop_stops_the_robot_and_only_an_operator_clears_it(rig, episode, record_property):
     episode.run(6, FAST)
     episode.inject(lambda: setattr(rig.bystander, "pressed", True))
     episode.until_its_end(FAST)
@@ -561,17 +561,17 @@ def test_f31_a_button_that_is_pressed_stops_the_robot_and_only_a_person_clears_i
     third.check()
 
 
-def test_f31_a_button_that_falls_silent_has_expired(rig, episode, record_property):
+def test_f31_silent_estop_expires(rig, episode, record_property):
     episode.inject(lambda: setattr(rig.bystander, "pressed", None))
     episode.until_its_end(SLOW)
     assert episode.ended == "safety_stop:estop.expired"
     episode.note(record_property)
 
 
-def test_f31_between_two_steps_the_button_brakes_too(rig, episode):
+def test_f31_estop_brakes_between_two_steps(rig, episode):
     episode.run(6, FAST)
     episode.inject(lambda: setattr(rig.bystander, "pressed", True))
-    wait_for(lambda: not episode.spy.passed[-1][1].report.velocity_si.any())  # no step is taken
+    wait_for(lambda: not episode.spy.passed[-1][1].report.velocity_si.any())  # without a step
     assert codes_of(episode.spy.passed[-1][1]) >= {"estop.active"}
     episode.step(FAST)
     assert episode.ended.startswith("safety_stop:")
@@ -581,7 +581,7 @@ def codes_of(command):
     return {finding.code for finding in command.report.findings}
 
 
-def test_f32_a_protective_stop_is_mirrored_and_the_old_target_is_not_sent_again(rig, episode, record_property):
+def test_f32_protective_stop_latches_and_the_old_target_is_not_sent_again(rig, episode, record_property):
     episode.run(6, FAST)
     episode.inject(lambda: rig.bystander.mode.publish(Int32(data=PROTECTIVE)))
     episode.until_its_end(FAST)
@@ -605,7 +605,7 @@ def stranger(domain_id):
     node.close()
 
 
-def test_f09_a_second_publisher_of_a_sensor_is_refused_at_the_next_reset(rig, stranger):
+def test_f09_second_sensor_publisher_makes_the_next_reset_fail(rig, stranger):
     episode = rig.begin()
     episode.run(2, SLOW)
     stranger.create_publisher(JointState, "chaos/joint_states", RELIABLE)
@@ -615,9 +615,7 @@ def test_f09_a_second_publisher_of_a_sensor_is_refused_at_the_next_reset(rig, st
     episode.check()
 
 
-def test_f10_a_stranger_who_publishes_commands_stops_the_robot_and_is_refused_at_the_reset(
-    rig, episode, stranger, record_property
-):
+def test_f10_foreign_command_publisher_stops_the_robot_and_makes_reset_fail(rig, episode, stranger, record_property):
     topic = next(iter(ARM.actuators.values())).topic
     episode.inject(lambda: stranger.create_publisher(Float64MultiArray, topic, RELIABLE))
     episode.until_its_end(SLOW)
@@ -626,17 +624,17 @@ def test_f10_a_stranger_who_publishes_commands_stops_the_robot_and_is_refused_at
     check_it_is_refused_at_the_reset(rig)
 
 
-def test_f33_a_policy_that_hangs_is_braked_for_and_its_next_step_is_truncated(rig, episode, record_property):
+def test_f33_hanging_policy_brakes_the_robot_and_truncates_the_next_step(rig, episode, record_property):
     episode.run(6, FAST)
     hang(episode, 15 * PERIOD_S)
     hold, rest = episode.note(record_property)
     watchdog = ARM.safety.watchdog
-    assert hold >= watchdog.hold_steps - 1.5  # the step before it took the most of a period
+    assert hold >= watchdog.hold_steps - 1.5  # the previous step took most of a period
     assert rest <= watchdog.stop_steps + BUSY_S / PERIOD_S
 
 
 @pytest.mark.long
-def test_f33_a_policy_may_hang_for_ten_seconds(rig, episode):
+def test_f33_watchdog_brakes_while_a_policy_hangs_for_ten_seconds(rig, episode):
     episode.run(6, FAST)
     hang(episode, 10.0)
 
@@ -653,12 +651,12 @@ def hang(episode, seconds):
     assert last.info["safety"]["watchdog"]["trips"] >= 1
 
 
-def test_f47_resets_leave_no_thread_no_file_and_no_subscription(rig):
+def test_f47_resets_leak_no_threads_files_or_subscriptions(rig):
     check_resets(rig, 20)
 
 
 @pytest.mark.long
-def test_f47_a_thousand_resets_leave_no_thread_no_file_and_no_subscription(rig):
+def test_f47_thousand_resets_leak_no_threads_files_or_subscriptions(rig):
     check_resets(rig, 1000)
 
 
@@ -666,7 +664,7 @@ def check_resets(rig, count):
     episode = rig.begin()
     episode.run(1)
     backend = rig.env.unwrapped._stepper._backend
-    backend._connection.sink, rig.bystander.commands = episode.spy.outlet, deque(maxlen=1)  # they keep every command
+    backend._connection.sink, rig.bystander.commands = episode.spy.outlet, deque(maxlen=1)  # these store every command
     before, epoch = held(rig.env, rig.robot.pid), rig.env.unwrapped.epoch
     resident = resident_kb(rig.robot.pid)
     for _ in range(count):
@@ -678,8 +676,8 @@ def check_resets(rig, count):
     assert max(grown) <= FLAT_KB
 
 
-def test_the_log_of_all_that_went_wrong_reads_back_and_is_sound(rig):
-    """The last of the rig: whatever was tested before it is in this run."""
+def test_log_of_all_faults_is_readable_and_sound(rig):
+    """The last test of the rig: its run has everything that was tested before."""
     rig.begin().run(2)
     rig.env.close()
     run = embodied_env.read_run(rig.env.path)
@@ -687,7 +685,7 @@ def test_the_log_of_all_that_went_wrong_reads_back_and_is_sound(rig):
     assert embodied_env.audit_run(rig.env.path).problems == ()
 
 
-# ---------------------------------------------------------------------------------------------- whatever is killed
+# ------------------------------------------------------------------------------------------------ killed processes
 
 
 OTHER = f"{NAMESPACE}_killed"
@@ -708,7 +706,7 @@ def other_robot():
 
 @pytest.fixture
 def relayed(surroundings):
-    """Put a process between a topic of the other robot and its target; it can be killed."""
+    """Relay a topic of the other robot through a process that can be killed."""
     children = []
 
     def start(source, target, message_type):
@@ -737,9 +735,7 @@ def make(surroundings):
         env.close()
 
 
-def test_f01_a_sensor_whose_publisher_is_killed_stops_the_robot_and_is_named_at_the_reset(
-    other_robot, relayed, make, record_property
-):
+def test_f01_killed_sensor_publisher_stops_the_robot_and_is_named_at_reset(other_robot, relayed, make, record_property):
     publisher = relayed("joint_states", "chaos/joint_states", "sensor_msgs/msg/JointState")
     env = make(ours(reset_timeout_s=20.0))
     episode = Episode(env)
@@ -760,8 +756,8 @@ def test_f01_a_sensor_whose_publisher_is_killed_stops_the_robot_and_is_named_at_
     assert time.monotonic() - started < 1.0 + BUSY_S
 
 
-def test_f31_an_episode_begins_when_every_safety_input_was_heard(other_robot, make):
-    """A button that has not spoken yet is no emergency that a person has to clear: the reset waits for it."""
+def test_f31_reset_waits_for_a_message_of_every_safety_input(other_robot, make):
+    """A missing first e-stop message is no ESTOP that an operator must clear: the reset waits for it."""
     contract = ours(estop={"button": ESTOPS["button"]}, reset_timeout_s=1.0)
     bystander = Bystander(OTHER)
     bystander.pressed = None
@@ -777,7 +773,7 @@ def test_f31_an_episode_begins_when_every_safety_input_was_heard(other_robot, ma
         bystander.close()
 
 
-def test_f31_a_button_whose_publisher_is_killed_has_expired(other_robot, relayed, make, record_property):
+def test_f31_estop_with_a_killed_publisher_expires(other_robot, relayed, make, record_property):
     joints = ARM.sensors["joints"]
     contract = ours(estop={"button": ESTOPS["button"]}, reset_timeout_s=20.0)
     contract = replace(contract, sensors={**contract.sensors, "joints": joints})
@@ -805,7 +801,7 @@ class SteppedClock(SteadyClock):
 
 
 @pytest.mark.parametrize(("offset_s", "code"), [(10, "obs.stale"), (-10, "obs.future")])
-def test_f17_a_stepped_system_clock_makes_no_reading_fresh_and_no_deadline_late(other_robot, make, offset_s, code):
+def test_f17_system_clock_step_changes_neither_freshness_nor_deadlines(other_robot, make, offset_s, code):
     clock = SteppedClock()
     episode = Episode(make(replace(ours(), sensors=ARM.sensors), clock=clock))
     episode.run(4, SLOW)
@@ -821,13 +817,13 @@ def test_f17_a_stepped_system_clock_makes_no_reading_fresh_and_no_deadline_late(
 
 
 def reset_by(service, timeout_s=1.0):
-    """A contract whose robot is reset by this service; its joints come as they are."""
+    """A contract whose robot is reset by this service, without fault injection."""
     contract = ours(reset={"service": service}, reset_timeout_s=timeout_s)
     return replace(contract, sensors=ARM.sensors)
 
 
 def refused(env, why, timeout_s):
-    """Reset until everybody has been discovered: then the reset is refused for this reason, and each was in time."""
+    """Reset until discovery is complete: then the reset fails for this reason, and every attempt returned in time."""
     end = time.monotonic() + PATIENCE_S
     while True:
         started = time.monotonic()
@@ -840,7 +836,7 @@ def refused(env, why, timeout_s):
 
 
 def pending(env):
-    """Requests of this environment that wait for an answer."""
+    """Pending requests of this environment."""
     return [
         request
         for client in env.unwrapped._stepper._backend._connection.ros.node.clients
@@ -848,7 +844,7 @@ def pending(env):
     ]
 
 
-def test_f25_a_reset_that_is_never_answered_ends_in_time_and_its_late_answer_is_nobodys(other_robot, make):
+def test_f25_unanswered_reset_times_out_and_its_late_response_is_ignored(other_robot, make):
     stub = RosNode("stub", namespace=OTHER, clock=SteadyClock(), domain_id=DOMAIN_ID)
     executor = SingleThreadedExecutor(context=stub.node.context)
     executor.add_node(stub.node)
@@ -867,7 +863,7 @@ def test_f25_a_reset_that_is_never_answered_ends_in_time_and_its_late_answer_is_
         while not answered and time.monotonic() < end:
             executor.spin_once(timeout_sec=0.1)
         assert answered == [True]
-        time.sleep(2 * PERIOD_S)  # the answer has come, and is ignored
+        time.sleep(2 * PERIOD_S)  # the response has arrived, and is ignored
         assert env.unwrapped._stepper._backend._connection.listener.failure is None
         assert pending(env) == []
     finally:
@@ -875,7 +871,7 @@ def test_f25_a_reset_that_is_never_answered_ends_in_time_and_its_late_answer_is_
         stub.close()
 
 
-def test_f27_a_reset_service_of_another_type_is_named(other_robot, make):
+def test_f27_reset_service_of_another_type_is_reported(other_robot, make):
     stub = RosNode("stub", namespace=OTHER, clock=SteadyClock(), domain_id=DOMAIN_ID)
     stub.node.create_service(SetBool, "home", lambda _request, response: response)
     try:
@@ -885,7 +881,7 @@ def test_f27_a_reset_service_of_another_type_is_named(other_robot, make):
 
 
 @pytest.mark.long
-def test_f26_a_robot_that_dies_while_it_is_reset_ends_the_reset_in_time(surroundings):
+def test_f26_robot_dying_during_reset_fails_the_reset_in_time(surroundings):
     namespace = f"{NAMESPACE}_dying"
     robot = start_robot(namespace)
     contract = replace(ours(reset_timeout_s=20.0), sensors=ARM.sensors)
@@ -895,7 +891,7 @@ def test_f26_a_robot_that_dies_while_it_is_reset_ends_the_reset_in_time(surround
         episode.run(2, SLOW)
         episode.check()
         robot.note_shared_memory()
-        psutil.Process(robot.pid).suspend()  # the request is taken by its middleware, not by the robot
+        psutil.Process(robot.pid).suspend()  # its middleware accepts the request, the robot does not process it
         killer = threading.Timer(0.5, os.kill, (robot.pid, signal.SIGKILL))
         killer.start()
         env.unwrapped._stepper._backend.reset_timeout_s = 1.0
@@ -911,8 +907,8 @@ def test_f26_a_robot_that_dies_while_it_is_reset_ends_the_reset_in_time(surround
 
 
 @pytest.mark.long
-def test_f22_a_killed_robot_is_held_for_in_time(surroundings, record_property):
-    """What the episode and the next reset say of it is in test_real_backend.py."""
+def test_f22_killed_robot_is_held_and_ends_the_episode(surroundings, record_property):
+    """End reason and reset error are checked in test_real_backend.py."""
     namespace = f"{NAMESPACE}_mortal"
     robot = start_robot(namespace)
     contract = replace(ours(reset_timeout_s=20.0), sensors=ARM.sensors)
@@ -935,7 +931,7 @@ def test_f22_a_killed_robot_is_held_for_in_time(surroundings, record_property):
 
 
 @pytest.mark.long
-def test_f24_a_simulator_at_a_fifth_of_its_speed_is_no_fault_in_simulated_time(domain_id):
+def test_f24_simulator_at_a_fifth_of_real_time_is_no_fault_in_simulated_time(domain_id):
     env = embodied_env.make(ARM, backend="mujoco_ros", reset_timeout_s=60.0, step_timeout_s=PATIENCE_S)
     done = threading.Event()
     throttle = None

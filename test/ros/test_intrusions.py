@@ -1,4 +1,4 @@
-"""Two clients at one simulator, nonsense on its topics, interrupts in the middle of a step, forks, wrong surroundings."""
+"""Two clients of one simulator, malformed messages, interrupts during a step, forks, invalid environments."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ ZERO = np.zeros(6)
 
 @pytest.fixture(scope="module")
 def env(lasting):
-    """One simulator for the tests that leave it running: each begins with a reset."""
+    """A simulator shared by the tests that leave it running; each starts with a reset."""
     return lasting(embodied_env.make, contract="arm_reach", backend="mujoco_ros", render_mode="rgb_array")
 
 
 @pytest.fixture
 def own():
-    """An environment that is lost, and so a simulator of the test's own: the next reset would start another."""
+    """An environment with its own simulator, for tests that lose it."""
     env = embodied_env.make("arm_reach", backend="mujoco_ros")
     yield env
     env.close()
@@ -56,7 +56,7 @@ def stranger(env):
     other.close()
 
 
-def test_a_reset_by_a_second_client_ends_the_firsts_episode_and_is_named(own):
+def test_reset_by_a_second_client_ends_the_episode_of_the_first(own):
     own.reset(seed=1)
     namespace = backend_of(own)._ros.node.get_namespace()
     second = embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace=namespace)
@@ -67,7 +67,7 @@ def test_a_reset_by_a_second_client_ends_the_firsts_episode_and_is_named(own):
 
 
 def intrude(env, topic, message):
-    """Publish a message on a topic of the environment's namespace, once it is listened to."""
+    """Publish a message in the environment's namespace once the topic has a subscriber."""
     node = backend_of(env)._ros.node
     other = RosNode(
         "stranger", namespace=node.get_namespace(), clock=SteadyClock(), domain_id=node.context.get_domain_id()
@@ -85,7 +85,7 @@ def text_of(data):
     return message_class("std_msgs/msg/String")(data=data)
 
 
-def test_a_fault_of_another_epoch_is_ignored(env):
+def test_fault_of_another_epoch_is_ignored(env):
     env.reset(seed=1)
     intrude(env, FAULT_TOPIC, text_of('{"epoch": 1, "why": "x", "detail": "y"}'))
     assert env.step(ZERO)[-1]["end_reason"] == ""
@@ -95,7 +95,7 @@ def test_a_fault_of_another_epoch_is_ignored(env):
     "data",
     ['{"a":' * 50_000, *(pytest.param(text, marks=pytest.mark.long) for text in ("", "{}", "[1]", "not json"))],
 )
-def test_nonsense_on_the_fault_topic_ends_the_episode_by_name_and_the_next_reset_works(own, data):
+def test_malformed_fault_message_ends_the_episode_and_reset_recovers(own, data):
     own.reset(seed=1)
     intrude(own, FAULT_TOPIC, text_of(data))
     *_, truncated, info = own.step(ZERO)
@@ -105,7 +105,7 @@ def test_nonsense_on_the_fault_topic_ends_the_episode_by_name_and_the_next_reset
     assert own.step(ZERO)[-1]["end_reason"] == ""
 
 
-def test_a_reading_of_the_far_future_is_called_that(own):
+def test_reading_from_the_far_future_is_reported_as_future(own):
     own.reset(seed=1)
     stamped = message_class("sensor_msgs/msg/JointState")()
     stamped.header.stamp.sec = 2**31 - 1  # in the year 2038
@@ -115,7 +115,7 @@ def test_a_reading_of_the_far_future_is_called_that(own):
     assert "joints at 2147483647000000000 ns" in str(own.unwrapped._stepper._lost)
 
 
-def test_an_acknowledgement_of_a_step_that_was_not_asked_for_is_ignored(env, stranger):
+def test_acknowledgement_of_an_unrequested_step_is_ignored(env, stranger):
     env.reset(seed=1)
     backend = backend_of(env)
     stepped = stranger.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEPPED_TOPIC, RELIABLE)
@@ -129,7 +129,7 @@ def test_an_acknowledgement_of_a_step_that_was_not_asked_for_is_ignored(env, str
     assert info["sensors"]["joints"]["age_s"] == 0.0
 
 
-def test_a_second_publisher_on_a_sensors_topic_is_named_at_the_reset(env, stranger):
+def test_second_publisher_on_a_sensor_topic_is_reported_at_reset(env, stranger):
     env.reset(seed=1)
     joints = stranger.node.create_publisher(message_class("sensor_msgs/msg/JointState"), "joint_states", RELIABLE)
     assert stranger.wait_until(lambda: backend_of(env)._ros.node.count_publishers("joint_states") == 2, 5.0)
@@ -141,7 +141,7 @@ def test_a_second_publisher_on_a_sensors_topic_is_named_at_the_reset(env, strang
     env.reset()
 
 
-def test_a_strangers_picture_is_not_taken_for_the_simulators(env, stranger):
+def test_foreign_image_is_not_used_as_a_reading(env, stranger):
     env.reset(seed=1)
     backend = backend_of(env)
     pictures = stranger.node.create_publisher(message_class("sensor_msgs/msg/Image"), IMAGE_TOPIC, RELIABLE)
@@ -154,7 +154,7 @@ def test_a_strangers_picture_is_not_taken_for_the_simulators(env, stranger):
     assert env.render().shape == (480, 640, 3)
 
 
-def test_an_interrupt_while_the_world_moves_ends_the_episode(own):
+def test_interrupt_during_a_step_ends_the_episode(own):
     own.reset(seed=1)
 
     def interrupted(*_):
@@ -169,7 +169,7 @@ def test_an_interrupt_while_the_world_moves_ends_the_episode(own):
 
 
 @pytest.mark.long
-def test_after_an_interrupt_reset_starts_in_step_again(own):
+def test_reset_after_an_interrupt_is_synchronised(own):
     own.reset(seed=1)
     os.kill(own.unwrapped.processes()[0]["pid"], signal.SIGSTOP)
     signal.setitimer(signal.ITIMER_REAL, 0.3)
@@ -184,7 +184,7 @@ def test_after_an_interrupt_reset_starts_in_step_again(own):
     assert (info["end_reason"], info["sensors"]["joints"]["stamp_ns"]) == ("", 50_000_000)
 
 
-def test_a_world_that_cannot_be_opened_leaves_no_simulator(monkeypatch, tmp_path):
+def test_failed_open_leaves_no_simulator(monkeypatch, tmp_path):
     unwritable = tmp_path / "a_file"
     unwritable.write_text("")
     monkeypatch.setenv("ROS_LOG_DIR", str(unwritable / "log"))
@@ -212,7 +212,7 @@ def run(script, **environment):
     )
 
 
-def test_a_process_forked_after_ros_was_used_is_refused_at_once():
+def test_process_forked_after_using_ros_is_refused():
     done = run(
         "import os, embodied_env\n"
         "env = embodied_env.make('arm_reach', backend='mujoco_ros')\n"
@@ -233,7 +233,7 @@ def test_a_process_forked_after_ros_was_used_is_refused_at_once():
 @pytest.mark.parametrize(
     ("variable", "value"), [("ROS_DOMAIN_ID", "500"), ("ROS_DOMAIN_ID", "abc"), ("RMW_IMPLEMENTATION", "rmw_nope")]
 )
-def test_wrong_surroundings_are_one_line_and_status_2(variable, value, tmp_path):
+def test_invalid_environment_prints_one_line_and_exits_with_2(variable, value, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "embodied_env.cli", "demo", "--out", str(tmp_path)],
         capture_output=True,
@@ -257,7 +257,7 @@ def test_wrong_surroundings_are_one_line_and_status_2(variable, value, tmp_path)
         ({"step_timeout_s": 0}, "invalid step_timeout_s=0 .expected seconds > 0"),
     ],
 )
-def test_a_wrong_option_is_refused_before_anything_is_started(options, problem):
+def test_invalid_option_is_refused_before_anything_starts(options, problem):
     with pytest.raises(UsageError, match=problem):
         embodied_env.make("arm_reach", backend="mujoco_ros", **options)
 
@@ -266,7 +266,7 @@ def test_a_wrong_option_is_refused_before_anything_is_started(options, problem):
     ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
 )
 @pytest.mark.long
-def test_a_demo_that_is_asked_to_end_closes_its_run_and_its_simulator(number, status, tmp_path):
+def test_terminated_demo_closes_its_run_and_simulator(number, status, tmp_path):
     demo = subprocess.Popen(
         [sys.executable, "-m", "embodied_env.cli", "demo", "--episodes", "500", "--out", str(tmp_path / "runs")],
         stdout=subprocess.PIPE,
@@ -287,8 +287,8 @@ def test_a_demo_that_is_asked_to_end_closes_its_run_and_its_simulator(number, st
 
 
 @pytest.mark.long
-def test_an_attached_simulator_that_was_started_again_is_found_by_reset(tmp_path):
-    """Also where a sensor has no stamp, and the new publisher counts its messages anew."""
+def test_reset_finds_a_restarted_attached_simulator(tmp_path):
+    """Also for a sensor without stamps, whose new publisher restarts its sequence numbers."""
     command = [sys.executable, "-m", "embodied_env.cli", "sim", "cart_goal", "--namespace", "/again"]
 
     def start():

@@ -1,4 +1,4 @@
-"""Nobody hears another, and nothing but a step token moves a lockstep world."""
+"""Environments are isolated, and only a step token moves a lockstep world."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reference():
 
 @pytest.fixture(scope="module")
 def env(lasting):
-    """One simulator for all tests: what a test did to it, the next reset has forgotten."""
+    """A simulator shared by all tests; each reset clears what the previous test did."""
     return lasting(embodied_env.make, contract="arm_reach", backend="mujoco_ros")
 
 
@@ -58,7 +58,7 @@ def intruder(env):
 
 
 @pytest.mark.long
-def test_four_environments_in_one_process_do_not_hear_each_other(reference):
+def test_four_environments_in_one_process_are_isolated(reference):
     environments = [embodied_env.make("arm_reach", backend="mujoco_ros") for _ in range(4)]
     try:
         rows = [[env.reset(seed=seed)[0]] for seed, env in enumerate(environments)]
@@ -72,7 +72,7 @@ def test_four_environments_in_one_process_do_not_hear_each_other(reference):
         assert [{key: value.tobytes() for key, value in o.items()} for o in row] == reference(seed)
 
 
-def test_two_processes_at_once_do_not_hear_each_other(reference):
+def test_two_concurrent_processes_are_isolated(reference):
     script = (
         "import embodied_env, numpy as np, sys, hashlib\n"
         "env = embodied_env.make('arm_reach', backend='mujoco_ros')\n"
@@ -96,8 +96,8 @@ def test_two_processes_at_once_do_not_hear_each_other(reference):
         assert answer == wanted.hexdigest()
 
 
-@pytest.mark.long  # the small edition, on a clock of our own, is test_stepper's
-def test_a_pause_of_two_seconds_between_steps_changes_nothing(env, reference):
+@pytest.mark.long  # test_stepper has the short version, on a manual clock
+def test_two_second_pause_between_steps_changes_nothing(env, reference):
     pauses = iter([2.0])
     rows = readings(env, seed=1, between=lambda: time.sleep(next(pauses, 0.0)))
     assert rows == reference(1)
@@ -112,19 +112,19 @@ def publish_command(intruder, positions):
     return lambda: publisher.publish(publisher.msg_type(data=array.array("d", positions)))
 
 
-def test_foreign_commands_never_add_a_step_nor_take_part_in_one(env, intruder, reference):
+def test_foreign_commands_neither_add_nor_affect_steps(env, intruder, reference):
     publish = publish_command(intruder, [0.5] * 6)
     rows = readings(env, seed=2, between=lambda: [publish() for _ in range(5)])
     assert rows == reference(2)
 
 
-def test_more_foreign_commands_than_are_kept_never_stop_the_world(env, intruder, reference):
+def test_overflow_of_foreign_commands_does_not_stop_the_world(env, intruder, reference):
     publish = publish_command(intruder, [0.5] * 6)
     rows = readings(env, seed=2, between=lambda: [publish() for _ in range(100)])
     assert rows == reference(2)
 
 
-def test_duplicates_of_the_own_commands_never_add_a_step(env, reference):
+def test_duplicate_commands_add_no_step(env, reference):
     env.reset(seed=4)
     backend = env.unwrapped._stepper._backend
     rows = readings(env, seed=4, between=lambda: [backend._publish_again() for _ in range(3)])
@@ -135,7 +135,7 @@ def last_token(backend, tokens):
     return StepRequest.from_data(from_cdr(backend._token, tokens.msg_type).data)
 
 
-def test_a_late_token_of_an_old_step_never_adds_a_step(env, intruder, reference):
+def test_late_token_of_an_old_step_adds_no_step(env, intruder, reference):
     backend = env.unwrapped._stepper._backend
     tokens = intruder.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE)
     assert intruder.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
@@ -148,7 +148,7 @@ def test_a_late_token_of_an_old_step_never_adds_a_step(env, intruder, reference)
     assert readings(env, seed=6, between=replay) == reference(6)
 
 
-def test_a_token_of_a_foreign_epoch_never_adds_a_step(env, intruder, reference):
+def test_token_of_a_foreign_epoch_adds_no_step(env, intruder, reference):
     backend = env.unwrapped._stepper._backend
     tokens = intruder.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE)
     assert intruder.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
@@ -161,14 +161,14 @@ def test_a_token_of_a_foreign_epoch_never_adds_a_step(env, intruder, reference):
     assert readings(env, seed=7, between=intrude) == reference(7)
 
 
-def test_a_malformed_token_is_ignored(env, intruder, reference):
+def test_malformed_token_is_ignored(env, intruder, reference):
     tokens = intruder.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE)
     assert intruder.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
     rows = readings(env, seed=8, between=lambda: tokens.publish(tokens.msg_type(data=array.array("q", [1, 2, 3]))))
     assert rows == reference(8)
 
 
-def test_a_braking_command_without_a_token_never_adds_a_step(env, reference):
+def test_braking_command_without_a_token_adds_no_step(env, reference):
     env.reset(seed=9)
     stepper = env.unwrapped._stepper
     from embodied_env.core.codes import Severity
@@ -185,11 +185,11 @@ def test_a_braking_command_without_a_token_never_adds_a_step(env, reference):
     assert set(stamps.values()) == {50_000_000}
 
 
-# ----------------------------------------------------------------------------------- what earlier episodes leave behind
+# -------------------------------------------------------------------------------------------- leaks across episodes
 
 
 @pytest.mark.parametrize("count", [5, pytest.param(1000, marks=pytest.mark.long)])
-def test_resets_leave_nothing_behind_here_in_the_simulator_or_in_the_graph(env, count):
+def test_resets_leak_nothing_in_client_simulator_or_graph(env, count):
     (simulator,) = (process["pid"] for process in env.unwrapped.processes())
     for seed in range(1 + count // 10):
         env.reset(seed=seed)

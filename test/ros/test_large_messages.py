@@ -1,4 +1,4 @@
-"""Large messages over real ROS 2: who gets the room for them, and what they do to the small ones beside them."""
+"""Large messages over real ROS 2: which processes get more shared memory, and the effect on small messages."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ rclpy.shutdown()
 
 
 def segment_of(child):
-    """Return the size of the shared-memory segment that a process has made for what it sends, once it has."""
+    """Wait for the shared-memory segment of a process, and return its size."""
     end = time.monotonic() + PATIENCE_S
     while not (names := [name for name in segments_of(child.pid) if "port" not in name]):
         assert child.exit_code is None, child.stderr_tail()
@@ -84,8 +84,8 @@ def segment_of(child):
 
 @pytest.mark.parametrize(("contract", "is_roomy"), [(LARGE, True), (ARM, False)], ids=["large", "small"])
 @pytest.mark.long
-def test_a_process_has_room_where_the_contract_has_large_messages_and_only_there(domain_id, contract, is_roomy):
-    """The relay stands for all that `embodied-env` starts: a simulator would have to render the image."""
+def test_shared_memory_is_enlarged_only_for_contracts_with_large_messages(domain_id, contract, is_roomy):
+    """The relay represents all processes of `embodied-env`: a simulator would have to render the image."""
     spec = relay("-", namespace=NAMESPACE, source=ARM.source)
     child = Child(spec, first_line=dump_contract(contract), environment=NONE)
     try:
@@ -94,7 +94,7 @@ def test_a_process_has_room_where_the_contract_has_large_messages_and_only_there
         child.stop()
 
 
-def test_an_environment_without_room_says_so_and_what_to_do(domain_id, monkeypatch):
+def test_environment_without_enough_shared_memory_warns_with_the_remedy(domain_id, monkeypatch):
     for name in VARIABLES:
         monkeypatch.setenv(name, "")
     monkeypatch.setattr(large_messages, "_warned", set())
@@ -109,7 +109,7 @@ def test_an_environment_without_room_says_so_and_what_to_do(domain_id, monkeypat
 
 @pytest.fixture
 def robot_and_camera(domain_id, monkeypatch):
-    """An arm that moves by itself, and a camera that publishes 50 MB a second beside it."""
+    """A free-running arm, and a camera that publishes 50 MB/s."""
     for name in VARIABLES:
         monkeypatch.setenv(name, str(PROFILE))
     spec = simulator("-", namespace=NAMESPACE, source=ARM.source, free_running=True)
@@ -121,8 +121,8 @@ def robot_and_camera(domain_id, monkeypatch):
 
 
 @pytest.mark.long
-def test_f46_images_of_10_mb_do_not_starve_the_joints(robot_and_camera):
-    """Most steps have joints that are newer than those of the step before, and fresh, beside images as without them."""
+def test_f46_10_mb_images_do_not_delay_joint_states(robot_and_camera):
+    """Most steps have new and fresh joint states, with images as without them."""
     with_images, images = joints_beside(LARGE)
     without, _ = joints_beside(replace(LARGE, sensors=ARM.sensors))
     assert images >= 2
@@ -130,7 +130,7 @@ def test_f46_images_of_10_mb_do_not_starve_the_joints(robot_and_camera):
 
 
 def joints_beside(contract):
-    """Step, and return in how many steps the joints were new and fresh, and how many images came meanwhile."""
+    """Step, and return the number of steps with new and fresh joint states, and of received images."""
     env = embodied_env.make(contract, backend="real", namespace=NAMESPACE)
     env.reset(seed=0)
     news, before = 0, -1
@@ -144,7 +144,7 @@ def joints_beside(contract):
         if "camera" in samples:
             images.add(samples["camera"].seq)
             assert (observation["camera_image"][::100] == 7).all()
-        if terminated or truncated:  # a machine that stood still
+        if terminated or truncated:  # after a stall of the machine
             env.reset()
     env.close()
     return news, len(images)

@@ -1,4 +1,4 @@
-"""Simulators that are killed, orphaned, attached to, or asked to end."""
+"""Simulators that are killed, orphaned, attached or terminated."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def wait_for_end(pid, timeout_s=15.0):
 
 @pytest.fixture(scope="module")
 def killed(lasting):
-    """An environment whose simulator was killed in mid-episode, with the step that followed: for those who only look."""
+    """An environment whose simulator was killed during an episode, with the next step; read-only."""
     env = lasting(embodied_env.make, contract="arm_reach", backend="mujoco_ros", step_timeout_s=2.0)
     env.reset(seed=1)
     before = [env.step(ZERO) for _ in range(3)][-1][0]
@@ -46,17 +46,17 @@ def killed(lasting):
     return env, before, result, time.monotonic() - started
 
 
-def test_a_killed_simulator_truncates_the_episode(killed):
+def test_killed_simulator_truncates_the_episode(killed):
     _, _, (_, _, terminated, truncated, info), _ = killed
     assert (terminated, truncated, info["end_reason"]) == (False, True, "backend_lost:simulator_died")
 
 
-def test_a_killed_simulator_is_noticed_within_one_and_a_half_deadlines(killed):
+def test_killed_simulator_is_detected_within_one_and_a_half_deadlines(killed):
     *_, elapsed_s = killed
     assert elapsed_s < 1.5 * 2.0
 
 
-def test_the_observation_of_a_killed_simulator_is_the_last_valid_one_in_the_space(killed):
+def test_killed_simulator_yields_the_last_valid_observation(killed):
     env, before, (observation, *_), _ = killed
     assert observation in env.observation_space
     assert observation["joints_valid"] == 0
@@ -64,7 +64,7 @@ def test_the_observation_of_a_killed_simulator_is_the_last_valid_one_in_the_spac
         np.testing.assert_array_equal(observation[key], before[key])
 
 
-def test_reset_starts_a_killed_simulator_again(domain_id):
+def test_reset_restarts_a_killed_simulator(domain_id):
     env = embodied_env.make("arm_reach", backend="mujoco_ros")
     env.reset(seed=1)
     os.kill(pid_of(env), signal.SIGKILL)
@@ -75,7 +75,7 @@ def test_reset_starts_a_killed_simulator_again(domain_id):
     assert (truncated, info["end_reason"]) == (False, "")
 
 
-def test_the_log_of_a_killed_simulator_reads_back_whole(domain_id, tmp_path):
+def test_log_of_a_killed_simulator_is_complete(domain_id, tmp_path):
     env = embodied_env.make("arm_reach", backend="mujoco_ros", record=tmp_path)
     env.reset(seed=1)
     for _ in range(3):
@@ -91,7 +91,7 @@ def test_the_log_of_a_killed_simulator_reads_back_whole(domain_id, tmp_path):
     assert all(embodied_env.audit_transition(row) == [] for row in rows)
 
 
-def test_a_stopped_simulator_truncates_within_its_deadline(domain_id):
+def test_stopped_simulator_truncates_within_the_deadline(domain_id):
     env = embodied_env.make("arm_reach", backend="mujoco_ros", step_timeout_s=2.0)
     env.reset(seed=1)
     os.kill(pid_of(env), signal.SIGSTOP)
@@ -104,7 +104,7 @@ def test_a_stopped_simulator_truncates_within_its_deadline(domain_id):
 
 
 @pytest.mark.long
-def test_a_simulator_outlives_the_thread_that_started_it(domain_id):
+def test_simulator_outlives_the_thread_that_started_it(domain_id):
     env = embodied_env.make("arm_reach", backend="mujoco_ros")
     thread = threading.Thread(target=lambda: env.reset(seed=1))
     thread.start()
@@ -115,7 +115,7 @@ def test_a_simulator_outlives_the_thread_that_started_it(domain_id):
     assert info["end_reason"] == ""
 
 
-def test_a_simulator_dies_with_its_killed_parent(domain_id):
+def test_simulator_ends_with_its_killed_parent(domain_id):
     script = (
         "import embodied_env, time\n"
         "env = embodied_env.make('arm_reach', backend='mujoco_ros')\n"
@@ -126,14 +126,14 @@ def test_a_simulator_dies_with_its_killed_parent(domain_id):
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     pid = int(parent.stdout.readline())
     assert psutil.pid_exists(pid)
-    segments = segments_of(parent.pid)  # nobody is left to remove what a killed parent used
+    segments = segments_of(parent.pid)  # a killed parent does not remove them
     parent.kill()
     parent.communicate()
     wait_for_end(pid)
     remove_orphaned_segments(segments)
 
 
-def test_the_simulator_of_an_environment_that_nobody_holds_ends(domain_id):
+def test_simulator_of_a_garbage_collected_environment_ends(domain_id):
     script = (
         "import embodied_env, gc, psutil, time\n"
         "env = embodied_env.make('arm_reach', backend='mujoco_ros')\n"
@@ -152,7 +152,7 @@ def test_the_simulator_of_an_environment_that_nobody_holds_ends(domain_id):
 
 @pytest.fixture
 def by_hand(domain_id):
-    """A simulator started as a person would."""
+    """A manually started simulator."""
     process = subprocess.Popen(
         [sys.executable, "-m", "embodied_env.cli", "sim", "arm_reach", "--namespace", "/by_hand"],
         stdout=subprocess.PIPE,
@@ -164,7 +164,7 @@ def by_hand(domain_id):
     process.communicate(timeout=20)
 
 
-def test_a_simulator_started_by_hand_is_attached_to(by_hand):
+def test_manually_started_simulator_can_be_attached(by_hand):
     env = embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace="/by_hand")
     env.reset(seed=1)
     *_, info = env.step(ZERO)
@@ -175,12 +175,12 @@ def test_a_simulator_started_by_hand_is_attached_to(by_hand):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_simulator_ends_cleanly_when_asked(by_hand, number):
+def test_simulator_ends_cleanly_on_a_signal(by_hand, number):
     by_hand.send_signal(number)
     assert by_hand.wait(timeout=20) == 0
 
 
-def test_another_contract_than_the_simulators_is_refused(by_hand, tmp_path):
+def test_contract_other_than_the_simulators_is_refused(by_hand, tmp_path):
     text = embodied_env.load_contract("arm_reach").text.replace("horizon_steps: 200", "horizon_steps: 100")
     other = tmp_path / "other.yaml"
     other.write_text(text)
@@ -190,8 +190,8 @@ def test_another_contract_than_the_simulators_is_refused(by_hand, tmp_path):
     env.close()
 
 
-def test_no_simulator_is_an_error_that_says_how_to_start_one(domain_id):
-    env = embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace="/nobody", reset_timeout_s=1.0)
+def test_error_without_a_simulator_explains_how_to_start_one(domain_id):
+    env = embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace="/unused", reset_timeout_s=1.0)
     with pytest.raises(BackendNotReadyError, match="embodied-env sim arm_reach"):
         env.reset(seed=1)
     env.close()

@@ -1,4 +1,4 @@
-"""However a program ends, the robot brakes within its limits: programs of their own, over ROS 2, on the emulator.
+"""However a program ends, the robot brakes within its limits; in subprocesses, over ROS 2, with the robot emulator.
 
 The evidence is the actuator's topic, and the exit status of the program.
 """
@@ -33,8 +33,8 @@ pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
 DOMAIN_ID = ros_domains.FOR_KILLS
 SURROUNDINGS = {"ROS_DOMAIN_ID": str(DOMAIN_ID), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
 PATIENCE_S = 60.0
-QUIET_S = 0.3  # without a command, at rest: the last one has come
-STALL_S = 3.0  # without a command, in motion: longer than a busy machine delays one
+QUIET_S = 0.3  # without a command at rest: the last one has arrived
+STALL_S = 3.0  # without a command in motion: longer than the delay of a busy machine
 SHIPPED = {"arm": "arm_reach", "cart": "cart_goal"}
 DRIVEN = {"arm": 0, "cart": 1}  # the joint: the shoulder, and turning on the spot
 ROUNDING = 1e-9
@@ -163,7 +163,7 @@ ENDS = {  # the rest of the program, and its exit status
     "a forked worker": ("in_forked_worker()", 0),
     "recorded": ("env = make(record=folder, record_messages=True); drive(env)", 0),
 }
-FREED = {  # these come to rest, and free everything, while the program goes on
+FREED = {  # these come to rest and free everything while the program continues
     "freed by del": "env = make(); drive(env); del env",
     "freed by return": "function()",
     "freed by a caught exception": "caught()",
@@ -187,7 +187,7 @@ IN_DEFAULT_RUN = {
 
 
 class Robot:
-    """An emulator, its relay if it has one, and who listens to the topic of its actuator."""
+    """An emulator, its relay if any, and a subscriber of its actuator topic."""
 
     def __init__(self, kind, folder, *, is_relayed):
         text = embodied_env.load_contract(SHIPPED[kind]).text
@@ -217,7 +217,7 @@ class Robot:
             self.commands.clear()
 
     def until_quiet(self):
-        """Return stamps, s, and commands of the joint when no more have come for a moment, at rest or stalled."""
+        """Return stamps, s, and commands of the joint once no more arrive, at rest or stalled."""
         end_s = time.monotonic() + PATIENCE_S
         while True:
             count = len(self.commands)
@@ -242,7 +242,7 @@ class Robot:
 
 @pytest.fixture(scope="module")
 def robots(request, tmp_path_factory):
-    """The robots of these kinds, each with a relay or without: for all tests in a row that ask for the same."""
+    """Robots of these kinds, with or without a relay, shared by consecutive tests that request the same."""
     kinds, is_relayed = request.param
     made, remains = [], set()
     with pytest.MonkeyPatch.context() as patch:
@@ -279,7 +279,7 @@ def run(text, robot, folder, other=None):
 
 
 def check_it_braked(robot, output=""):
-    """From full speed the last commands slow down within the limits, to rest."""
+    """Assert that the last commands brake from full speed to rest within the limits."""
     (stamps_s, values), joint = robot.until_quiet(), robot.joint
     limits, period_s = robot.layout.limits, robot.contract.control_period_s
     fastest, slowing = limits.velocity[joint], limits.deceleration[joint] * period_s  # by one command, at most
@@ -290,7 +290,7 @@ def check_it_braked(robot, output=""):
     last = fast[-1]
     assert speeds[-1] == 0.0, speeds[last:]
     if not is_velocity and stamps_s[last + 2] - stamps_s[last + 1] > 2.9 * period_s:
-        return  # the machine was so busy that the arm has arrived meanwhile
+        return  # on a busy machine the arm has already arrived
     assert np.count_nonzero(speeds[last + 1 :]) >= np.floor(0.8 * speeds[last] / slowing), speeds[last:]
     assert (speeds <= fastest + ROUNDING).all()
     if is_velocity:
@@ -315,7 +315,7 @@ def cases():
 
 
 @pytest.mark.parametrize(("robots", "way"), cases(), indirect=["robots"])
-def test_the_robot_brakes_and_the_exit_status_is_the_programs(robots, tmp_path, way):
+def test_robot_brakes_and_the_exit_status_is_that_of_the_program(robots, tmp_path, way):
     (robot,) = robots.each
     text, status = WAYS[way]
     robot.begin()
@@ -339,7 +339,7 @@ def test_the_robot_brakes_and_the_exit_status_is_the_programs(robots, tmp_path, 
     ],
     ids=["end", "uncaught exception", "freed", "one freed"],
 )
-def test_two_robots_brake(robots, tmp_path, text, status):
+def test_both_robots_brake(robots, tmp_path, text, status):
     for robot in robots.each:
         robot.begin()
     returned, output = run(text, *robots.each[:1], tmp_path, robots.each[1])
@@ -351,7 +351,7 @@ def test_two_robots_brake(robots, tmp_path, text, status):
 @pytest.mark.parametrize(
     "robots", [ALONE["cart", True], pytest.param(ALONE["arm", True], marks=pytest.mark.long)], indirect=True
 )
-def test_behind_a_relay_the_robot_of_a_killed_program_brakes(robots, tmp_path):
+def test_relay_brakes_the_robot_of_a_killed_program(robots, tmp_path):
     (robot,) = robots.each
     robot.begin()
     program = start("env = make(); drive(env); print('moving', flush=True)\nwhile True: env.step(forward(env))", robot)
@@ -363,7 +363,7 @@ def test_behind_a_relay_the_robot_of_a_killed_program_brakes(robots, tmp_path):
 
 
 @pytest.mark.parametrize("robots", [pytest.param(ALONE["cart", False], marks=pytest.mark.long)], indirect=True)
-def test_a_forked_child_that_closes_does_not_brake_the_robot_of_its_parent(robots, tmp_path):
+def test_closing_in_a_forked_child_does_not_brake_the_parents_robot(robots, tmp_path):
     (robot,) = robots.each
     robot.begin()
     text = (

@@ -241,7 +241,7 @@ WRONG_SERVOS = {
         '<position name="lift" joint="lift" kp="7" gear="2"/>',
         "gain 7, stiffness 7, damping 0, gear 2 (expected a position servo)",
     ),
-    "a servo that does not go where it is told": (
+    "a servo that does not follow its command": (
         LIFT,
         "lift",
         '<general name="lift" joint="lift" biastype="affine" gainprm="7" biasprm="0 -6 0"/>',

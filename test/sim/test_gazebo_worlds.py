@@ -28,7 +28,7 @@ FOLDER = ROOT / "config" / "gazebo"
 MODELS = ROOT / "embodied_env" / "sim" / "models"
 NAMES = ("arm_reach", "cart_goal", "door_open")
 IN_OUR_MODEL = {"left_wheel": "wheel_left", "right_wheel": "wheel_right", "bolt_slide": "bolt"}
-"""Links that have another name here: in an SDF no joint has the name of a link beside it."""
+"""Links that have another name here: in an SDF no joint may have the name of a link."""
 
 SYSTEMS = {
     "gz-sim-physics-system": "gz::sim::systems::Physics",
@@ -67,7 +67,7 @@ PAIRS = {
 }
 """Pairs of the table of ros_gz_bridge, of those that it has."""
 
-SPEAKS = {
+PUBLISHED = {
     "gpu_lidar": "gz.msgs.LaserScan",
     "camera": "gz.msgs.Image",
     "depth_camera": "gz.msgs.Image",
@@ -79,7 +79,7 @@ SPEAKS = {
     "DiffDrive.odom_topic": "gz.msgs.Odometry",
     "TriggeredPublisher.gz.msgs.Boolean": "gz.msgs.Boolean",
 }
-HEARS = {"DiffDrive.topic": "gz.msgs.Twist", "JointTrajectoryController.topic": "gz.msgs.JointTrajectory"}
+SUBSCRIBED = {"DiffDrive.topic": "gz.msgs.Twist", "JointTrajectoryController.topic": "gz.msgs.JointTrajectory"}
 RENDERED = ("gpu_lidar", "camera", "depth_camera")
 
 Entries = list[dict[str, Any]]
@@ -338,8 +338,8 @@ def test_every_source_names_what_is_there(name):
     places = {*profile.get("states", {}), *profile["entities"]}
     for sensor, source in profile["sources"].items():
         assert sensor in contract.sensors
-        told = [source[key] for key in ("entity", "relative_to") if key in source]
-        assert set(told) <= places
+        named = [source[key] for key in ("entity", "relative_to") if key in source]
+        assert set(named) <= places
         assert set(source.get("distance", ())) <= places | set(contract.sensors)
         if "event" in source:
             assert topics_of(name)[source["event"]]["ros_type_name"] == contract.sensors[sensor].type
@@ -379,7 +379,7 @@ def test_behind_each_topic_of_the_bridge_is_one_of_the_world_that_speaks_or_hear
     for ros_topic, entry in topics_of(name).items():
         if ros_topic == "/clock":
             continue
-        table = SPEAKS if entry["direction"] == "GZ_TO_ROS" else HEARS
+        table = PUBLISHED if entry["direction"] == "GZ_TO_ROS" else SUBSCRIBED
         (kind,) = [kind for topic, kind in ends if topic == entry["gz_topic_name"] and kind in table]
         assert table[kind] == entry["gz_type_name"]
 
@@ -542,7 +542,7 @@ def test_the_arm_of_the_door_world_begins_at_home():
 
 
 def test_the_bolt_holds_the_door_until_the_cam_has_drawn_it_back():
-    """The cam is as far from the lever's axis as our model draws the bolt per radian, and its tab waits beside it."""
+    """The cam is as far from the lever's axis as our model draws the bolt per radian, and its tab is next to it."""
     model, door = model_of("door_open"), world_of("door_open").models["door"]
     ratio = model.equality("latch").data[1]
     cam = pose_frame(named(door.links["lever"], "collision")["cam"])[:3, 3]

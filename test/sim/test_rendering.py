@@ -430,7 +430,7 @@ def test_a_window_without_a_display_is_an_error_and_not_the_end_of_the_process()
 
 @pytest.fixture
 def display():
-    """A display that nobody sees."""
+    """A virtual display."""
     if not shutil.which("Xvfb"):
         pytest.skip("needs Xvfb: apt install xvfb")
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The delays of the stand-in robot: on a clock that is moved by hand, and in a world without ROS."""
+"""Delays of the robot emulator, on a manual clock and without ROS."""
 
 from __future__ import annotations
 
@@ -153,13 +153,13 @@ def test_the_world_is_told_each_command_once_in_the_tick_of_its_time(gaps, delay
     arrivals = list(arrivals_of(gaps))
     for number, arrival_ns in enumerate(arrivals):
         made.receive(arrival_ns, 0, np.array([float(number)]))
-    told = []
+    applied = []
     for begin_ns in range(0, arrivals[-1] + NS_PER_S, TICK_NS):
         enforced(made, begin_ns + TICK_NS + 3 * MS)  # a tick is run a little late
-        told += [
+        applied += [
             (begin_ns + after_ns, values[0]) for after_ns, values in made.take_activations(begin_ns, begin_ns + TICK_NS)
         ]
-    assert told == [(ns + round(delay_s * NS_PER_S), number) for number, ns in enumerate(arrivals)]
+    assert applied == [(ns + round(delay_s * NS_PER_S), number) for number, ns in enumerate(arrivals)]
 
 
 def test_a_command_that_a_late_tick_has_missed_acts_from_its_begin():

@@ -98,7 +98,7 @@ def test_due_times_do_not_drift_with_late_steps() -> None:
 def test_a_rate_above_that_of_the_physics_is_due_at_each_of_its_steps() -> None:
     channel = begun(channel_of(spec(rate_hz=1000.0)))
     assert after_reset_ms(run(channel, 3)) == [100, 200, 300]
-    assert newest(channel).seq == 3  # of the others nobody was told
+    assert newest(channel).seq == 3  # the others were not delivered
 
 
 def test_a_due_time_that_the_clock_cuts_to_nanoseconds_is_served_once() -> None:
@@ -379,7 +379,7 @@ def touch(value: int) -> SensorOutput:
     return SensorOutput(values={"data": np.array([value], dtype=np.int8)}, extras={})
 
 
-def told(channel: SensorChannel, *touches: int) -> int:
+def reported(channel: SensorChannel, *touches: int) -> int:
     """Take these readings in one control period; return what is seen of them."""
     for i, value in enumerate(touches, start=1):
         channel.capture(ORIGIN_NS + i, touch(value))
@@ -388,38 +388,38 @@ def told(channel: SensorChannel, *touches: int) -> int:
 
 
 def test_a_touch_is_told_by_the_newest_of_several_readings() -> None:
-    assert told(bump(), 0, 1, 0, 0) == 1
+    assert reported(bump(), 0, 1, 0, 0) == 1
 
 
 def test_a_touch_is_told_once() -> None:
     channel = bump()
-    told(channel, 1, 0)
-    assert told(channel, 0, 0) == 0
+    reported(channel, 1, 0)
+    assert reported(channel, 0, 0) == 0
 
 
-def test_without_a_touch_none_is_told() -> None:
-    assert told(bump(), 0, 0, 0) == 0
+def test_without_a_touch_none_is_reported() -> None:
+    assert reported(bump(), 0, 0, 0) == 0
 
 
 def test_a_touch_of_a_reading_that_was_lost_is_told_by_the_next_one() -> None:
     channel = bump(dropout=0.5)
     channel._rng = Draws(0.0, 0.9)  # lost, sent
-    told(channel, 1)
+    reported(channel, 1)
     assert newest(channel).seq == 0
-    assert told(channel, 0) == 1
+    assert reported(channel, 0) == 1
 
 
 def test_a_touch_under_way_at_a_reset_is_told_to_nobody() -> None:
     channel = bump(dropout=0.5)
     channel._rng = Draws(0.0)
-    told(channel, 1)
+    reported(channel, 1)
     channel.begin(1, ORIGIN_NS, touch(0))
     channel._rng = Draws(0.9)
-    assert told(channel, 0) == 0
+    assert reported(channel, 0) == 0
 
 
 class Draws:
-    """Draws what it is told."""
+    """Draws scripted values."""
 
     def __init__(self, *draws: float) -> None:
         self._draws = list(draws)

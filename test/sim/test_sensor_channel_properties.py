@@ -169,7 +169,7 @@ def test_a_contact_tells_each_touch_since_the_last_reading_that_was_seen(touches
     source = Source(contact=Contact(body="base"), delay_s=delay_s, dropout=dropout)
     channel = SensorChannel("bump", spec, source, S_NS)
     channel.begin(seed, 0, touch(False, 0))
-    told = 0  # the readings up to this one were told
+    reported = 0  # number of the last reported reading
     for i, is_touched in enumerate(touches, start=1):
         channel.capture(i * 10_000_000, touch(is_touched, i))
         if i % periods:
@@ -177,8 +177,8 @@ def test_a_contact_tells_each_touch_since_the_last_reading_that_was_seen(touches
         before = channel.newest
         channel.deliver(i * 10_000_000)
         if (reading := channel.newest) is not None and reading is not before:
-            assert bool(reading.values["data"][0]) == any(touches[told : reading.extras["number"]])
-            told = reading.extras["number"]
+            assert bool(reading.values["data"][0]) == any(touches[reported : reading.extras["number"]])
+            reported = reading.extras["number"]
 
 
 def touch(is_touched: bool, number: int) -> SensorOutput:

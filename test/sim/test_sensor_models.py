@@ -128,7 +128,7 @@ CART = """
 
 
 class Drive:
-    """Puts a cart where it is told, and reads its odometry."""
+    """Places a cart and reads its odometry."""
 
     def __init__(self, folder: Path, **errors: float) -> None:
         self.model = model_of(folder, CART)
@@ -289,7 +289,7 @@ CLEAR, AT_WALL, ON_FLOOR = (0.0, 0.5), (1.6, 0.5), (0.0, 0.15)
 
 
 class Bump:
-    """Puts a body where it is told, and asks its bumper."""
+    """Places a body and reads its bumper."""
 
     def __init__(self, folder: Path, body: str = "base", ignore: tuple[str, ...] = ()) -> None:
         self.model = model_of(folder, BOXES)

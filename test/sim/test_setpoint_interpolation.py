@@ -1,4 +1,4 @@
-"""Set-points at any time: exactly what the command and the lag say, wherever physics steps begin."""
+"""Setpoints at any time follow command and lag exactly, wherever physics steps begin."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_steps_are_given_what_small_steps_find(drawn, lag):
 @settings(deadline=None, max_examples=10)
 @given(st.floats(0.0, 0.999), st.floats(0.1, 16.0))
 def test_a_joint_trails_a_steady_motion_by_the_lag_and_nothing_else(after, lag):
-    """Commands of a steady motion, once a period: from their arrival a line, so a whole period behind what they say."""
+    """Commands of a steady motion, once a period: a line from their arrival, so one period behind them."""
     points = SetpointInterpolator(BOTH[:1], period_steps=PERIOD, lag_steps=lag)
     for k in range(15 * PERIOD):
         due = [(after, np.array([float(k)]))] if k % PERIOD == 0 else []

@@ -205,7 +205,7 @@ def _write_rows(path, rows, rng) -> str:
     writer = LogWriter(path / LOG)
     for row in rows:
         topic = "reset" if isinstance(row, dict) and row.get("schema") == RESET else "transition"
-        writer._add_message(topic, _text(row), sequence=0, log_time_ns=0)
+        writer._add_message(topic, _text(row), 0, 0)
     writer.close()
     if rng.random() < 0.5:
         return "as damage"

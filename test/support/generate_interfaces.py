@@ -106,7 +106,7 @@ def read_once(work: Path, paths: list[str]) -> None:
 
 
 def show_everything(generator: str, package: str, work: Path) -> None:
-    """Write the header that says which symbols a library shows."""
+    """Write the visibility header of a library."""
     from rosidl_cli.command.helpers import generate_visibility_control_file
 
     name = f"{generator}__visibility_control.h"

@@ -25,7 +25,7 @@ class Solved(Running):
 
 
 class Undecided(Solved):
-    """It does not say whether the reset snapshot satisfies it."""
+    """Does not judge the reset snapshot."""
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, Any]) -> Verdict | None:
         return None
@@ -48,7 +48,7 @@ class SolvedOnce(Running):
 
 
 class Telling(Running):
-    """Its verdict says all that it was given."""
+    """Its verdict contains all of its arguments."""
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, Any]) -> Verdict | None:
         samples = {name: field_values(sample) for name, sample in sorted(snapshot.samples.items())}

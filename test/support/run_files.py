@@ -17,9 +17,7 @@ def rewrite_log(path: Path, rows) -> None:
     for row in rows:
         named = row if isinstance(row, dict) else {}
         topic = "reset" if named.get("schema") == RESET else "transition"
-        writer._add_message(
-            topic, json.dumps(row).encode(), sequence=0, log_time_ns=0
-        )  # also a row that `write` refuses
+        writer._add_message(topic, json.dumps(row).encode(), 0, 0)  # also a row that `append` refuses
     writer.close()
     steps = [row for row in rows if isinstance(row, dict) and row.get("schema") == TRANSITION]
     if steps:

@@ -135,12 +135,12 @@ def stopping_excess(x: float, v: float, b: JointBounds) -> Fraction:
 
 
 def in_safe_set(x: float, v: float, b: JointBounds) -> bool:
-    """Tell whether (x, v) is in K. Exact."""
+    """Return whether (x, v) is in K. Exact."""
     return b.low <= x <= b.high and abs(v) <= b.velocity and stopping_excess(x, v, b) <= 0
 
 
 def within_acceleration(v: float, w: Fraction, b: JointBounds, dt: float) -> bool:
-    """Tell whether the velocity may change from v to w in dt: A to speed up, D to slow down, their lesser across zero."""
+    """Return whether the velocity may change from v to w in dt: A to speed up, D to slow down, their lesser across zero."""
     speed_up, slow_down = Fraction(b.acceleration) * Fraction(dt), Fraction(b.deceleration) * Fraction(dt)
     before = Fraction(v)
     if before * w < 0:
@@ -150,7 +150,7 @@ def within_acceleration(v: float, w: Fraction, b: JointBounds, dt: float) -> boo
 
 
 def admissible(x: float, v: float, w: Fraction, b: JointBounds, dt: float) -> bool:
-    """Tell whether velocity w for dt keeps every limit, and the robot able to stop before the range ends. Exact."""
+    """Return whether velocity w for dt keeps every limit, and the robot able to stop before the range ends. Exact."""
     if abs(w) > Fraction(b.velocity) or not within_acceleration(v, w, b, dt):
         return False
     stop = Fraction(x) + w * Fraction(dt) + w * abs(w) / (2 * Fraction(b.deceleration))

@@ -112,7 +112,7 @@ class SdfWorld:
 
     @property
     def models(self) -> dict[str, SdfModel]:
-        """The models that stand in the world itself."""
+        """The top-level models of the world."""
         return {name: SdfModel(element=element) for name, element in named(self.element, "model").items()}
 
     def model_with_joint(self, joint: str) -> SdfModel:

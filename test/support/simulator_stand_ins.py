@@ -103,7 +103,7 @@ class StandIn:
         assert done.wait(10.0)
 
     def calm(self) -> None:
-        """Stand still, owe nothing, and behave."""
+        """Stop, with nothing pending and no faults."""
         self.mischief = Mischief()
         self.world.pending, self.world.paused = 0, True
         self._when_still.clear()
@@ -336,7 +336,7 @@ STAND_INS = {
 
 @contextlib.contextmanager
 def hosted(name: str, **options: Any):
-    """Host the stand-in of a family in a thread of its own; nothing of it is left."""
+    """Host the simulator double of a family in a thread, and remove all of it at the end."""
     stand_in = STAND_INS[name](options.pop("mischief", Mischief()), **options)
     stop = threading.Event()
 

@@ -34,7 +34,7 @@ class Habits:
     extra_ticks: int = 0
     rewinds: bool = False  # to 0, in the middle of a step
     late: dict[str, float] = field(default_factory=dict)  # sensor -> s after the step
-    drops: set[str] = field(default_factory=set)  # sensors that say nothing
+    drops: set[str] = field(default_factory=set)  # silent sensors
     old_after: set[str] = field(default_factory=set)  # sensors that repeat an old stamp after the new one
     repeats_clock: bool = True  # while stopped
     is_silent_until_step: bool = False  # sensors, after a reset
@@ -125,14 +125,14 @@ class SmallSimulator:
                 self.tick(1)
             self.tick(habits.extra_ticks)
         else:
-            self.tick(1, tells=not habits.is_silent_until_step)
+            self.tick(1, publishes=not habits.is_silent_until_step)
 
-    def tick(self, ticks, *, tells=True):
-        """Move by so many ticks, and tell the clock of each."""
+    def tick(self, ticks, *, publishes=True):
+        """Advance by `ticks`, and publish the clock of each."""
         for _ in range(ticks):
             self.now_ns += TICK_NS
             self._tell_time()
-        for name in self._sensors if ticks and tells else ():
+        for name in self._sensors if ticks and publishes else ():
             if name in self.habits.late:
                 self._late.append((time.monotonic() + self.habits.late[name], name, self.now_ns))
             elif name not in self.habits.drops:

@@ -92,7 +92,7 @@ def parse(source: Document) -> Contract:
 
 
 def document_of(contract: Contract) -> Document:
-    """Return the document that says what `contract` is, every default written out."""
+    """Return the document of `contract` with every default."""
     plain: Document = to_plain(contract)
     for key in RESERVED:
         del plain[key]
@@ -126,7 +126,7 @@ plain_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
     max_leaves=6,
 )
-"""What may stand in a task's parameters and in a backend's profile."""
+"""Values of a task's parameters and of a backend's profile."""
 
 
 @st.composite

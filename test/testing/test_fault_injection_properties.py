@@ -26,7 +26,7 @@ from embodied_env.testing.fault_injection import (
     Reorder,
     Restamp,
 )
-from embodied_env.testing.fault_injection.faults import is_hit, rng_of
+from embodied_env.testing.fault_injection.faults import rng_of
 
 MS = 1_000_000
 
@@ -64,7 +64,7 @@ def run(faults, count, *, seed=0, period_ns=10 * MS, make=lambda number: number)
 
 def hits(fault, count, *, seed, place=0):
     """Return which of the first `count` messages `fault` hits, drawn from the pure functions alone."""
-    return np.array([is_hit(fault, 0.0, rng_of(seed, place, number)) for number in range(count)], dtype=bool)
+    return np.array([fault.hits(0.0, rng_of(seed, place, number)) for number in range(count)], dtype=bool)
 
 
 def messages(faults, count, **options):

@@ -125,14 +125,8 @@ class Response:
 def fit_response(moves: Sequence[Move], period_s: float, shapes: Sequence[Shape], start_s: float) -> Response:
     """Fit a dead time and a first-order lag to each move, with the one of `shapes` that explains most.
 
-    Args:
-        moves: of any joints, at least one.
-        period_s: control period, s.
-        shapes: in which a controller may apply commands.
-        start_s: first guess of dead time and lag together, s, above 0.
-
-    Raises:
-        ValueError: for readings that are not finite.
+    The search starts at dead time and lag of `start_s` together, above 0. Raises ValueError for readings that are not
+    finite.
     """
     return max((_fit(moves, period_s, shape, start_s) for shape in shapes), key=lambda response: response.explained)
 

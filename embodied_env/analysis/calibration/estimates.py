@@ -60,18 +60,10 @@ def estimate_profile(
     backend: str,
     seed: int,
 ) -> LatencyProfile:
-    """Return the latencies that a calibration shows.
+    """Return the latencies that the moves of `run` and the readings in `log` show.
 
-    Args:
-        contract: of the robot.
-        run: with finished moves.
-        log: all readings during the moves.
-        readings: where the motion of each joint is read.
-        backend: that was calibrated.
-        seed: of the moves.
-
-    Raises:
-        CalibrationError: when a joint has too few readings during a move.
+    `readings`: where the motion of each joint is read. Raises CalibrationError when a joint has too few readings during
+    a move.
     """
     offset_ns = min(run.offsets_ns)
     moves = [_to_move(contract, trace, log, readings, offset_ns) for trace in run.traces]

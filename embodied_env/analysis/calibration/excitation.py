@@ -71,7 +71,6 @@ class SampleLog:
     """Readings of all sensors as they arrive, from any thread."""
 
     def __init__(self) -> None:
-        """Start without readings."""
         self.samples: dict[str, list[Sample]] = {}
         self._newest: dict[str, int] = {}
 
@@ -120,12 +119,8 @@ def draw_velocities(
 ) -> FloatArray:
     """Return the velocities of a move there and back, one per period, in unit/s: at rest in the middle and at the end.
 
-    Args:
-        rng: source of the move.
-        fastest: greatest velocity.
-        change: greatest change of velocity per period.
-        way: greatest displacement, in the unit of the joint.
-        period_s: control period.
+    `fastest` is the greatest velocity, `change` the greatest change of velocity per period, `way` the greatest
+    displacement, in the unit of the joint.
     """
     goals: list[float] = []
     sign = rng.choice([-1.0, 1.0])

@@ -60,13 +60,10 @@ def stamp_latency(samples_s: FloatArray) -> Estimate:
 def estimate_lag(
     moves: Sequence[Move], seen: Sequence[MoveSamples], longest_s: float, *, integrated: bool
 ) -> SensorLag | str:
-    """Return the delay of a sensor relative to the joints, or why it is not known.
+    """Return the delay, up to `longest_s`, of a sensor relative to the joints, or why it is not known.
 
-    Args:
-        moves: motion of the joints.
-        seen: readings of the sensor during each of them.
-        longest_s: greatest delay of the search.
-        integrated: whether fields may also follow the integral of the motion, which is then a velocity.
+    `seen` has its readings during each of `moves`. With `integrated`, fields may also follow the integral of the
+    motion, which is then a velocity.
     """
     pairs = [(move, each) for move, each in zip(moves, seen, strict=True) if len(each.stamped_s) >= _LEAST_READINGS]
     if len(pairs) < _LEAST_MOVES:
@@ -106,12 +103,9 @@ def estimate_lag(
 
 
 def combine_evidence(stamps: Estimate, lag: SensorLag | str, *, is_stamped: bool) -> Estimate | str:
-    """Return the age of readings from stamps and motion, or why it is not known.
+    """Return the age of readings from the stamps of messages and from motion, or why it is not known.
 
-    Args:
-        stamps: from the stamps of the messages.
-        lag: from the motion.
-        is_stamped: whether the messages carry a time of acquisition, which may be wrong.
+    `is_stamped`: whether the messages carry a time of acquisition, which may be wrong.
     """
     if isinstance(lag, str):
         if not is_stamped:

@@ -28,14 +28,9 @@ class Mismatch:
 
 
 class NotComparableError(EmbodiedEnvError):
-    """Two runs differ in their conditions.
-
-    Attributes:
-        mismatches: the differences that the user does not ignore.
-    """
+    """Two runs differ in their conditions; `mismatches` are the differences that the user does not ignore."""
 
     def __init__(self, mismatches: Sequence[Mismatch]) -> None:
-        """Create the error."""
         self.mismatches = tuple(mismatches)
         paths = ", ".join(mismatch.path for mismatch in self.mismatches)
         super().__init__(
@@ -45,19 +40,12 @@ class NotComparableError(EmbodiedEnvError):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparability:
-    """Conditions of two runs that may be compared.
+    """Conditions of two runs that may be compared."""
 
-    Attributes:
-        ignored: differences that the user ignores.
-        idle: paths that the user ignores and that do not differ.
-        notes: what is unknown about the conditions, in sentences.
-        contracts: of run A and of run B; None where one cannot be read here.
-    """
-
-    ignored: tuple[Mismatch, ...]
-    idle: tuple[str, ...]
-    notes: tuple[str, ...]
-    contracts: tuple[Contract | None, Contract | None]
+    ignored: tuple[Mismatch, ...]  # differences that the user ignores
+    idle: tuple[str, ...]  # paths that the user ignores and that do not differ
+    notes: tuple[str, ...]  # what is unknown about the conditions, in sentences
+    contracts: tuple[Contract | None, Contract | None]  # of run A and of run B; None where one cannot be read here
 
 
 def comparability(a: Run, b: Run, ignore: Iterable[str] = ()) -> Comparability:

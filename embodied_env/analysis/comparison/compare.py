@@ -31,42 +31,25 @@ CHANCE = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One of both success rates in both runs.
+    """One of both success rates in both runs."""
 
-    Attributes:
-        key: of the rate in ``summary.json``.
-        how: what the rate is of.
-        a: of run A.
-        b: of run B.
-        difference: interval of B - A for independent episodes (Newcombe, 95 %); None without trials.
-        paired: test over the episodes that began in the same situation; None without such pairs.
-    """
-
-    key: str
-    how: str
-    a: Rate
-    b: Rate
-    difference: tuple[float, float] | None
-    paired: PairedTest | None
+    key: str  # of the rate in ``summary.json``
+    how: str  # what the rate is of
+    a: Rate  # of run A
+    b: Rate  # of run B
+    difference: tuple[float, float] | None  # Newcombe interval (95 %) of B - A; None without trials
+    paired: PairedTest | None  # test over the episodes that began in the same situation; None without such pairs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """Difference of two runs in one feature.
+    """Difference of two runs in one feature."""
 
-    Attributes:
-        name: of the feature.
-        distance: Kolmogorov-Smirnov distance of the distributions, or difference of the shares; 0 to 1.
-        noise: distance that equal runs rarely exceed by chance.
-        a: distribution or share of run A.
-        b: the same of run B.
-    """
-
-    name: FeatureName
-    distance: float
-    noise: float
-    a: Numbers | Share
-    b: Numbers | Share
+    name: FeatureName  # of the feature
+    distance: float  # Kolmogorov-Smirnov distance of the distributions, or difference of the shares; 0 to 1
+    noise: float  # distance that equal runs rarely exceed by chance
+    a: Numbers | Share  # distribution or share of run A
+    b: Numbers | Share  # the same of run B
 
     @property
     def is_more_than_chance(self) -> bool:
@@ -128,29 +111,17 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two runs of one contract.
+    """Two runs of one contract."""
 
-    Attributes:
-        a: the first run.
-        b: the second run.
-        terms: their conditions, with the differences that were ignored.
-        outcomes: both success rates.
-        pairing: episodes that began in the same situation.
-        gaps: all compared features.
-        ranking: the largest gap of each group, in descending order; those that may be chance last.
-        one_sided: features that only one run has.
-        untracked: commanded joints without a reading.
-    """
-
-    a: Side
-    b: Side
-    terms: Comparability
-    outcomes: tuple[Outcome, ...]
-    pairing: Pairing
-    gaps: tuple[Gap, ...]
-    ranking: tuple[Ranked, ...]
-    one_sided: tuple[OneSided, ...]
-    untracked: tuple[str, ...]
+    a: Side  # the first run
+    b: Side  # the second run
+    terms: Comparability  # their conditions, with the differences that were ignored
+    outcomes: tuple[Outcome, ...]  # both success rates
+    pairing: Pairing  # episodes that began in the same situation
+    gaps: tuple[Gap, ...]  # all compared features
+    ranking: tuple[Ranked, ...]  # the largest gap of each group, in descending order; those that may be chance last
+    one_sided: tuple[OneSided, ...]  # features that only one run has
+    untracked: tuple[str, ...]  # commanded joints without a reading
 
     @property
     def sound(self) -> bool:
@@ -192,14 +163,10 @@ class Comparison:
 def compare_runs(
     a: str | Path, b: str | Path, *, ignore: Iterable[str] = (), progress: Progress = NO_PROGRESS
 ) -> Comparison:
-    """Compare two run directories; each is read row by row.
+    """Compare two run directories, e.g. of a simulator and of a robot; each is read row by row.
 
-    Args:
-        a: the first run directory, e.g. of a simulator.
-        b: the second, e.g. of a robot.
-        ignore: paths of the contract, of ``wrappers``, or ``capabilities.actuates``, at and below which the runs may
-            differ.
-        progress: receives how far the comparison has come.
+    `ignore` has paths of the contract, of ``wrappers``, or ``capabilities.actuates``, at and below which the runs may
+    differ.
 
     Raises:
         NotComparableError: when contracts or wrappers differ, or only one is a dry run.

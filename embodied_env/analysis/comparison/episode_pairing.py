@@ -29,21 +29,13 @@ class EndedEpisode(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing:
-    """Episodes of two runs that began in the same situation.
+    """Episodes of two runs that began in the same situation."""
 
-    Attributes:
-        pairs: of run A and of run B.
-        only_a: episodes of run A without a counterpart.
-        only_b: those of run B.
-        drawn_apart: pairs whose resets drew different values from the same seed.
-        problem: why there is no pair, in a sentence, or "".
-    """
-
-    pairs: tuple[tuple[EndedEpisode, EndedEpisode], ...]
-    only_a: int
-    only_b: int
-    drawn_apart: int
-    problem: str
+    pairs: tuple[tuple[EndedEpisode, EndedEpisode], ...]  # of run A and of run B
+    only_a: int  # episodes of run A without a counterpart
+    only_b: int  # those of run B
+    drawn_apart: int  # pairs whose resets drew different values from the same seed
+    problem: str  # why there is no pair, in a sentence, or ""
 
 
 class Episodes:
@@ -56,7 +48,6 @@ class Episodes:
     """
 
     def __init__(self) -> None:
-        """Start without episodes."""
         self.ended: dict[Situation, EndedEpisode] = {}
         self.count = self.unseeded = 0
         self._seen: Counter[tuple[int, str]] = Counter()

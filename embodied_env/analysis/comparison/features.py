@@ -15,10 +15,10 @@ from embodied_env.analysis.comparison.streams import Share, Stream, event_share
 from embodied_env.analysis.report.actions import action_values, firings
 from embodied_env.analysis.report.outcomes import Outcomes
 from embodied_env.analysis.report.time_series import BoundedDict, Occurrences
-from embodied_env.analysis.report.timing import Stage, stages_of
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.core.codes import Quality, Severity
+from embodied_env.core.latency.statistics import Stage, stages_of
 from embodied_env.core.types import FloatArray
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import Reference, is_reference

@@ -11,10 +11,11 @@ from embodied_env.analysis.comparison.features import MOST_STREAMS, FeatureName
 from embodied_env.analysis.comparison.streams import QUANTILES, Numbers, Share
 from embodied_env.analysis.report.figures import BLUE, VERMILION, Line, library, lines_figure
 from embodied_env.analysis.report.formatting import describe_value, format_number, milliseconds, percent, plural
-from embodied_env.analysis.report.html import render_page, write_page
+from embodied_env.analysis.report.html import render_page
 from embodied_env.analysis.report.timing import stage_label, stage_place
 from embodied_env.core.latency.statistics import KEPT
 from embodied_env.core.outcome_counts import describe_exclusions
+from embodied_env.record.manifest import write_text
 
 _MOST_FIGURES = 6
 
@@ -46,7 +47,7 @@ def write_comparison(comparison: Comparison, path: str | Path) -> None:
         label_in_kind=label_in_kind,
         quantile_figures=quantile_figures,
     )
-    write_page(Path(path), page)
+    write_text(Path(path), page)
 
 
 def label(name: FeatureName) -> str:

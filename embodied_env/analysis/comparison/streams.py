@@ -39,12 +39,10 @@ class Numbers:
 class Stream(Sample):
     """Numbers of one feature, step by step, in memory that does not grow with the steps.
 
-    Attributes:
-        missing: steps without a number.
+    `missing` counts the steps without a number.
     """
 
     def __init__(self) -> None:
-        """Start without numbers."""
         super().__init__()
         self.missing = 0
         # of the means of steps, less the first one so that nothing cancels: for the correlation of successive steps

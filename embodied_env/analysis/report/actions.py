@@ -38,7 +38,6 @@ class GateActivity:
     """Findings of all steps. A finding of severity PASS changes nothing, so it is a notice and no firing."""
 
     def __init__(self, timeline: Timeline) -> None:
-        """Start without steps."""
         self.fired: BoundedDict[Firing, Occurrences] = BoundedDict(Occurrences)
         self.notices: BoundedDict[tuple[str, str], Occurrences] = BoundedDict(Occurrences)
         self.intervened = 0
@@ -102,7 +101,6 @@ class Actions:
     """Requested and applied action of all steps, by joint."""
 
     def __init__(self, timeline: Timeline) -> None:
-        """Start without steps."""
         self.joints: BoundedDict[str, _Joint] = BoundedDict(_Joint)
         self._timeline = timeline
 

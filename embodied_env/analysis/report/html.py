@@ -6,7 +6,6 @@ The content security policy of a page forbids it to load anything, so text from 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from embodied_env.analysis.report.formatting import (
     share_of,
 )
 from embodied_env.core.terminal import printable
-from embodied_env.errors import MissingDependencyError, RecordError
+from embodied_env.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -44,11 +43,7 @@ _LONGEST = 600  # characters of one text
 
 
 def render_page(template: str, *, title: str, **content: object) -> str:
-    """Return the page of `template` with `content`.
-
-    Raises:
-        MissingDependencyError: when jinja2 is not installed.
-    """
+    """Return the page of `template` with `content`; raises MissingDependencyError without jinja2."""
     return _environment().get_template(template).render(title=title, policy=POLICY, colours=COLOURS, **content)
 
 
@@ -61,22 +56,6 @@ def text(value: object, longest: int = _LONGEST) -> str:
         return value  # type: ignore[return-value] # jinja2's Markup, a str
     shown = printable(str(value))
     return shown if len(shown) <= longest else f"{shown[:longest]}… ({len(shown)} characters)"
-
-
-def write_page(path: Path, page: str) -> None:
-    """Write a page atomically.
-
-    Raises:
-        RecordError: when it cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        temporary.write_text(page, encoding="utf-8", errors="replace")
-        temporary.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise RecordError(f"cannot write the page {path}: {error}") from None
 
 
 def check_templates() -> None:

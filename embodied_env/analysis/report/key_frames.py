@@ -31,7 +31,6 @@ class KeyFrames:
     """Keeps of each camera the first image, those at the first success and at the first other end, and the last."""
 
     def __init__(self) -> None:
-        """Start without rows."""
         self.cameras_left_out: set[str] = set()
         self._kept: dict[str, dict[str, _Frame]] = {}
 
@@ -89,9 +88,8 @@ def is_image(reference: Reference) -> bool:
 def png_base64(image: NDArray[Any]) -> tuple[str, str]:
     """Return `image` as PNG in base 64, and a note on its grey scale or "".
 
-    Args:
-        image: shape (height, width, 1, 3 or 4), uint8; or one channel of other numbers, drawn in grey, black where
-            they are not finite.
+    Its shape is (height, width, 1, 3 or 4) for uint8. One channel of other numbers is drawn in grey, black where they
+    are not finite.
     """
     from PIL import Image  # noqa: PLC0415 - optional
 

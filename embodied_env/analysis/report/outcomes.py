@@ -55,32 +55,23 @@ class Rate:
 
 @dataclass(kw_only=True)
 class Episode:
-    """One episode, from its reset to its end.
+    """One episode, from its reset to its end."""
 
-    Attributes:
-        number: from 1.
-        seed: given to the reset, if any.
-        solved: at its reset; None: not judged.
-        apart: why it counts in no success rate (`counted_apart`), or "".
-        ended: "terminated", "truncated", or "" while it runs.
-    """
-
-    number: int
-    seed: int | None
-    solved: bool | None
+    number: int  # from 1
+    seed: int | None  # given to the reset, if any
+    solved: bool | None  # at its reset; None: not judged
     steps: int = 0
     reward: float = 0.0
-    ended: str = ""
+    ended: str = ""  # "terminated", "truncated", or "" while it runs
     reason: str = ""
     success: bool = False
-    apart: str = ""
+    apart: str = ""  # why it counts in no success rate (`counted_apart`), or ""
 
 
 class Outcomes:
     """Counts the episodes of a run from its rows, in bounded memory."""
 
     def __init__(self) -> None:
-        """Start without rows."""
         self.resets = 0
         self.episodes: list[Episode] = []
         self.reset_kinds: Counter[str] = Counter()

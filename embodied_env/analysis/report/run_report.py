@@ -12,7 +12,7 @@ from embodied_env.analysis.progress import NO_PROGRESS, Progress
 from embodied_env.analysis.report.actions import Actions, GateActivity
 from embodied_env.analysis.report.figures import check_installed, library
 from embodied_env.analysis.report.formatting import describe_value, mapping_of
-from embodied_env.analysis.report.html import render_page, write_page
+from embodied_env.analysis.report.html import render_page
 from embodied_env.analysis.report.key_frames import KeyFrames
 from embodied_env.analysis.report.outcomes import Outcomes
 from embodied_env.analysis.report.time_series import Timeline
@@ -20,6 +20,7 @@ from embodied_env.analysis.report.timing import Clocks, Sensors, Stages
 from embodied_env.core.latency.statistics import KEPT
 from embodied_env.core.outcome_counts import describe_exclusions
 from embodied_env.record import AuditReport, Run, audit_run
+from embodied_env.record.manifest import write_text
 from embodied_env.record.rows import RESET
 from embodied_env.record.run import inspect_run, row_violations
 
@@ -111,7 +112,7 @@ def write_report(
         progress.advance()
     progress.start("drawing", None)
     path = Path(run_directory) / REPORT if output is None else Path(output)
-    write_page(path, build_page(run, audit, statistics))
+    write_text(path, build_page(run, audit, statistics))
     return Report(path=path, transitions=statistics.steps, sound=audit.sound, problems=audit.problems)
 
 

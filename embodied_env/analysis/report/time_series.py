@@ -19,14 +19,9 @@ _Value = TypeVar("_Value")
 
 
 class BoundedDict(dict[_Key, _Value]):
-    """Entries created on first use, at most `most` of them.
-
-    Attributes:
-        left_out: calls of `entry` that found no room.
-    """
+    """Entries created on first use, at most `most` of them; `left_out` counts calls of `entry` that found no room."""
 
     def __init__(self, create: Callable[[], _Value], most: int = MOST_NAMES) -> None:
-        """Create the dict; `create` makes a new entry."""
         super().__init__()
         self.left_out = 0
         self._create = create
@@ -43,17 +38,12 @@ class BoundedDict(dict[_Key, _Value]):
 
 
 class Occurrences:
-    """Counts the steps in which something occurred.
+    """Counts the steps in which something occurred, from `first_step` to `last_step`.
 
-    Attributes:
-        steps: number of these steps.
-        adjacent: how many of them followed another one directly.
-        first_step: the first of them.
-        last_step: the last of them.
+    `adjacent` counts those that followed another one directly.
     """
 
     def __init__(self) -> None:
-        """Start at zero."""
         self.steps = self.adjacent = self.first_step = self.last_step = 0
 
     def add(self, step: int) -> None:

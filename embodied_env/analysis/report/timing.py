@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from embodied_env.analysis.report.figures import BLUE, ORANGE, VERMILION, Line, lines_figure
@@ -12,11 +12,8 @@ from embodied_env.analysis.report.formatting import format_number
 from embodied_env.analysis.report.time_series import BoundedDict, Occurrences, Timeline
 from embodied_env.analysis.statistics import Sample
 from embodied_env.core.codes import Quality
-from embodied_env.core.latency.statistics import STAGES
+from embodied_env.core.latency.statistics import STAGES, Stage, stages_of
 from embodied_env.record.schema import step_info_schema
-
-Stage = tuple[str, str]
-"""Name of a stage, and of its sensor or ""."""
 
 MOST_FIGURES = 48
 
@@ -43,7 +40,6 @@ class Stages:
     """Stages of all steps. Only measured values are in the samples; the others are counted by quality."""
 
     def __init__(self, timeline: Timeline) -> None:
-        """Start without steps."""
         self.samples: BoundedDict[Stage, Sample] = BoundedDict(Sample)
         self.unmeasured: BoundedDict[tuple[Stage, int], Occurrences] = BoundedDict(Occurrences)
         self._timeline = timeline
@@ -75,20 +71,6 @@ class Stages:
         }
 
 
-def stages_of(latency: Mapping[str, Any]) -> Iterator[tuple[Stage, int, float | None]]:
-    """Yield each stage with its quality and its value in seconds; injected delays are ``injected.NAME``."""
-    qualities = {name: quality for name, quality in latency["quality"].items() if name != "injected"}
-    injected = latency.get("injected", {}), latency["quality"].get("injected", {})
-    for prefix, values, quality_of in (("", latency, qualities), ("injected.", *injected)):
-        for name, quality in quality_of.items():
-            value = values.get(name)
-            if isinstance(quality, dict):
-                for sensor, each in quality.items():
-                    yield (f"{prefix}{name}", sensor), each, (value or {}).get(sensor)
-            else:
-                yield (f"{prefix}{name}", ""), quality, value
-
-
 class _Sensor:
     """Readings of one sensor over all steps."""
 
@@ -105,7 +87,6 @@ class Sensors:
     """Readings of all steps by sensor. Only ages whose stamp is good are counted."""
 
     def __init__(self, timeline: Timeline) -> None:
-        """Start without steps."""
         self.by_name: BoundedDict[str, _Sensor] = BoundedDict(_Sensor)
         self._timeline = timeline
 
@@ -138,7 +119,6 @@ class Clocks:
     """Clock of a free-running backend, as reported by each step."""
 
     def __init__(self) -> None:
-        """Start without steps."""
         self.modes: Counter[str] = Counter()
         self.middleware: Counter[str] = Counter()
         self.jumps: Counter[str] = Counter()

@@ -40,7 +40,6 @@ class CommandsInFlight:
     """Send times of the most recent commands, by sequence number."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._sent: deque[tuple[int, int]] = deque(maxlen=_COMMANDS_KEPT)
 
     def begin(self) -> None:

@@ -44,7 +44,6 @@ class Ledger:
     """The stamps of the current step."""
 
     def __init__(self, clock: Clock) -> None:
-        """Read stamps from `clock`."""
         self._clock = clock
         self._ns = [0] * len(StepEvent)
         self._marked = False
@@ -82,9 +81,8 @@ class Ledger:
     def mark(self, name: str) -> None:
         """Stamp the end of work outside the step.
 
-        Args:
-            name: ``policy``: the agent's inference is done. ``returned``: an outer wrapper (the recorder) returns to
-                the agent only now, so that its work counts as handoff, not as inference.
+        ``policy``: the agent's inference is done. ``returned``: an outer wrapper (the recorder) returns to the agent
+        only now, so that its work counts as handoff, not as inference.
         """
         if name == "policy":
             self.stamp(StepEvent.MARKED)

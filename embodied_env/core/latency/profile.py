@@ -90,7 +90,6 @@ class BlockReservoir:
     """Collects steps into blocks and keeps an even selection of `most` to twice `most` blocks."""
 
     def __init__(self, most: int = 1000) -> None:
-        """Keep every block until there are twice `most`."""
         self._most = most
         self._stride = 1
         self._seen = 0

@@ -51,6 +51,9 @@ INJECTED_STAGES = tuple(f"injected.{name}_s" for name in ("age", "inference", "a
 EXACT = 65_536
 """Number of values of a stage up to which its percentiles are exact; above it they are of a sample of this size."""
 
+Stage = tuple[str, str]
+"""Name of a stage, and of its sensor or ""."""
+
 KEPT = 8192
 """Default capacity of a `Reservoir`."""
 
@@ -63,7 +66,7 @@ class StageStatistics:
     """Statistics of the `count` measured values of one stage, in seconds.
 
     Percentiles interpolate linearly between order statistics. Above `EXACT` values they are those of a uniform sample:
-    with probability 0.99 the reported 99th lies between the 98.9th and the 99.1st.
+    with probability 0.99 the reported 99th is between the 98.9th and the 99.1st.
     """
 
     count: int
@@ -77,7 +80,6 @@ class LatencyStatistics:
     """Accumulates the infos of steps. A stage appears with its first value; per sensor it is ``stage[sensor]``."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._samples: defaultdict[str, Reservoir] = defaultdict(partial(Reservoir, capacity=EXACT))
 
     def add(self, info: Mapping[str, Any]) -> None:
@@ -85,55 +87,43 @@ class LatencyStatistics:
         latency = info.get("latency")
         if not isinstance(latency, Mapping):
             return
-        for stage, value_s in measured(latency):
-            self._samples[stage].add(value_s)
+        for (stage, sensor), quality, value_s in stages_of(latency):
+            if quality == _OK and isinstance(value_s, float) and math.isfinite(value_s):
+                self._samples[f"{stage}[{sensor}]" if sensor else stage].add(value_s)
 
     def statistics(self) -> dict[str, StageStatistics]:
         """Return the statistics of each stage that was measured at least once."""
         found = {}
         for stage, sample in self._samples.items():
             p50_s, p95_s, p99_s = np.percentile(sample.values(), _PERCENTILES).tolist()
-            found[stage] = StageStatistics(
-                count=sample.count, p50_s=p50_s, p95_s=p95_s, p99_s=p99_s, max_s=sample.maximum
-            )
+            found[stage] = StageStatistics(count=sample.count, p50_s=p50_s, p95_s=p95_s, p99_s=p99_s, max_s=sample.most)
         return found
 
 
-def measured(latency: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield name and seconds of each measured stage in ``info["latency"]``.
+def stages_of(latency: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[Stage, int, Any]]:
+    """Yield each stage in ``info["latency"]`` with its quality and its value in seconds.
 
-    A stage per sensor is ``stage[sensor]``, an injected delay ``injected.stage``.
+    Injected delays are ``injected.NAME``.
     """
-    quality = latency.get("quality", {})
-    yield from _measured(latency, quality, "")
-    if isinstance(injected := latency.get("injected"), Mapping):
-        yield from _measured(injected, quality.get("injected", {}), "injected.")
-
-
-def _measured(values: Mapping[str, Any], qualities: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
-    for stage, quality in qualities.items():
-        value: Any = values.get(stage)
-        if stage == "injected":
-            continue
-        if isinstance(quality, Mapping) and isinstance(value, Mapping):
+    for name, quality in latency.get("quality", {}).items():
+        value = latency.get(name)
+        if name == "injected":
+            if isinstance(value, Mapping):
+                yield from stages_of({**value, "quality": quality}, "injected.")
+        elif isinstance(quality, Mapping):
+            values = value if isinstance(value, Mapping) else {}
             for sensor, code in quality.items():
-                if code == _OK and _is_finite(value.get(sensor)):
-                    yield f"{prefix}{stage}[{sensor}]", float(value[sensor])
-        elif quality == _OK and _is_finite(value):
-            yield f"{prefix}{stage}", float(value)
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, float) and math.isfinite(value)
+                yield (f"{prefix}{name}", sensor), code, values.get(sensor)
+        else:
+            yield (f"{prefix}{name}", ""), quality, value
 
 
 class Reservoir:
     """A uniform random sample of a stream (algorithm L, Li 1994), reproducible by its seed."""
 
     def __init__(self, *, capacity: int = KEPT, seed: str = "") -> None:
-        """Keep at most `capacity` numbers, drawn by `seed`."""
         self.count = 0
-        self.maximum = -math.inf
+        self.most = -math.inf
         self._capacity = capacity
         self._random = random.Random(seed)  # noqa: S311 - no secret
         self._kept = array("d")
@@ -143,7 +133,7 @@ class Reservoir:
     def add(self, value: float) -> None:
         """Add one number."""
         self.count += 1
-        self.maximum = max(self.maximum, value)
+        self.most = max(self.most, value)
         if self.count <= self._capacity:
             self._kept.append(value)
         elif self.count == self._next:

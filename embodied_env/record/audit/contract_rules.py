@@ -133,18 +133,16 @@ def _check_applied_actions(row: Row, contract: Contract) -> Iterator[Violation]:
         yield make_violation("action.observed", f"{where}.{APPLIED_ACTIONS}", history, text)
 
 
-def _check_evaluator_sensors(row: Row, contract: Contract) -> Iterator[Violation]:
-    for name, sensor in row["info"]["sensors"].items() if "evaluator" not in row["info"] else ():
-        if name in contract.sensors and contract.sensors[name].visibility == "evaluator":
-            text = f"info.sensors.{name} is present without info.evaluator, although {name} is evaluator-only"
-            yield make_violation("evaluator.told", f"info.sensors.{name}", sensor, text)
-
-
-def _check_evaluator_options(row: Row, contract: Contract) -> Iterator[Violation]:
-    for name, value in row["info"]["reset"]["sampled"].items() if "evaluator" not in row["info"] else ():
-        if name in contract.reset_options and contract.reset_options[name].visibility == "evaluator":
-            text = f"info.reset.sampled.{name} is present without info.evaluator, although {name} is evaluator-only"
-            yield make_violation("evaluator.told", f"info.reset.sampled.{name}", value, text)
+def _check_evaluator_only(row: Row, contract: Contract) -> Iterator[Violation]:
+    """Check that info without ``evaluator`` has no sensor and no sampled option that only the evaluator may see."""
+    info = row["info"]
+    sampled = info["reset"]["sampled"] if "reset" in info else {}
+    parts = (("sensors", info["sensors"], contract.sensors), ("reset.sampled", sampled, contract.reset_options))
+    for part, values, specs in parts if "evaluator" not in info else ():
+        for name, value in values.items():
+            if name in specs and specs[name].visibility == "evaluator":
+                text = f"info.{part}.{name} is present without info.evaluator, although {name} is evaluator-only"
+                yield make_violation("evaluator.told", f"info.{part}.{name}", value, text)
 
 
 def _check_reading_ages(row: Row, contract: Contract) -> Iterator[Violation]:
@@ -181,7 +179,7 @@ CONTRACT_RULES: tuple[Callable[[Row, Contract], Iterator[Violation]], ...] = (
     _check_horizon,
     _check_time_remaining,
     _check_applied_actions,
-    _check_evaluator_sensors,
+    _check_evaluator_only,
     _check_reading_ages,
     _check_masks,
 )
@@ -189,8 +187,7 @@ CONTRACT_RULES: tuple[Callable[[Row, Contract], Iterator[Violation]], ...] = (
 
 RESET_CONTRACT_RULES: tuple[Callable[[Row, Contract], Iterator[Violation]], ...] = (
     _check_fingerprint,
-    _check_evaluator_sensors,
-    _check_evaluator_options,
+    _check_evaluator_only,
     _check_reading_ages,
 )
 """For a reset with a known contract."""

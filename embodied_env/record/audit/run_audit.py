@@ -36,28 +36,16 @@ _CONSTANT = "fake"  # the backend whose cameras always show the same image
 
 @dataclass(frozen=True, kw_only=True)
 class AuditReport:
-    """Result of an audit.
+    """Result of an audit."""
 
-    Attributes:
-        path: the run directory, or the file of rows.
-        transitions: the number of transitions audited.
-        violations: at most 100 violations, those of the whole run first.
-        counts: the number of violations of each rule, including those not listed.
-        warnings: at most 100 findings that do not fail the audit.
-        dry_run: by the manifest, no command reached a robot.
-        solved_at_reset: episodes solved before their first step, which are in no success rate; None: not countable,
-            because there is no reset or a row is damaged.
-        solved_at_first_step: likewise, successes at the first step where the task did not judge the reset.
-    """
-
-    path: Path
-    transitions: int
-    violations: tuple[Violation, ...]
-    counts: Mapping[str, int]
-    warnings: tuple[Violation, ...] = ()
-    dry_run: bool = False
-    solved_at_reset: int | None = None
-    solved_at_first_step: int | None = None
+    path: Path  # the run directory, or the file of rows
+    transitions: int  # the number of transitions audited
+    violations: tuple[Violation, ...]  # at most 100 violations, those of the whole run first
+    counts: Mapping[str, int]  # the number of violations of each rule, including those not listed
+    warnings: tuple[Violation, ...] = ()  # at most 100 findings that do not fail the audit
+    dry_run: bool = False  # by the manifest, no command reached a robot
+    solved_at_reset: int | None = None  # episodes outside the success rates; None: no reset, or a damaged row
+    solved_at_first_step: int | None = None  # likewise, successes at the first step after an unjudged reset
 
     @property
     def sound(self) -> bool:
@@ -156,7 +144,7 @@ class _Auditor:
 
 
 def audit_run(path: str | Path, *, watcher: Callable[[], None] | None = None) -> AuditReport:
-    """Audit the run directory at `path`, reading its rows one by one.
+    """Audit the run directory at `path`, reading its rows one by one; `watcher` is called after each.
 
     Checks each rule of ``docs/reference/audit.md``: each row under the contract of the run, each row after the one
     before it, arrays, leaks of the evaluator's readings to the agent, and manifest and summary against the rows.
@@ -164,10 +152,6 @@ def audit_run(path: str | Path, *, watcher: Callable[[], None] | None = None) ->
     A leak is a component of the observation, as the outermost wrapper returned it, that equals a component of an
     evaluator sensor over at least 20 steps in which it varies (`record.audit.evaluator_leaks`). ``info`` is not
     searched: it has the evaluator's readings only with ``evaluator_info=True``.
-
-    Args:
-        path: the run directory.
-        watcher: called after each row, to show progress.
 
     Raises:
         RecordError: if `path` is not a run directory, or its manifest cannot be read.
@@ -222,13 +206,8 @@ def audit_lines(
     """Audit rows of any origin: one transition per line, as JSON; blank lines are skipped.
 
     The basic rules apply to every row. Rows with one of our schemas, or all rows if there is a `contract`, are also
-    checked against their account, alone and in sequence.
-
-    Args:
-        lines: an open binary file or any other iterable, read line by line.
-        path: the name of the lines in the report.
-        contract: the contract that the rows must follow, if known.
-        watcher: called after each row.
+    checked against their account, alone and in sequence. `path` is the name of `lines` in the report; `watcher` is
+    called after each row.
     """
     auditor = _Auditor(contract, resets=False)
     version: str | None = None

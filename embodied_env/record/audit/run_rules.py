@@ -105,11 +105,7 @@ class ManifestRules:
 
 
 class RowTally:
-    """Counts what ``summary.json`` counts, except latencies, independently of the code that writes the summary.
-
-    Attributes:
-        resets: rows of resets so far.
-    """
+    """Counts what ``summary.json`` counts, except latencies, independently of the code that writes the summary."""
 
     def __init__(self) -> None:
         self.resets = 0

@@ -19,27 +19,16 @@ _MAX_VALUE_CHARS = 400  # of its JSON
 
 @dataclass(frozen=True, kw_only=True)
 class Violation:
-    """One violation of a rule.
+    """One violation of a rule."""
 
-    Attributes:
-        rule: the stable name of the rule, as in ``docs/reference/audit.md``.
-        field: the path of the value in its row, or the file of the run.
-        value: the offending value in JSON types; a long one as truncated text.
-        text: the message to print.
-        row: the index of the row in its run or file, from 0, resets included; None: it concerns the whole run.
-        line: the line of the row in its file, from 1; None: not a file of lines.
-        episode: ``episode_index`` of the row, or None.
-        step: ``step_index`` of the row, or None.
-    """
-
-    rule: str
-    field: str
-    value: Any
-    text: str
-    row: int | None = None
-    line: int | None = None
-    episode: int | None = None
-    step: int | None = None
+    rule: str  # the stable name of the rule, as in ``docs/reference/audit.md``
+    field: str  # the path of the value in its row, or the file of the run
+    value: Any  # the offending value in JSON types; a long one as truncated text
+    text: str  # the message to print
+    row: int | None = None  # index in its run or file, from 0, resets included; None: the whole run
+    line: int | None = None  # the line of the row in its file, from 1; None: not a file of lines
+    episode: int | None = None  # ``episode_index`` of the row, or None
+    step: int | None = None  # ``step_index`` of the row, or None
 
     def __str__(self) -> str:
         """Return the text after its line or row."""

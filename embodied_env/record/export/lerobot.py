@@ -190,12 +190,9 @@ class LerobotDataset:
 
 
 class RunningStatistics:
-    """Minimum, maximum, mean and standard deviation of each element, over its finite values.
+    """Minimum, maximum, mean and standard deviation of each element, over the finite ones of `count` values.
 
     Those of an image are per channel, of shape (channels, 1, 1), of pixels between 0 and 1.
-
-    Attributes:
-        count: the number of values.
     """
 
     def __init__(self, shape: tuple[int, ...], *, is_image: bool = False) -> None:

@@ -124,7 +124,6 @@ class MalformedCommandError(Exception):
     """A command that cannot be parsed."""
 
     def __init__(self, code: str, detail: str, tag: CommandId | None = None) -> None:
-        """Store the code of the finding, and the tag if it was valid."""
         self.finding_code = code
         self.tag = tag
         super().__init__(detail)

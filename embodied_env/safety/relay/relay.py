@@ -413,7 +413,6 @@ class MeasuredPositions:
     """The newest measured position of each joint, with its acquisition time on the steady clock."""
 
     def __init__(self, contract: Contract, joints: tuple[str, ...]) -> None:
-        """Find `joints` in the sensors visible to the agent."""
         self._joints = joints
         self._by_sensor = MeasuredJoints(contract, joints).by_sensor
         self.sensors = tuple(self._by_sensor)

@@ -16,7 +16,6 @@ from embodied_env.testing.fault_injection.faults import (
     Hit,
     Item,
     Message,
-    is_hit,
     rng_of,
 )
 
@@ -87,7 +86,7 @@ class ChaosChannel:
             for each in items:
                 rng = rng_of(self._seed, index, each.number, each.copy)
                 hit = Hit(now_ns=now_ns, elapsed_ns=elapsed_ns, rng=rng)
-                replaced = fault.apply(each, hit, state) if is_hit(fault, elapsed_ns / NS_PER_S, rng) else None
+                replaced = fault.apply(each, hit, state) if fault.hits(elapsed_ns / NS_PER_S, rng) else None
                 if replaced is not None:
                     self._counts[fault.counted_as] += max(1, len(replaced) - 1)  # each copy counts
                 passed += fault.skip(each, state) if replaced is None else replaced

@@ -90,9 +90,9 @@ class Fault:
         if not holds:
             raise UsageError(f"invalid {type(self).__name__}.{name}: {getattr(self, name)!r} (expected {expected})")
 
-    def is_active(self, elapsed_s: float) -> bool:
-        """Return whether it may hit a message that arrives now."""
-        return self.after_s <= elapsed_s < self.after_s + self.duration_s
+    def hits(self, elapsed_s: float, rng: np.random.Generator) -> bool:
+        """Return whether it hits a message that arrives now, with these random numbers; always draws once."""
+        return bool(rng.random() < self.share) and self.after_s <= elapsed_s < self.after_s + self.duration_s
 
     def apply(self, item: Item, hit: Hit, state: FaultState) -> list[Item] | None:
         """Return the items that replace `item` when the fault hits it; None: the fault does not apply to it."""
@@ -298,11 +298,6 @@ FAULTS: Mapping[str, type[Fault]] = {
 def rng_of(seed: int, place: int, number: int, copy: int = 0) -> np.random.Generator:
     """Return the random numbers of a message, or of a copy of it, at the fault at `place` in the list; all >= 0."""
     return np.random.default_rng((seed, place, number, copy))
-
-
-def is_hit(fault: Fault, elapsed_s: float, rng: np.random.Generator) -> bool:
-    """Return whether `fault` hits the message with these random numbers; always draws once."""
-    return bool(rng.random() < fault.share) and fault.is_active(elapsed_s)
 
 
 def _float_places(value: Any) -> list[tuple[Any, str | int]]:  # noqa: ANN401 - a message, or a part of one

@@ -49,16 +49,10 @@ class ChaosNode:
         namespace: str = "/",
         qos: QoSProfile | None = None,
     ) -> None:
-        """Configure the relay; it starts on entering the context.
+        """Configure the relay from topic `source` to topic `target`; it starts on entering the context.
 
-        Args:
-            source: topic to subscribe to.
-            target: topic to publish.
-            message_type: ROS name, like ``sensor_msgs/msg/JointState``.
-            faults: applied in this order.
-            seed: >= 0.
-            namespace: absolute namespace of relative topics.
-            qos: of both sides; None: `chaos_qos`.
+        `faults` are applied in their order, with a `seed` >= 0. `namespace` is the absolute one of relative topics,
+        `qos` that of both sides (default: `chaos_qos`).
 
         Raises:
             UsageError: for equal topics, or a `Restamp` of a type without a header.
