@@ -55,7 +55,7 @@ def add_connect_timeout(parser: argparse.ArgumentParser) -> None:
 def robot_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options that were given; other backends refuse them."""
     options = {name: getattr(args, name, None) for name in ("emulator", "confirm_chosen", "connect_timeout_s")}
-    return {name: value for name, value in options.items() if value not in (None, False)}
+    return {name: value for name, value in options.items() if value is not None and value is not False}
 
 
 def add_seed(parser: argparse.ArgumentParser, meaning: str) -> None:
