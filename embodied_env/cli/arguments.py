@@ -34,7 +34,7 @@ def add_run_directory(parser: argparse.ArgumentParser) -> None:
 
 
 def add_robot_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the backend ``real`` that several verbs share."""
+    """Declare the options of the backend ``real`` that several verbs share; `robot_options` reads them."""
     help_ = "drive the robot emulator (embodied-env sim --free-running), which resets itself by the seed"
     parser.add_argument("--emulator", action="store_true", help=help_)
     add_confirm_chosen(parser)
@@ -53,10 +53,17 @@ def add_ignore_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ignore-input", action="append", default=[], metavar="NAME", dest="ignore_inputs", help=help_)
 
 
+def add_connect_timeout(parser: argparse.ArgumentParser) -> None:
+    """Declare the option --connect-timeout, which `robot_options` reads too."""
+    help_ = "time in seconds that topics or services of the robot may be missing (default: from the profile)"
+    parser.add_argument("--connect-timeout", dest="connect_timeout_s", type=float, metavar="S", help=help_)
+
+
 def robot_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the requested options of `add_robot_options`; other backends refuse them."""
-    names = ("emulator", "confirm_chosen", "ignore_inputs")
-    return {name: getattr(args, name) for name in names if getattr(args, name)}
+    """Return the options that were given; other backends refuse them."""
+    names = ("emulator", "confirm_chosen", "ignore_inputs", "connect_timeout_s")
+    options = {name: getattr(args, name, None) for name in names}
+    return {name: value for name, value in options.items() if value not in (None, False, [])}
 
 
 def add_seed(parser: argparse.ArgumentParser, meaning: str) -> None:

@@ -6,7 +6,15 @@ import argparse
 import json
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.arguments import add_contract, add_json, add_robot_options, add_seed, output_file, robot_options
+from embodied_env.cli.arguments import (
+    add_connect_timeout,
+    add_contract,
+    add_json,
+    add_robot_options,
+    add_seed,
+    output_file,
+    robot_options,
+)
 from embodied_env.cli.profile import print_profile
 from embodied_env.cli.progress import ProgressBar
 from embodied_env.contract import load_contract
@@ -25,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--namespace", help="ROS 2 namespace of the robot or simulator (default: set by the backend)")
     option("--pacing", help="pacing of the backend: lockstep or realtime (default: set by the backend)")
     add_robot_options(parser)
+    add_connect_timeout(parser)
     add_seed(parser, "seed of the motions and of the reset")
     option(
         "--out", type=output_file, metavar="FILE", default="latency_profile.json", help="path of the profile to write"

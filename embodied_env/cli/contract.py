@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from embodied_env.cli import SOUND, UNSOUND, WRONG_USAGE
+from embodied_env.cli import SOUND, UNSOUND, WRONG_USAGE, contract_init
 from embodied_env.cli.arguments import add_json, add_seed
 from embodied_env.cli.main import print_error
 from embodied_env.contract import Contract, FloatArray, SensorSpec, load_contract
 from embodied_env.contract.fingerprint import differences, meaning, task_meaning, to_plain
+from embodied_env.contract.loader import ROBOTS, load_robot_file, shipped_files
 from embodied_env.contract.spaces import action_scale, field_layouts
+from embodied_env.contract.team import load_team
 from embodied_env.contract.validation import suspected_degrees
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.arguments import checked_path
@@ -44,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     validate.add_argument("contracts", nargs="+", **name)
     validate.add_argument("--trust-task", action="store_true", help="load the task that each contract names")
     validate.add_argument("--task", metavar="FILE[:CLASS]", help="Python file to load the task from (default: none)")
+    init = add(contract_init.run, "init", "write a draft contract of your robot, and list what is unknown")
+    contract_init.add_arguments(init)
+    add(_list, "list", "list the shipped contracts, robots and teams")
     show = add(_show, "show", "show spaces, limits, sensors, safety, task and backends")
     show.add_argument("contract", **name)
     fingerprint = add(_fingerprint, "fingerprint", "print the fingerprint, which identifies comparable runs")
@@ -154,6 +159,38 @@ def _check_models_and_homes(contract: Contract) -> None:
                 raise ContractError(f"backends.{name}.{key}.{joint}", problem, source=contract.source)
     for path, problem in suspected_degrees(contract):
         raise ContractError(path, problem, source=contract.source)
+
+
+def _list(args: argparse.Namespace) -> int:
+    """Print one row for each shipped file; one that does not load is listed with its error."""
+    rows: list[Row] = []
+    for folder, kind in (("", "contract"), (ROBOTS, "robot"), ("teams", "team")):
+        for name, file in shipped_files(folder).items():
+            row: Row = {"name": name, "kind": kind, "robot": None, "task": None, "backends": []}
+            try:
+                row |= _summary(kind, file)
+            except ContractError as error:
+                row["task"] = f"invalid: {error.problem}"
+            rows.append(row)
+    if args.json:
+        _print_json(rows)
+    else:
+        _print_tables({"shipped": [{**row, "backends": ", ".join(row["backends"])} for row in rows]})
+    return SOUND
+
+
+def _summary(kind: str, file: Path) -> Row:
+    """Return robot, task and backends of a shipped file."""
+    if kind == "contract":
+        contract = load_contract(file)
+        task = contract.task.type.rpartition(":")[2]
+        robot = contract.robot.name if contract.robot else None
+        return {"robot": robot, "task": task, "backends": list(contract.backends)}
+    if kind == "robot":
+        _, robot_file = load_robot_file(str(file.resolve()))
+        return {"robot": robot_file.name, "backends": list(robot_file.backends)}
+    team = load_team(file)
+    return {"robot": ", ".join(team.agents), "task": "one per robot", "backends": list(team.world.backends)}
 
 
 def _fingerprint(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from embodied_env.cli.arguments import add_contract, add_robot_options, robot_options
+from embodied_env.cli.arguments import add_connect_timeout, add_contract, add_robot_options, robot_options
 from embodied_env.cli.evaluation_run import add_common_arguments, run_policies
 from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--dry-run", action="store_true", help="run all checks on the robot without sending commands")
     option("--relay", action="store_true", help="send commands through the relay of the robot, overriding its profile")
     add_robot_options(parser)
+    add_connect_timeout(parser)
     option("--engine", choices=("local", "ray"), help="engine of worker processes (default: none, this process)")
     option("--workers", type=int, metavar="N", help="number of workers of the engine (default: number of CPUs)")
     option(

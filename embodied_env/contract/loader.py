@@ -60,16 +60,22 @@ def config_folders() -> Iterator[Path]:
     yield Path(__file__).resolve().parents[2] / "config"
 
 
+def shipped_files(folder: str = "") -> dict[str, Path]:
+    """Return the shipped files of a folder by name: contracts, robot files (`ROBOTS`) or teams."""
+    known: dict[str, Path] = {}
+    for config in config_folders():
+        for file in sorted((config / folder).glob("*.yaml")):
+            known.setdefault(file.stem, file)
+    return known
+
+
 def find_contract(name_or_path: str | Path, *, kind: str = "contract", folder: str = "") -> Path:
     """Return the file of a contract or team, given its path or its name; raises ContractError with the known names."""
     text = str(name_or_path)
     is_path = text.endswith((".yaml", ".yml")) or os.sep in text
     if is_path and os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises for a name that is too long
         return Path(text)
-    known: dict[str, Path] = {}
-    for config in config_folders():
-        for file in sorted((config / folder).glob("*.yaml")):
-            known.setdefault(file.stem, file)
+    known = shipped_files(folder)
     if not is_path and text in known:
         return known[text]
     close = difflib.get_close_matches(Path(text).stem, known, n=1)
@@ -141,12 +147,27 @@ def parse_contract(
     return contract if contract.safety.urdf is None else _with_limits_of_urdf(contract, contract.safety.urdf)
 
 
+def load_robot_file(name: str, *, source: str = "") -> tuple[Path, RobotFile]:
+    """Return the robot file `name`, a name or a path relative to the contract `source`; raises ContractError."""
+    file, _, _, robot = _read_robot_file(name, source)
+    return file, robot
+
+
 def _with_robot_file(document: Mapping[str, Any], source: str, *, trusted: bool) -> tuple[RobotFile, dict[str, Any]]:
     """Return the robot file that a contract names, and the contract merged over it."""
     name: str = document["robot"]
     if not trusted:
         problem = f"robot file not opened: {name!r}, named by the contract of a run (expected a resolved contract)"
         raise ContractError("robot", problem, source=source)
+    file, text, own, robot = _read_robot_file(name, source)
+    try:
+        return robot, merge_robot(dict(document), own, text, robot_source=str(file), source=source)
+    except ContractError as error:
+        raise ContractError(error.path, error.problem, source=source) from None
+
+
+def _read_robot_file(name: str, source: str) -> tuple[Path, str, dict[str, Any], RobotFile]:
+    """Return path, text, document and keys of a robot file."""
     is_path = name.endswith((".yaml", ".yml")) or os.sep in name
     try:
         file = find_contract(Path(source).parent / name if is_path else name, kind="robot", folder=ROBOTS)
@@ -154,11 +175,7 @@ def _with_robot_file(document: Mapping[str, Any], source: str, *, trusted: bool)
         raise ContractError("robot", error.problem, source=source) from None
     text = read_contract_file(file)
     own = read_document(text, "robot", str(file))
-    robot = parse_as(RobotFile, own, source=str(file))
-    try:
-        return robot, merge_robot(dict(document), own, text, robot_source=str(file), source=source)
-    except ContractError as error:
-        raise ContractError(error.path, error.problem, source=source) from None
+    return file, text, own, parse_as(RobotFile, own, source=str(file))
 
 
 def _limited_by_robot(contract: Contract, robot: RobotFile) -> Contract:

@@ -28,12 +28,12 @@ Document = dict[str, Any]
 class RobotFile(FrozenFields):
     """The keys of a robot file."""
 
-    name: str
-    sensors: Mapping[str, SensorSpec]
-    actuators: Mapping[str, ActuatorSpec]
-    safety: Safety = field(default_factory=Safety)
-    backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    chosen: Mapping[str, str] = field(default_factory=dict)  # path -> reason: conservative values without a source
+    name: str  # the robot's name
+    sensors: Mapping[str, SensorSpec]  # sensors by name, at least one
+    actuators: Mapping[str, ActuatorSpec]  # actuators by name, at least one
+    safety: Safety = field(default_factory=Safety)  # safety gates
+    backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # profiles by backend
+    chosen: Mapping[str, str] = field(default_factory=dict)  # path to reason: conservative values that no source gives
 
 
 _MERGED = ("sensors", "actuators", "safety", "backends")

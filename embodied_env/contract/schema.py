@@ -24,7 +24,7 @@ SCHEMA = "embodied_env/1"
 RESERVED = ("source", "text", "files", "trusted")
 """Fields of a `Contract` that are not keys of its file."""
 
-PROVENANCE = ("robot", "override_robot_limits", "confirmed")
+PROVENANCE = ("robot", "override_robot_limits", "chosen", "confirmed")
 """Keys about the origin of a contract's values; not part of the fingerprint."""
 
 SHAPE = "safety.workspace"
@@ -415,7 +415,9 @@ class ContractFields(FrozenFields):
     # name or path of the robot file that the contract builds on, see [robot files](#robot-files)
     robot: RobotSource | None = None
     override_robot_limits: bool = False  # allow looser limits and safety settings than the robot file's
-    confirmed: tuple[str, ...] = ()  # paths of `chosen` values of the robot file that were checked on the robot
+    # conservative values without a source, path -> reason, in addition to the robot file's; `contract init` writes them
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    confirmed: tuple[str, ...] = ()  # paths of `chosen` values that were checked on the robot
     source: str = field(default="", compare=False)  # the file it was read from
     text: str = field(default="", compare=False, repr=False)  # the YAML as written
     files: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
@@ -425,9 +427,13 @@ class ContractFields(FrozenFields):
 
     @property
     def unconfirmed(self) -> Mapping[str, str]:
-        """The chosen values of the robot file that are in force and not confirmed: path -> reason."""
-        chosen = {} if self.robot is None else self.robot.chosen
-        return {path: reason for path, reason in chosen.items() if path not in self.confirmed}
+        """The chosen values that are in force and not confirmed: path -> reason."""
+        return {path: reason for path, reason in self.all_chosen.items() if path not in self.confirmed}
+
+    @property
+    def all_chosen(self) -> Mapping[str, str]:
+        """The chosen values that are in force, of the robot file and the contract: path -> reason."""
+        return {**({} if self.robot is None else self.robot.chosen), **self.chosen}
 
     @cached_property
     def control_period_ns(self) -> int:

@@ -109,6 +109,20 @@ def parse_urdf(text: str | bytes, joints: Sequence[str] | None = None, *, source
         return _read_robot(_parse_xml(text), joints)
 
 
+def read_joints(text: str | bytes) -> tuple[dict[str, UrdfJoint], dict[str, str]]:
+    """Return the joints of a URDF by name, and the problem of each unreadable one; raises ContractError for no URDF.
+
+    Unlike `parse_urdf` it does not need a complete tree.
+    """
+    joints, problems = {}, {}
+    for name, element in _named_elements(_parse_xml(text), "joint").items():
+        try:
+            joints[name] = _read_joint(name, element)
+        except ContractError as error:
+            problems[name] = error.problem
+    return joints, problems
+
+
 def tightened(limits: Mapping[str, JointLimits], robot: UrdfRobot) -> dict[str, JointLimits]:
     """Return the tighter of a contract's and the robot's limits for each joint of the contract.
 

@@ -99,9 +99,9 @@ def _check_task(task: TaskSpec) -> None:
 
 
 def _check_robot(contract: ContractFields) -> None:
-    chosen = {} if contract.robot is None else contract.robot.chosen
+    chosen = contract.all_chosen
     for path in contract.confirmed:
-        require(path in chosen, "confirmed", f"not a chosen value of the robot file: {one_of(path, chosen)}")
+        require(path in chosen, "confirmed", f"not a chosen value: {one_of(path, chosen)}")
 
 
 def _check_safety(contract: ContractFields) -> None:

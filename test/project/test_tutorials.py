@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +21,27 @@ SHORTER = {  # what a reader waits for and a test does not
     "--repeats 2 --out": "--repeats 2 --joints j1 --out",
     "--episodes 2 --seed 3": "--episodes 1 --seed 3",
 }
+
+
+@contextmanager
+def operator_at_terminal() -> Iterator[int]:
+    """Yield the standard input of an operator who presses Enter twice a second."""
+    hand, terminal = pty.openpty()
+    done = threading.Event()
+
+    def press_enter() -> None:
+        while not done.wait(0.5):
+            os.write(hand, b"\n")
+
+    thread = threading.Thread(target=press_enter)
+    thread.start()
+    try:
+        yield terminal
+    finally:
+        done.set()
+        thread.join()
+        os.close(hand)
+        os.close(terminal)
 
 
 def script_of(page: Path) -> str:
@@ -37,21 +62,32 @@ def script_of(page: Path) -> str:
 
 @pytest.mark.ros
 @pytest.mark.tutorial
-@pytest.mark.parametrize("name", ["first_run", "train_and_evaluate", "sim_to_real"])
+@pytest.mark.parametrize("name", ["first_run", "your_robot", "mobile_base", "train_and_evaluate", "sim_to_real"])
 def test_tutorial_command_blocks_run(name, tmp_path, domain_id):
     if name == "train_and_evaluate":
         pytest.importorskip("stable_baselines3")
         pytest.importorskip("tqdm")
-        (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for folder in ("examples", "config"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     script = script_of(ROOT / "docs" / "tutorials" / f"{name}.md")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-x", "-c", script],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    with operator_at_terminal() as terminal:
+        done = subprocess.run(
+            ["bash", "-x", "-c", script],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            stdin=terminal,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
+def test_a_robot_needs_at_most_eight_commands_to_its_first_motion():
+    """Clone and installation are the first two."""
+    for name, first_motion in (("your_robot", "--confirm-chosen"), ("mobile_base", "--policy scripted")):
+        page = (ROOT / "docs" / "tutorials" / f"{name}.md").read_text()
+        commands = [line for *_, code in BLOCK.findall(page) for line in code.splitlines()]
+        assert next(i for i, line in enumerate(commands, 3) if first_motion in line) <= 8

@@ -75,7 +75,7 @@ def dry(request, lasting_domain, tmp_path_factory):
             contract, backend="real", namespace=NAMESPACE, domain_id=domain_id, armed=False, record=folder
         )
         try:
-            with pytest.warns(UserWarning, match="ignores these reset options: target"):
+            with pytest.warns(UserWarning, match="reset options ignored by real: target"):
                 before, reset = env.reset(seed=1, options={"target": np.array([-0.4, 0.0, 0.2])})
             steps = [env.step(FORWARD) for _ in range(STEPS)]
             path, capabilities = env.path, env.unwrapped.capabilities

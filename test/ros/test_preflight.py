@@ -33,7 +33,7 @@ from embodied_env.ros.robot import graph_checks as graph_check_module
 from embodied_env.ros.robot.backend_profile import RealProfile
 from embodied_env.ros.robot.contract_checks import check_positions, contract_checks, raise_unless_passed, security_check
 from embodied_env.ros.robot.estops import InputSpec
-from embodied_env.ros.robot.graph_checks import contention, graph_checks, incompatible_policies
+from embodied_env.ros.robot.graph_checks import contention, graph_checks, incompatible_policies, surroundings
 from embodied_env.ros.robot.preflight import preflight, survey
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
@@ -146,11 +146,12 @@ def test_preflight_waits_for_a_late_robot(nodes):
 def test_without_a_robot_preflight_fails_at_the_deadline_and_names_its_environment(nodes, domain_id):
     checks = look(nodes, 0.3)
     with pytest.raises(BackendNotReadyError) as raised:
-        raise_unless_passed(checks)
+        raise_unless_passed(checks, surroundings=surroundings(nodes.ours.node))
     text = str(raised.value)
     assert "preflight: 6 of 12 checks failed" in text
-    assert "[pub.none] sensors.joints: /robot_1/joint_states: no publisher" in text
-    assert "[sub.none] actuators.arm: /robot_1/arm_controller/commands: no subscriber" in text
+    assert "[pub.none] no publisher: /robot_1/joint_states, /robot_1/tcp_pose, " in text
+    assert "[sub.none] no subscriber: /robot_1/arm_controller/commands" in text
+    assert text.count("ROS_DOMAIN_ID") == 1
     assert f"namespace /robot_1, ROS_DOMAIN_ID={domain_id}, ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST" in text
     assert "RMW_IMPLEMENTATION=rmw_" in text
 

@@ -313,11 +313,14 @@ def test_a_restarted_robot_can_be_reset(robot, make):
 
 
 def test_without_a_robot_reset_reports_what_is_missing(domain_id, make):
-    env = make(reset_timeout_s=0.5)
+    env = make(connect_timeout_s=0.5)
+    started = time.monotonic()
     with pytest.raises(
-        BackendNotReadyError, match=r"/robot/joint_states: no publisher.*namespace /robot, ROS_DOMAIN_ID"
-    ):
+        BackendNotReadyError, match=r"no publisher: /robot/joint_states.*namespace /robot, ROS"
+    ) as caught:
         env.reset(seed=1)
+    assert time.monotonic() - started < 5.0
+    assert len(str(caught.value)) < 800
 
 
 def test_a_robot_with_another_contract_is_rejected(robot, make):
@@ -755,7 +758,7 @@ def test_a_reset_service_may_return_free_text(hand_made, domain_id, backend):
 
 
 def test_an_unavailable_service_is_reported_by_name(hand_made, backend):
-    with pytest.raises(BackendNotReadyError, match="service /robot/home is not available"):
+    with pytest.raises(BackendNotReadyError, match="reset service: /robot/home: no service "):
         reset(backend(with_profile(SIMPLE, reset={"service": "home"})), 1.0)
 
 
@@ -781,7 +784,7 @@ def test_with_emulator_an_episode_starts_by_seed_and_options_and_needs_no_confir
 
 
 def test_a_robot_is_not_an_emulator(hand_made, backend):
-    with pytest.raises(BackendNotReadyError, match=r"/robot/simulator/.* is not available .emulator=True"):
+    with pytest.raises(BackendNotReadyError, match=r"/robot/simulator/reset: no service"):
         reset(backend(emulator=True), 1.0)
     assert hand_made.ros.receiver.receive(0.2) == []  # no command
 

@@ -141,6 +141,6 @@ def test_what_is_commanded_is_repeated_before_the_step_and_acts_in_it(exact, sma
 
 
 def test_options_that_nothing_here_draws_are_told(exact, small):
-    with pytest.warns(UserWarning, match="ignores these reset options: target"):
+    with pytest.warns(UserWarning, match="reset options ignored by .*: target"):
         _, info = exact.reset(seed=1, options={"target": np.array([-0.5, 0.0, 0.2])})
     assert info["reset"]["options_ignored"] == "target"

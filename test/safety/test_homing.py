@@ -414,7 +414,7 @@ def test_confirmed_options_count_as_applied():
 
 def test_ignored_options_are_reported_with_a_warning():
     with closing(scene_of(ResetRoutine(), backend=Unseedable)) as scene:
-        with pytest.warns(UserWarning, match="fake ignores these reset options: goal, load"):
+        with pytest.warns(UserWarning, match="reset options ignored by fake: goal, load"):
             info = scene.reset(goal=[0.2, 0.3, 0.4], load=1.0)[1]["reset"]
         assert (info["options_ignored"], info["seed_applied"], info["confirmed_by"]) == ("goal,load", -1, "")
 

@@ -33,6 +33,7 @@ _SIM_TIME = ("--ros-args", "-p", "use_sim_time:=true")
 _SWITCH_TIMEOUT_S = 60
 _SWITCH_TIMEOUT_BY_HAND_S = 3600  # if no process of this launch steps the server
 _REPLY_S = 5
+_STARTUP_S = "30"
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def _gazebo(values: Values) -> Iterator[ProcessSpec]:
 
 
 def _real(values: Values) -> Iterator[ProcessSpec]:
-    options = ["--namespace", values["namespace"]]
+    options = ["--namespace", values["namespace"], "--connect-timeout", _STARTUP_S]  # the others start now, too
     if values["relay"] == "true":
         yield from _relay({**values, "backend": ""})
         options += ["--relay"]

@@ -49,6 +49,7 @@ from embodied_env.ros.robot.contract_checks import (
     raise_unless_passed,
 )
 from embodied_env.ros.robot.diagnostics import Diagnostics
+from embodied_env.ros.robot.graph_checks import surroundings
 from embodied_env.ros.robot.operator_confirmation import Prompt, RosConfirmation, make_confirmation
 from embodied_env.ros.robot.preflight import preflight
 from embodied_env.ros.robot.relay_client import RELAY_STATE, RelayClient
@@ -96,6 +97,7 @@ class RealBackend:
         domain_id: int | None = None,
         step_timeout_s: float | None = None,
         reset_timeout_s: float | None = None,
+        connect_timeout_s: float | None = None,
         relay: bool | None = None,
         armed: bool = True,
         emulator: bool = False,
@@ -115,6 +117,7 @@ class RealBackend:
             domain_id: None: ``ROS_DOMAIN_ID``, or 0.
             step_timeout_s: without any reading for this long the robot counts as lost; None: from the profile.
             reset_timeout_s: how long a reset may take; None: from the profile.
+            connect_timeout_s: how long topics or services may be missing at a reset; None: from the profile.
             relay: whether to send commands to a running relay; None: from the profile.
             armed: False selects a dry run: everything is started and checked, readings are real, and the gate judges
                 every action; but no command is published, no reset service is called, no confirmation is requested,
@@ -145,15 +148,18 @@ class RealBackend:
         profile = load_real_profile(contract, ignored=ignore_inputs)
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, profile.step_timeout_s)
         self.reset_timeout_s = timeout_s("reset_timeout_s", reset_timeout_s, profile.reset_timeout_s)
+        connect_s = timeout_s("connect_timeout_s", connect_timeout_s, profile.connect_timeout_s)
         if relay not in (None, True, False):
             raise UsageError(f"invalid relay={relay!r} (expected True, False or None)")
-        profile = self._profile = replace(profile, relay=profile.relay if relay is None else bool(relay))
+        profile = self._profile = replace(
+            profile, relay=profile.relay if relay is None else bool(relay), connect_timeout_s=connect_s
+        )
         for option, value in (("armed", armed), ("emulator", emulator), ("confirm_chosen", confirm_chosen)):
             if value not in (True, False):
                 raise UsageError(f"invalid {option}={value!r} (expected True or False)")
         self._is_armed, self._is_confirmed = bool(armed), bool(emulator or confirm_chosen or not armed)
-        if emulator:
-            profile = self._profile = replace(profile, reset=EMULATOR_RESET)
+        if emulator or not armed:
+            profile = self._profile = replace(profile, reset=EMULATOR_RESET if armed else None)
         if profile.relay and profile.use_sim_time:
             raise UsageError("relay=True conflicts with backends.real.use_sim_time: the relay runs on wall time")
         has_evidence = profile.relay or profile.controller_state is not None or profile.actuation_s is not None
@@ -166,7 +172,7 @@ class RealBackend:
             variants=inputs_by_variant(profile),
             emulated=bool(emulator),
             chosen_confirmed=bool(confirm_chosen),
-            seedable=profile.reset_spec.parameters and self._is_armed,
+            seedable=profile.reset_spec.parameters,
         )
         on_wall_time = not profile.relay and not profile.use_sim_time
         self.downstream_timeout_s = profile.downstream_timeout_s if on_wall_time else None
@@ -265,7 +271,7 @@ class RealBackend:
             settle_s=0.0 if self._is_watched else self._profile.discovery_s,
             patrol=connection.listener.raise_if_failed,
         )
-        raise_unless_passed(checks)
+        raise_unless_passed(checks, surroundings=surroundings(connection.ros.node))
         self._is_watched = True
         connection.inputs.clear_contention()
         connection.sensors.locate_publishers()

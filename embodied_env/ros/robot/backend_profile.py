@@ -174,6 +174,7 @@ class RealProfile:
     discovery_s: float = SETTLE_S  # how long the graph must stay valid before the first motion
     step_timeout_s: float = 1.0  # without any reading for this time the robot is lost
     reset_timeout_s: float = 30.0  # maximum duration of a reset, > 0
+    connect_timeout_s: float = 8.0  # a reset fails if topics or services are still missing after this time, > 0
 
     @property
     def reset_spec(self) -> ResetSpec:
@@ -263,6 +264,7 @@ def load_real_profile(contract: Contract, *, ignored: Sequence[str] = ()) -> Rea
 def _check_times(profile: RealProfile, contract: Contract) -> None:
     period_s, step_s, reset_s = contract.control_period_s, profile.step_timeout_s, profile.reset_timeout_s
     allow(step_s > period_s, f"{PATH}.step_timeout_s", step_s, f"more than the control period of {period_s} s")
+    allow(profile.connect_timeout_s > 0, f"{PATH}.connect_timeout_s", profile.connect_timeout_s, "seconds > 0")
     allow(reset_s > 0, f"{PATH}.reset_timeout_s", reset_s, "seconds > 0")
     allowed = f"0 to less than reset_timeout_s {reset_s}"
     allow(0 <= profile.discovery_s < reset_s, f"{PATH}.discovery_s", profile.discovery_s, allowed)

@@ -24,6 +24,12 @@ _TIMEOUT_REMEDY = (
     "set backends.real.downstream_timeout_s to the controller's own timeout (e.g. cmd_vel_timeout of "
     "diff_drive_controller), or backends.real.allow_no_downstream_timeout: true if the robot stops by other means"
 )
+_START_ROBOT = "start the robot's driver, or its emulator: embodied-env sim <contract> --free-running"
+_ABSENT = {
+    **dict.fromkeys(("pub.none", "sub.none", "service.none"), _START_ROBOT),
+    "relay.silent": "start the relay: embodied-env relay <contract>",
+}
+"""Code of a check that fails because a node is absent -> remedy."""
 _SECURITY_REMEDY = (
     "export ROS_SECURITY_ENABLE=true ROS_SECURITY_STRATEGY=Enforce ROS_SECURITY_KEYSTORE=<folder>, and create the "
     "keys: ros2 security create_keystore <folder>; ros2 security create_enclave <folder> <enclave>"
@@ -62,16 +68,31 @@ def failed(name: str, detail: str, remedy: str, code: str) -> Check:
     return Check(name=name, passed=False, detail=detail, remedy=remedy, code=code)
 
 
-def raise_unless_passed(checks: Iterable[Check]) -> None:
-    """Raise BackendNotReadyError with each failed check and its remedy."""
+def raise_unless_passed(checks: Iterable[Check], *, surroundings: str = "") -> None:
+    """Raise BackendNotReadyError with each failed check and its remedy; several absent nodes have one remedy.
+
+    `surroundings` describes what the absent nodes must share with ours.
+    """
     checks = tuple(checks)
+    failures = [check for check in checks if check.passed is False]
+    absent = [check for check in failures if check.code in _ABSENT]
+    absent = absent if len(absent) > 1 else []
     problems = [
         f"[{check.code}] {check.name}: {check.detail}" + (f" ({check.remedy})" if check.remedy else "")
-        for check in checks
-        if check.passed is False
+        for check in failures
+        if check not in absent
     ]
+    topics: dict[str, list[str]] = {}
+    for check in absent:
+        topic, _, problem = check.detail.partition(": ")
+        topics.setdefault(f"[{check.code}] {problem}", []).append(topic)
+    problems += [f"{problem}: {', '.join(names)}" for problem, names in topics.items()]
+    if absent:
+        problems[-1] += (
+            f" ({'; '.join(filter(None, dict.fromkeys([*(_ABSENT[c.code] for c in absent), surroundings])))})"
+        )
     if problems:
-        message = f"preflight: {len(problems)} of {len(checks)} checks failed: {'; '.join(problems)}"
+        message = f"preflight: {len(failures)} of {len(checks)} checks failed: {'; '.join(problems)}"
         raise BackendNotReadyError(message)
 
 
@@ -92,7 +113,10 @@ def chosen_check(contract: Contract, *, is_confirmed: bool) -> Check:
     """Check that no chosen value of the robot file is in force, unless the contract or an option confirms it."""
     if not (unconfirmed := contract.unconfirmed):
         return passed("chosen values", "none is unconfirmed")
-    listed = "; ".join(f"{path}: {reason}" for path, reason in unconfirmed.items())
+    paths: dict[str, list[str]] = {}
+    for path, reason in unconfirmed.items():
+        paths.setdefault(reason, []).append(path)
+    listed = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in paths.items())
     if is_confirmed:
         return passed("chosen values", f"{len(unconfirmed)} accepted without the contract's confirmation: {listed}")
     remedy = (

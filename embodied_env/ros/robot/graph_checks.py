@@ -33,7 +33,7 @@ Problem = tuple[str, str, str]
 
 
 def graph_checks(contract: Contract, profile: RealProfile, node: Node) -> tuple[Check, ...]:
-    """Return one check for each topic of the contract and of the profile's e-stops, resolved and remapped by `node`."""
+    """Return one check for each topic of the contract and of the profile's e-stops, and for the reset service."""
     has_relay = profile.relay
     checks = []
     for name, sensor in contract.sensors.items():
@@ -50,6 +50,8 @@ def graph_checks(contract: Contract, profile: RealProfile, node: Node) -> tuple[
         checks += [
             _topic_check(topic, topic, node, _owner_problems(topic, node, has_relay=True)) for topic in _RELAY_TOPICS
         ]
+    if profile.reset_spec.service is not None:
+        checks.append(_service_check("reset service", profile.reset_spec.service, node))
     for name, estop in profile.estop.items():
         problems = _publisher_problems(estop.topic, estop.type, node)
         checks.append(_topic_check(f"estop.{name}", estop.topic, node, problems))
@@ -69,6 +71,14 @@ def _name_check(node: Node, *, has_relay: bool) -> Check:
     return passed("node name", f"{full_name} is unique")
 
 
+def _service_check(name: str, service: str, node: Node) -> Check:
+    resolved = node.resolve_service_name(service)
+    if node.count_services(resolved):
+        return passed(name, f"{resolved} is available")
+    remedy = f"start its node, or correct backends.real.reset.service; {surroundings(node)}"
+    return failed(name, f"{resolved}: no service", remedy, "service.none")
+
+
 def _topic_check(name: str, topic: str, node: Node, problems: list[Problem]) -> Check:
     resolved = node.resolve_topic_name(topic)
     if problems:
@@ -83,7 +93,7 @@ def _publisher_problems(topic: str, type_name: str, node: Node, *, at_most: int 
     """Return the problems with the publishers of a topic that we subscribe to."""
     found = node.get_publishers_info_by_topic(topic)
     if not found:
-        remedy = f"start the publisher, or correct the topic; {_surroundings(node, type_name, node.count_publishers)}"
+        remedy = f"start the publisher, or correct the topic; {surroundings(node, type_name, node.count_publishers)}"
         return [("pub.none", "no publisher", remedy)]
     problems: list[Problem] = []
     if at_most is not None and len(found) > at_most:
@@ -97,7 +107,7 @@ def _reader_problems(topic: str, type_name: str, node: Node) -> list[Problem]:
     """Return the problems with the subscriptions of a topic that we publish."""
     found = node.get_subscriptions_info_by_topic(topic)
     if not found:
-        remedy = f"start the controller, or correct the topic; {_surroundings(node, type_name, node.count_subscribers)}"
+        remedy = f"start the controller, or correct the topic; {surroundings(node, type_name, node.count_subscribers)}"
         return [("sub.none", "no subscriber", remedy)]
     return _mismatches(found, "subscriber", type_name, _own_qos(node.publishers, node, topic))
 
@@ -127,7 +137,7 @@ def _owner_problems(topic: str, node: Node, *, has_relay: bool) -> list[Problem]
         detail = f"also published by {', '.join(foreign)} (expected {owner} only)"
         problems.append(("robot.contention", detail, "stop that node, or remap its topic"))
     if has_relay and not owners:
-        remedy = f"start the relay: embodied-env relay <contract>; {_surroundings(node)}"
+        remedy = f"start the relay: embodied-env relay <contract>; {surroundings(node)}"
         problems.append(("relay.silent", f"not published by {_relay_name(node)}", remedy))
     return problems
 
@@ -214,7 +224,7 @@ def _own_qos(own: Iterable[Any], node: Node, topic: str) -> QoSProfile:
     return next((endpoint.qos_profile for endpoint in own if endpoint.topic_name == resolved), RELIABLE)
 
 
-def _surroundings(node: Node, type_name: str = "", is_used: Callable[[str], int] | None = None) -> str:
+def surroundings(node: Node, type_name: str = "", is_used: Callable[[str], int] | None = None) -> str:
     """Describe our namespace and ROS environment, which the other node may not share, and topics of the same type."""
     reach = os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "unset (SUBNET)"
     text = (

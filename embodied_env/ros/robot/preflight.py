@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rclpy.node import Node
@@ -47,13 +48,13 @@ def preflight(
     settle_s: float = SETTLE_S,
     patrol: LivenessCheck = lambda: None,
 ) -> tuple[Check, ...]:
-    """Return all checks except those of readings, once the graph has passed for `settle_s`, or at `deadline`.
+    """Return all checks except those of readings, once the graph has passed for `settle_s`, or when time is over.
 
     A publisher that was killed stays in the graph until its lease expires, so a failed check may still pass.
 
     Args:
         contract: the sensors and actuators that are required.
-        profile: of the backend ``real``.
+        profile: of the backend ``real``; after its `connect_timeout_s` a failed check is final.
         node: our node, whose publishers on the actuator topics are allowed, and whose endpoints have our QoS.
         deadline: on the steady clock.
         clock: steady.
@@ -62,6 +63,7 @@ def preflight(
     """
     static = contract_checks(contract, profile)
     passing_since_ns: int | None = None
+    last_ns = min(deadline.ns, clock.now_ns() + profile.connect_timeout_s * NS_PER_S)
     while True:
         checks = graph_checks(contract, profile, node)
         now_ns = clock.now_ns()
@@ -71,9 +73,9 @@ def preflight(
             passing_since_ns = now_ns
         if passing_since_ns is not None and now_ns - passing_since_ns >= settle_s * NS_PER_S:
             return (*static, *checks)
-        if now_ns >= deadline.ns:
-            if passing_since_ns is None:
-                return (*static, *checks)
+        if passing_since_ns is None and now_ns >= last_ns:
+            return (*static, *checks)
+        if passing_since_ns is not None and now_ns >= deadline.ns:
             passing_s = (now_ns - passing_since_ns) / NS_PER_S
             detail = f"the graph passed for only {passing_s:.2f} s before the deadline (expected {settle_s:.2f} s)"
             return (*static, *checks, failed("graph", detail, "allow more time", "graph.unsettled"))
@@ -93,6 +95,7 @@ def survey(
         timeout_s: limit for the graph to pass, and again for the first readings to arrive.
         settle_s: how long the graph must pass without interruption.
     """
+    profile = replace(profile, connect_timeout_s=timeout_s)
     readers = {
         name: SensorReader(name, as_it_comes(sensor) if name in profile.tf else sensor)
         for name, sensor in contract.sensors.items()

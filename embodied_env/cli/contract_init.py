@@ -1,0 +1,189 @@
+"""``contract init``: write a draft contract from a running robot, a URDF, a MuJoCo model or a robot file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embodied_env.cli import SOUND, UNSOUND
+from embodied_env.contract import parse_contract
+from embodied_env.contract.draft import BASE_PERIOD_S, Draft, add_urdf, dump_draft, finish_draft
+from embodied_env.contract.loader import load_robot_file
+from embodied_env.contract.robot_files import RobotFile
+from embodied_env.core.arguments import checked_path, checked_seconds
+from embodied_env.core.terminal import say
+from embodied_env.errors import ContractError, UsageError
+
+if TYPE_CHECKING:
+    from embodied_env.contract.robot_graph import Graph
+
+_SOURCES = "--from-graph, --urdf, --mjcf, --robot"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    option = parser.add_argument
+    option("name", nargs="?", metavar="NAME", help="name of the contract (default: that of the file or robot)")
+    option("--from-graph", action="store_true", help="read the topics of the running robot; publishes nothing")
+    option("--listen", type=float, default=5.0, metavar="S", help="how long to listen to the topics, in seconds")
+    option("--namespace", default="/", help="absolute ROS 2 namespace of the robot")
+    option("--urdf", metavar="FILE", help="URDF with joints and limits (default: none)")
+    option("--mjcf", metavar="FILE", help="MuJoCo model with joints and limits (default: none)")
+    option("--robot", metavar="NAME", help="name or path of a robot file to build on (default: none)")
+    option("-o", "--output", metavar="FILE", help="contract file to write (default: standard output)")
+    option("--force", action="store_true", help="overwrite the contract file")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the draft and print what is unknown; exit status 1 if the draft does not validate."""
+    if not (args.from_graph or args.urdf or args.mjcf or args.robot):
+        raise UsageError(
+            f"no source (expected one or more of {_SOURCES}); e.g. embodied-env contract init --from-graph"
+        )
+    out = None if args.output is None else checked_path("--output", args.output)
+    if out is not None and out.exists() and not args.force:
+        raise UsageError(f"{out} exists (expected a new file); choose another one, or use --force")
+    draft = _draft(args, out)
+    text = dump_draft(draft)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text)
+    problem = None
+    try:
+        parse_contract(text, source=str(out or "draft.yaml"))
+    except ContractError as error:
+        problem = str(error)
+    if args.json:
+        gaps = [{"unknown": what, "remedy": where} for what, where in draft.gaps]
+        path = None if out is None else str(out)
+        say(
+            json.dumps({"path": path, "text": text, "gaps": gaps, "chosen": draft.chosen, "problem": problem}, indent=2)
+        )
+    else:
+        _report(draft, text, out, problem, args.namespace)
+    return SOUND if problem is None else UNSOUND
+
+
+def _report(draft: Draft, text: str, out: Path | None, problem: str | None, namespace: str) -> None:
+    """Print the text or its path; what is unknown goes to stderr if the text goes to stdout."""
+    stream = sys.stderr if out is None else sys.stdout
+    if out is None:
+        say(text.rstrip("\n"))
+    else:
+        found = [f"{len(part)} {noun}" for part, noun in ((draft.sensors, "sensors"), (draft.actuators, "actuators"))]
+        say(f"{out}: written, {', '.join(found)}" if draft.robot is None else f"{out}: written, robot {draft.robot}")
+    if draft.gaps:
+        say("unknown:", file=stream)
+        for what, where in draft.gaps:
+            say(f"  - {what}\n    -> {where}", file=stream)
+    if problem is not None:
+        say(f"the draft is not valid yet: {problem}", file=stream)
+    elif out is not None:
+        where = "" if namespace == "/" else f" --namespace {namespace}"
+        say(f"next: embodied-env doctor {out} --backend real{where}", file=stream)
+
+
+def _draft(args: argparse.Namespace, out: Path | None) -> Draft:
+    """Read the sources, those of the limits first."""
+    stem = (out and out.stem) or args.robot or args.mjcf or args.urdf or "my_robot"
+    name = args.name or re.sub(r"[^a-z0-9_]", "_", Path(stem).stem.lower()).lstrip("_0123456789") or "my_robot"
+    draft = Draft(name=name)
+    if args.urdf is not None:
+        try:
+            add_urdf(draft, checked_path("--urdf", args.urdf).read_bytes(), args.urdf)
+        except OSError as error:
+            raise UsageError(f"--urdf: cannot read the file: {error}") from None
+    if args.mjcf is not None:
+        from embodied_env.sim.draft_world import add_mjcf
+
+        add_mjcf(draft, checked_path("--mjcf", args.mjcf), folder=Path() if out is None else out.parent)
+    graph = _graph(args) if args.from_graph else None
+    if args.robot is not None:
+        return _from_robot(draft, args, out, graph)
+    if graph is not None:
+        from embodied_env.contract.robot_graph import add_graph
+
+        add_graph(draft, graph, args.namespace)
+    finish_draft(draft)
+    return draft
+
+
+def _graph(args: argparse.Namespace) -> Graph:
+    from embodied_env.ros.graph_reader import read_graph
+    from embodied_env.ros.setup_checks import check_namespace
+
+    check_namespace(args.namespace)
+    return read_graph(checked_seconds("--listen", args.listen))
+
+
+def _from_robot(draft: Draft, args: argparse.Namespace, out: Path | None, graph: Graph | None) -> Draft:
+    """Return the draft that builds on a robot file, with only what differs from it."""
+    file, robot = load_robot_file(args.robot, source=str(out or "draft.yaml"))
+    is_shipped = args.robot == robot.name
+    draft.robot = args.robot if is_shipped else os.path.relpath(file, Path() if out is None else out.parent)
+    if not is_shipped and os.sep not in draft.robot:
+        draft.robot = f"./{draft.robot}"
+    if all(actuator.command == "twist" for actuator in robot.actuators.values()):
+        draft.slowest_hz = 1.0 / (BASE_PERIOD_S - 0.004)
+    reasons: dict[str, list[str]] = {}
+    for path, reason in robot.chosen.items():
+        reasons.setdefault(reason, []).append(path)
+    for reason, paths in reasons.items():
+        draft.gap(f"{', '.join(paths)}: {reason}", "measure, then list under confirmed")
+    _tighten(draft, robot)
+    if graph is not None:
+        _follow_topics(draft, robot, graph, args.namespace)
+    return draft
+
+
+def _tighten(draft: Draft, robot: RobotFile) -> None:
+    """Override the limits that a URDF or a model has tighter."""
+    for name, actuator in robot.actuators.items():
+        joints: dict[str, Any] = {}
+        for joint, limits in actuator.joints.items():
+            if (known := draft.joints.get(joint)) is None:
+                if draft.joints and actuator.command != "twist":
+                    draft.gap(f"joint {joint} of the robot file is not in the description", "check that the robot fits")
+                continue
+            own: dict[str, Any] = {}
+            if known.velocity is not None and known.velocity < limits.velocity:
+                own["velocity"] = known.velocity
+            if known.position is not None and limits.position is not None:
+                both = max(limits.position[0], known.position[0]), min(limits.position[1], known.position[1])
+                if both != limits.position and both[0] < both[1]:
+                    own["position"] = list(both)
+            if own:
+                joints[joint] = own
+        if joints:
+            draft.actuators[name] = {"joints": joints}
+
+
+def _follow_topics(draft: Draft, robot: RobotFile, graph: Graph, namespace: str) -> None:
+    """Override the topics that have another name in the graph, and report those that are missing."""
+    root = namespace.rstrip("/") + "/"
+    groups: tuple[tuple[str, Mapping[str, Any], dict[str, Any]], ...] = (
+        ("sensors", robot.sensors, draft.sensors),
+        ("actuators", robot.actuators, draft.actuators),
+    )
+    for group, declared, own in groups:
+        ends = "publishers" if group == "sensors" else "subscribers"
+        for name, spec in declared.items():
+            fitting = [
+                t.name for t in graph.topics if t.type == spec.type and getattr(t, ends) and t.name.startswith(root)
+            ]
+            if root + spec.topic.lstrip("/") in fitting:
+                continue
+            close = [topic for topic in fitting if topic.endswith("/" + spec.topic.lstrip("/"))]
+            close = close or [topic for topic in fitting if topic.rpartition("/")[2] == spec.topic.rpartition("/")[2]]
+            if len(close) == 1:
+                own[name] = {"topic": close[0].removeprefix(root), **own.get(name, {})}
+                continue
+            seen = f"; of this type: {', '.join(fitting)}" if fitting else ""
+            where = f"set {group}.{name}.topic, or remove: [{group}.{name}]"
+            draft.gap(f"no {ends[:-1]} of {spec.topic} ({spec.type}), {group}.{name}{seen}", where)

@@ -1,0 +1,115 @@
+"""`contract init --from-graph` against robots on real topics: its contract loads and moves the robot."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+from odd_robots import Base, Gripper, NamespacedArm
+
+import embodied_env
+from embodied_env.cli.main import main
+from embodied_env.contract.loader import dump_contract
+from embodied_env.core.process.child import Child, simulator
+
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
+
+
+def written(folder, *arguments, listen_s=2.0):
+    file = folder / "draft.yaml"
+    command = ["contract", "init", "--from-graph", "--listen", str(listen_s), "-o", str(file), *arguments]
+    assert main(command) == 0
+    return embodied_env.load_contract(file)
+
+
+def run_steps(contract, *, namespace="/", count=20):
+    """Step `count` times with half of the largest action; return the last info."""
+    confirmed = dict.fromkeys(contract.chosen, "")
+    trusted = contract.__class__(**{**vars_of(contract), "confirmed": tuple(confirmed)})
+    env = embodied_env.make(trusted, backend="real", namespace=namespace)
+    try:
+        env.reset(seed=0)
+        for _ in range(count):
+            space = env.action_space
+            action = {k: box.high / 2 for k, box in space.items()} if hasattr(space, "spaces") else space.high / 2
+            *_, terminated, truncated, info = env.step(action)
+            assert not terminated and not truncated, info["end_reason"]
+    finally:
+        env.close()
+    return info
+
+
+def vars_of(contract):
+    return {name: getattr(contract, name) for name in contract.__dataclass_fields__}
+
+
+def test_arm_in_a_namespace_with_further_joints(domain_id, tmp_path, capsys):
+    robot = NamespacedArm(domain_id)
+    try:
+        contract = written(tmp_path, "--namespace", "/left")
+        actuator = contract.actuators["arm"]
+        assert (actuator.topic, actuator.type) == (
+            "arm_controller/joint_trajectory",
+            "trajectory_msgs/msg/JointTrajectory",
+        )
+        assert list(actuator.joints) == ["waist", "shoulder", "elbow", "slide"]  # as in the URDF
+        assert [j.unit for j in actuator.joints.values()] == ["rad", "rad", "rad", "m"]
+        assert actuator.joints["waist"].position == (-3.0, 3.0)
+        assert actuator.joints["elbow"].position is None
+        assert actuator.joints["shoulder"].velocity == 1.5
+        assert contract.backends["real"]["estop"]["emergency_stop"]["latched"] is True
+        assert set(contract.unconfirmed) == {"actuators.arm.joints", "backends.real.estop.emergency_stop.safe"}
+        printed = capsys.readouterr().out
+        assert "unsupported type 'floating'" in printed
+        assert "wheel, right_finger, left_finger" in printed
+        before = dict(robot.positions)
+        run_steps(contract, namespace="/left")
+        assert robot.positions["waist"] > before["waist"] + 0.1
+    finally:
+        robot.close()
+
+
+@pytest.mark.long
+def test_base_without_stamps(domain_id, tmp_path):
+    robot = Base(domain_id)
+    try:
+        contract = written(tmp_path)
+        assert contract.actuators["base"].type == "geometry_msgs/msg/Twist"
+        assert contract.sensors["wheel_odom"].timeline == "receive"
+        assert contract.sensors["scan"].fields["ranges"].shape == (4,)
+        run_steps(contract)
+        assert robot.velocity.linear.x > 0.05
+    finally:
+        robot.close()
+
+
+@pytest.mark.long
+def test_gripper_without_description(domain_id, tmp_path):
+    robot = Gripper(domain_id)
+    try:
+        contract = written(tmp_path)
+        assert contract.actuators["gripper"].joints["finger_slide"].unit == "m"
+        run_steps(contract)
+        assert robot.position > 0.005
+    finally:
+        robot.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["arm_reach", "cart_goal", "so101_reach", "turtlebot4_goal", "ur5e_reach"])
+def test_emulator_of_each_shipped_contract(domain_id, tmp_path, name):
+    shipped = embodied_env.load_contract(name)
+    namespace = f"/init_{os.getpid()}"
+    spec = simulator("-", namespace=namespace, source=shipped.source, free_running=True)
+    child = Child(spec, first_line=dump_contract(shipped))
+    try:
+        contract = written(tmp_path, "--namespace", namespace, listen_s=8.0)
+        assert [list(a.joints) for a in contract.actuators.values()] == [
+            list(a.joints) for a in shipped.actuators.values()
+        ]
+        run_steps(contract, namespace=namespace)
+    finally:
+        child.stop()

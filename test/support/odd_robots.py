@@ -1,0 +1,133 @@
+"""Robots of other makers as ROS 2 nodes: an arm in a namespace, a base, a gripper. Each follows its commands at once."""
+
+from __future__ import annotations
+
+import threading
+
+import rclpy
+from geometry_msgs.msg import Twist
+from nav_msgs.msg import Odometry
+from rclpy.context import Context
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import JointState, LaserScan
+from std_msgs.msg import Bool, Float64, String
+from trajectory_msgs.msg import JointTrajectory
+
+BEST_EFFORT = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+def joint(name, kind, parent, child, inside=""):
+    return f'<joint name="{name}" type="{kind}"><parent link="{parent}"/><child link="{child}"/>{inside}</joint>'
+
+
+ARM_URDF = "".join(
+    [
+        '<robot name="left"><link name="base"/>',
+        *(f'<link name="l{i}"/>' for i in range(1, 8)),
+        joint("waist", "revolute", "base", "l1", '<limit lower="-3" upper="3" velocity="2.0" effort="10"/>'),
+        joint("shoulder", "revolute", "l1", "l2", '<limit lower="-2" upper="2" velocity="1.5" effort="10"/>'),
+        joint("elbow", "continuous", "l2", "l3", '<limit velocity="1.0" effort="10"/>'),
+        joint("slide", "prismatic", "l3", "l4", '<limit lower="0" upper="0.3" velocity="0.2" effort="10"/>'),
+        joint("left_finger", "prismatic", "l4", "l5", '<limit lower="0" upper="0.04" velocity="0.1" effort="1"/>'),
+        joint("right_finger", "prismatic", "l4", "l6", '<limit lower="0" upper="0.04" velocity="0.1" effort="1"/><mimic joint="left_finger"/>'),
+        joint("cover", "floating", "l4", "l7"),
+        "</robot>",
+    ]
+)  # fmt: skip
+
+
+class OddRobot:
+    """A node in a context and a thread of its own."""
+
+    namespace, period_s = "/", 0.02
+
+    def __init__(self, domain_id):
+        self._context = Context()
+        rclpy.init(context=self._context, domain_id=domain_id)
+        self.node = rclpy.create_node("driver", namespace=self.namespace, context=self._context)
+        self.build()
+        self.node.create_timer(self.period_s, self.publish)
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self.node)
+        self._thread = threading.Thread(target=self._spin)
+        self._ended = threading.Event()
+        self._thread.start()
+
+    def _spin(self):
+        while not self._ended.is_set():
+            self._executor.spin_once(timeout_sec=0.05)
+
+    def stamp(self):
+        return self.node.get_clock().now().to_msg()
+
+    def close(self):
+        self._ended.set()
+        self._thread.join()
+        self._executor.shutdown()
+        self.node.destroy_node()
+        rclpy.shutdown(context=self._context)
+
+
+class NamespacedArm(OddRobot):
+    """Takes trajectories; its joint states also have a gripper, its mimic and a wheel, in another order."""
+
+    namespace = "/left"
+
+    def build(self):
+        names = ("wheel", "right_finger", "slide", "waist", "left_finger", "elbow", "shoulder")
+        self.positions = dict.fromkeys(names, 0.0) | {"slide": 0.1, "shoulder": 0.4}
+        self._states = self.node.create_publisher(JointState, "joint_states", BEST_EFFORT)
+        self._stop = self.node.create_publisher(Bool, "emergency_stop", LATCHED)
+        self._stop.publish(Bool(data=False))
+        self._description = self.node.create_publisher(String, "robot_description", LATCHED)
+        self._description.publish(String(data=ARM_URDF))
+        self.node.create_subscription(JointTrajectory, "arm_controller/joint_trajectory", self._move, 10)
+
+    def _move(self, message):
+        if set(message.joint_names) <= set(self.positions) and len(message.joint_names) == 4:
+            self.positions |= dict(zip(message.joint_names, message.points[-1].positions, strict=True))
+
+    def publish(self):
+        message = JointState(name=list(self.positions), position=list(self.positions.values()))
+        message.header.stamp = self.stamp()
+        self._states.publish(message)
+
+
+class Base(OddRobot):
+    """Takes a Twist; odometry and scan are best effort, the odometry has no stamps."""
+
+    period_s = 0.05
+
+    def build(self):
+        self.velocity = Twist()
+        self._odometry = self.node.create_publisher(Odometry, "wheel_odom", BEST_EFFORT)
+        self._scan = self.node.create_publisher(LaserScan, "front/scan", BEST_EFFORT)
+        self.node.create_subscription(Twist, "cmd_vel", lambda m: setattr(self, "velocity", m), BEST_EFFORT)
+
+    def publish(self):
+        message = Odometry(child_frame_id="base_footprint")
+        message.header.frame_id = "odom"
+        message.pose.pose.orientation.w = 1.0
+        message.twist.twist = self.velocity
+        self._odometry.publish(message)
+        scan = LaserScan(range_min=0.1, range_max=8.0, ranges=[1.0, float("inf"), float("nan"), 2.0])
+        scan.header.frame_id, scan.header.stamp = "laser", self.stamp()
+        self._scan.publish(scan)
+
+
+class Gripper(OddRobot):
+    """One prismatic joint, closed; no robot_description, no velocities."""
+
+    def build(self):
+        self.position = 0.0
+        self._states = self.node.create_publisher(JointState, "gripper/joint_states", 10)
+        self._stop = self.node.create_publisher(Bool, "gripper/estop", 10)
+        self.node.create_subscription(Float64, "gripper/command", lambda m: setattr(self, "position", m.data), 10)
+
+    def publish(self):
+        message = JointState(name=["finger_slide"], position=[self.position])
+        message.header.stamp = self.stamp()
+        self._states.publish(message)
+        self._stop.publish(Bool(data=False))
