@@ -26,6 +26,7 @@ from embodied_env.core.process.child import Child, simulator
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import LATCHED, RELIABLE
+from embodied_env.ros.robot.estops import estop_specs
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
@@ -148,6 +149,11 @@ def test_an_input_that_cannot_be_read_is_ignored_only_by_name(without_messages):
         make_backend("real", contract, clock=SteadyClock())
     with pytest.raises(UsageError, match=r"expected .* cannot be read: safety_mode, robot_mode"):
         make_backend("real", contract, clock=SteadyClock(), ignore_inputs=["program"])
+    with pytest.raises(MissingDependencyError, match=r"estop.safety_mode"):  # of a relay
+        estop_specs(estop, "estop")
+    assert estop_specs(estop, "estop", ignored=["safety_mode"]) == ()
+    (with_variant,) = estop_specs(real["estop"], "estop")
+    assert (with_variant.type, with_variant.path) == ("std_msgs/msg/UInt8", "data")
     robot = make_backend("real", contract, clock=SteadyClock(), ignore_inputs=["safety_mode"])
     assert robot.capabilities.ignored_inputs == ("safety_mode",)
     assert robot.capabilities.variants == ("robot_mode",)

@@ -22,7 +22,7 @@ from embodied_env.ros.qos import RELIABLE, input_qos
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.receiver import ReceivedMessage
 from embodied_env.ros.robot.backend_profile import TRANSITION_EVENT, ActiveSpec
-from embodied_env.ros.robot.estops import is_one_of
+from embodied_env.ros.robot.estops import ignoring, is_one_of
 from embodied_env.ros.setup_checks import apt_package
 
 POLL_PERIOD_S = 0.5
@@ -61,7 +61,7 @@ class ActivationMonitor:
         self._pending: dict[str, tuple[Any, int]] = {}  # the request in flight to each service, and when it was sent
         for name, spec in specs.items():
             if spec.service is not None:
-                self._clients[name] = _create_client(node, spec.types[0], spec.service)
+                self._clients[name] = _create_client(node, spec.types[0], spec.service, name)
             if spec.node is not None:
                 topic = f"{spec.node}/transition_event"
                 listener.subscribe(name, TRANSITION_EVENT, topic, RELIABLE, self._on_message)
@@ -222,7 +222,7 @@ def topic_state(message: Message, spec: ActiveSpec) -> ActiveStatus:
     return is_one_of(value, spec.safe), f"{spec.topic} is {value!r}" + (f": {reason}" if reason else "")
 
 
-def _create_client(node: Node, type_name: str, service: str) -> Client:
+def _create_client(node: Node, type_name: str, service: str, name: str) -> Client:
     try:
         kind = message_class(type_name)
     except MissingDependencyError:
@@ -230,6 +230,7 @@ def _create_client(node: Node, type_name: str, service: str) -> Client:
         raise MissingDependencyError(
             package,
             needed_for=f"backends.real.active, the service {service},",
-            remedy=f"apt install {apt_package(package)}, or declare a topic instead: {{topic, type, path, safe}}",
+            remedy=f"apt install {apt_package(package)}, or declare a topic instead: {{topic, type, path, safe}}, "
+            f"or if the robot is safe without: {ignoring(name)}",
         ) from None
     return node.create_client(kind, service)
