@@ -85,7 +85,7 @@ TOPICS = {  # of sensors and actuators: topic and type without the word msg
 }
 
 RATES_HZ = {  # of the emulated drivers
-    "fr3": {"joints": 1000},
+    "fr3": {"joints": 200},  # the robot: 1000
     "husky": {"odom": 50},
     "turtlebot4": {"odom": 20, "imu": 100, "scan": 10},
     "xarm7": {"joints": 100},

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.ros
 
 
 CONTRACTS = ("arm_reach", "cart_goal", "door_open")
-STEPS = {"arm_reach": 100, "cart_goal": 60, "door_open": 30, "so101_reach": 20, "ur5e_reach": 20}
+STEPS = {"arm_reach": 100, "cart_goal": 60, "door_open": 30, "so101_reach": 20, "turtlebot4_goal": 20, "ur5e_reach": 20}
 
 
 @pytest.fixture(scope="module", params=CONTRACTS)

@@ -1,0 +1,27 @@
+"""The demonstration contract of the TurtleBot 4 in the simulator."""
+
+from __future__ import annotations
+
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import embodied_env
+from embodied_env.evaluation import evaluate
+
+NAME = "turtlebot4_goal"
+
+
+@pytest.mark.parametrize("episodes", [2, pytest.param(20, marks=pytest.mark.long)])
+def test_the_scripted_policy_solves_9_of_10_episodes(episodes, tmp_path):
+    contract = embodied_env.load_contract(NAME)
+    result = evaluate(
+        contract, backend="mujoco", policy="scripted", episodes=episodes, seed=0, out=tmp_path, clock="virtual"
+    )
+    assert result.summary["end_reasons"]["success"] >= 0.9 * episodes
+    assert result.summary["solved_at_reset"] == 0
+    assert embodied_env.audit_run(result.path).problems == ()
+
+
+def test_check_env_finds_nothing():
+    with embodied_env.make(NAME, clock="virtual") as env:
+        check_env(env)
