@@ -7,6 +7,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import RecordEpisodeStatistics
 
+import embodied_env
+
 ID = "embodied_env:embodied_env/ArmReach-v0"
 IDS = [f"embodied_env:embodied_env/{name}-v0" for name in ("ArmReach", "CartGoal", "DoorOpen")]
 OURS_NEVER = {"episode", "final_obs", "final_info", "terminal_observation", "TimeLimit.truncated"}
@@ -31,6 +33,12 @@ def test_check_env_finds_nothing(env_id, backend):
         check_env(env.unwrapped)
     finally:
         env.close()
+
+
+@pytest.mark.parametrize("name", ["so101_reach", "ur5e_reach"])
+def test_check_env_finds_nothing_in_a_robot_of_a_maker(name):
+    with embodied_env.make(name, clock="virtual") as env:
+        check_env(env)
 
 
 def test_keys_of_gymnasium_and_sb3_are_left_to_them():

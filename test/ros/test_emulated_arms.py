@@ -1,0 +1,67 @@
+"""The SO-101 and the UR5e on their emulators: 20 scripted episodes, and homing without the emulator's own reset."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="needs rclpy")
+
+import embodied_env
+from embodied_env.contract.loader import dump_contract
+from embodied_env.core.process.child import Child, simulator
+from embodied_env.evaluation import evaluate
+
+pytestmark = [pytest.mark.ros, pytest.mark.realtime]
+
+NAMESPACE = f"/arms_{os.getpid()}"
+
+
+@pytest.fixture
+def contract(request, domain_id):
+    """The contract of an arm whose emulator runs; no operator confirms its resets."""
+    shipped = embodied_env.load_contract(request.param)
+    real = dict(shipped.backends["real"])
+    real |= {"reset": {**real["reset"], "confirm": "none"}, "discovery_s": 0.2}
+    contract = replace(shipped, backends={**shipped.backends, "real": real})
+    arm = Child(
+        simulator("-", namespace=NAMESPACE, source=contract.source, free_running=True),
+        first_line=dump_contract(contract),
+    )
+    yield contract
+    arm.stop()
+
+
+@pytest.mark.parametrize("contract", ["so101_reach"], indirect=True)
+def test_a_reset_homes_the_arm(contract):
+    home = contract.backends["real"]["reset"]["home"]
+    env = embodied_env.make(contract, backend="real", namespace=NAMESPACE, confirm_chosen=True)
+    try:
+        env.reset(seed=1)
+        moved, *_ = [env.step(np.full(6, 0.3, dtype=np.float32)) for _ in range(10)][-1]
+        observation, _ = env.reset()
+    finally:
+        env.close()
+    assert np.abs(moved["joints_position"] - list(home.values())).max() > 0.05
+    np.testing.assert_allclose(observation["joints_position"], list(home.values()), atol=0.02)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("contract", ["so101_reach", "ur5e_reach"], indirect=True)
+def test_the_scripted_policy_solves_18_of_20_episodes(contract, tmp_path):
+    result = evaluate(
+        contract,
+        backend="real",
+        policy="scripted",
+        episodes=20,
+        seed=0,
+        out=tmp_path,
+        emulator=True,
+        namespace=NAMESPACE,
+    )
+    assert result.summary["end_reasons"].get("success", 0) >= 18
+    assert result.summary["solved_at_reset"] == 0
+    assert embodied_env.audit_run(result.path).problems == ()

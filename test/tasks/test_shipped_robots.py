@@ -1,0 +1,32 @@
+"""The demonstration contracts of the makers' robots, in the simulator: solved by the scripted policy, never at reset."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import embodied_env
+from embodied_env.evaluation import evaluate
+
+ARMS = ("so101_reach", "ur5e_reach")
+
+
+@pytest.mark.parametrize("episodes", [2, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ARMS)
+def test_the_scripted_policy_solves_every_episode(name, episodes, tmp_path):
+    contract = embodied_env.load_contract(name)
+    result = evaluate(
+        contract, backend="mujoco", policy="scripted", episodes=episodes, seed=0, out=tmp_path, clock="virtual"
+    )
+    assert result.summary["end_reasons"] == {"success": episodes}
+    assert embodied_env.audit_run(result.path).problems == ()
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_no_target_can_be_drawn_within_reach_of_the_home_pose(name):
+    with embodied_env.make(name, clock="virtual") as env:
+        observation, _ = env.reset(seed=0)
+        contract = env.unwrapped.contract
+    option, tip = contract.reset_options["target"], observation["tcp_position"]
+    nearest = np.clip(tip, option.low_array, option.high_array)
+    assert np.linalg.norm(nearest - tip) > contract.task.parameters["success_radius_m"]
