@@ -27,6 +27,9 @@ Messages name what failed, its value and what was expected.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 import gymnasium.error
 
 
@@ -109,3 +112,10 @@ def described(error: BaseException) -> str:
     except Exception:  # noqa: BLE001 - the error of foreign code
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def did_you_mean(value: object, names: Iterable[str]) -> str:
+    """Return "; did you mean 'NAME'?" for the name that is closest to `value`, or "" if none is close."""
+    known = list(names)
+    close = [] if value in known else difflib.get_close_matches(str(value), known, n=1)  # most checks hold
+    return f"; did you mean {close[0]!r}?" if close else ""

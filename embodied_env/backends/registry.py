@@ -11,7 +11,7 @@ from typing import Any, cast
 from embodied_env.backends.base import Backend, BackendFactory
 from embodied_env.contract import Contract
 from embodied_env.core.clock import Clock
-from embodied_env.errors import UsageError, described
+from embodied_env.errors import UsageError, described, did_you_mean
 
 BACKENDS: Mapping[str, Mapping[str, str]] = {
     "fake": {
@@ -66,6 +66,17 @@ def make_backend(
     return factory(contract, clock=clock, **options)
 
 
+def known_backends() -> list[str]:
+    """Return the names of our backends and of third parties'."""
+    return [*BACKENDS, *(point.name for point in entry_points(group="embodied_env.backends"))]
+
+
+def unknown_backend(name: str) -> str:
+    """Return the message for a backend that is not known."""
+    known = known_backends()
+    return f"unknown backend {name!r} (expected one of: {', '.join(known)}){did_you_mean(name, known)}"
+
+
 def accepts_option(name: str, option: str, *, pacing: str | None = None) -> bool:
     """Return whether the backend called `name` has the option; raises UsageError for an unknown name or pacing."""
     return option in inspect.signature(_factory(name, pacing)).parameters
@@ -84,7 +95,7 @@ def _factory(name: str, pacing: str | None) -> BackendFactory:
         return cast("BackendFactory", getattr(importlib.import_module(module), attribute))
     others = {point.name: point for point in entry_points(group="embodied_env.backends")}
     if name not in others:
-        raise UsageError(f"unknown backend {name!r} (expected one of: {', '.join([*BACKENDS, *others])})")
+        raise UsageError(unknown_backend(name))
     try:
         factory = others[name].load()
         inspect.signature(factory)
@@ -105,4 +116,6 @@ def _check_options(name: str, factory: BackendFactory, options: dict[str, Any]) 
     for option in options:
         if option not in known:
             expected = f"expected one of: {', '.join(known)}" if known else "it has no options"
-            raise UsageError(f"unknown option of backend {name!r}: {option!r} ({expected})")
+            raise UsageError(
+                f"unknown option of backend {name!r}: {option!r} ({expected}){did_you_mean(option, known)}"
+            )

@@ -63,7 +63,7 @@ def robot_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options that were given; other backends refuse them."""
     names = ("emulator", "confirm_chosen", "ignore_inputs", "connect_timeout_s")
     options = {name: getattr(args, name, None) for name in names}
-    return {name: value for name, value in options.items() if value not in (None, False, [])}
+    return {name: value for name, value in options.items() if value is not None and value is not False and value != []}
 
 
 def add_seed(parser: argparse.ArgumentParser, meaning: str) -> None:

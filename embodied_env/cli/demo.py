@@ -16,4 +16,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the demo; ROS 2 discovery stays on this host unless the environment says otherwise."""
     os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    return run_policies("arm_reach", ("scripted", "hold"), args)
+    return run_policies("arm_reach", ("scripted", "hold"), args, has_closing=True)

@@ -10,12 +10,12 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib.metadata import entry_points, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
 from embodied_env import __version__
-from embodied_env.backends.registry import BACKENDS
+from embodied_env.backends.registry import known_backends, unknown_backend
 from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.arguments import add_contract, add_json, add_robot_options, robot_options
 from embodied_env.contract import Contract, load_contract
@@ -68,9 +68,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the checklist and return the exit status: 1 if a check failed."""
     from embodied_env.ros.setup_checks import check_namespace
 
-    known = [*BACKENDS, *(point.name for point in entry_points(group="embodied_env.backends"))]
-    if args.backend not in known:
-        raise UsageError(f"unknown backend {args.backend!r} (expected one of: {', '.join(known)})")
+    if args.backend not in known_backends():
+        raise UsageError(unknown_backend(args.backend))
     if not 0.0 < args.timeout < float("inf"):
         raise UsageError(f"invalid --timeout: {args.timeout} (expected seconds > 0)")
     check_namespace(args.namespace)
@@ -243,6 +242,10 @@ def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool, igno
 
     detail = f"{contract.name} version {contract.version}, fingerprint {contract.fingerprint[:16]}, {contract.source}"
     yield Check(name="contract", passed=True, detail=detail)
+    if (robot := contract.robot) is not None:
+        loosened = f"; override_robot_limits: {', '.join(robot.overridden)}" if robot.overridden else ""
+        detail = f"{robot.name}, SHA-256 {robot.sha256[:16]}{loosened}"
+        yield Check(name="robot file", passed=None if loosened else True, detail=detail)
     if is_trusted or is_shipped(contract):
         yield _attempt("task", lambda: load_task(contract, trust=is_trusted) and contract.task.type, "correct the task")
     else:

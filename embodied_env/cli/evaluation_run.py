@@ -40,9 +40,13 @@ def run_policies(
     args: argparse.Namespace,
     *,
     engine: Engine | None = None,
+    has_closing: bool = False,
     **options: Any,  # noqa: ANN401 - of `evaluate_with_progress`
 ) -> int:
-    """Evaluate policies, print the results, and return the exit status: 1 if a run is not sound."""
+    """Evaluate policies, print the results, and return the exit status: 1 if a run is not sound.
+
+    `has_closing`: end with the result in five lines, and the next command.
+    """
     out = checked_path("--out", args.out)
     contract = load_contract(contract_name)
     enable_large_segments(contract)  # inherited by workers
@@ -65,6 +69,8 @@ def run_policies(
     for evaluation in evaluations:
         for loss in evaluation.losses:
             say(loss, file=sys.stderr)
+    if has_closing and not args.json:
+        print_closing(contract, args.backend, evaluations)
     unsound = [evaluation for evaluation in evaluations if evaluation.problem]
     for evaluation in unsound:
         say(f"not sound: {evaluation.path}: {evaluation.problem}", file=sys.stderr)
@@ -110,6 +116,20 @@ def print_table(contract: Contract, backend: str, evaluations: Sequence[Evaluati
     console.print(f"contract fingerprint  {contract.fingerprint}", soft_wrap=True)
     for evaluation in evaluations:
         console.print(f"run ({evaluation.policy})  {evaluation.path}", soft_wrap=True)
+
+
+def print_closing(contract: Contract, backend: str, evaluations: Sequence[Evaluation]) -> None:
+    """Print the result of each policy, where the runs are, and the next command."""
+    say(f"\nresult: {contract.name} on {backend}, {evaluations[0].summary['episodes']} episodes per policy")
+    for evaluation in evaluations:
+        summary = evaluation.summary
+        latency = _percentiles(summary, "obs_to_command_s").split(" / ")[0]
+        say(
+            f"  {evaluation.policy}: {summary['successes']} solved, {_percent(summary['clipped_share'])} of the steps "
+            f"clipped by the safety gate, observation to command {latency} ms (median)"
+        )
+    say(f"runs:   {', '.join(str(evaluation.path) for evaluation in evaluations)}")
+    say(f"next:   embodied-env audit {evaluations[0].path}")
 
 
 def as_json(contract: Contract, backend: str, evaluations: Sequence[Evaluation]) -> str:

@@ -17,7 +17,7 @@ from embodied_env import __version__
 from embodied_env.cli import INTERRUPTED, READER_LEFT, SOUND, UNSOUND, WRONG_USAGE
 from embodied_env.core.process.signals import terminate
 from embodied_env.core.terminal import say
-from embodied_env.errors import ContractError, EmbodiedEnvError, PolicyError, UsageError
+from embodied_env.errors import ContractError, EmbodiedEnvError, PolicyError, UsageError, did_you_mean
 
 PROGRAM = "embodied-env"
 
@@ -60,6 +60,13 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - of argparse
         super().__init__(formatter_class=_HelpFormatter, **options)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401 - of argparse
+        """Raise UsageError for a value that is not one of the choices, with the closest one."""
+        if action.choices is not None and value not in action.choices:
+            names = list(map(str, action.choices))
+            what = "/".join(action.option_strings) or str(action.metavar or action.dest).lower()
+            self.error(f"unknown {what} {value!r} (expected one of: {', '.join(names)}){did_you_mean(value, names)}")
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError."""
@@ -113,6 +120,7 @@ def _run(argv: list[str]) -> int:
         if "\0" in argument:
             raise UsageError(f"invalid argument: {argument!r} (expected no NUL character)")
     parser = _Parser(prog=PROGRAM, description=_DESCRIPTION, epilog=_EXIT_STATUS)
+    options: tuple[str, ...] = ()
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     named = next((argument for argument in argv if not argument.startswith("-")), None)
@@ -122,10 +130,17 @@ def _run(argv: list[str]) -> int:
             module = importlib.import_module(f"embodied_env.cli.{name}")
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
+            options = tuple(subparser._option_string_actions)  # noqa: SLF001 - argparse has no other list of them
+    if not argv:
+        parser.print_help(sys.stderr)
+        return WRONG_USAGE
     try:
-        args = parser.parse_args(argv)
+        args, unknown = parser.parse_known_args(argv)
     except SystemExit:  # --help or --version
         return SOUND
+    if unknown:
+        guess = did_you_mean(unknown[0].partition("=")[0], options)
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}{guess} (see {PROGRAM} {named} --help)")
     status: int = args.run(args)
     return status
 

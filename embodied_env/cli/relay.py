@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.contract import load_contract, parse_contract
     from embodied_env.core.process.child import STOP_GRACE_S, read_first_line, watch_parent
     from embodied_env.envs.filters_from_contract import make_command_filters
-    from embodied_env.errors import UsageError
+    from embodied_env.errors import UsageError, did_you_mean
     from embodied_env.ros.fastdds import enable_large_segments
     from embodied_env.ros.setup_checks import check_namespace
     from embodied_env.safety.relay.relay import check_relayed, stopping_time_s
@@ -36,7 +36,8 @@ def run(args: argparse.Namespace) -> int:
     enable_large_segments(contract)
     if args.backend is not None and args.backend not in contract.backends:  # its e-stops would be missing
         known = ", ".join(contract.backends) or "none"
-        raise UsageError(f"no profile of --backend {args.backend!r} in {contract.name} (expected one of: {known})")
+        problem = f"no profile of --backend {args.backend!r} in {contract.name} (expected one of: {known})"
+        raise UsageError(problem + did_you_mean(args.backend, contract.backends))
     if from_parent:
         watch_parent(stop.set, grace_s=stopping_time_s(contract) + STOP_GRACE_S)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import difflib
 import functools
 import hashlib
 import json
@@ -23,7 +22,7 @@ from embodied_env.contract.robot_files import RobotFile, loosened, merge_robot
 from embodied_env.contract.schema import RESERVED, SCHEMA, RobotSource
 from embodied_env.contract.value_checks import one_of
 from embodied_env.contract.yaml_text import read_yaml
-from embodied_env.errors import ContractError
+from embodied_env.errors import ContractError, did_you_mean
 
 T = TypeVar("T")
 
@@ -78,8 +77,7 @@ def find_contract(name_or_path: str | Path, *, kind: str = "contract", folder: s
     known = shipped_files(folder)
     if not is_path and text in known:
         return known[text]
-    close = difflib.get_close_matches(Path(text).stem, known, n=1)
-    guess = f"; did you mean {close[0]!r}?" if close else ""
+    guess = did_you_mean(Path(text).stem, known)
     expected = f"a path, or one of: {', '.join(sorted(known)) or 'none'}"
     problem = f"no such {'file' if is_path else kind}: {text[:_LONGEST_SHOWN]!r} (expected {expected}){guess}"
     raise ContractError("", problem)

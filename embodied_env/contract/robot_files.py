@@ -255,6 +255,17 @@ def loosened(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
                 yield f"backends.real.{key}", real.get(key, default), own.get(key, default)
 
 
+def limit_paths(contract: ContractFields) -> set[str]:
+    """Return the paths that `loosened` may yield for `contract`."""
+    joints = {path for path, _ in _limits(contract.actuators).values()}
+    return {
+        *(f"sensors.{name}.max_age_s" for name in contract.sensors),
+        *(f"{path}.{key}" for path in joints for key in JOINT_RULES),
+        *(f"safety.{path}" for path in SAFETY_RULES),
+        *(f"backends.real.{key}" for key in REAL_RULES),
+    }
+
+
 def _loosened_ages(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
     for name, sensor in robot.sensors.items():
         if name in contract.sensors and contract.sensors[name].max_age_s > sensor.max_age_s:

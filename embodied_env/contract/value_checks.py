@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from embodied_env.errors import ContractError
+from embodied_env.errors import ContractError, did_you_mean
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TOPIC = re.compile(r"(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*")
@@ -19,9 +18,8 @@ _TOPIC = re.compile(r"(/|~/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*")
 def one_of(value: object, allowed: Iterable[str]) -> str:
     """Return the problem of a `value` that is not `allowed`, with a suggestion when one is close."""
     names = sorted(allowed)
-    close = [] if value in names else difflib.get_close_matches(str(value), names, n=1)  # most checks hold
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"{value!r} ({'expected one of: ' + ', '.join(names) if names else 'none is declared'}){hint}"
+    expected = f"expected one of: {', '.join(names)}" if names else "none is declared"
+    return f"{value!r} ({expected}){did_you_mean(value, names)}"
 
 
 @contextmanager

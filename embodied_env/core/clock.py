@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from embodied_env.errors import ClockDomainError, UsageError
+from embodied_env.errors import ClockDomainError, UsageError, did_you_mean
 
 NS_PER_S = 1_000_000_000
 _SPIN_NS = 100_000  # more than the 50 us by which a sleep on Linux ends late by default
@@ -163,5 +163,6 @@ def make_clock(clock: str | Clock | None) -> Clock:
     if isinstance(clock, Clock) and not isinstance(clock, type):
         return clock
     if not isinstance(clock, str) or clock not in CLOCKS:
-        raise UsageError(f"unknown clock={clock!r} (expected one of: {', '.join(CLOCKS)}, or a Clock object)")
+        expected = f"expected one of: {', '.join(CLOCKS)}, or a Clock object"
+        raise UsageError(f"unknown clock={clock!r} ({expected}){did_you_mean(clock, CLOCKS)}")
     return CLOCKS[clock]()

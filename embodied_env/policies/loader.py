@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import Policy
-from embodied_env.errors import UsageError, described
+from embodied_env.errors import UsageError, described, did_you_mean
 from embodied_env.tasks import ScriptedTask, load_task
 from embodied_env.tasks.common import joint_reader
 
@@ -77,7 +77,8 @@ def _scripted(contract: Contract, backend: str) -> Policy:
 def _imported(name: str) -> Policy:
     module_name, _, attribute = name.partition(":")
     if not (module_name and attribute):
-        raise UsageError(f"unknown policy {name!r} (expected one of: {', '.join(BUILT_IN)}, module:callable)")
+        expected = f"expected one of: {', '.join(BUILT_IN)}, module:callable"
+        raise UsageError(f"unknown policy {name!r} ({expected}){did_you_mean(name, BUILT_IN)}")
     if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds strings
         sys.path.append(os.getcwd())  # noqa: PTH109 - as for python -m
     try:

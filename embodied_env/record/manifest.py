@@ -65,6 +65,7 @@ def start_of_manifest(
             "fingerprint": contract.fingerprint,
             "text": _contract_text(contract),
             "files": pack_files(base.contract_files),
+            "robot": describe_robot(contract),
         },
         "task": to_json_types(base.task_description),
         "backend": base.backend_name,
@@ -88,6 +89,14 @@ def start_of_manifest(
         "record": None,
         "rows_sha256": None,
     }
+
+
+def describe_robot(contract: Contract) -> dict[str, Any] | None:
+    """Return the robot file of a contract, the limits of it that are overridden, and its unconfirmed chosen values."""
+    if (robot := contract.robot) is None:
+        return None
+    lists = {"overridden": list(robot.overridden), "unconfirmed": dict(contract.unconfirmed)}
+    return {"name": robot.name, "sha256": robot.sha256, **lists}
 
 
 def processes(base: RecordableEnv) -> list[dict[str, Any]]:

@@ -146,7 +146,6 @@ def test_extreme_number_is_rejected_with_its_path(path, value):
 
 EVALUATE = ("evaluate", "arm_reach", "--backend", "fake", "--episodes", "1", "--policy", "hold")
 COMMANDS = [
-    (),
     ("",),
     ("nope",),
     (":",),

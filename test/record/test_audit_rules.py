@@ -20,12 +20,15 @@ from scripted_tasks import OneClock
 
 from embodied_env.backends.fake import Fault
 from embodied_env.contract import load_contract, parse_contract
+from embodied_env.contract.schema import RobotSource
 from embodied_env.core.clock import ManualClock
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import Finding
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.record import RecordTransitions, audit_lines, audit_run, read_run
 from embodied_env.record.audit.order_rules import BLOCK, STILL
+from embodied_env.record.audit.run_rules import check_robot
+from embodied_env.record.manifest import describe_robot
 from embodied_env.record.rows import RESET
 
 ABSENT = strategies.ABSENT
@@ -410,6 +413,7 @@ RUNS |= {
     "manifest.contract": ("plain", None, manifest(contract__text=None)),
     "manifest.fingerprint": ("plain", None, manifest(contract__fingerprint="0" * 64)),
     "manifest.backend_fingerprint": ("plain", None, manifest(backend_fingerprint="0" * 64)),
+    "manifest.robot": ("plain", None, manifest(contract__robot={"name": "another"})),
     "manifest.backend": ("plain", lambda rows: at(rows[2], info__backend="real"), None),
     "manifest.version": ("plain", None, manifest(versions__embodied_env="9.9")),
     "manifest.task": ("plain", None, manifest(task__terms=["distance"])),
@@ -508,7 +512,7 @@ ODD = {
 
 
 def test_every_documented_warning_has_an_example():
-    assert sorted(ODD) == sorted(documented("Warnings"))
+    assert sorted([*ODD, "robot.overridden"]) == sorted(documented("Warnings"))
 
 
 @pytest.mark.parametrize("rule", ODD)
@@ -516,6 +520,57 @@ def test_warning_is_reported_without_failing_the_audit(worlds, rule):
     world, change = ODD[rule]
     report = audited_lines(worlds(world), change)
     assert ({warning.rule for warning in report.warnings}, report.problems) == ({rule}, ())
+
+
+# ---------------------------------------------------------------------------------------------------------- the robot file
+
+LIMIT = "actuators.arm.joints.j1.velocity"
+
+
+def of_robot(**keys):
+    source = RobotSource(name="some_arm", sha256="0" * 64, chosen={LIMIT: "no source"}, overridden=(LIMIT,))
+    return dataclasses.replace(load_contract("arm_reach"), **{"robot": source, "override_robot_limits": True, **keys})
+
+
+def audit_of(contract, folder, **values):
+    env = RecordTransitions(EmbodiedEnv(contract, backend="fake"), folder)
+    env.reset(seed=1)
+    env.step(env.action_space.sample())
+    env.close()
+    if values:
+        manifest(**values)(env.path)
+    return audit_run(env.path)
+
+
+def test_overridden_limits_are_in_the_manifest_and_reported_as_a_warning(tmp_path):
+    report = audit_of(of_robot(), tmp_path)
+    assert report.problems == ()
+    assert [(warning.rule, LIMIT in warning.text) for warning in report.warnings] == [("robot.overridden", True)]
+    (path,) = tmp_path.iterdir()
+    robot = json.loads((path / "manifest.json").read_text())["contract"]["robot"]
+    assert (robot["overridden"], robot["unconfirmed"]) == ([LIMIT], {LIMIT: "no source"})
+
+
+@pytest.mark.parametrize(
+    ("contract", "values"),
+    [
+        (of_robot(override_robot_limits=False), {}),
+        (of_robot(robot=RobotSource(name="a", sha256="0", overridden=("actuators.arm.joints.j9.velocity",))), {}),
+        (of_robot(), {"contract__robot__overridden": []}),
+        (of_robot(), {"contract__robot__unconfirmed": {}}),
+    ],
+    ids=["not allowed", "unknown limit", "hidden list", "hidden values"],
+)
+def test_an_impossible_account_of_the_robot_file_is_a_violation(tmp_path, contract, values):
+    assert set(audit_of(contract, tmp_path, **values).counts) == {"manifest.robot"}
+
+
+def test_a_run_on_a_robot_needs_a_confirmation_of_chosen_values():
+    run = {"contract": {"robot": describe_robot(of_robot())}, "backend": "real", "capabilities": {}}
+    assert [violation.rule for violation in check_robot(run, of_robot())] == ["manifest.robot"]
+    for flag in ({"chosen_confirmed": True}, {"emulated": True}, {"actuates": False}):
+        assert list(check_robot({**run, "capabilities": flag}, of_robot())) == []
+    assert list(check_robot({**run, "backend": "mujoco"}, of_robot())) == []
 
 
 # ----------------------------------------------------------------------------------------------------------------- further

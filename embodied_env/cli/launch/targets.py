@@ -15,7 +15,7 @@ from pathlib import Path
 
 from embodied_env.contract.loader import config_folders, find_contract, load_contract
 from embodied_env.core.process.child import CLI, STOP_GRACE_S, ProcessSpec, relay, simulator
-from embodied_env.errors import MissingDependencyError, UsageError
+from embodied_env.errors import MissingDependencyError, UsageError, did_you_mean
 from embodied_env.ros.fastdds import profile_environment
 from embodied_env.ros.setup_checks import apt_package, check_namespace
 from embodied_env.safety.relay.relay import stopping_time_s
@@ -66,7 +66,8 @@ class LaunchTarget:
         known = {argument.name: argument for argument in self.arguments}
         for name, value in given.items():
             if name not in known:
-                raise UsageError(f"unknown argument of {self.name}: {name!r} (expected one of: {', '.join(known)})")
+                problem = f"unknown argument of {self.name}: {name!r} (expected one of: {', '.join(known)})"
+                raise UsageError(problem + did_you_mean(name, known))
             allowed = known[name].allowed
             if allowed and value not in allowed:
                 raise UsageError(f"invalid argument: {name}:={value} (expected one of: {', '.join(allowed)})")

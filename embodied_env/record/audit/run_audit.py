@@ -19,10 +19,12 @@ from embodied_env.record.audit.run_rules import (
     ManifestRules,
     RowTally,
     check_first_transition,
+    check_robot,
     check_summary,
     describe_inner_wrappers,
     name_manifest,
     read_contract,
+    warn_overridden,
 )
 from embodied_env.record.audit.transition_audit import inspect_reset, inspect_transition, warn_solved_in_place
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
@@ -175,6 +177,7 @@ def audit_run(path: str | Path, *, watcher: Callable[[], None] | None = None) ->
     """
     run, misfits = inspect_run(path)
     contract, of_manifest = read_contract(run.manifest)
+    of_manifest += [] if contract is None else check_robot(run.manifest, contract)
     of_manifest += name_manifest(misfits, is_contract_reported=bool(of_manifest))
     auditor = _Auditor(contract, resets=True, images=run.manifest.get("backend") != _CONSTANT)
     manifest = ManifestRules(run.manifest)
@@ -209,7 +212,8 @@ def audit_run(path: str | Path, *, watcher: Callable[[], None] | None = None) ->
             for each in violations
         )
     is_dry = (run.manifest.get("capabilities") or {}).get("actuates") is False
-    return replace(report, violations=violations, dry_run=is_dry)
+    warnings = (*warn_overridden(contract), *report.warnings)
+    return replace(report, violations=violations, warnings=warnings, dry_run=is_dry)
 
 
 def audit_lines(

@@ -11,10 +11,11 @@ from typing import Any
 
 from embodied_env.contract import Contract
 from embodied_env.contract.fingerprint import differences
+from embodied_env.contract.robot_files import limit_paths
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.errors import ContractError
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
-from embodied_env.record.manifest import contract_of_manifest
+from embodied_env.record.manifest import contract_of_manifest, describe_robot
 from embodied_env.record.rows import RESET, TRANSITION, Row
 from embodied_env.record.run import read_json
 from embodied_env.record.run_writer import FIRST_TRANSITION, MANIFEST, SUMMARY
@@ -44,6 +45,33 @@ def read_contract(manifest: Mapping[str, Any]) -> tuple[Contract | None, list[Vi
         where, expected = f"{MANIFEST}: backend_fingerprint", f"{made}, that of {backend} in contract.text"
         return contract, [wrong_value("manifest.backend_fingerprint", where, profile, expected)]
     return contract, []
+
+
+def check_robot(manifest: Mapping[str, Any], contract: Contract) -> Iterator[Violation]:
+    """Check what the manifest says of the robot file, and that the run was possible under it."""
+    where, expected = f"{MANIFEST}: contract.robot", describe_robot(contract)
+    if (found := manifest["contract"].get("robot")) != expected:
+        yield wrong_value("manifest.robot", where, found, f"{short_repr(expected)}, as in contract.text")
+    overridden = () if contract.robot is None else contract.robot.overridden
+    if unknown := [path for path in overridden if path not in limit_paths(contract)]:
+        yield wrong_value("manifest.robot", f"{where}.overridden", unknown, "limits of the contract")
+    if overridden and not contract.override_robot_limits:
+        text = f"{where}.overridden is {short_repr(overridden)} (expected none without override_robot_limits: true)"
+        yield make_violation("manifest.robot", where, overridden, text)
+    abilities = manifest.get("capabilities") or {}
+    is_excused = abilities.get("emulated") or abilities.get("chosen_confirmed") or abilities.get("actuates") is False
+    if contract.unconfirmed and manifest.get("backend") == "real" and not is_excused:
+        expected_ = "none on a robot, or capabilities.chosen_confirmed"
+        yield wrong_value("manifest.robot", f"{where}.unconfirmed", list(contract.unconfirmed), expected_)
+
+
+def warn_overridden(contract: Contract | None) -> list[Violation]:
+    """Return a warning of the limits of the robot file that `contract` loosens."""
+    if contract is None or contract.robot is None or not contract.robot.overridden:
+        return []
+    listed = ", ".join(contract.robot.overridden)
+    text = f"override_robot_limits: limits of the robot file {contract.robot.name!r} are loosened: {listed}"
+    return [make_violation("robot.overridden", f"{MANIFEST}: contract.robot", contract.robot.overridden, text)]
 
 
 def name_manifest(misfits: Iterable[Violation], *, is_contract_reported: bool) -> Iterator[Violation]:
