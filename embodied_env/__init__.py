@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from embodied_env.contract import load_contract as load_contract
     from embodied_env.envs.action_chunks import ActionChunks as ActionChunks
     from embodied_env.envs.embodied_env import EmbodiedEnv as EmbodiedEnv
-    from embodied_env.envs.embodied_env import make as make
+    from embodied_env.envs.explanation import explain as explain
+    from embodied_env.envs.info_types import ResetInfo as ResetInfo
+    from embodied_env.envs.info_types import StepInfo as StepInfo
     from embodied_env.envs.parallel_env import parallel_env as parallel_env
+    from embodied_env.envs.registration import make as make
+    from embodied_env.envs.registration import register as register
     from embodied_env.envs.vector_env import EmbodiedVectorEnv as EmbodiedVectorEnv
     from embodied_env.envs.vector_env import make_vec as make_vec
     from embodied_env.record import RecordTransitions as RecordTransitions
@@ -33,22 +37,28 @@ _LAZY_EXPORTS = {  # public name -> its module
     "EmbodiedEnv": "envs.embodied_env",
     "EmbodiedVectorEnv": "envs.vector_env",
     "RecordTransitions": "record",
+    "ResetInfo": "envs.info_types",
+    "StepInfo": "envs.info_types",
     "audit_run": "record",
     "audit_transition": "record",
+    "explain": "envs.explanation",
     "load_contract": "contract",
-    "make": "envs.embodied_env",
+    "make": "envs.registration",
     "make_vec": "envs.vector_env",
     "parallel_env": "envs.parallel_env",
     "read_run": "record",
+    "register": "envs.registration",
 }
 __all__ = ["__version__", *_LAZY_EXPORTS]  # noqa: PLE0604 - all are strings
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module attribute
-    if name in _LAZY_EXPORTS:
-        value = globals()[name] = getattr(importlib.import_module(f"embodied_env.{_LAZY_EXPORTS[name]}"), name)
-        return value
-    raise AttributeError(f"module 'embodied_env' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker reports unknown names
+
+    def __getattr__(name: str) -> Any:  # noqa: ANN401 - a public name
+        if name in _LAZY_EXPORTS:
+            value = globals()[name] = getattr(importlib.import_module(f"embodied_env.{_LAZY_EXPORTS[name]}"), name)
+            return value
+        raise AttributeError(f"module 'embodied_env' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -6,12 +6,15 @@ import importlib
 import inspect
 from collections.abc import Mapping
 from importlib.metadata import entry_points
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from embodied_env.backends.base import Backend, BackendFactory
 from embodied_env.contract import Contract
 from embodied_env.core.clock import Clock
 from embodied_env.errors import UsageError, described, did_you_mean
+
+BackendName = Literal["fake", "mujoco", "mujoco_ros", "gazebo", "simulation_interfaces", "real", "replay"]
+"""The backends of this package."""
 
 BACKENDS: Mapping[str, Mapping[str, str]] = {
     "fake": {

@@ -1,4 +1,4 @@
-"""The Gymnasium environment of one robot, and `make`."""
+"""The Gymnasium environment of one robot."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import gymnasium
-import gymnasium.wrappers
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
@@ -19,9 +18,9 @@ from embodied_env.backends.base import Backend, Capabilities, MessageSource, Obs
 from embodied_env.backends.delay_injection import PeriodDelays, ReportedDelays
 from embodied_env.backends.registry import NATIVE_DELAY_BACKENDS, make_backend
 from embodied_env.contract import Contract, JointLimits, load_contract
-from embodied_env.contract.loader import SAVED, restore_contract, save_contract
+from embodied_env.contract.loader import SAVED, restore_contract
 from embodied_env.contract.validation import suspected_degrees
-from embodied_env.core.arguments import checked_count, checked_flag, checked_path
+from embodied_env.core.arguments import checked_flag
 from embodied_env.core.clock import Clock, VirtualClock, make_clock
 from embodied_env.core.latency.delay_model import DelayModel, load_delays
 from embodied_env.core.latency.profile import LatencyProfile
@@ -43,6 +42,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
 
     Attributes:
         contract: the contract in force.
+        action_space: a Box, or with several actuators a Dict of them.
         backend_name: name of the backend.
         clock_name: name of the clock under the ledger.
         pacing: "lockstep" (the world waits for the agent) or "realtime".
@@ -50,6 +50,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         contract_files: files of the contract that a replay needs, by name.
     """
 
+    action_space: Any
     pacing = "lockstep"
     task_description: dict[str, Any]
     contract_files: Mapping[str, bytes]
@@ -61,6 +62,18 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         self.clock_name = clock if isinstance(clock, str) else "steady" if clock is None else type(clock).__name__
         self.observation_space = cast("gymnasium.Space[Observation]", deepcopy(contract.observation_space))
         self.action_space = deepcopy(contract.action_space)  # environments seed their spaces independently
+
+    def __repr__(self) -> str:
+        known = f"{self.contract.name} v{self.contract.version} ({self.contract.fingerprint[:12]})"
+        return f"<{type(self).__name__} {known} on {self.backend_name}, {self.pacing}, {self._stepper.state}>"
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    @property
+    def unwrapped(self) -> Self:
+        """This environment."""
+        return self
 
     @property
     def capabilities(self) -> Capabilities:
@@ -118,8 +131,7 @@ class EmbodiedEnv(StepperEnv):
         **backend_options: Any,  # noqa: ANN401 - the backend checks its options
     ) -> None:
         """See `make`. Nothing is started before the first `reset`. A mapping is a contract in an `EnvSpec`."""
-        arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        self._arguments = {**arguments.pop("backend_options"), **arguments}
+        self._arguments = arguments_of(locals(), "backend_options")
         evaluator_info = checked_flag("evaluator_info", evaluator_info)
         if not isinstance(observers, (list, tuple)) or not all(isinstance(each, Observer) for each in observers):
             raise UsageError(f"invalid observers: {observers!r} (expected a list of objects with a method observe)")
@@ -165,18 +177,18 @@ class EmbodiedEnv(StepperEnv):
             weakref.finalize(self, _orphan, self._stepper, self._scheduling, os.getpid()).atexit = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle by the constructor's arguments: a copy is not opened.
+        """Copy and pickle by the constructor's arguments: a copy is not opened. Raises like `check_copyable`."""
+        self.check_copyable()
+        return rebuild, (type(self), {**self._arguments, "contract": self.contract}, self.spec)
 
-        Raises:
-            UsageError: while a step is in progress, or when a robot or free-running world is open.
-        """
+    def check_copyable(self) -> None:
+        """Raise UsageError while a step is in progress, or when a robot or free-running world is open."""
         if self._stepper.is_stepping:
             raise UsageError("environment not copied: a step is in progress (expected none); copy it between steps")
         if self._stepper.is_open and self.pacing == "realtime":
             raise UsageError(
                 f"environment not copied: {self.backend_name!r} is open (expected not yet); copy it before its reset"
             )
-        return _copy_of, (type(self), {**self._arguments, "contract": self.contract}, self.spec)
 
     def _make_world(self, options: dict[str, Any]) -> Backend:
         """Build the backend, with injected delays if requested; some backends inject them themselves."""
@@ -315,12 +327,6 @@ class EmbodiedEnv(StepperEnv):
             self._scheduling.end()
 
 
-def _copy_of(cls: type[EmbodiedEnv], arguments: dict[str, Any], spec: EnvSpec | None) -> EmbodiedEnv:
-    env = cls(**arguments)
-    env.spec = spec
-    return env
-
-
 def _orphan(stepper: Stepper, scheduling: Scheduling, pid: int) -> None:
     """Close after a garbage-collected environment, except in a fork, whose copy belongs to the parent."""
     if os.getpid() == pid:
@@ -328,65 +334,19 @@ def _orphan(stepper: Stepper, scheduling: Scheduling, pid: int) -> None:
         scheduling.end()
 
 
-def make(
-    contract: str | Path | Contract | None = None,
-    *,
-    record: str | Path | None = None,
-    record_messages: bool = False,
-    max_episode_steps: int | None = None,
-    **options: Any,  # noqa: ANN401 - EmbodiedEnv checks them
-) -> gymnasium.Env[Any, Any]:
-    """Make an environment from a contract.
-
-    ``env.spec`` recreates the environment, and converts to JSON (``to_json``) if the other options do. It contains a
-    Contract in full; a name or a path is resolved again.
-
-    Args:
-        contract: name of a shipped contract, path to a YAML file, or a Contract; None, with the backend "replay": the
-            contract that the run was recorded under.
-        record: a folder; the run is recorded into a new run directory in it (`RecordTransitions`).
-        record_messages: record the raw ROS 2 messages too (``messages.mcap``); for a backend over ROS 2.
-        max_episode_steps: an outer `TimeLimit` in addition to the contract's own horizon.
-        **options: options of `EmbodiedEnv`: `backend` ("mujoco", "mujoco_ros", "gazebo", "real", "fake", "replay" or a
-            third party's), `pacing` ("lockstep": the world waits for the agent; "realtime": it does not; None: the
-            default of the backend), `render_mode`, `clock` ("steady" or "virtual"), `evaluator_info`, `spawn`,
-            `namespace`, `observers`, `fifo_priority` (1 to 99: the stepping thread runs under ``SCHED_FIFO`` from the
-            reset to `close`), `switch_interval_s` (of the interpreter, for policies in Python threads),
-            `delay_profile` (a latency_profile.json, a LatencyProfile or a DelayModel, whose delays are injected into a
-            lockstep world: ``info["latency"]["injected"]``), and options of the backend.
-
-    Raises:
-        ContractError: for an invalid contract.
-        UsageError: for an unknown backend or option, or a value that an option does not take.
-        MissingDependencyError: when an optional package is not installed.
-    """
-    if max_episode_steps is not None:
-        max_episode_steps = checked_count("max_episode_steps", max_episode_steps, at_least=1)
-    if record is not None:
-        record = checked_path("record", record)
-    if checked_flag("record_messages", record_messages) and record is None:
-        raise UsageError("record_messages=True without record (expected a folder to record into)")
-    embodied = EmbodiedEnv(contract, **options)
-    given = embodied.contract if contract is None else contract
-    embodied.spec = EnvSpec(
-        id=f"embodied_env/{''.join(part.capitalize() for part in embodied.contract.name.split('_'))}-v0",
-        entry_point="embodied_env.envs.embodied_env:EmbodiedEnv",
-        kwargs={"contract": save_contract(given) if isinstance(given, Contract) else str(given), **options},
-        max_episode_steps=max_episode_steps,
-        order_enforce=False,  # the stepper checks the order of calls itself
-        disable_env_checker=True,
-    )
-    env: gymnasium.Env[Any, Any] = embodied
-    if max_episode_steps is not None:
-        env = gymnasium.wrappers.TimeLimit(env, max_episode_steps)
-    if record is not None:
-        from embodied_env.record import RecordTransitions  # noqa: PLC0415 - recording is optional
-
-        env = RecordTransitions(env, record, messages=record_messages)
-    return env
-
-
 # ----------------------------------------------------------------------- shared with vector and parallel environments
+
+
+def arguments_of(local: Mapping[str, Any], others: str) -> dict[str, Any]:
+    """Return the arguments of a constructor by its `locals` at its start; `others`: its ``**`` parameter."""
+    return {**{name: local[name] for name in local if name not in ("self", "__class__", others)}, **local[others]}
+
+
+def rebuild(cls: Callable[..., Any], arguments: Mapping[str, Any], spec: EnvSpec | None) -> Any:  # noqa: ANN401 - `cls`
+    """Return the copy of an environment, made by its constructor's arguments."""
+    env = cls(**arguments)
+    env.spec = spec
+    return env
 
 
 def resolve_contract(contract: str | Path | Contract | Mapping[str, Any]) -> Contract:

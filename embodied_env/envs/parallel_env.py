@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +19,14 @@ from embodied_env.contract.team import WORLD, Team, load_team, name_in_world
 from embodied_env.core.arguments import checked_flag, checked_path
 from embodied_env.core.clock import Clock, make_clock
 from embodied_env.core.types import ResetReport, Transition
-from embodied_env.envs.embodied_env import StepperEnv, check_seed, draw_world_seed, render_metadata, ros_options
+from embodied_env.envs.embodied_env import (
+    StepperEnv,
+    arguments_of,
+    check_seed,
+    draw_world_seed,
+    render_metadata,
+    ros_options,
+)
 from embodied_env.envs.filters_from_contract import make_command_filters, recorded_files
 from embodied_env.envs.shared_backend import AgentBackend, SharedBackend
 from embodied_env.envs.stepper import Stepper, check_open
@@ -113,6 +121,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         **backend_options: Any,  # noqa: ANN401 - the backend checks its options
     ) -> None:
         """See `parallel_env`. Nothing is started before the first `reset`."""
+        self._arguments = arguments_of(locals(), "backend_options")
         evaluator_info = checked_flag("evaluator_info", evaluator_info)
         self._folder = None if record is None else checked_path("record", record)
         for name in _UNSUPPORTED.keys() & backend_options.keys():
@@ -144,6 +153,10 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         self._rng: np.random.Generator | None = None
         self._running, self._closed = False, False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle by the constructor's arguments: a copy is not opened."""
+        return partial(type(self), **{**self._arguments, "contract": self.team}), ()
+
     # ------------------------------------------------------------------------------------------------ PettingZoo
 
     def observation_space(self, agent: str) -> gymnasium.Space[Observation]:
@@ -152,7 +165,8 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
 
     def action_space(self, agent: str) -> gymnasium.Space[Any]:
         """Return the action space of `agent`, always the same object."""
-        return self._of(agent).action_space
+        space: gymnasium.Space[Any] = self._of(agent).action_space
+        return space
 
     def reset(
         self, seed: int | None = None, options: Mapping[str, Any] | None = None

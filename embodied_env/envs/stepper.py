@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -11,6 +12,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, cast
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,10 +20,11 @@ from embodied_env.backends.base import Backend, Renderable, Threaded
 from embodied_env.contract import Contract, FloatArray, JointLimits
 from embodied_env.contract.runtime_values import checked_options
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
+from embodied_env.core.codes import Severity
 from embodied_env.core.latency.ledger import StepEvent
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import Observer, ResetRequest, Snapshot, TaskResult, Transition, Verdict
+from embodied_env.core.types import Finding, Observer, ResetRequest, Snapshot, TaskResult, Transition, Verdict
 from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.motion_guard import MotionGuard
@@ -115,7 +118,7 @@ class Stepper:
         )
         self._closing = threading.RLock()  # held during the opening of the backend, and during `close`
         self._pid = 0  # of the process that opened the backend
-        self._opened = self._closed = self._running = False
+        self._opened = self._closed = self._running = self._is_warned = False
         self._epoch = 0
         self._episode_index = -1
         self._episode = Episode(index=-1, snapshot=Snapshot(now_ns=0, samples={}), frozen_ns=0, applied=deque())
@@ -141,6 +144,13 @@ class Stepper:
     def is_stepping(self) -> bool:
         """Whether a step has begun and not finished."""
         return self._pending is not None
+
+    @property
+    def state(self) -> str:
+        """The state in words, for `repr`."""
+        if self._closed or not self._opened:
+            return "closed" if self._closed else "not opened"
+        return f"step {self.step_index} of episode {self._episode.index}" if self._running else "between episodes"
 
     def set_next_episode(self, episode_index: int) -> None:
         """Number the episode of the next reset without a seed."""
@@ -284,8 +294,18 @@ class Stepper:
                 self._brake("episode ended")
         for observer in self._observers:
             observer.observe(transition)
+        if step.approved.report.disposition >= Severity.HOLD and not self._is_warned:
+            self._warn_of_malformed_action(step.approved.report.findings)
         episode.returned_ns = self._ledger.leave_step()
         return transition
+
+    def _warn_of_malformed_action(self, findings: Sequence[Finding]) -> None:
+        for finding in findings:
+            if finding.code in ("form.shape", "form.type"):
+                self._is_warned = True
+                with contextlib.suppress(UserWarning):  # a warning turned into an error must not stop the robot
+                    remedy = "the robot brakes at each such action; pass one of env.action_space"
+                    gymnasium.logger.warn(f"malformed action: {finding.detail}; {remedy}")
 
     def _read(self, target: Stamp, deadline: Stamp) -> tuple[Snapshot, list[str]]:
         """Read the world, or fall back to the last valid readings when it is lost."""

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract
 from embodied_env.core.arguments import checked_count, checked_flag, checked_path
 from embodied_env.core.process.signals import call_together
-from embodied_env.envs.embodied_env import EmbodiedEnv, make, resolve_contract
+from embodied_env.envs.embodied_env import EmbodiedEnv, arguments_of, rebuild, resolve_contract
+from embodied_env.envs.registration import make
 from embodied_env.envs.stepper import check_open
 from embodied_env.envs.transition_builder import Info
 from embodied_env.envs.vector_slots import PerSlot, checked_mask, checked_mode, checked_seeds, options_of_slots
@@ -56,6 +57,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         **options: Any,  # noqa: ANN401 - `make` checks them
     ) -> None:
         """See `make_vec`. Nothing is started before the first `reset`."""
+        self._arguments = arguments_of(locals(), "options")
         mode, copy = checked_mode(autoreset_mode), checked_flag("copy", copy)
         num_envs = checked_count("num_envs", num_envs, at_least=1)
         threads = checked_count("threads", threads, at_least=0)
@@ -75,6 +77,12 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
             raise
         self.contract = self._bases[0].contract
         self._was_reset = np.zeros(num_envs, dtype=np.bool_)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle by the constructor's arguments: no slot of a copy is opened."""
+        for base in self._bases:
+            base.check_copyable()
+        return rebuild, (type(self), {**self._arguments, "contract": self.contract}, self.spec)
 
     def _check_backend(self, first: EmbodiedEnv) -> None:
         if first.capabilities.free_running:

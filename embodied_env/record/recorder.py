@@ -130,6 +130,15 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         if self._feed is not None:
             self._feed.sink = partial(_record_message, self._run, self._writer)  # `self` stays collectable
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle by the constructor's arguments: a copy has a run directory of its own."""
+        return partial(type(self), **{**self._saved_kwargs, "policy": to_json_types(self.policy)}), (self.env,)
+
+    @property
+    def unwrapped(self) -> Any:  # noqa: ANN401 - `RecordableEnv`, with more methods
+        """The environment under all wrappers."""
+        return self.env.unwrapped
+
     @property
     def losses(self) -> LossCounter:
         """The rows and messages that could not be written, and why."""

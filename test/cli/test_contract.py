@@ -20,7 +20,7 @@ from embodied_env.cli.main import VERBS, main
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.validation import suspected_degrees
-from embodied_env.envs.embodied_env import make
+from embodied_env.envs.registration import make
 from embodied_env.errors import BackendNotReadyError, ContractError, MissingDependencyError, UsageError
 
 JOINT = "actuators.arm.joints.a"

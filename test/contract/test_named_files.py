@@ -22,7 +22,7 @@ from embodied_env.contract.loader import dump_contract, load_contract, parse_con
 from embodied_env.contract.recorded_shapes import dump_shape, parse_shape
 from embodied_env.contract.schema import SHAPE, BoxSpec, WorkspaceSpec
 from embodied_env.contract.urdf import MOST_LINKS, parse_urdf
-from embodied_env.envs.embodied_env import make
+from embodied_env.envs.registration import make
 from embodied_env.errors import ContractError
 from embodied_env.record import audit_run, read_run
 from embodied_env.sim.model import SHIPPED

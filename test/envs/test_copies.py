@@ -1,10 +1,11 @@
-"""Copies of environments: by the constructor's arguments, never opened."""
+"""Copies of environments, single, recorded, vector and parallel: by the constructor's arguments, never opened."""
 
 from __future__ import annotations
 
 import copy
 import pickle
 
+import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
@@ -13,7 +14,11 @@ import embodied_env
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
 
-COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda env: pickle.loads(pickle.dumps(env))}  # noqa: S301 - our own bytes
+COPIES = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda env: pickle.loads(pickle.dumps(env)),  # noqa: S301 - our own bytes
+    "cloudpickle": lambda env: cloudpickle.loads(cloudpickle.dumps(env)),  # as SuperSuit and Gymnasium copy
+}
 
 
 @pytest.fixture(params=COPIES)
@@ -85,3 +90,63 @@ def test_an_open_free_running_environment_is_not_copied(duplicate):
 def test_a_contract_survives_pickling():
     contract = embodied_env.load_contract("door_open")
     assert pickle.loads(pickle.dumps(contract)) == contract  # noqa: S301 - our own bytes
+
+
+# ---------------------------------------------------------------------------------------------- recorders and vectors
+
+
+def test_a_copied_recorder_records_into_a_directory_of_its_own(duplicate, tmp_path):
+    env = embodied_env.make("arm_reach", backend="fake", record=tmp_path, max_episode_steps=9)
+    env.policy = {"name": "noise"}
+    twin = duplicate(env)
+    assert (twin.path.parent, twin.policy) == (tmp_path, env.policy)
+    for each in (env, twin):
+        rollout(each, steps=3)
+    assert env.path != twin.path
+    assert [embodied_env.audit_run(each.path).problems for each in (env, twin)] == [(), ()]
+
+
+def test_chunks_are_copied_with_their_recorder(duplicate, tmp_path):
+    env = embodied_env.ActionChunks(embodied_env.make("arm_reach", backend="fake", record=tmp_path), 2)
+    twin = duplicate(env)
+    env.close()
+    twin.reset(seed=1)
+    assert twin.step(twin.action_space.sample())[4]["chunk"]["executed"] == 2
+    twin.close()
+
+
+def test_a_copied_vector_steps_like_the_original(duplicate):
+    options = {"num_envs": 2, "backend": "mujoco", "clock": "virtual", "autoreset_mode": "SameStep"}
+    env = embodied_env.make_vec("arm_reach", threads=2, **options)
+    env.reset(seed=4)
+    twin = duplicate(env)
+    assert (twin.autoreset_mode, twin.spec) == (env.autoreset_mode, env.spec)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        twin.step(env.action_space.sample())
+    for one, other in zip(rollout(env), rollout(twin), strict=True):
+        for key, value in one.items():
+            np.testing.assert_array_equal(other[key], value)
+
+
+def test_a_vector_is_not_copied_in_the_middle_of_a_step(duplicate):
+    env = embodied_env.make_vec("arm_reach", num_envs=1, backend="fake")
+    env.reset(seed=1)
+    env.envs[0].begin(env.single_action_space.sample())
+    with pytest.raises(UsageError, match="step is in progress"):
+        duplicate(env)
+    env.envs[0].abort_step()
+    env.close()
+
+
+def test_a_copied_team_steps_like_the_original(duplicate):
+    pytest.importorskip("pettingzoo")
+    env = embodied_env.parallel_env("two_carts", backend="mujoco", clock="virtual")
+    env.reset(seed=4)
+    twin = duplicate(env)
+    assert twin.agents == []
+    first, second = env.reset(seed=5)[0], twin.reset(seed=5)[0]
+    for agent, observation in first.items():
+        for key, value in observation.items():
+            np.testing.assert_array_equal(second[agent][key], value)
+    env.close()
+    twin.close()

@@ -35,7 +35,7 @@ def contract(request, domain_id):
     arm.stop()
 
 
-@pytest.mark.parametrize("contract", ["so101_reach"], indirect=True)
+@pytest.mark.parametrize("contract", ["so101_reach", pytest.param("ur5e_reach", marks=pytest.mark.long)], indirect=True)
 def test_a_reset_homes_the_arm(contract):
     home = contract.backends["real"]["reset"]["home"]
     env = embodied_env.make(contract, backend="real", namespace=NAMESPACE, confirm_chosen=True)

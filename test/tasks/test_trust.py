@@ -24,7 +24,8 @@ from embodied_env.cli import WRONG_USAGE
 from embodied_env.cli.main import main
 from embodied_env.contract.loader import load_contract, save_contract
 from embodied_env.core.clock import ManualClock
-from embodied_env.envs.embodied_env import EmbodiedEnv, make, resolve_contract
+from embodied_env.envs.embodied_env import EmbodiedEnv, resolve_contract
+from embodied_env.envs.registration import make
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.record import RecordTransitions, audit_run, read_run
 from embodied_env.tasks import load_task

@@ -10,7 +10,7 @@ from embodied_env.backends.registry import accepts_option
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.latency.profile import LatencyProfile
-from embodied_env.envs.embodied_env import make
+from embodied_env.envs.registration import make
 from embodied_env.errors import UsageError
 
 __all__ = ["AMPLITUDE", "CalibrationError", "calibrate"]
@@ -62,7 +62,7 @@ def calibrate(
         options["on_sample"] = log.add
     env = make(contract, backend=backend, **options)
     try:
-        if env.unwrapped.pacing != "realtime":  # type: ignore[attr-defined] # make's
+        if env.unwrapped.pacing != "realtime":
             raise UsageError(
                 f"cannot calibrate {backend}: it waits for the agent, so its latencies are 0 "
                 "(expected a free-running backend, such as real)"

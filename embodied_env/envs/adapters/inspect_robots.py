@@ -19,7 +19,8 @@ from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layouts
 from embodied_env.core.codes import end_kind
 from embodied_env.core.outcome_counts import counted_apart
-from embodied_env.envs.embodied_env import EmbodiedEnv, make
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.envs.registration import make
 from embodied_env.errors import MissingDependencyError, UsageError
 
 try:

@@ -1,0 +1,167 @@
+"""Explain a step in words, from its ``info``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from embodied_env.core.codes import CODES, Quality, Severity, end_kind
+from embodied_env.errors import UsageError
+from embodied_env.safety.findings import GATES
+
+CODE_WORDS: Mapping[str, str] = {
+    "latch.stop": "an earlier stop is latched until reset()",
+    "latch.estop": "an earlier emergency stop is latched until it is cleared",
+    "form.nan": "the action is not finite",
+    "form.shape": "the action has the wrong shape or keys",
+    "form.type": "the action is not made of real numbers",
+    "form.repeated": "too many malformed actions in a row",
+    "box.clip": "outside the action space",
+    "pos.limit": "position limit",
+    "vel.limit": "velocity limit",
+    "acc.limit": "acceleration limit",
+    "limits.infeasible": "no command keeps all limits",
+    "vel.gap": "reference velocity lowered after a gap in the commands",
+    "limits.tightened": "still braking into tightened limits",
+    "clock.dt": "no time since the last command",
+    "clock.jump": "a clock was set",
+    "clock.suspended": "the computer was suspended",
+    "wd.hold": "the watchdog braked, since no action came in time",
+    "wd.stop": "the watchdog stopped, since no action came for too long",
+    "fault.internal": "internal fault",
+    "estop.active": "the emergency stop is pressed",
+    "estop.expired": "the emergency stop topic fell silent",
+    "estop.unknown": "the state of the emergency stop is not known",
+    "robot.protective_stop": "protective stop of the robot",
+    "robot.inactive": "the robot or its controller is not active",
+    "robot.contention": "another node publishes commands",
+    "obs.stale": "a required reading is too old",
+    "obs.future": "a required reading is stamped in the future",
+    "obs.invalid": "a required reading is invalid",
+    "act.late": "the action came too late",
+    "act.dup": "the same action came twice",
+    "act.epoch": "the action belongs to another episode",
+    "act.jump": "the command jumps",
+    "track.error": "the robot does not follow its command",
+    "force.limit": "force limit",
+    "jerk.limit": "jerk limit",
+    "ws.keepout": "a forbidden part of the workspace is near",
+    "gate.plugin": "a command filter decided so, or failed",
+    "lat.budget": "the time from observation to command exceeds its budget",
+    "rate.intervention": "too many actions were changed",
+    "relay.silent": "no answer from the relay",
+}
+"""Gate code -> what it means."""
+
+_REACTIONS = {
+    Severity.PASS: "noted",
+    Severity.LIMIT: "limited the action",
+    Severity.HOLD: "refused the action and braked for this step",
+    Severity.STOP: "stopped the robot",
+    Severity.ESTOP: "made an emergency stop",
+}
+_QUALITIES = {
+    Quality.STALE: "is too old",
+    Quality.INVALID: "is invalid",
+    Quality.LOST: "was lost with the world",
+    Quality.OUT_OF_RANGE: "is outside its declared range",
+    Quality.FUTURE: "is stamped in the future",
+    Quality.ZERO_STAMP: "has no stamp",
+}
+_ENDS = {
+    "success": "the task succeeded",
+    "failure": "the task failed",
+    "horizon": "the finite horizon of the task is over",
+    "safety_stop": "safety stop",
+    "backend_lost": "the world was lost",
+    "sensor_gap": "no valid reading of a sensor for too long",
+    "out_of_bounds": "out of bounds",
+    "time_limit": "the time limit is reached",
+}
+_NAMES = {number: code for code, number in CODES.items()}
+
+
+def explain(info: Mapping[str, Any]) -> str:
+    """Return one step or reset in words: what was changed, by which gate, what was late, why the episode ended.
+
+    Args:
+        info: the info of `step` or `reset` of a single environment, as returned or as in a recorded row.
+
+    Raises:
+        UsageError: for anything else.
+    """
+    keys = ("wrapper_version", "backend", "episode_index", "step_index", "sensors", "end_reason")
+    if not isinstance(info, Mapping) or not all(key in info for key in keys) or np.ndim(info["step_index"]):
+        shown = sorted(map(str, info)) if isinstance(info, Mapping) else type(info).__name__
+        raise UsageError(f"info not explained: {shown} (expected the info of step() or reset() of one environment)")
+    world = f"{info['wrapper_version'].partition(', ')[2]} on {info['backend']}"
+    if "reset" in info:
+        reset = info["reset"]
+        lines = [f"Reset to episode {info['episode_index']} of {world}, in {reset['duration_s']:.3g} s."]
+        lines += ["The reset already satisfies the task: the episode counts in no success rate."] * bool(
+            reset["solved"]
+        )
+        return "\n".join([*lines, *_explain_readings(info)])
+    late = [*_explain_readings(info), *_explain_delays(info["latency"])]
+    return "\n".join(
+        [
+            f"Step {info['step_index']} of episode {info['episode_index']}: {world}.",
+            *_explain_action(info["action"]),
+            *_explain_gates(info["safety"]),
+            *(late or ["Nothing was late."]),
+            f"Sent {info['latency_ms']:.3g} ms after its observation.",
+            _explain_end(info["end_reason"]),
+        ]
+    )
+
+
+def _explain_action(action: Mapping[str, Any]) -> Iterator[str]:
+    requested, applied = _flat(action["requested"]), _flat(action["applied"])
+    if not np.isfinite(requested).any():
+        yield "The action was not used: it has no numbers."
+        return
+    changed = [
+        f"{joint} from {before:.4g} to {after:.4g}"
+        for joint, before, after in zip(action["applied_si"], requested, applied, strict=True)
+        if before != after
+    ]
+    yield f"The action was changed: {', '.join(changed)}." if changed else "The action was applied as requested."
+
+
+def _explain_gates(safety: Mapping[str, Any]) -> Iterator[str]:
+    for gate, severity, number in zip(GATES, safety["severity"], safety["code"], strict=True):
+        if number:
+            code = _NAMES[int(number)]
+            yield f"Gate {gate} {_REACTIONS[Severity(severity)]}: {CODE_WORDS[code]} ({code})."
+
+
+def _explain_readings(info: Mapping[str, Any]) -> Iterator[str]:
+    for name, reading in info["sensors"].items():
+        if reading["quality"] in _QUALITIES:
+            problem = _QUALITIES[reading["quality"]]
+            yield f"The reading of {name} {problem}; the observation has one that is {reading['age_s']:.3g} s old."
+        if reading["lost"]:
+            yield f"Messages of {name} lost since the previous step: {reading['lost']}."
+
+
+def _explain_delays(latency: Mapping[str, Any]) -> Iterator[str]:
+    if latency.get("overrun_s", 0.0) > 0.0:
+        yield f"The step was {latency['overrun_s']:.3g} s late for its deadline."
+    if latency.get("missed_deadlines", 0):
+        yield f"Deadlines of this episode that passed before a step waited for them: {latency['missed_deadlines']}."
+
+
+def _explain_end(reason: str) -> str:
+    if not reason:
+        return "The environment did not end the episode."
+    kind, why = end_kind(reason), reason.partition(":")[2]
+    words = ": ".join(part for part in (_ENDS.get(kind, kind), CODE_WORDS.get(why, why)) if part)
+    return f"The episode ended: {words} ({reason})."
+
+
+def _flat(action: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401 - one vector, or one per actuator
+    """Return one vector over all joints; null is NaN."""
+    parts = action.values() if isinstance(action, Mapping) else [action]
+    return np.concatenate([np.asarray(part, dtype=np.float64) for part in parts])

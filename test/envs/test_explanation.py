@@ -1,0 +1,80 @@
+"""`explain`: one step in words."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import embodied_env
+from embodied_env.backends.fake import Fault
+from embodied_env.core.codes import CODES, END_REASONS
+from embodied_env.envs import explanation
+from embodied_env.errors import UsageError
+
+
+@pytest.fixture
+def env():
+    env = embodied_env.make("arm_reach", backend="fake", clock="virtual")
+    env.reset(seed=1)
+    yield env
+    env.close()
+
+
+def explained(env, action):
+    return embodied_env.explain(env.step(action)[4]).splitlines()
+
+
+def test_every_code_and_end_has_words():
+    assert explanation.CODE_WORDS.keys() == CODES.keys() - {""}
+    assert explanation._ENDS.keys() == set(END_REASONS)
+
+
+def test_step_that_nothing_changed(env):
+    assert explained(env, np.zeros(6)) == [
+        "Step 1 of episode 0: arm_reach v1 on fake.",
+        "The action was applied as requested.",
+        "Nothing was late.",
+        "Sent 0 ms after its observation.",
+        "The environment did not end the episode.",
+    ]
+
+
+def test_limited_step_names_joints_and_gate(env):
+    _, changed, gate, *_ = explained(env, np.array([1.0, 0, 0, 0, 0, 0]))
+    assert changed == "The action was changed: j1 from 1 to 0.1222."
+    assert gate == "Gate joint_limits limited the action: acceleration limit (acc.limit)."
+
+
+def test_malformed_actions_until_the_stop(env):
+    lines = [explained(env, "left") for _ in range(3)]
+    assert "The action was not used: it has no numbers." in lines[0]
+    assert lines[-1][-1] == (
+        "The episode ended: safety stop: too many malformed actions in a row (safety_stop:form.repeated)."
+    )
+
+
+def test_reset_and_info_from_json():
+    env = embodied_env.make("arm_reach", backend="fake")
+    info = env.reset(seed=1)[1]
+    assert embodied_env.explain(info).startswith("Reset to episode 0 of arm_reach v1 on fake, in 0.0")
+    info = env.step([np.nan] * 6)[4]
+    as_json = json.loads(json.dumps(info, default=lambda array: array.tolist()).replace("NaN", "null"))
+    assert embodied_env.explain(as_json) == embodied_env.explain(info)
+    env.close()
+
+
+def test_late_readings_are_named():
+    env = embodied_env.make("arm_reach", backend="fake", faults=[Fault(kind="stale", step=2)], clock="virtual")
+    env.reset(seed=1)
+    explained(env, np.zeros(6))
+    lines = explained(env, np.zeros(6))
+    assert "The reading of joints is too old; the observation has one that is 0.05 s old." in lines
+    env.close()
+
+
+@pytest.mark.parametrize("info", [None, 5, {}, {"step_index": 1}], ids=repr)
+def test_anything_else_is_refused(info):
+    with pytest.raises(UsageError, match="info not explained"):
+        embodied_env.explain(info)

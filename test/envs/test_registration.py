@@ -1,0 +1,173 @@
+"""`make` with its options, IDs in Gymnasium, `repr`, and wrong calls."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+
+import embodied_env
+from embodied_env.backends.registry import BACKENDS, BackendName
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.errors import ClosedError, ContractError, ResetNeededError, UsageError
+
+ARM = embodied_env.load_contract("arm_reach")
+
+
+def make(**options):
+    return embodied_env.make(ARM, **{"backend": "fake", **options})
+
+
+@pytest.fixture
+def registered():
+    before = dict(gymnasium.registry)
+    yield
+    gymnasium.registry.clear()
+    gymnasium.registry.update(before)
+
+
+# ------------------------------------------------------------------------------------------------------- options
+
+
+def test_make_declares_every_option_of_the_environment():
+    own = inspect.signature(embodied_env.make).parameters
+    for name, option in inspect.signature(EmbodiedEnv).parameters.items():
+        assert (own[name].kind, own[name].default) == (option.kind, None if name == "contract" else option.default)
+
+
+def test_make_documents_every_option():
+    documented = inspect.getdoc(embodied_env.make)
+    for name, option in inspect.signature(embodied_env.make).parameters.items():
+        stars = "**" if option.kind is option.VAR_KEYWORD else ""
+        assert f"\n    {stars}{name}: " in documented
+
+
+def test_backend_names_are_those_of_the_registry():
+    assert set(BACKENDS) - set(typing.get_args(BackendName)) <= {"delayed_fake"}  # which other tests add
+
+
+def test_spec_has_the_options_that_were_given():
+    env = make(clock="virtual", evaluator_info=False, step_timeout_s=2.0)
+    assert env.spec.kwargs.keys() == {"contract", "backend", "clock", "step_timeout_s"}
+
+
+# ---------------------------------------------------------------------------------------------------------- IDs
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("kind", ["name", "path", "contract"])
+def test_registered_contract_is_made_by_gymnasium(kind, tmp_path, monkeypatch):
+    (tmp_path / "mine.yaml").write_text(ARM.text)
+    monkeypatch.chdir(tmp_path)
+    name = embodied_env.register({"name": "arm_reach", "path": "mine.yaml", "contract": ARM}[kind], "my/Arm-v3")
+    monkeypatch.chdir("/")
+    env = gymnasium.make(name, backend="fake", max_episode_steps=7)
+    assert env.unwrapped.contract.fingerprint == ARM.fingerprint
+    assert json.loads(env.spec.to_json())["id"] == "my/Arm-v3"
+    env.close()
+    vector = gymnasium.make_vec(name, num_envs=2, backend="fake")
+    assert vector.num_envs == 2
+    vector.close()
+
+
+@pytest.mark.usefixtures("registered")
+def test_default_id_is_the_name_of_the_contract():
+    with warnings.catch_warnings(action="error"):  # the shipped one is registered already
+        assert embodied_env.register("arm_reach") == embodied_env.register("arm_reach") == "embodied_env/ArmReach-v0"
+    with pytest.warns(UserWarning, match="Overriding environment embodied_env/ArmReach-v0"):
+        embodied_env.register(ARM)
+
+
+# --------------------------------------------------------------------------------------------------------- repr
+
+
+def test_repr_names_contract_world_and_state():
+    env = make()
+    known = f"<EmbodiedEnv arm_reach v{ARM.version} ({ARM.fingerprint[:12]}) on fake, lockstep, "
+    assert repr(env) == f"{known}not opened>"
+    env.reset(seed=1)
+    env.step(env.action_space.sample())
+    assert str(env) == f"{known}step 1 of episode 0>"
+    assert repr(gymnasium.wrappers.TimeLimit(env, 5)) == f"<TimeLimit{env}>"
+    env.close()
+    assert repr(env) == f"{known}closed>"
+
+
+# -------------------------------------------------------------------------------------------------- wrong actions
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        (np.zeros((1, 6)), r"shape \(1, 6\) \(expected \(6,\)\)"),
+        ([0.0] * 5, r"shape \(5,\) \(expected \(6,\)\)"),
+        ("left", "dtype <U4 "),
+        (None, "dtype object "),
+    ],
+    ids=["batch", "short", "text", "none"],
+)
+def test_malformed_action_warns_once_in_words(action, words):
+    env = make()
+    env.reset(seed=1)
+    with pytest.warns(UserWarning, match=f"malformed action: action has {words}.*brakes.*env.action_space"):
+        env.step(action)
+    with warnings.catch_warnings(action="error"):
+        env.step(action)
+    env.close()
+
+
+def test_malformed_action_raises_no_warning_as_an_error():
+    env = make()
+    env.reset(seed=1)
+    with warnings.catch_warnings(action="error"):
+        assert env.step("left")[4]["action_clipped"]
+    env.close()
+
+
+# --------------------------------------------------------------------------------------------------- wrong calls
+
+
+def reset_env():
+    env = make()
+    env.reset(seed=1)
+    return env
+
+
+def closed_env():
+    env = make()
+    env.close()
+    return env
+
+
+WRONG_CALLS = {  # call, error, what the message names
+    "misspelt contract": (lambda: embodied_env.make("arm_reech"), ContractError, "did you mean 'arm_reach'"),
+    "missing file": (lambda: embodied_env.make("my/robot.yaml"), ContractError, "my/robot.yaml.*expected a path"),
+    "no contract": (embodied_env.make, UsageError, "missing contract .*replay"),
+    "unknown backend": (lambda: make(backend="mujocco"), UsageError, "'mujocco' .expected one of: fake, mujoco"),
+    "unknown option": (lambda: make(evaluator_inf=True), UsageError, "'evaluator_inf'"),
+    "option of another backend": (lambda: make(domain_id=5), UsageError, "option of backend 'fake': 'domain_id'"),
+    "pacing of another backend": (lambda: make(pacing="realtime", clock="virtual"), UsageError, "clock .*'virtual'"),
+    "messages without a folder": (lambda: make(record_messages=True), UsageError, "record_messages.*expected a folder"),
+    "step before reset": (lambda: make().step(np.zeros(6)), ResetNeededError, r"step\(\) .*call reset\(\) first"),
+    "reset after close": (lambda: closed_env().reset(), ClosedError, r"reset\(\) .*close\(\)"),
+    "unknown reset option": (lambda: make().reset(options={"goal": 1}), UsageError, "'goal' .expected one of: target"),
+    "seed that is no integer": (lambda: make().reset(seed=1.5), gymnasium.error.Error, "integer.*float"),
+    "info of a vector": (lambda: embodied_env.explain({"step_index": np.zeros(2)}), UsageError, "of one environment"),
+    "recorder around another environment": (
+        lambda: embodied_env.RecordTransitions(gymnasium.make("CartPole-v1"), "runs"),
+        UsageError,
+        "CartPoleEnv .expected an environment made by embodied_env",
+    ),
+    "unknown agent limits": (lambda: reset_env().change_limits({"j9": None}), UsageError, "'j9' .expected one of: j1"),
+}
+
+
+@pytest.mark.parametrize(("call", "error", "named"), WRONG_CALLS.values(), ids=WRONG_CALLS)
+def test_wrong_call_is_one_error_that_names_it(call, error, named):
+    with pytest.raises(error, match=named):
+        call()
