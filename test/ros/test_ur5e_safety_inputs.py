@@ -79,8 +79,11 @@ def messages(request, monkeypatch):
 
 @pytest.fixture
 def robot(domain_id, messages):
-    """The emulator, a node beside it, and a way to switch its safety inputs."""
-    contract = ur5e()
+    """The emulator, and a node beside it."""
+    yield from emulator_of(ur5e())
+
+
+def emulator_of(contract):
     spec = simulator("-", namespace=NAMESPACE, source=contract.source, free_running=True)
     child = Child(spec, first_line=dump_contract(contract))
     node = RosNode("person", namespace=NAMESPACE, clock=SteadyClock())
@@ -131,6 +134,26 @@ def test_the_estop_ends_the_episode_at_rest_and_without_its_program_the_robot_do
         env.reset(seed=1)
         *_, info = env.step(action)
         assert info["end_reason"] == ""
+
+
+@pytest.fixture
+def other_robot(domain_id, without_messages):
+    """A robot whose safety mode has another type than the variant, as that of every real UR5e has."""
+    mode = {"topic": "io_and_status_controller/safety_mode", "type": "std_msgs/msg/Int32", "safe": [1], "latched": True}
+    yield from emulator_of(ur5e(estop={"safety_mode": mode}))
+
+
+def test_a_robot_with_its_own_messages_does_not_move_for_a_variant(other_robot):
+    other_robot.receiver.subscribe("commands", Float64MultiArray, "forward_position_controller/commands", RELIABLE)
+    env = embodied_env.make(ur5e(), backend="real", namespace=NAMESPACE, emulator=True, connect_timeout_s=2.0)
+    with (
+        env,
+        pytest.raises(
+            BackendNotReadyError, match=r"safety_mode.*has type std_msgs/msg/Int32 \(expected std_msgs/msg/UInt8"
+        ),
+    ):
+        env.reset(seed=0)
+    assert "commands" not in heard(other_robot)
 
 
 def heard(node):
