@@ -28,7 +28,7 @@ Messages name what failed, its value and what was expected.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import gymnasium.error
 
@@ -38,10 +38,14 @@ class EmbodiedEnvError(Exception):
 
 
 class ContractError(EmbodiedEnvError, ValueError):
-    """A contract is wrong: the `problem` at the YAML path `path`, ``actuators.arm.joints.j1.position``, of `source`."""
+    """A contract is wrong: the `problem` at the YAML path `path`, ``actuators.arm.joints.j1.position``, of `source`.
 
-    def __init__(self, path: str, problem: str, *, source: str = "") -> None:
+    `others` are further errors of the same contract, found independently of this one.
+    """
+
+    def __init__(self, path: str, problem: str, *, source: str = "", others: Sequence[ContractError] = ()) -> None:
         """Describe the `problem` at `path` in the file `source`."""
+        self.others = tuple(others)
         self.path = path
         self.problem = problem
         self.source = source

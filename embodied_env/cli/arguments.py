@@ -63,7 +63,7 @@ def robot_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the requested options of `add_robot_options`; other backends refuse them."""
     names = ("emulator", "confirm_chosen", "ignore_inputs", "connect_timeout_s")
     given = {name: getattr(args, name, None) for name in names}
-    return {name: value for name, value in given.items() if value not in (None, False, [])}
+    return {name: value for name, value in given.items() if value is not None and value is not False and value != []}
 
 
 def add_seed(parser: argparse.ArgumentParser, meaning: str) -> None:

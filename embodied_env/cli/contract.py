@@ -11,18 +11,15 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from embodied_env.cli import SOUND, UNSOUND, WRONG_USAGE, contract_init
+from embodied_env.cli import SOUND, UNSOUND, contract_init, contract_validate
 from embodied_env.cli.arguments import add_json, add_seed
-from embodied_env.cli.main import print_error
 from embodied_env.contract import Contract, FloatArray, SensorSpec, load_contract
 from embodied_env.contract.fingerprint import differences, meaning, task_meaning, to_plain
 from embodied_env.contract.loader import ROBOTS, load_robot_file, shipped_files
 from embodied_env.contract.spaces import action_scale, field_layouts
 from embodied_env.contract.team import load_team
-from embodied_env.contract.validation import suspected_degrees
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.arguments import checked_path
-from embodied_env.core.reset_spec import validate_home
 from embodied_env.core.terminal import say, stdout_tables
 from embodied_env.errors import ContractError, MissingDependencyError, UsageError
 
@@ -42,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_json(added)
         return added
 
-    validate = add(_validate, "validate", "validate contracts and the parameters of their tasks")
+    validate = add(contract_validate.run, "validate", "validate contracts and the parameters of their tasks")
     validate.add_argument("contracts", nargs="+", **name)
     validate.add_argument("--trust-task", action="store_true", help="load the task that each contract names")
     validate.add_argument("--task", metavar="FILE[:CLASS]", help="Python file to load the task from (default: none)")
@@ -68,19 +65,6 @@ def run(args: argparse.Namespace) -> int:
     """Run the action and return its exit status."""
     status: int = args.act(args)
     return status
-
-
-def _validate(args: argparse.Namespace) -> int:
-    results = [_validated(name, trust_task=args.trust_task, task=args.task) for name in args.contracts]
-    if args.json:
-        _print_json(results)
-    else:
-        for result in results:
-            if result["valid"]:
-                task = "" if result["task_verified"] else "; task not verified: use --trust-task or --task FILE"
-                fingerprint = result["fingerprint"][:_SHORT]
-                say(f"{result['contract']}: valid, fingerprint {fingerprint}, {result['source']}{task}")
-    return SOUND if all(result["valid"] for result in results) else WRONG_USAGE
 
 
 def _picture(args: argparse.Namespace) -> int:
@@ -118,47 +102,6 @@ def _save_picture(contract: Contract, folder: Path, *, seed: int) -> Path:
     path = folder / f"{contract.name}.png"
     Image.fromarray(picture).save(path)
     return path
-
-
-def _validated(name: str, *, trust_task: bool, task: str | None) -> Row:
-    """Load one contract, and its task if shipped or trusted; print an error on stderr."""
-    from embodied_env.tasks import is_shipped, load_task
-
-    try:
-        contract = load_contract(name)
-        fingerprint = contract.fingerprint
-        _check_models_and_homes(contract)
-        is_loaded = trust_task or task is not None or is_shipped(contract)
-        if is_loaded:
-            load_task(contract, trust=trust_task, file=task)
-    except ContractError as error:
-        print_error(error)
-        return {"contract": name, "valid": False, "path": error.path, "problem": error.problem}
-    valid = {"contract": name, "valid": True, "source": contract.source}
-    return {**valid, "fingerprint": fingerprint, "task_verified": is_loaded}
-
-
-def _check_models_and_homes(contract: Contract) -> None:
-    """Raise ContractError for a missing model file, a wrong home, or limits that look like degrees."""
-    from embodied_env.sim.model import find_model
-
-    for name, profile in contract.backends.items():
-        if isinstance(model := profile.get("model"), str):
-            find_model(contract, model, f"backends.{name}.model")
-        reset = profile.get("reset")
-        homes = {"home": profile.get("home"), "reset.home": reset.get("home") if isinstance(reset, Mapping) else None}
-        for key, home in homes.items():
-            if not isinstance(home, Mapping):  # checked by its backend
-                continue
-            no_numbers = {
-                joint: f"invalid value: {position!r} (expected a number)"
-                for joint, position in home.items()
-                if isinstance(position, bool) or not isinstance(position, (int, float))
-            }
-            for joint, problem in (no_numbers or validate_home(contract, home)).items():
-                raise ContractError(f"backends.{name}.{key}.{joint}", problem, source=contract.source)
-    for path, problem in suspected_degrees(contract):
-        raise ContractError(path, problem, source=contract.source)
 
 
 def _list(args: argparse.Namespace) -> int:

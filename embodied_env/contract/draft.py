@@ -12,6 +12,7 @@ from typing import Any
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.schema import SCHEMA
 from embodied_env.contract.urdf import MOVABLE, read_joints
+from embodied_env.contract.validation import PLACEHOLDER_VELOCITY
 from embodied_env.contract.yaml_text import DEEPEST
 
 Document = dict[str, Any]
@@ -27,7 +28,6 @@ AXES: Mapping[str, Document] = {
 }
 """Conservative limits of a mobile base."""
 
-PLACEHOLDER = 10.0  # rad/s or m/s: a limit of this or more, equal in all joints, was never measured
 PERIOD_S, BASE_PERIOD_S = 0.05, 0.1
 MAX_AGE_S = 0.15
 TASK = "embodied_env.tasks.no_goal:NoGoal"
@@ -91,7 +91,7 @@ def add_urdf(draft: Draft, text: str | bytes, source: str) -> None:
         draft.gap(f"joint {name} of {source} is unreadable: {problem}", "correct the URDF")
     moving = {name: spec for name, spec in found.items() if spec.kind in MOVABLE}
     speeds = [spec.velocity for spec in moving.values() if spec.mimics is None and spec.velocity]
-    is_placeholder = len(set(speeds)) == 1 and speeds[0] >= PLACEHOLDER
+    is_placeholder = len(set(speeds)) == 1 and speeds[0] >= PLACEHOLDER_VELOCITY
     if is_placeholder:
         draft.gap(f"velocity limits: {source} has the placeholder {speeds[0]} in all joints", "the robot's data sheet")
     for name, spec in moving.items():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -50,25 +51,23 @@ _TYPE = re.compile(r"[a-z][a-z0-9_]*/msg/[A-Z][A-Za-z0-9]*")
 _PATH = re.compile(r"[a-z][a-z0-9_]*(\[[0-9]+\])?(\.[a-z][a-z0-9_]*(\[[0-9]+\])?)*")
 
 
-def check_sensors(sensors: Mapping[str, SensorSpec]) -> None:
-    """Check every sensor; raises ContractError."""
-    allow(len(sensors) > 0, "sensors", "empty", "at least one sensor")
-    for name, sensor in sensors.items():
-        path = f"sensors.{name}"
-        check_name(path, name)
-        check_topic(f"{path}.topic", sensor.topic)
-        _check_qos(f"{path}.qos", sensor.qos)
-        _check_type(path, sensor)
-        check_positive(f"{path}.max_age_s", sensor.max_age_s, "seconds")
-        allow(0 <= sensor.rate_hz < math.inf, f"{path}.rate_hz", sensor.rate_hz, "a rate in Hz, or 0 for every step")
-        if sensor.rate_hz:
-            check_magnitude(f"{path}.rate_hz", sensor.rate_hz)
-        check_positive(f"{path}.confidence_radius_m", sensor.confidence_radius_m, "m")
-        allow(len(sensor.fields) > 0, f"{path}.fields", "empty", "at least one field")
-        is_hidden = sensor.visibility == "evaluator"
-        allow(not (sensor.mask and is_hidden), f"{path}.mask", "true", "false: evaluator sensors are not observed")
-        for field_name, spec in sensor.fields.items():
-            _check_field(f"{path}.fields.{field_name}", field_name, spec, sensor)
+def check_sensor(name: str, sensor: SensorSpec) -> None:
+    """Check one sensor; raises ContractError."""
+    path = f"sensors.{name}"
+    check_name(path, name)
+    check_topic(f"{path}.topic", sensor.topic)
+    _check_qos(f"{path}.qos", sensor.qos)
+    _check_type(path, sensor)
+    check_positive(f"{path}.max_age_s", sensor.max_age_s, "seconds")
+    allow(0 <= sensor.rate_hz < math.inf, f"{path}.rate_hz", sensor.rate_hz, "a rate in Hz, or 0 for every step")
+    if sensor.rate_hz:
+        check_magnitude(f"{path}.rate_hz", sensor.rate_hz)
+    check_positive(f"{path}.confidence_radius_m", sensor.confidence_radius_m, "m")
+    allow(len(sensor.fields) > 0, f"{path}.fields", "empty", "at least one field")
+    is_hidden = sensor.visibility == "evaluator"
+    allow(not (sensor.mask and is_hidden), f"{path}.mask", "true", "false: evaluator sensors are not observed")
+    for field_name, spec in sensor.fields.items():
+        _check_field(f"{path}.fields.{field_name}", field_name, spec, sensor)
 
 
 def check_keys(contract: ContractFields) -> None:
@@ -85,9 +84,9 @@ def check_keys(contract: ContractFields) -> None:
             owners[key] = path
 
 
-def check_actuators(contract: ContractFields) -> None:
-    """Check every actuator; raises ContractError."""
-    allow(len(contract.actuators) > 0, "actuators", "empty", "at least one actuator")
+def actuator_checks(contract: ContractFields) -> Iterator[Callable[[], None]]:
+    """Yield the independent checks of the actuators."""
+    yield lambda: allow(len(contract.actuators) > 0, "actuators", "empty", "at least one actuator")
     measured = {
         joint: unit
         for sensor in contract.sensors.values()
@@ -96,22 +95,38 @@ def check_actuators(contract: ContractFields) -> None:
     }
     seen: dict[str, str] = {}
     for name, actuator in contract.actuators.items():
-        path = f"actuators.{name}"
-        check_name(path, name)
-        check_topic(f"{path}.topic", actuator.topic)
-        _check_qos(f"{path}.qos", actuator.qos)
-        allow(len(actuator.joints) > 0, f"{path}.joints", "empty", "at least one joint")
-        _check_actuator_type(path, actuator)
+        yield functools.partial(_check_actuator, name, actuator)
         for joint, limits in actuator.joints.items():
-            joint_path = f"{path}.joints.{joint}"
-            own = f"{name}.{joint}" if actuator.command == "twist" and contract.task.type == EACH_ITS_OWN else joint
-            allow(own not in seen, joint_path, f"{joint!r} is also driven by {seen.get(own)}", "one actuator per joint")
-            seen[own] = path
-            if actuator.command == "twist":
-                _check_axis(joint_path, joint, limits)
-            elif not actuator.is_velocity or limits.position is not None:
-                _check_measured(joint_path, joint, limits, measured)
-            _check_limits(joint_path, limits, actuator, contract)
+            yield functools.partial(_check_joint, name, joint, limits, contract, measured, seen)
+
+
+def _check_actuator(name: str, actuator: ActuatorSpec) -> None:
+    path = f"actuators.{name}"
+    check_name(path, name)
+    check_topic(f"{path}.topic", actuator.topic)
+    _check_qos(f"{path}.qos", actuator.qos)
+    allow(len(actuator.joints) > 0, f"{path}.joints", "empty", "at least one joint")
+    _check_actuator_type(path, actuator)
+
+
+def _check_joint(
+    name: str,
+    joint: str,
+    limits: JointLimits,
+    contract: ContractFields,
+    measured: Mapping[str, str],
+    seen: dict[str, str],
+) -> None:
+    """Check one joint of the actuator `name`; `seen` has the actuator of each joint that was checked before."""
+    actuator, path = contract.actuators[name], f"actuators.{name}.joints.{joint}"
+    own = f"{name}.{joint}" if actuator.command == "twist" and contract.task.type == EACH_ITS_OWN else joint
+    allow(own not in seen, path, f"{joint!r} is also driven by {seen.get(own)}", "one actuator per joint")
+    seen[own] = f"actuators.{name}"
+    if actuator.command == "twist":
+        _check_axis(path, joint, limits)
+    elif not actuator.is_velocity or limits.position is not None:
+        _check_measured(path, joint, limits, measured)
+    _check_limits(path, limits, actuator, contract)
 
 
 def check_topics_differ(sensors: Mapping[str, SensorSpec], actuators: Mapping[str, ActuatorSpec]) -> None:

@@ -330,6 +330,18 @@ def _contract_error(
         return cause
     unknown = [error for error in errors if error["type"] in _UNKNOWN_KEY]  # a misspelt key is also a missing one
     located = [(_document_path(data, error), error) for error in unknown or errors]
+    found: list[ContractError] = []
+    while located:
+        where, one = _first_error(cls, located, path, source)
+        found.append(one)
+        located = [(place, error) for place, error in located if place[: len(where)] != where[: len(place)]]
+    return ContractError(found[0].path, found[0].problem, source=source, others=found[1:])
+
+
+def _first_error(
+    cls: type, located: Sequence[tuple[tuple[str | int, ...], Mapping[str, Any]]], path: str, source: str
+) -> tuple[tuple[str | int, ...], ContractError]:
+    """Return the place in the document and the description of the first error."""
     first, _ = located[0]
     where = max((place for place, _ in located if place[: len(first)] == first), key=len)  # the union's best branch
     for part in where:
@@ -337,7 +349,7 @@ def _contract_error(
     path = path.removeprefix(".").replace("task.parameters.", "task.")
     owner = functools.reduce(_hint_of, where[:-1], cls)
     here = [error for place, error in located if place == where]
-    return ContractError(path, _problem(owner, where, here), source=source)
+    return where, ContractError(path, _problem(owner, where, here), source=source)
 
 
 def _document_path(data: Mapping[str, Any], error: Mapping[str, Any]) -> tuple[str | int, ...]:

@@ -508,11 +508,11 @@ def _fields_of(topic: Topic) -> tuple[Document, Document]:  # noqa: PLR0911 - on
         fields = {key: {"unit": unit, "low": -bound, "high": bound} for key, (unit, bound) in known.items()}
         return fields, {key: sample[key] for key in ("frame", "child_frame") if sample.get(key)}
     if topic.type == "sensor_msgs/msg/LaserScan":
-        far = max(round(sample["range_max"], 3), 0.1)
+        far = min(max(round(sample["range_max"], 3), 0.1), 1000.0)
         ranges = {"shape": [sample["size"]], "unit": "m", "low": 0.0, "high": far, "no_return": far, "nan": far}
         return ({"ranges": ranges} if sample["size"] else {}), {"frame": sample["frame"]} if sample["frame"] else {}
     if topic.type == "sensor_msgs/msg/Range":
-        far = max(round(sample["range_max"], 3), 0.1)
+        far = min(max(round(sample["range_max"], 3), 0.1), 1000.0)
         return {"range": {"unit": "m", "low": 0.0, "high": far, "no_return": far}}, {}
     if topic.type == "sensor_msgs/msg/Image":
         if sample["encoding"] not in ENCODINGS:

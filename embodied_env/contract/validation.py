@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
-from embodied_env.contract.interface_validation import check_actuators, check_keys, check_sensors, check_topics_differ
+from embodied_env.contract.interface_validation import actuator_checks, check_keys, check_sensor, check_topics_differ
 from embodied_env.contract.schema import (
     ActuatorSpec,
     ContractFields,
@@ -26,10 +27,10 @@ from embodied_env.contract.value_checks import (
     check_plain,
     check_positive,
     check_share,
-    naming_file,
     one_of,
     require,
 )
+from embodied_env.errors import ContractError
 
 MAX_APPLIED_ACTIONS = 1000
 MAX_INSTRUCTION = 1000  # characters
@@ -39,27 +40,64 @@ _TASK = re.compile(r"([A-Za-z_][\w.]*|[^\0:]+\.py):[A-Za-z_]\w*")
 _MAX_TURN_RAD = 4 * math.pi  # joints with limits turn at most twice in each direction
 _MAX_TURN_RATE_RAD_S = 50.0  # of a joint with position limits
 
+PLACEHOLDER_VELOCITY = 10.0
+"""rad/s or m/s: a limit of this or more, equal in all joints, was never measured."""
+
+_NO_ACCELERATION = 1000.0  # rad/s^2 or m/s^2
+
 
 def validate_contract(contract: ContractFields) -> None:
-    """Validate every rule of a contract; raises ContractError for the first broken one."""
-    with naming_file(contract.source):
-        check_name("name", contract.name)
-        check_count("version", contract.version, "")
-        check_positive("control_period_s", contract.control_period_s, "seconds")
-        check_magnitude("control_period_s", contract.control_period_s, least=1e-6, most=1e3)
-        check_count("episode.horizon_steps", contract.episode.horizon_steps, "steps")
-        kept = contract.applied_actions
-        allow(0 <= kept <= MAX_APPLIED_ACTIONS, "applied_actions", kept, f"0 to {MAX_APPLIED_ACTIONS} actions")
-        check_sensors(contract.sensors)
-        check_keys(contract)
-        _check_safety(contract)
-        check_actuators(contract)
-        check_topics_differ(contract.sensors, contract.actuators)
-        _check_reset_options(contract.reset_options)
-        _check_task(contract.task)
-        _check_robot(contract)
-        for name, profile in contract.backends.items():
-            check_plain(f"backends.{name}", profile)
+    """Validate every rule of a contract; raises ContractError for the first broken one, with the `others`."""
+    errors: list[ContractError] = []
+    for check in _checks(contract):
+        try:
+            check()
+        except ContractError as error:
+            errors.append(ContractError(error.path, error.problem, source=contract.source))
+    if errors:
+        first = errors[0]
+        raise ContractError(first.path, first.problem, source=first.source, others=errors[1:])
+
+
+def _checks(contract: ContractFields) -> Iterator[Callable[[], None]]:
+    """Yield the independent checks of a contract, in order."""
+    yield lambda: check_name("name", contract.name)
+    yield lambda: check_count("version", contract.version, "")
+    yield lambda: _check_period(contract.control_period_s)
+    yield lambda: check_count("episode.horizon_steps", contract.episode.horizon_steps, "steps")
+    expected = f"0 to {MAX_APPLIED_ACTIONS} actions"
+    kept = contract.applied_actions
+    yield lambda: allow(0 <= kept <= MAX_APPLIED_ACTIONS, "applied_actions", kept, expected)
+    yield lambda: allow(len(contract.sensors) > 0, "sensors", "empty", "at least one sensor")
+    for name, sensor in contract.sensors.items():
+        yield functools.partial(check_sensor, name, sensor)
+    yield lambda: check_keys(contract)
+    yield lambda: _check_safety(contract)
+    yield from actuator_checks(contract)
+    yield lambda: check_topics_differ(contract.sensors, contract.actuators)
+    for name, option in contract.reset_options.items():
+        yield functools.partial(_check_reset_option, name, option)
+    yield lambda: _check_task(contract.task)
+    yield lambda: _check_robot(contract)
+    for name, profile in contract.backends.items():
+        yield functools.partial(check_plain, f"backends.{name}", profile)
+
+
+def _check_period(period_s: float) -> None:
+    check_positive("control_period_s", period_s, "seconds")
+    check_magnitude("control_period_s", period_s, least=1e-6, most=1e3)
+
+
+def suspicious_values(contract: ContractFields) -> Iterator[tuple[str, str]]:
+    """Yield path and reason of each valid limit that looks like a placeholder."""
+    for name, actuator in contract.actuators.items():
+        path, joints = f"actuators.{name}.joints", tuple(actuator.joints.values())
+        speeds = {limits.velocity for limits in joints}
+        if len(speeds) == 1 < len(joints) and (speed := speeds.pop()) >= PLACEHOLDER_VELOCITY:
+            yield path, f"velocity {speed} in all joints looks like the placeholder of a URDF; use the data sheet's"
+        for joint, limits in actuator.joints.items():
+            if limits.acceleration >= _NO_ACCELERATION:
+                yield f"{path}.{joint}.acceleration", f"{limits.acceleration} is no limit; measure or choose one"
 
 
 def suspected_degrees(contract: ContractFields) -> Iterator[tuple[str, str]]:
@@ -76,14 +114,13 @@ def suspected_degrees(contract: ContractFields) -> Iterator[tuple[str, str]]:
                 yield f"{path}.velocity", f"{limits.velocity} rad/s (expected at most {_MAX_TURN_RATE_RAD_S}); {remedy}"
 
 
-def _check_reset_options(options: Mapping[str, ResetOption]) -> None:
-    for name, option in options.items():
-        path = f"reset_options.{name}"
-        check_name(path, name)
-        check_bounds(path, option.low, option.high, None)
-        fits = isinstance(option.low, tuple) == isinstance(option.high, tuple) == (option.type == "vector")
-        value = f"type {option.type!r} with low {option.low} and high {option.high}"
-        allow(fits, path, value, "lists for a vector, numbers for a scalar")
+def _check_reset_option(name: str, option: ResetOption) -> None:
+    path = f"reset_options.{name}"
+    check_name(path, name)
+    check_bounds(path, option.low, option.high, None)
+    fits = isinstance(option.low, tuple) == isinstance(option.high, tuple) == (option.type == "vector")
+    value = f"type {option.type!r} with low {option.low} and high {option.high}"
+    allow(fits, path, value, "lists for a vector, numbers for a scalar")
 
 
 def _check_task(task: TaskSpec) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from embodied_env.contract.draft import Document
@@ -28,6 +30,23 @@ _PARAMETERS = (
     *("cmd_vel_timeout", "command_timeout", "cmd_timeout"),
     *(f"{axis}.max_{key}" for axis in ("linear.x", "angular.z") for key in ("velocity", "acceleration")),
 )
+
+_PLACES: Mapping[str, Mapping[str, str]] = {  # of vectors and quaternions
+    "nav_msgs/msg/Odometry": {
+        "position": "pose.pose.position",
+        "orientation": "pose.pose.orientation",
+        "linear": "twist.twist.linear",
+        "angular": "twist.twist.angular",
+    },
+    "sensor_msgs/msg/Imu": {key: key for key in ("orientation", "angular_velocity", "linear_acceleration")},
+    "geometry_msgs/msg/PoseStamped": {"position": "pose.position", "orientation": "pose.orientation"},
+    "geometry_msgs/msg/PoseWithCovarianceStamped": {
+        "position": "pose.pose.position",
+        "orientation": "pose.pose.orientation",
+    },
+    "geometry_msgs/msg/PointStamped": {"position": "point"},
+    "geometry_msgs/msg/WrenchStamped": {"force": "wrench.force", "torque": "wrench.torque"},
+}
 
 
 def read_graph(listen_s: float, *, domain_id: int | None = None) -> Graph:
@@ -185,7 +204,7 @@ def _class_of(kind: str) -> Any:  # noqa: ANN401 - a generated type
         return None
 
 
-def _sample(kind: str, message: Any, before: Document) -> Document:  # noqa: ANN401, PLR0911 - generated types
+def _sample(kind: str, message: Any, before: Document) -> Document:  # noqa: ANN401 - generated types
     """Return what a draft needs of the messages of a topic."""
     if kind == JOINT_SENSOR:
         names = list(dict.fromkeys([*before.get("names", ()), *message.name]))
@@ -201,13 +220,22 @@ def _sample(kind: str, message: Any, before: Document) -> Document:  # noqa: ANN
         return {**frames, "range_max": message.max_range}
     if kind == "sensor_msgs/msg/Image":
         return {**frames, "height": message.height, "width": message.width, "encoding": message.encoding}
-    if kind == "sensor_msgs/msg/Imu":
-        q = message.orientation
-        is_none = message.orientation_covariance[0] == -1.0 or (q.x, q.y, q.z, q.w) == (0.0, 0.0, 0.0, 0.0)
-        return {**frames, "left_out": ("orientation",) if is_none else ()}
     if kind == "nav_msgs/msg/Odometry":
-        return {**frames, "child_frame": message.child_frame_id}
-    return frames
+        frames["child_frame"] = message.child_frame_id
+    return {
+        **frames,
+        "left_out": [name for name, path in _PLACES.get(kind, {}).items() if not _is_filled(message, path)],
+    }
+
+
+def _is_filled(message: Any, path: str) -> bool:  # noqa: ANN401 - a generated type
+    """Return whether a vector has finite values, and a quaternion is a rotation; drivers leave fields empty."""
+    value = operator.attrgetter(path)(message)
+    parts = [getattr(value, axis) for axis in ("x", "y", "z", "w") if hasattr(value, axis)]
+    is_unknown = getattr(message, f"{path}_covariance", (0.0,))[0] == -1.0  # of an Imu
+    return (
+        all(map(math.isfinite, parts)) and (len(parts) == 3 or abs(math.hypot(*parts) - 1.0) < 0.1) and not is_unknown
+    )
 
 
 def _finite(names: Any, values: Any) -> dict[str, float]:  # noqa: ANN401 - of a message

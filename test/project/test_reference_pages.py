@@ -60,6 +60,12 @@ def test_a_contract_documents_every_section():
     assert {"ContractFields", "SensorSpec", "ActuatorSpec", "Safety", "ResetOption", "QosSpec"} | profiles <= names
 
 
+def test_the_contract_page_lists_every_shipped_robot():
+    robots = {path.stem for path in (ROOT / "config" / "robots").glob("*.yaml")}
+    assert robots
+    assert robots <= code_in(page("contract").split("#### Shipped robots")[1].split("\n### ")[0])
+
+
 def test_the_contract_page_lists_every_message_and_encoding():
     text = page("contract")
     fields = {name for message in SENSOR_MESSAGES.values() for name in message.fields}

@@ -101,10 +101,14 @@ class Base(OddRobot):
     period_s = 0.05
 
     def build(self):
-        self.velocity = Twist()
+        self.velocity, self.fastest = Twist(), 0.0
         self._odometry = self.node.create_publisher(Odometry, "wheel_odom", BEST_EFFORT)
         self._scan = self.node.create_publisher(LaserScan, "front/scan", BEST_EFFORT)
-        self.node.create_subscription(Twist, "cmd_vel", lambda m: setattr(self, "velocity", m), BEST_EFFORT)
+        self.node.create_subscription(Twist, "cmd_vel", self._drive, BEST_EFFORT)
+
+    def _drive(self, message):
+        self.velocity = message
+        self.fastest = max(self.fastest, message.linear.x)
 
     def publish(self):
         message = Odometry(child_frame_id="base_footprint")

@@ -1,0 +1,110 @@
+"""``contract validate``: report every error of a contract, its chosen values, and suspicious ones."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from embodied_env.cli import SOUND, WRONG_USAGE
+from embodied_env.cli.main import print_error
+from embodied_env.contract import Contract, load_contract
+from embodied_env.contract.validation import suspected_degrees, suspicious_values
+from embodied_env.core.reset_spec import validate_home
+from embodied_env.core.terminal import say
+from embodied_env.errors import ContractError
+
+_SHORT = 16  # hex digits of a fingerprint for display
+
+
+def run(args: argparse.Namespace) -> int:
+    """Validate each contract and return the exit status."""
+    results = [_validated(name, trust_task=args.trust_task, task=args.task) for name in args.contracts]
+    if args.json:
+        say(json.dumps(results, indent=2, allow_nan=False))
+    else:
+        for result in results:
+            if result["valid"]:
+                _report(result)
+    return SOUND if all(result["valid"] for result in results) else WRONG_USAGE
+
+
+def _report(result: Mapping[str, Any]) -> None:
+    task = "" if result["task_verified"] else "; task not verified: use --trust-task or --task FILE"
+    say(f"{result['contract']}: valid, fingerprint {result['fingerprint'][:_SHORT]}, {result['source']}{task}")
+    for path, reason in result["unconfirmed"].items():
+        say(f"  chosen: {path}: {reason}")
+    for path, reason in result["suspicious"].items():
+        say(f"  suspicious: {path}: {reason}")
+
+
+def _validated(name: str, *, trust_task: bool, task: str | None) -> dict[str, Any]:
+    """Load one contract, and its task if shipped or trusted; print every error on stderr."""
+    from embodied_env.tasks import is_shipped, load_task
+
+    errors: list[ContractError] = []
+    is_loaded = False
+    try:
+        contract = load_contract(name)
+        fingerprint = contract.fingerprint
+        errors += _errors_of_backends(contract)
+        is_loaded = trust_task or task is not None or is_shipped(contract)
+        if is_loaded:
+            load_task(contract, trust=trust_task, file=task)
+    except ContractError as error:
+        errors += [error, *error.others]
+    if errors:
+        for each in errors:
+            print_error(each)
+        found = [{"path": each.path, "problem": each.problem} for each in errors]
+        return {"contract": name, "valid": False, **found[0], "errors": found}
+    return {
+        "contract": name,
+        "valid": True,
+        "source": contract.source,
+        "fingerprint": fingerprint,
+        "task_verified": is_loaded,
+        "unconfirmed": dict(contract.unconfirmed),
+        "suspicious": dict(suspicious_values(contract)),
+    }
+
+
+def _errors_of_backends(contract: Contract) -> Iterator[ContractError]:
+    """Yield missing model files, wrong homes, limits that look like degrees, and unknown names of the model."""
+    found = [*_errors_of_files(contract)]
+    yield from found
+    for path, problem in suspected_degrees(contract):
+        yield ContractError(path, problem, source=contract.source)
+    if not found and "mujoco" in contract.backends and find_spec("mujoco") is not None:
+        from embodied_env.sim.backend_profile import load_profile
+        from embodied_env.sim.world import World
+
+        try:
+            World(contract, load_profile(contract, "mujoco"), path="backends.mujoco").close()
+        except ContractError as error:
+            yield error
+
+
+def _errors_of_files(contract: Contract) -> Iterator[ContractError]:
+    from embodied_env.sim.model import find_model
+
+    for name, profile in contract.backends.items():
+        if isinstance(model := profile.get("model"), str):
+            try:
+                find_model(contract, model, f"backends.{name}.model")
+            except ContractError as error:
+                yield error
+        reset = profile.get("reset")
+        homes = {"home": profile.get("home"), "reset.home": reset.get("home") if isinstance(reset, Mapping) else None}
+        for key, home in homes.items():
+            if not isinstance(home, Mapping):  # checked by its backend
+                continue
+            no_numbers = {
+                joint: f"invalid value: {position!r} (expected a number)"
+                for joint, position in home.items()
+                if isinstance(position, bool) or not isinstance(position, (int, float))
+            }
+            for joint, problem in (no_numbers or validate_home(contract, home)).items():
+                yield ContractError(f"backends.{name}.{key}.{joint}", problem, source=contract.source)
