@@ -279,9 +279,10 @@ def test_validate_json_reports_path_and_problem(small, write, capsys):
     good, bad = json.loads(capsys.readouterr().out)
     fingerprint = parse(document()).fingerprint
     sound = {"contract": small, "valid": True, "source": small, "fingerprint": fingerprint}
-    assert good == {**sound, "task_verified": True}
+    assert good == {**sound, "task_verified": True, "unconfirmed": {}, "suspicious": {}}
     problem = "0 (expected 1 or more)"
-    assert bad == {"contract": wrong, "valid": False, "path": "version", "problem": problem}
+    found = {"path": "version", "problem": problem}
+    assert bad == {"contract": wrong, "valid": False, **found, "errors": [found]}
 
 
 # --- contract fingerprint
