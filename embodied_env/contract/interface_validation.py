@@ -91,13 +91,20 @@ def actuator_checks(contract: ContractFields) -> Iterator[Callable[[], None]]:
         joint: unit
         for sensor in contract.sensors.values()
         if sensor.type == JOINT_SENSOR and sensor.visibility == "agent" and "position" in sensor.fields
-        for joint, unit in sensor.fields["position"].units_by_joint().items()
+        for joint, unit in _units_by_joint(sensor.fields["position"]).items()
     }
     seen: dict[str, str] = {}
     for name, actuator in contract.actuators.items():
         yield functools.partial(_check_actuator, name, actuator)
         for joint, limits in actuator.joints.items():
             yield functools.partial(_check_joint, name, joint, limits, contract, measured, seen)
+
+
+def _units_by_joint(spec: FieldSpec) -> dict[str, str]:
+    """Return the unit of each joint; empty where their number is wrong, an error of the sensor."""
+    joints = spec.joints or ()
+    is_fitting = not isinstance(spec.unit, tuple) or len(spec.unit) == len(joints)
+    return spec.units_by_joint() if is_fitting else dict.fromkeys(joints, "")
 
 
 def _check_actuator(name: str, actuator: ActuatorSpec) -> None:

@@ -54,6 +54,9 @@ def validate_contract(contract: ContractFields) -> None:
             check()
         except ContractError as error:
             errors.append(ContractError(error.path, error.problem, source=contract.source))
+        except (ValueError, TypeError, LookupError):  # a consequence of an earlier error
+            if not errors:
+                raise
     if errors:
         first = errors[0]
         raise ContractError(first.path, first.problem, source=first.source, others=errors[1:])
