@@ -21,7 +21,7 @@ from embodied_env.core.terminal import say
 from embodied_env.errors import ContractError, UsageError
 
 if TYPE_CHECKING:
-    from embodied_env.contract.robot_graph import Graph
+    from embodied_env.contract.graph_topics import Graph
 
 _SOURCES = "--from-graph, --urdf, --mjcf, --robot"
 

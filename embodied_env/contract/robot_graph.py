@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from embodied_env.contract.draft import (
@@ -17,12 +16,20 @@ from embodied_env.contract.draft import (
     add_urdf,
     joint_fields,
 )
-from embodied_env.contract.message_types import ENCODINGS, JOINT_SENSOR, SENSOR_MESSAGES
+from embodied_env.contract.graph_topics import (
+    BOOL,
+    BY_JOINT,
+    FIELDS,
+    FLOAT,
+    TRAJECTORY,
+    TWISTS,
+    Graph,
+    Topic,
+    command_qos,
+    sensor_fields,
+)
+from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES
 from embodied_env.errors import ContractError
-
-BOOL, TRAJECTORY, FLOAT = "std_msgs/msg/Bool", "trajectory_msgs/msg/JointTrajectory", "std_msgs/msg/Float64"
-BY_JOINT = ("std_msgs/msg/Float64MultiArray", TRAJECTORY, FLOAT, JOINT_SENSOR)
-TWISTS = ("geometry_msgs/msg/Twist", "geometry_msgs/msg/TwistStamped")
 
 _COMMAND = re.compile(r"cmd|command|desired|target|goal|setpoint|reference")
 _GRIPPER = re.compile(r"gripper|finger|hand|jaw|knuckle", re.IGNORECASE)
@@ -30,63 +37,6 @@ _WHEEL = re.compile(r"wheel|caster", re.IGNORECASE)
 _ESTOP = re.compile(r"e_?stop|emergency|protective|safety|fault", re.IGNORECASE)
 _ACTIVE = re.compile(r"program_running|motors?_(on|enabled)|(is_)?(active|enabled|armed)$", re.IGNORECASE)
 _GENERIC = ("data", "raw", "data_raw", "filtered", "image_raw", "image", "pose", "wrench", "state", "states", "points")
-_FIELDS: Mapping[str, Mapping[str, tuple[str, float]]] = {  # type -> field -> unit and bound
-    "nav_msgs/msg/Odometry": {
-        "position": ("m", 1000.0), "orientation": ("1", 1.01), "linear": ("m/s", 10.0), "angular": ("rad/s", 20.0)
-    },
-    "sensor_msgs/msg/Imu": {
-        "orientation": ("1", 1.01), "angular_velocity": ("rad/s", 50.0), "linear_acceleration": ("m/s^2", 200.0)
-    },
-    "geometry_msgs/msg/PoseStamped": {"position": ("m", 100.0), "orientation": ("1", 1.01)},
-    "geometry_msgs/msg/PoseWithCovarianceStamped": {"position": ("m", 100.0), "orientation": ("1", 1.01)},
-    "geometry_msgs/msg/PointStamped": {"position": ("m", 100.0)},
-    "geometry_msgs/msg/WrenchStamped": {"force": ("N", 1000.0), "torque": ("N*m", 200.0)},
-}  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class Endpoint:
-    """A publisher or a subscription."""
-
-    node: str
-    reliability: str = "reliable"
-    durability: str = "volatile"
-
-
-@dataclass(kw_only=True, eq=False)
-class Topic:
-    """A topic, and what was received on it."""
-
-    name: str
-    type: str
-    publishers: tuple[Endpoint, ...] = ()
-    subscribers: tuple[Endpoint, ...] = ()
-    count: int = 0
-    rate_hz: float | None = None
-    stamp: str = "none"  # of the header: none, zero, other_clock, sound
-    sample: Document = field(default_factory=dict)  # of the last message, by type
-
-    @property
-    def namespace(self) -> str:
-        """The name without its last part, with a slash at the end."""
-        return self.name.rpartition("/")[0] + "/"
-
-    @property
-    def is_latched(self) -> bool:
-        """Whether late subscribers get the last message."""
-        return bool(self.publishers) and all(each.durability == "transient_local" for each in self.publishers)
-
-
-@dataclass(kw_only=True)
-class Graph:
-    """A ROS graph: topics, `robot_description` by topic, parameters by node, active controllers by name."""
-
-    topics: list[Topic]
-    descriptions: dict[str, str] = field(default_factory=dict)
-    parameters: dict[str, Document] = field(default_factory=dict)
-    controllers: dict[str, Document] = field(default_factory=dict)  # name -> manager, is_active, joints, interfaces
-    managers: tuple[str, ...] = ()  # controller managers that were not read
-    listened_s: float = 0.0
 
 
 def add_graph(draft: Draft, graph: Graph, namespace: str = "/") -> None:
@@ -265,7 +215,7 @@ class _Reading:
         name = self._unique("gripper" if is_gripper else "arm", topic, draft.actuators)
         self.claimed |= dict.fromkeys(joints, topic.name)
         command = "velocity" if kind == "velocity" else "position_delta"
-        spec = {"topic": self._local(topic), "type": topic.type, "command": command, **_command_qos(topic)}
+        spec = {"topic": self._local(topic), "type": topic.type, "command": command, **command_qos(topic)}
         add_joint_actuator(draft, name, spec, joints)
         if assumed:
             draft.choose(f"actuators.{name}.joints", assumed)
@@ -331,7 +281,7 @@ class _Reading:
             known = {key: self._parameter(topic, f"{axis}.max_{key}") for key in ("velocity", "acceleration")}
             limits[axis] = {k: v for k, v in known.items() if isinstance(v, (int, float)) and 0 < v < 100}
         add_base(self.draft, self._local(topic), topic.type, limits)
-        self.draft.actuators["base"] |= _command_qos(topic)
+        self.draft.actuators["base"] |= command_qos(topic)
         self._note_others(topic, "actuators.base")
         self._add_timeout(topic, "base")
 
@@ -417,9 +367,9 @@ class _Reading:
             or topic in self.commands
         ):
             return
-        fields, extra = _fields_of(topic)
+        fields, extra = sensor_fields(topic)
         if not fields:
-            is_data = topic.type.startswith("sensor_msgs/") or topic.type in _FIELDS
+            is_data = topic.type.startswith("sensor_msgs/") or topic.type in FIELDS
             if is_data and not topic.count:
                 self._silent(topic)
             elif is_data:
@@ -489,39 +439,3 @@ class _Reading:
 def _identifier(text: str) -> str:
     text = re.sub(r"[^a-z0-9_]", "_", text.lower()).strip("_")
     return text if text[:1].isalpha() else f"s_{text}"
-
-
-def _command_qos(topic: Topic) -> Document:
-    """Return the QoS of a publisher that every subscription accepts."""
-    is_latched = any(each.durability == "transient_local" for each in topic.subscribers)
-    return {"qos": "latched"} if is_latched else {}
-
-
-def _fields_of(topic: Topic) -> tuple[Document, Document]:  # noqa: PLR0911 - one for each type
-    """Return the fields of a sensor and further keys; no fields, and the reason, for an unusable one."""
-    sample = topic.sample
-    if not topic.count:
-        return {}, {}
-    if topic.type in _FIELDS:
-        left_out = sample.get("left_out", ())
-        known = {k: v for k, v in _FIELDS[topic.type].items() if k not in left_out}
-        fields = {key: {"unit": unit, "low": -bound, "high": bound} for key, (unit, bound) in known.items()}
-        return fields, {key: sample[key] for key in ("frame", "child_frame") if sample.get(key)}
-    if topic.type == "sensor_msgs/msg/LaserScan":
-        far = min(max(round(sample["range_max"], 3), 0.1), 1000.0)
-        ranges = {"shape": [sample["size"]], "unit": "m", "low": 0.0, "high": far, "no_return": far, "nan": far}
-        return ({"ranges": ranges} if sample["size"] else {}), {"frame": sample["frame"]} if sample["frame"] else {}
-    if topic.type == "sensor_msgs/msg/Range":
-        far = min(max(round(sample["range_max"], 3), 0.1), 1000.0)
-        return {"range": {"unit": "m", "low": 0.0, "high": far, "no_return": far}}, {}
-    if topic.type == "sensor_msgs/msg/Image":
-        if sample["encoding"] not in ENCODINGS:
-            return {}, {"why": f"encoding {sample['encoding']} (expected one of: {', '.join(ENCODINGS)})"}
-        encoding = ENCODINGS[sample["encoding"]]
-        is_depth = encoding.metres_per_unit is not None
-        image = {"shape": [sample["height"], sample["width"], encoding.channels], "unit": "m" if is_depth else "1"}
-        nan = {"nan": 0.0, "no_return": 20.0} if is_depth else {}
-        return {"image": {**image, "low": 0.0, "high": 20.0 if is_depth else 255.0, **nan}}, {
-            "encoding": sample["encoding"]
-        }
-    return {}, {}

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from embodied_env.contract.draft import Document
+from embodied_env.contract.graph_topics import BY_JOINT, TWISTS, Endpoint, Graph, Topic
 from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES, message_class
-from embodied_env.contract.robot_graph import BY_JOINT, TWISTS, Endpoint, Graph, Topic
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import ContractError, MissingDependencyError
 from embodied_env.ros.node import RosNode
