@@ -46,6 +46,7 @@ _YAML_TERMS = {
 }
 """The types of pydantic's messages, in terms of YAML."""
 
+_MOST_ERRORS = 20  # reported at once: the work is their number times that of all errors
 _LONGEST_SHOWN = 400  # characters of a value in a message
 
 _CONFIG = {"extra": "forbid", "strict": True, "allow_inf_nan": False, "arbitrary_types_allowed": False}
@@ -331,7 +332,7 @@ def _contract_error(
     unknown = [error for error in errors if error["type"] in _UNKNOWN_KEY]  # a misspelt key is also a missing one
     located = [(_document_path(data, error), error) for error in unknown or errors]
     found: list[ContractError] = []
-    while located:
+    while located and len(found) < _MOST_ERRORS:
         where, one = _first_error(cls, located, path, source)
         found.append(one)
         located = [(place, error) for place, error in located if place[: len(where)] != where[: len(place)]]
