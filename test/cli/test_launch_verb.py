@@ -129,7 +129,7 @@ def test_show_args_lists_defaults_and_allowed_values(name, capsys):
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["fly"], "invalid choice: 'fly'"),
+        (["fly"], "unknown target 'fly'"),
         (["sim", "policy=hold"], "'policy=hold' (expected name:=value)"),
         (["sim", "armed:=true"], "unknown argument of sim: 'armed'"),
         (["sim", "python:=/no/such/python"], "cannot start python:=/no/such/python"),

@@ -985,7 +985,6 @@ def drive_text(**keys: Any) -> dict[str, Any]:
 
 WRONG_KEYS = {
     "an unknown key": ({"model": "arm6.xml", "keyfame": "home"}, "keyfame", "did you mean 'keyframe'"),
-    "no model": ({}, "model", "missing"),
     "an unknown kind of source": (
         {"model": "arm6.xml", "sources": {"tcp": {"body": "link6"}}},
         "sources.tcp.body",
