@@ -89,8 +89,7 @@ def test_version_matches_package(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: VERB (see embodied-env --help)"),
-        (["contrakt"], "argument VERB: invalid choice: 'contrakt'"),
+        (["contrakt"], "unknown verb 'contrakt'"),
         (["contract"], "the following arguments are required: ACTION (see embodied-env contract --help)"),
         (["contract", "show"], "the following arguments are required: CONTRACT"),
         (["contract", "show", "x", "--jsn"], "unrecognized arguments: --jsn"),
