@@ -392,7 +392,7 @@ def test_invalid_number_of_workers_is_rejected(workers):
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
-        (("--engine", "cloud"), "--engine: invalid choice: 'cloud'"),
+        (("--engine", "cloud"), "unknown --engine 'cloud'"),
         (("--workers", "2"), "--workers 2 requires --engine"),
         (("--episode-timeout", "5"), "--episode-timeout 5.0 requires --engine"),
         (("--engine", "local", "--episode-timeout", "nan"), "--episode-timeout: nan"),
