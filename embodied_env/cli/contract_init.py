@@ -100,7 +100,7 @@ def _draft(args: argparse.Namespace, out: Path | None) -> Draft:
         except OSError as error:
             raise UsageError(f"--urdf: cannot read the file: {error}") from None
     if args.mjcf is not None:
-        from embodied_env.sim.draft_world import add_mjcf
+        from embodied_env.sim.mjcf_reader import add_mjcf
 
         add_mjcf(draft, checked_path("--mjcf", args.mjcf), folder=Path() if out is None else out.parent)
     graph = _graph(args) if args.from_graph else None

@@ -41,7 +41,7 @@ _SLIDING = re.compile(r"finger|slid|prismatic|rail|gantry|carriage|linear|telesc
 
 @dataclass(kw_only=True)
 class Joint:
-    """What is known of a joint, in rad or m; None: unknown."""
+    """Limits and origin of a joint, in rad or m; None: unknown."""
 
     unit: str | None = None
     position: tuple[float, float] | None = None

@@ -1,4 +1,4 @@
-"""What a wrong command line prints: its exit status, and the words that lead to the right one."""
+"""Wrong command lines: exit status, and the part of the message that leads to the right one."""
 
 from __future__ import annotations
 
