@@ -14,12 +14,14 @@ import pytest
 from gymnasium.wrappers import TimeLimit
 from row_logs import RowLog
 from run_files import rewrite_log, seal
+from shipped_contracts import changed_contract
 
 from embodied_env.analysis.comparison.comparability import NotComparableError
 from embodied_env.analysis.comparison.compare import compare_runs
 from embodied_env.analysis.comparison.features import MOST_STREAMS, FeatureName, RunFeatures
 from embodied_env.cli.main import main
 from embodied_env.contract.fingerprint import differences
+from embodied_env.contract.loader import dump_contract
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError
 from embodied_env.record import RecordTransitions, read_run
@@ -327,16 +329,13 @@ def test_different_samples_from_one_seed_are_reported(run_of):
 # --------------------------------------------------------------------------------------------------- runs of two kinds
 
 
-def altered(made, old, new):
-    from embodied_env.contract import parse_contract
-
-    contract = dict(made[0]["contract"])
-    contract["text"] = contract["text"].replace(old, new)
-    contract["fingerprint"] = parse_contract(contract["text"]).fingerprint
-    return {"contract": contract}
+def altered(made, path, value):
+    contract = changed_contract("arm_reach", {path: value})
+    recorded = {**made[0]["contract"], "text": dump_contract(contract), "fingerprint": contract.fingerprint}
+    return {"contract": recorded}
 
 
-MARGIN = ("velocity: 0.95", "velocity: 0.9")
+MARGIN = ("safety.margins.velocity", 0.9)
 
 
 def test_different_contracts_are_refused_with_path_and_values(run_of, a_template):
@@ -362,8 +361,7 @@ def test_similar_path_ignores_nothing(run_of, a_template, path):
 
 def test_joints_are_tracked_by_the_contract_of_their_own_run(run_of, a_template):
     """Run B declares its joints the other way round: its readings and commands stand in that order."""
-    joints = "joints: [j1, j2, j3, j4, j5, j6], unit: rad, low"
-    b = altered(a_template, joints, "joints: [j6, j5, j4, j3, j2, j1], unit: rad, low")
+    b = altered(a_template, "sensors.joints.fields.position.joints", ["j6", "j5", "j4", "j3", "j2", "j1"])
 
     def turned(row, random):
         row["inner"]["observation"]["joints_position"].reverse()
@@ -373,9 +371,8 @@ def test_joints_are_tracked_by_the_contract_of_their_own_run(run_of, a_template)
 
 
 def test_topics_and_backends_may_differ(run_of, a_template):
-    b = run_of(
-        "b", manifest=altered(a_template, "topic: joint_states", "topic: robot/joint_states") | {"backend": "real"}
-    )
+    manifest = altered(a_template, "sensors.joints.topic", "robot/joint_states") | {"backend": "real"}
+    b = run_of("b", manifest=manifest)
     assert compare_runs(run_of("a"), b).terms.ignored == ()
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import embodied_env
+from shipped_contracts import changed_text
+
 from embodied_env.cli.main import main
 
 
 def test_picture_does_not_execute_untrusted_task(tmp_path, capsys):
-    text = embodied_env.load_contract("arm_reach").text.replace("embodied_env.tasks.reach:Reach", "./own.py:Own")
+    text = changed_text("arm_reach", {"task.type": "./own.py:Own"})
     (tmp_path / "own.yaml").write_text(text, encoding="utf-8")
     (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n", encoding="utf-8")
     assert main(["contract", "picture", str(tmp_path / "own.yaml"), "--out", str(tmp_path)]) == 2

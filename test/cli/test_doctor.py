@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from shipped_contracts import changed_text
 
 import embodied_env
 from embodied_env.cli.doctor import examine
@@ -69,7 +70,7 @@ def test_result_as_json(capsys):
 
 def test_failed_check_exits_1_with_remedy(tmp_path, capsys):
     file = tmp_path / "lonely.yaml"
-    file.write_text(ARM.text.split("\nbackends:")[0] + "\nbackends: {mujoco: {}}\n")
+    file.write_text(changed_text(ARM, {"backends": {"mujoco": {}}}))
     assert main(["doctor", str(file), "--backend", "fake"]) == 1
     out = capsys.readouterr().out
     assert "FAIL  profile" in out

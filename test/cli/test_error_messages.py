@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from shipped_contracts import resolved_document
+from strategies import changed
 
 import embodied_env
 from embodied_env.cli.main import main
@@ -74,14 +76,12 @@ OVER_ROS = ("real", "sim ", "relay ")
 @functools.cache
 def contracts():
     """Return the text of wrong contracts by file name."""
-    arm, ur5e = (yaml.safe_load(embodied_env.load_contract(name).text) for name in ("arm_reach", "ur5e_reach"))
-    joints = {"j1": {**arm["actuators"]["arm"]["joints"]["j1"], "velocity": -3.1}}
-    limited = {**arm["actuators"]["arm"], "joints": {**arm["actuators"]["arm"]["joints"], **joints}}
+    arm, ur5e = resolved_document("arm_reach"), yaml.safe_load(embodied_env.load_contract("ur5e_reach").text)
     chosen = replace(ARM, robot=RobotSource(name="some_arm", sha256="0" * 64, chosen={CHOSEN: "no source"}))
     wrong = {
         "typo": {**{key: value for key, value in arm.items() if key != "sensors"}, "sensor": arm["sensors"]},
         "schema": {**arm, "contract": "embodied_env/9"},
-        "limit": {**arm, "actuators": {"arm": limited}},
+        "limit": changed("actuators.arm.joints.j1.velocity", -3.1, arm),
         "robot": {**ur5e, "robot": "ur5"},
         "remove": {**ur5e, "remove": ["sensors.joint"]},
         "loose": {**ur5e, "actuators": {"arm": {"joints": {"shoulder_pan_joint": {"velocity": 9.0}}}}},

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from shipped_contracts import changed_text
 
 from embodied_env.cli.launch.ros_launch import ProcessFailedError, describe
 from embodied_env.cli.launch.targets import TARGETS
@@ -70,7 +71,7 @@ def packages(monkeypatch, tmp_path):
     worlds = tmp_path / "config" / "gazebo"
     worlds.mkdir(parents=True)
     contract = tmp_path / "config" / "arm.yaml"
-    contract.write_text((LAUNCH.parent / "config" / "arm_reach.yaml").read_text())
+    contract.write_text(changed_text("arm_reach"))
     for name in ("arm.sdf", "arm.bridge.yaml"):
         (worlds / name).write_text("")
     return contract

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-import yaml
+from shipped_contracts import changed_text
 from stable_ids import stable_repr
 
 import embodied_env
@@ -125,20 +125,10 @@ NUMBERS = {
 }
 
 
-def changed(path, value):
-    document = yaml.safe_load(ARM.text)
-    part = document
-    *folders, last = path.split(".")
-    for key in folders:
-        part = part.setdefault(key, {})
-    part[last] = value
-    return yaml.safe_dump(document)
-
-
 @pytest.mark.parametrize(("path", "value"), [(path, value) for path, values in NUMBERS.items() for value in values])
 def test_extreme_number_is_rejected_with_its_path(path, value):
     with pytest.raises(ContractError) as caught:
-        parse_contract(changed(path, value))
+        parse_contract(changed_text(ARM, {path: value}))
     assert caught.value.path == path
 
 

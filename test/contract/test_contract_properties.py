@@ -15,10 +15,11 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safety_strategies import SEEDED
+from shipped_contracts import resolved_document
 from strategies import Document, contracts, document, document_of, documents, plain_values
 
 from embodied_env.cli.contract import describe
-from embodied_env.contract import Contract, load_contract, parse_contract
+from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.fingerprint import differences, meaning, to_plain
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import Domain, Stamp
@@ -28,7 +29,7 @@ LARGE = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too
 FEW = 15 if SEEDED else 6  # a contract takes long to draw: the full number is drawn by .ci/long, twenty times
 few = settings(max_examples=FEW, deadline=None, suppress_health_check=LARGE)
 many = settings(max_examples=200, deadline=None)
-ARM_REACH = load_contract("arm_reach").text
+ARM_REACH = yaml.safe_dump(resolved_document("arm_reach"), sort_keys=False)
 
 
 @few

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scripted_tasks
 from scripted_tasks import Scene
+from shipped_contracts import changed_text
 
 import embodied_env
 from embodied_env.backends.fake import Fault
@@ -422,7 +423,7 @@ def test_a_model_next_to_the_contract_file_is_found_from_the_spec(tmp_path):
     model = dict(shipped.backends["mujoco"])["model"]
     xml = next(Path(embodied_env.__file__).parent.rglob(model)).read_text()
     (tmp_path / "neighbour.xml").write_text(xml)
-    text = shipped.text.replace(f"model: {model}", "model: neighbour.xml")
+    text = changed_text(shipped, {"backends.mujoco.model": "neighbour.xml"})
     contract = embodied_env.contract.parse_contract(text, source=str(tmp_path / "arm.yaml"))
     env = embodied_env.make(contract, backend="mujoco")
     env.close()

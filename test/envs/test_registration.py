@@ -10,6 +10,7 @@ import warnings
 import gymnasium
 import numpy as np
 import pytest
+from shipped_contracts import changed_text
 
 import embodied_env
 from embodied_env.backends.registry import BACKENDS, BackendName
@@ -62,7 +63,7 @@ def test_spec_has_the_options_that_were_given():
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("kind", ["name", "path", "contract"])
 def test_registered_contract_is_made_by_gymnasium(kind, tmp_path, monkeypatch):
-    (tmp_path / "mine.yaml").write_text(ARM.text)
+    (tmp_path / "mine.yaml").write_text(changed_text(ARM))
     monkeypatch.chdir(tmp_path)
     name = embodied_env.register({"name": "arm_reach", "path": "mine.yaml", "contract": ARM}[kind], "my/Arm-v3")
     monkeypatch.chdir("/")

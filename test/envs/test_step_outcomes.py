@@ -7,26 +7,24 @@ import time
 
 import numpy as np
 import pytest
+from shipped_contracts import changed_contract
 
 import embodied_env
-from embodied_env.contract import parse_contract
 from embodied_env.core.codes import CODES, Quality, Severity
 from embodied_env.errors import ClosedError, ResetNeededError, UsageError
 from embodied_env.testing import Fault, ManualClock, SpyObserver
 
-TEXT = embodied_env.load_contract("arm_reach").text
-REACH = "embodied_env.tasks.reach:Reach\n  tip: tcp\n  target: target\n  success_radius_m: 0.03"
 ZERO = np.zeros(6)
+POSITION = "sensors.joints.fields.position"
 
 
-def contract(*, task="Running", horizon_steps=200, kind="time_limit", joints_gap="hold", extra=()):
-    text = TEXT.replace(REACH, f"scripted_tasks:{task}")
-    text = text.replace("{horizon_steps: 200, kind: time_limit}", f"{{horizon_steps: {horizon_steps}, kind: {kind}}}")
-    text = text.replace("on_gap: hold", f"on_gap: {joints_gap}")
-    for old, new in extra:
-        assert old in text
-        text = text.replace(old, new)
-    return parse_contract(text)
+def contract(*, task="Running", horizon_steps=200, kind="time_limit", joints_gap="hold", extra=None):
+    changes = {
+        "task": {"type": f"scripted_tasks:{task}"},
+        "episode": {"horizon_steps": horizon_steps, "kind": kind},
+        "sensors.joints.on_gap": joints_gap,
+    }
+    return changed_contract("arm_reach", {**changes, **(extra or {})})
 
 
 @pytest.fixture
@@ -298,7 +296,7 @@ def test_a_recovered_sensor_is_valid_again(make):
 
 
 def test_a_reading_outside_its_declared_range_is_returned_unchanged(make):
-    narrow = contract(extra=[("unit: rad, low: -6.6, high: 6.6", "unit: rad, low: -0.001, high: 0.001")])
+    narrow = contract(extra={f"{POSITION}.low": -0.001, f"{POSITION}.high": 0.001})
     env = make(narrow)
     env.reset(seed=1)
     observation, *_, info = env.step(np.full(6, 0.1))
@@ -422,7 +420,7 @@ def test_a_reset_option_is_honoured_and_reported(make):
 
 
 def test_evaluator_only_reset_values_are_not_in_info(make):
-    hidden = contract(extra=[("target: {type: vector,", "target: {type: vector, visibility: evaluator,")])
+    hidden = contract(extra={"reset_options.target.visibility": "evaluator"})
     assert "target" not in make(hidden).reset(seed=1)[1]["reset"]["sampled"]
     assert "target" in make(hidden, evaluator_info=True).reset(seed=1)[1]["reset"]["sampled"]
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from gymnasium import wrappers
 from gymnasium.utils.env_checker import data_equivalence
+from shipped_contracts import changed_contract
 
 import embodied_env
-from embodied_env.contract import parse_contract
 from embodied_env.envs.action_chunks import ActionChunks
 from embodied_env.errors import MissingDependencyError
 from embodied_env.record import RecordTransitions, read_run
@@ -419,14 +419,8 @@ def test_chunks_go_outside_of_the_recorder(contract, make, tmp_path):
 
 def short(kind):
     """The arm's contract with three steps, and no success."""
-    text = (ROOT / "config" / "arm_reach.yaml").read_text()
-    for old, new in (
-        ("horizon_steps: 200, kind: time_limit", f"horizon_steps: 3, kind: {kind}"),
-        ("success_radius_m: 0.03", "success_radius_m: 0.000001"),
-    ):
-        assert text.count(old) == 1
-        text = text.replace(old, new)
-    return parse_contract(text)
+    changes = {"episode": {"horizon_steps": 3, "kind": kind}, "task.success_radius_m": 0.000001}
+    return changed_contract("arm_reach", changes)
 
 
 def run_out(env):

@@ -12,6 +12,7 @@ import time
 import numpy as np
 import psutil
 import pytest
+from shipped_contracts import changed_text
 
 import embodied_env
 from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
@@ -181,9 +182,8 @@ def test_simulator_ends_cleanly_on_a_signal(by_hand, number):
 
 
 def test_contract_other_than_the_simulators_is_refused(by_hand, tmp_path):
-    text = embodied_env.load_contract("arm_reach").text.replace("horizon_steps: 200", "horizon_steps: 100")
     other = tmp_path / "other.yaml"
-    other.write_text(text)
+    other.write_text(changed_text("arm_reach", {"episode.horizon_steps": 100}))
     env = embodied_env.make(other, backend="mujoco_ros", spawn=False, namespace="/by_hand")
     with pytest.raises(BackendNotReadyError, match="fingerprint"):
         env.reset(seed=1)

@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import ros_domains
+from shipped_contracts import changed_text
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -233,9 +234,8 @@ def hosted(tmp_path_factory, lasting_remains):
     """An arm, its relay, and a witness, for all tests in which neither is killed."""
     namespace = f"/behind_{os.getpid()}"
     folder = tmp_path_factory.mktemp("relayed")
-    (folder / "arm.yaml").write_text(
-        ARM.text.replace("  real:\n", "  real:\n    relay: true\n    discovery_s: 0.3\n"), encoding="utf-8"
-    )
+    profile = {"backends.real.relay": True, "backends.real.discovery_s": 0.3}
+    (folder / "arm.yaml").write_text(changed_text(ARM, profile), encoding="utf-8")
     specs = (simulator("-", namespace=namespace, free_running=True), relay("-", namespace=namespace))
     children = [start(spec, environment=SURROUNDINGS) for spec in specs]
     with pytest.MonkeyPatch.context() as patch:
@@ -667,7 +667,7 @@ def test_a_killed_relay_first_holds_then_loses_the_robot(domain_id, remains, mor
 @pytest.mark.long
 def test_without_a_relay_the_controller_timeout_stops_a_base(domain_id, remains, learners, mortal, tmp_path):
     contract = with_profile(CART)
-    (tmp_path / "cart.yaml").write_text(CART.text.replace("  real:\n", "  real:\n    discovery_s: 0.3\n"))
+    (tmp_path / "cart.yaml").write_text(changed_text(CART, {"backends.real.discovery_s": 0.3}))
     assert load_contract(tmp_path / "cart.yaml").fingerprint == contract.fingerprint
     namespace, witness, _ = mortal(contract, free_simulator)
     learner = learners(tmp_path / "cart.yaml", namespace, domain_id=domain_id)
@@ -708,8 +708,8 @@ LONG = pytest.mark.long
 def test_braking_never_moves_a_base_at_rest(domain_id, remains, learners, mortal, tmp_path, suspended, is_relayed):
     """Its controller stops it after 0.5 s without a command; then whoever was suspended goes on."""
     contract = with_profile(CART, relay=is_relayed)
-    written = f"  real:\n    discovery_s: 0.3\n    relay: {str(is_relayed).lower()}\n"
-    (tmp_path / "cart.yaml").write_text(CART.text.replace("  real:\n", written))
+    written = {"backends.real.discovery_s": 0.3, "backends.real.relay": is_relayed}
+    (tmp_path / "cart.yaml").write_text(changed_text(CART, written))
     specs = (free_simulator, relay_in) if is_relayed else (free_simulator,)
     namespace, witness, children = mortal(contract, *specs)
     hang_at = 30 if suspended == "interpreter" else -1

@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import ros_domains
+from shipped_contracts import changed_text
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -49,8 +50,7 @@ TIMEOUT_S = 20.0
 LEASE_S = 60.0  # until the middleware forgets a killed process
 ARM = embodied_env.load_contract("arm_reach")
 CART = embodied_env.load_contract("cart_goal")
-BUTTON = "    estop: {button: {topic: button, timeout_s: 2.0}}\n"
-WITH_BUTTON = ARM.text.replace("  real:\n", f"  real:\n{BUTTON}")
+WITH_BUTTON = changed_text(ARM, {"backends.real.estop": {"button": {"topic": "button", "timeout_s": 2.0}}})
 CONTRACT_OF_ALL = parse_contract(WITH_BUTTON, source="test")
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 COMMANDS = {

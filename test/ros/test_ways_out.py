@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import ros_domains
+from shipped_contracts import changed_text
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
@@ -190,10 +191,9 @@ class Robot:
     """An emulator, its relay if any, and a subscriber of its actuator topic."""
 
     def __init__(self, kind, folder, *, is_relayed):
-        text = embodied_env.load_contract(SHIPPED[kind]).text
-        profile = "  real:\n    discovery_s: 0.3\n" + ("    relay: true\n" if is_relayed else "")
+        profile = {"backends.real.discovery_s": 0.3, "backends.real.relay": is_relayed}
         self.path = folder / f"{kind}.yaml"
-        self.path.write_text(text.replace("  real:\n", profile), encoding="utf-8")
+        self.path.write_text(changed_text(SHIPPED[kind], profile), encoding="utf-8")
         self.contract = embodied_env.load_contract(self.path)
         self.namespace = f"/ways_out_{os.getpid()}_{kind}_{int(is_relayed)}"
         self.joint, self.layout = DRIVEN[kind], ActionLayout(self.contract)

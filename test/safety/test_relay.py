@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from safety_strategies import contract_of, joint_limits, plain_contract
+from shipped_contracts import changed_text
 
 import embodied_env
 from embodied_env.cli import WRONG_USAGE
@@ -626,8 +627,7 @@ def test_stopping_time_is_of_the_slowest_joint_plus_a_period():
 
 def test_relaying_a_monitored_contract_is_wrong_usage(tmp_path, capsys):
     other = tmp_path / "other.yaml"
-    text = embodied_env.load_contract("arm_reach").text
-    other.write_text(text.replace("mode: enforce", "mode: monitor"))
+    other.write_text(changed_text("arm_reach", {"safety.mode": "monitor"}))
     assert main(["relay", str(other)]) == WRONG_USAGE
     assert "safety.mode: mode is 'monitor'" in capsys.readouterr().err
 

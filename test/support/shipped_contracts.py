@@ -1,0 +1,31 @@
+"""Shipped contracts with changes: the resolved ones, since a contract's own text lacks what its robot file has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from strategies import Document, changed
+
+from embodied_env.contract import Contract, load_contract, parse_contract
+from embodied_env.contract.loader import dump_contract
+
+NO_CHANGES: Mapping[str, object] = {}
+
+
+def resolved_document(name: str | Contract, changes: Mapping[str, object] = NO_CHANGES) -> Document:
+    """Return the document of a contract merged over its robot file, with new values by dotted path (ABSENT: removed)."""
+    document: Document = json.loads(dump_contract(load_contract(name)))
+    for path, value in changes.items():
+        document = changed(path, value, document)
+    return document
+
+
+def changed_text(name: str | Contract, changes: Mapping[str, object] = NO_CHANGES) -> str:
+    """Return the text of a contract file, like `resolved_document`."""
+    return json.dumps(resolved_document(name, changes))
+
+
+def changed_contract(name: str | Contract, changes: Mapping[str, object]) -> Contract:
+    """Return a contract, like `resolved_document`; the files it names are relative to the shipped one."""
+    return parse_contract(changed_text(name, changes), source=load_contract(name).source)
