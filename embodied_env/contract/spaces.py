@@ -199,8 +199,9 @@ class ActionLayout:
 
         self.dtype: np.dtype[Any] = np.dtype(contract.action.dtype)
         self.low, self.high = self.scale.low.astype(self.dtype), self.scale.high.astype(self.dtype)
-        self.low = np.where(self.low < self.scale.low, np.nextafter(self.low, self.high), self.low)
-        self.high = np.where(self.high > self.scale.high, np.nextafter(self.high, self.low), self.high)
+        up, down = np.nextafter(self.low, self.dtype.type(np.inf)), np.nextafter(self.high, self.dtype.type(-np.inf))
+        self.low = np.where(self.low < self.scale.low, up, self.low)
+        self.high = np.where(self.high > self.scale.high, down, self.high)
 
     def split(self, vector: FloatArray) -> dict[str, FloatArray]:
         """Split a flat vector into one new array per actuator."""

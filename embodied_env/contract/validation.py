@@ -7,6 +7,8 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
+
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
 from embodied_env.contract.interface_validation import actuator_checks, check_keys, check_sensor, check_topics_differ
 from embodied_env.contract.schema import (
@@ -17,6 +19,7 @@ from embodied_env.contract.schema import (
     TaskSpec,
     WorkspaceSpec,
 )
+from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import (
     allow,
     check_bounds,
@@ -78,6 +81,7 @@ def _checks(contract: ContractFields) -> Iterator[Callable[[], None]]:
     yield lambda: _check_safety(contract)
     yield from actuator_checks(contract)
     yield lambda: check_topics_differ(contract.sensors, contract.actuators)
+    yield lambda: _check_precision(contract)
     for name, option in contract.reset_options.items():
         yield functools.partial(_check_reset_option, name, option)
     yield lambda: _check_task(contract.task)
@@ -115,6 +119,16 @@ def suspected_degrees(contract: ContractFields) -> Iterator[tuple[str, str]]:
                 yield f"{path}.position", f"{list(limits.position)} rad is more than two turns; {remedy}"
             if limits.velocity > _MAX_TURN_RATE_RAD_S:
                 yield f"{path}.velocity", f"{limits.velocity} rad/s (expected at most {_MAX_TURN_RATE_RAD_S}); {remedy}"
+
+
+def _check_precision(contract: ContractFields) -> None:
+    if contract.action.dtype == "float64":
+        return
+    with np.errstate(invalid="ignore"):  # of limits that another check refuses
+        layout = ActionLayout(contract)
+    for joint, low, high in zip(layout.joints, layout.low, layout.high, strict=True):
+        found = f"float32 has at most one value within the bounds of joint {joint!r}"
+        allow(low < high, "action.dtype", found, "a larger range, or float64")
 
 
 def _check_reset_option(name: str, option: ResetOption) -> None:

@@ -345,7 +345,7 @@ def test_valid_action_that_json_cannot_hold_is_replayed_from_the_gate_report(tmp
 def test_wrapped_run_replays_the_inner_transitions(tmp_path):
     def wrap(env):
         shifted = TransformObservation(env, lambda seen: {**seen, "tcp_position": seen["tcp_position"] + 1}, None)
-        return RescaleAction(shifted, -5.0, 5.0)
+        return RescaleAction(shifted, *np.float32([-5, 5]))
 
     path = record(tmp_path, [[np.full(6, 2.0)] * 3], wrap=wrap)
     replay = replay_run(path)

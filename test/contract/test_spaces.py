@@ -8,6 +8,7 @@ from gymnasium import spaces
 from strategies import changed, document, parse
 
 from embodied_env.contract.spaces import ActionLayout, field_layouts
+from embodied_env.errors import ContractError
 
 FIELD = "sensors.joints.fields.position"
 
@@ -267,6 +268,18 @@ def test_bounds_of_a_float32_action_space_are_within_the_limits(scale, velocity)
     assert (space.low.astype(np.float64) >= layout.scale.low).all()
     assert (space.high.astype(np.float64) <= layout.scale.high).all()
     np.testing.assert_allclose(space.high, layout.scale.high, rtol=1e-6)
+
+
+@pytest.mark.parametrize("position", [[16777216.1, 16777216.9], [1.0, 1.00000001]])
+def test_limits_without_two_values_of_float32_are_refused(position):
+    source = changed("action", {"dtype": "float32"}, changed("safety.margins.position", 0.0))
+    source["actuators"]["arm"]["scale"] = "physical"
+    source["sensors"]["joints"]["fields"]["position"] |= {"unit": "m", "low": -4e8, "high": 4e8}
+    for limits in source["actuators"]["arm"]["joints"].values():
+        limits |= {"unit": "m", "position": position}
+    with pytest.raises(ContractError) as caught:
+        parse(source)
+    assert caught.value.path == "action.dtype"
 
 
 def test_a_vector_becomes_the_nearest_element_of_the_space():

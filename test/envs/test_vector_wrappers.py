@@ -109,7 +109,7 @@ TABLE = [
         warns="Recorded episodes will not contain the last frame",
         warns_in=(AutoresetMode.SAME_STEP,),
     ),
-    Row("RescaleAction", AS_IT_IS, EVERYWHERE, lambda env: wrappers.RescaleAction(env, -2.0, 2.0)),
+    Row("RescaleAction", AS_IT_IS, EVERYWHERE, lambda env: wrappers.RescaleAction(env, *np.float32([-2, 2]))),
     Row("RescaleObservation", FLAT, OF_OBSERVATIONS, lambda env: wrappers.RescaleObservation(env, 0.0, 1.0), bare=BOX),
     Row(
         "ReshapeObservation",

@@ -160,7 +160,7 @@ TABLE = [
     ),
     Row("RenderCollection", RENDERED, wrappers.RenderCollection, refusal="Expected env.render_mode to be not None"),
     Row("RepeatAction", AS_IT_IS, lambda env: wrappers.RepeatAction(env, 2)),
-    Row("RescaleAction", AS_IT_IS, lambda env: wrappers.RescaleAction(env, *np.array([-2, 2], env.action_space.dtype))),
+    Row("RescaleAction", AS_IT_IS, lambda env: wrappers.RescaleAction(env, *np.float32([-2, 2]))),
     Row(
         "RescaleObservation",
         FLAT,

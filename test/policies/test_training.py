@@ -213,7 +213,6 @@ def test_invalid_number_is_named(begin, capsys, option, value):
     assert f"{option}: {value}" in capsys.readouterr().err
 
 
-@pytest.mark.filterwarnings("ignore:Your action space has dtype float64:UserWarning")  # commands are float64
 @pytest.mark.filterwarnings("ignore:It seems that your observation:UserWarning")  # depth is no picture for a CNN
 @pytest.mark.parametrize("env_id", IDS)
 def test_stable_baselines3_env_checker_passes(env_id):

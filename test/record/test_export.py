@@ -73,7 +73,8 @@ def test_step_has_its_observation_and_applied_action(run):
     rows, (first, second) = list(opened.rows()), steps_of(run)[:2]
     np.testing.assert_array_equal(first.observation["joints_position"], rows[0]["observation"]["joints_position"])
     np.testing.assert_array_equal(second.observation["joints_position"], rows[1]["observation"]["joints_position"])
-    np.testing.assert_array_equal(first.action[""], rows[1]["action"])
+    np.testing.assert_array_equal(first.action[""], np.float32(rows[1]["action"]))  # the action space's precision
+    assert first.action_applied[""].dtype == np.float64  # that of the gate
     np.testing.assert_array_equal(first.action_applied[""], rows[1]["info"]["action"]["applied"])
     assert not np.array_equal(first.action[""], first.action_applied[""])
     assert first.reward == rows[1]["reward"]
@@ -127,7 +128,9 @@ def test_interrupted_episode_is_unfinished(tmp_path):
 def test_export_has_the_agents_observation_and_action_of_wrapped_runs(tmp_path):
     path = recorded(
         tmp_path,
-        wrap=lambda env: gymnasium.wrappers.RescaleAction(gymnasium.wrappers.FlattenObservation(env), -2.0, 2.0),
+        wrap=lambda env: gymnasium.wrappers.RescaleAction(
+            gymnasium.wrappers.FlattenObservation(env), *np.float32([-2, 2])
+        ),
     )
     step, row = steps_of(path)[0], next(read_run(path).transitions())
     assert {key: array.shape for key, array in step.observation.items()} == {"": (19,)}

@@ -585,14 +585,16 @@ def test_contract_changed_in_memory_is_recorded_as_used(tmp_path):
 
 def test_wrapper_stack_is_recorded_outermost_first_with_arguments(tmp_path):
     inner = embodied_env.make("arm_reach", backend="fake", max_episode_steps=5)
-    env = RecordTransitions(SpoilAction(RescaleAction(inner, -2.0, 2.0)), tmp_path)
+    env = RecordTransitions(
+        SpoilAction(RescaleAction(inner, np.full(6, -2, np.float32), np.full(6, 2, np.float32))), tmp_path
+    )
     env.close()
     stack = manifest_of(env)["wrappers"]
     assert [layer["class"].rpartition(":")[2] for layer in stack] == [
         "RecordTransitions", "SpoilAction", "RescaleAction", "TimeLimit", "EmbodiedEnv",
     ]  # fmt: skip
     assert stack[1]["kwargs"] is None
-    assert stack[2]["kwargs"] == {"min_action": -2.0, "max_action": 2.0}
+    assert stack[2]["kwargs"] == {"min_action": [-2.0] * 6, "max_action": [2.0] * 6}
     assert stack[3]["kwargs"] == {"max_episode_steps": 5}
     assert stack[4]["kwargs"] == {"contract": "arm_reach", "backend": "fake"}
 

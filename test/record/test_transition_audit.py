@@ -542,7 +542,7 @@ def test_row_of_another_contract_is_reported(rows, contract):
         (both("observation__tcp_position", [0.0, 0.0, 2.5]), "inner.observation.tcp_position is [0.0, 0.0, 2.5] (expected"),
         (both("observation__joints_valid", [2]), "inner.observation.joints_valid is [2] (expected"),
         (both("observation", [1.0]), "inner.observation is [1.0] (expected"),
-        (both("action", [0.0, 0.0]), "inner.action is [0.0, 0.0] (expected Box(-1.0, 1.0, (6,), float64)"),
+        (both("action", [0.0, 0.0]), "inner.action is [0.0, 0.0] (expected Box(-1.0, 1.0, (6,), float32)"),
         (both("action", [0.0, 0.0, 0.0, 0.0, 0.0, None]), "inner.action is [0.0, 0.0, 0.0, 0.0, 0.0, None] (expected"),
         (both("action", "left"), "inner.action is 'left' (expected"),
     ],
@@ -694,7 +694,7 @@ def test_changed_reward_is_detected(tmp_path):
 
 
 def test_changed_action_is_detected(tmp_path):
-    (row,) = recorded(RescaleAction(arm(), -2.0, 2.0), tmp_path, np.full(6, 0.5))
+    (row,) = recorded(RescaleAction(arm(), *np.float32([-2, 2])), tmp_path, np.full(6, 0.5))
     assert the_problem(row).startswith(
         "action[0] is 0.5 (expected 0.25, as the environment received, and 5 more differences)"
     )

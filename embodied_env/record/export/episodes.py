@@ -7,7 +7,7 @@ last observation of an episode comes with its `EpisodeEnd`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from embodied_env.contract import Contract
@@ -80,7 +80,7 @@ class EpisodeReader:
     contract: Contract
     observation: Leaves  # as the agent received it
     action: Leaves  # as the agent requested it
-    applied: Leaves  # an action of the contract
+    applied: Leaves  # an action of the contract, in float64
     evaluator: Leaves  # empty unless requested
     has_wrappers: bool  # that may change observations or actions; the leaves are then those of the first rows
     left_out: dict[str, int] = field(default_factory=lambda: {"steps": 0, "resets": 0})  # outside of episodes
@@ -191,7 +191,7 @@ def open_episodes(run: Run, *, evaluator: bool = False) -> EpisodeReader:
         contract=contract,
         observation=leaves_of_value(reset["observation"], run.array) if has_wrappers else observation,
         action=leaves_of_value(first["action"], run.array) if has_wrappers else action,
-        applied=action,
+        applied={key: replace(leaf, dtype="float64") for key, leaf in action.items()},  # in the gate's precision
         evaluator=leaves_of_value(values, run.array) if values else {},
         has_wrappers=has_wrappers,
     )
