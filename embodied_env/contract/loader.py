@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from embodied_env.contract.contract import Contract
 from embodied_env.contract.files import read_file, read_text_file
 from embodied_env.contract.fingerprint import to_plain
-from embodied_env.contract.robot_files import RobotFile, loosened, merge_robot
+from embodied_env.contract.robot_files import RobotFile, loosened, merge_robot, rebase_robot
 from embodied_env.contract.schema import RESERVED, SCHEMA, RobotSource
 from embodied_env.contract.value_checks import one_of
 from embodied_env.contract.yaml_text import read_yaml
@@ -158,28 +158,28 @@ def _with_robot_file(document: Mapping[str, Any], source: str, *, trusted: bool)
     if not trusted:
         problem = f"robot file not opened: {name!r}, named by the contract of a run (expected a resolved contract)"
         raise ContractError("robot", problem, source=source)
-    file, text, own, robot = _read_robot_file(name, source)
+    _, text, own, robot = _read_robot_file(name, source)
     try:
-        return robot, merge_robot(dict(document), own, text, robot_source=str(file), source=source)
+        return robot, merge_robot(dict(document), own, text)
     except ContractError as error:
         raise ContractError(error.path, error.problem, source=source) from None
 
 
 def _read_robot_file(name: str, source: str) -> tuple[Path, str, dict[str, Any], RobotFile]:
-    """Return path, text, document and keys of a robot file."""
+    """Return path, text, document and keys of a robot file; the files it names are relative to the contract."""
     is_path = name.endswith((".yaml", ".yml")) or os.sep in name
     try:
         file = find_contract(Path(source).parent / name if is_path else name, kind="robot", folder=ROBOTS)
     except ContractError as error:
         raise ContractError("robot", error.problem, source=source) from None
     text = read_contract_file(file)
-    own = read_document(text, "robot", str(file))
+    own = rebase_robot(read_document(text, "robot", str(file)), file.parent, Path(source).parent)
     return file, text, own, parse_as(RobotFile, own, source=str(file))
 
 
 def _limited_by_robot(contract: Contract, robot: RobotFile) -> Contract:
     """Return `contract` with the limits that it loosens; raises ContractError for them unless it overrides them."""
-    found = list(loosened(robot, contract))
+    found = loosened(robot, contract)
     if found and not contract.override_robot_limits:
         path, theirs, ours = found[0]
         more = f"; also {', '.join(path for path, _, _ in found[1:])}" if found[1:] else ""

@@ -7,7 +7,6 @@ contract may only tighten the limits and the safety of its robot file, unless it
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -41,15 +40,28 @@ _FILES = (("safety", "urdf"), ("backends", "*", "model"), ("backends", "*", "sta
 """Keys that name a file, relative to the folder of the file that they stand in."""
 
 
-def merge_robot(document: Document, robot: Document, text: str, *, robot_source: str, source: str) -> Document:
+def rebase_robot(robot: Document, folder: Path, target: Path) -> Document:
+    """Return a robot file's mapping with the files that it names relative to `target` instead of its own `folder`.
+
+    A model or description that is not a file of `folder` is the name of a shipped one. The copy shares no value with
+    itself, as YAML aliases do: changing one of two aliases would change both.
+    """
+    copied: Document = _unshared(robot)
+    for keys in _FILES:
+        for parent in _parents(copied, keys[:-1]):
+            file = parent.get(keys[-1])
+            if isinstance(file, str) and (keys[-1] == "urdf" or (folder / file).is_file()):
+                parent[keys[-1]] = os.path.relpath(folder / file, target)
+    return copied
+
+
+def merge_robot(document: Document, robot: Document, text: str) -> Document:
     """Merge a contract over its robot file.
 
     Args:
         document: the contract's mapping, with the keys ``robot`` and, optionally, ``remove``.
-        robot: the robot file's mapping.
+        robot: the robot file's mapping, from `rebase_robot`; paths are removed from it.
         text: the robot file's text.
-        robot_source: the robot file's path; the files it names are relative to its folder.
-        source: the contract's path.
 
     Returns:
         The resolved contract; its key ``robot`` is a `RobotSource` as a mapping.
@@ -57,8 +69,7 @@ def merge_robot(document: Document, robot: Document, text: str, *, robot_source:
     Raises:
         ContractError: for a path under ``remove`` or ``confirmed`` that does not exist.
     """
-    base = {key: copy.deepcopy(robot[key]) for key in _MERGED if isinstance(robot.get(key), dict)}
-    _rebase_files(base, Path(robot_source).parent, Path(source).parent)
+    base = {key: robot[key] for key in _MERGED if isinstance(robot.get(key), dict)}
     own = {key: value for key, value in document.items() if key not in ("robot", "remove")}
     for path in _texts(document.get("remove", []), "remove"):
         _remove(base, path)
@@ -107,13 +118,10 @@ def _has(document: Any, path: str) -> bool:  # noqa: ANN401 - YAML types
     return True
 
 
-def _rebase_files(document: Document, folder: Path, target: Path) -> None:
-    """Make the files that exist in `folder` relative to `target`. Others are names of shipped models."""
-    for keys in _FILES:
-        for parent in _parents(document, keys[:-1]):
-            file = parent.get(keys[-1])
-            if isinstance(file, str) and (folder / file).is_file():
-                parent[keys[-1]] = os.path.relpath(folder / file, target)
+def _unshared(value: Any) -> Any:  # noqa: ANN401 - YAML types
+    if isinstance(value, dict):
+        return {key: _unshared(item) for key, item in value.items()}
+    return [_unshared(item) for item in value] if isinstance(value, list) else value
 
 
 def _parents(node: Any, keys: tuple[str, ...]) -> Iterator[Document]:  # noqa: ANN401 - YAML types
@@ -181,6 +189,23 @@ def _forces_at_most(robot: Any, own: Any) -> bool:  # noqa: ANN401 - mappings of
     )
 
 
+def _starts_as_safely(robot: Any, own: Any) -> bool:  # noqa: ANN401 - mappings of a reset, None: nothing moves
+    """The operator confirms by the same channel, and homing is no faster."""
+    if robot is None or own is None:
+        return True
+    is_confirmed = robot.get("confirm", "") in ("", own.get("confirm", ""))
+    return is_confirmed and own.get("speed", _HOMING_SPEED) <= robot.get("speed", _HOMING_SPEED)
+
+
+_HOMING_SPEED = 0.2  # the default of `backends.real.reset.speed`
+
+SENSOR_RULES: Mapping[str, Rule] = {
+    "max_age_s": _at_most,
+    "on_gap": lambda robot, own: own in (robot, "stop"),
+    "timeline": lambda robot, own: own in (robot, "header"),
+    "visibility": lambda robot, own: own in (robot, "agent"),
+}
+
 JOINT_RULES: Mapping[str, Rule] = {
     "position": _within,
     "velocity": _at_most,
@@ -236,6 +261,9 @@ REAL_RULES: Mapping[str, tuple[Any, Rule]] = {  # of `backends.real`: the defaul
     "allow_no_downstream_timeout": (False, lambda robot, own: own <= robot),
     "start_outside": ("refuse", lambda robot, own: own in (robot, "refuse")),
     "security": ("off", lambda robot, own: own in (robot, "required")),
+    "use_sim_time": (False, lambda robot, own: own <= robot),
+    "shared": ([], _none_but),
+    "reset": (None, _starts_as_safely),
 }
 
 
@@ -243,41 +271,90 @@ Loosened = tuple[str, Any, Any]
 """The path of a limit, its value in the robot file and the contract's."""
 
 
-def loosened(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
-    """Yield each limit of `robot` that `contract` loosens."""
-    yield from _loosened_ages(robot, contract)
-    yield from _loosened_joints(robot, contract)
-    yield from _loosened_safety(to_plain(robot.safety), to_plain(contract.safety))
+def loosened(robot: RobotFile, contract: ContractFields) -> list[Loosened]:
+    """Return each limit of `robot` that `contract` loosens, once."""
+    found = [
+        *_loosened_sensors(robot, contract),
+        *_loosened_actuators(robot, contract),
+        *_loosened_safety(to_plain(robot.safety), to_plain(contract.safety)),
+        *_loosened_inputs(robot, contract),
+    ]
     if "real" in robot.backends and "real" in contract.backends:
         real, own = to_plain(robot.backends["real"]), to_plain(contract.backends["real"])
         for key, (default, rule) in REAL_RULES.items():
-            if not rule(real.get(key, default), own.get(key, default)):
-                yield f"backends.real.{key}", real.get(key, default), own.get(key, default)
+            found += _compared(f"backends.real.{key}", rule, real.get(key, default), own.get(key, default))
+    return list({path: (path, theirs, ours) for path, theirs, ours in reversed(found)}.values())[::-1]
 
 
 def limit_paths(contract: ContractFields) -> set[str]:
-    """Return the paths that `loosened` may yield for `contract`."""
-    joints = {path for path, _ in _limits(contract.actuators).values()}
+    """Return the paths that `loosened` may have for `contract`."""
+    joints = {f"actuators.{name}.joints.{joint}" for name, spec in contract.actuators.items() for joint in spec.joints}
     return {
-        *(f"sensors.{name}.max_age_s" for name in contract.sensors),
+        *joints,
         *(f"{path}.{key}" for path in joints for key in JOINT_RULES),
+        *(f"actuators.{name}.{key}" for name in contract.actuators for key in ("command", "joints")),
+        *(f"sensors.{name}.{key}" for name in contract.sensors for key in (*SENSOR_RULES, "topic")),
         *(f"safety.{path}" for path in SAFETY_RULES),
         *(f"backends.real.{key}" for key in REAL_RULES),
     }
 
 
-def _loosened_ages(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
-    for name, sensor in robot.sensors.items():
-        if name in contract.sensors and contract.sensors[name].max_age_s > sensor.max_age_s:
-            yield f"sensors.{name}.max_age_s", sensor.max_age_s, contract.sensors[name].max_age_s
+def _compared(path: str, rule: Rule, robot: Any, own: Any) -> Iterator[Loosened]:  # noqa: ANN401 - any values
+    """Yield a limit that is not as tight; the values of a profile may have any type, and one of a wrong type is not."""
+    try:
+        is_as_tight = rule(robot, own)
+    except (TypeError, ValueError, AttributeError, LookupError):
+        is_as_tight = False
+    if not is_as_tight:
+        yield path, robot, own
 
 
-def _loosened_joints(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
-    joints = _limits(robot.actuators)
-    for joint, (path, own) in _limits(contract.actuators).items():
-        for key, rule in JOINT_RULES.items():
-            if joint in joints and not rule(joints[joint][1][key], own[key]):
-                yield f"{path}.{key}", joints[joint][1][key], own[key]
+def _loosened_sensors(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
+    """Compare sensors by name, by topic, and, if the agent sees them, by joint."""
+    for name, sensor in contract.sensors.items():
+        joints = _joints_of(sensor) if sensor.visibility == "agent" else set()
+        for known, other in robot.sensors.items():
+            if known == name or _is_same_topic(other, sensor) or joints & _joints_of(other):
+                for key, rule in SENSOR_RULES.items():
+                    yield from _compared(f"sensors.{name}.{key}", rule, getattr(other, key), getattr(sensor, key))
+
+
+def _loosened_inputs(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
+    """Check that what the safety of `robot` depends on is still read, and from there: readings and its shape."""
+    commanded = {joint for actuator in contract.actuators.values() for joint in actuator.joints}
+    theirs, ours = _measured(robot.sensors), _measured(contract.sensors)
+    if theirs & commanded - ours:
+        yield "safety.observation.required", sorted(theirs & commanded), sorted(ours)
+    if robot.safety.workspace is not None and (shape := _shape(robot)) not in (None, _shape(contract)):
+        yield "safety.workspace", shape, _shape(contract)
+    for name, limit in robot.safety.forces.items():
+        if name in robot.sensors and name in contract.sensors:
+            old, new = _place(robot.sensors[name], limit.field), _place(contract.sensors[name], limit.field)
+            if old != new:
+                yield f"sensors.{name}.topic", old, new
+
+
+def _loosened_actuators(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
+    """Compare joints by name. One that `robot` lacks is new, or a renamed one without its limits."""
+    known = {joint: limits for other in robot.actuators.values() for joint, limits in other.joints.items()}
+    commanded = {joint for actuator in contract.actuators.values() for joint in actuator.joints}
+    for name, actuator in contract.actuators.items():
+        path = f"actuators.{name}"
+        rivals = [other for other in robot.actuators.values() if _is_same_topic(other, actuator)]
+        for other in rivals:
+            yield from _compared(f"{path}.command", _equal, _published(other), _published(actuator))
+            if actuator.type in _NAMELESS:
+                yield from _compared(f"{path}.joints", _begins_alike, list(other.joints), list(actuator.joints))
+        for joint, limits in actuator.joints.items():
+            where = f"{path}.joints.{joint}"
+            if joint not in known and (rivals or known.keys() - commanded):
+                yield where, sorted(known), joint
+            same = robot.actuators[name].joints.get(joint) if name in robot.actuators else None
+            theirs = same or known.get(joint)
+            if theirs is not None:
+                old, new = _filled(theirs), _filled(limits)
+                for key, rule in JOINT_RULES.items():
+                    yield from _compared(f"{where}.{key}", rule, old[key], new[key])
 
 
 def _loosened_safety(robot: Document, own: Document) -> Iterator[Loosened]:
@@ -287,19 +364,52 @@ def _loosened_safety(robot: Document, own: Document) -> Iterator[Loosened]:
         if key and (old is None or new is None):
             continue  # an optional group, which has a rule of its own
         old, new = (old[key], new[key]) if key else (old, new)
-        if not rule(old, new):
-            yield f"safety.{path}", old, new
+        yield from _compared(f"safety.{path}", rule, old, new)
 
 
-def _limits(actuators: Mapping[str, ActuatorSpec]) -> dict[str, tuple[str, Document]]:
-    """Return the path and the limits of each joint, by its name. The default of a deceleration is the acceleration."""
-    return {
-        joint: (f"actuators.{name}.joints.{joint}", _filled(limits))
-        for name, actuator in actuators.items()
-        for joint, limits in actuator.joints.items()
-    }
+_NAMELESS = ("std_msgs/msg/Float64MultiArray", "std_msgs/msg/Float64")
+"""Types of commands without joint names: a value is for the joint at its place."""
+
+
+def _begins_alike(robot: Any, own: Any) -> bool:  # noqa: ANN401 - lists
+    return bool(own == robot[: len(own)])
+
+
+def _published(actuator: ActuatorSpec) -> str:
+    return "velocities" if actuator.is_velocity else "positions"
+
+
+def _is_same_topic(one: ActuatorSpec | SensorSpec, other: ActuatorSpec | SensorSpec) -> bool:
+    return one.topic.lstrip("~/") == other.topic.lstrip("~/")
+
+
+def _joints_of(sensor: SensorSpec) -> set[str]:
+    return {joint for field in sensor.fields.values() for joint in field.joints or ()}
+
+
+def _measured(sensors: Mapping[str, SensorSpec]) -> set[str]:
+    """Return the joints whose positions the agent sees."""
+    seen = [sensor.fields["position"] for sensor in sensors.values() if _shows_position(sensor)]
+    return {joint for position in seen for joint in position.joints or ()}
+
+
+def _shows_position(sensor: SensorSpec) -> bool:
+    return sensor.visibility == "agent" and "position" in sensor.fields
+
+
+def _shape(spec: RobotFile | ContractFields) -> Any:  # noqa: ANN401 - a value of a profile
+    """Return the file with the shape of the robot: its URDF, or the first model of a profile."""
+    models = [profile["model"] for profile in spec.backends.values() if "model" in profile]
+    return spec.safety.urdf or next(iter(models), None)
+
+
+def _place(sensor: SensorSpec, field: str) -> tuple[str, str, str | None]:
+    """Return where the values of a field come from."""
+    spec = sensor.fields.get(field)
+    return sensor.topic, sensor.type, None if spec is None else spec.path
 
 
 def _filled(limits: JointLimits) -> Document:
+    """Return the limits of a joint. The default of a deceleration is the acceleration."""
     filled: Document = to_plain(limits)
     return {**filled, "deceleration": filled["acceleration"] if limits.deceleration is None else filled["deceleration"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import pytest
 import yaml
@@ -11,7 +12,7 @@ from strategies import document
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.loader import dump_contract
-from embodied_env.contract.robot_files import JOINT_RULES, SAFETY_RULES
+from embodied_env.contract.robot_files import JOINT_RULES, SAFETY_RULES, limit_paths
 from embodied_env.contract.schema import JointLimits, Safety, WorkspaceSpec
 from embodied_env.errors import ContractError
 
@@ -33,9 +34,11 @@ def task_document(**changes):
 
 
 def write(folder, robot=None, **changes):
-    (folder / "some_robot.yaml").write_text(yaml.safe_dump(robot or robot_document()), encoding="utf-8")
+    (folder / "some_robot.yaml").write_text(
+        yaml.safe_dump(robot or robot_document(), sort_keys=False), encoding="utf-8"
+    )
     path = folder / "contract.yaml"
-    path.write_text(yaml.safe_dump(task_document(**changes)), encoding="utf-8")
+    path.write_text(yaml.safe_dump(task_document(**changes), sort_keys=False), encoding="utf-8")
     return path
 
 
@@ -229,6 +232,277 @@ def test_a_file_named_by_a_robot_file_is_relative_to_its_folder(tmp_path):
     assert contract.resolve_path(contract.backends["mujoco"]["model"]).samefile(tmp_path / "robots" / "arm.xml")
     assert contract.backends["mujoco"]["stand_in"]["robot_description"] == "robots/arm.urdf"
     assert contract.backends["mujoco_ros"]["stand_in"]["robot_description"] == "generated"
+
+
+JOINTS = {"type": "sensor_msgs/msg/JointState", "max_age_s": 0.1}
+POSITION = {"joints": ["a", "b"], "unit": "rad", "low": -4.0, "high": 4.0}
+WRENCH = {
+    "topic": "wrench",
+    "type": "geometry_msgs/msg/WrenchStamped",
+    "fields": {"force": {"unit": "N", "low": -100.0, "high": 100.0}},
+    "max_age_s": 0.1,
+}
+SCAN = {"type": "std_msgs/msg/Bool", "fields": {"data": {"unit": "1", "low": 0, "high": 1}}, "max_age_s": 0.1}
+LIMITS = {"position": [-1.0, 2.0], "velocity": 3.0, "acceleration": 8.0}
+FAST = {"position": [-1.0, 2.0], "velocity": 40.0, "acceleration": 8.0}
+ARM = {"topic": "commands", "type": "std_msgs/msg/Float64MultiArray", "command": "position"}
+
+
+def arm(*joints, limits=LIMITS, **changes):
+    return {**ARM, "joints": dict.fromkeys(joints, limits), **changes}
+
+
+def base(**axes):
+    limits = {"position": None, "acceleration": 1.0, "unit": "m"}
+    joints = {axis.replace("_", "."): {**limits, "velocity": speed} for axis, speed in axes.items()}
+    return {"topic": "cmd_vel", "type": "geometry_msgs/msg/Twist", "command": "twist", "joints": joints}
+
+
+ROUTES = {
+    "renamed joints": (
+        {},
+        {
+            "remove": ["actuators.arm", "sensors.joints"],
+            "actuators": {"arm": arm("c", "d", limits=FAST)},
+            "sensors": {"other": {**JOINTS, "topic": "x", "fields": {"position": {**POSITION, "joints": ["c", "d"]}}}},
+        },
+        "actuators.arm.joints",
+    ),
+    "renamed joints of another topic": (
+        {},
+        {
+            "remove": ["actuators.arm", "sensors.joints"],
+            "actuators": {"arm": arm("c", "d", limits=FAST, topic="velocity_controller/commands")},
+            "sensors": {"other": {**JOINTS, "topic": "x", "fields": {"position": {**POSITION, "joints": ["c", "d"]}}}},
+        },
+        "actuators.arm.joints.c",
+    ),
+    "another order of values without names": (
+        {},
+        {"remove": ["actuators.arm"], "actuators": {"arm": arm("b", "a")}},
+        "actuators.arm.joints",
+    ),
+    "the first of values without names": ({}, {"remove": ["actuators.arm.joints.a"]}, "actuators.arm.joints"),
+    "velocities to a topic of positions": (
+        {},
+        {"actuators": {"arm": {"command": "velocity"}}},
+        "actuators.arm.command",
+    ),
+    "a further axis": (
+        {"actuators": {"base": base(linear_x=0.5)}},
+        {"actuators": {"base": base(linear_x=0.5, linear_y=9.0)}},
+        "actuators.base.joints.linear.y",
+    ),
+    "another unit": (
+        {},
+        {
+            "actuators": {"arm": {"joints": {"a": {"unit": "m"}}}},
+            "sensors": {"joints": {"fields": {"position": {"unit": ["m", "rad"]}}}},
+        },
+        "actuators.arm.joints.a.unit",
+    ),
+    "no position limit": (
+        {"actuators": {"arm": arm("a", "b", command="velocity")}},
+        {"actuators": {"arm": {"joints": {"a": {"position": None}}}}},
+        "actuators.arm.joints.a.position",
+    ),
+    "no deceleration": (
+        {"actuators": {"arm": arm("a", "b", limits={**LIMITS, "deceleration": 1.0})}},
+        {"actuators": {"arm": {"joints": {"a": {"deceleration": None}}}}},
+        "actuators.arm.joints.a.deceleration",
+    ),
+    "an older reading": ({}, {"sensors": {"joints": {"max_age_s": 9.0}}}, "sensors.joints.max_age_s"),
+    "an older reading under another name": (
+        {},
+        {
+            "remove": ["sensors.joints"],
+            "sensors": {
+                "other": {**JOINTS, "topic": "/joint_states", "fields": {"position": POSITION}, "max_age_s": 9.0}
+            },
+        },
+        "sensors.other.max_age_s",
+    ),
+    "an older reading of the joints from another topic": (
+        {},
+        {
+            "remove": ["sensors.joints"],
+            "sensors": {"other": {**JOINTS, "topic": "x", "fields": {"position": POSITION}, "max_age_s": 9.0}},
+        },
+        "sensors.other.max_age_s",
+    ),
+    "an age counted from reception": ({}, {"sensors": {"joints": {"timeline": "receive"}}}, "sensors.joints.timeline"),
+    "no stop at a gap": (
+        {"sensors": {"scan": {**SCAN, "topic": "bumper", "timeline": "receive", "on_gap": "stop"}}},
+        {"sensors": {"scan": {"on_gap": "hold"}}},
+        "sensors.scan.on_gap",
+    ),
+    "joints that are not measured": (
+        {"actuators": {"arm": arm("a", "b", limits={**LIMITS, "position": None}, command="velocity")}},
+        {"remove": ["sensors.joints"]},
+        "safety.observation.required",
+    ),
+    "joints that only the evaluator sees": (
+        {"actuators": {"arm": arm("a", "b", limits={**LIMITS, "position": None}, command="velocity")}},
+        {"sensors": {"joints": {"visibility": "evaluator"}}},
+        "sensors.joints.visibility",
+    ),
+    "a force limit of another topic": (
+        {"sensors": {"wrench": WRENCH}, "safety": {"forces": {"wrench": {"field": "force", "limit": 9.0}}}},
+        {"sensors": {"wrench": {"topic": "wrench_filtered"}}},
+        "sensors.wrench.topic",
+    ),
+    "another shape": (
+        {"safety": {"workspace": {"self_collision": True}}, "backends": {"mujoco": {"model": "arm6.xml"}}},
+        {"backends": {"mujoco": {"model": "cart.xml"}}},
+        "safety.workspace",
+    ),
+    "all safety": (
+        {"safety": {"margins": {"velocity": 0.5}}},
+        {"remove": ["safety"], "safety": {}},
+        "safety.margins.velocity",
+    ),
+    "a removed force limit": (
+        {"sensors": {"wrench": WRENCH}, "safety": {"forces": {"wrench": {"field": "force", "limit": 9.0}}}},
+        {"remove": ["safety.forces.wrench"]},
+        "safety.forces",
+    ),
+    "an empty list of required sensors": (
+        {"safety": {"observation": {"required": ["joints"]}}},
+        {"safety": {"observation": {"required": []}}},
+        "safety.observation.required",
+    ),
+    "another profile": (
+        {},
+        {"remove": ["backends.real"], "backends": {"real": {"downstream_timeout_s": 0.5, "relay": True}}},
+        "backends.real.estop",
+    ),
+    "e-stops of a wrong type": ({}, {"backends": {"real": {"estop": None}}}, "backends.real.estop"),
+    "a relay of a wrong type": ({}, {"backends": {"real": {"relay": "yes"}}}, "backends.real.relay"),
+    "the time of a simulator": ({}, {"backends": {"real": {"use_sim_time": True}}}, "backends.real.use_sim_time"),
+    "a topic of several publishers": ({}, {"backends": {"real": {"shared": ["joints"]}}}, "backends.real.shared"),
+    "no confirmation": (
+        {"backends": {"real": {**REAL, "reset": {"confirm": "prompt"}}}},
+        {"backends": {"real": {"reset": {"confirm": ""}}}},
+        "backends.real.reset",
+    ),
+    "faster homing": (
+        {"backends": {"real": {**REAL, "reset": {"home": {"a": 0.0, "b": 0.0}}}}},
+        {"backends": {"real": {"reset": {"speed": 0.9}}}},
+        "backends.real.reset",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_no_route_loosens_a_limit(tmp_path, name):
+    robot, contract, path = ROUTES[name]
+    whole = robot_document()
+    for key, value in robot.items():
+        whole[key] = {**whole[key], **value} if key != "safety" else value
+    file = write(tmp_path, whole, **contract)
+    with pytest.raises(ContractError, match="loosens") as caught:
+        load_contract(file)
+    assert caught.value.path == path
+    overridden = load_contract(write(tmp_path, whole, **contract, override_robot_limits=True))
+    assert path in overridden.robot.overridden
+    assert set(overridden.robot.overridden) <= limit_paths(overridden)
+
+
+def test_a_robot_may_get_a_gripper_of_its_own_topic(tmp_path):
+    fields = {"position": {**POSITION, "joints": ["finger"]}}
+    own = {"gripper": arm("finger", limits=FAST, topic="gripper/commands")}
+    sensors = {"gripper": {**JOINTS, "topic": "gripper/joint_states", "fields": fields}}
+    assert load_contract(write(tmp_path, actuators=own, sensors=sensors)).robot.overridden == ()
+
+
+def test_a_path_is_not_removed_from_an_alias_of_it(tmp_path):
+    sources = {"sources": {"tcp": {"site": "tcp"}}}
+    robot = robot_document(backends={"mujoco": sources, "mujoco_ros": sources})  # dumped as an anchor and its alias
+    contract = load_contract(write(tmp_path, robot, remove=["backends.mujoco.sources.tcp"]))
+    assert "*id" in (tmp_path / "some_robot.yaml").read_text(encoding="utf-8")
+    assert (contract.backends["mujoco"], contract.backends["mujoco_ros"]) == ({"sources": {}}, sources)
+
+
+URDF = """<robot name="arm"><link name="base"/><link name="one"/><link name="two"/>
+<joint name="a" type="revolute"><parent link="base"/><child link="one"/><limit lower="-1" upper="2" velocity="{}"/></joint>
+<joint name="b" type="revolute"><parent link="one"/><child link="two"/><limit lower="-1" upper="2" velocity="9"/></joint>
+</robot>"""
+
+
+def with_urdf(folder, **changes):
+    """Write a robot file with a URDF in a folder of its own, and a contract over it with another URDF of that name."""
+    (folder / "robots").mkdir(exist_ok=True)
+    (folder / "robots" / "arm.urdf").write_text(URDF.format(0.5), encoding="utf-8")
+    (folder / "arm.urdf").write_text(URDF.format(9), encoding="utf-8")
+    robot = robot_document(safety={"urdf": "arm.urdf"})
+    (folder / "robots" / "some_robot.yaml").write_text(yaml.safe_dump(robot), encoding="utf-8")
+    path = folder / "contract.yaml"
+    path.write_text(yaml.safe_dump(task_document(robot="robots/some_robot.yaml", **changes)), encoding="utf-8")
+    return path
+
+
+def test_the_urdf_of_a_robot_file_is_that_of_its_folder(tmp_path):
+    assert load_contract(with_urdf(tmp_path)).actuators["arm"].joints["a"].velocity == 0.5
+    with pytest.raises(ContractError, match="loosens") as caught:
+        load_contract(with_urdf(tmp_path, safety={"urdf": "arm.urdf"}))
+    assert caught.value.path == "safety.urdf"
+
+
+def test_a_missing_urdf_of_a_robot_file_is_not_found_next_to_the_contract(tmp_path):
+    path = with_urdf(tmp_path)
+    (tmp_path / "robots" / "arm.urdf").unlink()
+    with pytest.raises(ContractError, match="cannot read the file"):
+        load_contract(path)
+
+
+def bomb():
+    rows = [
+        "a: &a [x, x, x, x, x, x, x, x, x]",
+        *(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)),
+    ]
+    return "robot: embodied_env/1\n" + "\n".join(rows)
+
+
+def large(file):
+    with file.open("wb") as opened:
+        opened.truncate(100 * 2**20)
+
+
+HOSTILE = {
+    "a robot file over a robot file": lambda file: file.write_text(f"robot: {file.name}\nname: b"),
+    "a contract": lambda file: file.write_text(yaml.safe_dump(document())),
+    "a symbolic link to itself": lambda file: file.symlink_to(file.name),
+    "a FIFO": os.mkfifo,
+    "a folder": lambda file: file.mkdir(),
+    "100 MB": large,
+    "a bomb of aliases": lambda file: file.write_text(bomb()),
+    "a recursive alias": lambda file: file.write_text("robot: embodied_env/1\nsensors: &a {x: *a}"),
+    "a Python object": lambda file: file.write_text("robot: !!python/name:os.system"),
+    "bytes": lambda file: file.write_bytes(b"\xff\xfe\x00"),
+    "deep nesting": lambda file: file.write_text("robot: embodied_env/1\nsensors: " + "{a: " * 1000),
+    "nothing": lambda file: file.write_text(""),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("place", ["some_robot.yaml", "../outside/some_robot.yaml"])
+def test_a_hostile_robot_file_is_one_error(tmp_path, name, place):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "inside").mkdir()
+    HOSTILE[name](tmp_path / "inside" / place)
+    path = tmp_path / "inside" / "contract.yaml"
+    path.write_text(yaml.safe_dump(task_document(robot=place)), encoding="utf-8")
+    with pytest.raises(ContractError):
+        load_contract(path)
+
+
+@pytest.mark.parametrize(
+    "remove", [None, 5, [5], [""], ["."], ["sensors."], ["sensors..x"], ["name"], ["robot"], [["a"]]]
+)
+def test_paths_to_remove_that_are_none_are_refused(tmp_path, remove):
+    with pytest.raises(ContractError) as caught:
+        load_contract(write(tmp_path, remove=remove))
+    assert caught.value.path == "remove"
 
 
 def leaves(value, path=""):
