@@ -159,8 +159,8 @@ def _keeps(robot: Any, own: Any) -> bool:  # noqa: ANN401 - mappings
     return all(name in own and own[name] == value for name, value in robot.items())
 
 
-def _all_of(robot: Any, own: Any) -> bool:  # noqa: ANN401 - lists; None: the default ones
-    return robot == own or (robot is not None and own is not None and set(robot) <= set(own))
+def _all_of(robot: Any, own: Any) -> bool:  # noqa: ANN401 - lists
+    return set(robot) <= set(own)
 
 
 def _none_but(robot: Any, own: Any) -> bool:  # noqa: ANN401 - lists
@@ -276,7 +276,7 @@ def loosened(robot: RobotFile, contract: ContractFields) -> list[Loosened]:
     found = [
         *_loosened_sensors(robot, contract),
         *_loosened_actuators(robot, contract),
-        *_loosened_safety(to_plain(robot.safety), to_plain(contract.safety)),
+        *_loosened_safety(_filled_safety(robot, contract), _filled_safety(contract, contract)),
         *_loosened_inputs(robot, contract),
     ]
     if "real" in robot.backends and "real" in contract.backends:
@@ -355,6 +355,16 @@ def _loosened_actuators(robot: RobotFile, contract: ContractFields) -> Iterator[
                 old, new = _filled(theirs), _filled(limits)
                 for key, rule in JOINT_RULES.items():
                     yield from _compared(f"{where}.{key}", rule, old[key], new[key])
+
+
+def _filled_safety(spec: RobotFile | ContractFields, contract: ContractFields) -> Document:
+    """Return the safety of `spec`. By default the sensors that report the joints of `contract` are required."""
+    filled: Document = to_plain(spec.safety)
+    if spec.safety.observation.required is None:
+        commanded = {joint for actuator in contract.actuators.values() for joint in actuator.joints}
+        seen = {name: sensor for name, sensor in contract.sensors.items() if sensor.visibility == "agent"}
+        filled["observation"]["required"] = [name for name, sensor in seen.items() if commanded & _joints_of(sensor)]
+    return filled
 
 
 def _loosened_safety(robot: Document, own: Document) -> Iterator[Loosened]:

@@ -366,6 +366,7 @@ ROUTES = {
         {"remove": ["safety.forces.wrench"]},
         "safety.forces",
     ),
+    "no required sensors": ({}, {"safety": {"observation": {"required": []}}}, "safety.observation.required"),
     "an empty list of required sensors": (
         {"safety": {"observation": {"required": ["joints"]}}},
         {"safety": {"observation": {"required": []}}},
@@ -406,6 +407,11 @@ def test_no_route_loosens_a_limit(tmp_path, name):
     overridden = load_contract(write(tmp_path, whole, **contract, override_robot_limits=True))
     assert path in overridden.robot.overridden
     assert set(overridden.robot.overridden) <= limit_paths(overridden)
+
+
+def test_further_sensors_may_be_required(tmp_path):
+    path = write(tmp_path, safety={"observation": {"required": ["joints", "tcp"]}})
+    assert load_contract(path).robot.overridden == ()
 
 
 def test_a_robot_may_get_a_gripper_of_its_own_topic(tmp_path):
