@@ -390,7 +390,14 @@ def _published(actuator: ActuatorSpec) -> str:
 
 
 def _is_same_topic(one: ActuatorSpec | SensorSpec, other: ActuatorSpec | SensorSpec) -> bool:
-    return one.topic.lstrip("~/") == other.topic.lstrip("~/")
+    """Return whether two topics are the same in some namespace, which the contract does not know."""
+    relative, whole = sorted((one.topic.removeprefix("~/"), other.topic.removeprefix("~/")), key=_is_absolute)
+    is_mixed = _is_absolute(whole) and not _is_absolute(relative)
+    return relative == whole or (is_mixed and whole.endswith(f"/{relative}"))
+
+
+def _is_absolute(topic: str) -> bool:
+    return topic.startswith("/")
 
 
 def _joints_of(sensor: SensorSpec) -> set[str]:

@@ -277,6 +277,14 @@ ROUTES = {
         },
         "actuators.arm.joints.c",
     ),
+    "a second command of the same topic in a namespace": (
+        {},
+        {
+            "actuators": {"other": arm("c", limits=FAST, topic="/robot_1/commands")},
+            "sensors": {"other": {**JOINTS, "topic": "x", "fields": {"position": {**POSITION, "joints": ["c"]}}}},
+        },
+        "actuators.other.joints",
+    ),
     "another order of values without names": (
         {},
         {"remove": ["actuators.arm"], "actuators": {"arm": arm("b", "a")}},
