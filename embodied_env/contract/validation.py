@@ -124,7 +124,7 @@ def suspected_degrees(contract: ContractFields) -> Iterator[tuple[str, str]]:
 def _check_precision(contract: ContractFields) -> None:
     if contract.action.dtype == "float64":
         return
-    with np.errstate(invalid="ignore"):  # of limits that another check refuses
+    with np.errstate(all="ignore"):  # of limits that another check refuses
         layout = ActionLayout(contract)
     for joint, low, high in zip(layout.joints, layout.low, layout.high, strict=True):
         found = f"float32 has at most one value within the bounds of joint {joint!r}"
