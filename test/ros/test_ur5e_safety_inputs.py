@@ -86,6 +86,9 @@ def robot(domain_id, messages):
 def emulator_of(contract):
     spec = simulator("-", namespace=NAMESPACE, source=contract.source, free_running=True)
     child = Child(spec, first_line=dump_contract(contract))
+    while "wall time" not in child.stderr_tail():
+        assert child.exit_code is None, child.stderr_tail()
+        time.sleep(0.02)
     node = RosNode("person", namespace=NAMESPACE, clock=SteadyClock())
     yield node
     node.close()
@@ -145,7 +148,7 @@ def other_robot(domain_id, without_messages):
 
 def test_a_robot_with_its_own_messages_does_not_move_for_a_variant(other_robot):
     other_robot.receiver.subscribe("commands", Float64MultiArray, "forward_position_controller/commands", RELIABLE)
-    env = embodied_env.make(ur5e(), backend="real", namespace=NAMESPACE, emulator=True, connect_timeout_s=0.5)
+    env = embodied_env.make(ur5e(), backend="real", namespace=NAMESPACE, emulator=True, connect_timeout_s=1.0)
     with (
         env,
         pytest.raises(
