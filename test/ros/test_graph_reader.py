@@ -1,4 +1,4 @@
-"""`contract init --from-graph` against robots on real topics: its contract loads and moves the robot."""
+"""`contract init --from-graph` with robots on real topics: the written contract loads and drives the robot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from embodied_env.core.process.child import Child, simulator
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 
-def written(folder, *arguments, listen_s=2.0):
+def written(folder, *arguments, listen_s=1.0):
     file = folder / "draft.yaml"
     command = ["contract", "init", "--from-graph", "--listen", str(listen_s), "-o", str(file), *arguments]
     assert main(command) == 0

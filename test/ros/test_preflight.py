@@ -57,7 +57,7 @@ def moved(index, value):
 
 
 class Nodes:
-    """Nodes of others, each in a context of its own, and ours."""
+    """Foreign nodes, each in its own context, and ours."""
 
     def __init__(self):
         self._open = []
@@ -431,7 +431,7 @@ def test_a_survey_finds_a_silent_sensor(lively, without_us):
 
 
 def test_a_survey_publishes_nothing_and_finds_the_active_client(lively):
-    """Our own environment drives here: for the doctor it is a foreign one, and it is the doctor who has no publisher."""
+    """An environment drives the robot: to the doctor, which has no publisher, it is a foreign client."""
 
     def sees_all(found):  # the graph is not known at once, and names come last
         return "/robot_1/environment" in found["actuators.arm"].detail
