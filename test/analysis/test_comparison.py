@@ -361,7 +361,7 @@ def test_similar_path_ignores_nothing(run_of, a_template, path):
 
 
 def test_joints_are_tracked_by_the_contract_of_their_own_run(run_of, a_template):
-    """Run B declares its joints the other way round: its readings and commands stand in that order."""
+    """Run B declares its joints in reverse order, and so are its readings and commands."""
     joints = "joints: [j1, j2, j3, j4, j5, j6], unit: rad, low"
     b = altered(a_template, joints, "joints: [j6, j5, j4, j3, j2, j1], unit: rad, low")
 

@@ -17,12 +17,21 @@ import embodied_env
 from embodied_env.contract.loader import dump_contract
 from embodied_env.errors import UsageError
 
-torch, env_checker, sb3_policy, sb3_training, torch_policy, train_ppo, train_ppo_torch, train_sac, training = map(
-    LazyModule,
-    (
-        *("torch", "stable_baselines3.common.env_checker", "sb3_policy", "sb3_training", "torch_policy"),
-        *("train_ppo", "train_ppo_torch", "train_sac", "training"),
-    ),
+torch, env_checker, monitor, sb3_policy, sb3_training, torch_policy, train_ppo, train_ppo_torch, train_sac, training = (
+    map(
+        LazyModule,
+        (
+            *(
+                "torch",
+                "stable_baselines3.common.env_checker",
+                "stable_baselines3.common.monitor",
+                "sb3_policy",
+                "sb3_training",
+                "torch_policy",
+            ),
+            *("train_ppo", "train_ppo_torch", "train_sac", "training"),
+        ),
+    )
 )
 pytestmark = pytest.mark.skipif(
     not (find_spec("torch") and find_spec("stable_baselines3")), reason="needs torch and Stable-Baselines3: extra train"
@@ -234,3 +243,14 @@ def test_wrapped_env_passes_checks_without_warnings(begin):
 def test_examples_learn_shipped_contracts():
     for name in ("arm_reach", "cart_goal", "door_open"):
         action_box(embodied_env.load_contract(name))
+
+
+def test_sb3_monitor_writes_its_own_key():
+    env = monitor.Monitor(gymnasium.make(IDS[0], backend="fake", clock="virtual"))
+    env.reset(seed=1)
+    info, done = {}, False
+    while not done:
+        *_, terminated, truncated, info = env.step(env.action_space.sample())
+        done = terminated or truncated
+    env.close()
+    assert info["episode"]["l"] == info["step_index"]

@@ -332,7 +332,12 @@ def test_after_close_there_is_no_picture(new_renderer, data):
 @needs_renderer
 @pytest.mark.parametrize(
     "forgotten",
-    ["", "del renderer", "renderer.itself = renderer", "other = Renderer(mujoco, model); other.depth(data, 0, 8, 8)"],
+    [
+        pytest.param("", marks=pytest.mark.long),
+        pytest.param("del renderer", marks=pytest.mark.long),
+        "renderer.itself = renderer",
+        "other = Renderer(mujoco, model); other.depth(data, 0, 8, 8)",
+    ],
 )
 def test_a_process_that_forgets_to_close_ends_without_noise(forgotten):
     child = run_child(f"renderer.rgb(data, 0, 8, 8)\n{forgotten}\nprint('done')")
@@ -340,7 +345,7 @@ def test_a_process_that_forgets_to_close_ends_without_noise(forgotten):
 
 
 @needs_renderer
-@pytest.mark.parametrize("whose", ["renderer", "Renderer(mujoco, model)"])
+@pytest.mark.parametrize("whose", ["renderer", pytest.param("Renderer(mujoco, model)", marks=pytest.mark.long)])
 def test_a_fork_of_a_process_that_rendered_is_told_so_and_does_not_hang(whose):
     child = run_child(
         "renderer.rgb(data, 0, 8, 8)\n"

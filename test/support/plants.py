@@ -80,7 +80,7 @@ class Script:
 
     faults: tuple[Fault, ...] = ()
     interrupt_at: int = 0
-    faulty_resets: int = 0  # the faults happen in so many episodes; 0: in all
+    faulty_resets: int = 0  # number of episodes with the faults; 0: all
     resets: int = 0
     made: list[MovingBackend] = field(default_factory=list)
 
