@@ -135,14 +135,14 @@ def examined(folder):
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_urdf_of_a_contract_on_disk_is_one_clear_error(kind, examined):
+def test_hostile_urdf_of_a_contract_file_is_one_clear_error(kind, examined):
     found = examined[f"load {kind}"]
     assert found["error"] == "ContractError"
     assert "safety.urdf" in found["message"]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in HOSTILE if kind != "process"])  # MuJoCo reads that one, and fails
-def test_a_model_of_a_contract_on_disk_is_one_clear_error(kind, examined):
+def test_hostile_model_of_a_contract_file_is_one_clear_error(kind, examined):
     found = examined[f"world {kind}"]
     assert found["error"] == "ContractError"
     assert "backends.mujoco.model" in found["message"]

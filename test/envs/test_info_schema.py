@@ -61,7 +61,7 @@ def test_the_schema_is_a_sound_json_schema():
 
 
 @pytest.mark.parametrize(("path", "leaf"), ALL_LEAVES, ids=[path for path, _ in ALL_LEAVES])
-def test_every_leaf_says_its_dtype_and_shape(path, leaf):
+def test_every_leaf_has_dtype_and_shape(path, leaf):
     assert leaf["dtype"]
     assert isinstance(leaf["shape"], list)
 
