@@ -39,7 +39,7 @@ ARM_URDF = "".join(
 
 
 class OddRobot:
-    """A node in a context and a thread of its own."""
+    """A node in a separate context and thread."""
 
     namespace, period_s = "/", 0.02
 
