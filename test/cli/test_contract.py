@@ -329,6 +329,7 @@ def test_diff_inside_fingerprint_exits_1(small, write, capsys):
     (line,) = [line for line in out.splitlines() if "task.success_radius_m" in line]
     assert [cell.strip() for cell in line.split("│")[1:-1]] == ["task.success_radius_m", "0.03", "0.05", "true"]
     assert "the fingerprints differ: " in out
+    assert f"a:{small},b:{other}" in "".join(out.split())  # names keep their underscores
 
 
 @pytest.mark.parametrize(

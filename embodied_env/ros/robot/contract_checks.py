@@ -88,12 +88,11 @@ def raise_unless_passed(checks: Iterable[Check], *, surroundings: str = "") -> N
         topics.setdefault(f"[{check.code}] {problem}", []).append(topic)
     problems += [f"{problem}: {', '.join(names)}" for problem, names in topics.items()]
     if absent:
-        problems[-1] += (
-            f" ({'; '.join(filter(None, dict.fromkeys([*(_ABSENT[c.code] for c in absent), surroundings])))})"
-        )
+        remedies = dict.fromkeys([*(_ABSENT[check.code] for check in absent), surroundings])
+        problems.append("; ".join(filter(None, remedies)))
     if problems:
-        message = f"preflight: {len(failures)} of {len(checks)} checks failed: {'; '.join(problems)}"
-        raise BackendNotReadyError(message)
+        lines = [f"preflight: {len(failures)} of {len(checks)} checks failed", *problems]
+        raise BackendNotReadyError("\n- ".join(lines))
 
 
 def contract_checks(
