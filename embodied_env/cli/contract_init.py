@@ -105,7 +105,8 @@ def _draft(args: argparse.Namespace, out: Path | None) -> Draft:
         add_mjcf(draft, checked_path("--mjcf", args.mjcf), folder=Path() if out is None else out.parent)
     topics: list[Topic] = []
     if args.from_graph:
-        from embodied_env.contract.robot_graph import add_graph, topics_of_robot
+        from embodied_env.contract.graph_topics import topics_of_robot
+        from embodied_env.contract.robot_graph import add_graph
 
         graph = _read_graph(args)
         topics = topics_of_robot(draft, graph, args.namespace)

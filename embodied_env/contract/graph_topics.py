@@ -1,12 +1,15 @@
-"""A robot's ROS graph as plain values, and the contract keys that follow from one topic."""
+"""A ROS graph as plain values: which topics are one robot's, and the contract keys that follow from one topic."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from embodied_env.contract.draft import Document
-from embodied_env.contract.message_types import ENCODINGS, JOINT_SENSOR
+from embodied_env.contract.draft import Document, Draft
+from embodied_env.contract.message_types import ENCODINGS, JOINT_SENSOR, SENSOR_MESSAGES
+from embodied_env.errors import ContractError
 
 BOOL, TRAJECTORY, FLOAT = "std_msgs/msg/Bool", "trajectory_msgs/msg/JointTrajectory", "std_msgs/msg/Float64"
 ODOMETRY, IMAGE, COMPRESSED = "nav_msgs/msg/Odometry", "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
@@ -39,6 +42,9 @@ FIELDS: Mapping[str, Mapping[str, tuple[str, str, float]]] = {  # type -> field 
 }
 """Vectors and quaternions of sensors."""
 
+_COMMAND = re.compile(r"cmd|command|desired|target|goal|setpoint|reference")
+_BASE = "a mobile base"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
@@ -63,6 +69,19 @@ class Topic:
     sample: Document = field(default_factory=dict)  # of the last message, by type
 
     @property
+    def is_command(self) -> bool:
+        """Whether a robot takes commands on it, by its type, name and subscriptions."""
+        is_named = bool(_COMMAND.search(self.name.rpartition("/")[2] if self.type == JOINT_SENSOR else self.name))
+        if not self.subscribers or self.type not in (*BY_JOINT, *TWISTS):
+            return False
+        return is_named or self.type == TRAJECTORY or not (self.publishers or self.type == JOINT_SENSOR)
+
+    @property
+    def is_joint_state(self) -> bool:
+        """Whether joint states were received on it."""
+        return self.type == JOINT_SENSOR and bool(self.sample.get("names")) and not self.is_command
+
+    @property
     def is_latched(self) -> bool:
         """Whether late subscribers get the last message."""
         return bool(self.publishers) and all(each.durability == "transient_local" for each in self.publishers)
@@ -78,6 +97,60 @@ class Graph:
     controllers: dict[str, Document] = field(default_factory=dict)  # manager, is_active, joints, interfaces
     managers: tuple[str, ...] = ()  # controller managers that were not read
     listened_s: float = 0.0
+
+
+def topics_of_robot(draft: Draft, graph: Graph, namespace: str | None = None) -> list[Topic]:
+    """Return the topics of the robot in `namespace`, without those of a second robot with the same joint names.
+
+    None is the root of a graph with one robot. Raises ContractError for a graph without a robot, or with several.
+    """
+    root = (namespace or "/").rstrip("/") + "/"
+    topics = [topic for topic in graph.topics if topic.name.startswith(root)]
+    if not any(topic.is_command or (topic.publishers and topic.type in SENSOR_MESSAGES) for topic in topics):
+        expected = "expected publishers of sensors or subscribers of commands"
+        remedy = "start the driver; check ROS_DOMAIN_ID, ROS_AUTOMATIC_DISCOVERY_RANGE and --namespace"
+        raise ContractError("", f"no robot in {root} within {graph.listened_s:g} s ({expected}); {remedy}")
+    robots, kept = _robots(topics), set[str]()
+    if namespace is None and len(robots) > 1:
+        each = "; ".join(f"{name} ({', '.join(sorted(joints)) or 'no joints'})" for name, joints in robots.items())
+        remedy = f"choose one with --namespace {max(robots)}, or combine different joints with --namespace /"
+        raise ContractError("", f"several robots: {each} (expected one); {remedy}")
+    for name, joints in robots.items():
+        if kept & joints:
+            what = f"a second robot, {name}, with the same joints, left out"
+            draft.gap(what, f"contract init --from-graph --namespace {name}")
+            topics = [topic for topic in topics if not topic.name.startswith(f"{name}/")]
+        kept |= joints
+    return topics
+
+
+def _robots(topics: list[Topic]) -> dict[str, set[str]]:
+    """Return the joints of each robot by its namespace.
+
+    Each namespace with states and commands is a robot, unless its joints are different and there are commands
+    outside: a gripper or a base; or unless joint states outside report the joints of all.
+    """
+    commands = [topic for topic in topics if topic.is_command]
+    states = [topic for topic in topics if topic.is_joint_state or topic.type == ODOMETRY]
+    root = os.path.commonpath([topic.name.rpartition("/")[0] or "/" for topic in (*commands, *states)] or ["/"])
+    size = root.rstrip("/").count("/") + 2
+    spaces = {"/".join(topic.name.split("/")[:size]) for topic in commands if topic.name.count("/") >= size}
+    parts: dict[str, set[str]] = {}
+    whole = set[str]()
+    for topic in states:
+        space = next((each for each in sorted(spaces) if topic.name.startswith(f"{each}/")), None)
+        joints = whole if space is None else parts.setdefault(space, set())
+        joints.update(topic.sample.get("names", ()))
+        if space and topic.type == ODOMETRY and any(c.type in TWISTS and c.name.startswith(space) for c in commands):
+            joints.add(_BASE)
+    everything = set[str]().union(*parts.values())
+    is_distinct = sum(map(len, parts.values())) == len(everything)
+    if any(not topic.name.startswith(tuple(f"{name}/" for name in parts)) for topic in commands):
+        second = {name: joints for name, joints in parts.items() if joints & whole and not joints < whole}
+        return {root: whole} | (second if is_distinct else parts)
+    if len(parts) < 2 or (is_distinct and everything <= whole | {_BASE}):
+        return {root: whole | everything}
+    return parts
 
 
 def nodes_of(endpoints: tuple[Endpoint, ...]) -> str:

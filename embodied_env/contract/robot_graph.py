@@ -33,7 +33,6 @@ from embodied_env.contract.graph_topics import (
 from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES
 from embodied_env.errors import ContractError
 
-_COMMAND = re.compile(r"cmd|command|desired|target|goal|setpoint|reference")
 _VELOCITY = re.compile(r"veloc|(?<![a-z])vel(?![a-z])")
 _EFFORT = re.compile(r"effort|torque")
 _GRIPPER = re.compile(r"gripper|finger|hand|jaw|knuckle", re.IGNORECASE)
@@ -42,7 +41,6 @@ _ESTOP = re.compile(r"e_?stop|emergency|protective|safety|fault", re.IGNORECASE)
 _ACTIVE = re.compile(r"program_running|motors?_(on|enabled)|(is_)?(active|enabled|armed)$", re.IGNORECASE)
 _GENERIC = ("data", "raw", "data_raw", "filtered", "image_raw", "image", "pose", "wrench", "state", "states", "points")
 _NO_DATA = re.compile(r"^(diagnostic_msgs|lifecycle_msgs|rcl_interfaces|tf2_msgs|bond|visualization_msgs)/|/_action/")
-_BASE = "a mobile base"
 
 
 def add_graph(draft: Draft, graph: Graph, topics: list[Topic], namespace: str = "/") -> None:
@@ -56,81 +54,6 @@ def add_graph(draft: Draft, graph: Graph, topics: list[Topic], namespace: str = 
     _Reading(draft, graph, topics, root).add()
 
 
-def topics_of_robot(draft: Draft, graph: Graph, namespace: str | None = None) -> list[Topic]:
-    """Return the topics of the robot in `namespace`, without those of a second robot with the same joint names.
-
-    None is the root of a graph with one robot. Raises ContractError for a graph without a robot, or with several.
-    """
-    root = (namespace or "/").rstrip("/") + "/"
-    topics = [topic for topic in graph.topics if topic.name.startswith(root)]
-    if not any(topic.publishers and topic.type in SENSOR_MESSAGES for topic in topics) and not _commands(topics):
-        expected = "expected publishers of sensors or subscribers of commands"
-        remedy = "start the driver; check ROS_DOMAIN_ID, ROS_AUTOMATIC_DISCOVERY_RANGE and --namespace"
-        raise ContractError("", f"no robot in {root} within {graph.listened_s:g} s ({expected}); {remedy}")
-    robots, kept = _robots(topics), set[str]()
-    if namespace is None and len(robots) > 1:
-        each = "; ".join(f"{name} ({', '.join(sorted(joints)) or 'no joints'})" for name, joints in robots.items())
-        remedy = f"choose one with --namespace {max(robots)}, or combine different joints with --namespace /"
-        raise ContractError("", f"several robots: {each} (expected one); {remedy}")
-    for name, joints in robots.items():
-        if kept & joints:
-            draft.gap(
-                f"a second robot, {name}, with the same joints, left out", f"contract init with --namespace {name}"
-            )
-            topics = [topic for topic in topics if not topic.name.startswith(f"{name}/")]
-        kept |= joints
-    return topics
-
-
-def _robots(topics: list[Topic]) -> dict[str, set[str]]:
-    """Return the joints of each robot by its namespace.
-
-    Each namespace with states and commands is a robot, unless its joints are different and there are commands
-    outside: a gripper or a base; or unless joint states outside report the joints of all.
-    """
-    commands, states = _commands(topics), [each for each in topics if _is_joint_state(each) or each.type == ODOMETRY]
-    parts = [topic.name.split("/")[:-1] for topic in (*commands, *states)]
-    depth = 0
-    while parts and all(len(part) > depth and part[: depth + 1] == parts[0][: depth + 1] for part in parts):
-        depth += 1
-    by_part: dict[str, set[str]] = {}
-    ends = {"/".join(topic.name.split("/")[: depth + 1]) + "/" for topic in commands if topic.name.count("/") > depth}
-    for topic in states:
-        if end := next((end for end in ends if topic.name.startswith(end)), None):
-            has_base = any(each.type in TWISTS and each.name.startswith(end) for each in commands)
-            joints = {_BASE} if topic.type == ODOMETRY and has_base else set(topic.sample.get("names", ()))
-            by_part.setdefault(end[:-1], set()).update(joints)
-    inside = tuple(f"{name}/" for name in by_part)
-    whole = {joint for t in states if not t.name.startswith(inside) for joint in t.sample.get("names", ())}
-    has_own = any(not topic.name.startswith(inside) for topic in commands)
-    joints = set[str]().union(*by_part.values())
-    is_distinct = sum(map(len, by_part.values())) == len(joints)
-    root = "/".join(parts[0][:depth]) if parts else ""
-    if has_own:
-        second = {name: each for name, each in by_part.items() if each & whole and not each < whole}
-        return {root or "/": whole} | (second if is_distinct else dict(sorted(by_part.items())))
-    if len(by_part) < 2 or (is_distinct and joints <= whole | {_BASE}):
-        return {root or "/": whole | joints}
-    return dict(sorted(by_part.items()))
-
-
-def _commands(topics: Iterable[Topic]) -> list[Topic]:
-    """Return the topics that a robot takes commands on, by their type, name and subscriptions."""
-    return [
-        topic
-        for topic in topics
-        if topic.subscribers
-        and topic.type in (*BY_JOINT, *TWISTS)
-        and (topic.type != JOINT_SENSOR or _COMMAND.search(topic.name.rpartition("/")[2]))
-        and (topic.type == TRAJECTORY or not topic.publishers or _COMMAND.search(topic.name))
-    ]
-
-
-def _is_joint_state(topic: Topic) -> bool:
-    is_command = topic.subscribers and _COMMAND.search(topic.name.rpartition("/")[2])
-    return topic.type == JOINT_SENSOR and bool(topic.sample.get("names")) and not is_command
-
-
 def _add_descriptions(draft: Draft, graph: Graph, topics: Iterable[Topic], root: str) -> None:
     """Add the URDF of the robot, or of the namespaces around it."""
     names = {topic.name for topic in topics}
@@ -141,7 +64,7 @@ def _add_descriptions(draft: Draft, graph: Graph, topics: Iterable[Topic], root:
             add_urdf(draft, text, name)
         except ContractError as error:
             draft.gap(f"{name} is no readable URDF: {error.problem}", "contract init --from-graph --urdf FILE")
-    if not found and not draft.joints and any(topic.type in BY_JOINT for topic in _commands(topics)):
+    if not found and not draft.joints and any(topic.is_command and topic.type in BY_JOINT for topic in topics):
         what = f"joint limits: no message on {root}/robot_description in {graph.listened_s:g} s"
         draft.gap(what, "contract init --from-graph --urdf FILE, or the data sheet")
 
@@ -151,7 +74,7 @@ class _Reading:
 
     def __init__(self, draft: Draft, graph: Graph, topics: list[Topic], root: str) -> None:
         self.draft, self.graph, self.topics, self.root = draft, graph, topics, root
-        self.commands = _commands(topics)
+        self.commands = [topic for topic in topics if topic.is_command]
         self.claimed: dict[str, str] = {}  # joint -> topic
         self.reporters: dict[str, Topic] = {}  # joint -> its joint state topic
 
@@ -171,7 +94,7 @@ class _Reading:
 
     def _find_reporters(self) -> None:
         """Choose the topic of each joint: the name joint_states first, then the highest rate."""
-        states = [topic for topic in self.topics if _is_joint_state(topic)]
+        states = [topic for topic in self.topics if topic.is_joint_state]
         for topic in sorted(
             states, key=lambda t: (not t.name.endswith("joint_states"), -round(t.rate_hz or 0.0), t.name)
         ):

@@ -8,8 +8,8 @@ import pytest
 
 from embodied_env.contract import parse_contract
 from embodied_env.contract.draft import Draft, dump_draft, finish_draft
-from embodied_env.contract.graph_topics import Endpoint, Graph, Topic
-from embodied_env.contract.robot_graph import add_graph, topics_of_robot
+from embodied_env.contract.graph_topics import Endpoint, Graph, Topic, topics_of_robot
+from embodied_env.contract.robot_graph import add_graph
 from embodied_env.errors import ContractError
 
 JOINTS = ("j1", "j2")
