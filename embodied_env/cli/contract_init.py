@@ -23,8 +23,6 @@ from embodied_env.errors import ContractError, UsageError
 if TYPE_CHECKING:
     from embodied_env.contract.graph_topics import Graph, Topic
 
-_SOURCES = "--from-graph, --urdf, --mjcf, --robot"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -43,9 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the draft and print what is unknown; exit status 1 if the draft does not validate."""
     if not (args.from_graph or args.urdf or args.mjcf or args.robot):
-        raise UsageError(
-            f"no source (expected one or more of {_SOURCES}); e.g. embodied-env contract init --from-graph"
-        )
+        sources = "--from-graph, --urdf, --mjcf, --robot"
+        raise UsageError(f"no source (expected one or more of {sources}); e.g. embodied-env contract init --from-graph")
     out = None if args.output is None else checked_path("--output", args.output)
     if out is not None and out.exists() and not args.force:
         raise UsageError(f"{out} exists (expected a new file); choose another one, or use --force")
@@ -61,10 +58,8 @@ def run(args: argparse.Namespace) -> int:
         problem = str(error)
     if args.json:
         gaps = [{"unknown": what, "remedy": where} for what, where in draft.gaps]
-        path = None if out is None else str(out)
-        say(
-            json.dumps({"path": path, "text": text, "gaps": gaps, "chosen": draft.chosen, "problem": problem}, indent=2)
-        )
+        found = {"path": None if out is None else str(out), "text": text, "gaps": gaps, "chosen": draft.chosen}
+        say(json.dumps({**found, "problem": problem}, indent=2))
     else:
         _report(draft, text, out, problem, args.namespace or "/")
     return SOUND if problem is None else UNSOUND

@@ -199,10 +199,10 @@ def finish_draft(draft: Draft) -> None:
             what = f"topic with the positions of {', '.join(missing)} ({added['topic']} written)"
             draft.gap(what, "ros2 topic list -t, then ros2 topic echo")
         else:
-            fields = {"linear": _vector("m/s", 5.0), "angular": _vector("rad/s", 20.0)}
-            draft.sensors["odom"] = {
-                "topic": "odom", "type": "nav_msgs/msg/Odometry", "fields": fields, "max_age_s": 0.5,
-            }  # fmt: skip
+            fields = {"linear": {"unit": "m/s", "low": -5.0, "high": 5.0}}
+            fields["angular"] = {"unit": "rad/s", "low": -20.0, "high": 20.0}
+            odometry = {"topic": "odom", "type": "nav_msgs/msg/Odometry", "fields": fields, "max_age_s": 0.5}
+            draft.sensors["odom"] = odometry
             draft.gap("topic of a sensor (odom assumed)", "ros2 topic list -t")
 
     is_alone = all(sensor["type"] == JOINT_SENSOR for sensor in draft.sensors.values())
@@ -226,10 +226,6 @@ def add_base(
         where = f"data sheet or the controller's parameters; set actuators.{name}.joints"
         draft.gap(f"{', '.join(unknown)} (conservative values written)", where)
     draft.gap("whether the base moves sideways (linear.y is left out)", "data sheet; add the axis linear.y if it does")
-
-
-def _vector(unit: str, bound: float) -> Document:
-    return {"unit": unit, "low": -bound, "high": bound}
 
 
 def _down(value: float) -> float:

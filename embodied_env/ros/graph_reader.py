@@ -78,14 +78,8 @@ class _GraphReader:
     def graph(self) -> Graph:
         """Return what was found."""
         self._scan()
-        topics = []
-        for name, kind in sorted(self._types.items()):
-            ends = self._ros.node.get_publishers_info_by_topic, self._ros.node.get_subscriptions_info_by_topic
-            publishers, subscribers = (
-                tuple(_endpoint(info) for info in infos(name) if info.node_name != NODE) for infos in ends
-            )
-            if publishers or subscribers:
-                topics.append(self._topic(name, kind, publishers, subscribers))
+        topics = [self._topic(name, kind) for name, kind in sorted(self._types.items())]
+        topics = [topic for topic in topics if topic.publishers or topic.subscribers]
         readers = {e.node for t in topics if t.type in (*BY_JOINT, *TWISTS) for e in t.subscribers}
         controllers, unread = self._controllers()
         return Graph(
@@ -97,9 +91,10 @@ class _GraphReader:
             listened_s=self._listen_s,
         )
 
-    def _topic(
-        self, name: str, kind: str, publishers: tuple[Endpoint, ...], subscribers: tuple[Endpoint, ...]
-    ) -> Topic:
+    def _topic(self, name: str, kind: str) -> Topic:
+        node = self._ros.node
+        infos = node.get_publishers_info_by_topic(name), node.get_subscriptions_info_by_topic(name)
+        publishers, subscribers = (tuple(_endpoint(info) for info in ends if info.node_name != NODE) for ends in infos)
         times = self._arrivals_ns.get(name, [])
         span_ns = times[-1] - times[0] if len(times) > 2 else 0
         return Topic(
@@ -168,7 +163,6 @@ class _GraphReader:
             if _LIST_CONTROLLERS not in types:
                 continue
             manager = service.removesuffix("/list_controllers")
-            namespace = manager.rpartition("/")[0]
             try:
                 kind = message_class(_LIST_CONTROLLERS)
                 reply = self._ros.receiver.call(kind, service, kind.Request(), _CALL_S, lambda: None)
@@ -177,7 +171,7 @@ class _GraphReader:
                 continue
             for each in reply.controller:
                 pairs = [name.rsplit("/", 1) for name in each.required_command_interfaces]
-                found[f"{namespace}/{each.name}"] = {
+                found[f"{manager.rpartition('/')[0]}/{each.name}"] = {
                     "manager": manager,
                     "is_active": each.state == "active",
                     "joints": list(dict.fromkeys(pair[0] for pair in pairs)),
