@@ -197,7 +197,7 @@ class _Reading:
         if _GRIPPER.search(topic.name):
             free = fingers or [joint for joint in others if self.draft.joints[joint].unit == "m"] or free
         elif topic.type == TRAJECTORY or "arm" in topic.name or any(map(_GRIPPER.search, candidates)):
-            free = others or fingers
+            free = fingers if all(map(_GRIPPER.search, pool)) else others
         if topic.type == FLOAT:
             free = ([joint for joint in free if f"/{joint}" in topic.name] or free)[:1]
         if len(free) == 1 == len(pool):

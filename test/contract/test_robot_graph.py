@@ -193,6 +193,16 @@ def test_the_active_controller_is_used():
     assert any("/forward/commands" in gap and "used instead: /scaled/joint_trajectory" in gap for gap in gaps)
 
 
+def test_a_second_topic_of_the_arm_does_not_get_the_fingers():
+    contract, gaps = described(
+        states(joints=("j1", "finger")),
+        subscribed("/arm_controller/commands"),
+        subscribed("/commands/joint_trajectory", TRAJECTORY),
+    )
+    assert [list(each.joints) for each in contract.actuators.values()] == [["j1"]]
+    assert any("/commands/joint_trajectory" in gap and "used instead: /arm_controller" in gap for gap in gaps)
+
+
 def test_an_inactive_controller_is_reported():
     _, gaps = described(
         states(), subscribed("/renamed", node="/forward"), controllers=controllers(forward=False, other=True)
