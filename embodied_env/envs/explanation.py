@@ -10,6 +10,7 @@ import numpy as np
 from embodied_env.core.codes import CODES, Quality, Severity, end_kind
 from embodied_env.errors import UsageError
 from embodied_env.safety.findings import GATES
+from embodied_env.safety.interlocks import INPUT_REMEDIES
 
 CODE_WORDS: Mapping[str, str] = {
     "latch.stop": "an earlier stop is latched until reset()",
@@ -158,7 +159,16 @@ def _explain_end(reason: str) -> str:
         return "The environment did not end the episode."
     kind, why = end_kind(reason), reason.partition(":")[2]
     words = ": ".join(part for part in (_ENDS.get(kind, kind), CODE_WORDS.get(why, why)) if part)
-    return f"The episode ended: {words} ({reason})."
+    end = f"The episode ended: {words} ({reason})."
+    if remedy := operator_remedy(reason):
+        clearing = "reset()" if why in ("robot.inactive", "robot.contention") else "clear_estop() and reset()"
+        end += f" Next: {remedy}, then call {clearing}."
+    return end
+
+
+def operator_remedy(reason: str) -> str:
+    """Return what an operator does after a stop by a safety input, or "" for any other end reason."""
+    return INPUT_REMEDIES.get(reason.partition(":")[2], "") if end_kind(reason) == "safety_stop" else ""
 
 
 def _flat(action: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401 - one vector, or one per actuator
