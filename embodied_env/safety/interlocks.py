@@ -33,6 +33,7 @@ _INPUTS: Mapping[str, tuple[Severity, str]] = {
 """State of a safety input, up to the colon -> severity and code."""
 
 INPUT_REMEDIES: Mapping[str, str] = {
+    "latch.estop": "check the robot",
     "estop.active": "release the emergency stop",
     "estop.expired": "restart the node that publishes the emergency stop",
     "estop.unknown": "start the node that publishes the emergency stop",
@@ -40,7 +41,7 @@ INPUT_REMEDIES: Mapping[str, str] = {
     "robot.inactive": "activate the robot and its controller",
     "robot.contention": "stop the other node that publishes commands",
 }
-"""Code of a safety input that is not "ok" -> what an operator does."""
+"""Code of a stop by a safety input, now or earlier -> what an operator does."""
 
 _JUDGED_BY_AGE = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE)
 
