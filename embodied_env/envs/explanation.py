@@ -10,6 +10,7 @@ import numpy as np
 from embodied_env.core.codes import CODES, Quality, Severity, end_kind
 from embodied_env.errors import UsageError
 from embodied_env.safety.findings import GATES
+from embodied_env.safety.interlocks import INPUT_REMEDIES
 
 CODE_WORDS: Mapping[str, str] = {
     "latch.stop": "an earlier stop is latched until reset()",
@@ -164,6 +165,14 @@ def _explain_end(reason: str) -> Iterator[str]:
     yield f"The episode ended: {words} ({reason})."
     if kind == "backend_lost":
         yield "Whether the command was executed is not known."
+    if remedy := operator_remedy(reason):
+        clearing = "reset()" if why in ("robot.inactive", "robot.contention") else "clear_estop() and reset()"
+        yield f"Next: {remedy}, then call {clearing}."
+
+
+def operator_remedy(reason: str) -> str:
+    """Return what an operator does after a stop by a safety input, or "" for any other end reason."""
+    return INPUT_REMEDIES.get(reason.partition(":")[2], "") if end_kind(reason) == "safety_stop" else ""
 
 
 def _flat(action: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401 - one vector, or one per actuator

@@ -55,6 +55,17 @@ def test_malformed_actions_until_the_stop(env):
     )
 
 
+@pytest.mark.parametrize(
+    ("reason", "next_step"),
+    [
+        ("safety_stop:estop.active", "release the emergency stop, then call clear_estop() and reset()."),
+        ("safety_stop:robot.inactive", "activate the robot and its controller, then call reset()."),
+    ],
+)
+def test_the_end_by_a_safety_input_says_what_to_do_next(reason, next_step):
+    assert explanation._explain_end(reason).endswith(f" ({reason}). Next: {next_step}")
+
+
 def test_reset_and_info_from_json():
     env = embodied_env.make("arm_reach", backend="fake")
     info = env.reset(seed=1)[1]

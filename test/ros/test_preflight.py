@@ -30,7 +30,7 @@ from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.robot import graph_checks as graph_check_module
-from embodied_env.ros.robot.backend_profile import RealProfile
+from embodied_env.ros.robot.backend_profile import ActiveSpec, RealProfile
 from embodied_env.ros.robot.contract_checks import check_positions, contract_checks, raise_unless_passed, security_check
 from embodied_env.ros.robot.estops import InputSpec
 from embodied_env.ros.robot.graph_checks import contention, graph_checks, incompatible_policies, surroundings
@@ -369,7 +369,7 @@ def lively(nodes):
     """Return a function that starts a robot which publishes at these positions, stamped so late; and surveys it."""
     stop, threads = threading.Event(), []
 
-    def look_at(positions, *, stamped_s=0.0, profile=PROFILE, speaks=True, is_enough=bool):
+    def look_at(positions, *, stamped_s=0.0, profile=PROFILE, speaks=True, pressed=False, is_enough=bool):
         driver = nodes.robot()
         publishers = {publisher.topic_name: publisher for publisher in driver.publishers}
 
@@ -383,6 +383,7 @@ def lively(nodes):
                         message.name = [f"j{i}" for i in range(1, 7)]
                         message.position, message.velocity = list(positions), [0.0] * 6
                     publishers[f"/robot_1/{sensor.topic}"].publish(message)
+                publishers["/robot_1/estop"].publish(Bool(data=pressed))
 
         if speaks:
             threads.append(threading.Thread(target=speak))
@@ -410,7 +411,25 @@ def test_a_survey_of_a_correct_robot_passes_with_its_readings(lively, without_us
     checks = lively(INSIDE)
     raise_unless_passed(checks.values())
     assert checks["readings.joints"].passed
+    assert checks["state.button"].passed
     assert checks["robot inside its limits"].passed
+
+
+def test_a_survey_finds_a_pressed_estop(lively, without_us):
+    check = lively(INSIDE, pressed=True)["state.button"]
+    assert (check.passed, check.code, check.remedy) == (False, "estop.active", "release the emergency stop")
+
+
+def test_a_survey_without_a_robot_has_one_remedy_for_all_that_is_absent(domain_id):
+    profile = dataclasses.replace(PROFILE, active={"drive": ActiveSpec(topic="drive"), "arm": ActiveSpec(node="/arm")})
+    checks = survey(ARM, profile, namespace="/robot_1", timeout_s=0.2, settle_s=0.2)
+    absent = [check for check in checks if check.passed is False]
+    assert [check.name for check in absent] == [
+        "sensors.joints", "sensors.tcp", "sensors.target", "sensors.true_distance", "actuators.arm", "estop.button",
+        "active.drive", "active.arm",
+    ]  # fmt: skip
+    assert [bool(check.remedy) for check in absent] == [False] * 7 + [True]
+    assert "embodied-env sim <contract> --free-running" in absent[-1].remedy
 
 
 def test_a_survey_finds_a_joint_outside_its_limits(lively, without_us):

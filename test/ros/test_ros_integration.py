@@ -381,5 +381,5 @@ def test_deactivating_the_driver_brakes_then_ends_the_episode_with_a_reason(open
 def test_a_missing_driver_is_reported_by_name(opened, backend):
     opened(HandMade(SIMPLE))
     robot = backend(with_profile(SIMPLE, active={"driver": {"node": "/nowhere"}}))
-    with pytest.raises(BackendNotReadyError, match=r"driver \(from /nowhere/get_state\)"):
+    with pytest.raises(BackendNotReadyError, match=r"active.driver: /nowhere/get_state: no service"):
         reset(robot, 1.5)

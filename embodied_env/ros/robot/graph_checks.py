@@ -33,7 +33,7 @@ Problem = tuple[str, str, str]
 
 
 def graph_checks(contract: Contract, profile: RealProfile, node: Node) -> tuple[Check, ...]:
-    """Return one check for each topic of the contract and of the profile's e-stops, and for the reset service."""
+    """Return one check for each topic of the contract, for the reset service, and for each safety input."""
     has_relay = profile.relay
     checks = []
     for name, sensor in contract.sensors.items():
@@ -51,10 +51,16 @@ def graph_checks(contract: Contract, profile: RealProfile, node: Node) -> tuple[
             _topic_check(topic, topic, node, _owner_problems(topic, node, has_relay=True)) for topic in _RELAY_TOPICS
         ]
     if profile.reset_spec.service is not None:
-        checks.append(_service_check("reset service", profile.reset_spec.service, node))
+        checks.append(_service_check("reset service", profile.reset_spec.service, node, "reset.service"))
     for name, estop in profile.estop.items():
         problems = _publisher_problems(estop.topic, estop.type, node)
         checks.append(_topic_check(f"estop.{name}", estop.topic, node, problems))
+    for name, active in profile.active.items():
+        if active.topic is not None:
+            problems = _publisher_problems(active.topic, active.type, node)
+            checks.append(_topic_check(f"active.{name}", active.topic, node, problems))
+        elif active.service is not None:
+            checks.append(_service_check(f"active.{name}", active.service, node, f"active.{name}"))
     return (*checks, _name_check(node, has_relay=has_relay))
 
 
@@ -71,11 +77,11 @@ def _name_check(node: Node, *, has_relay: bool) -> Check:
     return passed("node name", f"{full_name} is unique")
 
 
-def _service_check(name: str, service: str, node: Node) -> Check:
+def _service_check(name: str, service: str, node: Node, key: str) -> Check:
     resolved = node.resolve_service_name(service)
     if node.count_services(resolved):
         return passed(name, f"{resolved} is available")
-    remedy = f"start its node, or correct backends.real.reset.service; {surroundings(node)}"
+    remedy = f"start its node, or correct backends.real.{key}; {surroundings(node)}"
     return failed(name, f"{resolved}: no service", remedy, "service.none")
 
 
