@@ -101,9 +101,10 @@ class ServoGains:
 
 @dataclass(frozen=True, kw_only=True)
 class Render:
-    """The view of `env.render()`: a camera of the model; None: its first one, or without one the free camera."""
+    """The view of `env.render()`."""
 
-    # camera of `env.render()`; null: the model's first one, or without one MuJoCo's free camera, by `<statistic>`
+    # camera of the model, or `free`: MuJoCo's free camera, which frames the model; null: the model's first camera, or
+    # `free` without one
     camera: str | None = None
     width: int = 640  # pixels
     height: int = 480  # pixels

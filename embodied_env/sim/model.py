@@ -100,8 +100,8 @@ class Model:
         self._check_names()
         for joint, gains in profile.servo_gains.items():
             where = f"{path}.servo_gains.{joint}"
-            if (problem := set_gains(self.mujoco, self.mj, self._actuator(joint, where), gains)) is not None:
-                raise self.error(where, f"the actuator of {joint!r} in {self._name} cannot be a servo: {problem}")
+            if (reason := set_gains(self.mujoco, self.mj, self._actuator(joint, where), gains)) is not None:
+                raise self.error(where, f"the actuator of {joint!r} in {self._name} cannot be a servo: {reason}")
         self._home, _ = self.joint_addresses((joint, f"{path}.home.{joint}") for joint in profile.home)
         self._home_positions = np.array([*profile.home.values()])
         self._check_start()

@@ -26,9 +26,9 @@ REFUSED: Mapping[str, tuple[str, str]] = {  # type of MuJoCo -> its MJCF, and wh
     "mjDYN_INTEGRATOR": ("`intvelocity`", "it integrates its command into a position of its own"),
     "mjDYN_FILTER": ("`cylinder`", "its force builds up behind its command"),
     "mjDYN_MUSCLE": ("`muscle`", "its force depends on its length, and it only pulls"),
-    "mjDYN_DCMOTOR": ("`dcmotor`", "its command is a voltage, and its current has dynamics"),
-    "mjDYN_PID": ("`pid`", "its integral term is a state of its own"),
-    "mjDYN_USER": ("plugins and callbacks", "their force is unknown"),
+    "mjDYN_USER": ("plugins and callbacks", "its force is that of other code"),
+    "mjGAIN_DCMOTOR": ("`dcmotor`", "its command is a voltage"),
+    "mjGAIN_PID": ("`pid`", "it has a control law and a state of its own"),
     "mjGAIN_AFFINE": ("`damper`", "its command sets a damping, not a position or velocity"),
 }
 """With `ELEMENTS`, the table of supported actuators in the reference."""
@@ -92,8 +92,11 @@ def set_gains(mujoco: Any, mj: Any, index: int, gains: ServoGains) -> str | None
 
 def refusal(mujoco: Any, mj: Any, index: int) -> str | None:  # noqa: ANN401 - as above
     """Return why an actuator of this type can follow no command of a joint, None if its gains decide."""
-    for part, kinds in (("trn", "mjtTrn"), ("dyn", "mjtDyn"), ("gain", "mjtGain"), ("bias", "mjtBias")):
-        name = str(getattr(mujoco, kinds)(getattr(mj, f"actuator_{part}type")[index]).name)
-        if name not in _SUPPORTED:
-            return REFUSED[name][1] if name in REFUSED else f"unsupported type {name}"
-    return None
+    kinds = (("trn", mujoco.mjtTrn), ("dyn", mujoco.mjtDyn), ("gain", mujoco.mjtGain), ("bias", mujoco.mjtBias))
+    types = [str(enum(getattr(mj, f"actuator_{part}type")[index]).name) for part, enum in kinds]
+    unsupported = [each for each in types if each not in _SUPPORTED]
+    if mj.actuator_plugin[index] >= 0:
+        unsupported.append("mjDYN_USER")
+    if not unsupported:
+        return None
+    return next((REFUSED[each][1] for each in unsupported if each in REFUSED), f"unsupported type {unsupported[0]}")

@@ -115,9 +115,9 @@ class World:
             for name, mover in profile.movers.items()
         }
         self._randomizer = ResetRandomizer(model, self._data, self._movers)
-        self._camera = 0 if model.mj.ncam else FREE_CAMERA
-        if profile.render.camera is not None:
-            self._camera = model.find("camera", profile.render.camera, f"{path}.render.camera")
+        self._camera, camera = 0 if model.mj.ncam else FREE_CAMERA, profile.render.camera
+        if camera is not None:
+            self._camera = FREE_CAMERA if camera == "free" else model.find("camera", camera, f"{path}.render.camera")
         self._warned = self._data.warning.number  # counts by warning; a view, since the attribute is slow to read
         self._warnings = [int(getattr(model.mujoco.mjtWarning, name)) for name in _UNSTABLE]
         self.now_ns = 0
