@@ -16,6 +16,7 @@ from embodied_env.core.reset_spec import validate_home
 from embodied_env.core.terminal import say
 from embodied_env.errors import ContractError
 
+_EMBEDDED = ("mujoco", "mujoco_ros")
 _SHORT = 16  # hex digits of a fingerprint for display
 
 
@@ -96,6 +97,8 @@ def _errors_of_files(contract: Contract) -> Iterator[ContractError]:
                 find_model(contract, model, f"backends.{name}.model")
             except ContractError as error:
                 yield error
+        if name in _EMBEDDED:  # their `home` is checked with the model
+            continue
         reset = profile.get("reset")
         homes = {"home": profile.get("home"), "reset.home": reset.get("home") if isinstance(reset, Mapping) else None}
         for key, home in homes.items():

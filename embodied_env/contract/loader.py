@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from embodied_env.contract.contract import Contract
 from embodied_env.contract.files import read_file, read_text_file
 from embodied_env.contract.fingerprint import to_plain
+from embodied_env.contract.model_files import with_model_hashes
 from embodied_env.contract.robot_files import RobotFile, loosened, merge_robot, rebase_robot
 from embodied_env.contract.schema import RESERVED, SCHEMA, RobotSource
 from embodied_env.contract.value_checks import one_of
@@ -143,6 +144,8 @@ def parse_contract(
         contract = _limited_by_robot(contract, robot)
     if files is not None or not trusted:
         contract = dataclasses.replace(contract, files=files or {}, trusted=trusted)
+    if trusted:
+        contract = with_model_hashes(contract)
     return contract if contract.safety.urdf is None else _with_limits_of_urdf(contract, contract.safety.urdf)
 
 

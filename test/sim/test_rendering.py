@@ -171,7 +171,7 @@ def test_a_camera_is_chosen_by_its_index(new_renderer, data):
 
 
 @needs_renderer
-@pytest.mark.parametrize("camera", [-1, 4])
+@pytest.mark.parametrize("camera", [-2, 4])
 def test_an_unknown_camera_raises(new_renderer, data, camera):
     with pytest.raises(UsageError, match=rf"camera: {camera} \(expected 0 to 3\)"):
         new_renderer().rgb(data, camera, 8, 8)
