@@ -12,7 +12,6 @@ import time
 import numpy as np
 import psutil
 import pytest
-
 import ros_domains
 from shipped_contracts import changed_text
 
