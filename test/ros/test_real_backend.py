@@ -312,7 +312,7 @@ def test_without_a_robot_reset_reports_what_is_missing(domain_id, make):
     env = make(connect_timeout_s=0.3)
     started = time.monotonic()
     with pytest.raises(
-        BackendNotReadyError, match=r"no publisher: /robot/joint_states.*namespace /robot, ROS"
+        BackendNotReadyError, match=r"(?s)no publisher: /robot/joint_states.*namespace /robot, ROS"
     ) as caught:
         env.reset(seed=1)
     assert time.monotonic() - started < 5.0

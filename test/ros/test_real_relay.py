@@ -556,7 +556,7 @@ def test_relay_must_be_a_boolean():
 
 
 def test_preflight_reports_a_missing_relay(domain_id, make):
-    with pytest.raises(BackendNotReadyError, match=r"not published by /nowhere/relay.*embodied-env relay"):
+    with pytest.raises(BackendNotReadyError, match=r"(?s)not published by /nowhere/relay.*embodied-env relay"):
         make(namespace="/nowhere", domain_id=domain_id, reset_timeout_s=0.5).reset(seed=1)
 
 
