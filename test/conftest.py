@@ -66,6 +66,12 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(skip)
 
 
+def pytest_runtest_setup(item):
+    """Lower the priority of the workers whose tests do not measure wall time."""
+    if "PYTEST_XDIST_WORKER" in os.environ and item.get_closest_marker("realtime") is None and os.nice(0) == 0:
+        os.nice(5)
+
+
 def pytest_collection_finish():
     """Exclude the objects of collection from later garbage collections, which then take milliseconds."""
     gc.collect()
