@@ -115,7 +115,7 @@ class Model:
         if not holds:
             raise self.error(path, problem)
 
-    def find(self, kind: str, name: str, path: str) -> int:
+    def find(self, kind: str, name: str, path: str, *, remedy: str = "") -> int:
         """Return the index of the `kind` called `name`; raises ContractError at `path` with the known names."""
         type_name, count = _KINDS[kind]
         object_type = getattr(self.mujoco.mjtObj, type_name)
@@ -123,7 +123,7 @@ class Model:
         if index < 0:
             number = getattr(self.mj, count, self.mj.nu)  # before MuJoCo 4 an actuator had one control
             names = (self.mujoco.mj_id2name(self.mj, object_type, i) for i in range(number))
-            raise self.error(path, f"no such {kind} in {self._name}: {one_of(name, filter(None, names))}")
+            raise self.error(path, f"no such {kind} in {self._name}: {one_of(name, filter(None, names))}{remedy}")
         return index
 
     def joint_addresses(self, joints: Iterable[tuple[str, str]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -140,7 +140,8 @@ class Model:
 
     def _scalar_joint(self, name: str, path: str) -> int:
         """Return the index of a hinge or slide joint, by its name in the contract."""
-        index = self.find("joint", self.profile.joints.get(name, name), path)
+        remedy = f"; if it has another name there, set {self.path}.joints: {{{name}: JOINT}}"
+        index = self.find("joint", self.profile.joints.get(name, name), path, remedy=remedy)
         problem = f"wrong type of the joint {name!r} (expected a hinge or slide joint)"
         self.require(self.mj.jnt_type[index] in self._scalar, path, problem)
         return index

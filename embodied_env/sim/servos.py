@@ -33,8 +33,8 @@ REFUSED: Mapping[str, tuple[str, str]] = {  # type of MuJoCo -> its MJCF, and wh
 }
 """With `ELEMENTS`, the table of supported actuators in the reference."""
 
-_BY_JOINT = ("mjTRN_JOINT", "mjTRN_JOINTINPARENT")
-_SUPPORTED = (*_BY_JOINT, "mjDYN_NONE", "mjDYN_FILTEREXACT", "mjGAIN_FIXED", "mjBIAS_NONE", "mjBIAS_AFFINE")
+_DRIVING = ("mjTRN_JOINT", "mjTRN_JOINTINPARENT", "mjDYN_NONE", "mjDYN_FILTEREXACT", "mjGAIN_FIXED")
+_SUPPORTED = (*_DRIVING, "mjBIAS_NONE", "mjBIAS_AFFINE")
 
 
 def actuators_of(mujoco: Any, mj: Any, joint: int) -> list[int]:  # noqa: ANN401 - mujoco has no type stubs
