@@ -81,7 +81,8 @@ def _report(draft: Draft, text: str, out: Path | None, problem: str | None, name
         say(f"the draft is not valid yet: {problem}", file=stream)
     elif out is not None:
         where = "" if namespace == "/" else f" --namespace {namespace}"
-        say(f"next: embodied-env doctor {out} --backend real{where}", file=stream)
+        backend = "real" if draft.world is None or draft.real else "mujoco"
+        say(f"next: embodied-env doctor {out} --backend {backend}{where}", file=stream)
 
 
 def _draft(args: argparse.Namespace, out: Path | None) -> Draft:

@@ -14,6 +14,9 @@ from embodied_env.contract.schema import ContractFields
 
 C = TypeVar("C", bound=ContractFields)
 
+EMBEDDED = ("mujoco", "mujoco_ros")
+"""The backends whose profiles name a MuJoCo model."""
+
 _FOLDERS = ("meshdir", "texturedir", "assetdir")
 
 
@@ -23,9 +26,9 @@ def with_model_hashes(contract: C) -> C:
     A hash that the contract gives stays. Shipped models are known by their name.
     """
     profiles = dict(contract.backends)
-    for name, profile in profiles.items():
-        model = profile.get("model")
-        if isinstance(model, str) and "model_sha256" not in profile:
+    for name in EMBEDDED:
+        profile = profiles.get(name, {})
+        if isinstance(model := profile.get("model"), str) and "model_sha256" not in profile:
             with suppress(OSError, ValueError):  # a shipped model, or an error of the backend
                 profiles[name] = {**profile, "model_sha256": model_sha256(contract.resolve_path(model))}
     return contract if profiles == contract.backends else dataclasses.replace(contract, backends=profiles)
@@ -45,23 +48,17 @@ def model_files(main: Path) -> list[Path]:
     MuJoCo looks for a file from the folder of the model, of the file that names it, or of the compiler's settings; of
     several, all are returned.
     """
-    documents, assets, folders = [main], dict[tuple[Path, str], None](), {main.parent: None}
+    documents, assets, folders = [main], list[tuple[Path, str]](), [main.parent]
     for document in documents:  # grows
-        try:
-            root = ET.fromstring(read_file(document, most_bytes=MOST_DATA_BYTES))  # noqa: S314 - the user's own model
-        except ET.ParseError:  # reported when the model is compiled
-            continue
-        for element in root.iter():
-            own = [main.parent / element.get(key, "") for key in _FOLDERS] if element.tag == "compiler" else []
-            folders |= dict.fromkeys(own)
-            for key, name in element.items():
-                if not key.startswith("file"):
-                    continue
-                if element.tag in ("include", "model"):
-                    found = (folder / name for folder in (document.parent, main.parent))
-                    documents += [each for each in found if each.is_file() and each not in documents]
-                else:
-                    assets[document.parent, name] = None
-    names = [(folder, each) for folder, name in assets for each in {name: None, Path(name).name: None}]
-    paths = (base / name for folder, name in names for base in (folder, *folders))
-    return list(dict.fromkeys([*documents, *(each for each in paths if each.is_file())]))
+        with suppress(ET.ParseError):  # reported when the model is compiled
+            for element in ET.fromstring(read_file(document, most_bytes=MOST_DATA_BYTES)).iter():  # noqa: S314 - own model
+                if element.tag == "compiler":
+                    folders += [main.parent / element.get(key, "") for key in _FOLDERS]
+                for name in (value for key, value in element.items() if key.startswith("file")):
+                    assets += [(document.parent, name), (document.parent, Path(name).name)]
+                    if element.tag in ("include", "model"):
+                        found, known = (document.parent / name, main.parent / name), {d.resolve() for d in documents}
+                        documents += [each for each in found if each.is_file() and each.resolve() not in known]
+    paths = (base / name for folder, name in assets for base in (folder, *folders))
+    files = [*documents, *(path for path in paths if path.is_file())]
+    return list({path.resolve(): path for path in files}.values())

@@ -9,7 +9,7 @@ from typing import Any
 from embodied_env.contract.draft import Draft, Joint
 from embodied_env.errors import ContractError
 from embodied_env.sim.model import import_mujoco
-from embodied_env.sim.servos import actuators_of, refusal, why_no_servo
+from embodied_env.sim.servos import actuators_of, is_motor, why_no_servo
 
 _BANDWIDTH_PER_S = 20.0  # of the servos that motors become, critically damped
 _INSET = 0.05  # of a range: at least the draft's margin
@@ -48,14 +48,13 @@ def add_mjcf(draft: Draft, file: Path, *, folder: Path) -> None:
 
 def _add_joint(draft: Draft, model: Any, index: int, unit: str, source: str) -> Joint:  # noqa: ANN401 - no type stubs
     """Add a hinge or slide joint with its range; return it."""
-    is_limited = bool(model.jnt_limited[index])
     low, high = map(float, model.jnt_range[index])
     known = draft.joints.setdefault(model.joint(index).name, Joint())
     known.unit = unit
-    if is_limited:  # the tighter one, if a URDF was read before
+    if model.jnt_limited[index]:  # the tighter one, if a URDF was read before
         own = known.position or (low, high)
         known.position = max(own[0], low), min(own[1], high)
-    known.is_continuous = not is_limited and unit == "rad"
+    known.is_continuous = not model.jnt_limited[index] and unit == "rad"
     known.source = ", ".join(filter(None, (known.source, source)))
     return known
 
@@ -63,22 +62,16 @@ def _add_joint(draft: Draft, model: Any, index: int, unit: str, source: str) -> 
 def _add_actuator(draft: Draft, profile: dict[str, Any], mujoco: Any, model: Any, index: int) -> bool:  # noqa: ANN401
     """Add what `profile` needs for the actuator of a joint; return whether it takes positions, and report why not."""
     name, driving = model.joint(index).name, actuators_of(mujoco, model, index)
-    fitting = [each for each in driving if why_no_servo(mujoco, model, each, velocity=False) is None]
-    motors = [
-        each
-        for each in driving
-        if model.actuator_biastype[each] == int(mujoco.mjtBias.mjBIAS_NONE) and refusal(mujoco, model, each) is None
-    ]
-    chosen = [*fitting, *motors]
+    reasons = {each: why_no_servo(mujoco, model, each, velocity=False) for each in driving}
+    motors = [each for each in driving if is_motor(mujoco, model, each)]
+    chosen = [each for each in driving if reasons[each] is None] or motors
     if driving and not chosen:
         takes_velocities = why_no_servo(mujoco, model, driving[0], velocity=True) is None
-        reason = why_no_servo(mujoco, model, driving[0], velocity=False)
-        reason = "its servo takes velocities" if takes_velocities else reason
-        where = "add drives for wheels, or an actuator with the command velocity"
-        draft.gap(f"joint {name} is not commanded: {reason}", where)
+        reason = "its servo takes velocities" if takes_velocities else reasons[driving[0]]
+        draft.gap(f"joint {name} is not commanded: {reason}", "add drives for wheels, or an actuator with velocities")
     if chosen and len(driving) > 1:
         profile.setdefault("actuators", {})[name] = model.actuator(chosen[0]).name
-    if motors and not fitting:
+    if chosen and chosen is motors:
         inertia = float(model.dof_M0[model.jnt_dofadr[index]])
         gains = {"stiffness": inertia * _BANDWIDTH_PER_S**2, "damping": 2 * inertia * _BANDWIDTH_PER_S}
         profile.setdefault("servo_gains", {})[name] = {key: float(f"{value:.3g}") for key, value in gains.items()}
@@ -88,8 +81,7 @@ def _add_actuator(draft: Draft, profile: dict[str, Any], mujoco: Any, model: Any
 
 def _add_home(profile: dict[str, Any], model: Any, index: int, joint: Joint) -> None:  # noqa: ANN401 - no type stubs
     """Start a joint inside of its limits where the model does not."""
-    state = model.key(0).qpos if model.nkey else model.qpos0
-    start = float(state[model.jnt_qposadr[index]])
+    start = float((model.key(0).qpos if model.nkey else model.qpos0)[model.jnt_qposadr[index]])
     if joint.position is not None:
         inset = _INSET * (joint.position[1] - joint.position[0])
         inside = min(max(start, joint.position[0] + inset), joint.position[1] - inset)

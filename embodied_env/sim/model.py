@@ -115,7 +115,7 @@ class Model:
         if not holds:
             raise self.error(path, problem)
 
-    def find(self, kind: str, name: str, path: str) -> int:
+    def find(self, kind: str, name: str, path: str, *, remedy: str = "") -> int:
         """Return the index of the `kind` called `name`; raises ContractError at `path` with the known names."""
         type_name, count = _KINDS[kind]
         object_type = getattr(self.mujoco.mjtObj, type_name)
@@ -123,7 +123,7 @@ class Model:
         if index < 0:
             number = getattr(self.mj, count, self.mj.nu)  # before MuJoCo 4 an actuator had one control
             names = (self.mujoco.mj_id2name(self.mj, object_type, i) for i in range(number))
-            raise self.error(path, f"no such {kind} in {self._name}: {one_of(name, filter(None, names))}")
+            raise self.error(path, f"no such {kind} in {self._name}: {one_of(name, filter(None, names))}{remedy}")
         return index
 
     def joint_addresses(self, joints: Iterable[tuple[str, str]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -135,21 +135,13 @@ class Model:
         """Return the index of the position or velocity servo that drives `joint`; raises ContractError at `path`."""
         index = self._actuator(joint, path)
         if (problem := why_no_servo(self.mujoco, self.mj, index, velocity=velocity)) is not None:
-            raise self.error(path, f"wrong actuator {self.actuator_name(index)!r} in {self._name}: {problem}")
+            raise self.error(path, f"wrong actuator {self.mj.actuator(index).name!r} in {self._name}: {problem}")
         return index
-
-    def joint_name(self, index: int) -> str:
-        """Return the contract's name of a joint of the model."""
-        name = str(self.mj.joint(index).name)
-        return next((ours for ours, theirs in self.profile.joints.items() if theirs == name), name)
-
-    def actuator_name(self, index: int) -> str:
-        """Return the name of an actuator; empty without one."""
-        return self.mujoco.mj_id2name(self.mj, self.mujoco.mjtObj.mjOBJ_ACTUATOR, index) or ""
 
     def _scalar_joint(self, name: str, path: str) -> int:
         """Return the index of a hinge or slide joint, by its name in the contract."""
-        index = self.find("joint", self.profile.joints.get(name, name), path)
+        remedy = f"; if it has another name there, set {self.path}.joints: {{{name}: JOINT}}"
+        index = self.find("joint", self.profile.joints.get(name, name), path, remedy=remedy)
         problem = f"wrong type of the joint {name!r} (expected a hinge or slide joint)"
         self.require(self.mj.jnt_type[index] in self._scalar, path, problem)
         return index
@@ -157,7 +149,7 @@ class Model:
     def _actuator(self, joint: str, path: str) -> int:
         """Return the actuator that drives `joint`: the profile's, the only one, or the one with the joint's name."""
         driving = actuators_of(self.mujoco, self.mj, self._scalar_joint(joint, path))
-        names = [self.actuator_name(index) for index in driving]
+        names = [self.mj.actuator(index).name for index in driving]
         if (chosen := self.profile.actuators.get(joint)) is not None:
             where = f"{self.path}.actuators.{joint}"
             if (index := self.find("actuator", chosen, where)) not in driving:
@@ -202,10 +194,10 @@ class Model:
 
     def _check_names(self) -> None:
         """Raise ContractError for a joint of the profile that neither the contract nor a drive names."""
-        fields = [spec for sensor in self.contract.sensors.values() for spec in sensor.fields.values()]
-        wheels = [wheel for drive in self.profile.drives.values() for wheel in (drive.left, drive.right)]
-        measured = [joint for spec in fields for joint in spec.joints or ()]
-        known = {*measured, *ActionLayout(self.contract).joints, *wheels}
+        known = {wheel for drive in self.profile.drives.values() for wheel in (drive.left, drive.right)}
+        known.update(ActionLayout(self.contract).joints)
+        for sensor in self.contract.sensors.values():
+            known.update(joint for spec in sensor.fields.values() for joint in spec.joints or ())
         for key in ("joints", "actuators", "servo_gains"):
             for joint in getattr(self.profile, key):
                 self.require(joint in known, f"{self.path}.{key}.{joint}", f"no such joint: {one_of(joint, known)}")
@@ -213,9 +205,8 @@ class Model:
     def _check_start(self) -> None:
         """Raise ContractError for a joint that starts outside its limits, or its range in the model."""
         layout, qpos, home = ActionLayout(self.contract), self.new_data().qpos, self.profile.home
-        bounds = zip(layout.limits.position_low.tolist(), layout.limits.position_high.tolist(), strict=True)
-        positions = zip(layout.joints, bounds, layout.is_velocity, strict=True)
-        limits = {joint: pair for joint, pair, is_velocity in positions if not is_velocity}
+        bounds = np.stack([layout.limits.position_low, layout.limits.position_high], axis=1).tolist()
+        limits = dict(zip(layout.joints, bounds, strict=True))
         for joint in {**home, **limits}:
             name = self.profile.joints.get(joint, joint)
             index = int(self.mujoco.mj_name2id(self.mj, self.mujoco.mjtObj.mjOBJ_JOINT, name))

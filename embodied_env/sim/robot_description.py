@@ -81,7 +81,8 @@ def _add_fixed(robot: ET.Element, parent: str, child: str, frame: FloatArray) ->
 
 def _add_moving(robot: ET.Element, model: Model, joint: int, parent: str, child: str, frame: FloatArray) -> None:
     """Add a hinge or slide joint, with its limits, and its link."""
-    mj, name = model.mj, model.joint_name(joint) or f"{child}_joint"
+    mj, name = model.mj, model.mj.joint(joint).name or f"{child}_joint"
+    name = {theirs: ours for ours, theirs in model.profile.joints.items()}.get(name, name)
     limits = {key: limit for part in model.contract.actuators.values() for key, limit in part.joints.items()}
     own = limits.get(name)
     position = None if own is None else own.position

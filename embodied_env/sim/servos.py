@@ -33,9 +33,8 @@ REFUSED: Mapping[str, tuple[str, str]] = {  # type of MuJoCo -> its MJCF, and wh
 }
 """With `ELEMENTS`, the table of supported actuators in the reference."""
 
-_FORCE = "its command is a force, not a position or velocity"
-_BY_JOINT = ("mjTRN_JOINT", "mjTRN_JOINTINPARENT")
-_SUPPORTED = (*_BY_JOINT, "mjDYN_NONE", "mjDYN_FILTEREXACT", "mjGAIN_FIXED", "mjBIAS_NONE", "mjBIAS_AFFINE")
+_DRIVING = ("mjTRN_JOINT", "mjTRN_JOINTINPARENT", "mjDYN_NONE", "mjDYN_FILTEREXACT", "mjGAIN_FIXED")
+_SUPPORTED = (*_DRIVING, "mjBIAS_NONE", "mjBIAS_AFFINE")
 
 
 def actuators_of(mujoco: Any, mj: Any, joint: int) -> list[int]:  # noqa: ANN401 - mujoco has no type stubs
@@ -51,13 +50,11 @@ def why_no_servo(mujoco: Any, mj: Any, index: int, *, velocity: bool) -> str | N
         return f"{reason} (expected a {kind} servo)"
     gain, gear = mj.actuator_gainprm[index, 0], mj.actuator_gear[index, 0]
     offset, stiffness, damping = 0.0 - mj.actuator_biasprm[index, :3]
-    strength = damping if velocity else stiffness
-    is_servo = mj.actuator_biastype[index] == int(mujoco.mjtBias.mjBIAS_AFFINE) and gain == strength > 0
-    if is_servo and not (velocity and stiffness) and offset == 0 and gear == 1:
-        return None
     found = f"gain {gain:g}, stiffness {stiffness:g}, damping {damping:g}, gear {gear:g}"
-    if not is_servo and mj.actuator_biastype[index] == int(mujoco.mjtBias.mjBIAS_NONE):
-        found = _FORCE
+    if is_motor(mujoco, mj, index):
+        found = "its command is a force"
+    elif gain == (damping if velocity else stiffness) > 0 and not (velocity and stiffness) and (offset, gear) == (0, 1):
+        return None
     elif offset:
         found += f", constant force {-offset:g}"
     keys = "damping: ..." if velocity else "stiffness: ..., damping: ..."
@@ -73,10 +70,10 @@ def set_gains(mujoco: Any, mj: Any, index: int, gains: ServoGains) -> str | None
         return reason
     if mj.actuator_dyntype[index] != int(mujoco.mjtDyn.mjDYN_NONE):
         return "its command is filtered"
-    gear, ranges = mj.actuator_gear[index, 0], []
+    gear, ranges = mj.actuator_gear[index, 0], list[list[float]]()
     if mj.actuator_forcelimited[index]:
         ranges.append(sorted(gear * mj.actuator_forcerange[index]))
-    if mj.actuator_ctrllimited[index] and mj.actuator_biastype[index] == int(mujoco.mjtBias.mjBIAS_NONE):
+    if mj.actuator_ctrllimited[index] and is_motor(mujoco, mj, index):
         ranges.append(sorted(gear * mj.actuator_gainprm[index, 0] * mj.actuator_ctrlrange[index]))
     if ranges:
         mj.actuator_forcelimited[index] = True
@@ -88,6 +85,12 @@ def set_gains(mujoco: Any, mj: Any, index: int, gains: ServoGains) -> str | None
     mj.actuator_gainprm[index, 0] = gains.stiffness or gains.damping
     mj.actuator_biasprm[index, 1:3] = -gains.stiffness, -gains.damping
     return None
+
+
+def is_motor(mujoco: Any, mj: Any, index: int) -> bool:  # noqa: ANN401 - as above
+    """Return whether an actuator exerts its command as a force on a joint, so that gains make it a servo."""
+    types = mj.actuator_dyntype[index], mj.actuator_biastype[index]
+    return types == (mujoco.mjtDyn.mjDYN_NONE, mujoco.mjtBias.mjBIAS_NONE) and refusal(mujoco, mj, index) is None
 
 
 def refusal(mujoco: Any, mj: Any, index: int) -> str | None:  # noqa: ANN401 - as above

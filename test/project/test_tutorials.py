@@ -62,7 +62,9 @@ def script_of(page: Path) -> str:
 
 @pytest.mark.ros
 @pytest.mark.tutorial
-@pytest.mark.parametrize("name", ["first_run", "your_robot", "mobile_base", "train_and_evaluate", "sim_to_real"])
+@pytest.mark.parametrize(
+    "name", ["first_run", "your_robot", "mobile_base", "your_model", "train_and_evaluate", "sim_to_real"]
+)
 def test_tutorial_command_blocks_run(name, tmp_path, domain_id):
     if name == "train_and_evaluate":
         pytest.importorskip("stable_baselines3")
