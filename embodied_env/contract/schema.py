@@ -287,7 +287,7 @@ class SensorSpec(FrozenFields):
 class JointLimits:
     """The limits of one joint or twist axis, in `unit`, unit/s and unit/s^2. `position` None: unlimited."""
 
-    # low and high; null: unlimited (not for `position` commands; always for an axis)
+    # low and high; null: unlimited (not for `position` commands); a twist axis has none and may leave it out
     position: tuple[float, float] | None
     velocity: float  # maximum speed, unit/s, > 0
     acceleration: float  # maximum acceleration, unit/s², > 0
