@@ -30,6 +30,7 @@ from embodied_env.core.image_processing import pixels_sha256, resize_image
 from embodied_env.record import RecordTransitions, audit_run, read_run
 from embodied_env.record.mcap_file import McapRecords
 from embodied_env.record.message_log import read_messages
+from embodied_env.record.row_decoder import RowDecoder
 from embodied_env.ros.embedded_sim.sensor_messages import to_message
 from embodied_env.ros.message_fields import MalformedMessageError
 from embodied_env.ros.node import RosNode
@@ -38,7 +39,7 @@ from embodied_env.ros.sensor_readers import SensorReader
 pytestmark = pytest.mark.ros
 
 CART = Path(embodied_env.load_contract("cart_goal").source)
-STEPS = 12
+STEPS = 8
 
 
 def derived_contract(folder):
@@ -126,7 +127,12 @@ def test_a_run_is_recorded_audited_and_replayed(contract, tmp_path):
     assert report.problems == ()
     replay = replay_run(env.path)
     assert (replay.difference, replay.transitions, replay.sound) == (None, 2 * STEPS, True)
-    row = list(run.rows())[3]
+    decoder = RowDecoder(contract, run.array)
+    for row in run.rows():
+        observation = decoder.observation(row)
+        assert observation in contract.observation_space
+        assert observation["goal_position"].tolist() == row["observation"]["goal_position"]
+        assert np.array_equal(observation["camera_image"], run.array(row["observation"]["camera_image"]))
     (raw,) = row["inner"]["sensors"]["camera"]["raw_sha256"].values()
     assert len(raw) == 64
     assert row["observation"]["camera_image"]["shape"] == [2, 16, 16, 3]
