@@ -23,8 +23,8 @@ REACH = {"rad": 0.3, "m": 0.03}
 """Conservative limits by unit; the last is the range around the measured position, in both directions."""
 
 AXES: Mapping[str, Document] = {
-    "linear.x": {"position": None, "velocity": 0.2, "acceleration": 0.4, "unit": "m"},
-    "angular.z": {"position": None, "velocity": 0.5, "acceleration": 1.0},
+    "linear.x": {"velocity": 0.2, "acceleration": 0.4, "unit": "m"},
+    "angular.z": {"velocity": 0.5, "acceleration": 1.0},
 }
 """Conservative limits of a mobile base."""
 

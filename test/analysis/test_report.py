@@ -473,6 +473,7 @@ def test_unchanged_image_is_shown_once():
         np.full((4, 4, 1), np.nan, np.float32),
         np.array([[[np.inf], [1.0]], [[2.0], [3.0]]], np.float32),
         np.zeros((3, 3, 1), np.uint16),
+        np.zeros((2, 4, 4, 3), np.uint8),
     ],
 )
 def test_any_image_becomes_a_small_png(image):

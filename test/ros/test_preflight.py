@@ -28,12 +28,18 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, Domain, Stamp, SteadyClock
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.node import RosNode
-from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.qos import RELIABLE, sensor_qos
 from embodied_env.ros.robot import graph_checks as graph_check_module
 from embodied_env.ros.robot.backend_profile import ActiveSpec, RealProfile
 from embodied_env.ros.robot.contract_checks import check_positions, contract_checks, raise_unless_passed, security_check
 from embodied_env.ros.robot.estops import InputSpec
-from embodied_env.ros.robot.graph_checks import contention, graph_checks, incompatible_policies, surroundings
+from embodied_env.ros.robot.graph_checks import (
+    contention,
+    graph_checks,
+    incompatible_policies,
+    latched_remedy,
+    surroundings,
+)
 from embodied_env.ros.robot.preflight import preflight, survey
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
@@ -196,6 +202,46 @@ def test_a_best_effort_publisher_for_a_reliable_sensor_is_rejected(nodes):
     nodes.robot(sensors={"tcp": (message_class("geometry_msgs/msg/PoseStamped"), BEST_EFFORT)})
     check = nodes.check("sensors.tcp", "qos.incompatible")
     assert "Best effort publisher and reliable subscription" in check.detail
+    remedy = "remove sensors.tcp.qos (the default suits any publisher), or change this policy in the other node"
+    assert check.remedy == remedy
+
+
+@pytest.mark.parametrize("durability", [DurabilityPolicy.VOLATILE, DurabilityPolicy.TRANSIENT_LOCAL])
+@pytest.mark.parametrize("reliability", [ReliabilityPolicy.RELIABLE, ReliabilityPolicy.BEST_EFFORT])
+def test_a_sensor_without_qos_receives_from_every_kind_of_publisher(domain_id, reliability, durability):
+    sensor = ARM.sensors["tcp"]
+    assert sensor.qos is None
+    receiving, sending = (RosNode(name, namespace="/robot_1", clock=SteadyClock()) for name in ("ours", "driver"))
+    try:
+        kind, qos = message_class(sensor.type), QoSProfile(depth=1, reliability=reliability, durability=durability)
+        receiving.receiver.subscribe("tcp", kind, sensor.topic, sensor_qos(sensor))
+        publisher = sending.node.create_publisher(kind, sensor.topic, qos)
+
+        def is_received():
+            publisher.publish(kind())
+            return bool(receiving.receiver.receive(0.05))
+
+        assert receiving.wait_until(is_received, GENEROUS_S)
+    finally:
+        receiving.close()
+        sending.close()
+
+
+@pytest.mark.parametrize("qos", [RELIABLE, BEST_EFFORT])
+def test_commands_reach_reliable_and_best_effort_controllers(nodes, qos):
+    nodes.robot(commands=qos)
+    nodes.check("actuators.arm", "")
+
+
+def test_a_silent_latched_sensor_has_a_remedy_of_its_own(nodes):
+    pose, tcp = message_class("geometry_msgs/msg/PoseStamped"), ARM.sensors["tcp"]
+    nodes.robot(sensors={"tcp": (pose, LATCHED)})
+    nodes.check("sensors.tcp", "")
+    remedy = "publishes it latched (transient local); set sensors.tcp.qos: latched"
+    node = nodes.ours.node
+    assert nodes.ours.wait_until(lambda: latched_remedy("tcp", tcp, node) == f"/robot_1/driver {remedy}", GENEROUS_S)
+    assert latched_remedy("tcp", dataclasses.replace(tcp, qos="latched"), node) == ""
+    assert latched_remedy("joints", ARM.sensors["joints"], node) == ""
 
 
 def test_a_best_effort_publisher_for_a_best_effort_sensor_passes(nodes):
@@ -254,6 +300,7 @@ def test_a_controller_that_requests_latched_commands_is_rejected(nodes):
     nodes.robot(commands=LATCHED)
     check = nodes.check("actuators.arm", "qos.incompatible")
     assert "Volatile publisher and transient local subscription" in check.detail
+    assert check.remedy == "set actuators.arm.qos: latched, or change this policy in the other node"
 
 
 def test_a_controller_type_mismatch_is_reported_with_both_types(nodes):

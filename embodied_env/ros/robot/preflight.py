@@ -31,7 +31,7 @@ from embodied_env.ros.robot.contract_checks import (
     passed,
     share_remedy,
 )
-from embodied_env.ros.robot.graph_checks import graph_checks, surroundings
+from embodied_env.ros.robot.graph_checks import graph_checks, latched_remedy, surroundings
 from embodied_env.ros.robot.safety_inputs import CONTENTION, SafetyInputs
 from embodied_env.ros.robot.stamp_translation import suspect_clock
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
@@ -126,11 +126,19 @@ def survey(
         listener.wait_until(lambda: len(newest) == len(contract.sensors) and not inputs.missing(), end_ns)
         with listener.condition:
             states = inputs.states(is_moving=False)
+        silent = {
+            name: latched_remedy(name, sensor, ros.node) or f"check ros2 topic hz {sensor.topic}"
+            for name, sensor in contract.sensors.items()
+            if name not in newest
+        }
     finally:
         listener.stop()
         ros.close()
     readings = {
-        name: _reading(sensor, name, newest.get(name), readers[name]) for name, sensor in contract.sensors.items()
+        name: (failed(f"readings.{name}", "no message received", silent[name], "obs.silent"), {})
+        if name in silent
+        else _reading(sensor, name, newest[name], readers[name])
+        for name, sensor in contract.sensors.items()
     }
     measured = measured_positions(contract, {name: values for name, (_, values) in readings.items()})
     positions = check_positions(contract, measured, outside=profile.start_outside)
@@ -156,12 +164,10 @@ def _input_check(name: str, state: str) -> Check:
 
 
 def _reading(
-    sensor: SensorSpec, name: str, arrival: ReceivedMessage | None, reader: SensorReader
+    sensor: SensorSpec, name: str, arrival: ReceivedMessage, reader: SensorReader
 ) -> tuple[Check, Mapping[str, Any]]:
     """Return the check of a sensor's newest message, and the values of a valid one."""
     title = f"readings.{name}"
-    if arrival is None:
-        return failed(title, "no message received", f"check ros2 topic hz {sensor.topic}", "obs.silent"), {}
     try:
         values = reader.read(arrival.message)
     except MalformedMessageError as error:
