@@ -59,7 +59,7 @@ def graph_checks(contract: Contract, profile: RealProfile, node: Node) -> tuple[
         checks.append(_topic_check(f"estop.{name}", estop.topic, node, problems))
     for name, active in profile.active.items():
         if active.topic is not None:
-            problems = _publisher_problems(active.topic, active.type, node)
+            problems = _publisher_problems(f"backends.real.active.{name}.latched", active.topic, active.type, node)
             checks.append(_topic_check(f"active.{name}", active.topic, node, problems))
         elif active.service is not None:
             checks.append(_service_check(f"active.{name}", active.service, node, f"active.{name}"))
