@@ -27,7 +27,8 @@ WORLD = "world"
 _BACKENDS = ("mujoco", "mujoco_ros")  # they run the same model
 _ROBOTS_OWN = ("sources", "draws", "drives")  # the keys of its profile that a robot brings into the world
 _NAMES = ("site", "distance", "sensors", "camera", "body", "ignore", "relative_to", "mocap", "pose", "left", "right")
-"""The keys of a profile whose values are names of the model."""
+_NAMES += ("joints", "mass", "friction", "gain", "damping", "delay")
+"""The keys of a profile whose values are names of the model, or sensors."""
 
 
 class EachItsOwn:
@@ -144,6 +145,9 @@ def _check_agents(agents: Mapping[str, Contract]) -> None:
 def _world_of(file: _File, agents: Mapping[str, Contract], source: str) -> Contract:
     """Return the contract of the world: every robot's parts, prefixed with its name."""
     options = dict(file.world.reset_options)
+    for name, option in options.items():
+        path = f"world.reset_options.{name}.observed"
+        allow(not option.observed, path, "true", "false: no robot observes an option of the world")
     profile: dict[str, Any] = {key: dict(file.world.mujoco.get(key, {})) for key in _ROBOTS_OWN}
     sensors: dict[str, SensorSpec] = {}
     actuators: dict[str, ActuatorSpec] = {}
@@ -152,6 +156,9 @@ def _world_of(file: _File, agents: Mapping[str, Contract], source: str) -> Contr
         _add(sensors, {n: _sensor(agent, s) for n, s in contract.sensors.items()}, agent, f"{path}: sensors")
         _add(actuators, {n: _actuator(agent, a) for n, a in contract.actuators.items()}, agent, f"{path}: actuators")
         _add(options, contract.reset_options, agent, f"{path}: reset_options")
+        for name, draw in contract.backends["mujoco"].get("draws", {}).items():
+            draws = f"{path}: backends.mujoco.draws.{name}.command_delay"
+            allow("command_delay" not in draw, draws, "given", "a draw of the world: all robots' commands have one delay")
         for key, part in _own_profile(agent, contract, file.world.shared).items():
             _add(profile[key], part, agent, f"{path}: backends.mujoco.{key}")
     whole = {**file.world.mujoco, **profile}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,7 @@ class Episode:
     applied: deque[FloatArray]  # the applied actions of an observation, oldest first
     before: Snapshot = field(init=False)  # the snapshot before the newest
     origin_ns: int = field(init=False)  # start of the episode on the clock of the world
+    sampled: Mapping[str, FloatArray] = field(init=False)  # value of each reset option
     step_index: int = 0  # steps taken
     returned_ns: int = 0  # when the agent received the last observation
 
@@ -63,6 +65,7 @@ class Episode:
         """Start at the snapshot of the reset."""
         self.before = self.snapshot
         self.origin_ns = self.snapshot.now_ns
+        self.sampled = {} if self.snapshot.reset is None else self.snapshot.reset.sampled
 
     def advance(self, snapshot: Snapshot, frozen_ns: int, applied: FloatArray) -> None:
         """Move to the next snapshot."""
@@ -130,7 +133,7 @@ class TransitionBuilder:
 
     def observe(self, episode: Episode) -> Observation:
         """Return the observation of the newest snapshot."""
-        return self._observations.observe(episode.snapshot, episode.step_index, episode.applied)
+        return self._observations.observe(episode.snapshot, episode.step_index, episode.applied, episode.sampled)
 
     def reset_info(self, episode: Episode, duration_ns: int) -> Info:
         """Return the info of the reset that started `episode`."""
@@ -275,6 +278,7 @@ class ObservationBuilder:
     def __init__(self, contract: Contract) -> None:
         """Resolve the sensors of `contract`."""
         self._applied_actions, self._episode = contract.applied_actions, contract.episode
+        self._observed_options = [name for name, option in contract.reset_options.items() if option.observed]
         layouts = {name: field_layouts(name, sensor) for name, sensor in contract.sensors.items()}
         self._visible = [
             (name, [(layout.key, layout.field) for layout in layouts[name]], f"{name}_valid" if sensor.mask else "")
@@ -287,9 +291,16 @@ class ObservationBuilder:
             if sensor.visibility == "evaluator"
         }
 
-    def observe(self, snapshot: Snapshot, step_index: int, applied: Iterable[FloatArray] = ()) -> Observation:
+    def observe(
+        self,
+        snapshot: Snapshot,
+        step_index: int,
+        applied: Iterable[FloatArray] = (),
+        sampled: Mapping[str, FloatArray] = MappingProxyType({}),
+    ) -> Observation:
         """Return the observation of a snapshot after the gap policy and of the applied actions, oldest first.
 
+        `sampled` has the values of the reset options.
         A reading outside its declared range is returned unchanged, with the quality OUT_OF_RANGE.
         """
         observation: Observation = {}
@@ -300,6 +311,8 @@ class ObservationBuilder:
                 observation[key] = values[field_name].copy()
             if mask:
                 observation[mask] = np.array([sample.quality in GOOD], dtype=np.int8)
+        for name in self._observed_options:
+            observation[name] = np.array(sampled[name], dtype=np.float64).reshape(-1)
         if self._applied_actions:
             observation[APPLIED_ACTIONS] = np.concatenate(list(applied))
         if self._episode.kind == "finite_horizon":

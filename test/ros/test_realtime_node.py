@@ -206,7 +206,7 @@ def test_a_reset_says_its_contract_and_its_time(arm):
 
 
 def test_a_reset_that_cannot_be_says_why(arm):
-    with pytest.raises(AssertionError, match="no such reset option"):
+    with pytest.raises(AssertionError, match="unknown reset option"):
         arm.reset(options='{"nothing": [1.0]}')
 
 

@@ -122,6 +122,21 @@ def _check_held(before: Row, row: Row, contract: MaybeContract) -> Iterator[Viol
                 yield make_violation("frame.held", f"{where}.{layout.key}", now[layout.key], text)
 
 
+def _check_observed_options(before: Row, row: Row, contract: MaybeContract) -> Iterator[Violation]:
+    """Check that the observed reset options are those of the reset, in every step."""
+    if contract is None or "inner" not in row:
+        return
+    where, now = inside(row, "observation")
+    earlier = before["info"]["reset"]["sampled"] if is_reset(before) else inside(before, "observation")[1]
+    if not isinstance(now, dict) or not isinstance(earlier, dict):
+        return
+    for name, option in contract.reset_options.items():
+        if option.observed and name in now and name in earlier:
+            expected = earlier[name] if isinstance(earlier[name], list) else [earlier[name]]
+            if now[name] != expected:
+                yield wrong_value("option.observed", f"{where}.{name}", now[name], f"{expected}, as drawn at the reset")
+
+
 def _check_reset_readings(before: Row, row: Row, contract: MaybeContract) -> Iterator[Violation]:
     """Check that the readings of a reset are newer than its start."""
     if not is_reset(before) or contract is None:
@@ -154,6 +169,7 @@ PAIR_RULES: tuple[Callable[[Row, Row, MaybeContract], Iterator[Violation]], ...]
     _check_world_time,
     _check_reading_order,
     _check_held,
+    _check_observed_options,
     _check_reset_readings,
     _check_latch,
 )
