@@ -26,8 +26,8 @@ WORLD = "world"
 
 _BACKENDS = ("mujoco", "mujoco_ros")  # they run the same model
 _ROBOTS_OWN = ("sources", "draws", "drives")  # the keys of its profile that a robot brings into the world
-_NAMES = ("site", "distance", "sensors", "camera", "body", "ignore", "relative_to", "mocap", "pose", "left", "right")
-_NAMES += ("joints", "mass", "friction", "gain", "damping", "delay")
+_NAMES = {"site", "distance", "sensors", "camera", "body", "ignore", "relative_to", "mocap", "pose", "left", "right"}
+_NAMES |= {"joints", "mass", "friction", "gain", "damping", "delay"}
 """The keys of a profile whose values are names of the model, or sensors."""
 
 
@@ -156,10 +156,11 @@ def _world_of(file: _File, agents: Mapping[str, Contract], source: str) -> Contr
         _add(sensors, {n: _sensor(agent, s) for n, s in contract.sensors.items()}, agent, f"{path}: sensors")
         _add(actuators, {n: _actuator(agent, a) for n, a in contract.actuators.items()}, agent, f"{path}: actuators")
         _add(options, contract.reset_options, agent, f"{path}: reset_options")
-        for name, draw in contract.backends["mujoco"].get("draws", {}).items():
-            draws = f"{path}: backends.mujoco.draws.{name}.command_delay"
-            allow("command_delay" not in draw, draws, "given", "a draw of the world: all robots' commands have one delay")
         for key, part in _own_profile(agent, contract, file.world.shared).items():
+            for name, entry in part.items():
+                is_own = key != "draws" or not isinstance(entry, Mapping) or "command_delay" not in entry
+                where, expected = f"{path}: backends.mujoco.draws.{name}.command_delay", "a draw of the world, for all"
+                allow(is_own, where, "given", expected)
             _add(profile[key], part, agent, f"{path}: backends.mujoco.{key}")
     whole = {**file.world.mujoco, **profile}
     fake: dict[str, Any] = {"fake": {}} if all("fake" in contract.backends for contract in agents.values()) else {}

@@ -138,7 +138,8 @@ def _check_reset_option(name: str, option: ResetOption) -> None:
     for key in ("low", "high", "mean", "std", "values"):
         value, has_key = getattr(option, key), getattr(option, key) is not None
         require(has_key or key not in needed, f"{path}.{key}", f"missing key (expected with distribution: {kind})")
-        allow(key in needed or not has_key, f"{path}.{key}", value, f"none with distribution: {kind}; remove it")
+        problem = f"{value} (expected none with distribution: {kind}); remove it"
+        require(key in needed or not has_key, f"{path}.{key}", problem)
     hidden = option.visibility == "evaluator"
     allow(not (option.observed and hidden), f"{path}.observed", "true", "false: visibility is evaluator")
     expected = "lists for a vector, numbers for a scalar"

@@ -86,6 +86,7 @@ class ResetRandomizer:
             key = only_key(draw, DRAWS, path)
         where, target = f"{path}.{key}", getattr(draw, key)
         model.require(draw.joints is not None or not draw.absolute, f"{path}.absolute", "true (expected with joints)")
+        model.require(target != (), where, "[] (expected at least one name)")
         shapes = _SHAPES[key] if key in _SHAPES else ((), (len(target),))
         shape, expected = option.low_array.shape, " or ".join(map(str, shapes))
         problem = f"wrong shape of the reset option: {shape} (expected {expected})"
