@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 import strategies
 from randomised_arm import OPTIONS, randomised_arm
+from scripted_tasks import Scene
 
 import embodied_env
 from embodied_env.analysis.replay import replay_run
+from embodied_env.backends.fake import FakeBackend
 from embodied_env.contract import Contract
 from embodied_env.contract.schema import TaskSpec
+from embodied_env.core.clock import Stamp
+from embodied_env.core.types import ResetReport, ResetRequest, Snapshot
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import UsageError
 from embodied_env.record import audit_run
@@ -67,6 +71,29 @@ def test_the_task_reads_the_drawn_and_the_given_goal() -> None:
         assert observation["bin"].tolist() == goal
         assert info["reset"]["solved"] == (goal[0] > 0.2)
     env.close()
+
+
+class Deaf(FakeBackend):
+    """A robot: a reset draws nothing."""
+
+    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
+        snapshot = super().reset(request, deadline)
+        report = ResetReport(level="task", seed_applied=None, sampled={}, ignored=tuple(request.options))
+        return dataclasses.replace(snapshot, reset=report)
+
+
+def test_a_robot_that_draws_nothing_has_the_goal_of_the_simulation() -> None:
+    goals = []
+    for backend in (FakeBackend, Deaf):
+        scene = Scene(with_bins(), backend=backend)
+        for options in ({}, {"bin": [0.3, 0.4]}):
+            observation, info = scene.stepper.reset(world_seed=5, options=options, seeded=True)
+            assert observation["bin"].tolist() == info["reset"]["sampled"]["bin"].tolist()
+            assert info["reset"]["options_ignored"] == ""
+            goals.append((observation["bin"].tolist(), info["reset"]["solved"]))
+        scene.stepper.close()
+    assert goals[:2] == goals[2:]
+    assert goals[1] == ([0.3, 0.4], True)
 
 
 def test_a_value_that_cannot_be_drawn_is_refused() -> None:
