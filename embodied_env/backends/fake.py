@@ -18,6 +18,7 @@ from embodied_env.contract.value_checks import one_of
 from embodied_env.core.arguments import checked_seconds
 from embodied_env.core.clock import NS_PER_S, Clock, Stamp
 from embodied_env.core.pacing import Pacer
+from embodied_env.core.reset_draws import draw_options
 from embodied_env.core.reset_spec import ResetRoutine
 from embodied_env.core.types import (
     ApprovedCommand,
@@ -116,10 +117,7 @@ class FakeBackend:
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is instant
         """Draw the constants by the seed; joints start in the middle of their range, or at zero without one."""
         rng = np.random.default_rng(request.seed)
-        sampled = {}
-        for name, option in sorted(self._contract.reset_options.items()):
-            drawn = np.asarray(rng.uniform(option.low_array, option.high_array))
-            sampled[name] = request.options.get(name, drawn)
+        sampled = draw_options(self._contract.reset_options, request.seed, request.options, rng)
         self._constants = {}
         for name, sensor in self._contract.sensors.items():
             for layout in field_layouts(name, sensor):

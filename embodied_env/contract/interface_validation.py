@@ -78,17 +78,18 @@ def check_sensor(name: str, sensor: SensorSpec) -> None:
 def check_keys(contract: ContractFields) -> None:
     """Check that the keys of the observation differ."""
     owners = {TIME_REMAINING: "episode.kind", APPLIED_ACTIONS: "applied_actions"}
+    keys = [(name, f"reset_options.{name}") for name, option in contract.reset_options.items() if option.observed]
     for name, sensor in contract.sensors.items():
         if sensor.visibility == "evaluator":
             continue
-        keys = [(f"{name}_{field}", f"sensors.{name}.fields.{field}") for field in sensor.fields]
+        keys += [(f"{name}_{field}", f"sensors.{name}.fields.{field}") for field in sensor.fields]
         histories = [field for field, spec in sensor.fields.items() if spec.history is not None]
         keys += [(f"{name}_{field}{AGES}", f"sensors.{name}.fields.{field}.history") for field in histories]
         if sensor.mask:
             keys.append((f"{name}_valid", f"sensors.{name}.mask"))
-        for key, path in keys:
-            allow(key not in owners, path, f"duplicate observation key {key!r}", f"unique: {owners.get(key)} has it")
-            owners[key] = path
+    for key, path in keys:
+        allow(key not in owners, path, f"duplicate observation key {key!r}", f"unique: {owners.get(key)} has it")
+        owners[key] = path
 
 
 def actuator_checks(contract: ContractFields) -> Iterator[Callable[[], None]]:

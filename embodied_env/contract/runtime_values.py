@@ -16,7 +16,7 @@ from embodied_env.errors import UsageError
 
 
 def checked_options(contract: Contract, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
-    """Return reset options as arrays; raises UsageError for an unknown one, another shape, or a value out of bounds."""
+    """Return reset options as arrays; raises UsageError for an unknown one, or a value that cannot be drawn."""
     if options is not None and not isinstance(options, Mapping):
         raise UsageError(f"invalid options={options!r} (expected a mapping of reset options, or None)")
     known = contract.reset_options
@@ -24,11 +24,9 @@ def checked_options(contract: Contract, options: Mapping[str, Any] | None) -> di
     for name, value in (options or {}).items():
         if name not in known:
             raise UsageError(f"unknown reset option {one_of(name, known)}")
-        low, high = known[name].low_array, known[name].high_array
         array = _numbers(value)
-        if array.shape != low.shape or not ((low <= array) & (array <= high)).all():
-            expected = f"shape {low.shape} from {low.tolist()} to {high.tolist()}"
-            raise UsageError(f"invalid reset option {name}={value!r} (expected {expected})")
+        if not known[name].allows(array):
+            raise UsageError(f"invalid reset option {name}={value!r} (expected {known[name].support})")
         checked[name] = array
     return checked
 

@@ -397,22 +397,44 @@ class ActionSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ResetOption:
-    """A value that each reset draws uniformly from [low, high] by its seed, unless `reset(options=...)` sets it."""
+    """A value that each reset draws by its seed, unless `reset(options=...)` sets it."""
 
     type: Literal["vector", "scalar"]  # lists or numbers
-    low: float | tuple[float, ...]  # lower bound of the draw
-    high: float | tuple[float, ...]  # upper bound, above `low`
+    low: float | tuple[float, ...] | None = None  # lower bound of the draw; not with `choice`
+    high: float | tuple[float, ...] | None = None  # upper bound, above `low`; not with `choice`
+    # `log_uniform`: its logarithm is uniform, for `low` above 0; `normal`: with `mean` and `std`, truncated to the
+    # bounds; `choice`: one of `values`, each as probable
+    distribution: Literal["uniform", "log_uniform", "normal", "choice"] = "uniform"
+    mean: float | tuple[float, ...] | None = None  # `normal`: the mean before truncation, within the bounds
+    std: float | tuple[float, ...] | None = None  # `normal`: the standard deviation before truncation, > 0
+    values: tuple[float | tuple[float, ...], ...] | None = None  # `choice`: numbers, or vectors of one length
+    observed: bool = False  # the agent observes it under its name, constant in an episode, in every backend
     visibility: Literal["agent", "evaluator"] = "agent"  # `evaluator`: in `info` only with `evaluator_info=True`
 
     @property
     def low_array(self) -> FloatArray:
         """Lower bound: shape (n,) for a vector, () for a scalar."""
-        return np.array(self.low, dtype=np.float64)
+        return np.array(self.low if self.values is None else np.min(self.values, axis=0), dtype=np.float64)
 
     @property
     def high_array(self) -> FloatArray:
         """Upper bound: shape (n,) for a vector, () for a scalar."""
-        return np.array(self.high, dtype=np.float64)
+        return np.array(self.high if self.values is None else np.max(self.values, axis=0), dtype=np.float64)
+
+    def allows(self, value: FloatArray) -> bool:
+        """Return whether `value` has the shape and is in the support of the draw."""
+        if value.shape != self.low_array.shape:
+            return False
+        if self.values is not None:
+            return any(np.array_equal(value, each) for each in self.values)
+        return bool(((self.low_array <= value) & (value <= self.high_array)).all())
+
+    @property
+    def support(self) -> str:
+        """The values that `allows` accepts, for errors."""
+        if self.values is not None:
+            return f"one of: {', '.join(str(np.array(each).tolist()) for each in self.values)}"
+        return f"shape {self.low_array.shape} from {self.low_array.tolist()} to {self.high_array.tolist()}"
 
 
 @dataclass(frozen=True, kw_only=True)

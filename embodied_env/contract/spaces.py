@@ -75,7 +75,7 @@ def _spread(bound: float | tuple[float, ...], dtype: np.dtype[Any], shape: tuple
 
 
 def observation_space(contract: ContractFields) -> spaces.Dict:
-    """Return the Dict of Boxes that the agent sees: ``<sensor>_<field>``, masks, applied actions, time remaining."""
+    """Return the Dict of Boxes that the agent sees: ``<sensor>_<field>``, masks, reset options, and so on."""
     boxes: dict[str, spaces.Space[Any]] = {}
     for name, sensor in contract.sensors.items():
         if sensor.visibility == "evaluator":
@@ -88,6 +88,10 @@ def observation_space(contract: ContractFields) -> spaces.Dict:
             boxes[layout.key] = spaces.Box(low, high, low.shape, layout.dtype.type)
         if sensor.mask:
             boxes[f"{name}_valid"] = spaces.Box(0, 1, (1,), np.int8)
+    for name, option in contract.reset_options.items():
+        if option.observed:
+            low, high = np.atleast_1d(option.low_array), np.atleast_1d(option.high_array)
+            boxes[name] = spaces.Box(low, high, low.shape, np.float64)
     if contract.applied_actions:
         size = contract.applied_actions * ActionLayout(contract).size
         boxes[APPLIED_ACTIONS] = spaces.Box(-np.inf, np.inf, (size,), np.float64)  # see docs/reference/contract.md

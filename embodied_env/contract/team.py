@@ -26,8 +26,9 @@ WORLD = "world"
 """The key of the world in ``reset(options=...)``, so no robot may have this name."""
 
 _ROBOTS_OWN = ("sources", "draws", "drives")  # the keys of its profile that a robot brings into the world
-_NAMES = ("site", "distance", "sensors", "camera", "body", "ignore", "relative_to", "mocap", "pose", "left", "right")
-"""The keys of a profile whose values are names of the model."""
+_NAMES = {"site", "distance", "sensors", "camera", "body", "ignore", "relative_to", "mocap", "pose", "left", "right"}
+_NAMES |= {"joints", "mass", "friction", "gain", "damping", "delay"}
+"""The keys of a profile whose values are names of the model, or sensors."""
 
 
 class EachItsOwn:
@@ -144,6 +145,9 @@ def _check_agents(agents: Mapping[str, Contract]) -> None:
 def _world_of(file: _File, agents: Mapping[str, Contract], source: str) -> Contract:
     """Return the contract of the world: every robot's parts, prefixed with its name."""
     options = dict(file.world.reset_options)
+    for name, option in options.items():
+        path = f"world.reset_options.{name}.observed"
+        allow(not option.observed, path, "true", "false: no robot observes an option of the world")
     profile: dict[str, Any] = {key: dict(file.world.mujoco.get(key, {})) for key in _ROBOTS_OWN}
     sensors: dict[str, SensorSpec] = {}
     actuators: dict[str, ActuatorSpec] = {}
@@ -153,6 +157,10 @@ def _world_of(file: _File, agents: Mapping[str, Contract], source: str) -> Contr
         _add(actuators, {n: _actuator(agent, a) for n, a in contract.actuators.items()}, agent, f"{path}: actuators")
         _add(options, contract.reset_options, agent, f"{path}: reset_options")
         for key, part in _own_profile(agent, contract, file.world.shared).items():
+            for name, entry in part.items():
+                is_own = key != "draws" or not isinstance(entry, Mapping) or "command_delay" not in entry
+                where, expected = f"{path}: backends.mujoco.draws.{name}.command_delay", "a draw of the world, for all"
+                allow(is_own, where, "given", expected)
             _add(profile[key], part, agent, f"{path}: backends.mujoco.{key}")
     whole = {**file.world.mujoco, **profile}
     fake: dict[str, Any] = {"fake": {}} if all("fake" in contract.backends for contract in agents.values()) else {}

@@ -132,12 +132,38 @@ def _check_precision(contract: ContractFields) -> None:
 
 
 def _check_reset_option(name: str, option: ResetOption) -> None:
-    path = f"reset_options.{name}"
+    path, kind, is_vector = f"reset_options.{name}", option.distribution, option.type == "vector"
     check_name(path, name)
-    check_bounds(path, option.low, option.high, None)
-    fits = isinstance(option.low, tuple) == isinstance(option.high, tuple) == (option.type == "vector")
-    value = f"type {option.type!r} with low {option.low} and high {option.high}"
-    allow(fits, path, value, "lists for a vector, numbers for a scalar")
+    needed = {"choice": ("values",), "normal": ("low", "high", "mean", "std")}.get(kind, ("low", "high"))
+    for key in ("low", "high", "mean", "std", "values"):
+        value, has_key = getattr(option, key), getattr(option, key) is not None
+        require(has_key or key not in needed, f"{path}.{key}", f"missing key (expected with distribution: {kind})")
+        problem = f"{value} (expected none with distribution: {kind}); remove it"
+        require(key in needed or not has_key, f"{path}.{key}", problem)
+    hidden = option.visibility == "evaluator"
+    allow(not (option.observed and hidden), f"{path}.observed", "true", "false: visibility is evaluator")
+    expected = "lists for a vector, numbers for a scalar"
+    if option.values is not None:
+        allow(len(option.values) > 0, f"{path}.values", "[]", "at least one value")
+        shape = np.shape(option.values[0])
+        for i, each in enumerate(option.values):
+            allow(isinstance(each, tuple) == is_vector, f"{path}.values[{i}]", each, expected)
+            is_fitting = np.shape(each) == shape != (0,) and bool(np.isfinite(each).all())
+            allow(is_fitting, f"{path}.values[{i}]", each, "finite numbers, and lists of one length")
+        return
+    low, high = (0.0 if bound is None else bound for bound in (option.low, option.high))
+    check_bounds(path, low, high, None)
+    fits = isinstance(low, tuple) == isinstance(high, tuple) == is_vector
+    allow(fits, path, f"type {option.type!r} with low {low} and high {high}", expected)
+    is_positive = kind != "log_uniform" or bool((option.low_array > 0).all())
+    allow(is_positive, f"{path}.low", low, "numbers > 0 with distribution: log_uniform")
+    if option.mean is not None and option.std is not None:
+        for key, value in (("mean", option.mean), ("std", option.std)):
+            is_fitting = np.shape(value) in ((), option.low_array.shape) and bool(np.isfinite(value).all())
+            allow(is_fitting, f"{path}.{key}", value, "one finite number, or one for each component")
+        is_inside = (option.low_array <= option.mean) & (option.mean <= option.high_array)
+        allow(bool(is_inside.all()), f"{path}.mean", option.mean, f"numbers from {low} to {high}")
+        allow(bool(np.greater(option.std, 0).all()), f"{path}.std", option.std, "numbers > 0")
 
 
 def _check_task(task: TaskSpec) -> None:

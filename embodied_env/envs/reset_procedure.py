@@ -11,6 +11,7 @@ from embodied_env.backends.base import Backend, Resettable
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
 from embodied_env.core.measured_joints import MeasuredJoints
+from embodied_env.core.reset_draws import with_observed_options
 from embodied_env.core.reset_spec import ResetRoutine, confirmation_prompt, with_operator_confirmation
 from embodied_env.core.types import ResetRequest, SafetyContext, Snapshot, Verdict
 from embodied_env.envs.external_inputs import ExternalInputsSource
@@ -40,7 +41,9 @@ class ResetProcedure:
         """Reset the world and return the first snapshot of the episode; raises BackendError (`EmbodiedEnv.reset`)."""
         backend = self.backend
         deadline = Stamp(self.clock.now_ns() + round(backend.reset_timeout_s * NS_PER_S), Domain.STEADY)
-        snapshot = self._verify(backend.reset(request, deadline), request.epoch)
+        raw = backend.reset(request, deadline)
+        report = with_observed_options(reset_report(raw), self.contract.reset_options, request)
+        snapshot = self._verify(replace(raw, reset=report), request.epoch)
         if isinstance(backend, Resettable) and (routine := backend.routine) and (routine.home or routine.confirm):
             snapshot = self._follow(routine, backend, request, snapshot, deadline)
         return self._judge(snapshot, request)

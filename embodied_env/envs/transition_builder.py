@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,7 @@ class Episode:
     history: deque[Snapshot] = field(init=False)  # the last snapshots, oldest first
     before: Snapshot = field(init=False)  # the snapshot before the newest
     origin_ns: int = field(init=False)  # start of the episode on the clock of the world
+    sampled: Mapping[str, FloatArray] = field(init=False)  # value of each reset option
     step_index: int = 0  # steps taken
     returned_ns: int = 0  # when the agent received the last observation
 
@@ -67,6 +69,7 @@ class Episode:
         self.before = self.snapshot
         self.history = begin_history(self.snapshot, self.history_length)
         self.origin_ns = self.snapshot.now_ns
+        self.sampled = {} if self.snapshot.reset is None else self.snapshot.reset.sampled
 
     def advance(self, snapshot: Snapshot, frozen_ns: int, applied: FloatArray) -> None:
         """Move to the next snapshot."""
@@ -135,7 +138,7 @@ class TransitionBuilder:
 
     def observe(self, episode: Episode) -> Observation:
         """Return the observation of the newest snapshot."""
-        return self._observations.observe(episode.history, episode.step_index, episode.applied)
+        return self._observations.observe(episode.history, episode.step_index, episode.applied, episode.sampled)
 
     def reset_info(self, episode: Episode, duration_ns: int) -> Info:
         """Return the info of the reset that started `episode`."""
@@ -280,6 +283,7 @@ class ObservationBuilder:
     def __init__(self, contract: Contract) -> None:
         """Resolve the sensors of `contract`."""
         self._applied_actions, self._episode = contract.applied_actions, contract.episode
+        self._observed_options = [name for name, option in contract.reset_options.items() if option.observed]
         layouts = {name: field_layouts(name, sensor) for name, sensor in contract.sensors.items()}
         self._visible = [
             (
@@ -296,9 +300,16 @@ class ObservationBuilder:
             if sensor.visibility == "evaluator"
         }
 
-    def observe(self, history: Sequence[Snapshot], step_index: int, applied: Iterable[FloatArray] = ()) -> Observation:
+    def observe(
+        self,
+        history: Sequence[Snapshot],
+        step_index: int,
+        applied: Iterable[FloatArray] = (),
+        sampled: Mapping[str, FloatArray] = MappingProxyType({}),
+    ) -> Observation:
         """Return the observation of the last snapshots after the gap policy and of the applied actions, oldest first.
 
+        `sampled` has the values of the reset options.
         A reading outside its declared range is returned unchanged, with the quality OUT_OF_RANGE.
         """
         observation: Observation = {}
@@ -315,6 +326,8 @@ class ObservationBuilder:
                 observation[f"{key}{AGES}"] = ages_s(window, name, snapshot.now_ns)
             if mask:
                 observation[mask] = np.array([sample.quality in GOOD], dtype=np.int8)
+        for name in self._observed_options:
+            observation[name] = np.array(sampled[name], dtype=np.float64).reshape(-1)
         if self._applied_actions:
             observation[APPLIED_ACTIONS] = np.concatenate(list(applied))
         if self._episode.kind == "finite_horizon":

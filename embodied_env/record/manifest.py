@@ -79,7 +79,7 @@ def start_of_manifest(
         "policy": None,
         "seeds": [],
         "distributions": {
-            name: {"distribution": "uniform", **to_json_types(asdict(option))}
+            name: {key: value for key, value in to_json_types(asdict(option)).items() if value is not None}
             for name, option in contract.reset_options.items()
         },
         "wrappers": _wrapper_stack(env),

@@ -98,8 +98,8 @@ class RowDecoder:
     def observation(self, row: Row) -> dict[str, NDArray[Any]]:
         """Return the observation that the environment itself made in a step or a reset.
 
-        Keys of a reset that belong to no sensor (masks, applied actions, remaining time) are taken from the observation
-        that the outermost wrapper returned.
+        Keys of a reset that belong to no sensor (masks, reset options, applied actions, remaining time) are taken from
+        the observation that the outermost wrapper returned.
         """
         outer, inner = row["observation"], row["inner"]["observation"]
         are_dicts = isinstance(outer, dict) and isinstance(inner, dict)  # not validated

@@ -64,11 +64,23 @@ KINDS = ("site", "distance", "sensors", "rays", "camera", "odometry", "contact")
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """The effect of a drawn reset option: exactly one of the keys."""
+    """The effect of a drawn reset option: exactly one of the keys. A list takes one value for all, or one for each."""
 
     mocap: str | None = None  # mocap body whose position it sets: x, y or x, y, z, m
     pose: str | None = None  # free joint that it sets: x, y, m, and the heading, rad
     mover: str | None = None  # mover whose phase it sets: a scalar in [0, 1]
+    joints: tuple[str, ...] | None = None  # joints whose start position it is added to, rad or m, within their limits
+    absolute: bool = False  # with `joints`: it is the start position
+    mass: tuple[str, ...] | None = None  # bodies whose mass and inertia it scales, > 0
+    friction: tuple[str, ...] | None = None  # geoms, or bodies with all their geoms, whose friction it scales, >= 0
+    gain: tuple[str, ...] | None = None  # joints whose actuators' force it scales, within its limits, > 0
+    damping: tuple[str, ...] | None = None  # joints whose damping it scales, >= 0
+    delay: tuple[str, ...] | None = None  # sensors whose `delay_s` it replaces, s, >= 0
+    command_delay: bool | None = None  # true: it is the time from a command to its effect, s, >= 0
+
+
+DRAWS = ("mocap", "pose", "mover", "joints", "mass", "friction", "gain", "damping", "delay", "command_delay")
+"""The mutually exclusive keys of a `Draw`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,10 +46,7 @@ class DelayedWorld:
             self._given = None
         self._step += 1
         self._plan_step()
-        acting = []
-        while (due := self._commands.take_one(end_ns - 1)) is not None:
-            acting.append((due[0] - begin_ns, due[1]))
-        return acting
+        return self._commands.take_within(begin_ns, end_ns)
 
     def taken(self, before_ns: int) -> Iterator[tuple[str, int, int]]:
         """Yield the readings to be taken before this time: sensor, exact time, time of delivery."""

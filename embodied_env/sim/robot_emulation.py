@@ -41,6 +41,13 @@ class TimedQueue(Generic[T]):
         due_ns, _, item = heapq.heappop(self._heap)
         return due_ns, item
 
+    def take_within(self, begin_ns: int, end_ns: int) -> list[tuple[int, T]]:
+        """Remove and return the items due before `end_ns`, each with its time after `begin_ns`."""
+        taken = []
+        while (due := self.take_one(end_ns - 1)) is not None:
+            taken.append((due[0] - begin_ns, due[1]))
+        return taken
+
     def clear(self) -> None:
         """Remove every item."""
         self._heap.clear()
@@ -68,13 +75,14 @@ class EmulatedController:
         """Command the actuators with these joints; `timeout_s` ends velocities that are not commanded again."""
         self._slices, self._is_velocity = slices, is_velocity
         self._timeout_ns = None if timeout_s is None else _ns(timeout_s)
-        self._delay_ns, self._jitter_ns = _ns(stand_in.command_delay_s), _ns(stand_in.command_jitter_s)
+        self._declared_ns, self._jitter_ns = _ns(stand_in.command_delay_s), _ns(stand_in.command_jitter_s)
         self._pending: TimedQueue[tuple[int, FloatArray]] = TimedQueue()
         self.begin(0, 0, np.zeros(len(is_velocity)))
 
-    def begin(self, seed: int, now_ns: int, target: FloatArray) -> None:
-        """Begin an episode with `target` active, and discard pending commands."""
+    def begin(self, seed: int, now_ns: int, target: FloatArray, *, delay_ns: int | None = None) -> None:
+        """Begin an episode with `target` active, without pending commands; `delay_ns` replaces the dead time."""
         self.stop()
+        self._delay_ns = self._declared_ns if delay_ns is None else delay_ns
         self._rng = np.random.default_rng([seed, *b"command_jitter"])
         self._unsent: list[tuple[int, FloatArray]] = []  # activations the world did not get yet
         self._activated_ns = [now_ns] * len(self._slices)

@@ -1,19 +1,16 @@
-"""Bodies around the robot: movers, the draws of a reset, and placement on request."""
+"""Bodies around the robot: movers, and placement on request."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from embodied_env.contract import FloatArray
-from embodied_env.contract.value_checks import naming_file, one_of
+from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import UsageError
-from embodied_env.sim.backend_profile import Draw, Mover, only_key
+from embodied_env.sim.backend_profile import Mover
 from embodied_env.sim.model import MjData, Model
-
-Setter = Callable[[FloatArray], None]
 
 
 class MovingBody:
@@ -35,76 +32,6 @@ class MovingBody:
         """Set the position of the body at this time of the episode."""
         turn = (self._phase + self._turns_per_s * time_s) % 1.0
         data.mocap_pos[self._mocap] = self._from + self._way * (1.0 - abs(2.0 * turn - 1.0))
-
-
-class ResetRandomizer:
-    """The reset options of a contract and their effects in a world."""
-
-    def __init__(self, model: Model, data: MjData, movers: dict[str, MovingBody]) -> None:
-        """Resolve the ``draws`` of the profile; raises ContractError where they, model and contract disagree."""
-        self._options = options = model.contract.reset_options
-        self._model, self._data, self._movers = model, data, movers
-        self._setters: dict[str, Setter] = {}
-        path, draws = f"{model.path}.draws", model.profile.draws
-        for name in draws:
-            model.require(name in options, f"{path}.{name}", f"no such reset option: {one_of(name, options)}")
-        for name, option in options.items():
-            expected = f"{name}: {{mocap: <body>}}, {{pose: <free joint>}} or {{mover: <mover>}}"
-            model.require(name in draws, path, f"no effect of the reset option {name!r} (expected {expected})")
-            shapes, self._setters[name] = self._setter_of(draws[name], f"{path}.{name}")
-            shape, expected = option.low_array.shape, " or ".join(map(str, shapes))
-            problem = f"wrong shape of the reset option {name!r}: {shape} (expected {expected})"
-            model.require(shape in shapes, f"{path}.{name}", problem)
-
-    def sample(self, seed: int, options: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-        """Return the value of every reset option: the one in `options`, otherwise one sampled with `seed`.
-
-        Every option is sampled, so setting one does not shift another. Raises UsageError for an unknown option, or a
-        value that is not finite or has another shape.
-        """
-        known = self._options
-        rng = np.random.default_rng(seed)
-        drawn = {name: np.array(rng.uniform(known[name].low_array, known[name].high_array)) for name in sorted(known)}
-        for name, value in options.items():
-            if name not in known:
-                raise UsageError(f"no such reset option: {one_of(name, known)}")
-            found, expected = np.shape(value), drawn[name].shape
-            if found != expected:
-                raise UsageError(f"wrong shape of the reset option {name}: {found} (expected {expected})")
-            if not np.isfinite(value).all():
-                raise UsageError(f"invalid value of the reset option {name}: {value} (expected finite numbers)")
-            drawn[name] = np.array(value, dtype=np.float64)
-        return drawn
-
-    def apply(self, drawn: Mapping[str, FloatArray]) -> None:
-        """Set the values returned by `sample` in the world."""
-        for name, setter in self._setters.items():
-            setter(drawn[name])
-
-    def _setter_of(self, draw: Draw, path: str) -> tuple[tuple[tuple[int, ...], ...], Setter]:
-        """Return the allowed shapes of a draw, and the function that sets it."""
-        with naming_file(self._model.contract.source):
-            only_key(draw, ("mocap", "pose", "mover"), path)
-        data = self._data
-        if draw.mocap is not None:
-            position = data.mocap_pos[self._model.mocap(draw.mocap, f"{path}.mocap")]
-
-            def set_position(value: FloatArray) -> None:
-                position[: len(value)] = value
-
-            return ((2,), (3,)), set_position
-        if draw.pose is not None:
-            adr = self._model.free_joint(draw.pose, f"{path}.pose")
-
-            def set_pose(value: FloatArray) -> None:  # upright, at an unchanged height
-                x, y, heading_rad = value.tolist()
-                data.qpos[adr : adr + 2] = x, y
-                data.qpos[adr + 3 : adr + 7] = math.cos(heading_rad / 2.0), 0.0, 0.0, math.sin(heading_rad / 2.0)
-
-            return ((3,),), set_pose
-        if draw.mover not in self._movers:
-            raise self._model.error(f"{path}.mover", f"no such mover: {one_of(draw.mover, self._movers)}")
-        return ((),), self._movers[draw.mover].set_phase
 
 
 def placeable(model: Model) -> tuple[str, ...]:

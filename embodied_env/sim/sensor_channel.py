@@ -50,6 +50,7 @@ class SensorChannel:
     contact covers the time since the last delivered reading, including lost and superseded ones.
 
     Attributes:
+        delay_ns: from the acquisition of a reading to its delivery.
         due_ns: the due time of the next reading, on the clock of the world.
         newest: the newest delivered reading.
     """
@@ -65,7 +66,7 @@ class SensorChannel:
             variances = [source.noise.get(field, 0.0) ** 2 for field in ("position", "orientation")]
             self._covariance = np.diag(np.repeat(variances, 3)).ravel()
         self._is_random = bool(source.noise) or source.dropout > 0.0
-        self._delay_ns = round(source.delay_s * _NS_PER_S)
+        self.delay_ns = round(source.delay_s * _NS_PER_S)
         self._rng = np.random.default_rng(0)
         self._interval_ns = _NS_PER_S / spec.rate_hz if spec.rate_hz else float(step_ns)
         self._origin_ns = self._count = self.due_ns = 0
@@ -98,7 +99,7 @@ class SensorChannel:
             output = _with_contacts(output, self._lost_contacts)
             self._lost_contacts = output.values if is_lost else {}
         if not is_lost:
-            self._pending.append((taken_ns + self._delay_ns, taken_ns, output))
+            self._pending.append((taken_ns + self.delay_ns, taken_ns, output))
 
     def schedule(self, taken_ns: int, there_ns: int, measured: SensorOutput) -> None:
         """Send a reading taken at `taken_ns` with delivery at `there_ns`, without the channel's delay and loss."""

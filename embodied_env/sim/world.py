@@ -15,16 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, SensorSpec
+from embodied_env.contract.runtime_values import checked_options
 from embodied_env.core.latency.delay_model import DelayModel
-from embodied_env.errors import BackendLostError, ResetNeededError
+from embodied_env.core.reset_draws import draw_options
+from embodied_env.errors import BackendLostError, ResetNeededError, UsageError
 from embodied_env.sim.actuators import Actuation, SetpointInterpolator
 from embodied_env.sim.async_rendering import AsyncCameras
 from embodied_env.sim.backend_profile import Driver, Source, StandIn, WorldProfile
 from embodied_env.sim.delayed_world import DelayedWorld
 from embodied_env.sim.model import Model
+from embodied_env.sim.randomization import ResetRandomizer
 from embodied_env.sim.rendering import FREE_CAMERA, Renderer, Viewer
 from embodied_env.sim.robot_description import robot_description
-from embodied_env.sim.scene import MovingBody, ResetRandomizer, place_body, placeable
+from embodied_env.sim.robot_emulation import TimedQueue
+from embodied_env.sim.scene import MovingBody, place_body, placeable
 from embodied_env.sim.sensor_channel import Reading, SensorChannel
 from embodied_env.sim.sensor_reader import SensorReader
 
@@ -71,7 +75,7 @@ class World:
                 profile for their sensors.
 
         Raises:
-            UsageError: for delays of a free-running world, or of other sensors.
+            UsageError: for delays of a free-running world, of other sensors, or that a reset draws too.
             ContractError: for a name, a shape or a period on which model, profile and contract disagree.
             MissingDependencyError: when MuJoCo is not installed.
         """
@@ -104,17 +108,20 @@ class World:
         self._timed = {name: channel for name, channel in self._channels.items() if name not in late}
         self._actuation = Actuation(model)
         self.joints, self.is_velocity = self._actuation.joints, self._actuation.is_velocity
-        self._interpolator: SetpointInterpolator | None = None
-        if free_running or self._delayed is not None:
-            lag_steps = stand_in.servo_lag_s / float(model.mj.opt.timestep)
-            period_steps = self._period_substeps
-            self._interpolator = SetpointInterpolator(self.is_velocity, period_steps=period_steps, lag_steps=lag_steps)
         self.placeable = placeable(model)
         self._movers = {
             name: MovingBody(mover, model.mocap(mover.mocap, f"{path}.movers.{name}.mocap"))
             for name, mover in profile.movers.items()
         }
-        self._randomizer = ResetRandomizer(model, self._data, self._movers)
+        self._randomizer = ResetRandomizer(model, self._data, self._movers, self._channels)
+        if delays is not None and (drawn := self._randomizer.delays):
+            raise UsageError(f"cannot inject delays: {drawn[0]} draws one at each reset; remove one of the two")
+        self._late_commands: TimedQueue[FloatArray] = TimedQueue()
+        self._interpolator: SetpointInterpolator | None = None
+        if free_running or self._delayed is not None or self.command_delay_ns is not None:
+            lag_steps = stand_in.servo_lag_s / float(model.mj.opt.timestep)
+            period_steps = self._period_substeps
+            self._interpolator = SetpointInterpolator(self.is_velocity, period_steps=period_steps, lag_steps=lag_steps)
         self._camera, camera = 0 if model.mj.ncam else FREE_CAMERA, profile.render.camera
         if camera is not None:
             self._camera = FREE_CAMERA if camera == "free" else model.find("camera", camera, f"{path}.render.camera")
@@ -139,15 +146,17 @@ class World:
             The sampled or set values, by reset option.
 
         Raises:
-            UsageError: for an unknown option, or a value that is not finite or has another shape.
+            UsageError: for an unknown option, or a value that cannot be drawn.
             BackendLostError: when the simulation is unstable.
             MissingDependencyError: when a camera needs a renderer and there is none.
         """
-        drawn = self._randomizer.sample(seed, options)
+        given = checked_options(self._contract, options)
+        drawn = draw_options(self._contract.reset_options, seed, given)
         self._is_reset = False
         self._model.reset(self._data)
         self._randomizer.apply(drawn)
         self._move_bodies(0.0)
+        self._late_commands.clear()
         self._actuation.begin(self._data)
         if self._interpolator is not None:
             self._interpolator.begin(self._actuation.target)
@@ -172,15 +181,23 @@ class World:
     def command(self, values: FloatArray) -> None:
         """Set positions to be reached one control period from now, or velocities that act from now on.
 
-        Positions lead through intermediate set-points, starting with the next physics step. Injected delays postpone
-        the command. Shape (n_joints,), in joint units. Raises UsageError for another shape.
+        Positions lead through intermediate set-points, starting with the next physics step. Injected and drawn delays
+        postpone the command. Shape (n_joints,), in joint units. Raises UsageError for another shape.
         """
         if self._delayed is not None:
             self._delayed.command(self._actuation.checked(values))
             return
+        if self.command_delay_ns is not None:
+            self._late_commands.put(self.now_ns + self.command_delay_ns, self._actuation.checked(values))
+            return
         self._actuation.command(values)
         if self._interpolator is not None:
             self._interpolator.command(self._actuation.target)
+
+    @property
+    def command_delay_ns(self) -> int | None:
+        """The drawn time from a command to its effect; None: no reset option draws it."""
+        return self._randomizer.command_delay_ns
 
     @property
     def target(self) -> FloatArray:
@@ -202,6 +219,8 @@ class World:
             raise ResetNeededError("step() before reset(); call reset() first")
         if self._delayed is not None:
             commands = self._delayed.next_step(self.now_ns, self.now_ns + self.tick_ns)
+        elif self.command_delay_ns is not None:
+            commands = [*commands, *self._late_commands.take_within(self.now_ns, self.now_ns + self.tick_ns)]
         self.now_ns = now_ns = self._run_physics(commands)
         for name, taken_ns, output in () if self._cameras is None else self._cameras.finished():
             self._channels[name].send(taken_ns, output)

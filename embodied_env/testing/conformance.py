@@ -128,8 +128,10 @@ class BackendContract(ABC):
 
     def test_reset_options_are_applied(self) -> None:
         with self.opened() as backend:
-            options = {name: option.low_array for name, option in self.contract.reset_options.items()}
-            report = self.reset(backend, options=options).reset
+            drawn = self.reset(backend, seed=11).reset
+            assert drawn is not None
+            options = dict(drawn.sampled)
+            report = self.reset(backend, options=options, epoch=1).reset
             assert report is not None
             for name, value in options.items():
                 np.testing.assert_array_equal(report.sampled[name], value)

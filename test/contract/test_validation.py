@@ -18,6 +18,10 @@ from embodied_env.errors import ContractError
 JOINT = "actuators.arm.joints.a"
 FIELD = "sensors.joints.fields.position"
 TARGET = "reset_options.target"
+NORMAL = {"type": "scalar", "distribution": "normal", "low": 0.0, "high": 1.0, "mean": 0.5, "std": 0.1}
+LOG_UNIFORM = {"type": "scalar", "distribution": "log_uniform", "low": 0.0, "high": 1.0}
+CHOICE = {"type": "vector", "distribution": "choice", "values": [[1.0, 2.0], [3.0, 4.0]]}
+OBSERVED = {"type": "scalar", "low": 0.0, "high": 1.0, "observed": True}
 
 
 def refusal(source):
@@ -416,6 +420,23 @@ def test_joint_with_only_a_velocity_sensor_is_rejected():
         (f"{TARGET}.low", [0.1, 0.1], f"{TARGET}: 2 values of low and 3 of high (expected"),
         (f"{TARGET}.low", 0.1, f"{TARGET}: type 'vector' with low 0.1 and high (0.5, 0.5, 0.5) (expected"),
         (f"{TARGET}.type", "scalar", f"{TARGET}: type 'scalar' with low (0.1, 0.1, 0.1) and high (0.5, 0.5, 0.5) (expected"),
+        (f"{TARGET}.low", ABSENT, f"{TARGET}.low: missing key (expected with distribution: uniform)"),
+        (f"{TARGET}.mean", 0.3, f"{TARGET}.mean: 0.3 (expected none with distribution: uniform); remove it"),
+        (f"{TARGET}.distribution", "nromal", f"{TARGET}.distribution: \"nromal\" (expected 'uniform', 'log_uniform'"),
+        (f"{TARGET}.distribution", "choice", f"{TARGET}.low: (0.1, 0.1, 0.1) (expected none with distribution: choice"),
+        (f"{TARGET}.distribution", "normal", f"{TARGET}.mean: missing key (expected with distribution: normal)"),
+        (TARGET, {**NORMAL, "mean": 2.0}, f"{TARGET}.mean: 2.0 (expected numbers from 0.0 to 1.0)"),
+        (TARGET, {**NORMAL, "mean": [0.5, 0.5]}, f"{TARGET}.mean: (0.5, 0.5) (expected one finite number"),
+        (TARGET, {**NORMAL, "std": 0}, f"{TARGET}.std: 0.0 (expected numbers > 0)"),
+        (TARGET, {**NORMAL, "distribution": "log_uniform"}, f"{TARGET}.mean: 0.5 (expected none"),
+        (TARGET, LOG_UNIFORM, f"{TARGET}.low: 0.0 (expected numbers > 0 with distribution: log_uniform)"),
+        (TARGET, {**CHOICE, "values": []}, f"{TARGET}.values: [] (expected at least one value)"),
+        (TARGET, {**CHOICE, "values": [[1], [1, 2]]}, f"{TARGET}.values[1]: (1.0, 2.0) (expected finite numbers, and lists"),
+        (TARGET, {**CHOICE, "values": [[1], 2]}, f"{TARGET}.values[1]: 2.0 (expected lists for a vector"),
+        (TARGET, {**CHOICE, "values": [[]]}, f"{TARGET}.values[0]: () (expected finite numbers"),
+        (TARGET, {**CHOICE, "visibility": "evaluator", "observed": True}, f"{TARGET}.observed: true (expected false: visib"),
+        ("reset_options.tcp_position", OBSERVED, "sensors.tcp.fields.position: duplicate observation key 'tcp_position'"),
+        ("reset_options.applied_actions", OBSERVED, "reset_options.applied_actions: duplicate observation key"),
         ("task.type", "reach", "task.type: 'reach' (expected"),
     ],
 )  # fmt: skip

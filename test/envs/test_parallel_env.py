@@ -466,6 +466,28 @@ def test_the_fingerprint_of_the_world_covers_the_contracts_of_its_robots():
     assert one.world.fingerprint != other.world.fingerprint
 
 
+def test_each_robot_has_its_own_draws_and_observes_its_own_goal():
+    draws = "backends: {mujoco: {draws: {load: {mass: [base]}, late: {delay: [odom]}}}}"
+    own = "bin: {type: scalar, distribution: choice, values: [1, 2, 3, 4, 5, 6, 7, 8, 9], observed: true}"
+    scalars = "load: {type: scalar, low: 2, high: 3}, late: {type: scalar, low: 0.2, high: 0.2001}"
+    changes = f"changes: {{reset_options: {{obstacle_phase: null, {own}, {scalars}}}, {draws}}}"
+    agents = "".join(f"  cart_{n}: {{contract: cart_goal, {changes}}}\n" for n in (1, 2))
+    world = "shared: [floor], mujoco: {model: two_carts.xml}"
+    team = parse_team(f"team: embodied_env/1\nname: test\nagents:\n{agents}world: {{{world}}}", source="test.yaml")
+    env = embodied_env.parallel_env(team, clock="virtual")
+    seen = []
+    for seed in range(4):
+        observations, infos = env.reset(seed=seed)
+        drawn = {name: float(info["reset"]["sampled"]["bin"]) for name, info in infos.items()}
+        assert {name: observation["bin"].tolist() for name, observation in observations.items()} == {
+            name: [value] for name, value in drawn.items()
+        }
+        seen.append(tuple(drawn.values()))
+        assert env.world_reset.sampled.keys() >= {"cart_1_load", "cart_2_load", "cart_1_late"}
+    env.close()
+    assert any(one != other for one, other in seen)
+
+
 def test_two_twists_are_allowed_in_the_world_of_a_team_alone():
     world = loaded("two_carts").world
     with pytest.raises(ContractError, match=r"'linear.x' is also driven by actuators.cart_1_base"):
@@ -500,8 +522,30 @@ def test_two_twists_are_allowed_in_the_world_of_a_team_alone():
             + "agents: {a: {contract: cart_goal}}",
             "agents.a: reset_options.goal: duplicate name 'a_goal'",
         ),
+        (
+            HEAD.replace("{}", "{}, reset_options: {x: {type: scalar, low: 0, high: 1, observed: true}}")
+            + "agents: {a: {contract: cart_goal}}",
+            "world.reset_options.x.observed: true .expected false",
+        ),
+        (
+            HEAD + "agents: {a: {contract: cart_goal, changes: {reset_options: {x: {type: scalar, low: 0, high: 1}}, "
+            "backends: {mujoco: {draws: {x: {command_delay: true}}}}}}}",
+            "agents.a: backends.mujoco.draws.x.command_delay: given .expected a draw of the world",
+        ),
     ],
-    ids=["schema", "list", "unknown agent", "unknown contract", "world", "unknown key", "period", "change", "taken"],
+    ids=[
+        "schema",
+        "list",
+        "unknown agent",
+        "unknown contract",
+        "world",
+        "unknown key",
+        "period",
+        "change",
+        "taken",
+        "observed",
+        "delay",
+    ],
 )
 def test_invalid_team_error_names_the_path(text, message):
     with pytest.raises(ContractError, match=message):

@@ -63,15 +63,24 @@ def script_of(page: Path) -> str:
 @pytest.mark.ros
 @pytest.mark.tutorial
 @pytest.mark.parametrize(
-    "name", ["first_run", "your_robot", "mobile_base", "your_model", "train_and_evaluate", "sim_to_real"]
+    "name",
+    [
+        "tutorials/first_run",
+        "tutorials/your_robot",
+        "tutorials/mobile_base",
+        "tutorials/your_model",
+        "tutorials/train_and_evaluate",
+        "tutorials/sim_to_real",
+        "howto/randomise",
+    ],
 )
 def test_tutorial_command_blocks_run(name, tmp_path, domain_id):
-    if name == "train_and_evaluate":
+    if name == "tutorials/train_and_evaluate":
         pytest.importorskip("stable_baselines3")
         pytest.importorskip("tqdm")
     for folder in ("examples", "config"):
         (tmp_path / folder).symlink_to(ROOT / folder)
-    script = script_of(ROOT / "docs" / "tutorials" / f"{name}.md")
+    script = script_of(ROOT / "docs" / f"{name}.md")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with operator_at_terminal() as terminal:
         done = subprocess.run(

@@ -79,6 +79,8 @@ def latch(env):
     env._stepper._gate.latch(Finding(gate="latch", severity=Severity.STOP, code="latch.stop"))
 
 
+GOAL = {"type": "scalar", "low": 0.0, "high": 1.0, "observed": True}
+
 WORLDS = {  # environment, steps of each episode, episodes
     "plain": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 4, 2),
     "empty": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 0, 1),
@@ -98,6 +100,7 @@ WORLDS = {  # environment, steps of each episode, episodes
         2,
     ),
     "applied": (lambda: EmbodiedEnv(small(applied_actions=2), backend="fake"), 3, 1),
+    "drawn": (lambda: EmbodiedEnv(small(reset_options__goal=GOAL), backend="fake"), 3, 2),
     "seeing": (lambda: EmbodiedEnv(seeing(), backend="fake"), STILL + 5, 1),
     "paced": (paced, 4, 1),
     "slow": (slow_paced, 2 * BLOCK, 1),
@@ -256,6 +259,7 @@ LINES |= {
     "clipping.said": ("plain", lambda rows: at(rows[1], info__action_clipped=False)),
     "action.account": ("plain", lambda rows: at(rows[2], info__safety__dt_s=0.06)),
     "action.observed": ("applied", lambda rows: both(rows[2], observation__applied_actions=[0.0, 0.0, 0.5, 0.5])),
+    "option.observed": ("drawn", lambda rows: both(rows[3], observation__goal=[0.5])),
     "latency.stage": ("plain", lambda rows: at(rows[2], info__latency__gate_s=0.5)),
     "latency.sensor": ("plain", lambda rows: at(rows[2], info__latency__hold_s__tcp=0.5)),
     "latency.quality": ("paced", lambda rows: at(rows[2], info__latency__data_age_s__tcp=-0.5)),

@@ -532,7 +532,7 @@ def test_manifest_has_the_reset_distributions(env):
     assert manifest_of(env)["distributions"] == {
         "target": {
             "distribution": "uniform", "type": "vector", "low": list(option.low), "high": list(option.high),
-            "visibility": "agent",
+            "observed": False, "visibility": "agent",
         }
     }  # fmt: skip
 

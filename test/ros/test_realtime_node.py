@@ -219,7 +219,7 @@ def test_a_reset_reply_has_the_fingerprint_and_a_stamp(arm):
 
 
 def test_the_reason_of_an_impossible_reset_is_returned(arm):
-    with pytest.raises(AssertionError, match="no such reset option"):
+    with pytest.raises(AssertionError, match="unknown reset option"):
         arm.reset(options='{"nothing": [1.0]}')
 
 

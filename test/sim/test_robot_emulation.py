@@ -105,6 +105,14 @@ def test_jitter_is_repeated_with_its_seed(gaps, seed):
     assert runs[0] == runs[1]
 
 
+def test_a_drawn_delay_replaces_the_declared_one_in_its_episode():
+    made = controller(StandIn(command_delay_s=0.01))
+    for delay_ns, expected_ns in ((70 * MS, 70 * MS), (0, 0), (None, 10 * MS)):
+        made.begin(0, 0, np.zeros(2), delay_ns=delay_ns)
+        made.receive(5 * MS, 0, np.array([1.0]))
+        assert made.next_ns == 5 * MS + expected_ns
+
+
 def test_jitter_differs_from_seed_to_seed():
     gaps = [100 * MS] * 10
     assert in_force(gaps, delay_s=0.0, jitter_s=0.05, seed=1) != in_force(gaps, delay_s=0.0, jitter_s=0.05, seed=2)

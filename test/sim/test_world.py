@@ -343,7 +343,7 @@ def test_refuses_an_unknown_option() -> None:
 
 
 def test_refuses_an_option_of_another_shape() -> None:
-    with pytest.raises(UsageError, match=r"target: \(2,\) \(expected \(3,\)"):
+    with pytest.raises(UsageError, match=r"target=.*\(expected shape \(3,\)"):
         arm_world().reset(0, {"target": np.zeros(2)})
 
 
@@ -433,12 +433,17 @@ YARD_DRAWS = {
 }
 
 
-def yard(folder: Path, *sensors: str, **changes: Any) -> World:
+NEAR = "low: [0.3, 0.0, -3.0], high: [0.5, 0.2, 3.0]"  # the paddle
+ANYWHERE = "low: [-9.0, -9.0, -4.0], high: [9.0, 9.0, 4.0]"
+
+
+def yard(folder: Path, *sensors: str, start: str = NEAR, **changes: Any) -> World:
     """Return a world with these sensors, or all."""
     (folder / "yard.xml").write_text(YARD_MODEL)
     names = sensors or tuple(SEEN)
     seen = ", ".join(f"{name}: {changes.pop(name, SEEN[name])}" for name in names)
-    contract = parse_contract(YARD.replace("SENSORS", seen), source=str(folder / "yard.yaml"))
+    text = YARD.replace("SENSORS", seen).replace(NEAR, start)
+    contract = parse_contract(text, source=str(folder / "yard.yaml"))
     given = {name: YARD_SOURCES[name] for name in names}
     profile = WorldProfile(model="yard.xml", sources=given, draws=YARD_DRAWS, movers={"truck": MOVER})
     return World(contract, replace(profile, **changes))
@@ -630,7 +635,7 @@ def test_an_episode_reads_alike_after_another_one(tmp_path: Path) -> None:
 
 
 def test_a_touch_of_the_episode_before_is_forgotten(tmp_path: Path) -> None:
-    world = yard(tmp_path, "bump")
+    world = yard(tmp_path, "bump", start=ANYWHERE)
     far = {"start": np.array([5.0, -5.0, 0.0])}
     world.reset(0, {"start": np.array([0.5, 0.1, 0.0])})
     assert any(row["bump"].values["data"][0] for row in spin(world, 10))
@@ -640,7 +645,7 @@ def test_a_touch_of_the_episode_before_is_forgotten(tmp_path: Path) -> None:
 
 def test_a_touch_within_a_control_period_is_reported_once(tmp_path: Path) -> None:
     passing = Mover(mocap="truck", from_m=(-0.5, 1.0, 0.3), to_m=(5.5, 1.0, 0.3), speed_m_per_s=30.0)
-    world = yard(tmp_path, "bump", movers={"truck": passing})
+    world = yard(tmp_path, "bump", start=ANYWHERE, movers={"truck": passing})
     world.reset(0, {"start": np.array([0.0, 1.0, 0.0]), "phase": np.array(0.0)})
     touches = [row["bump"].values["data"][0] for row in [world.read(), *spin(world, 2)]]
     assert touches == [0, 1, 0]
@@ -672,7 +677,7 @@ def test_a_draw_of_three_numbers_is_the_whole_position(tmp_path: Path) -> None:
 
 
 def test_a_pose_is_drawn_as_x_y_and_heading_at_the_height_of_the_model(tmp_path: Path) -> None:
-    world = yard(tmp_path, "box")
+    world = yard(tmp_path, "box", start=ANYWHERE)
     world.reset(0, {"start": np.array([3.0, 4.0, math.pi / 2])})
     np.testing.assert_allclose(world._data.joint("box").qpos, [3, 4, 0.4, math.sqrt(0.5), 0, 0, math.sqrt(0.5)])
     np.testing.assert_allclose(sense(world, "box")["position"], [3.0, 4.2, 0.4], atol=1e-12)
@@ -701,7 +706,6 @@ def truck_x(folder: Path, phase: float, steps: int, speed: float = 0.5) -> float
         (0.9, 10, -0.9),
         (0.0, 80, -1.0),
         (0.3, 80, 0.2),
-        (-0.25, 0, 0.0),
     ],
 )
 def test_a_mover_goes_to_and_fro(tmp_path: Path, phase: float, steps: int, x: float) -> None:
@@ -721,7 +725,7 @@ def test_a_reset_puts_a_mover_back(tmp_path: Path) -> None:
 
 
 def test_a_mover_pushes_what_is_in_its_way(tmp_path: Path) -> None:
-    world = yard(tmp_path, "box")
+    world = yard(tmp_path, "box", start=ANYWHERE)
     world.reset(0, {"start": np.array([0.0, 1.0, 0.0]), "phase": np.array(0.25)})
     spin(world, 15)
     assert abs(sense(world, "box")["position"][0] - 0.2) > 0.2
@@ -737,7 +741,7 @@ WRONG_DRAWS = {
     "a mover that is not there": ({"phase": Draw(mover="trck")}, "phase.mover", r"no such mover: 'trck'.*'truck'"),
     "two keys": ({"goal": Draw(mocap="goal", mover="truck")}, "goal", "mocap and mover given"),
     "no key": ({"goal": Draw()}, "goal", "none given"),
-    "a pose for two numbers": ({"flat": Draw(pose="box")}, "flat", r"'flat': \(2,\) \(expected \(3,\)"),
+    "a pose for two numbers": ({"flat": Draw(pose="box")}, "flat", r"reset option: \(2,\) \(expected \(3,\)"),
     "a phase of three numbers": ({"goal": Draw(mover="truck")}, "goal", r"\(3,\) \(expected \(\)"),
 }
 
@@ -756,7 +760,7 @@ def test_refuses_a_mover_of_a_body_that_is_no_mocap(tmp_path: Path) -> None:
 
 
 def test_refuses_an_option_that_is_not_finite(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"goal: \[nan  1.  1.\] \(expected finite"):
+    with pytest.raises(UsageError, match=r"goal=.*nan.* \(expected shape \(3,\) from"):
         yard(tmp_path).reset(0, {"goal": np.array([math.nan, 1.0, 1.0])})
 
 
@@ -951,7 +955,7 @@ def test_refuses_a_joint_that_no_actuator_drives(tmp_path: Path) -> None:
 def test_refuses_a_drawn_option_that_is_not_a_position(tmp_path: Path) -> None:
     contract = cart_contract(tmp_path)
     flat = contract.text.replace("low: [2.0, 2.0, 2.0], high: [3.0, 3.0, 3.0]", "low: [2.0], high: [3.0]")
-    with pytest.raises(ContractError, match=r"'b': \(1,\) \(expected \(2,\) or \(3,\)") as caught:
+    with pytest.raises(ContractError, match=r"reset option: \(1,\) \(expected \(2,\) or \(3,\)") as caught:
         World(parse_contract(flat, source=contract.source), CART_PROFILE)
     assert caught.value.path == "backends.mujoco.draws.b"
 

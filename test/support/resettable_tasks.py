@@ -47,6 +47,14 @@ class SolvedOnce(Running):
         return Verdict(success=bool(options["load"] > 1.0))
 
 
+class Bins(Running):
+    """Every second bin is the right one: it reads the observed reset option `bin`, drawn or given."""
+
+    def reset(self, snapshot: Snapshot, options: Mapping[str, Any]) -> Verdict | None:
+        assert snapshot.reset is not None
+        return Verdict(success=bool(snapshot.reset.sampled["bin"][0] > 0.2))
+
+
 class Telling(Running):
     """Its verdict contains all of its arguments."""
 

@@ -360,11 +360,18 @@ def margins(draw: st.DrawFn) -> Document:
 
 @st.composite
 def reset_options(draw: st.DrawFn) -> Document:
-    """Draw one reset option: a scalar, or a vector."""
+    """Draw one reset option: a scalar, or a vector, of any distribution."""
     size = draw(st.integers(0, 3))
     pairs = draw(st.lists(intervals(), min_size=size or 1, max_size=size or 1))
     low, high = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    return {"type": "vector", "low": low, "high": high} if size else {"type": "scalar", "low": low[0], "high": high[0]}
+    option: Document = {"type": "vector" if size else "scalar"}
+    bounds: Document = {"low": low, "high": high} if size else {"low": low[0], "high": high[0]}
+    kind = draw(st.sampled_from(["uniform", "log_uniform", "normal", "choice"]))
+    if kind == "choice":
+        return {**option, "distribution": kind, "values": list(bounds.values())}
+    if kind == "normal":
+        return {**option, **bounds, "distribution": kind, "mean": bounds["low"], "std": 0.5}
+    return option | bounds | ({"distribution": kind} if kind == "uniform" or min(low) > 0 else {})
 
 
 @st.composite

@@ -162,6 +162,21 @@ def _stamps(ages_s: Any, now_ns: int | None) -> list[int]:  # noqa: ANN401 - JSO
     return [now_ns - to_ns(age_s) for age_s in ages_s] if are_known and now_ns is not None else []
 
 
+def _check_observed_options(before: Row, row: Row, contract: MaybeContract) -> Iterator[Violation]:
+    """Check that the observed reset options are those of the reset, in every step."""
+    if contract is None or "inner" not in row:
+        return
+    where, now = inside(row, "observation")
+    earlier = before["info"]["reset"]["sampled"] if is_reset(before) else inside(before, "observation")[1]
+    if not isinstance(now, dict) or not isinstance(earlier, dict):
+        return
+    for name, option in contract.reset_options.items():
+        if option.observed and name in now and name in earlier:
+            expected = earlier[name] if isinstance(earlier[name], list) else [earlier[name]]
+            if now[name] != expected:
+                yield wrong_value("option.observed", f"{where}.{name}", now[name], f"{expected}, as drawn at the reset")
+
+
 def _check_reset_readings(before: Row, row: Row, contract: MaybeContract) -> Iterator[Violation]:
     """Check that the readings of a reset are newer than its start."""
     if not is_reset(before) or contract is None:
@@ -195,6 +210,7 @@ PAIR_RULES: tuple[Callable[[Row, Row, MaybeContract], Iterator[Violation]], ...]
     _check_reading_order,
     _check_held,
     _check_history,
+    _check_observed_options,
     _check_reset_readings,
     _check_latch,
 )

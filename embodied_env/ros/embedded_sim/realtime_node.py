@@ -144,7 +144,7 @@ class FreeRunningNode(WorldNode):
             applied = secrets.randbits(_SEED_BITS) if seed == _ANY_SEED else seed
             reply = self._reset_world(epoch, applied, options)
             now_ns = self._clock.now_ns()
-            self._controller.begin(applied, now_ns, self._world.target)
+            self._controller.begin(applied, now_ns, self._world.target, delay_ns=self._world.command_delay_ns)
             self._readings.clear()
             self._published_ns = dict.fromkeys(self._sensors, -1)
             self._deadline_ns = now_ns + self._world.tick_ns

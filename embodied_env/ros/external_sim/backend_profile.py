@@ -7,12 +7,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import parse_as, profile_of
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import check_count, check_positive, check_topic, naming_file, one_of, require
+from embodied_env.core.reset_draws import draw_options
 from embodied_env.core.reset_spec import validate_home
 from embodied_env.core.types import FloatArray, ResetRequest
 from embodied_env.errors import BackendNotReadyError
@@ -104,17 +103,12 @@ class SampledPoses:
 
 
 def sample_poses(contract: Contract, profile: SimulatorProfile, request: ResetRequest) -> SampledPoses:
-    """Sample the reset options of `profile.draws` with the request's seed, and place entities accordingly.
-
-    Every option of `contract` is sampled, so that setting one, or omitting it in the profile, does not shift another.
-    """
-    rng = np.random.default_rng(request.seed)
+    """Draw the reset options of `profile.draws` (`draw_options`), and place entities accordingly."""
     places, sampled = dict(profile.entities), {}
-    for name, option in sorted(contract.reset_options.items()):
-        drawn = np.asarray(rng.uniform(option.low_array, option.high_array))
+    for name, value in draw_options(contract.reset_options, request.seed, request.options).items():
         if name not in profile.draws:
             continue
-        value = sampled[name] = np.array(request.options.get(name, drawn), dtype=np.float64)
+        sampled[name] = value
         numbers: list[float] = value.tolist()
         draw = profile.draws[name]
         before = places.get(draw.name, Place(position=(0.0, 0.0, 0.0)))

@@ -1,0 +1,218 @@
+"""The effects of reset options in a world: places, start positions, physical parameters and delays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from embodied_env.contract import FloatArray
+from embodied_env.contract.schema import ResetOption
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.contract.value_checks import naming_file, one_of
+from embodied_env.sim.backend_profile import DRAWS, Draw, only_key
+from embodied_env.sim.model import MjData, Model
+from embodied_env.sim.scene import MovingBody
+from embodied_env.sim.sensor_channel import SensorChannel
+
+Setter = Callable[[FloatArray], None]
+
+_NS_PER_S = 1e9
+_SHAPES = {"mocap": ((2,), (3,)), "pose": ((3,),), "mover": ((),), "command_delay": ((),)}  # of one object
+_SCALED = {  # key of a draw -> the fields of the model that it scales
+    "mass": ("body_mass", "body_inertia"),
+    "friction": ("geom_friction",),
+    "gain": ("actuator_gainprm", "actuator_biasprm"),
+    "damping": ("dof_damping",),
+}
+_STATISTICS = ("meaninertia", "meanmass", "meansize", "extent")  # a model may declare them
+
+
+class ResetRandomizer:
+    """The effects of a contract's reset options in a world. Each reset sets all of them, so that none outlasts it.
+
+    Attributes:
+        delays: the paths of the draws of delays.
+        command_delay_ns: the time from a command to its effect in this episode; None: it is not drawn.
+    """
+
+    def __init__(
+        self, model: Model, data: MjData, movers: Mapping[str, MovingBody], channels: Mapping[str, SensorChannel]
+    ) -> None:
+        """Resolve the ``draws`` of the profile; raises ContractError where they, model and contract disagree.
+
+        `data` is at the start of an episode.
+        """
+        options = model.contract.reset_options
+        self._model, self._data, self._movers, self._channels = model, data, movers, channels
+        self._start = data.qpos.copy()
+        self._claimed: dict[tuple[str, object], str] = {}  # kind and object that an option sets -> its path
+        self._setters: dict[str, Setter] = {}
+        self.delays: list[str] = []
+        self.command_delay_ns: int | None = None
+        path, draws = f"{model.path}.draws", model.profile.draws
+        for name in draws:
+            model.require(name in options, f"{path}.{name}", f"no such reset option: {one_of(name, options)}")
+        for name, option in options.items():
+            if name in draws:
+                self._setters[name] = self._setter_of(draws[name], option, f"{path}.{name}")
+            else:
+                expected = f"{name}: with one of the keys {', '.join(DRAWS)}"
+                problem = f"no effect of the reset option {name!r} (expected {expected}); or set its observed: true"
+                model.require(option.observed, path, problem)
+        self._has_masses = any(draw.mass is not None for draw in draws.values())
+
+    def apply(self, drawn: Mapping[str, FloatArray]) -> None:
+        """Set the values of `draw_options` in the world, which is at the start of an episode."""
+        for name, setter in self._setters.items():
+            setter(drawn[name])
+        if self._has_masses:
+            self._update_constants()
+
+    def _update_constants(self) -> None:
+        """Recompute the constants that depend on masses; the statistics stay those of the compiled model."""
+        mujoco, mj = self._model.mujoco, self._model.mj
+        before, center = {name: getattr(mj.stat, name) for name in _STATISTICS}, mj.stat.center.copy()
+        mujoco.mj_setConst(mj, mujoco.MjData(mj))
+        for name, value in before.items():
+            setattr(mj.stat, name, value)
+        mj.stat.center[:] = center
+
+    def _setter_of(self, draw: Draw, option: ResetOption, path: str) -> Setter:
+        """Return the function that sets a draw."""
+        model = self._model
+        with naming_file(model.contract.source):
+            key = only_key(draw, DRAWS, path)
+        where, target = f"{path}.{key}", getattr(draw, key)
+        model.require(draw.joints is not None or not draw.absolute, f"{path}.absolute", "true (expected with joints)")
+        model.require(target != (), where, "[] (expected at least one name)")
+        shapes = _SHAPES[key] if key in _SHAPES else ((), (len(target),))
+        shape, expected = option.low_array.shape, " or ".join(map(str, shapes))
+        problem = f"wrong shape of the reset option: {shape} (expected {expected})"
+        model.require(shape in shapes, path, problem)
+        if key == "mocap":
+            return self._position_setter(model.mocap(target, where))
+        if key == "pose":
+            return self._pose_setter(model.free_joint(target, where))
+        if key == "mover":
+            model.require(target in self._movers, where, f"no such mover: {one_of(target, self._movers)}")
+            return self._movers[target].set_phase
+        if key == "joints":
+            return self._start_setter(draw, option, where)
+        low, is_factor = option.low_array, key in ("mass", "gain")
+        is_valid = bool((low > 0 if is_factor else low >= 0).all())
+        model.require(is_valid, where, f"draws {low.tolist()} (expected values {'>' if is_factor else '>='} 0)")
+        if key in _SCALED:
+            return self._scale_setter(key, target, where)
+        self.delays.append(path)
+        return self._delay_setter(target, where) if key == "delay" else self._command_delay_setter(draw, where)
+
+    def _claim(self, kind: str, one: object, name: str, path: str) -> None:
+        """Raise ContractError if an option sets this object already."""
+        first = self._claimed.get((kind, one))
+        self._model.require(first is None, path, f"{name!r} is set by {first} already (expected once)")
+        self._claimed[kind, one] = path
+
+    def _position_setter(self, mocap: int) -> Setter:
+        position = self._data.mocap_pos[mocap]
+
+        def set_position(value: FloatArray) -> None:
+            position[: len(value)] = value
+
+        return set_position
+
+    def _pose_setter(self, adr: int) -> Setter:
+        qpos = self._data.qpos
+
+        def set_pose(value: FloatArray) -> None:  # upright, at an unchanged height
+            x, y, heading_rad = value.tolist()
+            qpos[adr : adr + 2] = x, y
+            qpos[adr + 3 : adr + 7] = math.cos(heading_rad / 2.0), 0.0, 0.0, math.sin(heading_rad / 2.0)
+
+        return set_pose
+
+    def _command_delay_setter(self, draw: Draw, path: str) -> Setter:
+        self._model.require(draw.command_delay is True, path, "false (expected true)")
+        self._claim("command_delay", None, "the delay of commands", path)
+        self.command_delay_ns = 0
+
+        def set_delay(value: FloatArray) -> None:
+            self.command_delay_ns = round(float(value) * _NS_PER_S)
+
+        return set_delay
+
+    def _delay_setter(self, names: Sequence[str], path: str) -> Setter:
+        for name in names:
+            known = name in self._channels
+            self._model.require(known, path, f"no such sensor: {one_of(name, self._channels)}")
+            self._claim("delay", name, name, path)
+
+        def set_delays(value: FloatArray) -> None:
+            for name, delay_s in zip(names, np.broadcast_to(value, len(names)).tolist(), strict=True):
+                self._channels[name].delay_ns = round(delay_s * _NS_PER_S)
+
+        return set_delays
+
+    def _start_setter(self, draw: Draw, option: ResetOption, path: str) -> Setter:
+        """Return the setter of start positions, which must be within the limits of the model and of the contract."""
+        model, qpos, names = self._model, self._data.qpos, draw.joints or ()
+        places, _ = model.joint_addresses((name, path) for name in names)
+        base = np.zeros(len(names)) if draw.absolute else self._start[places]
+        limits = ActionLayout(model.contract).limits
+        commanded = zip(limits.joints, limits.position_low.tolist(), limits.position_high.tolist(), strict=True)
+        ranges = {joint: [(low, high)] for joint, low, high in commanded}
+        starts = zip(names, (base + option.low_array).tolist(), (base + option.high_array).tolist(), strict=True)
+        for name, least, most in starts:
+            joint = model.mj.joint(name)
+            self._claim("joints", joint.id, name, path)
+            own = [tuple(joint.range.tolist())] if model.mj.jnt_limited[joint.id] else []
+            for low, high in [*ranges.get(name, []), *own]:
+                problem = f"{name} starts from {least:g} to {most:g} (expected within its limits, {low:g} to {high:g})"
+                model.require(low <= least and most <= high, path, problem)
+
+        def set_start(value: FloatArray) -> None:
+            qpos[places] = base + value
+
+        return set_start
+
+    def _scale_setter(self, key: str, names: Sequence[str], path: str) -> Setter:
+        """Return the setter that scales fields of the model, from their compiled values."""
+        mj = self._model.mj
+        rows_of = [self._rows_of(key, name, path) for name in names]
+        rows, owner = np.concatenate(rows_of), np.repeat(np.arange(len(names)), [len(each) for each in rows_of])
+        arrays = [getattr(mj, field) for field in _SCALED[key]]
+        compiled = [array[rows].copy() for array in arrays]
+        for name, each in zip(names, rows_of, strict=True):
+            problem = f"the {key} of {name!r} is 0 in the model (expected a value to scale); remove it"
+            self._model.require(bool(arrays[0][each].any()), path, problem)
+            for row in each:
+                self._claim(key, row, name, path)
+
+        def scale(value: FloatArray) -> None:
+            factors = np.broadcast_to(value, len(names))[owner]
+            for array, nominal in zip(arrays, compiled, strict=True):
+                array[rows] = (nominal.T * factors).T
+
+        return scale
+
+    def _rows_of(self, key: str, name: str, path: str) -> list[int]:
+        """Return the rows of the model's fields that belong to a body, geom or joint."""
+        model, mj, mujoco = self._model, self._model.mj, self._model.mujoco
+        if key == "mass":
+            return [model.find("body", name, path)]
+        if key == "friction":
+            body = mujoco.mj_name2id(mj, mujoco.mjtObj.mjOBJ_BODY, name)
+            if body < 0 or mujoco.mj_name2id(mj, mujoco.mjtObj.mjOBJ_GEOM, name) >= 0:
+                return [model.find("geom", name, path)]
+            return list(range(mj.body_geomadr[body], mj.body_geomadr[body] + mj.body_geomnum[body]))
+        joint = model.find("joint", name, path)
+        if key == "damping":
+            return [dof for dof in range(mj.nv) if mj.dof_jntid[dof] == joint]
+        by_joint = int(mujoco.mjtTrn.mjTRN_JOINT)
+        rows = [i for i in range(mj.nu) if mj.actuator_trntype[i] == by_joint and mj.actuator_trnid[i, 0] == joint]
+        model.require(len(rows) > 0, path, f"no actuator of the joint {name!r} (expected a driven joint)")
+        linear = (int(mujoco.mjtGain.mjGAIN_FIXED), int(mujoco.mjtGain.mjGAIN_AFFINE))
+        problem = f"wrong actuator of the joint {name!r} (expected gaintype fixed or affine)"
+        model.require(all(mj.actuator_gaintype[i] in linear for i in rows), path, problem)
+        return rows
