@@ -28,6 +28,7 @@ from embodied_env.errors import (
     ContractError,
     InternalFaultError,
     ResetNeededError,
+    TaskError,
     UsageError,
 )
 
@@ -305,6 +306,7 @@ def test_the_order_of_precedence_is_that_of_the_design():
         "horizon",
         "safety_stop",
         "backend_lost",
+        "task_error",
         "sensor_gap",
         "out_of_bounds",
         "time_limit",
@@ -740,12 +742,19 @@ def test_a_free_running_robot_brakes_to_rest_at_the_end_of_an_episode(reason):
 # -------------------------------------------------------------------------------------------------------- when code fails
 
 
-def test_an_error_in_the_task_ends_the_episode():
-    """Its step has no account, so the episode would go on with a hole in it."""
+def test_an_error_in_the_task_ends_the_episode_with_an_account_of_the_step():
     scene = scene_of(task={"raise_at": 2})
     scene.step()
-    with pytest.raises(RuntimeError, match="the task has an error"):
+    with pytest.raises(
+        TaskError, match=r"task .*scripted_tasks\.py:\d+: RuntimeError: the task has an error"
+    ) as caught:
         scene.step()
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    done = scene.stepper.last_transition
+    assert (done.reward, done.terminated, done.truncated) == (0.0, False, True)
+    assert done.end_reasons == ("task_error:RuntimeError",)
+    assert np.isnan(done.info["task"]["step"])
+    assert scene.backend.halted == []
     with pytest.raises(ResetNeededError):
         scene.step()
     scene.reset()
