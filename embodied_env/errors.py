@@ -90,10 +90,7 @@ class PolicyError(EmbodiedEnvError):
 
 
 class TaskError(EmbodiedEnvError):
-    """A task raised an error of its own, or returned a wrong result; `why` is used in ``end_reason``.
-
-    The robot brakes, and the step is recorded as truncated with ``task_error:<why>``.
-    """
+    """A task raised an error, or returned a wrong result; `why` is used in ``end_reason`` as ``task_error:<why>``."""
 
     def __init__(self, message: str, *, why: str = "wrong_result") -> None:
         """Describe the error; `why` is the class of the task's own error."""

@@ -52,8 +52,10 @@ def run(args: argparse.Namespace) -> int:
     if out is not None and out.exists() and not args.force:
         raise UsageError(f"{out} exists (expected a new file); choose another one, or use --force")
     draft = _draft(args, out)
-    task = None if args.task is None else _task_file(args.task, out)
-    if task is not None and out is not None:
+    task = None if args.task is None else checked_path("--task", args.task)
+    if task is not None:
+        if out is None or task.suffix != ".py":
+            raise UsageError(f"no task file {args.task!r} (expected FILE.py, and --output FILE for its contract)")
         draft.task = f"./{os.path.relpath(task, out.parent)}:{function_name(task)}"
     text = dump_draft(draft)
     if out is not None:
@@ -75,15 +77,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         _report(draft, text, out, problem, args.namespace)
     return SOUND if problem is None else UNSOUND
-
-
-def _task_file(name: str, out: Path | None) -> Path:
-    """Return the path of the task file; raises UsageError without a contract file, or for another kind of file."""
-    if out is None:
-        raise UsageError("--task needs a contract file beside it (expected --output FILE)")
-    if not name.endswith(".py"):
-        raise UsageError(f"invalid --task {name!r} (expected a Python file such as lift.py)")
-    return checked_path("--task", name)
 
 
 def _report(draft: Draft, text: str, out: Path | None, problem: str | None, namespace: str) -> None:

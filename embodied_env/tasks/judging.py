@@ -1,47 +1,142 @@
-"""Call a task and check what it returns; every error names the file and the line of the task."""
+"""Call a task, a function or a class, and check its result; every error names the file and the line of the task."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from reprlib import repr as shown
+from typing import Any, ClassVar
 
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.core.types import Snapshot, TaskResult, Verdict
+from embodied_env.core.types import Snapshot, TaskResult, Verdict, field_values
 from embodied_env.errors import TaskError, described, did_you_mean
 from embodied_env.tasks.base import ResettableTask, Task
-from embodied_env.tasks.functions import FunctionTask, WrongResultError, shown
+
+_SNAPSHOTS_AND_ACTION = 3
+
+
+class FunctionTask:
+    """The task of one function; each function has a subclass of its own, made by `class_of_function`."""
+
+    version: int
+    terms: tuple[str, ...]
+    function: ClassVar[Callable[..., Any]]
+
+    def __init__(self, contract: Contract, parameters: Any) -> None:  # noqa: ANN401 - of the function
+        """Keep the arguments of the function."""
+        self._keywords = field_values(parameters)
+        self._no_motion = np.zeros(sum(len(actuator.joints) for actuator in contract.actuators.values()))
+
+    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
+        """Call the function; raises TaskError unless it returns reward, success and its terms, if any."""
+        name, result = self.function.__name__, self.function(previous, current, applied, **self._keywords)
+        expected = ("reward", "success", "terms") if self.terms else ("reward", "success")
+        if not isinstance(result, tuple) or len(result) != len(expected):
+            remedy = "" if self.terms else f"; declare further terms as {name}.terms = (...)"
+            raise TaskError(f"{name} returned {shown(result)} (expected ({', '.join(expected)})){remedy}")
+        if not isinstance(result[1], bool | np.bool_):
+            raise TaskError(f"{name} returned success {shown(result[1])} (expected True or False)")
+        terms = result[2] if self.terms else {}
+        return TaskResult(reward=result[0], verdict=Verdict(success=bool(result[1])), terms=terms)
+
+    def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict:  # noqa: ARG002 - protocol
+        """Return whether the function finds success in the reset snapshot, without motion."""
+        return self.judge(snapshot, snapshot, self._no_motion.copy()).verdict
+
+
+@functools.cache
+def class_of_function(function: Callable[..., Any], version: int) -> type[FunctionTask]:
+    """Return the class of the task `function`; raises TypeError for a function that is not a task."""
+    module = {"__module__": function.__module__}
+    parameters = dataclasses.make_dataclass(
+        "Parameters", _parameters(function), frozen=True, kw_only=True, namespace=module
+    )
+    own = {"version": version, "terms": tuple(vars(function).get("terms", ()))}
+    own |= {"Parameters": parameters, "function": staticmethod(function)}
+    return type(function.__name__, (FunctionTask,), {**module, **own})
+
+
+def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield name, type and default of the keyword-only arguments."""
+    found, hints = inspect.getfullargspec(function), typing.get_type_hints(function)
+    if len(found.args) != _SNAPSHOTS_AND_ACTION or found.varargs or found.varkw:
+        expected = "a class, or a function of (previous, current, applied) and keyword-only parameters"
+        raise TypeError(f"arguments {inspect.signature(function)} (expected {expected})")
+    defaults = found.kwonlydefaults or {}
+    for name in found.kwonlyargs:
+        if name not in hints and defaults.get(name) is None:
+            raise TypeError(f"parameter {name!r} without a type (expected an annotation such as {name}: float)")
+        field = dataclasses.field(default=defaults[name]) if name in defaults else dataclasses.field()
+        yield name, hints.get(name, type(defaults.get(name))), field
 
 
 def judge_step(
     task: Task, contract: Contract, previous: Snapshot, current: Snapshot, applied: FloatArray
 ) -> TaskResult:
-    """Return the result of `task.judge` with finite numbers and the declared terms; raises TaskError."""
-    try:
+    """Return the result of `task.judge` with plain floats and the terms in their order; raises TaskError."""
+    with _naming_line(task, task.judge, contract):
         result: Any = task.judge(previous, current, applied)
-        return result if _is_plain(result, task) else _checked(result, task)
-    except Exception as error:  # noqa: BLE001 - the code of a user may raise anything
-        raise _task_error(error, task, task.judge, contract) from _cause(error)
+        if not (isinstance(result, TaskResult) and isinstance(result.verdict, Verdict)):
+            raise TaskError(f"judge returned {shown(result)} (expected a TaskResult with a Verdict)")
+        names, terms = tuple(task.terms), result.terms
+        if not isinstance(terms, Mapping) or set(terms) != set(names):
+            raise TaskError(f"terms {shown(terms)} (expected the keys {names}, as declared in `terms`)")
+        values = {name: _number(f"term {name!r}", terms[name]) for name in names}
+        return TaskResult(reward=_number("reward", result.reward), verdict=result.verdict, terms=values)
 
 
 def judge_reset(
     task: ResettableTask, contract: Contract, snapshot: Snapshot, options: Mapping[str, FloatArray]
 ) -> Verdict | None:
     """Return the verdict of `task.reset`; raises TaskError."""
-    try:
+    with _naming_line(task, task.reset, contract):
         verdict: Any = task.reset(snapshot, options)
         if not isinstance(verdict, Verdict | None):
-            raise WrongResultError(  # noqa: TRY301 - as judge's
-                f"reset returned {shown(verdict)} (expected a Verdict or None)"
-            )
-    except Exception as error:  # noqa: BLE001 - the code of a user may raise anything
-        raise _task_error(error, task, task.reset, contract) from _cause(error)
-    return verdict
+            raise TaskError(f"reset returned {shown(verdict)} (expected a Verdict or None)")
+        return verdict
+
+
+def _number(what: str, value: Any) -> float:  # noqa: ANN401 - of foreign code
+    is_number = isinstance(value, float | int | np.floating | np.integer) and not isinstance(value, bool)
+    if not (is_number and isfinite(value)):
+        raise TaskError(f"{what} {shown(value)} (expected a finite number)")
+    return float(value)
+
+
+@contextmanager
+def _naming_line(task: Task, method: Callable[..., Any], contract: Contract) -> Iterator[None]:
+    """Turn every error of a block that calls `method` of `task` into a TaskError with file and line."""
+    try:
+        yield
+    except TaskError as error:
+        raise TaskError(f"task {_place(error, task, method, contract)}: {error}", why=error.why) from None
+    except Exception as error:
+        problem = f"{described(error)}{hint(error, contract)}"
+        place = _place(error, task, method, contract)
+        raise TaskError(f"task {place}: {problem}", why=type(error).__name__) from error
+
+
+def _place(error: Exception, task: Task, method: Callable[..., Any], contract: Contract) -> str:
+    """Return file and line: the last line of the task in the traceback, or where the called function begins."""
+    own = getattr(sys.modules.get(type(task).__module__), "__file__", None)
+    places = [(at.filename, at.lineno) for at in traceback.extract_tb(error.__traceback__) if at.filename == own]
+    called = task.function if isinstance(task, FunctionTask) else method
+    if (code := getattr(called, "__code__", None)) is not None:
+        places.insert(0, (code.co_filename, code.co_firstlineno))
+    file, line = places[-1] if places else (contract.task.type, 0)
+    name = contract.task.type.rpartition(":")[0]
+    is_named = name.endswith(".py") and (Path(contract.source).parent / name).resolve() == Path(file)
+    return f"{name if is_named else file}:{line}"
 
 
 def hint(error: BaseException, contract: Contract) -> str:
@@ -51,69 +146,4 @@ def hint(error: BaseException, contract: Contract) -> str:
         known = "; ".join(f"{name}: {', '.join(fields)}" for name, fields in sensors.items())
         names = [*sensors, *(field for fields in sensors.values() for field in fields)]
         return f" (sensors and fields of the contract: {known}){did_you_mean(error.args[0], names)}"
-    if isinstance(error, AttributeError) and error.name is not None:
-        return did_you_mean(error.name, dir(error.obj))
-    return ""
-
-
-def _is_plain(result: Any, task: Task) -> bool:  # noqa: ANN401 - of foreign code
-    """Return whether a result needs no conversion; the checks of almost every step."""
-    return (
-        type(result) is TaskResult
-        and type(result.verdict) is Verdict
-        and type(result.reward) is float
-        and isfinite(result.reward)
-        and type(result.terms) is dict
-        and tuple(result.terms) == task.terms
-        and all(type(value) is float and isfinite(value) for value in result.terms.values())
-    )
-
-
-def _checked(result: Any, task: Task) -> TaskResult:  # noqa: ANN401 - of foreign code
-    """Return a result with plain floats and the terms in their order; raises WrongResultError."""
-    if not isinstance(result, TaskResult):
-        raise WrongResultError(f"judge returned {shown(result)} (expected a TaskResult)")
-    if not isinstance(result.verdict, Verdict):
-        raise WrongResultError(f"verdict {shown(result.verdict)} (expected a Verdict)")
-    reward, names = _number("reward", result.reward), tuple(task.terms)
-    if not isinstance(result.terms, Mapping) or set(result.terms) != set(names):
-        found = list(result.terms) if isinstance(result.terms, Mapping) else result.terms
-        raise WrongResultError(f"terms {shown(found)} (expected {list(names)}, as declared in `terms`)")
-    terms = {name: _number(f"term {name!r}", result.terms[name]) for name in names}
-    return TaskResult(reward=reward, verdict=result.verdict, terms=terms)
-
-
-def _number(what: str, value: object) -> float:
-    is_number = isinstance(value, float | int | np.floating | np.integer) and not isinstance(value, bool)
-    if not (is_number and isfinite(value)):  # type: ignore[arg-type] # a number
-        raise WrongResultError(f"{what} {shown(value)} (expected a finite number)")
-    return float(value)  # type: ignore[arg-type] # a number
-
-
-def _cause(error: Exception) -> BaseException | None:
-    return error.__cause__ if isinstance(error, TaskError) else None if isinstance(error, WrongResultError) else error
-
-
-def _task_error(error: Exception, task: Task, method: Callable[..., Any], contract: Contract) -> TaskError:
-    """Return the TaskError for an error in `method` of `task`."""
-    if isinstance(error, TaskError):  # of a record
-        return error
-    where = _place(error, task, method, contract)
-    if isinstance(error, WrongResultError):
-        return TaskError(f"task {where}: {error}", why="wrong_result")
-    return TaskError(f"task {where}: {described(error)}{hint(error, contract)}", why=type(error).__name__)
-
-
-def _place(error: Exception, task: Task, method: Callable[..., Any], contract: Contract) -> str:
-    """Return file and line: the last line of the task in the traceback, or where the called function begins."""
-    called: Any = task.function if isinstance(task, FunctionTask) else method
-    own = getattr(sys.modules.get(type(task).__module__), "__file__", None)
-    lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    begin = [(code.co_filename, code.co_firstlineno)] if (code := getattr(called, "__code__", None)) is not None else []
-    found = [place for place in lines if place[0] == own] or begin
-    if not found:
-        return contract.task.type
-    file, line = found[-1]
-    name = contract.task.type.rpartition(":")[0]
-    is_named = name.endswith(".py") and (Path(contract.source).parent / name).resolve() == Path(file)
-    return f"{name if is_named else file}:{line}"
+    return did_you_mean(error.name, dir(error.obj)) if isinstance(error, AttributeError) else ""

@@ -8,7 +8,6 @@ import hashlib
 import importlib
 import inspect
 import sys
-import traceback
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, cast
@@ -20,8 +19,7 @@ from embodied_env.contract.loader import parse_as
 from embodied_env.contract.value_checks import naming_file
 from embodied_env.errors import ContractError, described, did_you_mean
 from embodied_env.tasks.base import Task
-from embodied_env.tasks.functions import class_of_function
-from embodied_env.tasks.judging import hint
+from embodied_env.tasks.judging import class_of_function, hint
 
 
 def load_task(contract: Contract, *, trust: bool = False, file: str | Path | None = None) -> Task:
@@ -100,20 +98,12 @@ def _task_class(contract: Contract, *, trust: bool, file: str | Path | None) -> 
             found = class_of_function(found, version=int(_source_sha256(found)[:8], 16))
     except Exception as error:  # the code of a user may raise anything
         guess = did_you_mean(class_name, vars(module)) if module is not None else ""
-        problem = f"{name!r} cannot be loaded{_line_of(error, path)}: {described(error)}{guess}"
+        problem = f"{name!r} cannot be loaded: {described(error)}{guess}"
         raise ContractError("task.type", problem, source=contract.source) from error
     if not isinstance(found, type):
         problem = f"{name!r} is a {type(found).__name__} (expected a class or a function)"
         raise ContractError("task.type", problem, source=contract.source)
     return found
-
-
-def _line_of(error: BaseException, path: Path | None) -> str:
-    """Return ", line N" for an error in the task file."""
-    if path is None or isinstance(error, SyntaxError):  # which has its line in its message
-        return ""
-    lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if Path(at.filename).name == path.name]
-    return f", line {lines[-1]}" if lines else ""
 
 
 def _load_file(path: Path) -> ModuleType:

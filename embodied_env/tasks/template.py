@@ -13,7 +13,8 @@ _TEMPLATE = '''"""The task of {contract}: the reward of a step, and whether the 
 `task.type` of the contract names this function; its keyword-only parameters are further keys of `task:`.
 """
 
-from embodied_env.tasks import FloatArray, Snapshot, is_fresh
+from embodied_env.contract import FloatArray
+from embodied_env.tasks import Snapshot, is_fresh
 
 
 def {name}(
@@ -26,7 +27,7 @@ def {name}(
     tolerance: float = 0.05,
 ) -> tuple[float, bool]:
     """Return minus the distance from the target, and whether a new reading is within the tolerance."""
-    distance = abs(float(current.samples[sensor].values["{field}"]{index}) - target)
+    distance = abs(float(current.samples[sensor].values["{field}"].flat[0]) - target)
     return -distance, distance <= tolerance and is_fresh(current, sensor)
 '''
 
@@ -38,13 +39,6 @@ def function_name(file: Path) -> str:
 
 def task_template(contract: Contract, name: str) -> str:
     """Return the source of a task function `name` that reads the first position, or the first value."""
-    layouts = [
-        layout
-        for key, sensor in contract.sensors.items()
-        if sensor.visibility == "agent"
-        for layout in field_layouts(key, sensor)
-    ]
-    layouts.sort(key=lambda layout: (layout.field != "position", len(layout.shape)))
-    index = "[0]" if len(layouts[0].shape) == 1 else ".flat[0]"
-    of = {"contract": contract.name, "sensor": layouts[0].sensor, "field": layouts[0].field}
-    return _TEMPLATE.format(name=name, index=index, **of)
+    layouts = [layout for key, sensor in contract.sensors.items() for layout in field_layouts(key, sensor)]
+    read = min(layouts, key=lambda layout: layout.field != "position")
+    return _TEMPLATE.format(contract=contract.name, name=name, sensor=read.sensor, field=read.field)

@@ -86,7 +86,7 @@ def test_the_source_is_the_version(write):
 
 WRONG = {
     "return 1.0": r"lift\.py:3: lift returned 1\.0 \(expected \(reward, success\)\)",
-    "return 1.0, False, {}": r"lift\.py:3: lift returned \(1\.0, False, \{\}\) .*; name further terms by lift\.terms",
+    "return 1.0, False, {}": r"lift\.py:3: lift returned \(1\.0, False, \{\}\) .*; declare further terms as lift\.terms",
     "return False, 1.0": r"lift\.py:3: lift returned success 1\.0 \(expected True or False\)",
     "return True, False": r"lift\.py:3: reward True \(expected a finite number\)",
     "return float('nan'), False": r"lift\.py:3: reward nan \(expected a finite number\)",
@@ -116,10 +116,10 @@ def test_an_error_at_the_reset_comes_before_any_motion(write):
 
 
 UNUSABLE = {
-    "previous, current": "it has the arguments (previous, current) (expected a class, or a function of",
+    "previous, current": "arguments (previous, current) (expected a class, or a function of",
     "previous, current, applied, low=1.0": "(expected a class, or a function of (previous, current, applied) and keyword-only",
     "previous, current, applied, **others": "and keyword-only parameters)",
-    "previous, current, applied, *, low": "its parameter 'low' has no type (expected an annotation such as low: float)",
+    "previous, current, applied, *, low": "parameter 'low' without a type (expected an annotation such as low: float)",
     "previous, current, applied, *, low: Flaot": "name 'Flaot' is not defined",
     "previous, current, applied, *, low: float": "task.low: missing key",
     "previous, current, applied, *, sensor: int = 1": 'task.sensor: "beacon" (expected an integer)',
@@ -148,7 +148,7 @@ class Falling:
     Parameters = __import__("dataclasses").dataclass(Parameters)
     def __init__(self, contract, parameters): {init}
     def judge(self, previous, current, applied):
-        from embodied_env.tasks import TaskResult, Verdict
+        from embodied_env.core.types import TaskResult, Verdict
         return {result}
 """
 
@@ -156,11 +156,11 @@ class Falling:
 @pytest.mark.parametrize(
     ("result", "problem"),
     [
-        ("1.0", r"lift\.py:11: judge returned 1\.0 \(expected a TaskResult\)"),
-        ("TaskResult(reward=1.0, verdict=True, terms={})", r"verdict True \(expected a Verdict\)"),
+        ("1.0", r"lift\.py:11: judge returned 1\.0 \(expected a TaskResult with a Verdict\)"),
+        ("TaskResult(reward=1.0, verdict=True, terms={})", r"expected a TaskResult with a Verdict\)"),
         (
             "TaskResult(reward=1.0, verdict=Verdict(), terms={'height': 1.0})",
-            r"terms \['height'\] \(expected \['height', 'speed'\]",
+            r"terms \{'height': 1\.0\} \(expected the keys \('height', 'speed'\)",
         ),
         (
             "TaskResult(reward=1.0, verdict=Verdict(), terms={'height': 1.0, 'speed': float('inf')})",
@@ -240,7 +240,10 @@ def test_the_template_of_contract_init_runs_at_once(tmp_path, monkeypatch, capsy
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
-    [(["--task", "lift.py"], "expected --output FILE"), (["--task", "lift", "-o", "x.yaml"], "expected a Python file")],
+    [
+        (["--task", "lift.py"], "and --output FILE for its contract"),
+        (["--task", "lift", "-o", "x.yaml"], "expected FILE.py"),
+    ],
 )
 def test_a_template_without_a_place_is_refused(arguments, problem, capsys):
     assert main(["contract", "init", "--robot", "arm6", *arguments]) == 2
