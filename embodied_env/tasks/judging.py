@@ -40,10 +40,11 @@ class FunctionTask:
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
         """Call the function; raises TaskError unless it returns reward, success and its terms, if any."""
         name, result = self.function.__name__, self.function(previous, current, applied, **self._keywords)
-        expected = ("reward", "success", "terms") if self.terms else ("reward", "success")
-        if not isinstance(result, tuple) or len(result) != len(expected):
-            remedy = "" if self.terms else f"; declare further terms as {name}.terms = (...)"
-            raise TaskError(f"{name} returned {shown(result)} (expected ({', '.join(expected)})){remedy}")
+        names = ("reward", "success", "terms") if self.terms else ("reward", "success")
+        if not isinstance(result, tuple) or len(result) != len(names):
+            is_longer = isinstance(result, tuple) and len(result) > len(names)
+            remedy = f"; declare the terms: {name}.terms = (...)" if is_longer else ""
+            raise TaskError(f"{name} returned {shown(result)} (expected ({', '.join(names)})){remedy}")
         if not isinstance(result[1], bool | np.bool_):
             raise TaskError(f"{name} returned success {shown(result[1])} (expected True or False)")
         terms = result[2] if self.terms else {}
@@ -71,7 +72,7 @@ def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
     found, hints = inspect.getfullargspec(function), typing.get_type_hints(function)
     if len(found.args) != _SNAPSHOTS_AND_ACTION or found.varargs or found.varkw:
         expected = "a class, or a function of (previous, current, applied) and keyword-only parameters"
-        raise TypeError(f"arguments {inspect.signature(function)} (expected {expected})")
+        raise TypeError(f"arguments {', '.join(inspect.signature(function).parameters)} (expected {expected})")
     defaults = found.kwonlydefaults or {}
     for name in found.kwonlyargs:
         if name not in hints and defaults.get(name) is None:

@@ -86,7 +86,7 @@ def test_the_source_is_the_version(write):
 
 WRONG = {
     "return 1.0": r"lift\.py:3: lift returned 1\.0 \(expected \(reward, success\)\)",
-    "return 1.0, False, {}": r"lift\.py:3: lift returned \(1\.0, False, \{\}\) .*; declare further terms as lift\.terms",
+    "return 1.0, False, {}": r"lift\.py:3: lift returned \(1\.0, False, \{\}\) .*; declare the terms: lift\.terms",
     "return False, 1.0": r"lift\.py:3: lift returned success 1\.0 \(expected True or False\)",
     "return True, False": r"lift\.py:3: reward True \(expected a finite number\)",
     "return float('nan'), False": r"lift\.py:3: reward nan \(expected a finite number\)",
@@ -116,7 +116,7 @@ def test_an_error_at_the_reset_comes_before_any_motion(write):
 
 
 UNUSABLE = {
-    "previous, current": "arguments (previous, current) (expected a class, or a function of",
+    "previous, current": "arguments previous, current (expected a class, or a function of",
     "previous, current, applied, low=1.0": "(expected a class, or a function of (previous, current, applied) and keyword-only",
     "previous, current, applied, **others": "and keyword-only parameters)",
     "previous, current, applied, *, low": "parameter 'low' without a type (expected an annotation such as low: float)",
