@@ -9,7 +9,6 @@ import sys
 import traceback
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
 from reprlib import repr as shown
@@ -23,6 +22,7 @@ from embodied_env.errors import TaskError, described, did_you_mean
 from embodied_env.tasks.base import ResettableTask, Task
 
 _SNAPSHOTS_AND_ACTION = 3
+_NUMBERS = (float, int, np.floating, np.integer)
 
 
 class FunctionTask:
@@ -85,46 +85,49 @@ def judge_step(
     task: Task, contract: Contract, previous: Snapshot, current: Snapshot, applied: FloatArray
 ) -> TaskResult:
     """Return the result of `task.judge` with plain floats and the terms in their order; raises TaskError."""
-    with _naming_line(task, task.judge, contract):
-        result: Any = task.judge(previous, current, applied)
-        if not (isinstance(result, TaskResult) and isinstance(result.verdict, Verdict)):
-            raise TaskError(f"judge returned {shown(result)} (expected a TaskResult with a Verdict)")
-        names, terms = tuple(task.terms), result.terms
-        if not isinstance(terms, Mapping) or set(terms) != set(names):
-            raise TaskError(f"terms {shown(terms)} (expected the keys {names}, as declared in `terms`)")
-        values = {name: _number(f"term {name!r}", terms[name]) for name in names}
-        return TaskResult(reward=_number("reward", result.reward), verdict=result.verdict, terms=values)
+    try:
+        return _checked(task.judge(previous, current, applied), tuple(task.terms))
+    except Exception as error:  # noqa: BLE001 - the code of a user may raise anything
+        raise _located(error, task, task.judge, contract) from (None if isinstance(error, TaskError) else error)
 
 
 def judge_reset(
     task: ResettableTask, contract: Contract, snapshot: Snapshot, options: Mapping[str, FloatArray]
 ) -> Verdict | None:
     """Return the verdict of `task.reset`; raises TaskError."""
-    with _naming_line(task, task.reset, contract):
+    try:
         verdict: Any = task.reset(snapshot, options)
         if not isinstance(verdict, Verdict | None):
-            raise TaskError(f"reset returned {shown(verdict)} (expected a Verdict or None)")
-        return verdict
+            raise TaskError(f"reset returned {shown(verdict)} (expected a Verdict or None)")  # noqa: TRY301
+    except Exception as error:  # noqa: BLE001 - the code of a user may raise anything
+        raise _located(error, task, task.reset, contract) from (None if isinstance(error, TaskError) else error)
+    return verdict
 
 
-def _number(what: str, value: Any) -> float:  # noqa: ANN401 - of foreign code
-    is_number = isinstance(value, float | int | np.floating | np.integer) and not isinstance(value, bool)
-    if not (is_number and isfinite(value)):
-        raise TaskError(f"{what} {shown(value)} (expected a finite number)")
+def _checked(result: Any, names: tuple[str, ...]) -> TaskResult:  # noqa: ANN401 - of foreign code
+    if not (isinstance(result, TaskResult) and isinstance(result.verdict, Verdict)):
+        raise TaskError(f"judge returned {shown(result)} (expected a TaskResult with a Verdict)")
+    terms = result.terms
+    if not isinstance(terms, Mapping) or (tuple(terms) != names and set(terms) != set(names)):
+        raise TaskError(f"terms {shown(terms)} (expected the keys {names}, as declared in `terms`)")
+    values = {name: _number(name, terms[name]) for name in names}
+    return TaskResult(reward=_number("reward", result.reward), verdict=result.verdict, terms=values)
+
+
+def _number(name: str, value: Any) -> float:  # noqa: ANN401 - of foreign code
+    if type(value) is float and isfinite(value):
+        return value
+    if isinstance(value, bool) or not isinstance(value, _NUMBERS) or not isfinite(value):
+        raise TaskError(f"{name} {shown(value)} (expected a finite number)")
     return float(value)
 
 
-@contextmanager
-def _naming_line(task: Task, method: Callable[..., Any], contract: Contract) -> Iterator[None]:
-    """Turn every error of a block that calls `method` of `task` into a TaskError with file and line."""
-    try:
-        yield
-    except TaskError as error:
-        raise TaskError(f"task {_place(error, task, method, contract)}: {error}", why=error.why) from None
-    except Exception as error:
-        problem = f"{described(error)}{hint(error, contract)}"
-        place = _place(error, task, method, contract)
-        raise TaskError(f"task {place}: {problem}", why=type(error).__name__) from error
+def _located(error: Exception, task: Task, method: Callable[..., Any], contract: Contract) -> TaskError:
+    """Return the TaskError for an error in `method` of `task`, with file and line."""
+    place = _place(error, task, method, contract)
+    if isinstance(error, TaskError):
+        return TaskError(f"task {place}: {error}", why=error.why)
+    return TaskError(f"task {place}: {described(error)}{hint(error, contract)}", why=type(error).__name__)
 
 
 def _place(error: Exception, task: Task, method: Callable[..., Any], contract: Contract) -> str:

@@ -164,7 +164,7 @@ class Falling:
         ),
         (
             "TaskResult(reward=1.0, verdict=Verdict(), terms={'height': 1.0, 'speed': float('inf')})",
-            r"term 'speed' inf \(expected a finite number\)",
+            r"speed inf \(expected a finite number\)",
         ),
     ],
 )
