@@ -32,7 +32,7 @@ def main() -> int:
         try:
             _serve(job, connection)
         except EmbodiedEnvError as error:
-            if isinstance(error, PolicyError | TaskError):
+            if isinstance(error, PolicyError | TaskError) and error.__cause__ is not None:
                 traceback.print_exception(error.__cause__)  # the parent attaches the end of stderr
             _send(connection, {"failed": type(error).__name__, "message": str(error)})
             return 1

@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import inspect
 import sys
+import traceback
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, cast
@@ -98,7 +99,10 @@ def _task_class(contract: Contract, *, trust: bool, file: str | Path | None) -> 
             found = class_of_function(found, version=int(_source_sha256(found)[:8], 16))
     except Exception as error:  # the code of a user may raise anything
         guess = did_you_mean(class_name, vars(module)) if module is not None else ""
-        problem = f"{name!r} cannot be loaded: {described(error)}{guess}"
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [at.lineno for at in frames if path is not None and Path(at.filename).name == path.name]
+        line = f" at line {lines[-1]}" if lines else ""
+        problem = f"{name!r} cannot be loaded{line}: {described(error)}{guess}"
         raise ContractError("task.type", problem, source=contract.source) from error
     if not isinstance(found, type):
         problem = f"{name!r} is a {type(found).__name__} (expected a class or a function)"
