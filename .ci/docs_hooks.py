@@ -18,7 +18,8 @@ from reference_tables import fill
 PAGE = "reference/cli.md"
 _HEAD = """# Command line
 
-Every verb prints one line to stderr when it fails: `embodied-env: error: ...`. `--json` prints the result as JSON.
+Every verb prints `embodied-env: error: ...` to stderr when it fails, in one line or a short list.
+`--json` prints the result as JSON.
 
 | exit status | meaning |
 |---|---|
@@ -52,7 +53,7 @@ def _page() -> str:
 
 def _help(*words: str) -> str:
     command = [sys.executable, "-m", "embodied_env.cli", *words, "--help"]
-    environment = {**os.environ, "COLUMNS": "100"}
+    environment = {**os.environ, "COLUMNS": "88"}
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
 
 

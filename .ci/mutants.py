@@ -166,7 +166,7 @@ MUTANTS = (
         VELOCITY,
     ),
     limiter(
-        "what may have been driven since a measurement does not count",
+        "motion since a measurement is ignored",
         "replace(bounds, low=bounds.low + slack, high=bounds.high - slack)",
         "replace(bounds, low=bounds.low - 0.0 * slack, high=bounds.high)",
         "joint_with",
@@ -187,17 +187,17 @@ MUTANTS = (
         "p13",
         GATE,
     ),
-    form("NaN let through", "if not all(map(math.isfinite, vector.tolist())):", "if False:", "finite or malformed"),
-    form("shape let through", "if array.shape != (size,):", "if array.size != size:", "malformed"),
+    form("NaN is accepted", "if not all(map(math.isfinite, vector.tolist())):", "if False:", "finite or malformed"),
+    form("a wrong shape is accepted", "if array.shape != (size,):", "if array.size != size:", "malformed"),
     form(
-        "booleans let through",
+        "booleans are accepted",
         'not in "fiu"',
         'not in "fiub"',
         "gate_also or held_with or reported or the_right or three_malformed or unprintable",
         UNIT_GATE,
     ),
     form(
-        "foreign errors let through",
+        "errors of other libraries pass",
         "    except Exception as error:  # noqa: BLE001 - a foreign object",
         "    except ValueError as error:  # noqa: BLE001 - a foreign object",
         "p1_ or p2 or malformed",
@@ -215,7 +215,7 @@ MUTANTS = (
         "p12",
     ),
     limiter(
-        "displacements from nowhere",
+        "displacements start at zero",
         "end = value + sign * start if is_delta else value",
         "end = value + 0.0 * start if is_delta else value",
         "p12 or p23",
@@ -324,7 +324,7 @@ MUTANTS = (
         "p12",
     ),
     limiter(
-        "applied is what was requested",
+        "applied equals requested",
         "applied = np.where(published == target, boxed, applied)",
         "applied = boxed.copy()",
         "p12 or p6",
@@ -343,7 +343,7 @@ MUTANTS = (
         "monitoring",
     ),
     limiter(
-        "monitoring passes what is not finite",
+        "monitoring passes values that are not finite",
         "if not (np.abs(velocities) < MAX_REPRESENTABLE_SPEED).all():",
         "if False:",
         "monitoring",
@@ -402,7 +402,7 @@ MUTANTS = (
         "p3",
     ),
     limits(
-        "across zero by the greater",
+        "across zero by the greater limit",
         "slowest = acceleration if acceleration < deceleration else deceleration",
         "slowest = acceleration if acceleration > deceleration else deceleration",
         "p3",
@@ -435,13 +435,13 @@ MUTANTS = (
         "outside",
     ),
     limits(
-        "rounding is hopeless",
+        "rounding is infeasible",
         "> 2.0 * _rounding_of_step(position, position, bounds, dt_s)",
         "> 0.0",
         "random_steps or p5",
     ),
     limits(
-        "nothing is hopeless",
+        "nothing is infeasible",
         "> 2.0 * _rounding_of_step(position, position, bounds, dt_s)",
         "> math.inf",
         "braking_from or state_is",
@@ -516,14 +516,14 @@ MUTANTS = (
         ARBITER,
     ),
     arbiter(
-        "numbers are given twice",
+        "sequence numbers repeat",
         "            seq=command.seq,\n            epoch=command.epoch",
         "            seq=before.seq,\n            epoch=command.epoch",
         MACHINE_OF_THE_ROBOT,
         MACHINE,
     ),
     arbiter(
-        "numbers of refused commands are given again",
+        "sequence numbers of refused commands are reused",
         "replace(before, seq=command.seq), published_ns",
         "before, published_ns",
         "refused",
@@ -537,7 +537,7 @@ MUTANTS = (
         MACHINE,
     ),
     arbiter(
-        "the epoch is not taken over",
+        "the epoch is not copied",
         "                epoch=epoch,\n",
         "                epoch=0,\n",
         MACHINE_OF_THE_ROBOT,
@@ -576,14 +576,14 @@ MUTANTS = (
         MACHINE_OF_THE_ROBOT,
     ),
     watchdog(
-        "the watchdog decides before its turn",
+        "the watchdog decides too early",
         "        with self._arbiter.exclusive():  # a step",
         "        if True:  # a step",
         "step_with",
         WATCHDOG,
     ),
     watchdog(
-        "the watchdog dies of a refused command",
+        "a refused command ends the watchdog",
         "with contextlib.suppress(Exception):",
         "with contextlib.suppress(KeyError):",
         "survives",
@@ -628,7 +628,7 @@ MUTANTS = (
         CHAIN,
     ),
     gate(
-        "refusals ask before the form is read",
+        "interlocks run before the form is checked",
         "        try:\n            requested = parse_action",
         "        if gravest(self._refuse(situation, reference)) >= Severity.HOLD:\n"
         "            return self._braked(reference, dt_s, self._refuse(situation, reference))\n"
@@ -644,14 +644,14 @@ MUTANTS = (
         CHAIN,
     ),
     gate(
-        "what is modified is not refused any more",
+        "a modified action is no longer refused",
         "        if worst_severity(findings) >= Severity.HOLD:\n            return",
         "        if worst_severity(findings) >= Severity.STOP:\n            return",
         "p10",
         CHAIN,
     ),
     gate(
-        "a malformed action hides what else is wrong",
+        "a malformed action hides other findings",
         "others = inputs if self._latched is not None else self._run_interlocks(context, reference)",
         "others = inputs",
         "p13",
@@ -701,7 +701,7 @@ MUTANTS = (
         CHAIN,
     ),
     gate(
-        "safety inputs are not looked at",
+        "safety inputs are not read",
         "inputs = [] if context is None else safety_input_findings(context.estops)",
         "inputs = []",
         "malformed or monitoring",
@@ -716,7 +716,7 @@ MUTANTS = (
     ),
     refusals("an undefined state is inactive", '_INPUTS["unknown"])', '_INPUTS["inactive"])', "each_state"),
     refusals(
-        "a safety input that expired is a STOP",
+        "an expired safety input is a STOP",
         '"expired": (Severity.ESTOP',
         '"expired": (Severity.STOP',
         MACHINE_OF_THE_ROBOT,
@@ -738,7 +738,7 @@ MUTANTS = (
     ),
     # observation
     refusals(
-        "a reading may be as old as it likes",
+        "no reading is too old",
         "if status.age_s > self._max_age_s[name]:",
         "if status.age_s > 1e9:",
         "reading_is",
@@ -821,7 +821,7 @@ MUTANTS = (
         "unknown_age",
     ),
     refusals(
-        "an unknown position is where it should be",
+        "an unknown position is on track",
         "are_hit = [not error <= tolerance for",
         "are_hit = [error > tolerance for",
         "joint_of",
@@ -870,16 +870,18 @@ MUTANTS = (
         CHAIN,
     ),
     refusals(
-        "one command less may act", "maxlen=spec.delay_steps + 1", "maxlen=max(1, spec.delay_steps)", "last_commands"
+        "one command too few may act", "maxlen=spec.delay_steps + 1", "maxlen=max(1, spec.delay_steps)", "last_commands"
     ),
-    refusals("one command more may act", "maxlen=spec.delay_steps + 1", "maxlen=spec.delay_steps + 2", "last_commands"),
+    refusals(
+        "one command too many may act", "maxlen=spec.delay_steps + 1", "maxlen=spec.delay_steps + 2", "last_commands"
+    ),
     refusals(
         "only the ends of what was sent count",
         "position - max(sent), min(sent) - position",
         "position - min(sent), max(sent) - position",
         "between_two",
     ),
-    refusals("a metre is a turn", '"m": 1.0}', '"m": 2.0 * math.pi}', "turn_or_a_metre"),
+    refusals("metres count as radians", '"m": 1.0}', '"m": 2.0 * math.pi}', "turn_or_a_metre"),
     refusals(
         "the largest force that is allowed is not", "if not force <= limit:", "if not force < limit:", "equal_its"
     ),
@@ -965,7 +967,7 @@ MUTANTS = (
         SHAPING,
     ),
     limiter(
-        "a gate that weakens leads to nothing instead of braking",
+        "a filter scales to nothing instead of braking",
         "velocities = braking + share * (velocities - braking)",
         "velocities = share * velocities",
         "p5",
@@ -986,7 +988,7 @@ MUTANTS = (
         SHAPING,
     ),
     limiter(
-        "a plug-in that refuses is not obeyed",
+        "the refusal of a plug-in is ignored",
         "if worst_severity(found) >= Severity.HOLD:",
         "if worst_severity(found) >= Severity.STOP:",
         "brakes",
@@ -1008,7 +1010,7 @@ MUTANTS = (
     ),
     limiter("a plug-in may write", "    copy.flags.writeable = False\n", "", "writes_into", SHAPING),
     limiter(
-        "the workspace is promised to everybody",
+        "every command has the workspace guarantee",
         '"workspace": sound and self._workspace is not None and getattr(self._workspace, "is_kept", False)',
         '"workspace": sound',
         "guaranteed",
@@ -1032,13 +1034,13 @@ MUTANTS = (
         "filter_raising or raising_filter",
     ),
     shaping(
-        "a plug-in that raises lets pass",
+        "a plug-in that raises accepts",
         'FilterDecision(severity=Severity.STOP, detail=f"gate raised',
         'FilterDecision(severity=Severity.PASS, detail=f"gate raised',
         "filter_raising or raising_filter",
     ),
     shaping(
-        "what is no ruling lets pass",
+        "an invalid ruling is accepted",
         "    return FilterDecision(severity=Severity.STOP, detail=detail)",
         "    return FilterDecision(severity=Severity.PASS, detail=detail)",
         "invalid_decision",
@@ -1068,7 +1070,7 @@ MUTANTS = (
         CHAIN,
     ),
     gate(
-        "limit() takes what is not finite",
+        "limit() accepts values that are not finite",
         "if not (np.abs(target) < MAX_REPRESENTABLE_SPEED).all():",
         "if (np.abs(target) >= MAX_REPRESENTABLE_SPEED).any():",
         "a_relayed or commands or non_finite",
@@ -1107,28 +1109,28 @@ MUTANTS = (
     ),
     # jerk
     limiter(
-        "no bound on jerk",
+        "jerk is unbounded",
         "        smooth = self.limit_jerk(target, reference, dt_s)\n",
         "        smooth = target\n",
         "acceleration",
         CHAIN,
     ),
     limiter(
-        "jerk is promised at any rate",
+        "jerk is guaranteed at any rate",
         "if not (self._fixed_rate and dt_s > 0.0):",
         "if not dt_s > 0.0:",
         "acceleration_jump or guaranteed_without or is_guaranteed",
         JERK,
     ),
     limiter(
-        "jerk is promised though it was not kept",
+        "jerk is guaranteed though it was not kept",
         "self._has_jerk and self._keeps_jerk(reference, velocities, dt_s)",
         "self._has_jerk and self._fixed_rate",
         "guaranteed",
         CHAIN,
     ),
     limiter(
-        "what has braked to rest is driven back",
+        "a joint braked to rest is driven back",
         "np.where(reference.velocities == 0.0, 0.0, accelerations)  # braked",
         "accelerations  # braked",
         "robot_braked",
@@ -1191,7 +1193,7 @@ MUTANTS = (
         JERK,
     ),
     jerk(
-        "what keeps the jerk is filtered",
+        "a target within the jerk limit is filtered",
         "np.maximum(slope * np.abs(ahead), jerk * dt_s)",
         "slope * np.abs(ahead)",
         "difference or velocity_within",
@@ -1220,14 +1222,14 @@ MUTANTS = (
         JERK,
     ),
     arbiter(
-        "after a pause the acceleration is still there",
+        "the acceleration survives a pause",
         "accelerations=None if rests.any() or is_lowered.any() else reference.accelerations,",
         "accelerations=reference.accelerations,",
         "acceleration_is",
         JERK,
     ),
     arbiter(
-        "the relay's velocities are not the reference",
+        "the velocities of the relay are not the reference",
         "sent.report or command.report, sent.values",
         "command.report, sent.values",
         "reference",
@@ -1267,7 +1269,7 @@ MUTANTS = (
         WATCHDOG,
     ),
     watchdog(
-        "inputs that cannot be read blind the watchdog",
+        "unreadable inputs disable the watchdog",
         "        except Exception:  # noqa: BLE001 - a transport",
         "        except KeyError:  # noqa: BLE001 - a transport",
         "unreadable",
@@ -1322,7 +1324,7 @@ MUTANTS = (
         tests=STEPPER,
     ),
     outside(
-        "the stepper asks no safety input",
+        "the stepper reads no safety input",
         "envs/external_inputs.py",
         "since_returned_ns=elapsed_ns[1], estops=self._guard.estops()",
         "since_returned_ns=elapsed_ns[1], estops={}",
@@ -1346,7 +1348,7 @@ MUTANTS = (
         tests=STEPPER,
     ),
     outside(
-        "a plug-in may promise the workspace",
+        "a plug-in may guarantee the workspace",
         "contract/validation.py",
         'allow(name != "workspace", f',
         "allow(True, f",

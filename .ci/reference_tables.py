@@ -21,6 +21,7 @@ from typing import Any
 
 from embodied_env.contract.message_types import ACTUATOR_MESSAGES, ENCODINGS, PATH_DTYPES, SENSOR_MESSAGES
 from embodied_env.contract.schema import RESERVED
+from embodied_env.sim.servos import ELEMENTS, REFUSED
 
 KEYS = re.compile(r"<!-- keys: ([\w.]+):(\w+) -->")
 TABLE = re.compile(r"<!-- table: ([\w-]+) -->")
@@ -183,6 +184,12 @@ def _actuator_messages() -> str:
     return _table(("type", "`command`", "joints"), rows)
 
 
+def _mjcf_actuators() -> str:
+    supported = [(element, *takes, "") for element, takes in ELEMENTS.items()]
+    refused = [(element, "no", "no", reason) for element, reason in REFUSED.values()]
+    return _table(("actuator of the model", "positions", "velocities", "reason"), iter([*supported, *refused]))
+
+
 def _info() -> str:
     text: str = runpy.run_path(str(Path(__file__).with_name("info.py")))["write_tables"]()
     return text
@@ -193,5 +200,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "path-dtypes": lambda: ", ".join(f"`{dtype}`" for dtype in PATH_DTYPES),
     "encodings": _encodings,
     "actuator-messages": _actuator_messages,
+    "mjcf-actuators": _mjcf_actuators,
     "info": _info,
 }

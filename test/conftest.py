@@ -8,6 +8,7 @@ import gc
 import importlib.util
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -18,6 +19,10 @@ import ros_domains
 from hypothesis import HealthCheck, settings
 
 from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
+
+# Byte code is kept also where PYTHONDONTWRITEBYTECODE is set: each worker and each child process would compile it again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 _LASTING_SURROUNDINGS = {"ROS_DOMAIN_ID": str(ros_domains.FOR_MODULES), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
 _SETTLED_S = 5.0
@@ -59,6 +64,12 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("ros"):
                 item.add_marker(skip)
+
+
+def pytest_runtest_setup(item):
+    """Lower the priority of the workers whose tests do not measure wall time."""
+    if "PYTEST_XDIST_WORKER" in os.environ and item.get_closest_marker("realtime") is None and os.nice(0) == 0:
+        os.nice(5)
 
 
 def pytest_collection_finish():
@@ -148,18 +159,11 @@ def no_leaks(request):
 
 
 def _children():
-    if not _has_children():
-        return set()  # scanning all processes takes longer than most tests
-    return {(p.pid, p.name()) for p in psutil.Process().children(recursive=True) if p.is_running()}
-
-
-def _has_children():
-    """Return whether this process has a child; True where /proc does not list children."""
     try:
-        lists = [task.joinpath("children").read_text() for task in Path("/proc/self/task").iterdir()]
-    except OSError:
-        return True
-    return any(lists)
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # there is none: scanning all processes would take longer than most tests
+        return set()
+    return {(p.pid, p.name()) for p in psutil.Process().children(recursive=True) if p.is_running()}
 
 
 def _names_of_segments():

@@ -16,7 +16,7 @@ from embodied_env.core.types import FloatArray
 from embodied_env.errors import MissingDependencyError
 
 try:
-    from scipy import stats
+    import scipy  # loads stats when it is first used, which takes half a second
 except ImportError:
     raise MissingDependencyError(
         "scipy", needed_for="statistics of runs and calibrations", remedy='pip install "embodied_env[analysis]"'
@@ -30,7 +30,7 @@ CONFIDENCE = 0.95
 def ks_distance(a: ArrayLike, b: ArrayLike) -> float:
     """Return the two-sample Kolmogorov-Smirnov distance: the largest gap between both empirical distributions."""
     with np.errstate(divide="ignore"):  # in the p-value of single numbers, which is not used
-        return float(stats.ks_2samp(a, b, method="asymp").statistic)
+        return float(scipy.stats.ks_2samp(a, b, method="asymp").statistic)
 
 
 def ks_noise(count_a: float, count_b: float, *, chance: float = 0.05) -> float:
@@ -39,7 +39,7 @@ def ks_noise(count_a: float, count_b: float, *, chance: float = 0.05) -> float:
     From Kolmogorov's limiting distribution, which is conservative, more so for values that repeat. The counts are of
     independent values, above 0 (`autoregressive_count`).
     """
-    return min(1.0, float(stats.kstwobign.isf(chance)) / math.sqrt(count_a * count_b / (count_a + count_b)))
+    return min(1.0, float(scipy.stats.kstwobign.isf(chance)) / math.sqrt(count_a * count_b / (count_a + count_b)))
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def mcnemar_exact(outcomes: Sequence[tuple[bool, bool]]) -> PairedTest:
         only_a=only_a,
         only_b=only_b,
         neither=len(outcomes) - both - differ,
-        p_value=float(stats.binomtest(only_a, differ).pvalue) if differ else 1.0,
+        p_value=float(scipy.stats.binomtest(only_a, differ).pvalue) if differ else 1.0,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from embodied_env.backends.base import Capabilities
 from embodied_env.contract import Contract
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.contract.spaces import ActionLayout, field_layouts
+from embodied_env.contract.value_checks import one_of
 from embodied_env.core.arguments import checked_seconds
 from embodied_env.core.clock import NS_PER_S, Clock, Stamp
 from embodied_env.core.pacing import Pacer
@@ -33,6 +34,8 @@ from embodied_env.errors import BackendLostError, UsageError
 KEPT = 2000
 """Number of commands, and of halt reasons, that the backend keeps at least; twice as many at most."""
 
+FaultKind = Literal["delay", "drop", "nan", "stale", "future", "refuse"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
@@ -42,7 +45,7 @@ class Fault:
     stamp is ten seconds old. ``future``: it is one second ahead. ``refuse``: the command is refused.
     """
 
-    kind: Literal["delay", "drop", "nan", "stale", "future", "refuse"]
+    kind: FaultKind
     step: int
     sensor: str | None = None
     delay_s: float = 0.0
@@ -93,6 +96,9 @@ class FakeBackend:
         self._clock = clock
         if not isinstance(faults, Sequence) or not all(isinstance(fault, Fault) for fault in faults):
             raise UsageError(f"invalid faults: {faults!r} (expected a list of Fault)")
+        for fault in faults:
+            if fault.kind not in get_args(FaultKind):
+                raise UsageError(f"unknown kind of fault: {one_of(fault.kind, get_args(FaultKind))}")
         self._faults = tuple(faults)
         layout = ActionLayout(contract)
         self._joints, self._is_velocity = layout.joints, layout.is_velocity

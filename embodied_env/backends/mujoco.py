@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import Executor, Future, wait
 from contextlib import suppress
 from dataclasses import replace
@@ -18,10 +17,9 @@ from embodied_env.contract.message_types import ENCODINGS, MessageField, message
 from embodied_env.contract.reading_values import (
     InvalidReadingError,
     check_rotation,
-    from_units,
     position_confidence,
+    resample,
     settle,
-    settle_depth,
     settle_ranges,
     to_units,
 )
@@ -29,6 +27,7 @@ from embodied_env.contract.schema import SensorSpec
 from embodied_env.core.arguments import checked_seconds
 from embodied_env.core.clock import Clock, Stamp
 from embodied_env.core.codes import Quality
+from embodied_env.core.image_processing import pixels_sha256, read_image
 from embodied_env.core.latency.delay_model import DelayModel
 from embodied_env.core.types import (
     ApprovedCommand,
@@ -44,7 +43,7 @@ from embodied_env.errors import BackendLostError, MissingDependencyError
 from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.rendering import display_available
 from embodied_env.sim.sensor_channel import Reading
-from embodied_env.sim.sensor_models import range_limits_m
+from embodied_env.sim.sensor_models import range_limits_m, scan_angles_rad
 from embodied_env.sim.world import World
 
 
@@ -79,7 +78,10 @@ class MujocoBackend:
         self._checked: dict[str, dict[str, MessageField]] = {}  # sensor -> fields to validate or convert
         for name, sensor in contract.sensors.items():
             fields = {field: message_field(sensor, field, spec) for field, spec in sensor.fields.items()}
-            self._checked[name] = {field: known for field, known in fields.items() if known.rotation or known.ranging}
+            derived = {field for field, spec in sensor.fields.items() if spec.resample or spec.resize}
+            self._checked[name] = {
+                field: known for field, known in fields.items() if known.rotation or known.ranging or field in derived
+            }
         self.step_timeout_s = checked_seconds(
             "step_timeout_s", self._profile.step_timeout_s if step_timeout_s is None else step_timeout_s
         )
@@ -195,12 +197,13 @@ class MujocoBackend:
         """Return the sample that a reader of the sensor's message would return."""
         spec = self._contract.sensors[name]
         checked, values, problem = self._checked[name], dict(reading.values), reading.problem
+        raw_sha256: dict[str, str] = {}
         try:
-            for field, value in reading.values.items():
+            for field in reading.values:
                 if field in checked:
-                    values[field] = self._validated(spec, field, checked[field], value, reading.extras)
+                    values[field] = self._validated(spec, field, checked[field], reading, raw_sha256)
         except InvalidReadingError as error:
-            values, problem = {}, str(error)
+            values, raw_sha256, problem = {}, {}, str(error)
         covariance = reading.extras.get("covariance")
         return Sample(
             sensor=name,
@@ -210,26 +213,31 @@ class MujocoBackend:
             seq=reading.seq,
             quality=Quality.INVALID if problem else Quality.OK,
             reason=problem,
+            raw_sha256=raw_sha256,
             confidence=None if covariance is None else position_confidence(covariance, spec.confidence_radius_m),
         )
 
     @staticmethod
     def _validated(
-        sensor: SensorSpec, field: str, known: MessageField, value: NDArray[Any], extras: Mapping[str, Any]
+        sensor: SensorSpec, field: str, known: MessageField, reading: Reading, raw_sha256: dict[str, str]
     ) -> NDArray[Any]:
         """Return one field as a reader of the message would; raises InvalidReadingError."""
-        spec = sensor.fields[field]
+        spec, value, extras = sensor.fields[field], reading.values[field], reading.extras
         if known.rotation:
             check_rotation(field, value)
-        if not known.ranging:
-            return value
         if sensor.encoding is not None:
             encoding = ENCODINGS[sensor.encoding]
-            if encoding.dtype == "float32":
-                return settle_depth(field, value, spec)
-            metres_per_unit = encoding.metres_per_unit or 1.0
-            depth = from_units(to_units(value, metres_per_unit), metres_per_unit)
-            return settle_depth(field, depth, spec, nothing="0")
+            pixels = to_units(value, encoding.metres_per_unit or 1.0) if encoding.dtype == "uint16" else value
+            if spec.resize is not None:
+                raw_sha256[field] = pixels_sha256(pixels)
+            return read_image(field, pixels, sensor)
+        if sensor.type == "sensor_msgs/msg/LaserScan":
+            angles_rad = scan_angles_rad(extras, reading.values)
+            if field != "ranges":
+                return settle(field, resample(field, value, spec, angles_rad), spec)
+            return settle_ranges(field, value, spec, *range_limits_m(extras), angles_rad)
+        if not known.ranging:
+            return value
         if sensor.type == "sensor_msgs/msg/PointCloud2":
             return settle(field, value, spec)
         return settle_ranges(field, value, spec, *range_limits_m(extras))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import Any, Literal, cast
 
@@ -62,8 +62,8 @@ def make_backend(
         UsageError: for an unknown name or option, or an unsupported pacing.
         ContractError: when the contract has no valid profile for the backend.
     """
+    check_options(name, options, pacing=pacing)
     factory = _factory(name, pacing)
-    _check_options(name, factory, options)
     if pacing is not None and name not in BACKENDS and "pacing" in inspect.signature(factory).parameters:
         options["pacing"] = pacing
     return factory(contract, clock=clock, **options)
@@ -108,17 +108,23 @@ def _factory(name: str, pacing: str | None) -> BackendFactory:
     return cast("BackendFactory", factory)
 
 
-def _check_options(name: str, factory: BackendFactory, options: dict[str, Any]) -> None:
-    """Raise UsageError for a missing option, or an unknown one unless the factory accepts any."""
-    parameters = inspect.signature(factory).parameters.values()
+def check_options(
+    name: str, options: Mapping[str, Any], *, pacing: str | None = None, others: Iterable[str] = ()
+) -> None:
+    """Raise UsageError for a missing option, or an unknown one unless the backend called `name` accepts any.
+
+    `others` are the options of the caller, which may be meant.
+    """
+    parameters = inspect.signature(_factory(name, pacing)).parameters.values()
     known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _NO_OPTIONS}
     if missing := [option for option, p in known.items() if p.default is p.empty and option not in options]:
         raise UsageError(f"missing option of backend {name!r}: {', '.join(missing)}")
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
+    meant = [*known, *others]
     for option in options:
         if option not in known:
             expected = f"expected one of: {', '.join(known)}" if known else "it has no options"
             raise UsageError(
-                f"unknown option of backend {name!r}: {option!r} ({expected}){did_you_mean(option, known)}"
+                f"unknown option of backend {name!r}: {option!r} ({expected}){did_you_mean(option, meant)}"
             )

@@ -186,7 +186,7 @@ def _show(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(description)
     else:
-        _print_tables({title: _without_empty_columns(section) for title, section in description.items()})
+        _print_tables({key.replace("_", " "): _without_empty_columns(rows) for key, rows in description.items()})
     return SOUND
 
 
@@ -276,8 +276,7 @@ def _print_tables(sections: Mapping[str, Any]) -> None:
     from rich.table import Table
 
     with stdout_tables() as console:
-        for name, section in sections.items():
-            title = name.replace("_", " ")
+        for title, section in sections.items():
             rows = _key_values(section) if isinstance(section, Mapping) else section
             columns = list(dict.fromkeys(key for row in rows for key in row))
             table = Table(*columns, title=title, title_justify="left")

@@ -22,9 +22,7 @@ from embodied_env.errors import ContractError, UsageError
 from embodied_env.tasks.template import function_name, task_template
 
 if TYPE_CHECKING:
-    from embodied_env.contract.graph_topics import Graph
-
-_SOURCES = "--from-graph, --urdf, --mjcf, --robot"
+    from embodied_env.contract.graph_topics import Graph, Topic
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("name", nargs="?", metavar="NAME", help="name of the contract (default: that of the file or robot)")
     option("--from-graph", action="store_true", help="read the topics of the running robot; publishes nothing")
     option("--listen", type=float, default=5.0, metavar="S", help="how long to listen to the topics, in seconds")
-    option("--namespace", default="/", help="absolute ROS 2 namespace of the robot")
+    option("--namespace", help="absolute ROS 2 namespace of the robot (default: / with one robot)")
     option("--urdf", metavar="FILE", help="URDF with joints and limits (default: none)")
     option("--mjcf", metavar="FILE", help="MuJoCo model with joints and limits (default: none)")
     option("--robot", metavar="NAME", help="name or path of a robot file to build on (default: none)")
@@ -45,9 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the draft and print what is unknown; exit status 1 if the draft does not validate."""
     if not (args.from_graph or args.urdf or args.mjcf or args.robot):
-        raise UsageError(
-            f"no source (expected one or more of {_SOURCES}); e.g. embodied-env contract init --from-graph"
-        )
+        sources = "--from-graph, --urdf, --mjcf, --robot"
+        raise UsageError(f"no source (expected one or more of {sources}); e.g. embodied-env contract init --from-graph")
     out = None if args.output is None else checked_path("--output", args.output)
     if out is not None and out.exists() and not args.force:
         raise UsageError(f"{out} exists (expected a new file); choose another one, or use --force")
@@ -70,12 +67,10 @@ def run(args: argparse.Namespace) -> int:
         problem = str(error)
     if args.json:
         gaps = [{"unknown": what, "remedy": where} for what, where in draft.gaps]
-        path = None if out is None else str(out)
-        say(
-            json.dumps({"path": path, "text": text, "gaps": gaps, "chosen": draft.chosen, "problem": problem}, indent=2)
-        )
+        found = {"path": None if out is None else str(out), "text": text, "gaps": gaps, "chosen": draft.chosen}
+        say(json.dumps({**found, "problem": problem}, indent=2))
     else:
-        _report(draft, text, out, problem, args.namespace)
+        _report(draft, text, out, problem, args.namespace or "/")
     return SOUND if problem is None else UNSOUND
 
 
@@ -96,7 +91,8 @@ def _report(draft: Draft, text: str, out: Path | None, problem: str | None, name
         say(f"the draft is not valid yet: {problem}", file=stream)
     elif out is not None:
         where = "" if namespace == "/" else f" --namespace {namespace}"
-        say(f"next: embodied-env doctor {out} --backend real{where}", file=stream)
+        backend = "real" if draft.world is None or draft.real else "mujoco"
+        say(f"next: embodied-env doctor {out} --backend {backend}{where}", file=stream)
 
 
 def _draft(args: argparse.Namespace, out: Path | None) -> Draft:
@@ -113,26 +109,31 @@ def _draft(args: argparse.Namespace, out: Path | None) -> Draft:
         from embodied_env.sim.mjcf_reader import add_mjcf
 
         add_mjcf(draft, checked_path("--mjcf", args.mjcf), folder=Path() if out is None else out.parent)
-    graph = _graph(args) if args.from_graph else None
-    if args.robot is not None:
-        return _from_robot(draft, args, out, graph)
-    if graph is not None:
+    topics: list[Topic] = []
+    if args.from_graph:
+        from embodied_env.contract.graph_topics import topics_of_robot
         from embodied_env.contract.robot_graph import add_graph
 
-        add_graph(draft, graph, args.namespace)
+        graph = _read_graph(args)
+        topics = topics_of_robot(draft, graph, args.namespace)
+        if args.robot is None:
+            add_graph(draft, graph, topics, args.namespace or "/")
+    if args.robot is not None:
+        return _from_robot(draft, args, out, topics)
     finish_draft(draft)
     return draft
 
 
-def _graph(args: argparse.Namespace) -> Graph:
+def _read_graph(args: argparse.Namespace) -> Graph:
     from embodied_env.ros.graph_reader import read_graph
     from embodied_env.ros.setup_checks import check_namespace
 
-    check_namespace(args.namespace)
+    if args.namespace is not None:
+        check_namespace(args.namespace)
     return read_graph(checked_seconds("--listen", args.listen))
 
 
-def _from_robot(draft: Draft, args: argparse.Namespace, out: Path | None, graph: Graph | None) -> Draft:
+def _from_robot(draft: Draft, args: argparse.Namespace, out: Path | None, topics: list[Topic]) -> Draft:
     """Return the draft that builds on a robot file, with only what differs from it."""
     file, robot = load_robot_file(args.robot, source=str(out or "draft.yaml"))
     is_shipped = args.robot == robot.name
@@ -147,8 +148,8 @@ def _from_robot(draft: Draft, args: argparse.Namespace, out: Path | None, graph:
     for reason, paths in reasons.items():
         draft.gap(f"{', '.join(paths)}: {reason}", "measure, then list under confirmed")
     _tighten(draft, robot)
-    if graph is not None:
-        _follow_topics(draft, robot, graph, args.namespace)
+    if args.from_graph:
+        _follow_topics(draft, robot, topics, (args.namespace or "/").rstrip("/") + "/")
     return draft
 
 
@@ -174,26 +175,26 @@ def _tighten(draft: Draft, robot: RobotFile) -> None:
             draft.actuators[name] = {"joints": joints}
 
 
-def _follow_topics(draft: Draft, robot: RobotFile, graph: Graph, namespace: str) -> None:
+def _follow_topics(draft: Draft, robot: RobotFile, topics: list[Topic], root: str) -> None:
     """Override the topics that have another name in the graph, and report those that are missing."""
-    root = namespace.rstrip("/") + "/"
-    groups: tuple[tuple[str, Mapping[str, Any], dict[str, Any]], ...] = (
-        ("sensors", robot.sensors, draft.sensors),
-        ("actuators", robot.actuators, draft.actuators),
+    published = [topic for topic in topics if topic.publishers]
+    subscribed = [topic for topic in topics if topic.subscribers]
+    groups: tuple[tuple[str, str, list[Topic], Mapping[str, Any], dict[str, Any]], ...] = (
+        ("sensors", "publisher", published, robot.sensors, draft.sensors),
+        ("actuators", "subscription", subscribed, robot.actuators, draft.actuators),
     )
-    for group, declared, own in groups:
-        ends = "publishers" if group == "sensors" else "subscribers"
+    for group, end, found, declared, own in groups:
         for name, spec in declared.items():
-            fitting = [
-                t.name for t in graph.topics if t.type == spec.type and getattr(t, ends) and t.name.startswith(root)
-            ]
-            if root + spec.topic.lstrip("/") in fitting:
+            fitting = [topic.name for topic in found if topic.type == spec.type]
+            wanted = root + spec.topic.lstrip("/")
+            if wanted in fitting:
                 continue
-            close = [topic for topic in fitting if topic.endswith("/" + spec.topic.lstrip("/"))]
-            close = close or [topic for topic in fitting if topic.rpartition("/")[2] == spec.topic.rpartition("/")[2]]
+            close = [topic for topic in fitting if topic.endswith(wanted.removeprefix(root[:-1]))]
+            close = close or [topic for topic in fitting if topic.rpartition("/")[2] == wanted.rpartition("/")[2]]
             if len(close) == 1:
                 own[name] = {"topic": close[0].removeprefix(root), **own.get(name, {})}
                 continue
-            seen = f"; of this type: {', '.join(fitting)}" if fitting else ""
-            where = f"set {group}.{name}.topic, or remove: [{group}.{name}]"
-            draft.gap(f"no {ends[:-1]} of {spec.topic} ({spec.type}), {group}.{name}{seen}", where)
+            other = [f"; its type is {topic.type}" for topic in found if topic.name == wanted]
+            seen = "".join(other) or (f"; of this type: {', '.join(fitting)}" if fitting else "")
+            where = f"set {group}.{name}.{'type' if other else 'topic'}, or remove: [{group}.{name}]"
+            draft.gap(f"no {end} of {wanted} ({spec.type}), {group}.{name}{seen}", where)

@@ -11,6 +11,7 @@ from typing import Any
 from embodied_env.cli import SOUND, WRONG_USAGE
 from embodied_env.cli.main import print_error
 from embodied_env.contract import Contract, load_contract
+from embodied_env.contract.model_files import EMBEDDED
 from embodied_env.contract.validation import suspected_degrees, suspicious_values
 from embodied_env.core.reset_spec import validate_home
 from embodied_env.core.terminal import say
@@ -96,6 +97,8 @@ def _errors_of_files(contract: Contract) -> Iterator[ContractError]:
                 find_model(contract, model, f"backends.{name}.model")
             except ContractError as error:
                 yield error
+        if name in EMBEDDED:  # their `home` is checked with the model
+            continue
         reset = profile.get("reset")
         homes = {"home": profile.get("home"), "reset.home": reset.get("home") if isinstance(reset, Mapping) else None}
         for key, home in homes.items():

@@ -20,6 +20,7 @@ from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.arguments import add_contract, add_json, add_robot_options, robot_options
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.message_types import message_class
+from embodied_env.contract.model_files import EMBEDDED
 from embodied_env.core.terminal import say, stdout_tables
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError
 from embodied_env.ros.robot.backend_profile import (
@@ -38,7 +39,6 @@ from embodied_env.ros.setup_checks import apt_package
 
 Sections = dict[str, list[Check]]
 
-_EMBEDDED = ("mujoco", "mujoco_ros")
 _OVER_ROS = ("mujoco_ros", "real")
 _SIMULATOR_TYPES = (
     "std_msgs/msg/String",
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option("--backend", required=True, help="name of the backend to check (required)")
     option("--namespace", default="/", help="absolute ROS 2 namespace of the robot")
-    option("--timeout", type=float, default=10.0, metavar="S", help="discovery time of the robot in seconds")
+    option("--timeout", type=float, default=5.0, metavar="S", help="discovery time of the robot in seconds")
     add_robot_options(parser)
     option("--trust-task", action="store_true", help="load the task that the contract names")
     add_json(parser)
@@ -119,7 +119,7 @@ def examine(  # noqa: PLR0913 - the options of the verb
             profile = dataclasses.replace(profile, reset=EMULATOR_RESET) if emulator else profile
             sections["contract"] += contract_checks(contract, profile)
         sections["robot"] = list(_robot_checks(contract, profile, sections, namespace=namespace, timeout_s=timeout_s))
-    elif backend in _EMBEDDED:
+    elif backend in EMBEDDED:
         sections["world"] = list(_world_checks(contract, backend))
     elif backend == "fake":
         sections["world"] = [Check(name="world", passed=True, detail="the fake backend has no requirements")]

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 
+from embodied_env.backends.registry import accepts_option
 from embodied_env.cli.arguments import add_connect_timeout, add_contract, add_robot_options, robot_options
 from embodied_env.cli.evaluation_run import add_common_arguments, run_policies
 from embodied_env.core.terminal import say
@@ -70,6 +71,10 @@ def run(args: argparse.Namespace) -> int:
         engine = Engine(workers, cluster, episode_timeout_s=args.episode_timeout)
     options = {name: getattr(args, name) for name in _OPTIONS}
     options |= {"switch_interval_s": args.switch_interval, "spawn": not args.attach}
+    if args.dry_run and not accepts_option(args.backend, "armed", pacing=args.pacing):
+        raise UsageError(
+            f"--dry-run with the backend {args.backend!r} (expected one that drives a robot, such as 'real')"
+        )
     if args.dry_run:  # only if requested: other backends refuse these options
         say("dry run: all checks run, no command is sent to the robot", file=sys.stderr)
         options["armed"] = False

@@ -16,6 +16,7 @@ from embodied_env.core.arguments import checked_path
 from embodied_env.core.latency.statistics import INJECTED_STAGES, STAGES
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.core.terminal import make_console, say
+from embodied_env.envs.explanation import operator_remedy
 from embodied_env.evaluation.engine import Engine
 from embodied_env.evaluation.episodes import Evaluation
 from embodied_env.evaluation.runner import evaluate
@@ -67,14 +68,21 @@ def run_policies(
         for path in (path for evaluation in evaluations for path in evaluation.parts or (evaluation.path,)):
             say(f"report: {write_report(path).path}", file=sys.stderr)
     for evaluation in evaluations:
-        for loss in evaluation.losses:
-            say(loss, file=sys.stderr)
+        _print_losses_and_stops(evaluation)
     if has_closing and not args.json:
         print_closing(contract, args.backend, evaluations)
     unsound = [evaluation for evaluation in evaluations if evaluation.problem]
     for evaluation in unsound:
         say(f"not sound: {evaluation.path}: {evaluation.problem}", file=sys.stderr)
     return UNSOUND if unsound else SOUND
+
+
+def _print_losses_and_stops(evaluation: Evaluation) -> None:
+    for loss in evaluation.losses:
+        say(loss, file=sys.stderr)
+    for reason, count in evaluation.summary["end_reasons"].items():
+        if remedy := operator_remedy(reason):
+            say(f"episodes ended by {reason}: {count}; {remedy}, then evaluate again", file=sys.stderr)
 
 
 def evaluate_with_progress(

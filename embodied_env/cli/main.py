@@ -95,12 +95,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def print_error(error: EmbodiedEnvError) -> None:
-    """Print `error` as one line on stderr, after the traceback of a policy or task and the last output of a worker."""
+    """Print `error` on stderr, after the traceback of a policy or task and the last output of a worker.
+
+    It is one line, except for a list: one line for each item.
+    """
     if isinstance(error, PolicyError | TaskError) and error.__cause__ is not None:
         traceback.print_exception(error.__cause__)
     for note in getattr(error, "__notes__", ()):
         say(note, file=sys.stderr)
-    say(f"{PROGRAM}: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+    lines = str(error).splitlines()
+    text = "".join(f"\n  {line}" if line.startswith("- ") else f" {line}" for line in lines)
+    say(f"{PROGRAM}: error:{text}", file=sys.stderr)
 
 
 def _without_ros_args(argv: Sequence[str]) -> list[str]:

@@ -41,5 +41,8 @@ class Contract(ContractFields):
         return sha256_of(meaning(self))
 
     def backend_fingerprint(self, backend: str) -> str:
-        """Return the SHA-256 (hex) of the profile of `backend` in this contract."""
-        return sha256_of({"backend": backend, "profile": to_plain(self.backends.get(backend, {}))})
+        """Return the SHA-256 (hex) of the profile of `backend`, with the content of a model instead of its path."""
+        profile = to_plain(self.backends.get(backend, {}))
+        if "model_sha256" in profile:
+            profile.pop("model", None)
+        return sha256_of({"backend": backend, "profile": profile})

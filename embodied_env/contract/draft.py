@@ -23,8 +23,8 @@ REACH = {"rad": 0.3, "m": 0.03}
 """Conservative limits by unit; the last is the range around the measured position, in both directions."""
 
 AXES: Mapping[str, Document] = {
-    "linear.x": {"position": None, "velocity": 0.2, "acceleration": 0.4, "unit": "m"},
-    "angular.z": {"position": None, "velocity": 0.5, "acceleration": 1.0},
+    "linear.x": {"velocity": 0.2, "acceleration": 0.4, "unit": "m"},
+    "angular.z": {"velocity": 0.5, "acceleration": 1.0},
 }
 """Conservative limits of a mobile base."""
 
@@ -33,6 +33,7 @@ MAX_AGE_S = 0.15
 TASK = "embodied_env.tasks.no_goal:NoGoal"
 
 _MARGIN = 0.02  # the default of `safety.margins.position`
+_TWO_TURNS = 4.0 * math.pi
 _WIDEST = 110  # characters of a mapping on one line
 _PLAIN = re.compile(r"[A-Za-z_/][\w./-]*")
 _KEYWORDS = ("null", "true", "false")
@@ -65,7 +66,6 @@ class Draft:
     actuators: Document = field(default_factory=dict)
     real: Document = field(default_factory=dict)
     world: Document | None = None  # the profile of `mujoco`
-    remove: list[str] = field(default_factory=list)
     chosen: dict[str, list[str]] = field(default_factory=dict)
     comments: dict[str, list[str]] = field(default_factory=dict)
     gaps: list[tuple[str, str]] = field(default_factory=list)
@@ -119,7 +119,11 @@ def add_joint_actuator(draft: Draft, name: str, spec: Document, joints: Iterable
             if not low <= known.measured <= high:
                 where = "check the unit and the zero of the driver, or move the robot inside"
                 draft.gap(f"joint {joint} is at {known.measured:.4g}, outside its limits {[low, high]}", where)
-    for what, names in chosen.items():
+            elif known.unit == "rad" and not known.is_continuous and abs(known.measured) > _TWO_TURNS:
+                what = f"joint {joint} is at {known.measured:.4g} rad, more than two turns"
+                draft.gap(what, "the unit of the driver: rad is expected, not degrees")
+    for names in dict.fromkeys(map(tuple, chosen.values())):
+        what = ", ".join(each for each, those in chosen.items() if tuple(those) == names)
         those = f"all {len(limits)} joints" if len(names) == len(limits) > 1 else ", ".join(names)
         draft.choose(path, f"{what} of {those}")
         draft.gap(f"{what} of {those} of {name} (conservative values written)", f"data sheet or URDF; set {path}")
@@ -139,7 +143,7 @@ def _limits(name: str, joint: Joint, chosen: dict[str, list[str]], *, is_velocit
         middle = joint.measured or 0.0
         position = middle - REACH[unit], middle + REACH[unit]
         around = "measured one" if joint.measured is not None else "zero position"
-        chosen.setdefault(f"position limits, around the {around},", []).append(name)
+        chosen.setdefault(f"position limits (around the {around})", []).append(name)
     limits: Document = {"position": None if position is None else [0.0 - _down(-position[0]), _down(position[1])]}
     joint.position = None if position is None else tuple(limits["position"])
     for key, value, default in (
@@ -190,15 +194,16 @@ def finish_draft(draft: Draft) -> None:
         if missing:
             fields = joint_fields(draft, missing, has_velocity=False)
             added = {"topic": "joint_states", "type": JOINT_SENSOR, "fields": fields, "max_age_s": MAX_AGE_S}
-            topics = {sensor["topic"] for sensor in draft.sensors.values()}
-            added["topic"] = "joint_states" if "joint_states" not in topics else "missing/joint_states"
+            if "joint_states" in {sensor["topic"] for sensor in draft.sensors.values()}:
+                added["topic"] = "missing/joint_states"
             draft.sensors["missing_joints" if "joints" in draft.sensors else "joints"] = added
-            draft.gap(f"topic with the positions of {', '.join(missing)} (joint_states assumed)", "ros2 topic list -t")
+            what = f"topic with the positions of {', '.join(missing)} ({added['topic']} written)"
+            draft.gap(what, "ros2 topic list -t, then ros2 topic echo")
         else:
-            fields = {"linear": _vector("m/s", 5.0), "angular": _vector("rad/s", 20.0)}
-            draft.sensors["odom"] = {
-                "topic": "odom", "type": "nav_msgs/msg/Odometry", "fields": fields, "max_age_s": 0.5,
-            }  # fmt: skip
+            fields = {"linear": {"unit": "m/s", "low": -5.0, "high": 5.0}}
+            fields["angular"] = {"unit": "rad/s", "low": -20.0, "high": 20.0}
+            odometry = {"topic": "odom", "type": "nav_msgs/msg/Odometry", "fields": fields, "max_age_s": 0.5}
+            draft.sensors["odom"] = odometry
             draft.gap("topic of a sensor (odom assumed)", "ros2 topic list -t")
 
     is_alone = all(sensor["type"] == JOINT_SENSOR for sensor in draft.sensors.values())
@@ -224,10 +229,6 @@ def add_base(
     draft.gap("whether the base moves sideways (linear.y is left out)", "data sheet; add the axis linear.y if it does")
 
 
-def _vector(unit: str, bound: float) -> Document:
-    return {"unit": unit, "low": -bound, "high": bound}
-
-
 def _down(value: float) -> float:
     """Round down to six digits."""
     return math.floor(value * 1e6 + 1e-3) / 1e6
@@ -247,8 +248,6 @@ def dump_draft(draft: Draft) -> str:
     document: Document = {"contract": SCHEMA, "name": draft.name, "version": 1}
     if draft.robot is not None:
         document["robot"] = draft.robot
-    if draft.remove:
-        document["remove"] = draft.remove
     document |= {"control_period_s": period_s, "episode": {"horizon_steps": 200}, "action": {"dtype": "float32"}}
     document |= {key: value for key, value in (("sensors", draft.sensors), ("actuators", draft.actuators)) if value}
     if ranges and (margin := 0.05 * min(ranges)) < _MARGIN:

@@ -18,9 +18,11 @@ from embodied_env.contract.message_types import (
     TWIST_AXES,
     MessageField,
     Shape,
+    derived_shape,
     message_field,
 )
 from embodied_env.contract.schema import (
+    AGES,
     APPLIED_ACTIONS,
     EACH_ITS_OWN,
     PRESETS,
@@ -46,6 +48,9 @@ from embodied_env.contract.value_checks import (
 
 MAX_DEPTH = 10_000  # messages; a longer queue hides a slow reader
 MAX_VALUES = 100_000_000  # of one field: an image of 7680 x 4320 x 3 is just below
+MAX_HISTORY = 1000  # readings
+
+_MAX_ANGLE_RAD = 2 * math.tau
 
 _TYPE = re.compile(r"[a-z][a-z0-9_]*/msg/[A-Z][A-Za-z0-9]*")
 _PATH = re.compile(r"[a-z][a-z0-9_]*(\[[0-9]+\])?(\.[a-z][a-z0-9_]*(\[[0-9]+\])?)*")
@@ -77,6 +82,8 @@ def check_keys(contract: ContractFields) -> None:
         if sensor.visibility == "evaluator":
             continue
         keys = [(f"{name}_{field}", f"sensors.{name}.fields.{field}") for field in sensor.fields]
+        histories = [field for field, spec in sensor.fields.items() if spec.history is not None]
+        keys += [(f"{name}_{field}{AGES}", f"sensors.{name}.fields.{field}.history") for field in histories]
         if sensor.mask:
             keys.append((f"{name}_valid", f"sensors.{name}.mask"))
         for key, path in keys:
@@ -206,14 +213,59 @@ def _check_field(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> N
         require(spec.dtype in (None, *PATH_DTYPES), f"{path}.dtype", f"unknown dtype {one_of(spec.dtype, PATH_DTYPES)}")
     resolved = message_field(sensor, name, spec)
     size = _checked_size(path, name, spec, sensor)
+    if spec.resample is not None or spec.resize is not None:
+        _check_derivation(path, name, spec, sensor)
+        size = math.prod(derived_shape(spec, spec.shape or ()))
+    if spec.history is not None:
+        _check_history(path, spec.history, size, sensor)
     _check_units(path, f"{sensor.type} {name}", spec, resolved)
     check_bounds(path, spec.low, spec.high, size)
     _check_precision(path, spec, resolved)
     for key, value in (("no_return", spec.no_return), ("nan", spec.nan)):
         if value is not None:
-            allow(resolved.ranging, f"{path}.{key}", value, f"none: {name} is not a measured distance")
+            is_unmeasured = resolved.ranging or (key == "nan" and spec.resample is not None)
+            allow(is_unmeasured, f"{path}.{key}", value, f"none: {name} is not a measured distance")
             is_inside = bool(np.all(np.less_equal(spec.low, value)) and np.all(np.less_equal(value, spec.high)))
             allow(is_inside, f"{path}.{key}", value, f"a number from low {spec.low} to high {spec.high}")
+
+
+def _check_derivation(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> None:
+    """Check the keys `resample` and `resize`."""
+    if (resample := spec.resample) is not None:
+        path = f"{path}.resample"
+        is_scan = sensor.type == "sensor_msgs/msg/LaserScan" and spec.path is None
+        allow(is_scan, path, name, "a field of a sensor_msgs/msg/LaserScan")
+        allow(resample.method == "nearest" or name == "ranges", f"{path}.method", "'min'", f"nearest for {name}")
+        if isinstance(angles := resample.angles, int):
+            allow(1 <= angles <= MAX_VALUES, f"{path}.angles", angles, f"a number from 1 to {MAX_VALUES}")
+            return
+        path = f"{path}.angles"
+        allow(2 <= angles.count <= MAX_VALUES, f"{path}.count", angles.count, f"a number from 2 to {MAX_VALUES}")
+        is_turn = 0 < angles.max_rad - angles.min_rad <= math.tau
+        expected = "above min_rad, by at most a turn (2 pi)"
+        allow(
+            is_turn and max(abs(angles.min_rad), abs(angles.max_rad)) < _MAX_ANGLE_RAD, path, angles.max_rad, expected
+        )
+    if (resize := spec.resize) is not None:
+        path = f"{path}.resize"
+        allow(sensor.encoding is not None and spec.path is None, path, name, "the field image of a camera")
+        is_size = min(resize.size) >= 1 and math.prod(resize.size) * ENCODINGS[sensor.encoding or "rgb8"].channels
+        allow(
+            1 <= is_size <= MAX_VALUES,
+            f"{path}.size",
+            list(resize.size),
+            f"[height, width], at most {MAX_VALUES} values",
+        )
+        is_depth = ENCODINGS[sensor.encoding or "rgb8"].metres_per_unit is not None
+        expected = "nearest: other filters mix depths across edges"
+        allow(not is_depth or resize.resample == "nearest", f"{path}.resample", repr(resize.resample), expected)
+
+
+def _check_history(path: str, length: int, size: int, sensor: SensorSpec) -> None:
+    path = f"{path}.history"
+    allow(1 <= length <= MAX_HISTORY, path, length, f"a number of control steps from 1 to {MAX_HISTORY}")
+    allow(length * size <= MAX_VALUES, path, f"{length * size} values", f"at most {MAX_VALUES}")
+    allow(sensor.visibility == "agent", path, length, "none: evaluator sensors are not observed")
 
 
 def _checked_size(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> int:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from embodied_env.contract.contract import Contract
 from embodied_env.contract.files import read_file, read_text_file
 from embodied_env.contract.fingerprint import to_plain
+from embodied_env.contract.model_files import with_model_hashes
 from embodied_env.contract.robot_files import RobotFile, loosened, merge_robot, rebase_robot
 from embodied_env.contract.schema import RESERVED, SCHEMA, RobotSource
 from embodied_env.contract.value_checks import one_of
@@ -103,6 +104,16 @@ def read_document(text: str, kind: str, source: str) -> dict[str, Any]:
     return document
 
 
+def _complete_axes(document: Mapping[str, Any]) -> None:
+    """Write the `position` that a twist axis may leave out: a joint may not, so the schema requires the key."""
+    actuators = document.get("actuators")
+    for actuator in actuators.values() if isinstance(actuators, dict) else ():
+        joints = actuator.get("joints") if isinstance(actuator, dict) and actuator.get("command") == "twist" else None
+        for limits in joints.values() if isinstance(joints, dict) else ():
+            if isinstance(limits, dict):
+                limits.setdefault("position", None)
+
+
 def load_contract(name_or_path: str | Path | Contract) -> Contract:
     """Load and validate a contract; raises ContractError for the first error.
 
@@ -134,6 +145,7 @@ def parse_contract(
     robot = None
     if isinstance(document.get("robot"), str):
         robot, document = _with_robot_file(document, source, trusted=trusted)
+    _complete_axes(document)
     task = document.get("task")
     if isinstance(task, dict):
         own = {key: value for key, value in task.items() if key in _TASK_KEYS}
@@ -143,6 +155,8 @@ def parse_contract(
         contract = _limited_by_robot(contract, robot)
     if files is not None or not trusted:
         contract = dataclasses.replace(contract, files=files or {}, trusted=trusted)
+    if trusted:
+        contract = with_model_hashes(contract)
     return contract if contract.safety.urdf is None else _with_limits_of_urdf(contract, contract.safety.urdf)
 
 
@@ -174,6 +188,7 @@ def _read_robot_file(name: str, source: str) -> tuple[Path, str, dict[str, Any],
         raise ContractError("robot", error.problem, source=source) from None
     text = read_contract_file(file)
     own = rebase_robot(read_document(text, "robot", str(file)), file.parent, Path(source).parent)
+    _complete_axes(own)
     return file, text, own, parse_as(RobotFile, own, source=str(file))
 
 

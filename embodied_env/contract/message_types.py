@@ -178,6 +178,14 @@ def message_field(sensor: SensorSpec, name: str, spec: FieldSpec) -> MessageFiel
     return known if spec.shape is None else replace(known, shape=spec.shape)
 
 
+def derived_shape(spec: FieldSpec, raw: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a reading from that of its message: after `resample` or `resize`."""
+    if spec.resample is not None:
+        angles = spec.resample.angles
+        return (angles if isinstance(angles, int) else angles.count,)
+    return raw if spec.resize is None else (*spec.resize.size, *raw[2:])
+
+
 @functools.cache
 def message_class(name: str) -> Any:  # noqa: ANN401 - a generated type
     """Import a message or service class by its ROS name, ``sensor_msgs/msg/JointState``.

@@ -8,7 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.contract.scan_resampling import resample_scan
 from embodied_env.contract.schema import FieldSpec, FloatArray
+
+Angles = tuple[float, float]
+NO_ANGLES = (math.nan, math.nan)
 
 NORM_TOLERANCE = 0.1
 """Maximum deviation of a quaternion's norm from 1: above rounding of float32, below a real error."""
@@ -64,18 +68,36 @@ def settle(
     return distances
 
 
-def settle_ranges(name: str, ranges: NDArray[Any], spec: FieldSpec, low_m: float, high_m: float) -> NDArray[Any]:
-    """Discard values outside the limits of a LaserScan or Range, as their definitions demand; then `settle`."""
+def settle_ranges(
+    name: str, ranges: NDArray[Any], spec: FieldSpec, low_m: float, high_m: float, angles_rad: Angles = NO_ANGLES
+) -> NDArray[Any]:
+    """Discard values outside the limits of a LaserScan or Range, as their definitions demand; resample; `settle`.
+
+    `angles_rad`: of the first ray of a LaserScan, and the increment.
+    """
     if not (math.isfinite(low_m) and low_m <= high_m):
         raise InvalidReadingError(f"invalid sensor range: {low_m:g} m to {high_m:g} m (expected min <= max)")
     if ranges.size == 1:  # a Range: min() and max() of an array take fifty times as long
         least = most = ranges.item()
     else:
         least, most = (ranges.min(), ranges.max()) if ranges.size else (math.nan, math.nan)
-    if least >= low_m and most <= high_m and most < math.inf:
+    is_within = least >= low_m and most <= high_m and most < math.inf
+    if is_within and spec.resample is None:
         return ranges  # the common case
-    np.copyto(ranges, np.nan, where=np.isfinite(ranges) & ((ranges < low_m) | (ranges > high_m)))
+    if not is_within:
+        np.copyto(ranges, np.nan, where=np.isfinite(ranges) & ((ranges < low_m) | (ranges > high_m)))
+    ranges = resample(name, ranges, spec, angles_rad)
     return settle(name, ranges, spec, near=low_m, nothing=f"NaN or outside of {low_m:g} m to {high_m:g} m")
+
+
+def resample(name: str, values: NDArray[Any], spec: FieldSpec, angles_rad: Angles) -> NDArray[Any]:
+    """Return the values at the fixed angles of `spec`, if it has any; raises InvalidReadingError for invalid angles."""
+    if spec.resample is None:
+        return values
+    try:
+        return resample_scan(values, *angles_rad, spec.resample)
+    except ValueError as error:
+        raise InvalidReadingError(f"{name} cannot be resampled: {error}") from None
 
 
 def settle_depth(name: str, depth: NDArray[Any], spec: FieldSpec, *, nothing: str = "NaN") -> NDArray[Any]:

@@ -282,7 +282,10 @@ def loosened(robot: RobotFile, contract: ContractFields) -> list[Loosened]:
     if "real" in robot.backends and "real" in contract.backends:
         real, own = to_plain(robot.backends["real"]), to_plain(contract.backends["real"])
         for key, (default, rule) in REAL_RULES.items():
-            found += _compared(f"backends.real.{key}", rule, real.get(key, default), own.get(key, default))
+            path, old, new = f"backends.real.{key}", real.get(key, default), own.get(key, default)
+            is_measured = rule is _equal and path in robot.chosen and new is not None  # a fact of the robot, no limit
+            if not is_measured:
+                found += _compared(path, rule, old, new)
     return list({path: (path, theirs, ours) for path, theirs, ours in reversed(found)}.values())[::-1]
 
 

@@ -19,175 +19,129 @@ from embodied_env.contract.draft import (
 from embodied_env.contract.graph_topics import (
     BOOL,
     BY_JOINT,
-    FIELDS,
+    COMPRESSED,
     FLOAT,
+    ODOMETRY,
     TRAJECTORY,
     TWISTS,
     Graph,
     Topic,
     command_qos,
-    sensor_fields,
+    nodes_of,
+    sensor_keys,
 )
 from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES
 from embodied_env.errors import ContractError
 
-_COMMAND = re.compile(r"cmd|command|desired|target|goal|setpoint|reference")
+_VELOCITY = re.compile(r"veloc|(?<![a-z])vel(?![a-z])")
+_EFFORT = re.compile(r"effort|torque")
 _GRIPPER = re.compile(r"gripper|finger|hand|jaw|knuckle", re.IGNORECASE)
 _WHEEL = re.compile(r"wheel|caster", re.IGNORECASE)
 _ESTOP = re.compile(r"e_?stop|emergency|protective|safety|fault", re.IGNORECASE)
 _ACTIVE = re.compile(r"program_running|motors?_(on|enabled)|(is_)?(active|enabled|armed)$", re.IGNORECASE)
 _GENERIC = ("data", "raw", "data_raw", "filtered", "image_raw", "image", "pose", "wrench", "state", "states", "points")
+_NO_DATA = re.compile(r"^(diagnostic_msgs|lifecycle_msgs|rcl_interfaces|tf2_msgs|bond|visualization_msgs)/|/_action/")
 
 
-def add_graph(draft: Draft, graph: Graph, namespace: str = "/") -> None:
-    """Add what the nodes in `namespace` publish and subscribe; raises ContractError for a graph without a robot."""
-    topics = [topic for topic in graph.topics if topic.name.startswith(namespace.rstrip("/") + "/")]
-    commands = _commands(topics)
-    if not any(topic.publishers and topic.type in SENSOR_MESSAGES for topic in topics) and not commands:
-        expected = "expected publishers of sensors or subscribers of commands"
-        remedy = "start the driver; check ROS_DOMAIN_ID, ROS_AUTOMATIC_DISCOVERY_RANGE and --namespace"
-        raise ContractError("", f"no robot in {namespace} within {graph.listened_s:g} s ({expected}); {remedy}")
-    topics, commands = _first_robot(draft, topics, commands)
+def add_graph(draft: Draft, graph: Graph, topics: list[Topic], namespace: str = "/") -> None:
+    """Add what the nodes of the robot with these `topics` publish and subscribe; see `topics_of_robot`."""
+    root = namespace.rstrip("/")
     for manager in graph.managers:
-        where = "source a ROS 2 installation with controller_manager_msgs, or ros2 control list_controllers"
-        draft.gap(f"which controllers of {manager} are active", where)
-    _add_descriptions(draft, graph, topics)
-    _Reading(draft, graph, topics, commands, namespace.rstrip("/")).add()
+        if manager.startswith(f"{root}/"):
+            where = "source a ROS 2 installation with controller_manager_msgs, or ros2 control list_controllers"
+            draft.gap(f"which controllers of {manager} are active", where)
+    _add_descriptions(draft, graph, topics, root)
+    _Reading(draft, graph, topics, root).add()
 
 
-def _commands(topics: Iterable[Topic]) -> list[Topic]:
-    """Return the topics that a robot takes commands on, by their type and subscriptions."""
-    return [
-        topic
-        for topic in topics
-        if topic.subscribers
-        and topic.type in (*BY_JOINT, *TWISTS)
-        and (topic.type != JOINT_SENSOR or _COMMAND.search(topic.name.rpartition("/")[2]))
-        and (topic.type not in (*TWISTS, FLOAT) or not topic.publishers or _COMMAND.search(topic.name))
-    ]
-
-
-def _first_robot(draft: Draft, topics: list[Topic], commands: list[Topic]) -> tuple[list[Topic], list[Topic]]:
-    """Return the topics of the first of several robots whose joints have the same names."""
-    states = [
-        topic
-        for topic in topics
-        if _is_joint_state(topic) and any(c.name.startswith(topic.namespace) for c in commands)
-    ]
-    inner = [
-        each
-        for each in states
-        if not any(each.namespace != o.namespace and o.namespace.startswith(each.namespace) for o in states)
-    ]
-    for state in inner[1:]:
-        first = inner[0]
-        if state.namespace != first.namespace and set(state.sample["names"]) & set(first.sample["names"]):
-            robot = state.namespace.rstrip("/")
-            draft.gap(
-                f"a second robot, {robot}, with the same joint names", f"contract init --from-graph --namespace {robot}"
-            )
-            topics, commands = (
-                [topic for topic in group if not topic.name.startswith(state.namespace)] for group in (topics, commands)
-            )
-    return topics, commands
-
-
-def _add_descriptions(draft: Draft, graph: Graph, topics: Iterable[Topic]) -> None:
+def _add_descriptions(draft: Draft, graph: Graph, topics: Iterable[Topic], root: str) -> None:
+    """Add the URDF of the robot, or of the namespaces around it."""
     names = {topic.name for topic in topics}
-    found = {topic: text for topic, text in graph.descriptions.items() if topic in names}
-    for topic, text in found.items():
+    around = {name: text for name, text in graph.descriptions.items() if f"{root}/".startswith(_namespace(name))}
+    found = {name: text for name, text in graph.descriptions.items() if name in names} or around
+    for name, text in found.items():
         try:
-            add_urdf(draft, text, topic)
+            add_urdf(draft, text, name)
         except ContractError as error:
-            draft.gap(f"{topic} is no readable URDF: {error.problem}", "contract init --urdf FILE")
-    if not found and not draft.joints and any(topic.type in BY_JOINT and topic.subscribers for topic in topics):
-        draft.gap("joint limits: no /robot_description", "contract init --from-graph --urdf FILE, or the data sheet")
-
-
-def _is_joint_state(topic: Topic) -> bool:
-    is_command = topic.subscribers and _COMMAND.search(topic.name.rpartition("/")[2])
-    return topic.type == JOINT_SENSOR and bool(topic.sample.get("names")) and not is_command
+            draft.gap(f"{name} is no readable URDF: {error.problem}", "contract init --from-graph --urdf FILE")
+    if not found and not draft.joints and any(topic.is_command and topic.type in BY_JOINT for topic in topics):
+        what = f"joint limits: no message on {root}/robot_description in {graph.listened_s:g} s"
+        draft.gap(what, "contract init --from-graph --urdf FILE, or the data sheet")
 
 
 class _Reading:
     """One reading of a graph into a draft."""
 
-    def __init__(self, draft: Draft, graph: Graph, topics: list[Topic], commands: list[Topic], root: str) -> None:
-        self.draft, self.graph, self.topics, self.commands, self.root = draft, graph, topics, commands, root
+    def __init__(self, draft: Draft, graph: Graph, topics: list[Topic], root: str) -> None:
+        self.draft, self.graph, self.topics, self.root = draft, graph, topics, root
+        self.commands = [topic for topic in topics if topic.is_command]
         self.claimed: dict[str, str] = {}  # joint -> topic
         self.reporters: dict[str, Topic] = {}  # joint -> its joint state topic
 
     def add(self) -> None:
         self._find_reporters()
-        by_joint = sorted((topic for topic in self.commands if topic.type in BY_JOINT), key=self._rank)
-        for topic in by_joint:
+        for topic in sorted((topic for topic in self.commands if topic.type in BY_JOINT), key=self._rank):
             self._add_joints(topic)
         self._add_base()
         self._add_joint_sensors()
         for topic in self.topics:
-            self._add_sensor(topic)
-            self._add_safety_input(topic)
-        if not self.draft.real.get("estop"):
+            if topic.publishers:
+                self._add_sensor(topic)
+                self._add_safety_input(topic)
+        if not any(" safety input" in what or " permits motion" in what for what, _ in self.draft.gaps):
             self.draft.gap("e-stop: no topic looks like one", "the driver's documentation; set backends.real.estop")
-        for topic in self.topics:
-            if topic.name.endswith("/_action/status") and not topic.name.startswith("/_"):
-                action = topic.name.removesuffix("/_action/status")
-                self.draft.gap(
-                    f"action {action} is not used", "a contract commands topics; use a controller with a topic"
-                )
+        self._list_unused()
 
     def _find_reporters(self) -> None:
         """Choose the topic of each joint: the name joint_states first, then the highest rate."""
-        states = [topic for topic in self.topics if _is_joint_state(topic)]
-        ranked = sorted(states, key=lambda t: (not t.name.endswith("joint_states"), -round(t.rate_hz or 0.0), t.name))
-        for topic in ranked:
-            for joint, position in topic.sample["position"].items():
-                self.reporters.setdefault(joint, topic)
-                known = self.draft.joints.setdefault(joint, Joint())
-                if self.reporters[joint] is topic:
-                    known.measured = position
-        for topic in (
-            topic for topic in self.topics if topic.type == JOINT_SENSOR and topic.publishers and not topic.count
+        states = [topic for topic in self.topics if topic.is_joint_state]
+        for topic in sorted(
+            states, key=lambda t: (not t.name.endswith("joint_states"), -round(t.rate_hz or 0.0), t.name)
         ):
-            self._silent(topic)
-
-    def _silent(self, topic: Topic) -> None:
-        where = f"ros2 topic echo {topic.name}; longer with --listen S"
-        self.draft.gap(f"{topic.name} ({topic.type}): no message in {self.graph.listened_s:g} s, left out", where)
+            for joint, position in topic.sample["position"].items():
+                known = self.draft.joints.setdefault(joint, Joint())
+                if self.reporters.setdefault(joint, topic) is topic:
+                    known.measured = position
+        for topic in states:
+            for problem, where in (("repeated", "named twice in"), ("not_finite", "without a finite position in")):
+                if joints := [j for j in topic.sample.get(problem, ()) if self.reporters.get(j, topic) is topic]:
+                    what = f"{', '.join(joints)} {where} {topic.name}: its messages are not valid"
+                    self.draft.gap(what, f"ros2 topic echo {topic.name}; correct the driver")
 
     # ------------------------------------------------------------------------------------------------ actuators
 
     def _controller(self, topic: Topic) -> tuple[str, Document] | None:
-        return next(((n, c) for n, c in self.graph.controllers.items() if f"/{n}/" in topic.name), None)
+        """Return the controller that subscribes to `topic`, by the name of its node."""
+        nodes = {each.node for each in topic.subscribers}
+        found = self.graph.controllers.items()
+        return next(((n, c) for n, c in found if n in nodes or topic.name.startswith(f"{n}/")), None)
 
-    def _rank(self, topic: Topic) -> tuple[int, int, int, str]:
+    def _rank(self, topic: Topic) -> tuple[bool, bool, int, str]:
         """Order commands: active controllers, positions, and messages for all joints first."""
         found = self._controller(topic)
         is_active = found is None or found[1]["is_active"]
         return not is_active, self._kind(topic) != "position", BY_JOINT.index(topic.type), topic.name
 
     def _parameter(self, topic: Topic, *keys: str) -> Any:  # noqa: ANN401 - parameter types
-        """Return the first of the parameters `keys` of the topic's subscribers; None without one."""
-        for node in topic.subscribers:
+        """Return the first of the parameters `keys` of the topic's subscribers; None without one.
+
+        For a base also of the subscribers of its other topics: those of a controller behind a multiplexer.
+        """
+        others = [each for each in self.commands if each.type in TWISTS and topic.type in TWISTS]
+        for node in (node for each in (topic, *others) for node in each.subscribers):
             for key in keys:
                 if (value := self.graph.parameters.get(node.node, {}).get(key)) not in (None, "", []):
                     return value
         return None
 
     def _kind(self, topic: Topic) -> str:
+        """Return position, velocity or effort: by the controller's interfaces, else by the name of the topic."""
         found = self._controller(topic)
-        named = (
-            self._parameter(topic, "interface_name", "command_interfaces") or (found and found[1]["interfaces"]) or ""
-        )
-        text = (
-            " ".join([named] if isinstance(named, str) else named) or topic.name.rpartition("/")[0][-60:] + topic.name
-        )
+        named = self._parameter(topic, "interface_name", "command_interfaces") or (found and found[1]["interfaces"])
+        text = " ".join([named] if isinstance(named, str) else named or [topic.name])
         if "position" in text or topic.type == TRAJECTORY:
             return "position"
-        return next(
-            (kind for kind in ("velocity", "effort") if kind[:3] in text or (kind == "effort" and "torque" in text)),
-            "position",
-        )
+        return "velocity" if _VELOCITY.search(text) else "effort" if _EFFORT.search(text) else "position"
 
     def _add_joints(self, topic: Topic) -> None:
         """Add an actuator for a topic of joint commands, unless its joints have one."""
@@ -197,38 +151,37 @@ class _Reading:
             return
         joints, assumed = self._joints_of(topic)
         if not joints:
-            where = (
-                "contract init --urdf FILE, or the driver's documentation"
-                if not self.claimed
-                else "set it by hand if needed"
-            )
-            draft.gap(f"joints of {topic.name} ({topic.type}), left out", where)
+            pool = self._pool(topic)
+            used = ", ".join(dict.fromkeys(self.claimed[joint] for joint in pool if joint in self.claimed))
+            where = "contract init --from-graph --urdf FILE, or the driver's documentation"
+            draft.gap(f"joints of {topic.name} ({topic.type}), left out", f"used instead: {used}" if used else where)
             return
         if taken := [joint for joint in joints if joint in self.claimed]:
-            draft.gap(
-                f"{topic.name} also commands {', '.join(taken)}, left out", f"used instead: {self.claimed[taken[0]]}"
-            )
+            used = f"used instead: {self.claimed[taken[0]]}"
+            draft.gap(f"{topic.name} ({topic.type}) also commands {', '.join(taken)}, left out", used)
             return
-        is_gripper = all(_GRIPPER.search(joint) for joint in joints) or (
-            bool(_GRIPPER.search(topic.name)) and len(joints) < 3
-        )
+        is_gripper = all(map(_GRIPPER.search, joints)) or (bool(_GRIPPER.search(topic.name)) and len(joints) < 3)
         name = self._unique("gripper" if is_gripper else "arm", topic, draft.actuators)
         self.claimed |= dict.fromkeys(joints, topic.name)
         command = "velocity" if kind == "velocity" else "position_delta"
         spec = {"topic": self._local(topic), "type": topic.type, "command": command, **command_qos(topic)}
         add_joint_actuator(draft, name, spec, joints)
         if assumed:
-            draft.choose(f"actuators.{name}.joints", assumed)
-            draft.gap(f"joints of {topic.name}: {', '.join(joints)}; {assumed}", "the driver's documentation")
+            draft.choose(f"actuators.{name}.joints", f"{assumed} assumed")
+            where = "the parameter `joints` of the controller, or the driver's documentation"
+            draft.gap(f"joints of {topic.name}: {', '.join(joints)} ({assumed} assumed)", where)
         if kind == "velocity":
             self._add_timeout(topic, name)
         self._note_others(topic, f"actuators.{name}")
         if (found := self._controller(topic)) is not None:
-            active = {"controller": found[0], "manager": found[1]["manager"]}
-            draft.real.setdefault("active", {})[name] = active
+            controller, manager = found[0].rpartition("/")[2], found[1]["manager"]
+            draft.real.setdefault("active", {})[name] = {"controller": controller, "manager": manager}
+            if not found[1]["is_active"]:
+                where = f"ros2 control switch_controllers -c {manager} --activate {controller}"
+                draft.gap(f"{found[0]} is not active", where)
 
     def _joints_of(self, topic: Topic) -> tuple[list[str], str]:
-        """Return the joints of a command topic, and how they were assumed; an empty text: they are known."""
+        """Return the joints of a command topic, and what of them is assumed; an empty text: they are known."""
         found = self._controller(topic)
         declared = (found and found[1]["joints"]) or None
         nodes = {node.node for node in topic.subscribers}
@@ -236,44 +189,38 @@ class _Reading:
             declared = self._parameter(topic, "joints", "joint_names", "joint")
         if declared:
             return ([declared] if isinstance(declared, str) else list(declared)), ""
-        near = [j for j, reporter in self.reporters.items() if topic.name.startswith(reporter.namespace)]
-        order = list(self.draft.joints)  # a URDF comes first, and has the order of the chain
-        pool = near or list(self.reporters) or order
-        free = [
-            joint
-            for joint in sorted(pool, key=order.index)
-            if self.draft.joints[joint].moves and not _WHEEL.search(joint) and joint not in self.claimed
-        ]
+        pool = self._pool(topic)
+        free = [joint for joint in pool if joint not in self.claimed]
         fingers = [joint for joint in free if _GRIPPER.search(joint)]
         others = [joint for joint in free if joint not in fingers]
-        has_gripper_topic = any(
-            _GRIPPER.search(each.name) for each in self.topics if each in self.commands or "/_action/" in each.name
-        )
+        candidates = (each.name for each in self.topics if each in self.commands or "/_action/" in each.name)
         if _GRIPPER.search(topic.name):
             free = fingers or [joint for joint in others if self.draft.joints[joint].unit == "m"] or free
-        elif has_gripper_topic or topic.type == TRAJECTORY:
-            free = others or fingers
+        elif topic.type == TRAJECTORY or "arm" in topic.name or any(map(_GRIPPER.search, candidates)):
+            free = fingers if all(map(_GRIPPER.search, pool)) else others
         if topic.type == FLOAT:
-            named = [joint for joint in free if f"/{joint}" in topic.name]
-            free = (named or free)[:1]
-        has_urdf = any(self.draft.joints[joint].source for joint in free)
+            free = ([joint for joint in free if f"/{joint}" in topic.name] or free)[:1]
         if len(free) == 1 == len(pool):
             return free, ""
-        how = "of the URDF" if has_urdf else "of the joint states"
-        if topic.type in (TRAJECTORY, JOINT_SENSOR):
-            return free, f"the joint names {how}, assumed to be those of the controller"
-        return free, f"the joint names and their order {how}, assumed to be those of the controller"
+        source = "of the URDF" if any(self.draft.joints[joint].source for joint in free) else "of the joint states"
+        return free, f"names {source}" if topic.type in (TRAJECTORY, JOINT_SENSOR) else f"names and order {source}"
+
+    def _pool(self, topic: Topic) -> list[str]:
+        """Return the joints that `topic` may command: those reported in its namespace, else all, without wheels."""
+        near = [j for j, reporter in self.reporters.items() if topic.name.startswith(_namespace(reporter.name))]
+        order = list(self.draft.joints)  # a URDF comes first, and has the order of the chain
+        pool = sorted(near or self.reporters or order, key=order.index)
+        return [joint for joint in pool if self.draft.joints[joint].moves and not _WHEEL.search(joint)]
 
     def _add_base(self) -> None:
         """Add the mobile base: the shortest topic with cmd_vel in its name, else the only twist topic."""
         twists = sorted((topic for topic in self.commands if topic.type in TWISTS), key=lambda t: (len(t.name), t.name))
         named = [topic for topic in twists if "cmd_vel" in topic.name]
-        has_odometry = any(topic.type == "nav_msgs/msg/Odometry" for topic in self.topics)
+        has_odometry = any(topic.type == ODOMETRY for topic in self.topics)
         candidates = named or (twists if has_odometry or not self.draft.actuators else [])
-        for topic in twists:
-            if topic not in candidates[:1]:
-                used = f"used instead: {candidates[0].name}" if candidates else "it does not look like a mobile base"
-                self.draft.gap(f"{topic.name} ({topic.type}), left out", used)
+        if rest := [f"{topic.name} ({topic.type})" for topic in twists if topic not in candidates[:1]]:
+            used = f"used instead: {candidates[0].name}" if candidates else "no sign of a mobile base, such as odometry"
+            self.draft.gap(f"{', '.join(rest)}, left out", used)
         if not candidates:
             return
         topic, limits = candidates[0], {}
@@ -298,20 +245,21 @@ class _Reading:
 
     def _note_others(self, topic: Topic, path: str) -> None:
         """Comment the topic's subscribers, and report its publishers, which `real` refuses."""
-        nodes = ", ".join(sorted({each.node for each in topic.subscribers}))
-        self.draft.comment(path, f"Subscribed by {nodes}.")
+        self.draft.comment(path, f"Subscribed by {nodes_of(topic.subscribers)}.")
         if topic.publishers:
-            nodes = ", ".join(sorted({each.node for each in topic.publishers}))
-            self.draft.gap(f"{topic.name} is also published by {nodes}", "stop that node before the environment runs")
+            what = f"{topic.name} is also published by {nodes_of(topic.publishers)}"
+            self.draft.gap(what, "stop that node before the environment runs")
 
     # -------------------------------------------------------------------------------------------------- sensors
 
     def _add_joint_sensors(self) -> None:
         """Add the joint states of the commanded joints."""
-        draft, unused = self.draft, []
+        draft = self.draft
         for topic in dict.fromkeys(self.reporters.values()):
             joints = [joint for joint in self.claimed if self.reporters.get(joint) is topic]
-            unused += [joint for joint, reporter in self.reporters.items() if reporter is topic and joint not in joints]
+            if unused := [j for j, each in self.reporters.items() if each is topic and j not in self.claimed]:
+                where = "add them to the fields of the joint states if the policy needs them"
+                draft.gap(f"joints of {topic.name} without a command, not observed: {', '.join(unused)}", where)
             if not joints:
                 continue
             name = self._unique("joints", topic, draft.sensors)
@@ -323,13 +271,9 @@ class _Reading:
                 draft.real["shared"] = [*draft.real.get("shared", []), name]
             for joint in joints:
                 self._check_start(joint)
-        if unused:
-            draft.gap(
-                f"joints in the joint states without a command: {', '.join(unused)}",
-                "not observed; add them by hand if needed",
-            )
 
     def _check_start(self, joint: str) -> None:
+        """Let the robot start from the end of a joint's range, if it rests there."""
         known = self.draft.joints[joint]
         if known.position is None or known.measured is None:
             return
@@ -342,10 +286,9 @@ class _Reading:
     def _sensor(self, topic: Topic, name: str) -> Document:
         """Return the keys of any sensor, and comment its publishers."""
         rate_hz = topic.rate_hz
-        nodes = ", ".join(sorted({each.node for each in topic.publishers}))
         qos = ", ".join(sorted({f"{each.reliability} {each.durability}" for each in topic.publishers}))
         rate = f"{rate_hz:.3g} Hz" if rate_hz else f"{topic.count} message(s) in {self.graph.listened_s:g} s"
-        self.draft.comment(f"sensors.{name}", f"{rate}, {qos.replace('_', ' ')}, from {nodes}.")
+        self.draft.comment(f"sensors.{name}", f"{rate}, {qos.replace('_', ' ')}, from {nodes_of(topic.publishers)}.")
         spec: Document = {"topic": self._local(topic), "type": topic.type}
         has_header = SENSOR_MESSAGES[topic.type].header
         if not has_header or topic.stamp in ("zero", "other_clock"):
@@ -360,28 +303,42 @@ class _Reading:
 
     def _add_sensor(self, topic: Topic) -> None:
         """Add a sensor of another type, if messages arrived and its type is known."""
-        if (
-            topic.type == JOINT_SENSOR
-            or topic.type not in SENSOR_MESSAGES
-            or not topic.publishers
-            or topic in self.commands
-        ):
+        if topic.type not in SENSOR_MESSAGES or topic in self.commands:
             return
-        fields, extra = sensor_fields(topic)
-        if not fields:
-            is_data = topic.type.startswith("sensor_msgs/") or topic.type in FIELDS
-            if is_data and not topic.count:
-                self._silent(topic)
-            elif is_data:
-                self.draft.gap(f"{topic.name} ({topic.type}), left out", extra.get("why", "add it by hand if needed"))
+        if not topic.count and SENSOR_MESSAGES[topic.type].header:
+            where = f"ros2 topic echo {topic.name}; longer with --listen S"
+            self.draft.gap(f"{topic.name} ({topic.type}): no message in {self.graph.listened_s:g} s, left out", where)
+        has_raw = topic.type == COMPRESSED and any(t.count and topic.name.startswith(f"{t.name}/") for t in self.topics)
+        keys = {} if has_raw else sensor_keys(topic)
+        if not keys:
             return
         if len(topic.publishers) > 1:
-            nodes = ", ".join(each.node for each in topic.publishers)
-            self.draft.gap(f"{topic.name} has several publishers ({nodes}), left out", "stop all but one")
+            what = f"{topic.name} has several publishers ({nodes_of(topic.publishers)}), left out"
+            self.draft.gap(what, "stop all but one")
             return
         parts = [part for part in topic.name.split("/") if part and part not in _GENERIC] or ["sensor"]
         name = self._unique(re.sub(r"_broadcaster$", "", parts[-1]), topic, self.draft.sensors)
-        self.draft.sensors[name] = {**self._sensor(topic, name), **extra, "fields": fields}
+        self.draft.sensors[name] = {**self._sensor(topic, name), **keys}
+
+    def _list_unused(self) -> None:
+        """Report the actions, and the topics that neither the contract nor another report names."""
+        draft = self.draft
+        inputs = [spec for group in ("estop", "active") for spec in draft.real.get(group, {}).values()]
+        specs = (*draft.sensors.values(), *draft.actuators.values(), *inputs)
+        named = {f"{self.root}/{spec['topic']}" for spec in specs if "topic" in spec}
+        named |= {word for what, _ in draft.gaps for word in re.split(r"[\s,;:()]+", what)}
+        for topic in self.topics:
+            action, _, is_action = topic.name.partition("/_action/")
+            if is_action and not any(name.startswith(_namespace(action)) for name in named):
+                draft.gap(f"action {action} is not used", "a contract commands topics; use a controller with a topic")
+        rest = [t for t in self.topics if t.name not in named and not _NO_DATA.search(t.type + t.name)]
+        reference = "docs/reference/contract.md"
+        if data := [f"{t.name} ({t.type})" for t in rest if t.publishers and t.name not in self.graph.descriptions]:
+            where = f"a field with a `path` reads any message type: {reference}"
+            draft.gap(f"published topics that are not observed: {', '.join(data)}", where)
+        if heard := [f"{t.name} ({t.type})" for t in rest if not t.publishers]:
+            where = f"if one is the command, use a controller or a node with a command type of {reference}"
+            draft.gap(f"subscribed topics that are not commanded: {', '.join(heard)}", where)
 
     # -------------------------------------------------------------------------------------------- safety inputs
 
@@ -389,21 +346,20 @@ class _Reading:
         """Add a Bool topic that looks like an e-stop, or like a state that must be active."""
         last = topic.name.rpartition("/")[2]
         is_estop = bool(_ESTOP.search(last))
-        if not topic.publishers or not (is_estop or _ACTIVE.search(last)):
-            return
         group = "estop" if is_estop else "active"
         path = f"backends.real.{group}"
+        if not (is_estop or _ACTIVE.search(last)) or _NO_DATA.search(topic.type):
+            return
         if topic.type != BOOL:
-            if is_estop and not topic.type.startswith("rcl_interfaces/"):
+            if is_estop:
                 where = f"declare it under {path} with type, path and safe values"
                 self.draft.gap(f"{topic.name} ({topic.type}) looks like a safety input", where)
             return
-        name = self._unique(_identifier(last), topic, self.draft.real.get(group, {}))
         if "data" not in topic.sample:
-            self.draft.gap(
-                f"{topic.name} looks like a safety input, but no message arrived", f"declare it under {path}"
-            )
+            what = f"{topic.name} looks like a safety input, but no message arrived"
+            self.draft.gap(what, f"declare it under {path}")
             return
+        name = self._unique(last, topic, self.draft.real.get(group, {}))
         value = bool(topic.sample["data"])
         spec: Document = {"topic": self._local(topic), "safe": [value]}
         if topic.is_latched:
@@ -412,28 +368,30 @@ class _Reading:
             spec["timeout_s"] = max(0.5, round(3.0 / topic.rate_hz, 2))
         else:
             spec["timeout_s"] = 1000.0
-            self.draft.gap(
-                f"whether {topic.name} is still published: its rate", "set timeout_s to three of its periods"
-            )
+            where = "set timeout_s to three of its periods"
+            self.draft.gap(f"whether {topic.name} is still published: its rate", where)
         self.draft.real.setdefault(group, {})[name] = spec
         self.draft.choose(f"{path}.{name}.safe", f"assumed; {value} was its value when the robot was idle")
-        self.draft.gap(
-            f"which value of {topic.name} permits motion ({value} assumed)", "press it and watch: ros2 topic echo"
-        )
+        where = f"change its state by hand and watch ros2 topic echo {topic.name}"
+        self.draft.gap(f"which value of {topic.name} permits motion ({value} assumed)", where)
 
     # ---------------------------------------------------------------------------------------------------- names
 
     def _local(self, topic: Topic) -> str:
-        return topic.name.removeprefix(self.root + "/")
+        return topic.name.removeprefix(f"{self.root}/")
 
     def _unique(self, name: str, topic: Topic, taken: Mapping[str, Any]) -> str:
         """Return `name` as an identifier, with the namespace or a number where it is taken."""
         name, number = _identifier(name), 2
         if name in taken:
-            name = _identifier(f"{topic.name.strip('/').split('/')[0]}_{name}")
+            name = _identifier(f"{self._local(topic).split('/')[0]}_{name}")
         while name in taken:
             name, number = f"{name.rstrip('0123456789').rstrip('_')}_{number}", number + 1
         return name
+
+
+def _namespace(topic: str) -> str:
+    return topic.rpartition("/")[0] + "/"
 
 
 def _identifier(text: str) -> str:

@@ -34,6 +34,9 @@ TIME_REMAINING = "time_remaining"
 APPLIED_ACTIONS = "applied_actions"
 """Observation keys that belong to no sensor."""
 
+AGES = "_age_s"
+"""Ends the observation key of the ages of a field's history."""
+
 EACH_ITS_OWN = "embodied_env.contract.team:EachItsOwn"
 """The task of a team's world, in which each robot has its own contract, gate and task."""
 
@@ -240,6 +243,36 @@ class Episode:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AngleRange:
+    """Evenly spaced angles, both ends included."""
+
+    min_rad: float  # angle of the first value, in the frame of the scan
+    max_rad: float  # angle of the last value, above `min_rad`
+    count: int  # number of values, >= 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResampleSpec:
+    """Fixed angles for a LaserScan whose number of rays varies, from the angles that each message declares."""
+
+    # fixed angles of the observation: a number of them all around, from 0 (ahead) counter-clockwise, or a range
+    angles: int | AngleRange
+    # `nearest` ray, NaN where none is within an increment; `min`: smallest return within half a step, conservative
+    method: Literal["nearest", "min"] = "nearest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResizeSpec:
+    """The size of an image in the observation, bit for bit as Pillow resizes."""
+
+    size: tuple[int, int]  # height and width in the observation
+    # `letterbox` pads with 0 (depth: NaN), `crop` cuts the longer side off, `stretch` changes the aspect ratio
+    method: Literal["letterbox", "stretch", "crop"] = "letterbox"
+    # filter of Pillow; `area` is its BOX. Depth images: `nearest`
+    resample: Literal["nearest", "bilinear", "bicubic", "lanczos", "area"] = "bilinear"
+
+
+@dataclass(frozen=True, kw_only=True)
 class FieldSpec:
     """One field of a sensor message. `low` and `high` are scalars or, for a vector, one value each, in `unit`."""
 
@@ -249,11 +282,17 @@ class FieldSpec:
     high: float | tuple[float, ...]  # upper bound, above `low`
     # joints to read by name, in this order; required by fields with one value per joint
     joints: tuple[str, ...] | None = None
-    shape: tuple[int, ...] | None = None  # array lengths, where the message type does not fix them
+    # array lengths, where the message type does not fix them; before `resize`; with `resample`: the rays of a simulator
+    shape: tuple[int, ...] | None = None
     path: str | None = None  # place in the message, such as `pose.pose.position.x` or `points[0].positions`
     dtype: str | None = None  # precision of a field with a `path`; null: that of the message type, else float64
     no_return: float | None = None  # replaces +inf, a ray without a return; null: +inf makes the reading invalid
     nan: float | None = None  # replaces NaN, a ray without a measurement; null: NaN makes the reading invalid
+    resample: ResampleSpec | None = None  # fixed angles for a LaserScan of any number of rays
+    resize: ResizeSpec | None = None  # size of an image in the observation; null: as published
+    # readings of the last 1 to 1000 control steps in the observation, along a first axis, oldest first, with their ages
+    # in `<sensor>_<field>_age_s`; a reset repeats its reading. null: the newest reading, without that axis
+    history: int | None = None
 
     def units_by_joint(self) -> dict[str, str]:
         """Return the unit of each joint."""
@@ -287,7 +326,7 @@ class SensorSpec(FrozenFields):
 class JointLimits:
     """The limits of one joint or twist axis, in `unit`, unit/s and unit/s^2. `position` None: unlimited."""
 
-    # low and high; null: unlimited (not for `position` commands; always for an axis)
+    # low and high; null: unlimited (not for `position` commands); a twist axis has none and may leave it out
     position: tuple[float, float] | None
     velocity: float  # maximum speed, unit/s, > 0
     acceleration: float  # maximum acceleration, unit/s², > 0

@@ -11,8 +11,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from embodied_env.contract.message_types import message_field
+from embodied_env.contract.message_types import derived_shape, message_field
 from embodied_env.contract.schema import (
+    AGES,
     APPLIED_ACTIONS,
     TIME_REMAINING,
     ActuatorSpec,
@@ -25,12 +26,17 @@ from embodied_env.contract.schema import (
 
 @dataclass(frozen=True, kw_only=True)
 class FieldLayout:
-    """One field of one sensor, resolved: its key in the observation, shape, precision and bounds."""
+    """One field of one sensor, resolved: its key in the observation, shape of a reading, precision and bounds.
+
+    `raw_shape` is the shape before `resample` or `resize`; `history` the number of readings in the observation.
+    """
 
     sensor: str
     field: str
     key: str
     shape: tuple[int, ...]
+    raw_shape: tuple[int, ...]
+    history: int | None
     dtype: np.dtype[Any]
     low: NDArray[Any]
     high: NDArray[Any]
@@ -41,11 +47,24 @@ def field_layouts(name: str, sensor: SensorSpec) -> tuple[FieldLayout, ...]:
     layouts = []
     for field, spec in sensor.fields.items():
         known = message_field(sensor, field, spec)
-        shape = (len(spec.joints or ()),) if known.shape is None else tuple(size or 0 for size in known.shape)
+        raw = (len(spec.joints or ()),) if known.shape is None else tuple(size or 0 for size in known.shape)
+        shape = derived_shape(spec, raw)
         dtype = np.dtype(known.dtype)
         low, high = _spread(spec.low, dtype, shape), _spread(spec.high, dtype, shape)
         key = f"{name}_{field}"
-        layouts.append(FieldLayout(sensor=name, field=field, key=key, shape=shape, dtype=dtype, low=low, high=high))
+        layouts.append(
+            FieldLayout(
+                sensor=name,
+                field=field,
+                key=key,
+                shape=shape,
+                raw_shape=raw,
+                history=spec.history,
+                dtype=dtype,
+                low=low,
+                high=high,
+            )
+        )
     return tuple(layouts)
 
 
@@ -62,7 +81,11 @@ def observation_space(contract: ContractFields) -> spaces.Dict:
         if sensor.visibility == "evaluator":
             continue
         for layout in field_layouts(name, sensor):
-            boxes[layout.key] = spaces.Box(layout.low, layout.high, layout.shape, layout.dtype.type)
+            low, high, length = layout.low, layout.high, layout.history
+            if length is not None:
+                low, high = np.stack([low] * length), np.stack([high] * length)
+                boxes[f"{layout.key}{AGES}"] = spaces.Box(-np.inf, np.inf, (length,), np.float64)
+            boxes[layout.key] = spaces.Box(low, high, low.shape, layout.dtype.type)
         if sensor.mask:
             boxes[f"{name}_valid"] = spaces.Box(0, 1, (1,), np.int8)
     if contract.applied_actions:

@@ -17,6 +17,7 @@ from typing import Any
 from embodied_env.contract import Contract, load_contract, parse_contract
 from embodied_env.contract.frozen_dict import FrozenFields
 from embodied_env.contract.loader import dump_contract, find_contract, parse_as, read_contract_file, read_document
+from embodied_env.contract.model_files import EMBEDDED, with_model_hashes
 from embodied_env.contract.schema import EACH_ITS_OWN, ActuatorSpec, Episode, ResetOption, SensorSpec, TaskSpec
 from embodied_env.contract.value_checks import allow, check_name, naming_file
 from embodied_env.errors import ContractError
@@ -24,7 +25,6 @@ from embodied_env.errors import ContractError
 WORLD = "world"
 """The key of the world in ``reset(options=...)``, so no robot may have this name."""
 
-_BACKENDS = ("mujoco", "mujoco_ros")  # they run the same model
 _ROBOTS_OWN = ("sources", "draws", "drives")  # the keys of its profile that a robot brings into the world
 _NAMES = ("site", "distance", "sensors", "camera", "body", "ignore", "relative_to", "mocap", "pose", "left", "right")
 """The keys of a profile whose values are names of the model."""
@@ -157,7 +157,7 @@ def _world_of(file: _File, agents: Mapping[str, Contract], source: str) -> Contr
     whole = {**file.world.mujoco, **profile}
     fake: dict[str, Any] = {"fake": {}} if all("fake" in contract.backends for contract in agents.values()) else {}
     fingerprints = {agent: contract.fingerprint for agent, contract in agents.items()}
-    return Contract(
+    world = Contract(
         name=file.name,
         version=1,
         control_period_s=next(iter(agents.values())).control_period_s,
@@ -166,9 +166,10 @@ def _world_of(file: _File, agents: Mapping[str, Contract], source: str) -> Contr
         actuators=actuators,
         task=TaskSpec(type=EACH_ITS_OWN, parameters={"agents": fingerprints}),
         reset_options=options,
-        backends={**fake, **dict.fromkeys(_BACKENDS, whole)},
+        backends={**fake, **dict.fromkeys(EMBEDDED, whole)},
         source=source,
     )
+    return with_model_hashes(world)
 
 
 def _add(whole: dict[str, Any], part: Mapping[str, Any], agent: str, path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 from collections.abc import Mapping
@@ -44,14 +45,21 @@ def read_yaml(text: str, source: str) -> Any:  # noqa: ANN401 - YAML types
         problem = f"the document is too large: {len(text)} characters (expected at most {MOST_CHARACTERS}); shorten it"
         raise ContractError("", problem, source=source)
     try:
-        loader = _loader()
-        _check_events(yaml.parse(text, loader))
-        return yaml.load(text, loader)  # noqa: S506 - a SafeLoader
+        return copy.deepcopy(_construct(text))
     except ContractError as error:
         raise ContractError(error.path, error.problem, source=source) from None
     except (yaml.YAMLError, ValueError) as error:
         problem = " ".join(str(error).split())
         raise ContractError("", f"not valid YAML: {problem[:500]}", source=source) from None
+
+
+@functools.lru_cache(maxsize=8)  # each environment, recorder and audit of a program reads the same contract
+def _construct(text: str) -> Any:  # noqa: ANN401 - YAML types
+    import yaml  # noqa: PLC0415
+
+    loader = _loader()
+    _check_events(yaml.parse(text, loader))
+    return yaml.load(text, loader)  # noqa: S506 - a SafeLoader
 
 
 @functools.cache

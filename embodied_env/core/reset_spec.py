@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
@@ -45,11 +48,16 @@ def validate_home(contract: Contract, home: Mapping[str, float]) -> dict[str, st
     return problems | dict.fromkeys(missing, "missing (expected the home of every joint commanded by position)")
 
 
-def confirmation_prompt(options: Mapping[str, FloatArray], joints: tuple[str, ...], positions: FloatArray) -> str:
-    """Return the question to the operator: the reset options to set up, and the joint positions."""
-    wanted = ", ".join(f"{name}={value.tolist()}" for name, value in options.items()) or "none"
-    measured = ", ".join(f"{joint} {position:.4g}" for joint, position in zip(joints, positions.tolist(), strict=True))
-    return f"start the episode? reset options to set up: {wanted}; joint positions: {measured}"
+def confirmation_prompt(options: Mapping[str, FloatArray], contract: Contract, positions: FloatArray) -> str:
+    """Return the question to the operator: the reset options to set up, and the known joint positions."""
+    wanted = ", ".join(f"{name}={(np.round(value, 3) + 0.0).tolist()}" for name, value in options.items())  # no -0.0
+    units = {joint: limits.unit for each in contract.actuators.values() for joint, limits in each.joints.items()}
+    measured = ", ".join(
+        f"{joint} {position:.3f} {unit}"
+        for (joint, unit), position in zip(units.items(), np.round(positions, 3) + 0.0, strict=True)
+        if math.isfinite(position)
+    )
+    return f"start the episode? reset options to set up: {wanted or 'none'}; joint positions: {measured or 'unknown'}"
 
 
 def with_operator_confirmation(report: ResetReport, by: str, request: ResetRequest) -> ResetReport:

@@ -45,6 +45,7 @@ class Sample:
     suspect_clock: str = ""  # the clock that seems to have stamped the message: "tai", "gps", "epoch", or ""
     transport_quality: Quality = Quality.OK  # of the middleware's stamps
     transport_excess_s: float | None = None  # transport time above its recent minimum, for clocks not known to agree
+    raw_sha256: Mapping[str, str] = field(default_factory=dict)  # field -> hash of the pixels before `resize`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from embodied_env.backends.base import Backend, Capabilities, MessageSource, Observed, Recorded
 from embodied_env.backends.delay_injection import PeriodDelays, ReportedDelays
-from embodied_env.backends.registry import NATIVE_DELAY_BACKENDS, make_backend
+from embodied_env.backends.registry import NATIVE_DELAY_BACKENDS, check_options, make_backend
 from embodied_env.contract import Contract, JointLimits, load_contract
 from embodied_env.contract.loader import SAVED, restore_contract
 from embodied_env.contract.validation import suspected_degrees
@@ -132,6 +132,7 @@ class EmbodiedEnv(StepperEnv):
     ) -> None:
         """See `make`. Nothing is started before the first `reset`. A mapping is a contract in an `EnvSpec`."""
         self._arguments = arguments_of(locals(), "backend_options")
+        check_options(backend, backend_options, pacing=pacing, others=self._arguments.keys() - backend_options.keys())
         evaluator_info = checked_flag("evaluator_info", evaluator_info)
         if not isinstance(observers, (list, tuple)) or not all(isinstance(each, Observer) for each in observers):
             raise UsageError(f"invalid observers: {observers!r} (expected a list of objects with a method observe)")

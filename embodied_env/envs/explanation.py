@@ -10,6 +10,7 @@ import numpy as np
 from embodied_env.core.codes import CODES, Quality, Severity, end_kind
 from embodied_env.errors import UsageError
 from embodied_env.safety.findings import GATES
+from embodied_env.safety.interlocks import INPUT_REMEDIES
 
 CODE_WORDS: Mapping[str, str] = {
     "latch.stop": "an earlier stop is latched until reset()",
@@ -112,23 +113,23 @@ def explain(info: Mapping[str, Any]) -> str:
             *_explain_action(info["action"]),
             *_explain_gates(info["safety"]),
             *(late or ["Nothing was late."]),
-            f"Sent {info['latency_ms']:.3g} ms after its observation.",
-            _explain_end(info["end_reason"]),
+            f"Observation to command: {info['latency_ms']:.3g} ms.",
+            *_explain_end(info["end_reason"]),
         ]
     )
 
 
 def _explain_action(action: Mapping[str, Any]) -> Iterator[str]:
     requested, applied = _flat(action["requested"]), _flat(action["applied"])
-    if not np.isfinite(requested).any():
-        yield "The action was not used: it has no numbers."
+    if not np.isfinite(requested).all():
+        yield "The action was not used."
         return
     changed = [
         f"{joint} from {before:.4g} to {after:.4g}"
         for joint, before, after in zip(action["applied_si"], requested, applied, strict=True)
         if before != after
     ]
-    yield f"The action was changed: {', '.join(changed)}." if changed else "The action was applied as requested."
+    yield f"The action was changed: {', '.join(changed)}." if changed else "The gates passed the action unchanged."
 
 
 def _explain_gates(safety: Mapping[str, Any]) -> Iterator[str]:
@@ -142,7 +143,9 @@ def _explain_readings(info: Mapping[str, Any]) -> Iterator[str]:
     for name, reading in info["sensors"].items():
         if reading["quality"] in _QUALITIES:
             problem = _QUALITIES[reading["quality"]]
-            yield f"The reading of {name} {problem}; the observation has one that is {reading['age_s']:.3g} s old."
+            is_lost = reading["quality"] == Quality.LOST
+            kept = "the previous one" if is_lost else f"one that is {reading['age_s']:.3g} s old"
+            yield f"The reading of {name} {problem}; the observation has {kept}."
         if reading["lost"]:
             yield f"Messages of {name} lost since the previous step: {reading['lost']}."
 
@@ -154,12 +157,23 @@ def _explain_delays(latency: Mapping[str, Any]) -> Iterator[str]:
         yield f"Deadlines of this episode that passed before a step waited for them: {latency['missed_deadlines']}."
 
 
-def _explain_end(reason: str) -> str:
+def _explain_end(reason: str) -> Iterator[str]:
     if not reason:
-        return "The environment did not end the episode."
+        yield "The environment did not end the episode."
+        return
     kind, why = end_kind(reason), reason.partition(":")[2]
     words = ": ".join(part for part in (_ENDS.get(kind, kind), CODE_WORDS.get(why, why)) if part)
-    return f"The episode ended: {words} ({reason})."
+    yield f"The episode ended: {words} ({reason})."
+    if kind == "backend_lost":
+        yield "Whether the command was executed is not known."
+    if remedy := operator_remedy(reason):
+        clearing = "reset()" if why in ("robot.inactive", "robot.contention") else "clear_estop() and reset()"
+        yield f"Next: {remedy}, then call {clearing}."
+
+
+def operator_remedy(reason: str) -> str:
+    """Return what an operator does after a stop by a safety input, or "" for any other end reason."""
+    return INPUT_REMEDIES.get(reason.partition(":")[2], "") if end_kind(reason) == "safety_stop" else ""
 
 
 def _flat(action: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401 - one vector, or one per actuator

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from embodied_env.backends.registry import make_backend
+from embodied_env.backends.registry import BackendName, check_options, make_backend
 from embodied_env.contract import Contract
 from embodied_env.contract.runtime_values import checked_options
 from embodied_env.contract.team import WORLD, Team, load_team, name_in_world
@@ -48,6 +48,7 @@ _UNSUPPORTED = {
     "pacing": "a shared world is always in lockstep",
     "delay_profile": "delays apply to the world of a single robot",
     "delays": "delays apply to the world of a single robot",
+    "max_episode_steps": "each contract has its own horizon",
     "record_messages": "the messages of a shared world belong to no single robot",
 }
 
@@ -111,7 +112,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         self,
         contract: str | Path | Team,
         *,
-        backend: str = "mujoco",
+        backend: BackendName | str = "mujoco",
         render_mode: str | None = None,
         clock: str | Clock | None = None,
         evaluator_info: bool = False,
@@ -126,6 +127,7 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         self._folder = None if record is None else checked_path("record", record)
         for name in _UNSUPPORTED.keys() & backend_options.keys():
             raise UsageError(f"unsupported option of parallel_env: {name} ({_UNSUPPORTED[name]})")
+        check_options(backend, backend_options, others=self._arguments.keys() - backend_options.keys())
         options = {**ros_options(spawn, namespace), **backend_options}
         self.team = load_team(contract)
         self.backend_name = backend
@@ -312,17 +314,43 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
             next(iter(self._agent_envs.values())).stepper.show()
 
 
-def parallel_env(contract: str | Path | Team, **options: Any) -> EmbodiedParallelEnv:  # noqa: ANN401 - checked there
+def parallel_env(  # noqa: PLR0913 - the public options
+    contract: str | Path | Team,
+    *,
+    backend: BackendName | str = "mujoco",
+    render_mode: str | None = None,
+    clock: str | Clock | None = None,
+    evaluator_info: bool = False,
+    record: str | Path | None = None,
+    spawn: bool = True,
+    namespace: str | None = None,
+    **backend_options: Any,  # noqa: ANN401 - the backend checks its options
+) -> EmbodiedParallelEnv:
     """Make an environment of several robots in one world.
 
     Its sequential view is ``pettingzoo.utils.parallel_to_aec(parallel_env(...))``.
 
     Args:
         contract: name of a shipped team (``two_carts``, ``two_arms``), path to a team's YAML file, or a Team.
-        **options: `backend` ("mujoco", "mujoco_ros", or any other lockstep backend), `clock` ("steady" or "virtual"),
-            `render_mode`, `evaluator_info`, `record` (a folder, which gets a folder with a run directory for each
-            robot), `spawn`, `namespace`, and the options of the backend.
+        backend: "mujoco", "mujoco_ros", or any other lockstep backend.
+        render_mode: "rgb_array" or "human", where the backend offers it.
+        clock: "steady" (default), "virtual", or a Clock, for all robots.
+        evaluator_info: show sensors with ``visibility: evaluator`` in ``info``.
+        record: a folder, which gets a folder with a run directory for each robot.
+        spawn: start the simulator; False: attach to a running one.
+        namespace: ROS namespace of the world.
+        **backend_options: options of the backend.
 
     Raises as `make` does, with UsageError for an option that robots cannot share.
     """
-    return EmbodiedParallelEnv(contract, **options)
+    return EmbodiedParallelEnv(
+        contract,
+        backend=backend,
+        render_mode=render_mode,
+        clock=clock,
+        evaluator_info=evaluator_info,
+        record=record,
+        spawn=spawn,
+        namespace=namespace,
+        **backend_options,
+    )

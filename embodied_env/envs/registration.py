@@ -12,7 +12,7 @@ import gymnasium
 import gymnasium.wrappers
 from gymnasium.envs.registration import EnvSpec
 
-from embodied_env.backends.registry import BackendName
+from embodied_env.backends.registry import BackendName, check_options
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.loader import save_contract
 from embodied_env.core.arguments import checked_count, checked_flag, checked_path
@@ -121,6 +121,7 @@ def make(  # noqa: PLR0913 - the public options
         MissingDependencyError: when an optional package is not installed.
     """
     given = {name: value for name, value in locals().items() if name in _DEFAULTS and value is not _DEFAULTS[name]}
+    check_options(backend, backend_options, pacing=pacing, others=OPTIONS)
     options = {**given, "backend": backend, **backend_options}
     if max_episode_steps is not None:
         max_episode_steps = checked_count("max_episode_steps", max_episode_steps, at_least=1)
@@ -146,6 +147,10 @@ def make(  # noqa: PLR0913 - the public options
 
         env = RecordTransitions(env, record, messages=record_messages)
     return env
+
+
+OPTIONS = tuple(inspect.signature(make).parameters)
+"""The names of `make`'s parameters."""
 
 
 def register(contract: str | Path | Contract, id: str | None = None) -> str:  # noqa: A002 - as in Gymnasium

@@ -57,7 +57,7 @@ class ResetProcedure:
             report = replace(report, routine=names, details={**report.details, "home": summary})
         if routine.confirm:
             positions, _ = self.joints.measured(snapshot)
-            backend.confirm(confirmation_prompt(request.options, self.gate.layout.joints, positions), deadline)
+            backend.confirm(confirmation_prompt(request.options, self.contract, positions), deadline)
             report = with_operator_confirmation(report, routine.confirm, request)
         verified = self._verify(backend.verify(deadline), request.epoch)
         if homing is not None:

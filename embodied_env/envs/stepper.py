@@ -21,6 +21,7 @@ from embodied_env.contract import Contract, FloatArray, JointLimits
 from embodied_env.contract.runtime_values import checked_options
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
 from embodied_env.core.codes import Severity
+from embodied_env.core.history import begin_history
 from embodied_env.core.latency.ledger import StepEvent
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.process.signals import deferred_signals
@@ -84,6 +85,8 @@ class Stepper:
         self._backend, self._task, self._clock, self._observers = backend, task, clock, tuple(observers)
         self._advances_clock = advances_clock
         self._free_running = capabilities.free_running
+        fields = (spec for sensor in contract.sensors.values() for spec in sensor.fields.values())
+        self._history_length = max((spec.history or 1 for spec in fields), default=1)
         self._domain = Domain.ROS if self._free_running else Domain.SIM
         tolerance_s = contract.safety.observation.future_tolerance_s if self._free_running else 0.0
         self._gap_policy = GapPolicy(contract, future_tolerance_ns=round(tolerance_s * NS_PER_S))
@@ -210,7 +213,8 @@ class Stepper:
             index=self._episode_index,
             snapshot=snapshot,
             frozen_ns=self._ledger.at_ns(StepEvent.OBSERVED),
-            applied=deque([hold] * count, maxlen=count),
+            applied=begin_history(hold, count),
+            history_length=self._history_length,
         )
         self._running = True
         self._guard.feed()

@@ -8,7 +8,7 @@ means that a measurement was lost at run time. Every call returns new containers
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from embodied_env._version import __version__
 from embodied_env.backends.base import Backend, Paced
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.schema import APPLIED_ACTIONS, TIME_REMAINING
+from embodied_env.contract.schema import AGES, APPLIED_ACTIONS, TIME_REMAINING
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.core.clock import NS_PER_S, Stamp
 from embodied_env.core.codes import TERMINATED_REASONS, Severity, end_kind, order_end_reasons
+from embodied_env.core.history import ages_s, begin_history, stack_values
 from embodied_env.core.latency.info import CommandsInFlight, LatencyInfoBuilder
 from embodied_env.core.latency.ledger import Ledger
 from embodied_env.core.types import (
@@ -54,6 +55,8 @@ class Episode:
     snapshot: Snapshot  # the newest, after the gap policy
     frozen_ns: int  # when it was frozen
     applied: deque[FloatArray]  # the applied actions of an observation, oldest first
+    history_length: int = 1  # number of snapshots that an observation needs
+    history: deque[Snapshot] = field(init=False)  # the last snapshots, oldest first
     before: Snapshot = field(init=False)  # the snapshot before the newest
     origin_ns: int = field(init=False)  # start of the episode on the clock of the world
     step_index: int = 0  # steps taken
@@ -62,12 +65,14 @@ class Episode:
     def __post_init__(self) -> None:
         """Start at the snapshot of the reset."""
         self.before = self.snapshot
+        self.history = begin_history(self.snapshot, self.history_length)
         self.origin_ns = self.snapshot.now_ns
 
     def advance(self, snapshot: Snapshot, frozen_ns: int, applied: FloatArray) -> None:
         """Move to the next snapshot."""
         self.step_index += 1
         self.before, self.snapshot, self.frozen_ns = self.snapshot, snapshot, frozen_ns
+        self.history.append(snapshot)
         self.applied.append(applied)
 
 
@@ -130,7 +135,7 @@ class TransitionBuilder:
 
     def observe(self, episode: Episode) -> Observation:
         """Return the observation of the newest snapshot."""
-        return self._observations.observe(episode.snapshot, episode.step_index, episode.applied)
+        return self._observations.observe(episode.history, episode.step_index, episode.applied)
 
     def reset_info(self, episode: Episode, duration_ns: int) -> Info:
         """Return the info of the reset that started `episode`."""
@@ -280,7 +285,11 @@ class ObservationBuilder:
         self._applied_actions, self._episode = contract.applied_actions, contract.episode
         layouts = {name: field_layouts(name, sensor) for name, sensor in contract.sensors.items()}
         self._visible = [
-            (name, [(layout.key, layout.field) for layout in layouts[name]], f"{name}_valid" if sensor.mask else "")
+            (
+                name,
+                [(layout.key, layout.field, layout.history) for layout in layouts[name]],
+                f"{name}_valid" if sensor.mask else "",
+            )
             for name, sensor in contract.sensors.items()
             if sensor.visibility != "evaluator"
         ]
@@ -290,17 +299,23 @@ class ObservationBuilder:
             if sensor.visibility == "evaluator"
         }
 
-    def observe(self, snapshot: Snapshot, step_index: int, applied: Iterable[FloatArray] = ()) -> Observation:
-        """Return the observation of a snapshot after the gap policy and of the applied actions, oldest first.
+    def observe(self, history: Sequence[Snapshot], step_index: int, applied: Iterable[FloatArray] = ()) -> Observation:
+        """Return the observation of the last snapshots after the gap policy and of the applied actions, oldest first.
 
         A reading outside its declared range is returned unchanged, with the quality OUT_OF_RANGE.
         """
         observation: Observation = {}
+        snapshot = history[-1]
         for name, fields, mask in self._visible:
             sample = snapshot.samples[name]
             values = sample.values
-            for key, field_name in fields:
-                observation[key] = values[field_name].copy()
+            for key, field_name, length in fields:
+                if length is None:
+                    observation[key] = values[field_name].copy()
+                    continue
+                window = list(history)[-length:]
+                observation[key] = stack_values(window, name, field_name)
+                observation[f"{key}{AGES}"] = ages_s(window, name, snapshot.now_ns)
             if mask:
                 observation[mask] = np.array([sample.quality in GOOD], dtype=np.int8)
         if self._applied_actions:

@@ -7,6 +7,7 @@ same time.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -20,11 +21,16 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
 
+from embodied_env.backends.registry import BackendName, check_options
 from embodied_env.contract import Contract
 from embodied_env.core.arguments import checked_count, checked_flag, checked_path
+from embodied_env.core.clock import Clock
+from embodied_env.core.latency.delay_model import DelayModel
+from embodied_env.core.latency.profile import LatencyProfile
 from embodied_env.core.process.signals import call_together
+from embodied_env.core.types import Observer
 from embodied_env.envs.embodied_env import EmbodiedEnv, arguments_of, rebuild, resolve_contract
-from embodied_env.envs.registration import make
+from embodied_env.envs.registration import OPTIONS, make
 from embodied_env.envs.stepper import check_open
 from embodied_env.envs.transition_builder import Info
 from embodied_env.envs.vector_slots import PerSlot, checked_mask, checked_mode, checked_seeds, options_of_slots
@@ -58,6 +64,10 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
     ) -> None:
         """See `make_vec`. Nothing is started before the first `reset`."""
         self._arguments = arguments_of(locals(), "options")
+        if per_slot is None:
+            others = {*OPTIONS, *self._arguments.keys() - options.keys()}
+            of_backend = {name: value for name, value in options.items() if name not in OPTIONS}
+            check_options(options.get("backend", "mujoco"), of_backend, pacing=options.get("pacing"), others=others)
         mode, copy = checked_mode(autoreset_mode), checked_flag("copy", copy)
         num_envs = checked_count("num_envs", num_envs, at_least=1)
         threads = checked_count("threads", threads, at_least=0)
@@ -276,13 +286,26 @@ def _same(env: Env[Any, Any]) -> Env[Any, Any]:
     return env
 
 
-def make_vec(
+def make_vec(  # noqa: PLR0913 - the public options
     contract: str | Path | Contract | None = None,
     *,
     num_envs: int,
-    backend: str = "mujoco",
+    backend: BackendName | str = "mujoco",
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-    **options: Any,  # noqa: ANN401 - the environment and `make` check them
+    per_slot: PerSlot | None = None,
+    threads: int = 0,
+    copy: bool = True,
+    record: str | Path | None = None,
+    record_messages: bool = False,
+    render_mode: str | None = None,
+    delay_profile: str | Path | LatencyProfile | DelayModel | None = None,
+    clock: str | Clock | None = None,
+    evaluator_info: bool = False,
+    max_episode_steps: int | None = None,
+    spawn: bool = True,
+    namespace: str | None = None,
+    observers: Sequence[Observer] = (),
+    **backend_options: Any,  # noqa: ANN401 - the backend checks its options
 ) -> EmbodiedVectorEnv:
     """Make many environments of one contract that step together.
 
@@ -291,15 +314,31 @@ def make_vec(
         num_envs: number of slots.
         backend: name of a lockstep backend.
         autoreset_mode: how a slot is reset whose episode has ended: NEXT_STEP, SAME_STEP or DISABLED.
-        **options: `record` (a folder; slot i is recorded into a new run directory in ``slot_<i>``), `per_slot` (options
-            of each slot: a sequence of mappings, or a function of the slot number, e.g.
+        per_slot: options of each slot: a sequence of mappings, or a function of the slot number, e.g.
             ``lambda slot: {"domain_id": slot}``, since slots that attach to worlds need a `namespace` or `domain_id`
-            each), `threads` (number of threads that compute worlds of `mujoco` without cameras), `copy` (False: return
-            the arrays of observations that the next step overwrites), and the options of `make` for every slot.
+            each.
+        threads: number of threads that compute worlds of `mujoco` without cameras.
+        copy: False: return the arrays of observations that the next step overwrites.
+        record: a folder; slot i is recorded into a new run directory in ``slot_<i>``.
+        record_messages: as for `make`, like all that follow, which apply to every slot.
+        render_mode: as for `make`.
+        delay_profile: as for `make`.
+        clock: as for `make`.
+        evaluator_info: as for `make`.
+        max_episode_steps: as for `make`.
+        spawn: as for `make`.
+        namespace: as for `make`.
+        observers: as for `make`.
+        **backend_options: as for `make`.
 
     Raises as `make` does, with UsageError for a free-running world or slots that would share a world.
     """
-    given: dict[str, Any] = {"num_envs": num_envs, "backend": backend, **options}
+    values = locals()
+    defaults = {name: parameter.default for name, parameter in inspect.signature(make_vec).parameters.items()}
+    given = {name: values[name] for name in defaults if values[name] is not defaults[name]}
+    for name in ("contract", "autoreset_mode", "backend_options"):
+        given.pop(name, None)
+    given |= {"backend": backend, **backend_options}
     made = EmbodiedVectorEnv(contract, autoreset_mode=autoreset_mode, **given)
     one = made.envs[0].spec
     if one is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -169,13 +170,16 @@ def _argument(value: Any) -> Any:  # noqa: ANN401 - of any constructor
 
 def _versions() -> dict[str, str | None]:
     """Return the versions of the recording software; None: not installed."""
-    found: dict[str, str | None] = {"embodied_env": __version__, "python": platform.python_version()}
-    for name in DISTRIBUTIONS:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+    versions = {name: _version_of(name) for name in DISTRIBUTIONS}
+    return {"embodied_env": __version__, "python": platform.python_version(), **versions}
+
+
+@functools.cache  # a search of all installed distributions
+def _version_of(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _host() -> dict[str, Any]:

@@ -85,7 +85,11 @@ class RowDecoder:
         clock, injected = inner["clock"], inner.get("injected")
         return Snapshot(
             now_ns=inner["now_ns"],
-            samples={name: self._sample(name, inner) for name in inner["sensors"] if name in self._fields},
+            samples={
+                name: self._sample(name, inner, is_reset="reset" in fields)
+                for name in inner["sensors"]
+                if name in self._fields
+            },
             clock=None if clock is None else ClockStatus(**clock),
             injected=None if injected is None else InjectedDelays(**{**injected, "early": tuple(injected["early"])}),
             **fields,
@@ -100,6 +104,10 @@ class RowDecoder:
         outer, inner = row["observation"], row["inner"]["observation"]
         are_dicts = isinstance(outer, dict) and isinstance(inner, dict)  # not validated
         recorded = {**outer, **inner} if are_dicts and row["schema"] == RESET else inner
+        if are_dicts and row["schema"] == RESET:
+            for layout in (each for layouts in self._fields.values() for each in layouts if each.history is not None):
+                newest = self._read_newest(inner, layout, is_reset=True)
+                recorded[layout.key] = np.stack([newest] * (layout.history or 1))
         return {
             key: self._read_field(recorded, key, space.dtype, space.shape)
             for key, space in self._contract.observation_space.items()
@@ -170,11 +178,11 @@ class RowDecoder:
         remade = UnreadableAction(MalformedActionError(refused["code"], refused["detail"], vector))
         return (remade if len(self._layout.slices) == 1 else dict.fromkeys(self._layout.slices, remade)), True
 
-    def _sample(self, name: str, inner: Row) -> Sample:
+    def _sample(self, name: str, inner: Row, *, is_reset: bool) -> Sample:
         account = dict(inner["sensors"][name])
         truth = inner["evaluator"].get(name)
         values = {
-            layout.field: self._read_field(inner["observation"], layout.key, layout.dtype, layout.shape)
+            layout.field: self._read_newest(inner["observation"], layout, is_reset=is_reset)
             if truth is None
             else self._read_field(truth, layout.field, layout.dtype, layout.shape)
             for layout in self._fields[name]
@@ -186,6 +194,13 @@ class RowDecoder:
         if account["quality"] in _JUDGED_BY_CONTRACT:
             account |= {"quality": Quality.OK, "reason": ""}
         return Sample(sensor=name, values=values, **account)
+
+    def _read_newest(self, fields: Any, layout: FieldLayout, *, is_reset: bool) -> NDArray[Any]:  # noqa: ANN401 - JSON
+        """Return the newest reading of a field; a reset has no other in its account."""
+        if layout.history is None or is_reset:
+            return self._read_field(fields, layout.key, layout.dtype, layout.shape)
+        values = self._read_field(fields, layout.key, layout.dtype, (layout.history, *layout.shape))
+        return np.array(values[-1])
 
     def _read_field(self, fields: Any, key: str, dtype: Any, shape: Any) -> NDArray[Any]:  # noqa: ANN401 - JSON types
         recorded = fields.get(key) if isinstance(fields, dict) else None

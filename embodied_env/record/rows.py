@@ -173,6 +173,8 @@ def _sample(sample: Sample) -> Row:
     row = {name: getattr(sample, name) for name in _SAMPLE_FIELDS}
     for name in ("quality", "stamp_quality", "transport_quality"):
         row[name] = row[name].name
+    if sample.raw_sha256:
+        row["raw_sha256"] = dict(sample.raw_sha256)
     return row if sample.confidence is None else {**row, "confidence": sample.confidence}
 
 

@@ -39,6 +39,7 @@ _STAMP: Schema = {"type": "integer", **_INT64}
 _TEXT: Schema = {"type": "string"}
 _TEXTS: Schema = {"type": "array", "items": _TEXT}
 _NUMBERS: Schema = {"type": "array", "items": {"type": ["number", "null"]}}
+_SHA256: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _SEVERITY: Schema = {"type": "string", "enum": [severity.name for severity in Severity]}
 _QUALITY: Schema = {"type": "string", "enum": [quality.name for quality in Quality]}
 
@@ -253,6 +254,7 @@ def _snapshot_properties(**of_step: Schema) -> Schema:
         "suspect_clock": _TEXT,
         **dict.fromkeys(("seq", "lost", "duplicated", "reordered"), _INTEGER),
         "confidence": _or_null(_NUMBER),
+        "raw_sha256": _named(_SHA256),
     }
     clock = {
         "mode": {"type": "string", "enum": ["wall", "sim"]},
@@ -266,7 +268,7 @@ def _snapshot_properties(**of_step: Schema) -> Schema:
     }
     return {
         "now_ns": _STAMP,
-        "sensors": _named(_fixed(sensor, optional=("confidence",))),
+        "sensors": _named(_fixed(sensor, optional=("confidence", "raw_sha256"))),
         "clock": _or_null(_fixed(clock)),
         **of_step,
         "injected": _or_null(_fixed({"inference_ns": _COUNT, "actuation_ns": _COUNT, "early": _TEXTS})),
@@ -277,7 +279,7 @@ def _snapshot_properties(**of_step: Schema) -> Schema:
 def _evaluator_schema() -> Schema:
     """Return the schema of sensor -> field -> numbers, or the reference to them."""
     reference = {
-        "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+        "sha256": _SHA256,
         "dtype": {"type": "string", "minLength": 1},
         "shape": {"type": "array", "items": _COUNT},
     }

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import math
 import operator
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from embodied_env.contract.draft import Document
-from embodied_env.contract.graph_topics import BY_JOINT, TWISTS, Endpoint, Graph, Topic
+from embodied_env.contract.graph_topics import (
+    BY_JOINT,
+    COMPRESSED,
+    FIELDS,
+    IMAGE,
+    ODOMETRY,
+    TWISTS,
+    Endpoint,
+    Graph,
+    Topic,
+)
 from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES, message_class
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import ContractError, MissingDependencyError
@@ -30,23 +40,7 @@ _PARAMETERS = (
     *("cmd_vel_timeout", "command_timeout", "cmd_timeout"),
     *(f"{axis}.max_{key}" for axis in ("linear.x", "angular.z") for key in ("velocity", "acceleration")),
 )
-
-_PLACES: Mapping[str, Mapping[str, str]] = {  # of vectors and quaternions
-    "nav_msgs/msg/Odometry": {
-        "position": "pose.pose.position",
-        "orientation": "pose.pose.orientation",
-        "linear": "twist.twist.linear",
-        "angular": "twist.twist.angular",
-    },
-    "sensor_msgs/msg/Imu": {key: key for key in ("orientation", "angular_velocity", "linear_acceleration")},
-    "geometry_msgs/msg/PoseStamped": {"position": "pose.position", "orientation": "pose.orientation"},
-    "geometry_msgs/msg/PoseWithCovarianceStamped": {
-        "position": "pose.pose.position",
-        "orientation": "pose.pose.orientation",
-    },
-    "geometry_msgs/msg/PointStamped": {"position": "point"},
-    "geometry_msgs/msg/WrenchStamped": {"force": "wrench.force", "torque": "wrench.torque"},
-}
+_MODES = {"RGB": "rgb8", "L": "mono8"}  # of Pillow -> encoding
 
 
 def read_graph(listen_s: float, *, domain_id: int | None = None) -> Graph:
@@ -84,14 +78,8 @@ class _GraphReader:
     def graph(self) -> Graph:
         """Return what was found."""
         self._scan()
-        topics = []
-        for name, kind in sorted(self._types.items()):
-            ends = self._ros.node.get_publishers_info_by_topic, self._ros.node.get_subscriptions_info_by_topic
-            publishers, subscribers = (
-                tuple(_endpoint(info) for info in infos(name) if info.node_name != NODE) for infos in ends
-            )
-            if publishers or subscribers:
-                topics.append(self._topic(name, kind, publishers, subscribers))
+        topics = [self._topic(name, kind) for name, kind in sorted(self._types.items())]
+        topics = [topic for topic in topics if topic.publishers or topic.subscribers]
         readers = {e.node for t in topics if t.type in (*BY_JOINT, *TWISTS) for e in t.subscribers}
         controllers, unread = self._controllers()
         return Graph(
@@ -103,9 +91,10 @@ class _GraphReader:
             listened_s=self._listen_s,
         )
 
-    def _topic(
-        self, name: str, kind: str, publishers: tuple[Endpoint, ...], subscribers: tuple[Endpoint, ...]
-    ) -> Topic:
+    def _topic(self, name: str, kind: str) -> Topic:
+        node = self._ros.node
+        infos = node.get_publishers_info_by_topic(name), node.get_subscriptions_info_by_topic(name)
+        publishers, subscribers = (tuple(_endpoint(info) for info in ends if info.node_name != NODE) for ends in infos)
         times = self._arrivals_ns.get(name, [])
         span_ns = times[-1] - times[0] if len(times) > 2 else 0
         return Topic(
@@ -167,7 +156,7 @@ class _GraphReader:
         return dict(zip(names, map(parameter_value_to_python, values), strict=False))
 
     def _controllers(self) -> tuple[dict[str, Document], tuple[str, ...]]:
-        """Return the controllers of every controller manager, and the managers that could not be read."""
+        """Return the controllers of every manager by their nodes, and the managers that could not be read."""
         found: dict[str, Document] = {}
         unread = []
         for service, types in self._ros.receiver.services().items():
@@ -182,7 +171,7 @@ class _GraphReader:
                 continue
             for each in reply.controller:
                 pairs = [name.rsplit("/", 1) for name in each.required_command_interfaces]
-                found[each.name] = {
+                found[f"{manager.rpartition('/')[0]}/{each.name}"] = {
                     "manager": manager,
                     "is_active": each.state == "active",
                     "joints": list(dict.fromkeys(pair[0] for pair in pairs)),
@@ -204,28 +193,43 @@ def _class_of(kind: str) -> Any:  # noqa: ANN401 - a generated type
         return None
 
 
-def _sample(kind: str, message: Any, before: Document) -> Document:  # noqa: ANN401 - generated types
+def _sample(kind: str, message: Any, before: Document) -> Document:  # noqa: ANN401, PLR0911 - generated types
     """Return what a draft needs of the messages of a topic."""
     if kind == JOINT_SENSOR:
         names = list(dict.fromkeys([*before.get("names", ()), *message.name]))
         position = {**before.get("position", {}), **_finite(message.name, message.position)}
         velocity = {**before.get("velocity", {}), **_finite(message.name, message.velocity)}
-        return {"names": names, "position": position, "velocity": velocity}
+        repeated = [name for name in names if list(message.name).count(name) > 1]
+        not_finite = [name for name in names if name not in position]
+        return {
+            "names": names, "position": position, "velocity": velocity, "repeated": repeated, "not_finite": not_finite,
+        }  # fmt: skip
     if kind == "std_msgs/msg/Bool":
         return {"data": message.data}
-    frames = {"frame": message.header.frame_id} if hasattr(message, "header") else {}
+    sample: Document = {"frame": message.header.frame_id} if hasattr(message, "header") else {}
     if kind == "sensor_msgs/msg/LaserScan":
-        return {**frames, "size": len(message.ranges), "range_max": message.range_max}
+        return {**sample, "size": len(message.ranges), "range_max": message.range_max}
     if kind == "sensor_msgs/msg/Range":
-        return {**frames, "range_max": message.max_range}
-    if kind == "sensor_msgs/msg/Image":
-        return {**frames, "height": message.height, "width": message.width, "encoding": message.encoding}
-    if kind == "nav_msgs/msg/Odometry":
-        frames["child_frame"] = message.child_frame_id
-    return {
-        **frames,
-        "left_out": [name for name, path in _PLACES.get(kind, {}).items() if not _is_filled(message, path)],
-    }
+        return {**sample, "range_max": message.max_range}
+    if kind == IMAGE:
+        return {**sample, "height": message.height, "width": message.width, "encoding": message.encoding}
+    if kind == COMPRESSED:
+        return before or _compressed(message.data)
+    if kind == ODOMETRY:
+        sample["child_frame"] = message.child_frame_id
+    places = {name: place for name, (place, _, _) in FIELDS.get(kind, {}).items()}
+    return {**sample, "left_out": [name for name, place in places.items() if not _is_filled(message, place)]}
+
+
+def _compressed(data: Any) -> Document:  # noqa: ANN401 - of a message
+    """Return size and encoding of a JPEG or PNG; nothing for other data, or without Pillow."""
+    try:
+        from PIL import Image  # noqa: PLC0415 - an extra
+
+        with Image.open(io.BytesIO(data), formats=["JPEG", "PNG"]) as image:
+            return {"width": image.width, "height": image.height, "encoding": _MODES.get(image.mode)}
+    except Exception:  # noqa: BLE001 - decoders raise many types for damaged data
+        return {}
 
 
 def _is_filled(message: Any, path: str) -> bool:  # noqa: ANN401 - a generated type

@@ -167,6 +167,7 @@ class SensorBuffer:
             seq=self._seq,
             quality=quality,
             reason=reason,
+            raw_sha256=dict(self._reader.raw_sha256) if values else {},
             confidence=self._reader.confidence(message),
             header_ns=stamp.header_ns if self._is_wall else None,  # simulated time is not on the middleware's clock
             stamp_quality=stamp.stamp_quality,

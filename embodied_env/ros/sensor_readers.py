@@ -14,6 +14,7 @@ from embodied_env.contract.field_paths import check_message
 from embodied_env.contract.message_types import JOINT_SENSOR, SENSOR_MESSAGES, message_field
 from embodied_env.contract.reading_values import InvalidReadingError, check_rotation, position_confidence
 from embodied_env.contract.spaces import field_layouts
+from embodied_env.core.image_processing import pixels_sha256, read_image
 from embodied_env.ros.message_fields import (
     VECTOR_PATHS,
     Field,
@@ -44,24 +45,30 @@ def stamp_ns(message: Message) -> int:
 
 
 class SensorReader:
-    """Reads the messages of one sensor into new arrays of the contract's shapes and dtypes."""
+    """Reads the messages of one sensor into new arrays of the contract's shapes and dtypes.
+
+    Attributes:
+        raw_sha256: the hash of the pixels of each resized image in the last message that was read, by field.
+    """
 
     def __init__(self, name: str, sensor: SensorSpec) -> None:
         """Resolve the fields of `sensor`; raises ContractError if it does not match its message type."""
         check_message(name, sensor)
         self._sensor = sensor
         self._readers: dict[str, ReadField] = {}
+        self.raw_sha256: dict[str, str] = {}
         for layout in field_layouts(name, sensor):
             field = Field(
                 name=layout.field,
                 sensor_name=name,
-                shape=layout.shape,
+                shape=layout.raw_shape,
                 dtype=layout.dtype,
                 spec=sensor.fields[layout.field],
                 sensor=sensor,
             )
             make = _READERS[sensor.type] if field.spec.path is None else path_reader
             self._readers[field.name] = make(field)
+        self._images = [name for name, spec in sensor.fields.items() if sensor.encoding and spec.path is None]
         known = SENSOR_MESSAGES.get(sensor.type)
         self._has_covariance = known is not None and known.covariance
         self._joints = {joint for spec in sensor.fields.values() for joint in spec.joints or ()}
@@ -75,9 +82,14 @@ class SensorReader:
         if sensor.child_frame is not None:
             _check_frame("child_frame_id", message.child_frame_id, sensor.child_frame)
         try:
-            return {name: read(message) for name, read in self._readers.items()}
+            values = {name: read(message) for name, read in self._readers.items()}
+            for name in self._images:
+                if sensor.fields[name].resize is not None:
+                    self.raw_sha256[name] = pixels_sha256(values[name])
+                values[name] = read_image(name, values[name], sensor)
         except InvalidReadingError as error:
             raise MalformedMessageError(str(error)) from error
+        return values
 
     def concerns(self, message: Message) -> bool:
         """Return whether a message is of this sensor; False for a JointState of other joints only."""

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract.message_types import ENCODINGS
-from embodied_env.contract.reading_values import from_units, settle, settle_depth, settle_ranges
-from embodied_env.errors import MissingDependencyError
-from embodied_env.ros.message_fields import Field, MalformedMessageError, Message, ReadField, check_length
+from embodied_env.contract.reading_values import resample, settle, settle_ranges
+from embodied_env.core.image_processing import import_pillow
+from embodied_env.ros.message_fields import Field, MalformedMessageError, Message, ReadField
 
 _CODECS = {"jpeg": "JPEG", "jpg": "JPEG", "png": "PNG"}
 _MODES = {"rgb8": "RGB", "mono8": "L"}  # encoding -> mode of Pillow
@@ -23,7 +23,7 @@ _AXES = ("x", "y", "z")
 
 
 def image_reader(field: Field) -> ReadField:
-    """Return the reader of an Image in the encoding that the contract declares."""
+    """Return the reader of the pixels of an Image in the encoding that the contract declares, not copied."""
     name = field.sensor.encoding or ""
     encoding = ENCODINGS[name]
     raw = np.dtype(encoding.dtype).newbyteorder("<")
@@ -35,32 +35,21 @@ def image_reader(field: Field) -> ReadField:
             raise MalformedMessageError("is_bigendian is set (expected little-endian pixels)")
         _check_size(field, message.width, message.height)
         pixels: NDArray[Any] = np.ndarray(field.shape, raw, message.data, strides=_strides(message, field, raw))
-        if encoding.metres_per_unit is None:
-            return pixels.copy()
-        if raw.kind == "f":
-            return settle_depth(field.name, pixels.astype(field.dtype), field.spec)
-        return settle_depth(field.name, from_units(pixels, encoding.metres_per_unit), field.spec, nothing="0")
+        return pixels
 
     return read
 
 
 def compressed_reader(field: Field) -> ReadField:
     """Return the reader of a CompressedImage, JPEG or PNG; raises MissingDependencyError without Pillow."""
-    try:
-        from PIL import Image  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"Pillow ({error})",
-            needed_for=f"the CompressedImage of sensors.{field.sensor_name}",
-            remedy='pip install "embodied_env[images]"',
-        ) from None
+    image_module = import_pillow(f"the CompressedImage of sensors.{field.sensor_name}").Image
     wanted_size = (field.shape[1], field.shape[0])
     wanted_mode = _MODES[field.sensor.encoding or ""]
 
     def read(message: Message) -> NDArray[Any]:
         codec = _codec(message.format)
         try:
-            with Image.open(io.BytesIO(message.data), formats=[codec]) as image:
+            with image_module.open(io.BytesIO(message.data), formats=[codec]) as image:
                 size, mode = image.size, image.mode
                 pixels = image.tobytes() if size == wanted_size and mode == wanted_mode else b""
         except Exception as error:  # decoders raise many types for damaged data
@@ -68,7 +57,7 @@ def compressed_reader(field: Field) -> ReadField:
         _check_size(field, *size)
         if mode != wanted_mode:
             raise MalformedMessageError(f"the {codec} has mode {mode} (expected {field.sensor.encoding})")
-        return np.frombuffer(pixels, dtype=field.dtype).reshape(field.shape).copy()  # Pillow returns read-only bytes
+        return np.frombuffer(pixels, dtype=field.dtype).reshape(field.shape)
 
     return read
 
@@ -78,11 +67,18 @@ def scan_reader(field: Field) -> ReadField:
 
     def read(message: Message) -> NDArray[Any]:
         raw = np.frombuffer(getattr(message, field.name), dtype=np.float32)
-        check_length(field.name, raw.size, field.shape[0])
-        values = raw.copy()
-        if field.name != "ranges":
-            return values
-        return settle_ranges(field.name, values, field.spec, message.range_min, message.range_max)
+        angles_rad = (message.angle_min, message.angle_increment)
+        if field.spec.resample is None and raw.size != field.shape[0]:
+            remedy = "declare resample of the field to read scans with any number of rays"
+            raise MalformedMessageError(f"{field.name} has {raw.size} values (expected {field.shape[0]}); {remedy}")
+        values, spec = raw.copy(), field.spec
+        if field.name == "ranges":
+            return settle_ranges(field.name, values, spec, message.range_min, message.range_max, angles_rad)
+        return (
+            values
+            if spec.resample is None
+            else settle(field.name, resample(field.name, values, spec, angles_rad), spec)
+        )
 
     return read
 

@@ -32,6 +32,17 @@ _INPUTS: Mapping[str, tuple[Severity, str]] = {
 }
 """State of a safety input, up to the colon -> severity and code."""
 
+INPUT_REMEDIES: Mapping[str, str] = {
+    "latch.estop": "check the robot",
+    "estop.active": "release the emergency stop",
+    "estop.expired": "restart the node that publishes the emergency stop",
+    "estop.unknown": "start the node that publishes the emergency stop",
+    "robot.protective_stop": "clear the stop at the robot, by its teach pendant or driver",
+    "robot.inactive": "activate the robot and its controller",
+    "robot.contention": "stop the other node that publishes commands",
+}
+"""Code of a stop by a safety input, now or earlier -> what an operator does."""
+
 _JUDGED_BY_AGE = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE)
 
 _FULL_RANGE = {"rad": 2.0 * math.pi, "m": 1.0}  # of a joint without position limits

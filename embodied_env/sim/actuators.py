@@ -55,9 +55,13 @@ class Actuation:
             whole = np.zeros((len(indices), layout.size))
             whole[:, layout.slices[name]] = block
             rows += list(whole)
-        self.places: slice | NDArray[np.intp] = np.array(controls, dtype=np.intp)
-        if controls == list(range(controls[0], controls[0] + len(controls))):
-            self.places = slice(controls[0], controls[0] + len(controls))  # faster to assign to
+        states = model.mj.actuator_actadr[controls]
+        self._filtered = states >= 0
+        self._states = states[self._filtered]
+        places = getattr(model.mj, "actuator_ctrladr", np.arange(model.mj.nu))[controls].tolist()  # before MuJoCo 4: nu
+        self.places: slice | NDArray[np.intp] = np.array(places, dtype=np.intp)
+        if places == list(range(places[0], places[0] + len(places))):
+            self.places = slice(places[0], places[0] + len(places))  # faster to assign to
         self._mix = np.array(rows)
         self._is_position = ~self.is_velocity
         self._all_by_position = bool(self._is_position.all())
@@ -71,7 +75,8 @@ class Actuation:
         self._sent = np.zeros(len(self.joints))
         self._sent[self._is_position] = data.qpos[self._qpos]
         self._target = self._sent
-        data.ctrl[self.places] = self.controls(self._sent)
+        data.ctrl[self.places] = controls = self.controls(self._sent)
+        data.act[self._states] = controls[self._filtered]  # of servos with a time constant
 
     def command(self, values: FloatArray) -> None:
         """Take the next command; raises UsageError for another shape."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from embodied_env.contract import Contract
@@ -83,19 +83,29 @@ class Mover:
 
 @dataclass(frozen=True, kw_only=True)
 class Drive:
-    """A differential drive: two wheel joints with velocity servos of the same names."""
+    """A differential drive: two wheel joints with velocity servos."""
 
-    left: str  # wheel joint with a velocity servo of the same name
+    left: str  # wheel joint with a velocity servo
     right: str  # the other wheel joint
     radius_m: float  # wheel radius, > 0
     separation_m: float  # track width, > 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Render:
-    """The view of `env.render()`: a camera of the model; None: its first one."""
+class ServoGains:
+    """The gains of a joint's servo: a position servo, or without stiffness a velocity servo."""
 
-    camera: str | None = None  # camera of `env.render()`; null: the model's first one
+    stiffness: float = 0.0  # of positions, N m/rad or N/m, >= 0; leave it out for velocities
+    damping: float = 0.0  # N m s/rad or N s/m, >= 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Render:
+    """The view of `env.render()`."""
+
+    # camera of the model, or `free`: MuJoCo's free camera, which frames the model; null: the model's first camera, or
+    # `free` without one
+    camera: str | None = None
     width: int = 640  # pixels
     height: int = 480  # pixels
 
@@ -131,10 +141,19 @@ class StandIn:
 class WorldProfile:
     """A world: its model, its initial state, and the mapping of its names to the contract."""
 
-    # file of `embodied_env/sim/models`, or a path relative to the contract; names match the contract's joints. null: a
-    # generated model, with a servo per joint or a chassis for a drive, and the names of this profile
+    # file of `embodied_env/sim/models`, or a path relative to the contract. null: a generated model, with a servo per
+    # joint or a chassis for a drive, and the names of this profile
     model: str | None = None
-    keyframe: str | None = None  # state after a reset; null: the model's own
+    # SHA-256 of the content of your own model and of each file that it names; set when the contract is loaded. A
+    # contract that gives it is refused once a file has changed
+    model_sha256: str | None = None
+    keyframe: str | None = None  # state after a reset; null: the model's own, `qpos0`
+    home: Mapping[str, float] = field(default_factory=dict)  # joint positions after a reset over the keyframe's; rad, m
+    joints: Mapping[str, str] = field(default_factory=dict)  # joint of the model, where the contract's has another name
+    # actuator of a joint that several drive; otherwise the one whose transmission is the joint
+    actuators: Mapping[str, str] = field(default_factory=dict)
+    # makes a servo of the motor that drives a joint, or changes the gains of its servo
+    servo_gains: Mapping[str, ServoGains] = field(default_factory=dict)
     # origin of readings, for every sensor but a `JointState`
     sources: Mapping[str, Source] = field(default_factory=dict)
     draws: Mapping[str, Draw] = field(default_factory=dict)  # effect of each reset option
@@ -208,6 +227,10 @@ def _check_numbers(profile: WorldProfile, path: str) -> None:
     for name, driver in emulator.sensors.items():
         positive[f"stand_in.sensors.{name}.rate_hz"] = driver.rate_hz
         not_negative[f"stand_in.sensors.{name}.driver_delay_s"] = driver.driver_delay_s
+    for joint, gains in profile.servo_gains.items():
+        not_negative |= {f"servo_gains.{joint}.{key}": value for key, value in asdict(gains).items()}
+        problem = "no gain (expected stiffness or damping > 0)"
+        require(gains != ServoGains(), f"{path}.servo_gains.{joint}", problem)
     for name, drive in profile.drives.items():
         positive[f"drives.{name}.radius_m"] = drive.radius_m
         positive[f"drives.{name}.separation_m"] = drive.separation_m

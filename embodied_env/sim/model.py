@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,17 +15,20 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
 from embodied_env.contract.files import MOST_DATA_BYTES, check_file
+from embodied_env.contract.model_files import model_sha256
+from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import ContractError, MissingDependencyError
 from embodied_env.sim.backend_profile import WorldProfile
 from embodied_env.sim.generated_model import generate_model
+from embodied_env.sim.servos import actuators_of, refusal, set_gains, why_no_servo
 
 SHIPPED = Path(__file__).parent / "models"
 
 _KINDS = {  # kind of object -> its MuJoCo type and the attribute with its number
     "site": ("mjOBJ_SITE", "nsite"),
     "joint": ("mjOBJ_JOINT", "njnt"),
-    "actuator": ("mjOBJ_ACTUATOR", "nu"),
+    "actuator": ("mjOBJ_ACTUATOR", "nactuator"),
     "body": ("mjOBJ_BODY", "nbody"),
     "keyframe": ("mjOBJ_KEY", "nkey"),
     "geom": ("mjOBJ_GEOM", "ngeom"),
@@ -76,8 +80,12 @@ class Model:
         """Compile the model file, or a generated model; raises ContractError without the file or its keyframe."""
         self.contract, self.profile, self.path = contract, profile, path
         self.mujoco = import_mujoco()
+        self._scalar = (int(self.mujoco.mjtJoint.mjJNT_HINGE), int(self.mujoco.mjtJoint.mjJNT_SLIDE))
         file = None if profile.model is None else find_model(contract, profile.model, f"{path}.model")
         self._name = "the generated model" if file is None else file.name
+        if file is not None and profile.model_sha256 not in (None, found := model_sha256(file)):
+            problem = f"{profile.model_sha256!r} (expected {found}: {file.name} or one of its files has changed)"
+            raise self.error(f"{path}.model_sha256", f"{problem}; load the contract again, or remove the key from it")
         compile_model = self.mujoco.MjModel
         try:
             if file is None:
@@ -89,6 +97,14 @@ class Model:
         self._keyframe = None
         if profile.keyframe is not None:
             self._keyframe = self.find("keyframe", profile.keyframe, f"{path}.keyframe")
+        self._check_names()
+        for joint, gains in profile.servo_gains.items():
+            where = f"{path}.servo_gains.{joint}"
+            if (reason := set_gains(self.mujoco, self.mj, self._actuator(joint, where), gains)) is not None:
+                raise self.error(where, f"the actuator of {joint!r} in {self._name} cannot be a servo: {reason}")
+        self._home, _ = self.joint_addresses((joint, f"{path}.home.{joint}") for joint in profile.home)
+        self._home_positions = np.array([*profile.home.values()])
+        self._check_start()
 
     def error(self, path: str, problem: str) -> ContractError:
         """Return the error for a key of this contract."""
@@ -99,44 +115,55 @@ class Model:
         if not holds:
             raise self.error(path, problem)
 
-    def find(self, kind: str, name: str, path: str) -> int:
+    def find(self, kind: str, name: str, path: str, *, remedy: str = "") -> int:
         """Return the index of the `kind` called `name`; raises ContractError at `path` with the known names."""
         type_name, count = _KINDS[kind]
         object_type = getattr(self.mujoco.mjtObj, type_name)
         index = int(self.mujoco.mj_name2id(self.mj, object_type, name))
         if index < 0:
-            names = (self.mujoco.mj_id2name(self.mj, object_type, i) for i in range(getattr(self.mj, count)))
-            raise self.error(path, f"no such {kind} in {self._name}: {one_of(name, filter(None, names))}")
+            number = getattr(self.mj, count, self.mj.nu)  # before MuJoCo 4 an actuator had one control
+            names = (self.mujoco.mj_id2name(self.mj, object_type, i) for i in range(number))
+            raise self.error(path, f"no such {kind} in {self._name}: {one_of(name, filter(None, names))}{remedy}")
         return index
 
     def joint_addresses(self, joints: Iterable[tuple[str, str]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the indices in ``qpos`` and ``qvel`` of hinge and slide joints, given by name and YAML path."""
-        indices = []
-        scalar = (int(self.mujoco.mjtJoint.mjJNT_HINGE), int(self.mujoco.mjtJoint.mjJNT_SLIDE))
-        for name, path in joints:
-            index = self.find("joint", name, path)
-            problem = f"wrong type of the joint {name!r} (expected a hinge or slide joint)"
-            self.require(self.mj.jnt_type[index] in scalar, path, problem)
-            indices.append(index)
+        indices = [self._scalar_joint(name, path) for name, path in joints]
         return self.mj.jnt_qposadr[indices].astype(np.intp), self.mj.jnt_dofadr[indices].astype(np.intp)
 
     def servo(self, joint: str, path: str, *, velocity: bool) -> int:
-        """Return the index of the position or velocity servo that drives `joint` and has its name."""
-        index = self.find("actuator", joint, path)
-        self.joint_addresses([(joint, path)])
-        kind, target = self.mj.actuator_trntype[index], self.mj.actuator_trnid[index, 0]
-        drives = kind == int(self.mujoco.mjtTrn.mjTRN_JOINT) and target == self.find("joint", joint, path)
-        self.require(drives, path, f"the actuator {joint!r} in {self._name} does not drive the joint {joint!r}")
-        gain, (stiffness, damping) = self.mj.actuator_gainprm[index, 0], 0.0 - self.mj.actuator_biasprm[index, 1:3]
-        strength = damping if velocity else stiffness  # a servo's force: strength * (control - measured) - ...
-        integrates = self.mj.actuator_dyntype[index] == int(self.mujoco.mjtDyn.mjDYN_INTEGRATOR)
-        gear = self.mj.actuator_gear[index, 0]
-        if not gain == strength > 0 or (velocity and stiffness != 0) or integrates or gear != 1:
-            found = f"gain {gain:g}, stiffness {stiffness:g}, damping {damping:g}, gear {gear:g}"
-            found += ", dyntype integrator" if integrates else ""
-            wanted = f"a {'velocity' if velocity else 'position'} servo"
-            raise self.error(path, f"wrong actuator {joint!r} in {self._name}: {found} (expected {wanted})")
+        """Return the index of the position or velocity servo that drives `joint`; raises ContractError at `path`."""
+        index = self._actuator(joint, path)
+        if (problem := why_no_servo(self.mujoco, self.mj, index, velocity=velocity)) is not None:
+            raise self.error(path, f"wrong actuator {self.mj.actuator(index).name!r} in {self._name}: {problem}")
         return index
+
+    def _scalar_joint(self, name: str, path: str) -> int:
+        """Return the index of a hinge or slide joint, by its name in the contract."""
+        remedy = f"; if it has another name there, set {self.path}.joints: {{{name}: JOINT}}"
+        index = self.find("joint", self.profile.joints.get(name, name), path, remedy=remedy)
+        problem = f"wrong type of the joint {name!r} (expected a hinge or slide joint)"
+        self.require(self.mj.jnt_type[index] in self._scalar, path, problem)
+        return index
+
+    def _actuator(self, joint: str, path: str) -> int:
+        """Return the actuator that drives `joint`: the profile's, the only one, or the one with the joint's name."""
+        driving = actuators_of(self.mujoco, self.mj, self._scalar_joint(joint, path))
+        names = [self.mj.actuator(index).name for index in driving]
+        if (chosen := self.profile.actuators.get(joint)) is not None:
+            where = f"{self.path}.actuators.{joint}"
+            if (index := self.find("actuator", chosen, where)) not in driving:
+                reason = refusal(self.mujoco, self.mj, index) or "it drives another joint"
+                problem = f"{chosen!r} in {self._name}: {reason} (expected one of: {', '.join(names) or 'none'})"
+                raise self.error(where, f"the actuator does not drive the joint {joint!r}: {problem}")
+            return index
+        if not driving:
+            problem = f"no actuator drives the joint {joint!r} in {self._name}"
+            raise self.error(path, f"{problem} (expected one with its name as `joint`); add one to the model")
+        if len(driving) > 1 and joint not in names:
+            problem = f"several actuators drive the joint {joint!r} in {self._name}: {', '.join(names)} (expected one)"
+            raise self.error(path, f"{problem}; set {self.path}.actuators: {{{joint}: {names[0]}}}")
+        return driving[names.index(joint) if joint in names else 0]
 
     def free_joint(self, joint: str, path: str) -> int:
         """Return the index of a free joint's position in ``qpos``."""
@@ -163,6 +190,34 @@ class Model:
             self.mujoco.mj_resetData(self.mj, data)
         else:
             self.mujoco.mj_resetDataKeyframe(self.mj, data, self._keyframe)
+        data.qpos[self._home] = self._home_positions
+
+    def _check_names(self) -> None:
+        """Raise ContractError for a joint of the profile that neither the contract nor a drive names."""
+        known = {wheel for drive in self.profile.drives.values() for wheel in (drive.left, drive.right)}
+        known.update(ActionLayout(self.contract).joints)
+        for sensor in self.contract.sensors.values():
+            known.update(joint for spec in sensor.fields.values() for joint in spec.joints or ())
+        for key in ("joints", "actuators", "servo_gains"):
+            for joint in getattr(self.profile, key):
+                self.require(joint in known, f"{self.path}.{key}.{joint}", f"no such joint: {one_of(joint, known)}")
+
+    def _check_start(self) -> None:
+        """Raise ContractError for a joint that starts outside its limits, or its range in the model."""
+        layout, qpos, home = ActionLayout(self.contract), self.new_data().qpos, self.profile.home
+        bounds = np.stack([layout.limits.position_low, layout.limits.position_high], axis=1).tolist()
+        limits = dict(zip(layout.joints, bounds, strict=True))
+        for joint in {**home, **limits}:
+            name = self.profile.joints.get(joint, joint)
+            index = int(self.mujoco.mj_name2id(self.mj, self.mujoco.mjtObj.mjOBJ_JOINT, name))
+            if index < 0 or self.mj.jnt_type[index] not in self._scalar:  # reported where the contract names it
+                continue
+            position, (low, high) = float(qpos[self.mj.jnt_qposadr[index]]), limits.get(joint, (-math.inf, math.inf))
+            if self.mj.jnt_limited[index]:
+                low, high = max(low, float(self.mj.jnt_range[index, 0])), min(high, float(self.mj.jnt_range[index, 1]))
+            remedy = "" if joint in home else f"; set {self.path}.home: {{{joint}: POSITION}}"
+            problem = f"{joint} starts at {position:g} (expected {low:g} to {high:g}, its limits after margins){remedy}"
+            self.require(low <= position <= high, f"{self.path}.home.{joint}", problem)
 
 
 def find_model(contract: Contract, name: str, path: str) -> Path:

@@ -24,6 +24,9 @@ from numpy.typing import NDArray
 from embodied_env.errors import ClosedError, MissingDependencyError, UsageError
 from embodied_env.sim.model import MjData
 
+FREE_CAMERA = -1
+"""The index of MuJoCo's free camera, which frames the model by its ``<statistic>`` and ``<visual><global>``."""
+
 _MAX_SHAPES = 10_000  # MuJoCo drops further shapes silently
 _WINDOWS = "glfw"  # the value of MUJOCO_GL for windows
 _REMEDY = "apt install libegl1 libegl-mesa0, or libosmesa6; MUJOCO_GL=egl or MUJOCO_GL=osmesa allows one of them only"
@@ -61,7 +64,7 @@ class Renderer:
 
         Args:
             data: a state with computed positions (``mj_forward`` or ``mj_step1``).
-            camera: the index of a camera of the model.
+            camera: the index of a camera of the model, or `FREE_CAMERA`.
             height: in pixels.
             width: in pixels.
 
@@ -107,7 +110,6 @@ class Renderer:
         self._scene = mujoco.MjvScene(model, maxgeom=_MAX_SHAPES)
         self._option = mujoco.MjvOption()
         self._camera = mujoco.MjvCamera()
-        self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
         # Geoms only, without the decoration that MuJoCo draws, as rays of rangefinders.
         self._things = int(mujoco.mjtCatBit.mjCAT_STATIC) | int(mujoco.mjtCatBit.mjCAT_DYNAMIC)
         self._free = weakref.finalize(self, _free, self._gl, self._mjr, os.getpid())
@@ -118,12 +120,14 @@ class Renderer:
     def _render(self, data: MjData, camera: int, rows: NDArray[Any]) -> Any:  # noqa: ANN401 - an mjvGLCamera
         """Fill `rows` bottom-up with colors (height, width, 3) or z-buffer (height, width); return the GL camera."""
         self._open()
-        if not 0 <= camera < self._model.ncam:  # MuJoCo would abort
+        if not FREE_CAMERA <= camera < self._model.ncam:  # MuJoCo would abort
             raise UsageError(f"no such camera: {camera} (expected 0 to {self._model.ncam - 1})")
         mujoco, scene = self._mujoco, self._scene
         height, width = rows.shape[:2]
         rgb, depth = (rows, None) if rows.ndim == 3 else (None, rows)
-        self._camera.fixedcamid = camera
+        mujoco.mjv_defaultFreeCamera(self._model, self._camera)
+        if camera != FREE_CAMERA:
+            self._camera.type, self._camera.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, camera
         mujoco.mjv_updateScene(self._model, data, self._option, None, self._camera, self._things, scene)
         if scene.ngeom >= _MAX_SHAPES:
             raise UsageError(f"too many shapes in an image: {scene.ngeom} (expected fewer than {_MAX_SHAPES})")

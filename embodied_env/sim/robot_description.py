@@ -12,6 +12,7 @@ from embodied_env.contract.files import read_text_file
 from embodied_env.contract.kinematics import joint_transform, make_transform
 from embodied_env.sim.kinematics import pose
 from embodied_env.sim.model import Model
+from embodied_env.sim.servos import actuators_of
 
 GENERATED = "generated"
 _WORLD = "world"
@@ -81,6 +82,7 @@ def _add_fixed(robot: ET.Element, parent: str, child: str, frame: FloatArray) ->
 def _add_moving(robot: ET.Element, model: Model, joint: int, parent: str, child: str, frame: FloatArray) -> None:
     """Add a hinge or slide joint, with its limits, and its link."""
     mj, name = model.mj, model.mj.joint(joint).name or f"{child}_joint"
+    name = {theirs: ours for ours, theirs in model.profile.joints.items()}.get(name, name)
     limits = {key: limit for part in model.contract.actuators.values() for key, limit in part.joints.items()}
     own = limits.get(name)
     position = None if own is None else own.position
@@ -90,7 +92,7 @@ def _add_moving(robot: ET.Element, model: Model, joint: int, parent: str, child:
     kind = "prismatic" if slides else "continuous" if position is None else "revolute"
     element = _add_joint(robot, name, kind, parent, child, frame)
     ET.SubElement(element, "axis", xyz=_text(mj.jnt_axis[joint]))
-    forces = [float(mj.actuator_forcerange[i, 1]) for i in range(mj.nu) if mj.actuator_trnid[i, 0] == joint]
+    forces = [float(mj.actuator_forcerange[i, 1]) for i in actuators_of(model.mujoco, mj, joint)]
     numbers = {"effort": max(forces, default=0.0), "velocity": 0.0 if own is None else own.velocity}
     if position is not None:
         numbers |= {"lower": position[0], "upper": position[1]}

@@ -22,6 +22,12 @@ def range_limits_m(extras: Mapping[str, Any]) -> tuple[float, float]:
     return extras.get("range_min_m", 0.0), extras.get("range_max_m", math.inf)
 
 
+def scan_angles_rad(extras: Mapping[str, Any], values: Mapping[str, NDArray[Any]]) -> tuple[float, float]:
+    """Return the angle of the first ray of a LaserScan and the increment, from the extras of its reading."""
+    first, last = (extras.get(f"angle_{end}_rad", math.nan) for end in ("min", "max"))
+    return first, (last - first) / max(1, max(len(value) for value in values.values()) - 1)
+
+
 class Scanner:
     """A laser scanner that casts rays from a site."""
 

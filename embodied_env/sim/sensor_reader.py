@@ -214,7 +214,7 @@ class SensorReader:
         self._model.require(field in binding.layouts, path, f"no such field: {one_of(field, binding.layouts)}")
         index = self._model.find("sensor", sensor, path)
         start, size = int(mj.sensor_adr[index]), int(mj.sensor_dim[index])
-        shape = binding.layouts[field].shape
+        shape = binding.layouts[field].raw_shape
         problem = f"wrong size of {sensor!r}: {size} values (expected {math.prod(shape)}, shape {shape})"
         self._model.require(size == math.prod(shape), path, problem)
         values = np.arange(start, start + size)
@@ -229,7 +229,7 @@ class SensorReader:
     def _rays(self, binding: _Binding, rays: Rays) -> dict[str, Reader]:
         if "ranges" not in binding.layouts:
             return {}
-        scanner = Scanner(self._model, self._data, rays, binding.layouts["ranges"].shape[0], binding.path)
+        scanner = Scanner(self._model, self._data, rays, binding.layouts["ranges"].raw_shape[0], binding.path)
         self._extras[binding.name] = scanner.extras
         return {"ranges": scanner.ranges}
 
@@ -241,7 +241,7 @@ class SensorReader:
         self._model.require(encoding in renderers, f"sensors.{binding.name}.encoding", problem)
         if "image" not in binding.layouts:
             return {}
-        height, width, _ = binding.layouts["image"].shape
+        height, width, _ = binding.layouts["image"].raw_shape
         return {"image": partial(renderers[encoding], self._data, camera, height, width)}
 
     def _odometry(self, binding: _Binding, odometry: WheelOdometry) -> dict[str, Reader]:
@@ -256,8 +256,8 @@ class SensorReader:
 
 def _fitted(layout: FieldLayout, values: Any, is_flag: bool) -> NDArray[Any]:  # noqa: ANN401, FBT001 - a number, or an array
     numbers = np.asarray(values)
-    if numbers.dtype == layout.dtype and numbers.shape == layout.shape and numbers.dtype.kind == "f":
+    if numbers.dtype == layout.dtype and numbers.shape == layout.raw_shape and numbers.dtype.kind == "f":
         return numbers  # already a new array, see `Reader`
     if is_flag:
         numbers = fitted(layout.field, numbers, np.dtype(bool))
-    return fitted(layout.field, numbers, layout.dtype).reshape(layout.shape)
+    return fitted(layout.field, numbers, layout.dtype).reshape(layout.raw_shape)

@@ -22,7 +22,7 @@ from embodied_env.sim.async_rendering import AsyncCameras
 from embodied_env.sim.backend_profile import Driver, Source, StandIn, WorldProfile
 from embodied_env.sim.delayed_world import DelayedWorld
 from embodied_env.sim.model import Model
-from embodied_env.sim.rendering import Renderer, Viewer
+from embodied_env.sim.rendering import FREE_CAMERA, Renderer, Viewer
 from embodied_env.sim.robot_description import robot_description
 from embodied_env.sim.scene import MovingBody, ResetRandomizer, place_body, placeable
 from embodied_env.sim.sensor_channel import Reading, SensorChannel
@@ -115,9 +115,9 @@ class World:
             for name, mover in profile.movers.items()
         }
         self._randomizer = ResetRandomizer(model, self._data, self._movers)
-        self._camera = 0
-        if profile.render.camera is not None:
-            self._camera = model.find("camera", profile.render.camera, f"{path}.render.camera")
+        self._camera, camera = 0 if model.mj.ncam else FREE_CAMERA, profile.render.camera
+        if camera is not None:
+            self._camera = FREE_CAMERA if camera == "free" else model.find("camera", camera, f"{path}.render.camera")
         self._warned = self._data.warning.number  # counts by warning; a view, since the attribute is slow to read
         self._warnings = [int(getattr(model.mujoco.mjtWarning, name)) for name in _UNSTABLE]
         self.now_ns = 0

@@ -20,7 +20,7 @@ from embodied_env.tasks.base import SiteKinematics
 from embodied_env.tasks.common import check_sensor, is_fresh, norm, require_visible
 
 # Parameters of the scripted policy. Lengths are added to the radius of the robot.
-LOOKAHEAD_M = 1.5  # free distance of a clear course, unless the goal is closer
+LOOKAHEAD_M = 1.0  # free distance of a clear course, unless the goal is closer
 CLEARANCE_M = 0.1  # to each side of a course; below it, the course counts as blocked
 COMFORT_M = 0.3  # preferred clearance to each side
 STOP_M = 0.2  # distance kept from obstacles straight ahead

@@ -1,4 +1,4 @@
-"""A calibration moves gently, comes back, and writes nothing when it did not come to its end."""
+"""A calibration moves gently, returns to its start, and writes nothing unless it is complete."""
 
 from __future__ import annotations
 

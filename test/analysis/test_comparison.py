@@ -360,7 +360,7 @@ def test_similar_path_ignores_nothing(run_of, a_template, path):
 
 
 def test_joints_are_tracked_by_the_contract_of_their_own_run(run_of, a_template):
-    """Run B declares its joints the other way round: its readings and commands stand in that order."""
+    """Run B declares its joints in reverse order, and so are its readings and commands."""
     b = altered(a_template, "sensors.joints.fields.position.joints", ["j6", "j5", "j4", "j3", "j2", "j1"])
 
     def turned(row, random):

@@ -1,4 +1,4 @@
-"""Playing a run back: the same actions make the same transitions, and what was changed shows where it first matters."""
+"""Replay: the same actions make the same transitions, and a change shows where it first matters."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ def test_run_with_gaps_records_the_velocities_used_and_replays_equal(tmp_path):
         env.unwrapped._stepper._arbiter._timeout_s = 0.5
         for step in range(12):
             if step in (5, 9):
-                clock.sleep_until_ns(clock.now_ns() + NS_PER_S)
+                clock.sleep_until_ns(clock.now_ns() + 6 * NS_PER_S // 10)
             env.step(np.ones(2))
     rows = list(read_run(env.path).transitions())
-    told = [step for step, row in enumerate(rows) if any(f["code"] == "vel.gap" for f in row["inner"]["findings"])]
-    assert told == [5, 9]
-    for step in told:
+    gaps = [step for step, row in enumerate(rows) if any(f["code"] == "vel.gap" for f in row["inner"]["findings"])]
+    assert gaps == [5, 9]
+    for step in gaps:
         reference = rows[step]["inner"]["circumstances"]["reference"]
         assert reference["velocities"] == [0.0, 0.0]
         assert reference["before_gap"] == rows[step - 1]["inner"]["report"]["velocity_si"]
@@ -231,7 +231,7 @@ def test_estop_and_its_clearing_are_replayed(tmp_path):
         assert truncated
         world.estop_states["button"] = "ok"
         recorded.reset()
-        *_, truncated, _ = recorded.step(np.ones(6))  # nobody has cleared it yet
+        *_, truncated, _ = recorded.step(np.ones(6))  # it has not been cleared yet
         assert truncated
         env.clear_estop()
         recorded.reset()

@@ -1,4 +1,4 @@
-"""Whatever an agent sends, its run replays bit for bit under its own contract."""
+"""A run of any actions replays bit for bit under its own contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a run: what it says of sound runs, and of runs that are cut, empty, foreign or hostile."""
+"""The report of sound runs, and of runs that are cut, empty, foreign or hostile."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def test_names_from_a_run_are_escaped(tmp_path, capsys):
     status = main(["report", str(path)])
     source = (path / "report.html").read_text()
     assert (status, "evil.example" in source, "<img src=//evil" in source, "<script>alert" in source) == (
-        1,  # the audit does not believe it either
+        1,  # the audit rejects it too
         True,
         False,
         False,
@@ -403,7 +403,7 @@ def test_json_output_has_path_and_outcome(recorded, tmp_path, capsys):
     assert (found["path"], found["transitions"], found["sound"]) == (str(tmp_path / "page.html"), 24, True)
 
 
-@pytest.mark.parametrize("package", ["plotly", "jinja2"])
+@pytest.mark.parametrize("package", ["plotly", pytest.param("jinja2", marks=pytest.mark.long)])
 def test_missing_package_names_the_extra_to_install(recorded, package):
     script = (
         "import sys\n"
@@ -473,6 +473,7 @@ def test_unchanged_image_is_shown_once():
         np.full((4, 4, 1), np.nan, np.float32),
         np.array([[[np.inf], [1.0]], [[2.0], [3.0]]], np.float32),
         np.zeros((3, 3, 1), np.uint16),
+        np.zeros((2, 4, 4, 3), np.uint8),
     ],
 )
 def test_any_image_becomes_a_small_png(image):
@@ -543,7 +544,7 @@ def long_run(folder, recorded, count):
 
 
 def reported(path):
-    """Report the run in a process of its own; return its peak of memory, MB, and the size of the page, bytes."""
+    """Report the run in a separate process; return its peak of memory, MB, and the size of the page, bytes."""
     script = (
         "import resource, sys\n"
         "from embodied_env.cli.main import main\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -17,12 +18,16 @@ from embodied_env.analysis.calibration.sensor_delay import (
 )
 
 RNG = np.random.default_rng(0)
-MOVES = simulated(np.random.default_rng(1), dead_s=0.03, filter_s=0.04, moves=6)
+
+
+@functools.cache
+def moves():
+    return simulated(np.random.default_rng(1), dead_s=0.03, filter_s=0.04, moves=6)
 
 
 def seen(delay_s, *, noise=1e-4, integral=False, every_s=0.02):
     found = []
-    for move in MOVES:
+    for move in moves():
         stamped_s = np.arange(RNG.uniform(0.0, every_s), move.read_s[-1], every_s)
         motion = (
             np.concatenate([[0.0], np.cumsum((move.readings[1:] + move.readings[:-1]) / 2.0 * np.diff(move.read_s))])
@@ -39,7 +44,7 @@ def seen(delay_s, *, noise=1e-4, integral=False, every_s=0.02):
 @pytest.mark.parametrize("integral", [False, True])
 def test_delay_of_a_moving_sensor_is_found(delay_s, integral):
     noise = 1e-6 if integral else 1e-4
-    found = estimate_lag(MOVES, seen(delay_s, integral=integral, noise=noise), 0.6, integrated=integral)
+    found = estimate_lag(moves(), seen(delay_s, integral=integral, noise=noise), 0.6, integrated=integral)
     assert isinstance(found, SensorLag)
     assert abs(found.delay_s - delay_s) <= max(2.0 * found.half_s, 0.001)
     assert found.half_s < 0.01
@@ -47,11 +52,11 @@ def test_delay_of_a_moving_sensor_is_found(delay_s, integral):
 
 def test_constant_sensor_has_no_delay():
     still = [MoveSamples(stamped_s=each.stamped_s, values=np.ones((len(each.stamped_s), 2))) for each in seen(0.0)]
-    assert estimate_lag(MOVES, still, 0.6, integrated=False) == "none of its fields change"
+    assert estimate_lag(moves(), still, 0.6, integrated=False) == "none of its fields change"
 
 
 def test_noise_is_not_taken_for_motion():
-    found = estimate_lag(MOVES, seen(0.0, noise=10.0), 0.6, integrated=False)
+    found = estimate_lag(moves(), seen(0.0, noise=10.0), 0.6, integrated=False)
     assert isinstance(found, str)
     assert "the joints explain at most" in found
 
@@ -59,20 +64,20 @@ def test_noise_is_not_taken_for_motion():
 def test_fields_with_different_delays_have_no_common_delay():
     """So does what moves by chance when the joints do."""
     early, late = seen(0.0), seen(0.15)
-    mixed = [(early, late)[i % 2][i] for i in range(len(MOVES))]
-    assert "no delay that is common" in str(estimate_lag(MOVES, mixed, 0.6, integrated=False))
+    mixed = [(early, late)[i % 2][i] for i in range(len(moves()))]
+    assert "no delay that is common" in str(estimate_lag(moves(), mixed, 0.6, integrated=False))
 
 
 def test_joint_that_hardly_moves_the_sensor_does_not_spoil_the_estimate():
     both = seen(0.02, noise=1e-6)
     late = seen(0.2, noise=0.0)[0]
     both[0] = replace(late, values=1e-4 * late.values + 1e-5 * RNG.normal(size=late.values.shape))
-    found = estimate_lag(MOVES, both, 0.6, integrated=False)
+    found = estimate_lag(moves(), both, 0.6, integrated=False)
     assert abs(found.delay_s - 0.02) <= found.half_s
 
 
 def test_few_readings_are_not_enough():
-    assert "too few readings" in str(estimate_lag(MOVES, seen(0.0, every_s=0.5), 0.6, integrated=False))
+    assert "too few readings" in str(estimate_lag(moves(), seen(0.0, every_s=0.5), 0.6, integrated=False))
 
 
 STAMPS = stamp_latency(np.full(50, 0.004))

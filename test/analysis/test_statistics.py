@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from embodied_env.analysis.statistics import (
     Percentiles,
@@ -146,7 +146,7 @@ def test_interval_equals_scipy_and_mirrors_with_failures(trials, data):
     successes = data.draw(st.integers(0, trials))
     low, high = share_interval(successes / trials, trials)
     assert 0.0 <= low <= successes / trials <= high <= 1.0
-    whole = stats.binomtest(successes, trials).proportion_ci(method="wilson")
+    whole = scipy.stats.binomtest(successes, trials).proportion_ci(method="wilson")
     assert (whole.low, whole.high) == pytest.approx((low, high), abs=1e-9)
     mirrored = share_interval((trials - successes) / trials, trials)
     assert (1 - mirrored[1], 1 - mirrored[0]) == pytest.approx((low, high))

@@ -50,7 +50,7 @@ WRONG_USES = [  # command line, what it prints, exit status
     (f"{FAKE} --engine locl", ["unknown --engine 'locl'", "did you mean 'local'?"], 2),
     (f"{FAKE} --address here", ["--address 'here' requires --engine ray"], 2),
     (f"{FAKE} --emulator", ["unknown option of backend 'fake': 'emulator'"], 2),
-    (f"{FAKE} --dry-run", ["unknown option of backend 'fake': 'armed'"], 2),
+    (f"{FAKE} --dry-run", ["--dry-run with the backend 'fake'", "'real'"], 2),
     (f"{FAKE} --record-messages", ["not available with backend 'fake'"], 2),
     ("evaluate chosen.yaml --backend real", [f"1 not confirmed: {CHOSEN}: no source", "--confirm-chosen"], 1),
     ("evaluate arm_reach --backend real --connect-timeout 0", ["connect_timeout_s", "0"], 2),

@@ -240,6 +240,16 @@ def test_robot_has_relay_unless_disabled():
     assert "--relay" not in words("real", "evaluation", relay="false")
 
 
+def test_robot_and_relay_take_the_options_of_an_emulator_and_of_its_inputs():
+    given = {"emulator": "true", "ignore_input": "mode, drive"}
+    ignoring = ["--ignore-input=mode", "--ignore-input=drive"]
+    assert words("real", "evaluation", **given)[-3:] == ["--emulator", *ignoring]
+    assert words("real", "relay", **given)[2:5] == ["--confirm-chosen", *ignoring]  # an emulator needs no confirmation
+    assert words("relay", "relay", ignore_input="mode")[2:3] == ["--ignore-input=mode"]
+    evaluation = words("evaluate", "evaluation", backend="real", confirm_chosen="true", **given)
+    assert evaluation[-4:] == ["--emulator", "--confirm-chosen", *ignoring]
+
+
 def test_relay_has_time_to_brake():
     (relay,) = TARGETS["relay"].processes({})
     (server,) = TARGETS["sim"].processes({})

@@ -92,6 +92,15 @@ def test_a_missing_key_is_named(path):
     assert str(refusal(changed(path, ABSENT))) == f"<text>: {path}: missing key"
 
 
+def test_a_twist_axis_needs_no_position():
+    axes = {"linear.x": {"velocity": 1.0, "acceleration": 1.0, "unit": "m"}}
+    twist = {"topic": "/cmd_vel", "type": "geometry_msgs/msg/Twist", "command": "twist", "joints": axes}
+    short = parse(changed("actuators.base", twist))
+    axes["linear.x"]["position"] = None
+    assert short.actuators["base"].joints["linear.x"].position is None
+    assert short.fingerprint == parse(changed("actuators.base", twist)).fingerprint
+
+
 def test_misspelt_key_is_reported_before_missing_key():
     source = changed("sensors.tcp.max_age", 0.1, changed("sensors.tcp.max_age_s", ABSENT))
     assert refusal(source).path == "sensors.tcp.max_age"

@@ -160,7 +160,7 @@ def test_every_shipped_robot_file_is_checked():
 def test_joint_limits(name, robot):
     limits = {
         joint: (
-            *(spec["position"] or (-inf, inf)),
+            *(spec.get("position") or (-inf, inf)),
             *(spec[key] for key in ("velocity", "acceleration", "deceleration", "jerk") if key in spec),
         )
         for actuator in robot["actuators"].values()

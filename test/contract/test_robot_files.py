@@ -182,6 +182,18 @@ def test_a_chosen_value_is_unconfirmed_until_the_contract_confirms_or_replaces_i
     assert set(load_contract(write(tmp_path, robot, actuators=own)).unconfirmed) == {"safety.margins.position"}
 
 
+@pytest.mark.parametrize("own", [0.4, 0.9])
+def test_a_measured_timeout_replaces_a_chosen_one_but_no_published_one(tmp_path, own):
+    path = "backends.real.downstream_timeout_s"
+    robot = robot_document(backends={"real": {"downstream_timeout_s": 0.5}})
+    changes = {"backends": {"real": {"downstream_timeout_s": own}}}
+    with pytest.raises(ContractError, match="loosens the limit"):
+        load_contract(write(tmp_path, robot, **changes))
+    contract = load_contract(write(tmp_path, {**robot, "chosen": {path: "a guess"}}, **changes))
+    assert contract.backends["real"]["downstream_timeout_s"] == own
+    assert not contract.unconfirmed
+
+
 def test_a_confirmed_path_that_is_not_chosen_is_refused(tmp_path):
     with pytest.raises(ContractError) as caught:
         load_contract(write(tmp_path, confirmed=["control_period_s"]))

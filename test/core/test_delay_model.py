@@ -206,7 +206,7 @@ def test_missing_actuation_delay_is_unknown():
     assert info["latency"]["injected"]["actuation_s"] == 0.0
 
 
-# ----------------------------------------------------------------------------------------- worlds that know of none
+# ----------------------------------------------------------------------------------------- worlds without a delay model
 
 
 def test_wrapped_backend_returns_newest_reading_that_is_old_enough():

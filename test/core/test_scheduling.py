@@ -33,7 +33,7 @@ def may_be_fifo():
 
 
 def in_a_thread(do):
-    """Return what `do` returns in a thread of its own, or raise what it raises."""
+    """Return what `do` returns in a separate thread, or raise what it raises."""
     done = []
 
     def run():

@@ -1,4 +1,4 @@
-"""However a program ends, a free-running world is brought to rest first."""
+"""A free-running world is brought to rest first, whatever ends the program."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def at_rest_then_closed(lines):
     ("ending", "status"),
     [
         ("env.close()", 0),
-        ("env.__exit__(None, None, None)", 0),
+        pytest.param("env.__exit__(None, None, None)", 0, marks=pytest.mark.long),
         ("", 0),
-        ("sys.exit(3)", 3),
+        pytest.param("sys.exit(3)", 3, marks=pytest.mark.long),
         ("raise ValueError('a bug of the user')", 1),
     ],
     ids=["close", "with", "end of the program", "exit", "error"],
@@ -90,7 +90,12 @@ def test_robot_comes_to_rest_and_is_closed_at_exit(ending, status):
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "status"),
+    [
+        (signal.SIGINT, -signal.SIGINT),
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.long),
+    ],
 )
 def test_a_signal_in_the_policy_brakes(number, status):
     returned, lines, _ = run("time.sleep(30)", number)
@@ -107,7 +112,7 @@ def test_a_signal_in_the_middle_of_a_step_brakes():
 
 
 def test_second_ctrl_c_does_not_interrupt_braking():
-    """A second and a third Ctrl-C come while it brakes."""
+    """The second and the third Ctrl-C arrive while the robot brakes."""
     returned, lines, _ = run("env.close()\ntime.sleep(30)", signal.SIGINT, signal.SIGINT, signal.SIGINT)
     assert returned != 0
     assert at_rest_then_closed(lines)
@@ -132,9 +137,9 @@ def test_ignored_sighup_stays_ignored():
 @pytest.mark.parametrize(
     ("ending", "status"),
     [
-        ("del env" + ENDS_WHEN_FREED, 7),
+        pytest.param("del env" + ENDS_WHEN_FREED, 7, marks=pytest.mark.long),
         ("env.itself = env\ndel env\nimport gc; gc.collect()" + ENDS_WHEN_FREED, 7),
-        ("env.close()" + FUNCTION + "function()" + ENDS_WHEN_FREED, 7),
+        pytest.param("env.close()" + FUNCTION + "function()" + ENDS_WHEN_FREED, 7, marks=pytest.mark.long),
         ("env.close()" + FUNCTION + "threading.Thread(target=function).start(); time.sleep(0.6)", 0),
         (
             "env.close()" + FUNCTION + "import multiprocessing\n"

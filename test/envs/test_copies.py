@@ -95,7 +95,7 @@ def test_a_contract_survives_pickling():
 # ---------------------------------------------------------------------------------------------- recorders and vectors
 
 
-def test_a_copied_recorder_records_into_a_directory_of_its_own(duplicate, tmp_path):
+def test_copied_recorder_records_into_a_new_directory(duplicate, tmp_path):
     env = embodied_env.make("arm_reach", backend="fake", record=tmp_path, max_episode_steps=9)
     env.policy = {"name": "noise"}
     twin = duplicate(env)

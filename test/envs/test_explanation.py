@@ -34,9 +34,9 @@ def test_every_code_and_end_has_words():
 def test_step_that_nothing_changed(env):
     assert explained(env, np.zeros(6)) == [
         "Step 1 of episode 0: arm_reach v1 on fake.",
-        "The action was applied as requested.",
+        "The gates passed the action unchanged.",
         "Nothing was late.",
-        "Sent 0 ms after its observation.",
+        "Observation to command: 0 ms.",
         "The environment did not end the episode.",
     ]
 
@@ -49,10 +49,21 @@ def test_limited_step_names_joints_and_gate(env):
 
 def test_malformed_actions_until_the_stop(env):
     lines = [explained(env, "left") for _ in range(3)]
-    assert "The action was not used: it has no numbers." in lines[0]
+    assert "The action was not used." in lines[0]
     assert lines[-1][-1] == (
         "The episode ended: safety stop: too many malformed actions in a row (safety_stop:form.repeated)."
     )
+
+
+@pytest.mark.parametrize(
+    ("reason", "next_step"),
+    [
+        ("safety_stop:estop.active", "release the emergency stop, then call clear_estop() and reset()."),
+        ("safety_stop:robot.inactive", "activate the robot and its controller, then call reset()."),
+    ],
+)
+def test_the_end_by_a_safety_input_says_what_to_do_next(reason, next_step):
+    assert list(explanation._explain_end(reason))[-1] == f"Next: {next_step}"
 
 
 def test_reset_and_info_from_json():
@@ -71,6 +82,22 @@ def test_late_readings_are_named():
     explained(env, np.zeros(6))
     lines = explained(env, np.zeros(6))
     assert "The reading of joints is too old; the observation has one that is 0.05 s old." in lines
+    env.close()
+
+
+def test_action_that_is_finite_in_part_is_not_used(env):
+    assert "The action was not used." in explained(env, np.array([np.nan, 0, 0.5, 0, 0, 0]))
+
+
+def test_lost_world_leaves_open_whether_the_command_was_executed():
+    env = embodied_env.make("arm_reach", backend="fake", faults=[Fault(kind="refuse", step=1)], clock="virtual")
+    env.reset(seed=1)
+    lines = explained(env, np.zeros(6))
+    assert "The reading of joints was lost with the world; the observation has the previous one." in lines
+    assert lines[-2:] == [
+        "The episode ended: the world was lost: refused (backend_lost:refused).",
+        "Whether the command was executed is not known.",
+    ]
     env.close()
 
 

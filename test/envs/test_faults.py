@@ -202,7 +202,7 @@ def stepped_on_a_full_disk(env):
 
 
 @pytest.mark.parametrize("free_running", [False, True], ids=["lockstep", "realtime"])
-def test_f42_a_full_disk_does_not_stop_the_robot_and_is_said(tmp_path, free_running):
+def test_f42_full_disk_does_not_stop_the_robot_and_is_reported(tmp_path, free_running):
     env = embodied_env.make("arm_reach", backend="fake", free_running=free_running, record=tmp_path)
     with pytest.warns(UserWarning, match="incomplete record of the run .*: No space left on device"):
         infos = stepped_on_a_full_disk(env)

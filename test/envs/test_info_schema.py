@@ -61,7 +61,7 @@ def test_the_schema_is_a_sound_json_schema():
 
 
 @pytest.mark.parametrize(("path", "leaf"), ALL_LEAVES, ids=[path for path, _ in ALL_LEAVES])
-def test_every_leaf_says_its_dtype_and_shape(path, leaf):
+def test_every_leaf_has_dtype_and_shape(path, leaf):
     assert leaf["dtype"]
     assert isinstance(leaf["shape"], list)
 
@@ -358,11 +358,14 @@ def test_the_keys_of_gymnasium_and_sb3_are_never_ours(step_info, key):
 WRONG = [strategies.ABSENT, None, "text", "", -7, 99, 0.5, True, [], [0] * 7, {}, {"x": 1}, {"X": None}]
 
 
+@pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("value", WRONG, ids=stable_repr)
-def test_the_audit_and_jsonschema_agree_on_every_change_of_an_info(step_info, value):
+def test_audit_and_jsonschema_agree_on_every_change_of_an_info(step_info, value, share):
+    """The short edition changes each place to a third of the values, and each value is put in a third of the places."""
     closed = {**step_info_schema(), "additionalProperties": False}
     reference = validator("step")
-    for path in places(step_info):
+    first = [stable_repr(each) for each in WRONG].index(stable_repr(value)) % share
+    for path in [*places(step_info)][first::share]:
         info = changed(step_info, path, value)
         assert bool(schema_violations(info, closed)) != reference.is_valid(info), path
 

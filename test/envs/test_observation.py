@@ -13,10 +13,11 @@ from scripted_tasks import PERIOD_NS
 
 from embodied_env.contract.spaces import FieldLayout
 from embodied_env.core.codes import Quality
+from embodied_env.core.history import begin_history
 from embodied_env.core.types import Sample, Snapshot
 from embodied_env.envs.gap_policy import FieldCheck, GapPolicy
 from embodied_env.envs.transition_builder import ObservationBuilder
-from embodied_env.errors import BackendNotReadyError
+from embodied_env.errors import BackendNotReadyError, ContractError
 
 NOW_NS = 1_000_000_000
 
@@ -79,7 +80,7 @@ FAULTS = {
 def test_a_fault_holds_the_last_valid_reading_with_its_quality_and_mask(policy, builder, contract, fault):
     faulty, quality = FAULTS[fault]
     settled, gaps = policy.apply(snapshot(LATER_NS, beacon=faulty))
-    observation = builder.observe(settled, 1)
+    observation = builder.observe([settled], 1)
     assert observation["beacon_position"].tolist() == [0.1, 0.2, 0.3]
     assert observation["beacon_valid"].tolist() == [0]
     assert settled.samples["beacon"].quality == quality
@@ -110,7 +111,7 @@ def test_the_held_reading_is_the_last_valid_one(policy):
 def test_a_gap_that_ends_is_over(policy, builder):
     policy.apply(snapshot(LATER_NS, beacon=None))
     settled, _ = policy.apply(snapshot(LATER_NS, beacon=beacon()))
-    observation = builder.observe(settled, 2)
+    observation = builder.observe([settled], 2)
     assert observation["beacon_position"].tolist() == [0.9, 0.9, 0.9]
     assert observation["beacon_valid"].tolist() == [1]
 
@@ -122,7 +123,7 @@ def test_a_reading_exactly_as_old_as_allowed_is_fresh(policy):
 
 def test_a_reading_outside_its_declared_range_is_returned_unchanged(policy, builder):
     settled, gaps = policy.apply(snapshot(LATER_NS, beacon=beacon((1.5, 0.0, 0.0))))
-    observation = builder.observe(settled, 1)
+    observation = builder.observe([settled], 1)
     assert observation["beacon_position"].tolist() == [1.5, 0.0, 0.0]
     assert observation["beacon_valid"].tolist() == [1]
     assert settled.samples["beacon"].quality is Quality.OUT_OF_RANGE
@@ -156,7 +157,7 @@ def test_a_new_episode_holds_nothing_of_the_old_one(policy):
 
 def test_a_lost_world_returns_the_last_valid_readings_marked_as_lost(policy, builder, contract):
     lost = policy.lost(NOW_NS, "timeout")
-    observation = builder.observe(lost, 1)
+    observation = builder.observe([lost], 1)
     assert contract.observation_space.contains(observation)
     assert observation["beacon_valid"].tolist() == [0]
     assert {s.quality for s in lost.samples.values()} == {Quality.LOST}
@@ -164,13 +165,13 @@ def test_a_lost_world_returns_the_last_valid_readings_marked_as_lost(policy, bui
 
 def test_the_observation_has_fresh_arrays(policy, builder):
     settled, _ = policy.apply(snapshot(LATER_NS))
-    builder.observe(settled, 1)["joints_position"][:] = 99.0
-    assert builder.observe(settled, 1)["joints_position"].tolist() == [0.5, -0.5]
+    builder.observe([settled], 1)["joints_position"][:] = 99.0
+    assert builder.observe([settled], 1)["joints_position"].tolist() == [0.5, -0.5]
 
 
 def test_the_evaluators_sensors_are_not_in_the_observation(policy, builder):
     settled, _ = policy.apply(snapshot(LATER_NS))
-    assert not [key for key in builder.observe(settled, 1) if key.startswith("truth")]
+    assert not [key for key in builder.observe([settled], 1) if key.startswith("truth")]
     assert builder.evaluator_readings(settled)["truth"]["range"].tolist() == [2.0]
 
 
@@ -183,7 +184,7 @@ def test_the_truth_has_fresh_arrays(policy, builder):
 def test_a_finite_horizon_shows_the_time_that_remains():
     contract = scripted_tasks.contract(episode={"horizon_steps": 4, "kind": "finite_horizon"})
     builder, settled = ObservationBuilder(contract), GapPolicy(contract).begin(snapshot())
-    assert [builder.observe(settled, step)["time_remaining"].tolist() for step in range(5)] == [
+    assert [builder.observe([settled], step)["time_remaining"].tolist() for step in range(5)] == [
         [1.0],
         [0.75],
         [0.5],
@@ -194,7 +195,7 @@ def test_a_finite_horizon_shows_the_time_that_remains():
 
 def test_a_time_limit_shows_no_time(policy, builder):
     settled, _ = policy.apply(snapshot(LATER_NS))
-    assert "time_remaining" not in builder.observe(settled, 1)
+    assert "time_remaining" not in builder.observe([settled], 1)
 
 
 def test_settling_does_not_write_to_the_snapshot(policy):
@@ -209,7 +210,17 @@ def test_settling_does_not_write_to_the_snapshot(policy):
 
 def layout(low, high, shape, dtype):
     low, high = (np.broadcast_to(np.asarray(bound, dtype), shape).copy() for bound in (low, high))
-    return FieldLayout(sensor="any", field="x", key="any_x", shape=shape, dtype=np.dtype(dtype), low=low, high=high)
+    return FieldLayout(
+        sensor="any",
+        field="x",
+        key="any_x",
+        shape=shape,
+        raw_shape=shape,
+        history=None,
+        dtype=np.dtype(dtype),
+        low=low,
+        high=high,
+    )
 
 
 LARGEST = float(np.finfo(np.float64).max)
@@ -296,3 +307,54 @@ def test_a_field_of_another_dtype_is_invalid(dtype):
 
 def test_a_missing_field_is_invalid():
     assert FieldCheck(LAYOUTS["few"]).check({}) is not None
+
+
+# ------------------------------------------------------------------------------------------------------ histories
+
+
+def with_history(contract, length):
+    beacon_spec = contract.sensors["beacon"]
+    field = replace(beacon_spec.fields["position"], history=length)
+    return replace(contract, sensors={**contract.sensors, "beacon": replace(beacon_spec, fields={"position": field})})
+
+
+@pytest.mark.parametrize("length", [1, 3, 6])
+def test_a_history_begins_with_the_reset_and_holds_readings_at_their_true_age(contract, length):
+    contract = with_history(contract, length)
+    policy, builder = GapPolicy(contract), ObservationBuilder(contract)
+    history = begin_history(policy.begin(snapshot(beacon=beacon((0, 0, 0), stamp_ns=NOW_NS))), length)
+    given = [(0, NOW_NS)] * length  # value and stamp
+    for step in range(1, 6):
+        now_ns = NOW_NS + step * PERIOD_NS
+        is_lost = step in (2, 3)
+        reading = None if is_lost else beacon((step, step, step), stamp_ns=now_ns - 7)
+        history.append(policy.apply(snapshot(now_ns, beacon=reading))[0])
+        given.append(given[-1] if is_lost else (step, now_ns - 7))
+        observation = builder.observe(history, step)
+        assert observation["beacon_position"][:, 0].tolist() == [value for value, _ in given[-length:]]
+        assert observation["beacon_position"].shape == (length, 3)
+        ages_s = [(now_ns - stamp_ns) / 1e9 for _, stamp_ns in given[-length:]]
+        assert observation["beacon_position_age_s"].tolist() == ages_s
+        assert observation["beacon_position_age_s"].dtype == np.float64
+
+
+def test_the_space_has_the_history_and_its_ages(contract):
+    space = with_history(contract, 4).observation_space
+    assert space["beacon_position"].shape == (4, 3)
+    assert (space["beacon_position_age_s"].shape, space["beacon_position_age_s"].dtype) == ((4,), np.float64)
+    assert "goal_position_age_s" not in space.spaces
+
+
+@pytest.mark.parametrize(
+    ("sensor", "length", "problem"),
+    [
+        ("beacon", 0, r"history: 0 \(expected a number of control steps from 1 to 1000\)"),
+        ("beacon", 1001, "history: 1001 "),
+        ("truth", 3, r"history: 3 \(expected none: evaluator sensors are not observed\)"),
+    ],
+)
+def test_an_invalid_history_is_refused(contract, sensor, length, problem):
+    spec = contract.sensors[sensor]
+    fields = {name: replace(field, history=length) for name, field in spec.fields.items()}
+    with pytest.raises(ContractError, match=problem):
+        replace(contract, sensors={**contract.sensors, sensor: replace(spec, fields=fields)})

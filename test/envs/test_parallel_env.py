@@ -280,14 +280,14 @@ def test_after_the_loss_of_the_world_it_can_be_reset(make):
     assert env.agents == env.possible_agents
 
 
-def test_a_late_sensor_is_a_gap_of_its_own_robot_alone(make):
+def test_late_sensor_is_a_gap_of_its_robot_only(make):
     env = make(backend="fake", faults=[Fault(kind="drop", step=1, sensor="cart_2_odom")])
     env.reset(seed=1)
     infos = env.step(all_do(env, STILL))[4]
     assert [info["end_reason"] for info in infos.values()] == ["", "sensor_gap:odom"]
 
 
-def test_each_robot_has_an_account_of_its_own(make):
+def test_each_robot_has_a_separate_account(make):
     env = make()
     env.reset(seed=1)
     infos = env.step(all_do(env, STILL))[4]
@@ -425,7 +425,7 @@ def test_without_pettingzoo_its_extra_is_named():
 # -------------------------------------------------------------------------------------------------------- records
 
 
-def test_each_robot_has_a_run_directory_of_its_own_and_the_audit_finds_them_sound(make, tmp_path):
+def test_each_robot_has_a_separate_sound_run_directory(make, tmp_path):
     env = make(team_with((3, 5)), record=tmp_path)
     env.reset(seed=1)
     while env.agents:
@@ -503,7 +503,7 @@ def test_two_twists_are_allowed_in_the_world_of_a_team_alone():
     ],
     ids=["schema", "list", "unknown agent", "unknown contract", "world", "unknown key", "period", "change", "taken"],
 )
-def test_a_wrong_team_is_refused_with_the_place_of_what_is_wrong(text, message):
+def test_invalid_team_error_names_the_path(text, message):
     with pytest.raises(ContractError, match=message):
         parse_team(text, source="team.yaml")
 

@@ -13,6 +13,7 @@ import pytest
 from shipped_contracts import changed_text
 
 import embodied_env
+from embodied_env.backends.fake import Fault
 from embodied_env.backends.registry import BACKENDS, BackendName
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import ClosedError, ContractError, ResetNeededError, UsageError
@@ -150,7 +151,19 @@ WRONG_CALLS = {  # call, error, what the message names
     "missing file": (lambda: embodied_env.make("my/robot.yaml"), ContractError, "my/robot.yaml.*expected a path"),
     "no contract": (embodied_env.make, UsageError, "missing contract .*replay"),
     "unknown backend": (lambda: make(backend="mujocco"), UsageError, "'mujocco' .expected one of: fake, mujoco"),
-    "unknown option": (lambda: make(evaluator_inf=True), UsageError, "'evaluator_inf'"),
+    "unknown option": (lambda: make(evaluator_inf=True), UsageError, "'evaluator_inf'.*mean 'evaluator_info'"),
+    "misspelt record": (lambda: make(recrd="runs"), UsageError, "'recrd'.*mean 'record'"),
+    "misspelt option of a vector": (
+        lambda: embodied_env.make_vec("arm_reach", num_envs=1, thread=1),
+        UsageError,
+        "'thread'.*mean 'threads'",
+    ),
+    "misspelt option of a team": (
+        lambda: embodied_env.parallel_env("two_carts", evaluator_inf=True),
+        UsageError,
+        "'evaluator_inf'.*mean 'evaluator_info'",
+    ),
+    "unknown fault": (lambda: make(faults=[Fault(kind="dely", step=1)]), UsageError, "'dely'.*mean 'delay'"),
     "option of another backend": (lambda: make(domain_id=5), UsageError, "option of backend 'fake': 'domain_id'"),
     "pacing of another backend": (lambda: make(pacing="realtime", clock="virtual"), UsageError, "clock .*'virtual'"),
     "messages without a folder": (lambda: make(record_messages=True), UsageError, "record_messages.*expected a folder"),

@@ -278,7 +278,7 @@ def test_a_gap_holds_the_last_valid_reading_with_its_age_mask_and_quality(make, 
 
 
 @pytest.mark.parametrize("kind", GAPS)
-def test_a_gap_ends_the_episode_where_the_contract_says_stop(make, kind):
+def test_gap_ends_the_episode_if_the_contract_stops_on_gaps(make, kind):
     env = make(contract(joints_gap="stop"), faults=[Fault(kind=kind, step=2, sensor="joints")])
     env.reset(seed=1)
     env.step(ZERO)

@@ -288,7 +288,7 @@ def episode(env, steps=STEPS):
 
 
 def as_arrays(observation):
-    """Arrays of other packages are read as NumPy's; the space of an environment does not know them."""
+    """Arrays of other packages are read as NumPy's; the space of an environment does not contain them."""
     if isinstance(observation, dict):
         return {key: as_arrays(value) for key, value in observation.items()}
     return np.asarray(observation) if hasattr(observation, "__dlpack__") else observation

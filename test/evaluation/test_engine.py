@@ -300,7 +300,7 @@ def test_ctrl_c_ends_hung_workers_that_ignore_sigterm(folder):
     parent.send_signal(signal.SIGINT)
     _, stderr = parent.communicate(timeout=60)
     assert (parent.returncode, stderr.splitlines()[-1]) == (130, "embodied-env: interrupted")
-    assert time.monotonic() - asked < SHORT_GRACE_S + (asked - began)  # the start says how fast the machine is
+    assert time.monotonic() - asked < SHORT_GRACE_S + (asked - began)  # the start shows how fast the machine is
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 

@@ -1,4 +1,4 @@
-"""For the program of launch_testing: the simulator says what it simulates, and ends well."""
+"""For launch_test: the simulator prints its contract and exits with 0."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def generate_test_description():
 
 
 class WhileItRuns(unittest.TestCase):
-    def test_prints_what_it_simulates(self, proc_output):
+    def test_its_contract_is_printed(self, proc_output):
         proc_output.assertWaitFor("simulating arm_reach in namespace /", timeout=60, stream="stdout")
 
 

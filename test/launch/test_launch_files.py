@@ -24,7 +24,7 @@ PATIENCE_S = 60.0
 
 @pytest.fixture(autouse=True)
 def surroundings(domain_id):
-    """A ROS domain of its own for each test."""
+    """Give each test its own ROS domain."""
 
 
 def start(name, **given):

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib.util import find_spec
 
 import gymnasium
 import numpy as np
 import pytest
+from lazy_modules import LazyModule
 from learnable_tasks import follow
+from scaling import BOUND, LEARNED_POLICY, action_box
 
 import embodied_env
 from embodied_env.contract.loader import dump_contract
 from embodied_env.errors import UsageError
 
-torch = pytest.importorskip("torch", reason="needs torch, of the extra train")
-pytest.importorskip("stable_baselines3", reason="needs the extra train")
-
-import sb3_policy  # noqa: E402 - after the skip
-import sb3_training  # noqa: E402
-import torch_policy  # noqa: E402
-import train_ppo  # noqa: E402
-import train_ppo_torch  # noqa: E402
-import train_sac  # noqa: E402
-import training  # noqa: E402
-from scaling import BOUND, LEARNED_POLICY, action_box  # noqa: E402
-from stable_baselines3.common.env_checker import check_env  # noqa: E402
-
+torch, env_checker, monitor, sb3_policy, sb3_training, torch_policy, train_ppo, train_ppo_torch, train_sac, training = (
+    map(
+        LazyModule,
+        (
+            *(
+                "torch",
+                "stable_baselines3.common.env_checker",
+                "stable_baselines3.common.monitor",
+                "sb3_policy",
+                "sb3_training",
+                "torch_policy",
+            ),
+            *("train_ppo", "train_ppo_torch", "train_sac", "training"),
+        ),
+    )
+)
+pytestmark = pytest.mark.skipif(
+    not (find_spec("torch") and find_spec("stable_baselines3")), reason="needs torch and Stable-Baselines3: extra train"
+)
 IDS = [f"embodied_env:embodied_env/{name}-v0" for name in ("ArmReach", "CartGoal", "DoorOpen")]
 
 
@@ -218,7 +227,7 @@ def test_invalid_number_is_named(begin, capsys, option, value):
 def test_stable_baselines3_env_checker_passes(env_id):
     env = gymnasium.make(env_id, backend="fake", clock="virtual")
     try:
-        check_env(env)
+        env_checker.check_env(env)
     finally:
         env.close()
 
@@ -226,10 +235,21 @@ def test_stable_baselines3_env_checker_passes(env_id):
 def test_wrapped_env_passes_checks_without_warnings(begin):
     with begin("checked") as run:
         env = run.make_env()
-        check_env(env)
+        env_checker.check_env(env)
         env.close()
 
 
 def test_examples_learn_shipped_contracts():
     for name in ("arm_reach", "cart_goal", "door_open"):
         action_box(embodied_env.load_contract(name))
+
+
+def test_sb3_monitor_writes_its_own_key():
+    env = monitor.Monitor(gymnasium.make(IDS[0], backend="fake", clock="virtual"))
+    env.reset(seed=1)
+    info, done = {}, False
+    while not done:
+        *_, terminated, truncated, info = env.step(env.action_space.sample())
+        done = terminated or truncated
+    env.close()
+    assert info["episode"]["l"] == info["step_index"]

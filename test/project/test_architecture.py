@@ -56,7 +56,8 @@ def place_of(file: Path) -> str:
 
 @functools.cache
 def all_nodes_of(file: Path) -> tuple[ast.AST, ...]:
-    return tuple(ast.walk(ast.parse(file.read_text())))
+    """Return calls, imports and the other statements: all nodes would be a million objects."""
+    return tuple(node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, (ast.Call, ast.stmt)))
 
 
 def package_of(file: Path) -> str:

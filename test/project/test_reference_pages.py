@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 import runpy
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 TABLES = runpy.run_path(str(ROOT / ".ci" / "reference_tables.py"))
 
 
+@functools.cache
 def page(name):
     return TABLES["fill"]((ROOT / "docs" / "reference" / f"{name}.md").read_text())
 

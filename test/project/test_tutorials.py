@@ -64,7 +64,7 @@ def script_of(page: Path) -> str:
 @pytest.mark.ros
 @pytest.mark.tutorial
 @pytest.mark.parametrize(
-    "name", ["first_run", "your_robot", "mobile_base", "train_and_evaluate", "sim_to_real", "your_task"]
+    "name", ["first_run", "your_robot", "mobile_base", "your_model", "your_task", "train_and_evaluate", "sim_to_real"]
 )
 def test_tutorial_command_blocks_run(name, tmp_path, domain_id):
     if name == "train_and_evaluate":

@@ -100,7 +100,7 @@ print(*report.problems, file=sys.stderr, sep="\\n")
 
 
 def audited(path):
-    """Audit in a process of its own; return transitions, problems, and its largest resident memory, kB.
+    """Audit in a separate process; return transitions, problems, and its largest resident memory, kB.
 
     Not ``ru_maxrss``: what the parent had when it forked counts there too.
     """

@@ -90,6 +90,13 @@ WORLDS = {  # environment, steps of each episode, episodes
         1,
     ),
     "held": (lambda: EmbodiedEnv("arm_reach", backend="fake", faults=[Fault(kind="drop", step=2)]), 3, 1),
+    "history": (
+        lambda: EmbodiedEnv(
+            small(sensors__tcp__fields__position__history=3), backend="fake", faults=[Fault(kind="drop", step=2)]
+        ),
+        4,
+        2,
+    ),
     "applied": (lambda: EmbodiedEnv(small(applied_actions=2), backend="fake"), 3, 1),
     "seeing": (lambda: EmbodiedEnv(seeing(), backend="fake"), STILL + 5, 1),
     "paced": (paced, 4, 1),
@@ -259,6 +266,7 @@ LINES |= {
     "frame.repeated": ("plain", lambda rows: restamp(rows[3], "tcp", -50 * MS)),
     "frame.seq": ("plain", lambda rows: at(rows[4], info__sensors__tcp__seq=1)),
     "frame.held": ("held", lambda rows: both(rows[2], observation__tcp_position=[0.0, 0.0, 0.0])),
+    "frame.history": ("history", lambda rows: both(rows[3], observation__tcp_position_age_s__0=0.5)),
     "reset.leak": ("plain", lambda rows: restamp(rows[0], "tcp", -100 * MS)),
     "reset.kept": ("plain", lambda rows: at(rows[5], observation=rows[4]["observation"])),
     "reset.latched": ("latched", unchanged),

@@ -1,4 +1,4 @@
-"""Exports: each is read back by its own library, and says what the run says."""
+"""Each export, read back by its own library, equals the run."""
 
 from __future__ import annotations
 

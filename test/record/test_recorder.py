@@ -328,7 +328,7 @@ def test_wrappers_do_not_change_the_recorded_step(tmp_path):
 
 
 class Generous(EmbodiedEnv):
-    """An environment whose step gives another reward than its account says."""
+    """An environment whose step returns a reward that differs from its account."""
 
     def step(self, action):
         observation, reward, terminated, truncated, info = super().step(action)
@@ -600,7 +600,7 @@ def test_wrapper_stack_is_recorded_outermost_first_with_arguments(tmp_path):
 
 
 class Spawning(EmbodiedEnv):
-    """An environment that says that each reset started another process in the place of the last."""
+    """An environment that reports that each reset replaced its process."""
 
     count = 0
 

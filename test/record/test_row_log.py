@@ -371,7 +371,7 @@ SUPPORT = str(Path(__file__).parents[1] / "support")
 
 
 def run(script, *arguments):
-    """Run a script in a process of its own; return what it prints."""
+    """Run a script in a separate process; return what it prints."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
         capture_output=True,

@@ -463,7 +463,7 @@ def test_a_report_is_frozen(path):
 
 @pytest.mark.parametrize("count", ["_successes", "_clipped", "_truncated", "_steps"])
 def test_wrong_summary_is_detected(tmp_path, monkeypatch, count):
-    """The audit has its own counts, which reveal an error of the code that writes the summary."""
+    """The audit counts for itself, which reveals errors of the code that writes the summary."""
     add = Summary.add
 
     def add_wrongly(self, row):

@@ -128,7 +128,7 @@ def test_third_party_schema_is_not_checked(schema):
 
 
 def small(**settings):
-    """Return a contract whose tip stands where reset(options={"tcp": ...}) puts it, in the fake world."""
+    """Return a contract whose tip is where reset(options={"tcp": ...}) puts it, in the fake world."""
     document = strategies.document()
     document["reset_options"]["tcp"] = document["reset_options"]["target"]
     document["sensors"]["joints"]["mask"] = True

@@ -158,7 +158,7 @@ def test_close_when_idle_runs_the_queued_jobs():
 
 
 class Row:
-    """A job that says who prepared it, and when it was done."""
+    """A job that records which thread prepared it, and when it was done."""
 
     def __init__(self, name, done):
         self.name, self.done, self.encoded_by = name, done, None

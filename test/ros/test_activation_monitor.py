@@ -24,7 +24,7 @@ BOUND_NS = NS_PER_S
 
 
 class FakeFuture:
-    """An answer that comes when a test says so."""
+    """An answer that a test triggers."""
 
     def __init__(self, response=None):
         self._at_once = response

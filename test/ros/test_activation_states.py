@@ -74,7 +74,7 @@ def test_the_last_value_of_a_latched_topic_survives_a_reset_and_never_expires():
     assert (found.missing(), found.states()) == ([], {"driver": "ok"})
 
 
-# ---------------------------------------------------------------------------------------------- what they say
+# ---------------------------------------------------------------------------------------------------- states
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a simulator tells beside its sensors: poses of entities, by their stamps, and events."""
+"""Auxiliary topics of a simulator: poses of entities, by their stamps, and events."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_pose_of_before_the_end_of_the_step_is_missing_and_named():
     assert tidings.missing(50, 50) == ["tcp/odometry"]
 
 
-def test_the_newest_pose_counts_whatever_comes_after_it():
+def test_the_newest_pose_is_used_regardless_of_later_messages():
     tidings = of("door_open")
     for x, stamp_ns in ((1.0, 50), (9.0, 40)):
         tidings.add(arrival("/state/tcp", odometry(x, stamp_ns)))
@@ -78,14 +78,14 @@ def test_a_pose_without_a_rotation_is_nobodys_place():
     assert "tcp" not in tidings.states()
 
 
-def test_an_event_is_told_once():
+def test_an_event_is_reported_once():
     tidings = of("cart_goal")
     tidings.add(arrival("/event/collision", Bool(data=True)))
     assert tidings.events() == {"collision"}
     assert tidings.events() == set()
 
 
-def test_what_came_before_a_reset_is_forgotten():
+def test_messages_from_before_a_reset_are_dropped():
     tidings = of("cart_goal")
     tidings.add(arrival("/event/collision", Bool(data=True)))
     tidings.clear()

@@ -1,4 +1,4 @@
-"""The delays of a stand-in robot, found again by moving it: in a process of its own, over ROS 2."""
+"""Calibration recovers the delays of the robot emulator by moving it, in its own process over ROS 2."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_the_delays_of_an_arm_are_found_again_over_five_seeds(domain_id):
     assert all("not identifiable" in each.capture_s["target"].detail for each in found)
 
 
-def test_the_delay_of_a_cart_that_is_driven_by_velocities_is_found_again(domain_id):
+def test_calibration_recovers_the_delay_of_a_velocity_driven_cart(domain_id):
     with robot("cart_goal", CART_STAND_IN) as contract:
         found = profile_of(contract, 0)
     assert near(found.actuation_s, 0.05, period_s=0.01)

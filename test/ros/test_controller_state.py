@@ -1,4 +1,4 @@
-"""What a controller says that it refers to, joined with what was sent: evidence is a change to a command, and its arrival."""
+"""Controller states matched with sent commands: the evidence is a change to a command, at its arrival."""
 
 from __future__ import annotations
 

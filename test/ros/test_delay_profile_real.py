@@ -1,4 +1,4 @@
-"""The delays of a stand-in robot, measured in a run and put into the simulator: ages and end to end are then alike."""
+"""Delays of the robot emulator, measured in a run and injected into the simulator: the latencies then agree."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def ks_distance(a, b):
 
 
 @pytest.mark.long
-def test_data_age_and_end_to_end_of_the_robot_are_those_of_the_simulator_with_its_profile(domain_id, tmp_path):
+def test_data_age_and_end_to_end_latency_equal_those_of_the_simulator_with_its_profile(domain_id, tmp_path):
     spec = simulator("-", namespace=NAMESPACE, source=contract().source, free_running=True)
     child = Child(spec, first_line=dump_contract(contract()))
     try:

@@ -1,4 +1,4 @@
-"""The main job, as a new user runs it."""
+"""The demo, as a new user runs it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.ros
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """What one demo printed, and where its runs are."""
+    """The finished process of a demo, and its run folders."""
     folder = tmp_path_factory.mktemp("demo")
     surroundings = {
         **os.environ,
@@ -36,7 +36,7 @@ def demo(tmp_path_factory):
     return done, sorted((folder / "runs").iterdir())
 
 
-def test_it_ends_with_zero(demo):
+def test_exit_status_is_zero(demo):
     done, _ = demo
     assert done.returncode == 0, done.stderr
 
@@ -57,18 +57,18 @@ def test_it_ends_with_zero(demo):
         embodied_env.load_contract("arm_reach").fingerprint,
     ],
 )
-def test_it_prints(demo, text):
+def test_the_output_contains(demo, text):
     done, _ = demo
     assert text in done.stdout
 
 
-def test_it_says_where_the_runs_lie(demo):
+def test_the_run_folders_are_printed(demo):
     done, runs = demo
     assert len(runs) == 2
     assert all(str(run) in done.stdout for run in runs)
 
 
-def test_it_shows_progress(demo):
+def test_progress_is_shown(demo):
     done, _ = demo
     assert "2/2" in done.stderr
 
@@ -79,7 +79,7 @@ def test_the_script_succeeds_and_holding_still_does_not(demo):
     assert rates == [1.0, 0.0]
 
 
-def test_its_runs_are_sound(demo):
+def test_the_recorded_runs_are_sound(demo):
     _, paths = demo
     for path in paths:
         run = embodied_env.read_run(path)

@@ -82,7 +82,7 @@ def test_a_level_drops_with_the_next_message(bench, transitions):
     assert levels(health) == ALL_OK
 
 
-def test_a_stop_is_an_error_that_outlasts_the_episode(bench, transitions):
+def test_a_stop_is_an_error_beyond_the_episode(bench, transitions):
     health, clock = bench
     health.add(transitions[0])
     health.publishable()

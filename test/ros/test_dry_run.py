@@ -1,4 +1,4 @@
-"""A dry run: the robot and its relay are there, every step is judged and recorded, and nothing reaches the robot."""
+"""A dry run with a robot and its relay: every step is checked and recorded, and no command is published."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def with_relay(has_relay):
 
 
 class Onlooker:
-    """Hears what the arm and its relay are sent."""
+    """Stores the commands sent to the arm and to its relay."""
 
     def __init__(self, domain_id):
         self.received = []
@@ -63,7 +63,7 @@ class Onlooker:
 
 @pytest.fixture(scope="module", params=[True, pytest.param(False, marks=pytest.mark.long)], ids=["relay", "no relay"])
 def dry(request, lasting_domain, tmp_path_factory):
-    """What a dry run came to, with a relay or without."""
+    """The results of a dry run, with or without a relay."""
     contract = with_relay(request.param)
     folder = tmp_path_factory.mktemp("dry")
     with lasting_domain() as domain_id:
@@ -107,7 +107,7 @@ def test_the_robot_does_not_move(dry):
 
 
 def test_each_step_is_checked_against_the_measured_position(dry):
-    """A reference that went on without the robot would leave it behind, and end in a tracking error."""
+    """A reference that moved on without the robot would end in a tracking error."""
     assert [info["end_reason"] for *_, info in dry.steps] == [""] * STEPS
     one_step = dry.contract.actuators["arm"].joints["j1"].velocity * dry.contract.control_period_s
     judged = [info for *_, info in dry.steps if info["safety"]["disposition"] <= Severity.LIMIT]  # no brief stall

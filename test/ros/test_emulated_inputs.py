@@ -107,7 +107,7 @@ def test_does_not_publish_while_a_real_button_does():
     assert len(node.published) == 1
 
 
-def test_what_must_be_active_is_switched_off_by_false():
+def test_false_deactivates_a_required_state():
     node = FakeNode()
     topic = EmulatedTopic([replace(spec_of(latched=True, safe=(True,)), name="active/program")], node, "latched", "")
     assert list(node.services) == ["~/active/program"]

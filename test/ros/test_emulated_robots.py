@@ -1,4 +1,4 @@
-"""Complete robots on their emulators: 20 scripted episodes, and homing without the emulator's own reset."""
+"""Complete robots on their emulators: doctor, 20 scripted episodes, and homing without the emulator's own reset."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 import embodied_env
+from embodied_env.cli.doctor import examine
 from embodied_env.contract.loader import dump_contract
 from embodied_env.core.process.child import Child, simulator
 from embodied_env.evaluation import evaluate
@@ -18,6 +19,7 @@ from embodied_env.evaluation import evaluate
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 NAMESPACE = f"/robots_{os.getpid()}"
+ROBOTS = ["so101_reach", "ur5e_reach", "turtlebot4_goal"]
 
 
 @pytest.fixture
@@ -52,7 +54,16 @@ def test_a_reset_homes_the_arm(contract):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("contract", ["so101_reach", "ur5e_reach", "turtlebot4_goal"], indirect=True)
+@pytest.mark.parametrize("contract", ROBOTS, indirect=True)
+def test_doctor_passes(contract):
+    sections = examine(contract, "real", namespace=NAMESPACE, timeout_s=20.0, emulator=True)
+    assert [check for section in sections.values() for check in section if check.passed is False] == []
+    names = {check.name for check in sections["robot"]}
+    assert {f"state.{name}" for key in ("estop", "active") for name in contract.backends["real"].get(key, {})} <= names
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("contract", ROBOTS, indirect=True)
 def test_the_scripted_policy_solves_18_of_20_episodes(contract, tmp_path):
     result = evaluate(
         contract,

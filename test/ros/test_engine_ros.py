@@ -1,4 +1,4 @@
-"""The local engine over ROS 2: each worker has a domain and a simulator of its own."""
+"""The local engine over ROS 2: each worker has its own domain and simulator."""
 
 from __future__ import annotations
 

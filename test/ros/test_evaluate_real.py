@@ -1,4 +1,4 @@
-"""``embodied-env evaluate --backend real``: a user's policy on what moves by itself, and what Ctrl-C leaves behind."""
+"""``embodied-env evaluate --backend real``: a user's policy on a free-running robot, and its end by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def turn(observation):
 
 @pytest.fixture
 def evaluation(domain_id, tmp_path):
-    """The stand-in of an arm in a process of its own, and a policy of somebody's that is evaluated on it in another."""
+    """The emulator of an arm in its own process, and the evaluation of a user's policy on it in another."""
     (tmp_path / "their_policy.py").write_text(POLICY)
     (tmp_path / "arm.yaml").write_text(dump_contract(QUICK))
     arm = Child(simulator("-", namespace=NAMESPACE, free_running=True), first_line=dump_contract(QUICK))
@@ -64,20 +64,20 @@ def evaluation(domain_id, tmp_path):
 def fastest_joint():
     """Return the largest of the measured speeds now, rad/s."""
     ros = RosNode("onlooker", namespace=NAMESPACE, clock=SteadyClock())
-    heard = []
+    received = []
     try:
-        ros.node.create_subscription(JointState, "joint_states", heard.append, qos_profile_sensor_data)
+        ros.node.create_subscription(JointState, "joint_states", received.append, qos_profile_sensor_data)
         from rclpy.executors import SingleThreadedExecutor
 
         executor = SingleThreadedExecutor(context=ros.node.context)
         executor.add_node(ros.node)
         end = time.monotonic() + PATIENCE_S
-        while not heard and time.monotonic() < end:
+        while not received and time.monotonic() < end:
             executor.spin_once(timeout_sec=0.1)
         executor.shutdown()
     finally:
         ros.close()
-    return max(map(abs, heard[-1].velocity))
+    return max(map(abs, received[-1].velocity))
 
 
 def test_ctrl_c_brakes_and_leaves_a_sound_run(evaluation):

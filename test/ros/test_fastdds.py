@@ -1,4 +1,4 @@
-"""Which topics are large, what is set for them, and who is warned."""
+"""Large topics: which they are, the settings for them, and the warning without these."""
 
 from __future__ import annotations
 

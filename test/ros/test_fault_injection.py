@@ -92,7 +92,7 @@ def wait(ends, chaos=None):
 
 
 def settled(chaos, received):
-    """Return the counts when so many messages have come and nothing is under way."""
+    """Return the counts once `count` messages have arrived and none is in transit."""
     end = time.monotonic() + GENEROUS_S
     while True:
         counts = chaos.counts()
@@ -114,7 +114,7 @@ def test_without_faults_everything_passes_in_order(ends):
         assert settled(chaos, 100)["published"] == 100
 
 
-def test_the_seed_says_which_messages_are_dropped(ends):
+def test_the_seed_determines_which_messages_are_dropped(ends):
     both = ends()
     fault = Drop(share=0.3)
     with ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=[fault], seed=7) as chaos:
@@ -125,7 +125,7 @@ def test_the_seed_says_which_messages_are_dropped(ends):
         assert settled(chaos, 100)["dropped"] == 100 - len(kept)
 
 
-def test_copies_and_overtaking_are_counted(ends):
+def test_duplicates_and_reordering_are_counted(ends):
     both = ends()
     chain = [Duplicate(share=0.2), Reorder(share=0.2)]
     with ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=chain, seed=1) as chaos:
@@ -156,7 +156,7 @@ def joint_state(number):
     return message
 
 
-def test_faults_can_be_set_while_it_runs(ends):
+def test_faults_can_be_changed_while_running(ends):
     both = ends(JointState)
     with ChaosNode("clean", "spoilt", "sensor_msgs/msg/JointState", seed=0) as chaos:
         wait(both, chaos)
@@ -188,7 +188,7 @@ def test_a_message_can_be_edited(ends):
         assert both.receive(1)[0].name == ["other"]
 
 
-def test_what_goes_wrong_in_the_thread_is_raised_in_the_end(ends):
+def test_an_exception_in_the_thread_is_raised_on_exit(ends):
     both = ends()
 
     def fail(_message):
@@ -228,7 +228,7 @@ def test_a_latched_topic_stays_latched(ends):
     assert [message.data for message in received] == [True]
 
 
-def test_nobody_at_the_ends_is_an_error_that_says_so(domain_id):
+def test_missing_endpoints_are_reported(domain_id):
     with (
         ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", seed=0) as chaos,
         pytest.raises(BackendNotReadyError, match="0 publishers of clean, 0 subscribers of spoilt"),
@@ -236,14 +236,14 @@ def test_nobody_at_the_ends_is_an_error_that_says_so(domain_id):
         chaos.wait_connected(0.2)
 
 
-def test_it_ends_at_once_and_its_thread_with_it(domain_id):
+def test_exit_is_immediate_and_joins_the_thread(domain_id):
     faults = [Delay(delay_s=1000.0)]
     with ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=faults, seed=0):
         assert is_running("chaos_spoilt")
     assert not is_running("chaos_spoilt")
 
 
-def test_a_restamp_of_what_has_no_stamp_is_refused():
+def test_restamping_an_unstamped_message_is_refused():
     with pytest.raises(UsageError, match="Restamp"):
         ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=[Restamp()], seed=0)
 
@@ -265,7 +265,7 @@ def arguments(*more):
     return ["--in", "clean", "--out", "spoilt", "--type", "std_msgs/msg/Int64", "--seed", "7", *more]
 
 
-def test_as_a_process_it_relays_and_prints_its_counts_in_the_end(ends):
+def test_the_process_relays_and_prints_its_counts_on_exit(ends):
     both = ends()
     command = [
         sys.executable,
@@ -286,7 +286,7 @@ def test_as_a_process_it_relays_and_prints_its_counts_in_the_end(ends):
     assert (counts["received"], counts["duplicated"], counts["published"]) == (1, 2, 3)
 
 
-def test_as_a_child_it_ends_with_its_parent(domain_id):
+def test_the_child_process_ends_with_its_parent(domain_id):
     spec = ProcessSpec(
         role="chaos", module="embodied_env.testing.fault_injection", arguments=tuple(arguments("--with-parent"))
     )

@@ -1,4 +1,4 @@
-"""`contract init --from-graph` against robots on real topics: its contract loads and moves the robot."""
+"""`contract init --from-graph` with robots on real topics: the written contract loads and drives the robot."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
-from odd_robots import Base, Gripper, NamespacedArm
+from odd_robots import Base, ControlledArm, Gripper, NamespacedArm
 
 import embodied_env
 from embodied_env.cli.main import main
@@ -18,7 +18,7 @@ from embodied_env.core.process.child import Child, simulator
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 
-def written(folder, *arguments, listen_s=2.0):
+def written(folder, *arguments, listen_s=1.0):
     file = folder / "draft.yaml"
     command = ["contract", "init", "--from-graph", "--listen", str(listen_s), "-o", str(file), *arguments]
     assert main(command) == 0
@@ -98,18 +98,51 @@ def test_gripper_without_description(domain_id, tmp_path):
         robot.close()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["arm_reach", "cart_goal", "so101_reach", "turtlebot4_goal", "ur5e_reach"])
-def test_emulator_of_each_shipped_contract(domain_id, tmp_path, name):
-    shipped = embodied_env.load_contract(name)
+ALONE = """
+contract: embodied_env/1
+name: {name}_alone
+version: 1
+robot: {name}
+control_period_s: 0.05
+episode: {{horizon_steps: 100}}
+action: {{dtype: float32}}
+task: {{type: "embodied_env.tasks.no_goal:NoGoal"}}
+"""
+ROBOT_FILES = ("fr3", "xarm7", "husky")
+SHIPPED = ("arm_reach", "cart_goal", "turtlebot4_goal", "ur5e_reach")
+
+
+@pytest.mark.parametrize(
+    "name", ["so101_reach", *(pytest.param(name, marks=pytest.mark.long) for name in (*SHIPPED, *ROBOT_FILES))]
+)
+def test_every_emulator_gives_a_contract_that_runs(domain_id, tmp_path, name):
+    file = tmp_path / f"{name}.yaml"
+    file.write_text(ALONE.format(name=name))
+    shipped = embodied_env.load_contract(file if name in ROBOT_FILES else name)
     namespace = f"/init_{os.getpid()}"
     spec = simulator("-", namespace=namespace, source=shipped.source, free_running=True)
     child = Child(spec, first_line=dump_contract(shipped))
     try:
-        contract = written(tmp_path, "--namespace", namespace, listen_s=8.0)
+        contract = written(tmp_path, "--namespace", namespace, listen_s=3.0)
         assert [list(a.joints) for a in contract.actuators.values()] == [
             list(a.joints) for a in shipped.actuators.values()
         ]
         run_steps(contract, namespace=namespace)
     finally:
         child.stop()
+
+
+@pytest.mark.long
+def test_the_controller_manager_tells_joints_and_activity(domain_id, tmp_path, capsys, message_package):
+    message_package("controller_manager_msgs")
+    robot = ControlledArm(domain_id)
+    try:
+        contract = written(tmp_path)
+        assert contract.actuators["arm"].topic == "scaled_controller/joint_trajectory"
+        assert list(contract.actuators["arm"].joints) == ["elbow", "waist"]
+        assert contract.backends["real"]["active"]["arm"]["controller"] == "scaled_controller"
+        assert "used instead: /scaled_controller/joint_trajectory" in capsys.readouterr().out
+        run_steps(contract)
+        assert robot.positions["waist"] > 0.05
+    finally:
+        robot.close()

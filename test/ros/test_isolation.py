@@ -1,4 +1,4 @@
-"""Environments are isolated, and only a step token moves a lockstep world."""
+"""Environments are isolated, and only a step token advances a lockstep world."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reference():
 
 @pytest.fixture(scope="module")
 def env(lasting):
-    """A simulator shared by all tests; each reset clears what the previous test did."""
+    """A simulator shared by all tests; each resets it."""
     return lasting(embodied_env.make, contract="arm_reach", backend="mujoco_ros")
 
 

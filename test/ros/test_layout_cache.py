@@ -1,4 +1,4 @@
-"""A message that is read from its bytes says what the decoded one says, whatever the bytes are."""
+"""Messages read from their bytes equal the decoded ones, for any bytes."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_a_string_that_is_not_utf8_decodes_as_in_rclpy():
     assert [decoder.decode(data).decoded().name for _ in range(2)] == [deserialize_message(data, JointState).name] * 2
 
 
-def test_messages_that_always_differ_decode_as_in_rclpy():
+def test_messages_of_varying_layout_decode_as_in_rclpy():
     decoder = LayoutDecoder(CompressedImage)
     for size in range(40):
         data = to_cdr(CompressedImage(format="png", data=array.array("B", bytes(size))))

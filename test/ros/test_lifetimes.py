@@ -12,6 +12,7 @@ import time
 import numpy as np
 import psutil
 import pytest
+import ros_domains
 from shipped_contracts import changed_text
 
 import embodied_env
@@ -35,10 +36,14 @@ def wait_for_end(pid, timeout_s=15.0):
         time.sleep(0.05)
 
 
+DEADLINE_S = 1.0
+
+
 @pytest.fixture(scope="module")
-def killed(lasting):
-    """An environment whose simulator was killed during an episode, with the next step; read-only."""
-    env = lasting(embodied_env.make, contract="arm_reach", backend="mujoco_ros", step_timeout_s=2.0)
+def killed(lasting, tmp_path_factory):
+    """A recorded environment whose simulator was killed during an episode, and the next step."""
+    options = {"step_timeout_s": DEADLINE_S, "record": tmp_path_factory.mktemp("killed")}
+    env = lasting(embodied_env.make, contract="arm_reach", backend="mujoco_ros", **options)
     env.reset(seed=1)
     before = [env.step(ZERO) for _ in range(3)][-1][0]
     os.kill(pid_of(env), signal.SIGKILL)
@@ -54,7 +59,7 @@ def test_killed_simulator_truncates_the_episode(killed):
 
 def test_killed_simulator_is_detected_within_one_and_a_half_deadlines(killed):
     *_, elapsed_s = killed
-    assert elapsed_s < 1.5 * 2.0
+    assert elapsed_s < 1.5 * DEADLINE_S
 
 
 def test_killed_simulator_yields_the_last_valid_observation(killed):
@@ -65,43 +70,31 @@ def test_killed_simulator_yields_the_last_valid_observation(killed):
         np.testing.assert_array_equal(observation[key], before[key])
 
 
-def test_reset_restarts_a_killed_simulator(domain_id):
-    env = embodied_env.make("arm_reach", backend="mujoco_ros")
-    env.reset(seed=1)
-    os.kill(pid_of(env), signal.SIGKILL)
-    env.step(ZERO)
-    env.reset(seed=2)
-    *_, truncated, info = env.step(ZERO)
+def test_log_of_a_killed_simulator_is_complete(killed):
+    env, *_ = killed
     env.close()
-    assert (truncated, info["end_reason"]) == (False, "")
-
-
-def test_log_of_a_killed_simulator_is_complete(domain_id, tmp_path):
-    env = embodied_env.make("arm_reach", backend="mujoco_ros", record=tmp_path)
-    env.reset(seed=1)
-    for _ in range(3):
-        env.step(ZERO)
-    os.kill(pid_of(env), signal.SIGKILL)
-    env.step(ZERO)
-    path = env.path
-    env.close()
-    run = embodied_env.read_run(path)
+    run = embodied_env.read_run(env.path)
     rows = list(run.transitions())
     assert run.clean
     assert [row["info"]["end_reason"] for row in rows] == ["", "", "", "backend_lost:simulator_died"]
     assert all(embodied_env.audit_transition(row) == [] for row in rows)
 
 
-def test_stopped_simulator_truncates_within_the_deadline(domain_id):
-    env = embodied_env.make("arm_reach", backend="mujoco_ros", step_timeout_s=2.0)
+def test_reset_restarts_a_killed_simulator_and_a_stopped_one_truncates_within_the_deadline(domain_id):
+    env = embodied_env.make("arm_reach", backend="mujoco_ros", step_timeout_s=DEADLINE_S)
     env.reset(seed=1)
+    os.kill(pid_of(env), signal.SIGKILL)
+    env.step(ZERO)
+    env.reset(seed=2)
+    *_, truncated, info = env.step(ZERO)
+    assert (truncated, info["end_reason"]) == (False, "")
     os.kill(pid_of(env), signal.SIGSTOP)
     started = time.monotonic()
     *_, truncated, info = env.step(ZERO)
     elapsed_s = time.monotonic() - started
     env.close()
     assert (truncated, info["end_reason"]) == (True, "backend_lost:timeout")
-    assert elapsed_s < 1.5 * 2.0
+    assert elapsed_s < DEADLINE_S + 1.0  # 0.5 s of it until the stopped process is killed
 
 
 @pytest.mark.long
@@ -151,22 +144,26 @@ def test_simulator_of_a_garbage_collected_environment_ends(domain_id):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture
-def by_hand(domain_id):
-    """A manually started simulator."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "embodied_env.cli", "sim", "arm_reach", "--namespace", "/by_hand"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert "simulating arm_reach" in process.stdout.readline()
+@pytest.fixture(scope="module")
+def by_hand(lasting_domain):
+    """A manually started simulator, shared by the tests up to the one that ends it."""
+    with lasting_domain():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "embodied_env.cli", "sim", "arm_reach", "--namespace", "/by_hand"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert "simulating arm_reach" in process.stdout.readline()
     yield process
     process.terminate()
     process.communicate(timeout=20)
 
 
+ATTACHED = {"backend": "mujoco_ros", "spawn": False, "namespace": "/by_hand", "domain_id": ros_domains.FOR_MODULES}
+
+
 def test_manually_started_simulator_can_be_attached(by_hand):
-    env = embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace="/by_hand")
+    env = embodied_env.make("arm_reach", **ATTACHED)
     env.reset(seed=1)
     *_, info = env.step(ZERO)
     assert env.unwrapped.processes() == []
@@ -175,23 +172,22 @@ def test_manually_started_simulator_can_be_attached(by_hand):
     assert by_hand.poll() is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_simulator_ends_cleanly_on_a_signal(by_hand, number):
-    by_hand.send_signal(number)
-    assert by_hand.wait(timeout=20) == 0
-
-
 def test_contract_other_than_the_simulators_is_refused(by_hand, tmp_path):
     other = tmp_path / "other.yaml"
     other.write_text(changed_text("arm_reach", {"episode.horizon_steps": 100}))
-    env = embodied_env.make(other, backend="mujoco_ros", spawn=False, namespace="/by_hand")
+    env = embodied_env.make(other, **ATTACHED)
     with pytest.raises(BackendNotReadyError, match="fingerprint"):
         env.reset(seed=1)
     env.close()
 
 
+def test_simulator_ends_cleanly_on_sigint(by_hand):
+    by_hand.send_signal(signal.SIGINT)
+    assert by_hand.wait(timeout=20) == 0
+
+
 def test_error_without_a_simulator_explains_how_to_start_one(domain_id):
-    env = embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace="/unused", reset_timeout_s=1.0)
+    env = embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace="/unused", reset_timeout_s=0.3)
     with pytest.raises(BackendNotReadyError, match="embodied-env sim arm_reach"):
         env.reset(seed=1)
     env.close()

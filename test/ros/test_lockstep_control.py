@@ -88,12 +88,12 @@ def test_a_reply_before_the_end_is_not_taken_for_the_end(exact, small):
     assert exact.step(PERIOD_NS, soon()) == small.now_ns
 
 
-def test_a_clock_that_falls_silent_when_it_stands_is_one_too(exact, small):
+def test_a_paused_clock_may_stop_publishing(exact, small):
     small.habits.repeats_clock = False
     assert exact.step(PERIOD_NS, soon()) == small.now_ns
 
 
-def test_a_lost_reply_is_told_with_what_the_clock_shows_and_nothing_is_asked_twice(exact, small):
+def test_a_lost_reply_is_reported_with_the_clock_and_no_request_is_repeated(exact, small):
     small.habits.loses_reply = True
     why, detail = lost(exact.step, PERIOD_NS, soon())
     assert why == "reply_lost"
@@ -101,22 +101,22 @@ def test_a_lost_reply_is_told_with_what_the_clock_shows_and_nothing_is_asked_twi
     assert small.asked == ["step_once"]
 
 
-def test_a_reply_that_promises_an_end_which_never_comes_is_told(exact, small):
+def test_a_reply_without_its_step_is_reported(exact, small):
     small.habits.stops_at = 4
     assert lost(exact.step, PERIOD_NS, soon())[0] == "step_unfinished"
 
 
-def test_a_clock_that_stops_without_a_reply_is_told(exact, small):
+def test_a_clock_that_stops_without_a_reply_is_reported(exact, small):
     small.habits.stops_at, small.habits.loses_reply = 4, True
     assert lost(exact.step, PERIOD_NS, soon())[0] == "clock_stopped"
 
 
-def test_a_clock_that_goes_back_in_a_step_is_told(exact, small):
+def test_a_clock_rewound_during_a_step_is_reported(exact, small):
     small.habits.rewinds = True
     assert lost(exact.step, PERIOD_NS, soon())[0] == "clock_rewound"
 
 
-def test_a_clock_that_went_back_between_two_steps_is_told_and_nothing_is_asked(exact, small):
+def test_a_clock_rewound_between_steps_is_reported_without_a_request(exact, small):
     small.now_ns = 0
     small.tick(1)
     time.sleep(0.02)
@@ -124,34 +124,34 @@ def test_a_clock_that_went_back_between_two_steps_is_told_and_nothing_is_asked(e
     assert small.asked == []
 
 
-def test_a_step_that_goes_too_far_is_told(exact, small):
+def test_a_step_that_overshoots_is_reported(exact, small):
     small.habits.extra_ticks = 2
     why, detail = lost(exact.step, PERIOD_NS, soon())
     assert why == "extra_steps"
     assert str(small.now_ns) in detail or str(small.now_ns - TICK_NS) in detail
 
 
-def test_steps_of_others_between_two_of_ours_are_told_and_nothing_is_asked(exact, small):
+def test_foreign_steps_between_ours_are_reported_without_a_request(exact, small):
     small.tick(3)
     time.sleep(0.02)
     assert lost(exact.step, PERIOD_NS, soon())[0] == "extra_steps"
     assert small.asked == []
 
 
-def test_what_the_simulator_says_no_to_is_quoted(exact, small):
+def test_the_reason_of_a_refused_request_is_quoted(exact, small):
     small.habits.refuses = "not today"
     why, detail = lost(exact.step, PERIOD_NS, soon())
     assert why == "refused"
     assert "not today" in detail
 
 
-def test_what_is_no_whole_number_of_steps_is_not_asked(exact, small):
+def test_a_fractional_number_of_steps_is_not_requested(exact, small):
     with pytest.raises(UsageError, match="multiple of 50000000 ns"):
         exact.step(PERIOD_NS // 2, soon())
     assert small.asked == []
 
 
-def test_what_a_dead_client_left_over_is_waited_out(exact, small):
+def test_pending_steps_of_a_dead_client_are_waited_out(exact, small):
     small.is_running = True
     small.habits.stops_at = None
 
@@ -166,13 +166,13 @@ def test_what_a_dead_client_left_over_is_waited_out(exact, small):
     assert small.asked == []
 
 
-def test_a_clock_that_never_stands_is_told_before_the_first_request(exact, small):
+def test_a_clock_that_never_pauses_is_reported_before_the_first_request(exact, small):
     small.is_running = True
     assert lost(exact.connect, soon(0.7))[0] == "settling"
     assert small.asked == []
 
 
-def test_a_control_without_its_services_names_them(domain_id):
+def test_missing_services_are_named(domain_id):
     node = RosNode("lonely", namespace="/", clock=SteadyClock())
     control = LockstepControl(Embedded(world="toy", prefix="/absent"), ServiceSession(node.receiver), step_ns=PERIOD_NS)
     try:

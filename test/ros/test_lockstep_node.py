@@ -64,7 +64,7 @@ def hosted(domain_id):
         thread.join()
 
 
-def test_an_unstable_simulation_ends_the_episode_at_once_and_says_so(hosted):
+def test_an_unstable_simulation_ends_the_episode_at_once_with_its_reason(hosted):
     env = hosted(UnstableWorld)
     env.reset(seed=1)
     results = [env.step(np.zeros(6)) for _ in range(3)]
@@ -91,7 +91,7 @@ def test_a_reset_without_its_parameters_is_refused(hosted):
 
 
 def run_by_an_executor(contract, world, *, namespace, stop):
-    """Do what `run_simulator` does where rclpy has no wait set of its own."""
+    """Do what `run_simulator` does without the wait set of rclpy."""
 
     def make(context):
         return SimulatorNode(contract, world, namespace=namespace, context=context)
@@ -113,7 +113,7 @@ def test_an_executor_alone_turns_the_node_too(hosted):
         each.close()
 
 
-def test_bytes_that_are_no_message_are_ignored(hosted):
+def test_invalid_bytes_are_ignored(hosted):
     env = hosted(World)
     env.reset(seed=1)
     stranger = RosNode("stranger", namespace="/hosted", clock=SteadyClock())

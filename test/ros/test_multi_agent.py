@@ -24,14 +24,14 @@ def pair(domain_id):
         env.close()
 
 
-def told(env, actions):
+def results_of(env, actions):
     """What must be equal: everything but time on our clocks."""
     observations, rewards, terminations, truncations, infos = env.step(actions)
     truth = {agent: (info["evaluator"], info["end_reason"], info["action"]) for agent, info in infos.items()}
     return observations, rewards, terminations, truncations, truth
 
 
-def test_both_backends_give_the_same_bits_also_when_one_has_left(pair):
+def test_both_backends_are_bit_identical_also_after_an_agent_has_left(pair):
     rng = np.random.default_rng(5)
     np.testing.assert_equal(*[env.reset(seed=5)[0] for env in pair])
     for step in range(15):
@@ -39,13 +39,13 @@ def test_both_backends_give_the_same_bits_also_when_one_has_left(pair):
         actions = {
             agent: None if bad and agent == "cart_1" else rng.uniform(-1.0, 1.0, 2) for agent in list(pair[0].agents)
         }
-        np.testing.assert_equal(*[told(env, actions) for env in pair])
+        np.testing.assert_equal(*[results_of(env, actions) for env in pair])
     assert pair[0].agents == pair[1].agents == ["cart_2"]
 
 
 @pytest.mark.long
 @pytest.mark.kills
-def test_a_simulator_that_dies_truncates_everybody_and_a_reset_starts_another(pair):
+def test_a_killed_simulator_truncates_all_agents_and_a_reset_starts_another(pair):
     env = pair[1]
     env.reset(seed=5)
     (process,) = env.processes()

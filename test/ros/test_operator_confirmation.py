@@ -62,7 +62,7 @@ def terminal():
 
 
 def typed(terminal, text, *, seconds=PATIENCE_S):
-    """Ask, and type `text` once the question stands."""
+    """Ask, and type `text` once the question is pending."""
 
     def answer():
         wait_for(lambda: "Enter: confirm" in terminal.out.getvalue())
@@ -134,7 +134,7 @@ def nodes(domain_id):
 
 @pytest.fixture
 def by_topic(nodes):
-    """Someone who waits for a topic, and its publisher, who know each other."""
+    """A confirmation by topic and a matched publisher."""
     asking = make_confirmation(ResetSpec(confirm="topic"), nodes.listener, CLOCK)
     publisher = nodes.person.node.create_publisher(Bool, "environment/confirm", RELIABLE)
     nodes.listener.start()
@@ -194,7 +194,7 @@ def test_the_question_is_published_while_it_is_pending(by_topic, nodes):
 
 @pytest.fixture
 def by_service(nodes):
-    """Someone who offers the service, and a person's call of it."""
+    """A confirmation by service and an operator's call of it."""
     asking = make_confirmation(ResetSpec(confirm="service"), nodes.listener, CLOCK)
     nodes.listener.start()
     assert isinstance(asking, RosConfirmation)

@@ -14,12 +14,12 @@ pytestmark = pytest.mark.ros
 
 
 CONTRACTS = ("arm_reach", "cart_goal", "door_open")
-STEPS = {"arm_reach": 100, "cart_goal": 60, "door_open": 30, "so101_reach": 20, "turtlebot4_goal": 20, "ur5e_reach": 20}
+STEPS = {"arm_reach": 60, "cart_goal": 40, "door_open": 20, "so101_reach": 20, "turtlebot4_goal": 20, "ur5e_reach": 20}
 
 
 @pytest.fixture(scope="module", params=CONTRACTS)
 def pair(request, lasting):
-    """The two environments of a contract; both have the same past."""
+    """The two environments of a contract, both with the same history."""
 
     def make(**options):
         return embodied_env.make(request.param, evaluator_info=True, render_mode="rgb_array", **options)
@@ -35,7 +35,7 @@ def contract_of(pair):
 
 
 def account(transition):
-    """What must be equal: everything but time on our clocks."""
+    """Return what must be equal: everything except times of this machine's clocks."""
     report = transition.report
     return (
         {key: value.tobytes() for key, value in transition.observation.items()},
@@ -79,7 +79,15 @@ def run(env, actions):
     return accounts
 
 
-@pytest.mark.parametrize("pair", STEPS, indirect=True)
+@pytest.mark.parametrize(
+    "pair",
+    [
+        *CONTRACTS,
+        "turtlebot4_goal",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("so101_reach", "ur5e_reach")),
+    ],
+    indirect=True,
+)
 def test_random_actions_are_bit_identical(pair):
     steps = STEPS[contract_of(pair).name]
     rng = np.random.default_rng(0)
@@ -93,24 +101,25 @@ def test_random_actions_are_bit_identical(pair):
 
 
 @pytest.mark.parametrize(
-    "pair", ["arm_reach", "cart_goal", pytest.param("door_open", marks=pytest.mark.long)], indirect=True
+    "pair",
+    ["arm_reach", *(pytest.param(name, marks=pytest.mark.long) for name in ("cart_goal", "door_open"))],
+    indirect=True,
 )
 def test_scripted_episodes_to_success_are_bit_identical(pair):
-    episodes = {"arm_reach": 3, "cart_goal": 1, "door_open": 1}[contract_of(pair).name]
-    results = [[scripted(env, seed) for seed in range(episodes)] for env in pair]
+    results = [[scripted(env, seed) for seed in range(2)] for env in pair]
     assert {end for episodes_of_one in results for _, end in episodes_of_one} == {"success"}
     assert results[0] == results[1]
 
 
-@pytest.mark.parametrize("pair", ["door_open"], indirect=True)
-def test_the_begin_of_a_long_scripted_episode_is_bit_identical(pair):
-    results = [scripted(env, 0, most_steps=20) for env in pair]
-    assert len(results[0][0]) == 20
+@pytest.mark.parametrize("pair", ["cart_goal", "door_open"], indirect=True)
+def test_the_first_steps_of_a_scripted_episode_are_bit_identical(pair):
+    results = [scripted(env, 0, most_steps=10) for env in pair]
+    assert len(results[0][0]) == 10
     assert results[0] == results[1]
 
 
 def scripted(env, seed, *, most_steps=None):
-    """Return the accounts of an episode of the scripted policy, and how it ended."""
+    """Return the accounts of an episode of the scripted policy, and its end reason."""
     contract = env.unwrapped.contract
     policy = load_task(contract).scripted(MujocoKinematics(contract, load_profile(contract, "mujoco")))
     observation, info = env.reset(seed=seed)
@@ -122,6 +131,11 @@ def scripted(env, seed, *, most_steps=None):
     return accounts, info["end_reason"]
 
 
+@pytest.mark.parametrize(
+    "pair",
+    ["arm_reach", *(pytest.param(name, marks=pytest.mark.long) for name in ("cart_goal", "door_open"))],
+    indirect=True,
+)
 def test_the_picture_is_bit_identical(pair):
     pictures = []
     for env in pair:

@@ -28,12 +28,18 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, Domain, Stamp, SteadyClock
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.node import RosNode
-from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.qos import RELIABLE, sensor_qos
 from embodied_env.ros.robot import graph_checks as graph_check_module
-from embodied_env.ros.robot.backend_profile import RealProfile
+from embodied_env.ros.robot.backend_profile import ActiveSpec, RealProfile
 from embodied_env.ros.robot.contract_checks import check_positions, contract_checks, raise_unless_passed, security_check
 from embodied_env.ros.robot.estops import InputSpec
-from embodied_env.ros.robot.graph_checks import contention, graph_checks, incompatible_policies, surroundings
+from embodied_env.ros.robot.graph_checks import (
+    contention,
+    graph_checks,
+    incompatible_policies,
+    latched_remedy,
+    surroundings,
+)
 from embodied_env.ros.robot.preflight import preflight, survey
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
@@ -57,7 +63,7 @@ def moved(index, value):
 
 
 class Nodes:
-    """Nodes of others, each in a context of its own, and ours."""
+    """Foreign nodes, each in its own context, and ours."""
 
     def __init__(self):
         self._open = []
@@ -196,6 +202,46 @@ def test_a_best_effort_publisher_for_a_reliable_sensor_is_rejected(nodes):
     nodes.robot(sensors={"tcp": (message_class("geometry_msgs/msg/PoseStamped"), BEST_EFFORT)})
     check = nodes.check("sensors.tcp", "qos.incompatible")
     assert "Best effort publisher and reliable subscription" in check.detail
+    remedy = "remove sensors.tcp.qos (the default suits any publisher), or change this policy in the other node"
+    assert check.remedy == remedy
+
+
+@pytest.mark.parametrize("durability", [DurabilityPolicy.VOLATILE, DurabilityPolicy.TRANSIENT_LOCAL])
+@pytest.mark.parametrize("reliability", [ReliabilityPolicy.RELIABLE, ReliabilityPolicy.BEST_EFFORT])
+def test_a_sensor_without_qos_receives_from_every_kind_of_publisher(domain_id, reliability, durability):
+    sensor = ARM.sensors["tcp"]
+    assert sensor.qos is None
+    receiving, sending = (RosNode(name, namespace="/robot_1", clock=SteadyClock()) for name in ("ours", "driver"))
+    try:
+        kind, qos = message_class(sensor.type), QoSProfile(depth=1, reliability=reliability, durability=durability)
+        receiving.receiver.subscribe("tcp", kind, sensor.topic, sensor_qos(sensor))
+        publisher = sending.node.create_publisher(kind, sensor.topic, qos)
+
+        def is_received():
+            publisher.publish(kind())
+            return bool(receiving.receiver.receive(0.05))
+
+        assert receiving.wait_until(is_received, GENEROUS_S)
+    finally:
+        receiving.close()
+        sending.close()
+
+
+@pytest.mark.parametrize("qos", [RELIABLE, BEST_EFFORT])
+def test_commands_reach_reliable_and_best_effort_controllers(nodes, qos):
+    nodes.robot(commands=qos)
+    nodes.check("actuators.arm", "")
+
+
+def test_a_silent_latched_sensor_has_a_remedy_of_its_own(nodes):
+    pose, tcp = message_class("geometry_msgs/msg/PoseStamped"), ARM.sensors["tcp"]
+    nodes.robot(sensors={"tcp": (pose, LATCHED)})
+    nodes.check("sensors.tcp", "")
+    remedy = "publishes it latched (transient local); set sensors.tcp.qos: latched"
+    node = nodes.ours.node
+    assert nodes.ours.wait_until(lambda: latched_remedy("tcp", tcp, node) == f"/robot_1/driver {remedy}", GENEROUS_S)
+    assert latched_remedy("tcp", dataclasses.replace(tcp, qos="latched"), node) == ""
+    assert latched_remedy("joints", ARM.sensors["joints"], node) == ""
 
 
 def test_a_best_effort_publisher_for_a_best_effort_sensor_passes(nodes):
@@ -254,6 +300,7 @@ def test_a_controller_that_requests_latched_commands_is_rejected(nodes):
     nodes.robot(commands=LATCHED)
     check = nodes.check("actuators.arm", "qos.incompatible")
     assert "Volatile publisher and transient local subscription" in check.detail
+    assert check.remedy == "set actuators.arm.qos: latched, or change this policy in the other node"
 
 
 def test_a_controller_type_mismatch_is_reported_with_both_types(nodes):
@@ -369,7 +416,7 @@ def lively(nodes):
     """Return a function that starts a robot which publishes at these positions, stamped so late; and surveys it."""
     stop, threads = threading.Event(), []
 
-    def look_at(positions, *, stamped_s=0.0, profile=PROFILE, speaks=True, is_enough=bool):
+    def look_at(positions, *, stamped_s=0.0, profile=PROFILE, speaks=True, pressed=False, is_enough=bool):
         driver = nodes.robot()
         publishers = {publisher.topic_name: publisher for publisher in driver.publishers}
 
@@ -383,6 +430,7 @@ def lively(nodes):
                         message.name = [f"j{i}" for i in range(1, 7)]
                         message.position, message.velocity = list(positions), [0.0] * 6
                     publishers[f"/robot_1/{sensor.topic}"].publish(message)
+                publishers["/robot_1/estop"].publish(Bool(data=pressed))
 
         if speaks:
             threads.append(threading.Thread(target=speak))
@@ -410,7 +458,25 @@ def test_a_survey_of_a_correct_robot_passes_with_its_readings(lively, without_us
     checks = lively(INSIDE)
     raise_unless_passed(checks.values())
     assert checks["readings.joints"].passed
+    assert checks["state.button"].passed
     assert checks["robot inside its limits"].passed
+
+
+def test_a_survey_finds_a_pressed_estop(lively, without_us):
+    check = lively(INSIDE, pressed=True)["state.button"]
+    assert (check.passed, check.code, check.remedy) == (False, "estop.active", "release the emergency stop")
+
+
+def test_a_survey_without_a_robot_has_one_remedy_for_all_that_is_absent(domain_id):
+    profile = dataclasses.replace(PROFILE, active={"drive": ActiveSpec(topic="drive"), "arm": ActiveSpec(node="/arm")})
+    checks = survey(ARM, profile, namespace="/robot_1", timeout_s=0.2, settle_s=0.2)
+    absent = [check for check in checks if check.passed is False]
+    assert [check.name for check in absent] == [
+        "sensors.joints", "sensors.tcp", "sensors.target", "sensors.true_distance", "actuators.arm", "estop.button",
+        "active.drive", "active.arm",
+    ]  # fmt: skip
+    assert [bool(check.remedy) for check in absent] == [False] * 7 + [True]
+    assert "embodied-env sim <contract> --free-running" in absent[-1].remedy
 
 
 def test_a_survey_finds_a_joint_outside_its_limits(lively, without_us):
@@ -431,7 +497,7 @@ def test_a_survey_finds_a_silent_sensor(lively, without_us):
 
 
 def test_a_survey_publishes_nothing_and_finds_the_active_client(lively):
-    """Our own environment drives here: for the doctor it is a foreign one, and it is the doctor who has no publisher."""
+    """An environment drives the robot: to the doctor, which has no publisher, it is a foreign client."""
 
     def sees_all(found):  # the graph is not known at once, and names come last
         return "/robot_1/environment" in found["actuators.arm"].detail

@@ -1,4 +1,4 @@
-"""What the embedded simulator publishes as bytes says, bit for bit, what rclpy makes of the message."""
+"""The bytes that the embedded simulator publishes equal the message that rclpy serializes, bit for bit."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def finite(dtype):
 
 
 def bits(part):
-    """Return what a message says, all floats as their bytes."""
+    """Return the content of a message, floats as their bytes."""
     if hasattr(part, "get_fields_and_field_types"):
         return {name: bits(getattr(part, name)) for name in part.get_fields_and_field_types()}
     if isinstance(part, float):
@@ -76,7 +76,7 @@ def bits(part):
     return part.tobytes() if hasattr(part, "tobytes") else part
 
 
-def said(message, kind):
+def content_of(message, kind):
     data = message if isinstance(message, bytes) else to_cdr(message)
     return len(data), bits(deserialize_message(data, kind))
 
@@ -84,7 +84,7 @@ def said(message, kind):
 @pytest.mark.parametrize("name", EVERY)
 @few
 @given(data=st.data(), stamp=stamps)
-def test_bytes_say_what_the_message_does(name, data, stamp):
+def test_bytes_equal_the_serialized_message(name, data, stamp):
     check_bytes(name, data, stamp)
 
 
@@ -92,7 +92,7 @@ def test_bytes_say_what_the_message_does(name, data, stamp):
 @pytest.mark.parametrize("name", EVERY)
 @settings(max_examples=100, deadline=None, suppress_health_check=_SLOW)
 @given(data=st.data(), stamp=stamps)
-def test_many_bytes_say_what_the_message_does(name, data, stamp):
+def test_many_bytes_equal_the_serialized_message(name, data, stamp):
     check_bytes(name, data, stamp)
 
 
@@ -100,7 +100,7 @@ def check_bytes(name, data, stamp):
     values = {layout.field: drawn(data, name, layout) for layout in field_layouts(name, EVERY[name])}
     wanted = to_message(EVERY[name], values, stamp, EXTRAS)
     made = writer_of(name).encode(values, stamp, EXTRAS)
-    assert said(made, type(wanted)) == said(wanted, type(wanted))
+    assert content_of(made, type(wanted)) == content_of(wanted, type(wanted))
 
 
 def test_all_are_bytes_but_those_of_a_byte_and_those_with_more_than_numbers():
@@ -114,7 +114,7 @@ def test_a_covariance_beside_the_fields_is_one_of_the_numbers():
         extras = {"covariance": np.arange(36.0) * scale}
         wanted, made = to_message(spec, pose, 1, extras), writer.encode(pose, 1, extras)
         assert isinstance(made, bytes)
-        assert said(made, type(wanted)) == said(wanted, type(wanted))
+        assert content_of(made, type(wanted)) == content_of(wanted, type(wanted))
 
 
 CHANGES = {
@@ -126,13 +126,13 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_changes_beside_the_numbers_is_said_too(change):
+def test_changes_of_other_fields_are_serialized(change):
     spec = SENSORS["scan"]
     writer = writer_of("scan")
     before = {field: np.arange(7, dtype=np.float32) for field in spec.fields}
     for values, extras in (CHANGES[change](before), (before, EXTRAS)):
         wanted, made = to_message(spec, values, 1, extras), writer.encode(values, 1, extras)
-        assert said(made, type(wanted)) == said(wanted, type(wanted))
+        assert content_of(made, type(wanted)) == content_of(wanted, type(wanted))
 
 
 def test_a_sensor_whose_messages_always_differ_is_learned_some_times_only():
@@ -150,7 +150,7 @@ def test_joints_in_another_order_for_each_field_are_laid_where_they_belong():
     writer = SensorEncoder(spec)
     wanted, made = to_message(spec, values, 1), writer.encode(values, 1, {})
     assert isinstance(made, bytes)
-    assert said(made, type(wanted)) == said(wanted, type(wanted))
+    assert content_of(made, type(wanted)) == content_of(wanted, type(wanted))
 
 
 def test_a_frame_of_any_length_moves_the_numbers():
@@ -158,10 +158,10 @@ def test_a_frame_of_any_length_moves_the_numbers():
         spec = replace(SENSORS["pose"], frame=frame)
         values = {"position": np.arange(3.0), "orientation": np.array([0.0, 0.0, 0.0, 1.0])}
         wanted, made = to_message(spec, values, 5), SensorEncoder(spec).encode(values, 5, {})
-        assert said(made, type(wanted)) == said(wanted, type(wanted))
+        assert content_of(made, type(wanted)) == content_of(wanted, type(wanted))
 
 
-def test_what_does_more_than_lay_down_numbers_is_made_each_time():
+def test_messages_with_computed_fields_are_built_each_time():
     def half(numbers, stamp_ns):
         return Float32(data=float(numbers["x"][0]) / 2)
 

@@ -1,4 +1,4 @@
-"""The embedded simulator on wall time, in a process of our own: a robot that can be seeded, set and started again."""
+"""The embedded simulator on wall time in its own process: it can be seeded, configured and restarted."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_world_moves_on_while_the_policy_thinks(env):
 
 @pytest.mark.kills
 @pytest.mark.long
-def test_a_simulator_that_died_ends_the_episode_and_a_reset_starts_another():
+def test_a_killed_simulator_ends_the_episode_and_a_reset_starts_another():
     env = make()
     env.reset(seed=1)
     env.step(ZERO)
@@ -119,7 +119,7 @@ def test_a_contract_without_a_profile_is_refused():
         RealtimeMujocoRosBackend(replace(ARM, backends=backends), clock=SteadyClock())
 
 
-def test_closing_what_was_never_opened_is_safe():
+def test_closing_an_unopened_backend_is_safe():
     backend = RealtimeMujocoRosBackend(ARM, clock=SteadyClock())
     backend.halt("before open")
     backend.close()

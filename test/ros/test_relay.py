@@ -1,4 +1,4 @@
-"""The relay as a process, driven by plain rclpy: limits on the topic, braking without its client, services, ends."""
+"""The relay process, driven by plain rclpy: limits on the topic, braking without its client, services, shutdown."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ COMMANDS = {
 
 
 class Bench:
-    """A robot that reports its joints, and a client: one node of plain rclpy, turned by the test."""
+    """A robot that reports its joints, and a client: one node of plain rclpy, spun by the test."""
 
     def __init__(self, contract=ARM, *, domain_id):
         self.contract, self.layout = contract, ActionLayout(contract)
@@ -84,15 +84,15 @@ class Bench:
             name: self.node.create_client(Trigger, f"relay/{name}") for name in ("arm", "estop", "clear_estop")
         }
         self.epoch = self.seq = 0
-        self.told_s = 0.0
+        self.published_s = 0.0
 
     def _listen(self, kind, topic, take, qos=10):
         self.node.create_subscription(kind, topic, take, qos)
 
     def turn(self, timeout_s=0.005):
-        """Report the joints now and then, and take one callback."""
-        if time.monotonic() - self.told_s > 0.01:
-            self.told_s = time.monotonic()
+        """Publish the joints every 0.01 s, and run one callback."""
+        if time.monotonic() - self.published_s > 0.01:
+            self.published_s = time.monotonic()
             message = JointState(name=list(self.layout.joints), position=[0.0] * self.layout.size)
             message.velocity = [0.0] * self.layout.size
             message.header.stamp = self.node.get_clock().now().to_msg()
@@ -101,7 +101,7 @@ class Bench:
         self.executor.spin_once(timeout_sec=timeout_s)
 
     def until(self, condition, timeout_s=TIMEOUT_S):
-        """Turn until a condition holds."""
+        """Spin until a condition holds."""
         end = time.monotonic() + timeout_s
         while not (found := condition()):
             assert time.monotonic() < end, (self.states[-1:], self.reports[-1:])
@@ -114,13 +114,13 @@ class Bench:
             self.turn()
 
     def meet(self):
-        """Wait until the relay is there, and everybody hears everybody."""
+        """Wait until the relay is running and all endpoints have matched."""
         self.until(lambda: all(client.service_is_ready() for client in self.services.values()))
         self.until(lambda: self.command.get_subscription_count() and self.states)
         if self.contract is ARM:
             self.until(self.joints.get_subscription_count)
         self.until(lambda: self.node.count_publishers("relay/report") and self.node.count_publishers("relay/applied"))
-        self.rest(0.3)
+        self.rest(0.1)
 
     def call(self, name):
         future = self.services[name].call_async(Trigger.Request())
@@ -143,12 +143,12 @@ class Bench:
         return tag
 
     def ask(self, values, **tag):
-        """Send, and wait for the answer."""
+        """Send a command, and return its report."""
         sent, known = self.send(values, **tag), len(self.reports)
         return self.until(lambda: next((r for r in self.reports[known:] if r.tag == sent), None))
 
     def drive(self, steps, values=None):
-        """Command as fast a motion as there is, at the control rate."""
+        """Command the fastest motion, at the control rate."""
         wanted = [3.0] * self.layout.size if values is None else values
         for _ in range(steps):
             self.ask(wanted)
@@ -161,13 +161,13 @@ class Bench:
 
 
 def at_rest(bench):
-    """The newest report says that the robot rests."""
+    """Return whether the newest report has the robot at rest."""
     published = [report for report in bench.reports if report.published]
     return bool(published) and not published[-1].velocity_si.any()
 
 
 def start_relay(source, domain_id, log_folder):
-    """Start a relay as a person would, and return its process."""
+    """Start a relay by its command, and return its process."""
     surroundings = {"ROS_DOMAIN_ID": str(domain_id), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
     process = subprocess.Popen(
         [sys.executable, "-m", "embodied_env.cli", "relay", str(source), "--namespace", NAMESPACE],
@@ -180,7 +180,7 @@ def start_relay(source, domain_id, log_folder):
 
 
 def end_relay(process):
-    """Ask a relay to end; it must end well."""
+    """Terminate a relay, which must exit with 0."""
     process.terminate()
     assert process.wait(timeout=TIMEOUT_S) == 0
     process.stdout.close()
@@ -188,7 +188,7 @@ def end_relay(process):
 
 @pytest.fixture(scope="module")
 def hosted(tmp_path_factory):
-    """One relay of the arm, with a button, for all tests that kill no process; and its domain."""
+    """A relay of the arm with an e-stop button, shared by the tests that kill no process, and its domain."""
     folder = tmp_path_factory.mktemp("relay")
     source = folder / "arm.yaml"
     source.write_text(WITH_BUTTON)
@@ -197,17 +197,27 @@ def hosted(tmp_path_factory):
     end_relay(process)
 
 
-@pytest.fixture
-def bench(hosted):
-    """A robot and a client at the relay of all."""
+@pytest.fixture(scope="module")
+def lasting_bench(hosted):
+    """A robot and a client of the shared relay."""
     bench = Bench(domain_id=hosted.domain_id)
     bench.process = hosted.process
-    try:
-        bench.meet()
-        bench.until(lambda: bench.call("clear_estop")[0])  # of the test before
-        yield bench
-    finally:
-        bench.close()
+    bench.meet()
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def bench(lasting_bench, domain_id):
+    """The shared bench, at rest, without an e-stop and without the messages of earlier tests."""
+    bench = lasting_bench
+    bench.pressed = False
+    assert bench.call("estop")[0]
+    bench.until(lambda: at_rest(bench) or not bench.reports)
+    bench.until(lambda: bench.call("clear_estop")[0])
+    for received in (bench.commands, bench.applied, bench.reports, bench.diagnostics):
+        received.clear()
+    return bench
 
 
 @pytest.fixture
@@ -218,7 +228,7 @@ def armed(bench):
 
 @pytest.fixture
 def remains(domain_id):
-    """Names of shared memory that killed or suspended processes used: removed when everybody has gone."""
+    """Names of shared memory that killed or suspended processes used, removed after the test."""
     names = set()
     yield names
     remove_orphaned_segments(names)
@@ -226,7 +236,7 @@ def remains(domain_id):
 
 @pytest.fixture
 def own(domain_id, remains, tmp_path):
-    """Start a relay of the test's own."""
+    """Return a function that starts a relay for this test alone."""
     started = []
 
     def start(contract=ARM, *, source=None, arm=True):
@@ -247,7 +257,7 @@ def own(domain_id, remains, tmp_path):
 
 
 def check_account(bench, rounding=1e-9):
-    """What was published, differentiated by the relay's own stamps, keeps every limit; and the topic says the same."""
+    """Assert that the published commands, differentiated by the relay's stamps, keep every limit; return the reports."""
     bench.until(lambda: len(bench.commands) >= len([r for r in bench.reports if r.published]))
     published = [report for report in bench.reports if report.published]
     assert [report.applied_si.tolist() for report in published] == bench.commands
@@ -256,16 +266,16 @@ def check_account(bench, rounding=1e-9):
     limits = bench.layout.limits
     for before, after in itertools.pairwise(published):
         if before.tag.epoch != after.tag.epoch:
-            continue  # it began anew where the joints were measured
+            continue  # a new epoch starts at the measured joints
         dt_s = min((after.published_ns - before.published_ns) / 1e9, bench.contract.control_period_s)
         by_velocity = bench.layout.is_velocity
         velocity = np.where(by_velocity, after.applied_si, (after.applied_si - before.applied_si) / after.dt_s)
         np.testing.assert_allclose(velocity, after.velocity_si, atol=1e-6)
-        assert 0.0 < after.dt_s <= dt_s + 1e-3  # stamps of two instants around one publication
+        assert 0.0 < after.dt_s <= dt_s + 1e-3  # one stamp is before the publication, the other after it
         assert (np.abs(velocity) <= limits.velocity + rounding).all()
         pause_s = (after.published_ns - before.published_ns) / 1e9
         if pause_s > 3 * bench.contract.control_period_s and not by_velocity.any():
-            continue  # the servo has arrived: it begins at rest
+            continue  # the servo has arrived, and starts from rest
         faster = np.abs(after.velocity_si) - np.abs(before.velocity_si)
         assert (faster <= limits.acceleration * after.dt_s + rounding).all()
         assert (-faster <= limits.deceleration * after.dt_s + rounding).all()
@@ -276,8 +286,8 @@ def check_account(bench, rounding=1e-9):
 
 
 def test_the_applied_command_keeps_the_limits_and_is_published(armed):
-    armed.drive(15)
-    armed.drive(15, values=[-3.0] * 6)
+    armed.drive(8)
+    armed.drive(8, values=[-3.0] * 6)
     armed.until(lambda: at_rest(armed))
     published = check_account(armed)
     armed.until(lambda: len(armed.applied) >= len(published))
@@ -335,9 +345,9 @@ def test_arming_returns_the_contract_fingerprint(bench):
     assert bench.arm().fingerprint == CONTRACT_OF_ALL.fingerprint
 
 
-def test_arming_needs_measured_joints(bench):
-    bench.joints.publish = lambda _message: None
-    bench.rest(ARM.sensors["joints"].max_age_s * 3)
+def test_arming_needs_measured_joints(bench, monkeypatch):
+    monkeypatch.setattr(bench.joints, "publish", lambda _message: None)
+    bench.rest(ARM.sensors["joints"].max_age_s * 1.5)
     success, text = bench.call("arm")
     assert not success
     assert "j1" in text
@@ -380,7 +390,7 @@ for seq in range(1, 10**6):
 
 @pytest.fixture
 def clients(remains):
-    """Run clients in processes of their own; each is killed in the end."""
+    """Return a function that runs a client in its own process; all are killed after the test."""
     started = []
 
     def run(bench, hang="pass"):
@@ -398,7 +408,7 @@ def clients(remains):
 
 
 def check_it_came_to_rest(bench):
-    """It braked in time by the relay's own stamps, latched a STOP, and then published nothing more."""
+    """Assert that the relay braked in time by its own stamps, latched a STOP, and published nothing more."""
     bench.until(lambda: bench.states and bench.states[-1].state == "stopped")
     bench.until(lambda: at_rest(bench))
     published = check_account(bench)
@@ -412,7 +422,7 @@ def check_it_came_to_rest(bench):
     assert len(ticks) <= np.ceil(slowest / period_s) + 2 + 10  # ticks are shorter where the machine was late
     bound_s = watchdog.hold_steps * period_s + slowest + 2 * period_s
     taken_s = (ticks[-1].published_ns - commanded[-1].published_ns) / 1e9
-    assert taken_s <= bound_s + 2.0  # of a busy machine
+    assert taken_s <= bound_s + 2.0  # on a busy machine
     sent = len(bench.commands)
     bench.rest(0.5)
     assert len(bench.commands) == sent
@@ -443,7 +453,7 @@ def test_a_client_that_blocks_the_gil_brakes_the_robot(own, clients):
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_terminated_relay_brakes_to_rest_first(own, number):
     armed = own()
-    armed.drive(8)
+    armed.drive(5)
     moving = armed.reports[-1]
     assert moving.velocity_si.any()
     armed.process.send_signal(number)
@@ -512,7 +522,7 @@ def test_a_velocity_base_receives_zero_and_then_nothing(own):
 
 
 def test_an_estop_is_latched_until_cleared_and_armed(armed):
-    armed.drive(8)
+    armed.drive(4)
     assert armed.call("estop")[0]
     armed.until(lambda: armed.states[-1].state == "estop")
     armed.until(lambda: at_rest(armed))
@@ -527,7 +537,7 @@ def test_an_estop_is_latched_until_cleared_and_armed(armed):
 
 
 def test_a_pressed_estop_button_stops_the_robot_until_cleared(armed):
-    armed.drive(6)
+    armed.drive(4)
     armed.pressed = True
     armed.until(lambda: armed.states[-1].latched == "estop.active")
     armed.until(lambda: at_rest(armed))
@@ -541,8 +551,8 @@ def test_a_pressed_estop_button_stops_the_robot_until_cleared(armed):
 
 
 @pytest.mark.long
-def test_a_silent_estop_button_stops_the_robot(armed):
-    armed.button.publish = lambda _message: None
+def test_a_silent_estop_button_stops_the_robot(armed, monkeypatch):
+    monkeypatch.setattr(armed.button, "publish", lambda _message: None)
     armed.until(lambda: armed.states[-1].latched == "estop.expired")
 
 

@@ -1,4 +1,4 @@
-"""Runs over ROS 2 are played back without it, to the same decisions: what time did to them stands in their rows."""
+"""Runs over ROS 2 are replayed without it, to the same decisions: their rows record the timing."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def test_a_run_over_ros_in_lockstep_replays_bit_for_bit(tmp_path):
 @pytest.mark.parametrize(
     "relayed", [pytest.param(False, marks=pytest.mark.long, id="alone"), pytest.param(True, id="relayed")]
 )
-def test_a_run_of_a_robot_replays_to_the_same_decisions_about_time(tmp_path, relayed):
+def test_a_run_of_a_robot_replays_to_the_same_timing_decisions(tmp_path, relayed):
     keys = {"discovery_s": 0.3, "relay": relayed}
     contract = replace(ARM, backends={**ARM.backends, "real": {**ARM.backends["real"], **keys}})
     children = [Child(simulator("-", namespace=NAMESPACE, free_running=True), first_line=dump_contract(contract))]
     if relayed:
         children.append(Child(relay("-", namespace=NAMESPACE), first_line=dump_contract(contract)))
     try:
-        path, codes, last = recorded(contract, tmp_path, [16, 5], backend="real", namespace=NAMESPACE)
+        path, codes, last = recorded(contract, tmp_path, [12, 3], backend="real", namespace=NAMESPACE)
     finally:
         for child in children:
             child.stop()

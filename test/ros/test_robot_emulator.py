@@ -1,4 +1,4 @@
-"""The stand-in robot's delays and clocks as they show on its topics: in a process of its own, seen from outside."""
+"""Delays and clocks of the robot emulator, in its own process, as observed on its topics."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ STAND_IN = f"""{{
 
 
 @dataclass
-class Heard:
-    """What was heard of a robot: arrivals by sensor, commands (sent at, values), the reset, and the state after it."""
+class Observations:
+    """Observations of a robot: arrivals by sensor, commands (sent at, values), the reset, and the state after it."""
 
     arrivals: dict
     commands: list
@@ -65,41 +65,41 @@ class Heard:
         return np.array([(a.info["source_timestamp"] - stamp_ns(a.message)) / 1e9 for a in self.arrivals[sensor]])
 
 
-def listen(ros, seconds, heard):
+def listen(ros, seconds, observed):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for arrival in ros.receiver.receive(0.02):
-            heard.setdefault(arrival.key, []).append(arrival)
-    return heard
+            observed.setdefault(arrival.key, []).append(arrival)
+    return observed
 
 
 def observe(ros):
-    """Listen to the robot, command it twice, reset it while a third command is under way, and listen on."""
+    """Command the robot twice, reset it while a third command is in transit, and return all that it publishes."""
     actuator = ARM.actuators["arm"]
     for name, sensor in ARM.sensors.items():
         ros.receiver.subscribe(name, message_class(sensor.type), sensor.topic)
     ros.receiver.subscribe(STATE, message_class(JOINT_SENSOR), "simulator/controller_state")
     publisher = ros.node.create_publisher(message_class(actuator.type), actuator.topic, RELIABLE)
     assert ros.wait_until(publisher.get_subscription_count, PATIENCE_S)
-    heard, end = {}, time.monotonic() + PATIENCE_S
-    while len(heard) < len(ARM.sensors) + 1:
+    observed, end = {}, time.monotonic() + PATIENCE_S
+    while len(observed) < len(ARM.sensors) + 1:
         assert time.monotonic() < end
-        listen(ros, 0.1, heard)
-    home, commands, heard = np.array(heard[STATE][-1].message.position), [], {}
+        listen(ros, 0.1, observed)
+    home, commands, observed = np.array(observed[STATE][-1].message.position), [], {}
     for step in (0.01, 0.02, 0.03):
         commands.append((time.time_ns(), home + step))
         publisher.publish(to_command(actuator, home + step, stamp_ns=time.time_ns(), period_s=0.05))
         if step < 0.03:
-            listen(ros, COMMAND_DELAY_S + 0.2, heard)
+            listen(ros, COMMAND_DELAY_S + 0.2, observed)
         else:
-            listen(ros, 0.1, heard)
+            listen(ros, 0.1, observed)
     response = ros.receiver.call(Trigger, RESET_SERVICE, Trigger.Request(), PATIENCE_S, lambda: None)
     after = listen(ros, COMMAND_DELAY_S + 0.2, {})[STATE]
-    return Heard(heard, commands, ResetReply.from_text(response.message), after)
+    return Observations(observed, commands, ResetReply.from_text(response.message), after)
 
 
 @pytest.fixture(scope="module")
-def heard():
+def observed():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROS_DOMAIN_ID", str(ros_domains.FOR_MODULES))
         patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
@@ -113,34 +113,34 @@ def heard():
             child.stop()
 
 
-def test_a_reading_is_published_its_driver_delay_after_its_header(heard):
-    late_s = heard.late_s("joints")
+def test_a_reading_is_published_its_driver_delay_after_its_header(observed):
+    late_s = observed.late_s("joints")
     assert late_s.min() > DRIVER_DELAY_S - 0.001
     assert np.median(late_s) < DRIVER_DELAY_S + SLACK_S
 
 
-def test_a_stamp_of_publication_hides_the_delay(heard):
-    assert np.median(np.abs(heard.late_s("tcp"))) < SLACK_S
+def test_a_stamp_of_publication_hides_the_delay(observed):
+    assert np.median(np.abs(observed.late_s("tcp"))) < SLACK_S
 
 
-def test_a_skewed_clock_stamps_the_future(heard):
-    late_s = heard.late_s("target")
+def test_a_skewed_clock_stamps_the_future(observed):
+    late_s = observed.late_s("target")
     assert late_s.min() > -SKEW_S - 0.001
     assert np.median(late_s) < -SKEW_S + SLACK_S
 
 
-def test_a_driver_without_a_clock_stamps_zero(heard):
-    assert {stamp_ns(a.message) for a in heard.arrivals["true_distance"]} == {0}
+def test_a_driver_without_a_clock_leaves_stamps_zero(observed):
+    assert {stamp_ns(a.message) for a in observed.arrivals["true_distance"]} == {0}
 
 
-def test_a_sensor_has_the_rate_of_its_driver_and_the_others_that_of_the_ticks(heard):
-    joints, tcp = (len(heard.arrivals[name]) for name in ("joints", "tcp"))
+def test_a_sensor_has_the_rate_of_its_driver_and_the_others_that_of_the_ticks(observed):
+    joints, tcp = (len(observed.arrivals[name]) for name in ("joints", "tcp"))
     assert 1.6 < tcp / joints < 2.4
 
 
-def test_a_command_is_in_force_its_delay_after_it_was_sent_and_the_controller_says_so(heard):
-    states = heard.arrivals[STATE]
-    for sent_ns, values in heard.commands[:2]:
+def test_a_command_takes_effect_after_its_delay_as_the_controller_reports(observed):
+    states = observed.arrivals[STATE]
+    for sent_ns, values in observed.commands[:2]:
         stamps = {stamp_ns(a.message) for a in states if np.allclose(a.message.position, values, atol=1e-9)}
         (stamp,) = stamps  # of many messages
         assert -0.001 < (stamp - sent_ns) / 1e9 - COMMAND_DELAY_S < SLACK_S
@@ -148,11 +148,11 @@ def test_a_command_is_in_force_its_delay_after_it_was_sent_and_the_controller_sa
     assert all(stamp_ns(a.message) <= stamp_ns(b.message) for a, b in pairwise(states))
 
 
-def test_a_command_that_was_under_way_at_a_reset_is_never_in_force(heard):
-    never = heard.commands[-1][1]
-    states = heard.arrivals[STATE] + heard.after
+def test_a_command_in_transit_at_a_reset_never_takes_effect(observed):
+    never = observed.commands[-1][1]
+    states = observed.arrivals[STATE] + observed.after
     assert not any(np.allclose(a.message.position, never, atol=1e-9) for a in states)
-    assert stamp_ns(heard.after[-1].message) == pytest.approx(heard.reset.stamp_ns, abs=SLACK_S * 1e9)
+    assert stamp_ns(observed.after[-1].message) == pytest.approx(observed.reset.stamp_ns, abs=SLACK_S * 1e9)
 
 
 # ---------------------------------------------------------------------------------------------------- policies
@@ -179,7 +179,7 @@ def end_of(env, policy, seed):
 @pytest.mark.long
 @pytest.mark.parametrize("stand_in", [False, True], ids=["without delays", "with delays"])
 @pytest.mark.parametrize("name", ROBOTS)
-def test_the_scripted_policies_solve_every_contract_on_the_stand_in(domain_id, name, stand_in):
+def test_the_scripted_policies_solve_every_contract_on_the_emulator(domain_id, name, stand_in):
     contract = embodied_env.load_contract(name)
     declared = json.dumps(ROBOTS[name]) if stand_in else None
     spec = simulator("-", namespace=NAMESPACE, source=contract.source, free_running=True, stand_in=declared)

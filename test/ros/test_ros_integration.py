@@ -1,4 +1,4 @@
-"""A robot of real ROS 2 nodes, and an environment that behaves among them: names, parameters, QoS, diagnostics."""
+"""An environment among other ROS 2 nodes: names, parameters, QoS, diagnostics."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ MOVED = replace(
 
 @pytest.fixture
 def opened(domain_id):
-    """Things that are closed in the end, the last one first."""
+    """Return a function that registers an object to be closed after the test, in reverse order."""
     with contextlib.ExitStack() as stack:
 
         def keep(thing):
@@ -91,7 +91,7 @@ def check_of(robot, name, profile=PROFILE):
 
 
 def test_remapped_topics_are_used_and_checked_under_their_new_names(opened, backend):
-    """One test of all that uses a topic's name: each needs the same robot, and half a second to be found."""
+    """One test of every use of a topic's name: each needs the same robot and 0.5 s of discovery."""
     robot = opened(HandMade(MOVED))
     remapped = backend(SIMPLE, ros_args=REMAPPED)
     snapshot = reset(remapped)  # the preflight has found all of it
@@ -191,7 +191,7 @@ def test_an_old_latched_goal_is_received(opened, backend):
     said_ns = time.time_ns() - 60 * 10**9
     goal.publish(to_message(target, {"position": np.full(3, 0.25)}, said_ns))
     robot = backend(contract)
-    for epoch in range(2):  # the second reset hears nothing new
+    for epoch in range(2):  # the second reset receives nothing new
         sample = robot.reset(ResetRequest(epoch=epoch, seed=1), in_s(GENEROUS_S)).samples["target"]
         assert (sample.stamp_ns, sample.quality) == (said_ns, Quality.OK)
         np.testing.assert_array_equal(sample.values["position"], np.full(3, 0.25))
@@ -305,7 +305,7 @@ def test_values_are_transformed_to_the_declared_frame(opened, backend):
 
 
 class Driver:
-    """A lifecycle node, turned by a thread of its own."""
+    """A lifecycle node, spun by its own thread."""
 
     def __init__(self):
         self.ros = RosNode("unused", namespace=NAMESPACE, clock=SteadyClock())
@@ -381,5 +381,5 @@ def test_deactivating_the_driver_brakes_then_ends_the_episode_with_a_reason(open
 def test_a_missing_driver_is_reported_by_name(opened, backend):
     opened(HandMade(SIMPLE))
     robot = backend(with_profile(SIMPLE, active={"driver": {"node": "/nowhere"}}))
-    with pytest.raises(BackendNotReadyError, match=r"driver \(from /nowhere/get_state\)"):
+    with pytest.raises(BackendNotReadyError, match=r"active.driver: /nowhere/get_state: no service"):
         reset(robot, 1.5)

@@ -1,4 +1,4 @@
-"""What the middleware's numbers and the stamps say was lost, repeated, or out of order."""
+"""Lost, duplicated and reordered messages, detected by sequence numbers and stamps."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Judged:
         self.number = 0
 
     def publish(self, *, header_ns=None, ahead_s=0.0):
-        """Publish what is stamped now, or `ahead_s` later; return its sample, or that of who is newer."""
+        """Publish a message stamped now, or `ahead_s` later; return the newest sample."""
         self.clock.steady_ns += 50 * MS
         self.number += 1
         now_ns = self.clock.system_ns()
@@ -327,7 +327,7 @@ def test_a_message_of_an_earlier_epoch_is_dropped(unstamped):
 
 def test_a_message_of_another_publisher_is_not_used(unstamped):
     for number in range(1, 200):
-        unstamped.add(touch(number=1000 + number, value=0))  # a stranger's publisher counts for itself
+        unstamped.add(touch(number=1000 + number, value=0))  # another publisher has its own sequence numbers
     unstamped.add(touch(number=7, value=1))
     assert unstamped.assign_stamp(stamp_ns=70, number=7)
     assert unstamped.sample().values["data"].tolist() == [1]

@@ -1,4 +1,4 @@
-"""What a reader says of each kind of bad input, and what infinities, NaN, padding and names mean."""
+"""Errors of the sensor readers for each kind of invalid input; infinities, NaN, padding and names."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def api(message_package):
 
 
 def learned(api, features, services=("set_simulation_state", "step_simulation", "reset_simulation")):
-    """An API that was told the features, at a simulator under /sim."""
+    """An API with these features, of a simulator under /sim."""
     kinds = {"set_simulation_state": "SetSimulationState", "step_simulation": "StepSimulation"}
     kinds |= {"reset_simulation": "ResetSimulation", "get_simulator_features": "GetSimulatorFeatures"}
     offered = {f"/sim/{each}": (f"simulation_interfaces/srv/{kinds[each]}",) for each in services}
@@ -43,26 +43,26 @@ def learned(api, features, services=("set_simulation_state", "step_simulation", 
     return api
 
 
-def test_gazebo_is_never_said_to_take_a_seed(api):
+def test_gazebo_is_never_reported_to_accept_a_seed(api):
     assert api("ros_gz").reset().message.world_control.seed == 0
 
 
 @pytest.mark.parametrize("ask", [lambda d: d.step(3), lambda d: d.reset(), lambda d: d.pause()])
-def test_gazebo_is_always_told_to_stand_still(api, ask):
+def test_gazebo_is_always_asked_to_pause(api, ask):
     assert ask(api("ros_gz")).message.world_control.pause is True
 
 
-def test_steps_that_do_not_fit_into_the_message_are_refused(api):
+def test_a_step_count_beyond_the_message_field_is_refused(api):
     with pytest.raises(UsageError, match="expected 1 to 4294967295"):
         api("ros_gz").step(2**32)
 
 
-def test_a_world_that_is_not_bridged_is_named_beside_those_that_are(api):
+def test_an_unbridged_world_is_reported_with_the_bridged_ones(api):
     with pytest.raises(BackendNotReadyError, match=r"/world/toy/control .*/world/other/control"):
         api("ros_gz").probe({"/world/other/control": ("ros_gz_interfaces/srv/ControlWorld",)})
 
 
-def test_the_simulator_is_found_where_it_is(api):
+def test_the_simulator_is_found_in_its_namespace(api):
     built = learned(api("simulation_interfaces"), FEATURES)
     assert built.pause().service == "/sim/set_simulation_state"
     assert built.capabilities.reset
@@ -77,7 +77,7 @@ def test_of_two_simulators_one_must_be_named(api):
     assert api("simulation_interfaces", "/b").probe(offered)[0].service == "/b/get_simulator_features"
 
 
-def test_a_feature_without_its_service_is_not_there(api):
+def test_a_feature_without_its_service_is_unavailable(api):
     assert not learned(api("simulation_interfaces"), FEATURES).capabilities.state_query
 
 

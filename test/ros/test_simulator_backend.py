@@ -126,7 +126,7 @@ def test_steps_take_one_control_period_each_and_nothing_else(env):
     assert {name: sensor["age_s"] for name, sensor in info["sensors"].items()} == dict.fromkeys(info["sensors"], 0.0)
 
 
-def test_what_the_seed_draws_stands_in_the_world_and_not_in_its_seed(env):
+def test_values_drawn_by_the_seed_are_set_in_the_world(env):
     observation, info = env.reset(seed=3)
     assert info["reset"]["seed_applied"] == -1
     np.testing.assert_allclose(observation["target_position"], info["reset"]["sampled"]["target"], atol=1e-12)
@@ -134,20 +134,20 @@ def test_what_the_seed_draws_stands_in_the_world_and_not_in_its_seed(env):
     np.testing.assert_array_equal(again["target_position"], observation["target_position"])
 
 
-def test_an_option_is_put_where_it_says(env):
+def test_a_reset_option_is_set_in_the_world(env):
     wanted = np.array([-0.5, 0.1, 0.3])
     observation, _ = env.reset(seed=3, options={"target": wanted})
     np.testing.assert_allclose(observation["target_position"], wanted, atol=1e-12)
 
 
-def test_the_arm_obeys(env):
+def test_the_arm_follows_its_commands(env):
     before, _ = env.reset(seed=3)
     for _ in range(20):
         after, *_ = env.step(np.array([0.5, 0, 0, 0, 0, 0]))
     assert after["joints_position"][0] > before["joints_position"][0] + 0.2
 
 
-def test_a_step_of_another_client_between_two_steps_ends_the_episode_before_a_command_leaves(env, stranger):
+def test_a_foreign_step_between_two_steps_ends_the_episode_before_a_command_is_sent(env, stranger):
     env.reset(seed=3)
     env.step(np.zeros(6))
     assert stranger(STEP_ONCE_SERVICE).success
@@ -155,7 +155,7 @@ def test_a_step_of_another_client_between_two_steps_ends_the_episode_before_a_co
     assert (truncated, info["end_reason"]) == (True, "backend_lost:extra_steps")
 
 
-def test_a_reading_of_the_far_future_is_called_that_and_the_next_reset_works(env, simulated):
+def test_a_reading_from_the_far_future_is_reported_and_the_next_reset_works(env, simulated):
     env.reset(seed=3)
     node = RosNode("forger", namespace="/", clock=SteadyClock(), domain_id=simulated)
     try:
@@ -182,7 +182,7 @@ def test_a_reset_follows_a_lost_episode(env, stranger):
     assert env.step(np.zeros(6))[-1]["end_reason"] == ""
 
 
-def test_without_a_simulator_it_says_who_is_missing(domain_id):
+def test_missing_simulator_services_are_named(domain_id):
     with (
         attached(arm_with(), reset_timeout_s=0.3) as env,
         pytest.raises(BackendNotReadyError, match="simulator/step_once: none"),
@@ -190,7 +190,7 @@ def test_without_a_simulator_it_says_who_is_missing(domain_id):
         env.reset(seed=1)
 
 
-def test_a_body_that_is_not_there_is_refused_by_its_name(simulated):
+def test_an_unknown_entity_is_reported_by_name(simulated):
     with (
         attached(arm_with(draws={"target": {"entity": "targett"}}), domain_id=simulated) as env,
         pytest.raises(BackendNotReadyError, match=r"refused: .* for targett: "),
@@ -198,7 +198,7 @@ def test_a_body_that_is_not_there_is_refused_by_its_name(simulated):
         env.reset(seed=1)
 
 
-def test_the_way_home_of_a_soft_reset_goes_through_the_gate(domain_id):
+def test_homing_of_a_soft_reset_passes_the_gate(domain_id):
     home = {"j1": 0.3, "j2": -1.0, "j3": 1.2, "j4": -0.5, "j5": -1.0, "j6": 0.2}
     contract = arm_with(reset="soft", home=home)
     with embedded(contract) as world, attached(contract) as env:

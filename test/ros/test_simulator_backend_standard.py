@@ -1,4 +1,4 @@
-"""`SimulatorBackend` over the stand-ins of Gazebo's bridge and of the standard interfaces: one environment each."""
+"""`SimulatorBackend` over stand-ins of Gazebo's bridge and of the standard interfaces, with one environment each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PROFILE = {
 
 @pytest.fixture(scope="module", params=["gazebo", pytest.param("simulation_interfaces", marks=pytest.mark.long)])
 def stack(request, lasting_domain, message_package):
-    """A stand-in, and an environment over it, reset once."""
+    """A stand-in and its environment, reset once."""
     stand_in_name, package = BACKENDS[request.param]
     message_package(package)
     with contextlib.ExitStack() as alive:
@@ -72,7 +72,7 @@ def begun(stack):
 
 
 def calm(stand_in):
-    """Let it behave, stand still, and owe nothing."""
+    """Make the stand-in well-behaved and paused, without pending work."""
     stand_in.mischief = Mischief()
     stand_in.world.pending, stand_in.world.paused = 0, True
 
@@ -94,7 +94,7 @@ def test_steps_end_at_their_nanosecond_with_every_sensor(begun):
     assert stamps[-1] == stand_in.world.now_ns
 
 
-def test_a_reset_draws_by_our_seed_and_puts_it_there(begun):
+def test_values_drawn_by_our_seed_are_set_in_the_simulator(begun):
     stand_in, env, (observation, info) = begun()
     drawn = info["reset"]["sampled"]["target"]
     assert info["reset"]["level"] == "world"
@@ -126,13 +126,13 @@ def test_a_soft_reset_drives_home_and_time_goes_on(begun):
     ],
     ids=str,
 )
-def test_what_is_normal_goes_on_and_what_is_a_fault_ends_the_episode(begun, mischief, reason):
+def test_normal_variations_continue_and_faults_end_the_episode(begun, mischief, reason):
     _, env, _ = begun(**mischief)
     assert end_of(env) == reason
 
 
 @pytest.mark.long
-def test_a_reset_that_never_shows_does_not_start_an_episode(begun):
+def test_a_reset_without_effect_does_not_start_an_episode(begun):
     _, env, _ = begun(does=False)
     with pytest.raises(BackendNotReadyError, match="reset_not_seen"):
         env.reset(seed=1)

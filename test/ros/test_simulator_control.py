@@ -1,4 +1,4 @@
-"""`LockstepControl` over each API and its stand-in, over real DDS: what goes well, and each fault by its name."""
+"""`LockstepControl` over each API and its stand-in, over real DDS: normal operation, and each fault with its reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.ros
 
 PERIOD_NS = 10 * STEP_NS
 PACKAGES = {"ros_gz": "ros_gz_interfaces", "simulation_interfaces": "simulation_interfaces"}
-PATIENCE_S = 0.25  # for a reply, where one is waited for in vain
+PATIENCE_S = 0.25  # for a reply that never comes
 
 
 def soon(seconds=5.0):
@@ -33,7 +33,7 @@ def soon(seconds=5.0):
 
 @contextlib.contextmanager
 def attached(name, domain_id, *, prefix=None):
-    """A control over a node of its own, not connected."""
+    """Yield an unconnected control with its own node."""
     node = RosNode("environment", namespace="/", clock=SteadyClock(), domain_id=domain_id)
     try:
         api = APIS[name](world="toy", prefix=prefix)
@@ -44,7 +44,7 @@ def attached(name, domain_id, *, prefix=None):
 
 @pytest.fixture(scope="module")
 def pair(request, lasting_domain, message_package):
-    """The stand-in of a family and a control connected to it, kept for its tests."""
+    """The stand-in of an API and a control connected to it, shared by the tests of this API."""
     name = request.param
     if name in PACKAGES:
         message_package(PACKAGES[name])
@@ -58,7 +58,7 @@ def pair(request, lasting_domain, message_package):
 
 @pytest.fixture
 def begun(pair):
-    """Return a function that gives the pair after a reset, with what then goes wrong."""
+    """Return a function that resets the pair and then sets the misbehaviour of the stand-in."""
     _, stand_in, control = pair
 
     def begin(reply_timeout_s=5.0, **mischief):
@@ -88,14 +88,14 @@ def of(name):
 
 
 def why_of(call, *arguments):
-    """Return why a call is lost, and what it says."""
+    """Return the reason and the message of a failed call."""
     with pytest.raises((BackendLostError, SimulatorNotReadyError)) as caught:
         call(*arguments)
     return caught.value.why, str(caught.value)
 
 
 def stepping(stand_in, control, steps):
-    """Step so often; return the errors of the clock, ns, against what was asked for."""
+    """Take `steps` steps; return the errors of the clock against the requested times, ns."""
     begin_ns, errors = control.now_ns(), set()
     for count in range(1, steps + 1):
         end_ns = control.step(PERIOD_NS, soon())
@@ -104,7 +104,7 @@ def stepping(stand_in, control, steps):
     return errors
 
 
-# ------------------------------------------------------------------------------------------------- what goes well
+# ----------------------------------------------------------------------------------------------- normal operation
 
 
 @of_both
@@ -128,19 +128,19 @@ def test_ten_thousand_steps_of_lockstep_have_no_error_on_the_clock(begun, pair):
 
 
 @of_both
-def test_a_clock_that_says_everything_three_times_is_normal(begun):
+def test_repeated_clock_messages_are_normal(begun):
     stand_in, control = begun(clock_repeats=3)
     assert stepping(stand_in, control, 5) == {0}
 
 
 @of_both
-def test_a_reply_before_the_end_ends_no_step(begun):
+def test_an_early_reply_does_not_end_a_step(begun):
     stand_in, control = begun(replies="early")
     assert stepping(stand_in, control, 5) == {0}
 
 
 @of_both
-def test_steps_after_a_reset_count_from_the_begin(begun):
+def test_steps_after_a_reset_count_from_zero(begun):
     stand_in, control = begun()
     stepping(stand_in, control, 3)
     control.reset(soon())
@@ -150,7 +150,7 @@ def test_steps_after_a_reset_count_from_the_begin(begun):
 
 
 @of_both
-def test_pausing_what_stands_still_is_no_error(begun):
+def test_pausing_a_paused_world_is_no_error(begun):
     stand_in, control = begun()
     control.pause(soon())
     control.pause(soon())
@@ -161,15 +161,15 @@ def test_pausing_what_stands_still_is_no_error(begun):
 
 
 @of_both
-def test_a_reply_to_a_step_that_never_happens_is_not_believed(begun, pair):
+def test_a_reply_without_its_step_does_not_end_a_step(begun, pair):
     _, control = begun(PATIENCE_S, does=False)
-    promised = pair[0] == "simulation_interfaces"  # that its reply comes at the end
+    promised = pair[0] == "simulation_interfaces"  # its reply is specified to come after the step
     assert why_of(control.step, PERIOD_NS, soon(0.6))[0] == ("step_unfinished" if promised else "clock_stopped")
 
 
 @of_both
 @pytest.mark.parametrize(("does", "detail"), [(True, "was carried out"), (False, "was not carried out")])
-def test_a_lost_reply_is_named_and_nothing_is_sent_twice(begun, does, detail):
+def test_a_lost_reply_is_reported_and_no_request_is_repeated(begun, does, detail):
     stand_in, control = begun(PATIENCE_S, replies="never", does=does)
     why, text = why_of(control.step, PERIOD_NS, soon())
     assert (why, len(stand_in.requests)) == ("reply_lost", 1)
@@ -177,19 +177,19 @@ def test_a_lost_reply_is_named_and_nothing_is_sent_twice(begun, does, detail):
 
 
 @of_both
-def test_a_clock_that_stops_in_a_step_is_named(begun):
+def test_a_clock_that_stops_during_a_step_is_reported(begun):
     _, control = begun(PATIENCE_S, stops_after=4)
     assert why_of(control.step, PERIOD_NS, soon(0.6))[0] == "clock_stopped"
 
 
 @of("ros_gz")
-def test_a_clock_that_falls_silent_in_a_step_is_named(begun):
+def test_a_clock_that_falls_silent_during_a_step_is_reported(begun):
     _, control = begun(PATIENCE_S, silent=True)
     assert why_of(control.step, PERIOD_NS, soon(0.6))[0] == "clock_stopped"
 
 
 @of_both
-def test_a_clock_that_goes_back_in_a_step_is_named(begun):
+def test_a_clock_rewound_during_a_step_is_reported(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, soon())
     stand_in.mischief = Mischief(rewinds_in=4)
@@ -197,24 +197,24 @@ def test_a_clock_that_goes_back_in_a_step_is_named(begun):
 
 
 @of_both
-def test_a_reset_by_somebody_else_between_two_steps_is_named(begun):
+def test_a_foreign_reset_between_two_steps_is_reported(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, soon())
-    heard = control.clock.received
+    before = control.clock.received
     stand_in.order(stand_in.ask_reset)
-    while control.clock.received == heard or control.clock.now_ns:
+    while control.clock.received == before or control.clock.now_ns:
         control.session.receive(0.05)
     assert why_of(control.step, PERIOD_NS, soon())[0] == "clock_rewound"
 
 
 @of_both
-def test_steps_of_another_client_in_ours_are_named(begun):
+def test_foreign_steps_during_ours_are_reported(begun):
     _, control = begun(extra_steps=3)
     assert why_of(control.step, PERIOD_NS, soon())[0] == "extra_steps"
 
 
 @of_both
-def test_steps_of_another_client_between_ours_are_named_before_anything_is_asked(begun):
+def test_foreign_steps_between_ours_are_reported_before_a_request(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, soon())
     asked, before_ns = len(stand_in.requests), control.now_ns()
@@ -226,7 +226,7 @@ def test_steps_of_another_client_between_ours_are_named_before_anything_is_asked
 
 
 @of_both
-def test_a_simulator_that_refuses_is_quoted(begun, pair):
+def test_the_reason_of_a_refused_step_is_quoted(begun, pair):
     name = pair[0]
     _, control = begun(refuses=True)
     why, text = why_of(control.step, PERIOD_NS, soon())
@@ -235,7 +235,7 @@ def test_a_simulator_that_refuses_is_quoted(begun, pair):
 
 
 @of_both
-def test_a_reset_that_was_taken_and_never_shows_is_named(begun):
+def test_an_accepted_reset_without_effect_is_reported(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, soon())
     stand_in.mischief = Mischief(does=False)
@@ -243,7 +243,7 @@ def test_a_reset_that_was_taken_and_never_shows_is_named(begun):
 
 
 @of_both
-def test_a_reset_whose_reply_is_lost_is_named(begun):
+def test_a_lost_reply_to_a_reset_is_reported(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, soon())
     stand_in.mischief, control.session.reply_timeout_s = Mischief(replies="never"), PATIENCE_S
@@ -253,7 +253,7 @@ def test_a_reset_whose_reply_is_lost_is_named(begun):
 
 
 @one_by_default
-def test_what_a_dead_client_left_over_is_waited_out(message_package, domain_id, name):
+def test_pending_steps_of_a_dead_client_are_waited_out(message_package, domain_id, name):
     message_package(PACKAGES[name])
     with hosted(name) as stand_in, attached(name, domain_id) as control:
         stand_in.pace_s = 0.005
@@ -269,7 +269,7 @@ def test_what_a_dead_client_left_over_is_waited_out(message_package, domain_id, 
 
 
 @one_by_default
-def test_a_world_that_never_stands_still_is_not_begun_with(message_package, domain_id, name):
+def test_a_world_that_never_pauses_is_refused(message_package, domain_id, name):
     message_package(PACKAGES[name])
     with hosted(name) as stand_in, attached(name, domain_id) as control:
         stand_in.pace_s = 0.005
@@ -283,14 +283,14 @@ def test_a_world_that_never_stands_still_is_not_begun_with(message_package, doma
 
 
 @of("ros_gz")
-def test_gazebo_puts_a_model_where_it_is_told(begun):
+def test_gazebo_sets_the_pose_of_a_model(begun):
     stand_in, control = begun()
     control.set_state("cart", np.array([1.0, 2.0, 3.0]), np.array([0.0, 0.0, 1.0, 0.0]), soon())
     assert stand_in.world.poses["cart"] == (1.0, 2.0, 3.0, 0.0, 0.0, 1.0, 0.0)
 
 
 @of("simulation_interfaces")
-def test_the_standard_says_where_an_entity_is_that_was_put_there(begun):
+def test_the_standard_interface_reports_the_state_that_was_set(begun):
     _, control = begun()
     control.step(PERIOD_NS, soon())
     control.set_state("cart", np.array([1.0, 2.0, 3.0]), np.array([0.0, 0.0, 1.0, 0.0]), soon())
@@ -300,13 +300,13 @@ def test_the_standard_says_where_an_entity_is_that_was_put_there(begun):
 
 
 @of("simulation_interfaces")
-def test_an_entity_that_is_not_there_is_refused(begun):
+def test_an_unknown_entity_is_refused(begun):
     _, control = begun()
     why, text = why_of(control.state, "nobody", soon())
     assert (why, "NOT_FOUND (2)" in text) == ("refused", True)
 
 
-def test_a_bridge_that_sets_no_pose_says_so(message_package, domain_id):
+def test_a_bridge_without_set_pose_lacks_that_capability(message_package, domain_id):
     message_package("ros_gz_interfaces")
     with hosted("ros_gz", sets_pose=False), attached("ros_gz", domain_id) as control:
         control.connect(soon())
@@ -314,7 +314,7 @@ def test_a_bridge_that_sets_no_pose_says_so(message_package, domain_id):
 
 
 @pytest.mark.long
-def test_where_only_the_action_steps_its_goal_is_enough(message_package, domain_id):
+def test_the_step_action_replaces_a_missing_step_service(message_package, domain_id):
     message_package("simulation_interfaces")
     features = (20, 25, 26, 33)
     with (

@@ -79,13 +79,13 @@ def end_of(env):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_fault_ends_the_episode_as_truncated_under_its_own_name(exact, small, habit, why):
+def test_each_fault_truncates_the_episode_with_its_reason(exact, small, habit, why):
     assert end_of(exact) == ""
     small.habits = Habits(**habit)
     assert end_of(exact) == f"backend_lost:{why}"
 
 
-def test_a_clock_that_jumps_by_100_s_between_two_steps_ends_the_episode_and_no_command_leaves(exact, small):
+def test_a_clock_jump_of_100_s_between_two_steps_ends_the_episode_without_a_command(exact, small):
     sent = len(small.commands)
     small.now_ns += 100_000_000_000
     time.sleep(0.03)
@@ -94,7 +94,7 @@ def test_a_clock_that_jumps_by_100_s_between_two_steps_ends_the_episode_and_no_c
     assert len(small.commands) == sent
 
 
-def test_a_clock_that_goes_back_between_two_steps_ends_the_episode_and_no_command_leaves(exact, small):
+def test_a_clock_rewound_between_two_steps_ends_the_episode_without_a_command(exact, small):
     sent = len(small.commands)
     small.now_ns = 0
     time.sleep(0.03)
@@ -109,7 +109,7 @@ def test_a_reply_before_the_end_is_waited_out(exact, small):
     assert exact.unwrapped.last_transition.snapshot.now_ns == small.now_ns
 
 
-def test_a_sensor_that_is_late_is_waited_for(exact, small):
+def test_a_late_sensor_is_waited_for(exact, small):
     small.habits.late = {"tcp": 0.1}
     *_, info = exact.step(np.zeros(6))
     assert (info["end_reason"], info["sensors"]["tcp"]["age_s"]) == ("", 0.0)
@@ -124,23 +124,23 @@ def test_an_old_stamp_is_counted_and_never_taken_for_fresh(exact, small):
     assert (info["end_reason"], info["sensors"]["tcp"]["age_s"]) == ("", 0.0)
 
 
-def test_sensors_that_are_silent_from_a_reset_to_the_first_step_are_normal(exact, small):
+def test_sensors_may_be_silent_until_the_first_step(exact, small):
     small.habits.is_silent_until_step = True
     exact.reset(seed=2)
     assert end_of(exact) == ""
 
 
-def test_a_clock_that_repeats_itself_while_the_agent_thinks_is_normal(exact, small):
+def test_clock_messages_may_repeat_between_steps(exact, small):
     time.sleep(0.2)
     assert end_of(exact) == ""
 
 
-def test_what_is_commanded_is_repeated_before_the_step_and_acts_in_it(exact, small):
+def test_commands_are_repeated_before_the_step_and_act_in_it(exact, small):
     observation, *_ = exact.step(np.full(6, 0.3))
     np.testing.assert_array_equal(observation["joints_position"], small.commands[-1])
 
 
-def test_options_that_nothing_here_draws_are_told(exact, small):
+def test_reset_options_without_a_draw_are_reported(exact, small):
     with pytest.warns(UserWarning, match="gazebo: target"):
         _, info = exact.reset(seed=1, options={"target": np.array([-0.5, 0.0, 0.2])})
     assert info["reset"]["options_ignored"] == "target"

@@ -24,18 +24,18 @@ def loaded(contract=ARM, backend="gazebo", **profile):
     return load_simulator_profile(dataclasses.replace(contract, backends={backend: data}), backend)
 
 
-def test_what_is_left_out_has_its_default():
+def test_omitted_keys_have_their_defaults():
     profile, control = loaded()
     assert (control, profile.reset, profile.settle_steps, profile.command_settle_s) == ("ros_gz", "soft", 5, 0.0)
     assert (profile.step_ns, profile.prefix, dict(profile.echo)) == (1_000_000, None, {})
 
 
-def test_each_backend_has_a_control_of_its_own():
+def test_each_backend_has_its_default_control():
     assert loaded(backend="simulation_interfaces")[1] == "simulation_interfaces"
     assert loaded(backend="simulation_interfaces", control="ros_gz")[1] == "ros_gz"
 
 
-def test_a_missing_profile_says_which_there_are():
+def test_a_missing_profile_lists_the_existing_ones():
     with pytest.raises(
         ContractError, match=r"no profile .*'gazebo' .expected one of: fake, mujoco, mujoco_ros, real, simul"
     ):
@@ -82,7 +82,7 @@ def test_a_missing_profile_says_which_there_are():
         ),
     ],
 )
-def test_what_is_wrong_is_named_by_its_path(key, value, path, problem):
+def test_invalid_keys_are_reported_by_path(key, value, path, problem):
     with pytest.raises(ContractError) as caught:
         loaded(**{key: value})
     assert caught.value.path == f"backends.gazebo.{path}"
@@ -102,7 +102,7 @@ def test_a_step_of_the_embedded_simulator_is_a_control_period():
         loaded(control="embedded", step_s=0.05)
 
 
-def test_a_world_that_is_reset_needs_no_home_and_a_cart_has_none():
+def test_a_world_reset_and_a_cart_need_no_home():
     assert not loaded(reset="world", home={})[0].home
     assert not loaded(CART)[0].home
 
@@ -147,7 +147,7 @@ def test_a_sensor_without_a_rate_is_there_from_the_end_of_the_step_on(stamp_ns, 
     assert due.satisfies(stamp_ns, now_ns) is satisfies
 
 
-def test_a_sensor_with_a_rate_is_due_a_period_after_its_last_reading_and_a_step_of_physics():
+def test_a_sensor_with_a_rate_is_due_one_period_and_a_physics_step_after_its_last_reading():
     due = DueReading(period_ns=100, slack_ns=5)
     assert due.satisfies(1000, 1104)
     assert not due.satisfies(1000, 1105)

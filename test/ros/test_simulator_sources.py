@@ -32,32 +32,32 @@ def profile_with(contract, **changes):
     return load_simulator_profile(dataclasses.replace(contract, backends={"gazebo": profile}), "gazebo")
 
 
-def test_a_pose_in_the_frame_of_another_is_what_that_one_sees():
+def test_a_pose_can_be_relative_to_another_entity():
     """The cart looks north: a goal in the north is ahead of it, one in the west on its left."""
     states = {"cart": state([1.0, 1.0, 0.0], QUARTER), "goal": state([0.0, 3.0, 0.0])}
     found = reading(CART, "goal", {"entity": "goal", "relative_to": "cart"}, states)
     np.testing.assert_allclose(found["position"], [2.0, 1.0, 0.0], atol=1e-12)
 
 
-def test_a_turn_in_the_frame_of_another_is_what_is_left_of_it():
+def test_an_orientation_can_be_relative_to_another_entity():
     states = {"a": state([0, 0, 0], QUARTER), "b": state([0, 0, 0], (0.0, 0.0, 1.0, 0.0))}
     found = reading(DOOR, "handle", {"entity": "b", "relative_to": "a"}, states)
     np.testing.assert_allclose(found["orientation"], QUARTER, atol=1e-12)
 
 
-def test_a_pose_that_is_told_exactly_has_a_covariance_of_zero():
+def test_an_exact_pose_has_zero_covariance():
     found = reading(CART, "goal", {"entity": "goal"}, {"goal": state([1, 2, 3])})
     assert found["covariance"].shape == (36,)
     assert not found["covariance"].any()
 
 
-def test_the_distance_of_two_entities_is_that_of_their_positions():
+def test_the_distance_between_two_entities_is_that_of_their_positions():
     states = {"tcp": state([0, 0, 0]), "lever_end": state([3, 4, 0])}
     found = reading(DOOR, "handle_distance", {"distance": ("tcp", "lever_end")}, states)
     np.testing.assert_allclose(found["range"], [5.0])
 
 
-def test_entities_that_are_needed_are_asked_for_and_sensors_are_not():
+def test_only_required_entities_are_requested():
     sources = {
         "goal": SimulatorSource(entity="goal", relative_to="cart"),
         "collision": SimulatorSource(event="touched"),
@@ -66,12 +66,12 @@ def test_entities_that_are_needed_are_asked_for_and_sensors_are_not():
 
 
 @pytest.mark.parametrize(("events", "value"), [(("collision",), 1), ((), 0)])
-def test_an_event_is_1_when_it_came_and_0_when_nothing_came(events, value):
+def test_an_event_is_1_with_a_message_and_0_without(events, value):
     found = reading(CART, "collision", {"event": "touched"}, {}, events=events)
     assert found["data"].item() == value
 
 
-def test_an_event_is_over_when_it_came_no_more():
+def test_an_event_ends_without_further_messages():
     made = DerivedSensors(CART, {"collision": SimulatorSource(event="touched")}, VirtualClock())
     values = [
         made.complete({}, {}, now_ns, events)["collision"].values["data"].item()
@@ -82,7 +82,7 @@ def test_an_event_is_over_when_it_came_no_more():
 
 @pytest.mark.parametrize("backend", ["gazebo", "simulation_interfaces"])
 @pytest.mark.parametrize("name", ["arm_reach", "cart_goal", "door_open"])
-def test_the_profiles_that_are_shipped_are_right(name, backend):
+def test_shipped_profiles_are_valid(name, backend):
     profile, control = load_simulator_profile(load_contract(name), backend)
     assert profile.world == name
     assert control == ("ros_gz" if backend == "gazebo" else backend)
@@ -113,13 +113,13 @@ def test_the_profiles_that_are_shipped_are_right(name, backend):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_wrong_source_is_named_with_what_is_allowed(changes, path, problem):
+def test_an_invalid_source_is_reported_with_the_allowed_values(changes, path, problem):
     with pytest.raises(ContractError) as caught:
         profile_with(CART, **changes)
     assert caught.value.path == f"backends.gazebo.{path}"
     assert problem in caught.value.problem
 
 
-def test_a_distance_to_nobody_is_named():
+def test_a_distance_to_an_unknown_entity_is_reported():
     with pytest.raises(ContractError, match=r"sources\.handle_distance\.distance.*nobody"):
         profile_with(DOOR, sources={"handle_distance": {"distance": ["tcp", "nobody"]}})

@@ -1,4 +1,4 @@
-"""`states` of a profile over real DDS: entities tell their poses on topics, and sources are computed from them."""
+"""`states` of a profile over real DDS: entities publish their poses, and sources are computed from them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_source_is_computed_from_poses_of_the_end_of_the_step(domain_id):
     np.testing.assert_allclose(sample.values["range"], 0.3 * np.sqrt(3.0), rtol=1e-6)
 
 
-def test_an_entity_that_falls_silent_ends_the_episode_by_the_name_of_its_topic(domain_id):
+def test_a_silent_entity_ends_the_episode_with_its_topic(domain_id):
     with contextlib.closing(Teller(CONTRACT, domain_id)) as simulator:
         env = embodied_env.make(CONTRACT, backend="gazebo")
         env.reset(seed=1)

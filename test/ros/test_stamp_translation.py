@@ -57,7 +57,7 @@ class Scene:
         self.stamping.set_publisher_locality(host)
 
     def arrival(self, *, source_s=0.002, received_s=0.0, source_ns=None):
-        """A message that arrives now and was published so long ago, by the clock of who published it."""
+        """Return a message that arrives now and was published this long ago, by its publisher's clock."""
         now_ns = self.clock.system_ns()
         info = {
             "source_timestamp": now_ns - round(source_s * NS_PER_S) if source_ns is None else source_ns,
@@ -143,7 +143,7 @@ def test_an_age_below_twice_the_clock_error_is_marked(age_s, quality):
         (37.0, "epoch"),
     ],
 )
-def test_another_clock_is_suspected_by_its_offset(age_s, suspect):
+def test_a_foreign_clock_is_suspected_by_its_offset(age_s, suspect):
     assert suspect_clock(age_s) == suspect
     assert Scene().translate(age_s=age_s).suspect_clock == suspect
 
@@ -338,7 +338,7 @@ def test_a_publication_time_is_not_a_simulated_stamp(simulated):
 
 
 class Graph:
-    """What a node sees of a topic; `host` stands where Fast DDS puts it."""
+    """Endpoint information of a topic; `host` is where Fast DDS encodes it."""
 
     def __init__(self, publishers, *, listens=True):
         self._publishers = publishers

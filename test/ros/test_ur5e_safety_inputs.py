@@ -44,7 +44,7 @@ UR_ORDER = [
 
 
 def ur5e(**keys):
-    """The UR5e in the joint order of its driver, with a short look at the graph."""
+    """Return the UR5e in the joint order of its driver, with a short graph check."""
     contract = embodied_env.load_contract("ur5e_reach")
     real = {**contract.backends["real"], "discovery_s": 0.2, **keys}
     stand_in = {"joint_order": UR_ORDER, "robot_description": "generated"}
@@ -67,7 +67,7 @@ def without_messages(monkeypatch):
 
 @pytest.fixture(params=["variant", pytest.param("message", marks=pytest.mark.long)])
 def messages(request, monkeypatch):
-    """The messages that both sides have; the value is the inputs with a variant."""
+    """The message packages of both sides; the value is the inputs that use a variant."""
     if request.param == "variant":
         request.getfixturevalue("without_messages")
         return "safety_mode", "robot_mode"
@@ -79,13 +79,16 @@ def messages(request, monkeypatch):
 
 @pytest.fixture
 def robot(domain_id, messages):
-    """The emulator, and a node beside it."""
+    """The emulator, and a second node in its namespace."""
     yield from emulator_of(ur5e())
 
 
 def emulator_of(contract):
     spec = simulator("-", namespace=NAMESPACE, source=contract.source, free_running=True)
     child = Child(spec, first_line=dump_contract(contract))
+    while "wall time" not in child.stderr_tail():
+        assert child.exit_code is None, child.stderr_tail()
+        time.sleep(0.02)
     node = RosNode("person", namespace=NAMESPACE, clock=SteadyClock())
     yield node
     node.close()
@@ -96,7 +99,7 @@ def switch(node, name, *, on):
     request = SetBool.Request(data=on)
     reply = node.receiver.call(SetBool, f"simulator/{name}", request, PATIENCE_S, lambda: None)
     assert reply.success
-    time.sleep(0.3)  # the message on the topic may be later than the reply
+    time.sleep(0.1)  # the message on the topic may be later than the reply
     return reply.message
 
 
@@ -118,7 +121,7 @@ def test_the_estop_ends_the_episode_at_rest_and_without_its_program_the_robot_do
             *_, info = env.step(action)
         assert info["end_reason"] == "safety_stop:robot.protective_stop"
         time.sleep(0.3)  # braking goes on in the background
-        found = heard(robot)
+        found = received(robot)
         np.testing.assert_array_equal(found["commands"][-1].data, found["commands"][-2].data)
         assert set(parse_urdf(found["description"][-1].data).joints) == set(UR_ORDER)
         assert found["joints"][-1].name == UR_ORDER
@@ -129,7 +132,7 @@ def test_the_estop_ends_the_episode_at_rest_and_without_its_program_the_robot_do
         assert switch(robot, "active/program", on=False) == "inactive"
         with pytest.raises(BackendNotReadyError, match=r"program is .*: .*robot_program_running is False"):
             env.reset(seed=1)
-        assert "commands" not in heard(robot)
+        assert "commands" not in received(robot)
         assert switch(robot, "active/program", on=True) == "active"
         env.reset(seed=1)
         *_, info = env.step(action)
@@ -138,14 +141,14 @@ def test_the_estop_ends_the_episode_at_rest_and_without_its_program_the_robot_do
 
 @pytest.fixture
 def other_robot(domain_id, without_messages):
-    """A robot whose safety mode has another type than the variant, as that of every real UR5e has."""
+    """A robot whose safety mode is not of the variant's type, as on every real UR5e."""
     mode = {"topic": "io_and_status_controller/safety_mode", "type": "std_msgs/msg/Int32", "safe": [1], "latched": True}
     yield from emulator_of(ur5e(estop={"safety_mode": mode}))
 
 
 def test_a_robot_with_its_own_messages_does_not_move_for_a_variant(other_robot):
     other_robot.receiver.subscribe("commands", Float64MultiArray, "forward_position_controller/commands", RELIABLE)
-    env = embodied_env.make(ur5e(), backend="real", namespace=NAMESPACE, emulator=True, connect_timeout_s=2.0)
+    env = embodied_env.make(ur5e(), backend="real", namespace=NAMESPACE, emulator=True, connect_timeout_s=1.0)
     with (
         env,
         pytest.raises(
@@ -153,10 +156,10 @@ def test_a_robot_with_its_own_messages_does_not_move_for_a_variant(other_robot):
         ),
     ):
         env.reset(seed=0)
-    assert "commands" not in heard(other_robot)
+    assert "commands" not in received(other_robot)
 
 
-def heard(node):
+def received(node):
     """Return the messages received since the last call, by topic."""
     found = {}
     for arrival in node.receiver.receive(0.5):

@@ -1,4 +1,4 @@
-"""A vector of simulators in processes of their own, over ROS 2: equal to worlds in process, and one may die."""
+"""A vector of simulator processes over ROS 2: equal to in-process worlds, also when one is killed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_killed_simulator_truncates_its_own_slot_and_comes_back_while_the_othe
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_over_ros_a_vector_sees_what_one_in_process_sees(make_vec, mode):
+def test_a_vector_over_ros_equals_one_in_process(make_vec, mode):
     limits = {"per_slot": lambda slot: {"max_episode_steps": 4 + 3 * slot}}
     both = [make_vec(num_envs=3, backend=b, autoreset_mode=mode, **limits) for b in ("mujoco_ros", "mujoco")]
     for observations in zip(*(env.reset(seed=5)[0] for env in both), strict=True):

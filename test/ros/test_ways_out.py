@@ -1,4 +1,4 @@
-"""However a program ends, the robot brakes within its limits; in subprocesses, over ROS 2, with the robot emulator.
+"""The robot brakes within its limits however a program ends: subprocesses over ROS 2, with the robot emulator.
 
 The evidence is the actuator's topic, and the exit status of the program.
 """
@@ -176,13 +176,9 @@ FREED = {  # these come to rest and free everything while the program continues
 WAYS = ENDS | {
     name: (f"{text}\nend_without_exit_handlers_when_freed()", CAME_TO_REST_BY_ITSELF) for name, text in FREED.items()
 }
-IN_DEFAULT_RUN = {
-    ("cart", False, "return"),
-    ("cart", False, "a policy thread goes on"),
-    ("cart", False, "freed from a recorder of messages"),
+IN_DEFAULT_RUN = {  # an exit handler, a finalizer, and a relay under a thread that still steps
     ("arm", False, "uncaught exception of a function"),
-    ("arm", False, "freed from a cycle"),
-    ("arm", True, "sys.exit in a thread"),
+    ("cart", False, "freed from a recorder of messages"),
     ("cart", True, "a policy thread goes on"),
 }
 
@@ -242,7 +238,7 @@ class Robot:
 
 @pytest.fixture(scope="module")
 def robots(request, tmp_path_factory):
-    """Robots of these kinds, with or without a relay, shared by consecutive tests that request the same."""
+    """Robots of these kinds, with or without a relay, shared by consecutive tests with the same parameters."""
     kinds, is_relayed = request.param
     made, remains = [], set()
     with pytest.MonkeyPatch.context() as patch:
@@ -348,9 +344,8 @@ def test_both_robots_brake(robots, tmp_path, text, status):
         check_it_braked(robot, output)
 
 
-@pytest.mark.parametrize(
-    "robots", [ALONE["cart", True], pytest.param(ALONE["arm", True], marks=pytest.mark.long)], indirect=True
-)
+@pytest.mark.long  # test_real_relay.py has it by default, with the arm
+@pytest.mark.parametrize("robots", [ALONE["cart", True], ALONE["arm", True]], indirect=True)
 def test_relay_brakes_the_robot_of_a_killed_program(robots, tmp_path):
     (robot,) = robots.each
     robot.begin()

@@ -19,7 +19,7 @@ HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 
 
 class Bench:
-    """An arbiter whose transport is a list; it can be told to fail."""
+    """An arbiter whose transport is a list and can be made to fail."""
 
     def __init__(self, *, free_running: bool):
         contract = scripted_tasks.contract()

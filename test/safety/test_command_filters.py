@@ -28,7 +28,7 @@ def reference() -> CommandState:
 
 
 class Says:
-    """A gate that weakens, which answers what it was told to and keeps what it was asked."""
+    """A filter that returns a given ruling and records its arguments."""
 
     def __init__(self, *answers):
         self.answers, self.asked, self.resets = list(answers), [], 0

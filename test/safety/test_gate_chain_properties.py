@@ -450,7 +450,7 @@ COUNTED = {
 @pytest.mark.parametrize("steps", [1, 2, 3, 5])
 @pytest.mark.parametrize("what", COUNTED)
 def test_p17_counts_are_cleared_by_a_reset(what, steps):
-    """After so many of them, a reset, and as many again the gate says what a new one says."""
+    """After steps, a reset and the same steps, the gate reports what a new gate reports."""
     action, changes = COUNTED[what]
     settings = {
         "tracking": Tracking(tolerance=0.05, delay_steps=2, debounce_steps=2, stop_steps=4),
@@ -596,7 +596,7 @@ class _Still:
 
 
 class _From(FakeBackend):
-    """A fake world that begins where it is told to."""
+    """A fake world that begins at a given state."""
 
     def __init__(self, contract, *, start, **options):
         super().__init__(contract, **options)
@@ -623,7 +623,7 @@ def _reports(contract, backend, actions):
 
 
 def test_p20_one_trace_through_two_backends_gives_the_same_reports():
-    """The simulated arm lags and the fake one does not; as long as both follow, the gate says the same of both."""
+    """The simulated arm lags and the fake one does not; as long as both follow, the gate reports the same for both."""
     contract = with_safety(load_contract("arm_reach"), nonfinite=Nonfinite(stop_after=9))
     draw = np.random.default_rng(20)
     actions = [draw.uniform(-1.3, 1.3, 6) * draw.choice([0.05, 1.0]) for _ in range(60)]

@@ -24,7 +24,7 @@ ROUTINE = ResetRoutine(home=HOME, speed=0.5)
 
 
 class Elsewhere(FakeBackend):
-    """Its joints are where `start` says after a reset; `verified`: those that it shows when it is asked again."""
+    """A reset puts the joints at `start`; `verified` are the positions that a second reading returns."""
 
     start = (0.0, 0.0)
     verified: tuple[float, float] | None = None
@@ -141,7 +141,7 @@ STEP_AT_THE_END = {
 }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(way=st.fixed_dictionaries(WAYS))
 @example(way=STEP_AT_THE_END)
 def test_home_is_reached_from_anywhere_within_the_speed_share(way):
@@ -203,7 +203,7 @@ def pressed_at(step):
 
 
 def assert_at_rest(scene):
-    """The robot has been moved, has braked, and hears no more."""
+    """The robot has moved and braked, and accepts no further command."""
     speeds = [np.abs(command.report.velocity_si).max() for command in scene.sent]
     assert max(speeds) > 0.1
     assert speeds[-1] == 0.0
@@ -361,7 +361,7 @@ def test_next_reset_retries_failed_homing():
 
 
 class Asking(Elsewhere):
-    """Keeps what a person was asked; `declines` says no."""
+    """Records each request to the operator; with `declines`, the answer is no."""
 
     declines = False
 
@@ -420,7 +420,7 @@ def test_ignored_options_are_reported_with_a_warning():
 
 
 class MovedAndMute(Elsewhere):
-    """Its second reset moves the robot, and then a sensor says nothing."""
+    """The second reset moves the robot, and then a sensor is silent."""
 
     resets = 0
 

@@ -1,4 +1,4 @@
-"""The gates that refuse, one by one: what each lets pass, where its threshold lies, what it says, what it forgets."""
+"""Each interlock by itself: what it accepts, its threshold, its finding, and what a reset clears."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_all_findings_are_reported_in_the_order_of_the_gates():
 
 
 def test_refused_action_skips_the_modifying_gates():
-    """Refuse before modifying: of an action that brakes nobody says that it was clipped."""
+    """Interlocks come before limits: an action that brakes is not reported as clipped."""
     approved = SafetyGate(scripted_tasks.contract()).judge([7.0, 7.0], MOVING, PERIOD_S, beside(age_s=1.0))
     assert codes(approved) == ["obs.stale"]
     assert approved.report.requested.tolist() == [7.0, 7.0]
@@ -295,7 +295,7 @@ def test_optional_sensor_may_fail():
 
 
 def test_force_limited_sensor_is_required():
-    """Once silent, the force that it measured last would be good for ever."""
+    """Otherwise the last force of a silent sensor would count without a time limit."""
     found = gate_of(ObservationGate, forces=FORCES).check(CALM, ZERO)
     assert codes_of(found) == [("obs.invalid", Severity.HOLD)]
 

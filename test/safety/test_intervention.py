@@ -1,4 +1,4 @@
-"""How often the gate changed what was asked for: counted, told, and made a STOP where that is asked for."""
+"""The share of steps in which the gate changed the request: counted, reported, and a STOP if configured."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_p5_from_a_safe_state_some_velocity_keeps_every_limit(s):
 
 @examples(100)
 @given(situations(quick=True))
-def test_p6_limiting_what_was_limited_changes_no_bit_and_reports_nothing(s):
+def test_p6_limiting_twice_changes_no_bit_and_reports_nothing(s):
     once = step_to(s, aimed(s))
     twice = step_to(s, once.position)
     assert (twice.position, twice.code) == (once.position, "")

@@ -1,4 +1,4 @@
-"""What a relay does: it arms, limits, refuses, brakes when commands stop, and stays at rest until it is armed anew."""
+"""The relay arms, limits, refuses, brakes when commands stop, and stays at rest until it is armed again."""
 
 from __future__ import annotations
 
@@ -530,7 +530,7 @@ def test_unknown_input_before_the_first_arming_is_not_latched():
 
 
 class FaultyGate(SafetyGate):
-    """Catches itself breaking a limit, from when it is told to."""
+    """Reports that it broke a limit once the test sets its flag."""
 
     broken = False
 
@@ -557,7 +557,7 @@ def test_internal_fault_stops_and_brakes():
 
 
 class StoppingGate(SafetyGate):
-    """Asks for a STOP, from when it is told to."""
+    """Requests a STOP once the test sets its flag."""
 
     stopping = False
 

@@ -344,7 +344,7 @@ class Relays(RuleBasedStateMachine):
         return [report for report in self.reports if report.published]
 
     def teardown(self):
-        """Whatever happened, it comes to rest within the time that braking takes, and then is silent."""
+        """The robot comes to rest within its braking time, and then publishes nothing."""
         if not hasattr(self, "core"):
             return
         ticks = SPEC.stop_steps + math.ceil(LIMITS.velocity / (LIMITS.deceleration * PERIOD_S)) + 1

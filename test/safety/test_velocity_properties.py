@@ -188,7 +188,7 @@ def test_commanded_velocity_is_kept_after_a_pause():
         world.publish([1.0, 0.0, 0.0, 0.0])
     world.clock.advance_ns(5_000_000_000)
     with world.arbiter.exclusive() as (state, dt_s):
-        assert state.velocities[0] == pytest.approx(LIMITS.velocity[0])  # it was never told to stop
+        assert state.velocities[0] == pytest.approx(LIMITS.velocity[0])  # it was never commanded to stop
         assert dt_s == pytest.approx(0.1)
 
 

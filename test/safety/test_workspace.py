@@ -67,7 +67,7 @@ def test_keep_out_regions_may_be_spheres_and_capsules():
 
 
 def test_keep_in_box_applies_to_every_moving_link():
-    cell = BoxSpec(low_m=(-2.0, -2.0, -0.05), high_m=(1.2, 2.0, 1.0))  # the post stands out of it, but cannot move
+    cell = BoxSpec(low_m=(-2.0, -2.0, -0.05), high_m=(1.2, 2.0, 1.0))  # the post is outside, but cannot move
     h_m, nearest = workspace(keep_out={}, keep_in={"cell": cell}, margin_m=0.0).nearest(STRAIGHT)
     assert h_m == pytest.approx(0.01)  # the floor, under the upper link or the fore
     assert "inside of keep_in.cell" in nearest

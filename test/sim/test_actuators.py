@@ -233,7 +233,7 @@ WRONG_SERVOS = {
         LIFT,
         "lift",
         '<intvelocity name="lift" joint="lift" kp="7" actrange="-1 1"/>',
-        "gain 7, stiffness 7, damping 0, gear 1, dyntype integrator (expected a position servo)",
+        "it integrates its command into a position of its own (expected a position servo)",
     ),
     "a geared servo": (
         LIFT,
@@ -247,7 +247,12 @@ WRONG_SERVOS = {
         '<general name="lift" joint="lift" biastype="affine" gainprm="7" biasprm="0 -6 0"/>',
         "gain 7, stiffness 6, damping 0, gear 1 (expected a position servo)",
     ),
-    "a servo of another joint": (LIFT, "lift", '<position name="lift" joint="pan"/>', "does not drive the joint"),
+    "a servo of another joint": (
+        LIFT,
+        "lift",
+        '<position name="lift" joint="pan"/>',
+        "no actuator drives the joint 'lift'",
+    ),
 }
 
 

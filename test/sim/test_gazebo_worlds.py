@@ -1,4 +1,4 @@
-"""The worlds for Gazebo: that they are those of our own models, and that what the contract names is there and bridged.
+"""The Gazebo worlds match our own models, and contain and bridge everything that the contracts name.
 
 No Gazebo is needed, and none is proved: what a server makes of the files is not seen here.
 """

@@ -140,7 +140,7 @@ def test_nothing_of_an_old_episode_acts(gaps, delay_s):
     made = controller(StandIn(command_delay_s=delay_s))
     for arrival_ns in arrivals_of(gaps):
         made.receive(arrival_ns, 0, np.array([9.0]))
-    made.enforce(10**12)  # one of them in force, which the world was not told
+    made.enforce(10**12)  # one of them in force, unknown to the world
     made.begin(1, 10**12, np.array([1.0, 2.0]))
     assert (made.next_ns, enforced(made, 10**15)) == (None, [1.0, 2.0])
     assert made.take_activations(0, 10**15) == []

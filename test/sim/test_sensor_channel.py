@@ -45,7 +45,7 @@ def newest(channel: SensorChannel) -> Reading:
 
 
 def run(channel: SensorChannel, periods: int, substeps: int = 10) -> list[Reading]:
-    """Step periods after the reset; a reading's position is the period in which it was taken. Return what is there."""
+    """Step `periods` after the reset and return the readings; the position of each is the period it was taken in."""
     seen = []
     for k in range(1, periods + 1):
         start_ns = ORIGIN_NS + (k - 1) * PERIOD_NS
@@ -63,7 +63,7 @@ def after_reset_ms(readings: list[Reading]) -> list[int]:
 
 
 def many(channel: SensorChannel, count: int, first: SensorOutput) -> list[Reading]:
-    """Return so many readings of the same thing."""
+    """Return `count` equal readings."""
     begun(channel, first=first)
     readings = []
     for k in range(1, count + 1):
@@ -102,7 +102,7 @@ def test_a_rate_above_that_of_the_physics_is_due_at_each_of_its_steps() -> None:
 
 
 def test_a_due_time_that_the_clock_cuts_to_nanoseconds_is_served_once() -> None:
-    channel = begun(channel_of(spec(rate_hz=30.0)))  # due at 66 666 666.67 ns, and the physics is there at ...666
+    channel = begun(channel_of(spec(rate_hz=30.0)))  # due at 66 666 666.67 ns, and the physics reaches ...666
     taken = []
     for substep in range(1, 31):
         now_ns = ORIGIN_NS + PERIOD_NS * substep // 30

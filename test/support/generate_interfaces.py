@@ -116,7 +116,7 @@ def show_everything(generator: str, package: str, work: Path) -> None:
 
 
 def arguments(work: Path, name: str, package: str, paths: list[str], into: Path | None = None, **more: object) -> str:
-    """Write the file of arguments that a generator reads; return its path. It writes to `into`, or to a folder of its own."""
+    """Write the file of arguments that a generator reads; return its path. It writes to `into`, or to a new folder."""
     generator = name.partition(".")[0]
     target = (into or work / generator) / package
     for path in paths:

@@ -11,7 +11,7 @@ from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import JointState, LaserScan
-from std_msgs.msg import Bool, Float64, String
+from std_msgs.msg import Bool, Float64, Float64MultiArray, String
 from trajectory_msgs.msg import JointTrajectory
 
 BEST_EFFORT = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
@@ -39,7 +39,7 @@ ARM_URDF = "".join(
 
 
 class OddRobot:
-    """A node in a context and a thread of its own."""
+    """A node in a separate context and thread."""
 
     namespace, period_s = "/", 0.02
 
@@ -88,6 +88,35 @@ class NamespacedArm(OddRobot):
     def _move(self, message):
         if set(message.joint_names) <= set(self.positions) and len(message.joint_names) == 4:
             self.positions |= dict(zip(message.joint_names, message.points[-1].positions, strict=True))
+
+    def publish(self):
+        message = JointState(name=list(self.positions), position=list(self.positions.values()))
+        message.header.stamp = self.stamp()
+        self._states.publish(message)
+
+
+class ControlledArm(OddRobot):
+    """Has a controller manager with an inactive forward controller and an active trajectory controller."""
+
+    def build(self):
+        from controller_manager_msgs.msg import ControllerState
+        from controller_manager_msgs.srv import ListControllers
+
+        self.positions = {"waist": 0.0, "elbow": 0.0}
+        self._states = self.node.create_publisher(JointState, "joint_states", 10)
+        interfaces = ["elbow/position", "waist/position"]
+        reply = ListControllers.Response(
+            controller=[
+                ControllerState(name=name, state=state, required_command_interfaces=interfaces)
+                for name, state in (("forward_controller", "inactive"), ("scaled_controller", "active"))
+            ]
+        )
+        self.node.create_service(ListControllers, "controller_manager/list_controllers", lambda _, __: reply)
+        self.node.create_subscription(Float64MultiArray, "forward_controller/commands", lambda _: None, 10)
+        self.node.create_subscription(JointTrajectory, "scaled_controller/joint_trajectory", self._move, 10)
+
+    def _move(self, message):
+        self.positions |= dict(zip(message.joint_names, message.points[-1].positions, strict=True))
 
     def publish(self):
         message = JointState(name=list(self.positions), position=list(self.positions.values()))

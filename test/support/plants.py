@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import scipy
 from delayed_fake import DelayedFake, FakeDelays
 
 from embodied_env.analysis.calibration.actuator_response import Move, command_trajectory
@@ -66,12 +67,11 @@ def _linear(values, dynamics):
     for k in range(1, 20):
         term = term @ dynamics * (STEP_S / k)
         onward = onward + term
-    means, entry = (values + np.roll(values, 1)) / 2.0, (np.eye(len(dynamics)) - onward)[:, 0]
-    state, result = np.zeros(len(dynamics)), np.zeros(len(values))
-    for i in range(1, len(values)):
-        state = onward @ state + entry * means[i]
-        result[i] = state[0]
-    return result
+    entry = (np.eye(len(dynamics)) - onward)[:, :1]
+    gains, past = scipy.signal.ss2tf(onward, entry, np.eye(1, len(dynamics)), np.zeros((1, 1)))
+    means = (values + np.roll(values, 1)) / 2.0
+    means[0] = 0.0
+    return scipy.signal.lfilter(gains[0, 1:], past, means)
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Script:
 
     faults: tuple[Fault, ...] = ()
     interrupt_at: int = 0
-    faulty_resets: int = 0  # the faults happen in so many episodes; 0: in all
+    faulty_resets: int = 0  # number of episodes with the faults; 0: all
     resets: int = 0
     made: list[MovingBackend] = field(default_factory=list)
 

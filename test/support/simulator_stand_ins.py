@@ -40,7 +40,7 @@ class Mischief:
     stops_after: int | None = None  # further iterations until time stops
     silent: bool = False  # a paused clock is not repeated, a running one not published
     extra_steps: int = 0  # by another client, with each request of steps
-    rewinds_in: int | None = None  # so many iterations, then somebody resets the world
+    rewinds_in: int | None = None  # number of iterations after which another client resets the world
     refuses: bool = False
     sensors: str = "on time"  # "late": a moment after the step; "old": with the stamp of 10 steps before; "never"
     clock_repeats: int = 1
@@ -204,7 +204,7 @@ class StandIn:
             self._joints.publish(message)
 
     def ask_steps(self, steps: int) -> None:
-        """Run so many, and what another client asks for."""
+        """Run `count` iterations and the requests of other clients."""
         if self.mischief.does:
             self.world.pending += steps + self.mischief.extra_steps
 

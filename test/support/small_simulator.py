@@ -43,7 +43,7 @@ class Habits:
 
 
 class SmallSimulator:
-    """One toy world; a thread of its own turns it."""
+    """One toy world, advanced by a separate thread."""
 
     def __init__(self, contract, domain_id=None):
         self.contract, self.habits = contract, Habits()

@@ -17,6 +17,7 @@ from embodied_env.contract import Contract, parse_contract
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.message_types import (
     ACTUATOR_MESSAGES,
+    DISTANCES,
     ENCODINGS,
     JOINT_SENSOR,
     PATH_DTYPES,
@@ -228,6 +229,18 @@ def path_fields(draw: st.DrawFn) -> Document:
     }
 
 
+resizes = st.fixed_dictionaries(
+    {
+        "size": st.lists(st.integers(1, 3), min_size=2, max_size=2),
+        "method": st.sampled_from(["letterbox", "stretch", "crop"]),
+        "resample": st.just("nearest"),
+    }
+)
+angle_grids = st.integers(1, 3) | st.fixed_dictionaries(
+    {"min_rad": st.floats(-3.0, 0.0), "max_rad": st.floats(0.1, 3.0), "count": st.integers(2, 3)}
+)
+
+
 @st.composite
 def own_fields(draw: st.DrawFn, known: MessageField, encoding: str | None, joints: list[str], unit: str) -> Document:
     """Draw a field that the message type has; `unit` "" is any that it may have."""
@@ -242,6 +255,12 @@ def own_fields(draw: st.DrawFn, known: MessageField, encoding: str | None, joint
         shape[2] = ENCODINGS[encoding].channels
     if list(known.shape) != shape:
         result["shape"] = shape
+    if encoding is not None and (resize := draw(st.none() | resizes)) is not None:
+        result["resize"] = resize
+        shape = [*resize["size"], shape[2]]
+    if known is DISTANCES and (angles := draw(st.none() | angle_grids)) is not None:
+        result["resample"] = {"angles": angles, "method": draw(st.sampled_from(["nearest", "min"]))}
+        shape = [angles if isinstance(angles, int) else angles["count"]]
     result |= draw(bounds(math.prod(shape), dtype))
     inside = (np.max(result["low"]).item(), np.min(result["high"]).item())
     if (known.ranging or depth) and inside[0] <= inside[1]:
@@ -262,6 +281,9 @@ def sensors(draw: st.DrawFn, topic: str, type_: str, joints: list[str], unit: st
         own_unit = unit if type_ == JOINT_SENSOR and name == "position" else ""
         fields[name] = draw(own_fields(own[name], encoding, joints, own_unit))
     visibility = "agent" if type_ == JOINT_SENSOR else draw(st.sampled_from(["agent", "evaluator"]))
+    if visibility == "agent":
+        for field in fields.values():
+            field["history"] = draw(st.none() | st.integers(1, 3))
     has_header = known is None or known.header
     return {
         "topic": topic,

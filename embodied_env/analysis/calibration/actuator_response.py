@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import optimize, signal
+import scipy
 
 from embodied_env.core.types import FloatArray
 
@@ -136,7 +136,7 @@ def _fit(moves: Sequence[Move], period_s: float, shape: Shape, start_s: float) -
     for i, move in enumerate(moves):
         motion = move.readings - move.readings.mean()
         grid_s = np.arange(move.commanded_s[0] - _GRID_S, move.read_s[-1] + _GRID_S, _GRID_S)
-        fit = optimize.least_squares(
+        fit = scipy.optimize.least_squares(
             _residuals,
             [_DEAD_SHARE * start_s, (1.0 - _DEAD_SHARE) * start_s],
             args=(command_trajectory(move, period_s, shape).averaged(grid_s), grid_s, move.read_s, motion),
@@ -155,7 +155,7 @@ def _residuals(
     """Return measured less modelled motion, shape (m,), for a dead time and a lag, s, with the best gain and offset."""
     dead_s, lag_s = parameters
     kept = np.exp(-_GRID_S / max(1e-9, lag_s))
-    lagged = signal.lfilter([1.0 - kept], [1.0, -kept], commands)
+    lagged = scipy.signal.lfilter([1.0 - kept], [1.0, -kept], commands)
     model = np.interp(read_s - dead_s, grid_s + _GRID_S / 2.0, lagged)
     model -= model.mean()
     residuals: FloatArray = motion - model * (model @ motion) / max(1e-300, model @ model)

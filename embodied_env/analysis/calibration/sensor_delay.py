@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from embodied_env.analysis.calibration.actuator_response import Move, peak
 from embodied_env.analysis.statistics import CONFIDENCE, median_estimate
@@ -96,7 +96,7 @@ def estimate_lag(
     score = scores.sum(axis=0)
     return SensorLag(
         delay_s=peak(fine, score, int(score.argmax())),
-        half_s=float(stats.t.ppf(0.5 + CONFIDENCE / 2, n - 1)) * spread_s + _STAMP_ERROR_S,
+        half_s=float(scipy.stats.t.ppf(0.5 + CONFIDENCE / 2, n - 1)) * spread_s + _STAMP_ERROR_S,
         correlation=math.sqrt(max(0.0, fit.explained)),
         moves=len({i for i, _ in fit.parts}),
     )

@@ -192,10 +192,9 @@ class RunFeatures:
             if sensors.get(joint.sensor, {}).get("quality") not in _GOOD:
                 continue
             try:
-                error = (
-                    inner["observation"][joint.key][joint.component]
-                    - inner["report"]["applied_si"][joint.command_index]
-                )
+                values = inner["observation"][joint.key]
+                values = values[-1] if isinstance(values[-1], list) else values  # the newest of a history
+                error = values[joint.component] - inner["report"]["applied_si"][joint.command_index]
             except (KeyError, IndexError, TypeError):  # an observation is JSON of any form
                 error = math.nan
             if joint.wraps and math.isfinite(error):

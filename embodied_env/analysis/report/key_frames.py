@@ -17,6 +17,7 @@ from embodied_env.record.arrays import Reference, references
 from embodied_env.record.rows import RESET
 
 MOST_CAMERAS = 8
+_DIMENSIONS = 3  # of an image: height, width, channels
 _WIDEST = 320  # pixels of an image in the page
 _GREYS = (2.0, 90.0)  # percentiles of a depth image that are drawn darkest and lightest
 _SLOTS = ("first", "success", "end", "last")
@@ -79,10 +80,10 @@ class KeyFrames:
 
 
 def is_image(reference: Reference) -> bool:
-    """Return whether a reference is to an image: uint8 with 1, 3 or 4 channels, or one channel of other numbers."""
-    *size, channels = reference["shape"] or (0,)
+    """Return whether a reference is to an image or several: uint8 with 1, 3 or 4 channels, or one of other numbers."""
+    *size, channels = reference["shape"][-_DIMENSIONS:] or (0,)
     is_drawable = channels == 1 or (channels in (3, 4) and reference["dtype"] == "uint8")
-    return len(size) == 2 and all(size) and is_drawable
+    return len(size) == 2 and len(reference["shape"]) <= _DIMENSIONS + 1 and all(reference["shape"]) and is_drawable
 
 
 def png_base64(image: NDArray[Any]) -> tuple[str, str]:
@@ -93,7 +94,7 @@ def png_base64(image: NDArray[Any]) -> tuple[str, str]:
     """
     from PIL import Image  # noqa: PLC0415 - optional
 
-    pixels, note = _as_bytes(image)
+    pixels, note = _as_bytes(image[-1] if image.ndim > _DIMENSIONS else image)  # the newest of a history
     stride = max(1, math.ceil(pixels.shape[1] / _WIDEST))
     pixels = np.ascontiguousarray(pixels[::stride, ::stride])
     picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)

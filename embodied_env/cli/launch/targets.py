@@ -110,14 +110,14 @@ def _gazebo(values: Values) -> Iterator[ProcessSpec]:
 def _real(values: Values) -> Iterator[ProcessSpec]:
     options = ["--namespace", values["namespace"], "--connect-timeout", _STARTUP_S]  # the others start now, too
     if values["relay"] == "true":
-        yield from _relay({**values, "backend": ""})
+        is_confirmed = "true" in (values["confirm_chosen"], values["emulator"])
+        yield from _relay({**values, "backend": "", "confirm_chosen": "true" if is_confirmed else "false"})
         options += ["--relay"]
     if values["armed"] != "true":
         options += ["--dry-run"]
-    for name in ("record_messages", "confirm_chosen"):
-        options += [f"--{name.replace('_', '-')}"] if values[name] == "true" else []
+    options += ["--record-messages"] if values["record_messages"] == "true" else []
     check_namespace(values["namespace"])
-    yield _evaluation(values, "real", *options)
+    yield _evaluation(values, "real", *options, *_robot_options(values))
 
 
 def _relay(values: Values) -> Iterator[ProcessSpec]:
@@ -130,6 +130,7 @@ def _relay(values: Values) -> Iterator[ProcessSpec]:
         namespace=values["namespace"],
         backend=backend,
         confirm_chosen=is_confirmed,
+        ignore_inputs=_names(values["ignore_input"]),
         grace_s=grace_s,
     )
 
@@ -138,7 +139,17 @@ def _evaluate(values: Values) -> Iterator[ProcessSpec]:
     options = ["--attach"] if values["attach"] == "true" else []
     for name in ("namespace", "pacing"):
         options += [f"--{name}", values[name]] if values[name] else []
-    yield _evaluation(values, values["backend"], *options)
+    yield _evaluation(values, values["backend"], *options, *_robot_options(values))
+
+
+def _robot_options(values: Values) -> list[str]:
+    """Return the options of `evaluate` for a robot or its emulator."""
+    options = [f"--{name.replace('_', '-')}" for name in ("emulator", "confirm_chosen") if values[name] == "true"]
+    return [*options, *(f"--ignore-input={name}" for name in _names(values["ignore_input"]))]
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _evaluation(values: Values, backend: str, *options: str) -> ProcessSpec:
@@ -211,6 +222,10 @@ _POLICY = Argument("policy", "scripted", "policy to run: hold, random, scripted 
 _SEED = Argument("seed", "0", "seed of the first episode, or of the training")
 _OUT = Argument("out", "runs", "parent directory of the run directories")
 _CONFIRM_CHOSEN = Argument("confirm_chosen", "false", "accept unconfirmed chosen values of the robot file", _BOOL)
+_EMULATOR = Argument("emulator", "false", "drive the robot emulator, which resets itself by the seed", _BOOL)
+_IGNORE_INPUT = Argument(
+    "ignore_input", _UNSET, "safety inputs to move without, because their message packages are not installed: NAME,..."
+)
 _SCRIPT_ARGS = Argument("script_args", _UNSET, "additional arguments of the training script, in shell syntax")
 
 
@@ -266,7 +281,9 @@ _TARGETS = (
             _POLICY,
             *_run_arguments(episodes="1"),
             Argument("record_messages", "false", "record the raw ROS 2 messages", _BOOL),
+            _EMULATOR,
             _CONFIRM_CHOSEN,
+            _IGNORE_INPUT,
             _PYTHON,
         ),
         plan=_real,
@@ -279,6 +296,7 @@ _TARGETS = (
             _NAMESPACE,
             Argument("backend", _UNSET, "backend whose profile lists the e-stop inputs; none: real"),
             _CONFIRM_CHOSEN,
+            _IGNORE_INPUT,
             _PYTHON,
         ),
         plan=_relay,
@@ -294,6 +312,9 @@ _TARGETS = (
             Argument("namespace", _UNSET, "ROS 2 namespace of the robot or simulator; none: set by the backend"),
             Argument("pacing", _UNSET, "pacing of the backend: lockstep or realtime; none: set by the backend"),
             Argument("attach", "false", "attach to a running simulator instead of starting one", _BOOL),
+            _EMULATOR,
+            _CONFIRM_CHOSEN,
+            _IGNORE_INPUT,
             _PYTHON,
         ),
         plan=_evaluate,

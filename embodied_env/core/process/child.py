@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, ClassVar
@@ -82,11 +82,12 @@ def relay(
     backend: str | None = None,
     source: str | None = None,
     confirm_chosen: bool = False,
+    ignore_inputs: Sequence[str] = (),
     grace_s: float = STOP_GRACE_S,
 ) -> ProcessSpec:
     """Return the relay of a contract, given as for `simulator`; `backend`: whose profile has the e-stop inputs."""
     options = _as_arguments({"namespace": namespace, "backend": backend, "source": source or None})
-    flags = ("--confirm-chosen",) if confirm_chosen else ()
+    flags = [*["--confirm-chosen"] * confirm_chosen, *(f"--ignore-input={name}" for name in ignore_inputs)]
     return ProcessSpec(role="relay", module=CLI, arguments=("relay", contract, *flags, *options), grace_s=grace_s)
 
 

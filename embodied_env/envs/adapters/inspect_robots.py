@@ -146,7 +146,10 @@ class EmbodiedEmbodiment:
         stamps_s = {name: reading["stamp_ns"] * _S_PER_NS for name, reading in info["sensors"].items()}
         cameras = {layout.sensor for layout in self._cameras.values()}
         return inspect_robots.Observation(
-            images={name: observation[layout.key] for name, layout in self._cameras.items()},
+            images={
+                name: observation[layout.key] if layout.history is None else observation[layout.key][-1]
+                for name, layout in self._cameras.items()
+            },
             state={
                 theirs: values if (values := observation[ours]).dtype.kind == "f" else values.astype(np.float64)
                 for ours, theirs in self._state.items()
@@ -226,7 +229,7 @@ def _state_names(contract: Contract, fields: list[FieldLayout], joints: tuple[st
     """Return the name of each of these keys of the observation; commanded joints have the canonical names."""
     names: dict[str, str] = {}
     for layout in fields:
-        of_joints = contract.sensors[layout.sensor].fields[layout.field].joints == joints
+        of_joints = layout.history is None and contract.sensors[layout.sensor].fields[layout.field].joints == joints
         canonical = _CANONICAL.get(layout.field, layout.key) if of_joints else layout.key
         names[layout.key] = layout.key if canonical in names.values() else canonical  # a second sensor keeps its key
     return names

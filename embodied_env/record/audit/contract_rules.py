@@ -41,7 +41,7 @@ def _check_observation(row: Row, contract: Contract) -> Iterator[Violation]:
     if not isinstance(observation, dict):
         yield wrong_value("space.observation", where, observation, f"a mapping of {', '.join(space.spaces)}")
         return
-    sensor_of = {layout.key: name for name, spec in contract.sensors.items() for layout in field_layouts(name, spec)}
+    layouts = {each.key: each for name, spec in contract.sensors.items() for each in field_layouts(name, spec)}
     for key in dict.fromkeys([*space.spaces, *observation]):
         path, value = f"{where}.{key}", observation.get(key)
         if key not in observation:
@@ -50,13 +50,20 @@ def _check_observation(row: Row, contract: Contract) -> Iterator[Violation]:
             text = f"{path} is not in the contract (expected one of: {', '.join(space.spaces)})"
             yield make_violation("space.observation", path, value, text)
         else:
-            quality = row["info"]["sensors"].get(sensor_of.get(key), {}).get("quality", Quality.OK)
-            if expected := _mismatch(value, space.spaces[key], is_in_range=quality == Quality.OK):
+            layout = layouts.get(key)
+            reading = {} if layout is None else row["info"]["sensors"].get(layout.sensor, {})
+            judged = slice(None) if layout is None or layout.history is None else slice(-1, None)  # the newest reading
+            if reading.get("quality", Quality.OK) != Quality.OK:
+                judged = slice(0)
+            if expected := _mismatch(value, space.spaces[key], judged):
                 yield wrong_value("space.observation", path, value, expected)
 
 
-def _mismatch(value: Any, space: Any, *, is_in_range: bool) -> str:  # noqa: ANN401 - JSON types, a Box
-    """Return what is expected instead of `value`, or ""; of a reference only dtype and shape are compared."""
+def _mismatch(value: Any, space: Any, judged: slice) -> str:  # noqa: ANN401 - JSON types, a Box
+    """Return what is expected instead of `value`, or ""; of a reference only dtype and shape are compared.
+
+    `judged`: the part that must be within the bounds.
+    """
     if is_reference(value):
         fits = value["dtype"] == space.dtype.name and value["shape"] == list(space.shape)
         return "" if fits else f"a {space.dtype.name} array of shape {space.shape}"
@@ -66,7 +73,7 @@ def _mismatch(value: Any, space: Any, *, is_in_range: bool) -> str:  # noqa: ANN
         array = np.array(None)
     if array.dtype.kind not in "if" or array.shape != space.shape:
         return f"numbers of shape {space.shape}"
-    if is_in_range and not ((space.low <= array) & (array <= space.high)).all():
+    if not ((space.low <= array) & (array <= space.high))[judged].all():
         return f"{short_repr(space.low.tolist())} to {short_repr(space.high.tolist())}, because its quality is OK"
     return ""
 

@@ -6,10 +6,12 @@ Both rows fit their schema. The first may be that of the reset.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from embodied_env.contract import Contract
-from embodied_env.contract.schema import is_latched
-from embodied_env.contract.spaces import ActionLayout, field_layouts
+from embodied_env.contract.schema import AGES, is_latched
+from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layouts
+from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Severity, end_kind
 from embodied_env.record.audit.contract_rules import inside
 from embodied_env.record.audit.latency_rules import USABLE, is_free_running, to_ns
@@ -19,6 +21,7 @@ from embodied_env.record.rows import RESET, Row
 MaybeContract = Contract | None
 
 _RESET_MARGIN = 2  # control periods, for a world whose clock is not the one that timed the reset
+_OLDEST_S = 1e9  # of readings
 _TOLERANCE = 1e-6  # for the rounding of a difference that is divided
 _EXPLAINED_SHARE = 0.9  # of the time between two commands
 
@@ -117,9 +120,46 @@ def _check_held(before: Row, row: Row, contract: MaybeContract) -> Iterator[Viol
         if sensor["quality"] in USABLE or name not in contract.sensors:
             continue
         for layout in field_layouts(name, contract.sensors[name]):
-            if layout.key in now and layout.key in earlier and now[layout.key] != earlier[layout.key]:
+            newest = [_newest(each.get(layout.key), layout) for each in (now, earlier)]
+            if layout.key in now and layout.key in earlier and newest[0] != newest[1]:
                 text = f"{where}.{layout.key} has changed, though {name} had no good reading: it must be held"
                 yield make_violation("frame.held", f"{where}.{layout.key}", now[layout.key], text)
+
+
+def _newest(value: Any, layout: FieldLayout) -> Any:  # noqa: ANN401 - JSON types
+    """Return the newest reading of a field in an observation; None for a history that is a reference."""
+    if layout.history is None:
+        return value
+    return value[-1] if isinstance(value, list) and value else None
+
+
+def _check_history(before: Row, row: Row, contract: MaybeContract) -> Iterator[Violation]:
+    """Check that a history moves by one reading in each step, that it ages, and that it ends with the newest."""
+    (where, now), (_, earlier) = inside(row, "observation"), inside(before, "observation")
+    sensors, now_ns, earlier_ns = row["info"]["sensors"], _now_ns(row), _now_ns(before)
+    if contract is None or not isinstance(now, dict) or not isinstance(earlier, dict):
+        return
+    specs = [(name, contract.sensors[name]) for name in sensors if name in contract.sensors]
+    for layout in (each for name, spec in specs for each in field_layouts(name, spec) if each.history is not None):
+        values, ages_s = now.get(layout.key), now.get(f"{layout.key}{AGES}")
+        known, known_ages_s = earlier.get(layout.key), earlier.get(f"{layout.key}{AGES}")
+        if is_reset(before) and "inner" in before:  # its account has the reading alone
+            known = [known] * (layout.history or 1)
+            known_ages_s = [before["info"]["sensors"][layout.sensor]["age_s"]] * (layout.history or 1)
+        if isinstance(values, list) and isinstance(known, list) and values[:-1] != known[1:]:
+            text = f"{where}.{layout.key} does not continue the history of the previous row"
+            yield make_violation("frame.history", f"{where}.{layout.key}", values, text)
+        stamps, known_stamps = _stamps(ages_s, now_ns), _stamps(known_ages_s, earlier_ns)
+        expected = [*known_stamps[1:], sensors[layout.sensor]["stamp_ns"]]
+        if stamps and known_stamps and stamps != expected:
+            key, old_s = f"{where}.{layout.key}{AGES}", [((now_ns or 0) - stamp) / NS_PER_S for stamp in expected]
+            yield wrong_value("frame.history", key, ages_s, f"{old_s}, by the stamps of the readings")
+
+
+def _stamps(ages_s: Any, now_ns: int | None) -> list[int]:  # noqa: ANN401 - JSON types
+    """Return the stamps of readings of these ages; none if they are not known."""
+    are_known = isinstance(ages_s, list) and all(isinstance(x, (int, float)) and abs(x) < _OLDEST_S for x in ages_s)
+    return [now_ns - to_ns(age_s) for age_s in ages_s] if are_known and now_ns is not None else []
 
 
 def _check_reset_readings(before: Row, row: Row, contract: MaybeContract) -> Iterator[Violation]:
@@ -154,6 +194,7 @@ PAIR_RULES: tuple[Callable[[Row, Row, MaybeContract], Iterator[Violation]], ...]
     _check_world_time,
     _check_reading_order,
     _check_held,
+    _check_history,
     _check_reset_readings,
     _check_latch,
 )

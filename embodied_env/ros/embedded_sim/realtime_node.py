@@ -135,7 +135,7 @@ class FreeRunningNode(WorldNode):
             return
         self._anchor_ns = deadline_ns - self._world.now_ns
         self._publish()
-        self._warn_if_slow()
+        self._check_window()
 
     def _reset(self, epoch: int, seed: int, options: str) -> str:
         """Reset, unless the epoch is that of the last reset; draw a seed if none is set."""
@@ -220,8 +220,8 @@ class FreeRunningNode(WorldNode):
     def _begin_window(self) -> None:
         self._window_ns = self._clock.now_ns(), self._world.now_ns
 
-    def _warn_if_slow(self) -> None:
-        """Log a warning if the simulation falls behind the wall clock."""
+    def _check_window(self) -> None:
+        """Log whether the simulation fell behind the wall clock, and whether another simulator has our name."""
         wall_ns = self._clock.now_ns() - self._window_ns[0]
         if wall_ns < _WINDOW_NS:
             return
@@ -229,6 +229,13 @@ class FreeRunningNode(WorldNode):
         if factor < _SLOW:
             self.node.get_logger().warning(
                 f"simulation runs at {factor:.2f} of real time; use a faster machine or a simpler model",
+                throttle_duration_sec=_THROTTLE_S,
+            )
+        name, namespace = self.node.get_name(), self.node.get_namespace()
+        if self.node.get_node_names_and_namespaces().count((name, namespace)) > 1:
+            self.node.get_logger().error(
+                f"another simulator runs in namespace {namespace} of this ROS_DOMAIN_ID; stop one of them, "
+                "or use another --namespace or ROS_DOMAIN_ID",
                 throttle_duration_sec=_THROTTLE_S,
             )
         self._begin_window()

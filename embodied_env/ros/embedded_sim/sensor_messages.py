@@ -19,10 +19,10 @@ from embodied_env.contract import SensorSpec
 from embodied_env.contract.field_paths import element_type, steps_of
 from embodied_env.contract.message_types import ENCODINGS, SENSOR_MESSAGES, message_class
 from embodied_env.contract.reading_values import to_units
-from embodied_env.errors import MissingDependencyError
+from embodied_env.core.image_processing import import_pillow
 from embodied_env.ros.message_fields import VECTOR_PATHS, set_stamp
 from embodied_env.ros.serialization.message_template import MessageTemplate
-from embodied_env.sim.sensor_models import range_limits_m
+from embodied_env.sim.sensor_models import range_limits_m, scan_angles_rad
 
 Message = Any  # a generated type
 Values = Mapping[str, NDArray[Any]]
@@ -163,8 +163,7 @@ def _write_scan(message: Message, values: Values, sensor: SensorSpec, extras: Ex
     message.range_min, message.range_max = range_limits_m(extras)
     message.angle_min = extras.get("angle_min_rad", math.nan)
     message.angle_max = extras.get("angle_max_rad", math.nan)
-    rays = max(len(value) for value in values.values())
-    message.angle_increment = (message.angle_max - message.angle_min) / max(1, rays - 1)
+    _, message.angle_increment = scan_angles_rad(extras, values)
     for field, value in values.items():
         setattr(message, field, _packed("f", value))
 
@@ -183,15 +182,11 @@ def _write_image(message: Message, values: Values, sensor: SensorSpec, extras: E
 
 def _write_compressed(message: Message, values: Values, sensor: SensorSpec, extras: Extras) -> None:  # noqa: ARG001
     """Write a PNG, which is lossless."""
-    try:
-        from PIL import Image  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"Pillow ({error})", needed_for=f"a {sensor.type}", remedy='pip install "embodied_env[images]"'
-        ) from None
     pixels = values["image"]
     file = io.BytesIO()
-    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(file, "PNG", compress_level=1)
+    import_pillow(f"a {sensor.type}").Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(
+        file, "PNG", compress_level=1
+    )
     message.format = "png"
     message.data = array.array("B", file.getvalue())
 

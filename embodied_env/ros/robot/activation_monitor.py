@@ -118,6 +118,10 @@ class ActivationMonitor:
         """Return the states (`ActivationStates.states`), under the listener's lock."""
         return self._states.states()
 
+    def missing(self) -> list[str]:
+        """Return the names without a status since `begin`, under the listener's lock."""
+        return self._states.missing()
+
     def begin(self, deadline_ns: int) -> None:
         """Poll again; raises BackendNotReadyError unless everything is active at `deadline_ns` (steady clock)."""
         specs, missing = self._states.specs, self._states.missing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,8 @@ _ENCLAVE_FILES = (
 class Check:
     """One line of the checklist.
 
-    `passed` None: not checked, for the reason in `detail`. A failure has a `remedy`, and a machine-readable `code`.
+    `passed` None: not checked, for the reason in `detail`. A failure has a machine-readable `code`, and a `remedy`,
+    unless a later check has the remedy of both.
     """
 
     name: str
@@ -66,6 +67,20 @@ def passed(name: str, detail: str) -> Check:
 def failed(name: str, detail: str, remedy: str, code: str) -> Check:
     """Return a check that failed."""
     return Check(name=name, passed=False, detail=detail, remedy=remedy, code=code)
+
+
+def share_remedy(checks: tuple[Check, ...], surroundings: str) -> tuple[Check, ...]:
+    """Return `checks` with one remedy for all absent nodes, at the last of them, if the whole robot is absent."""
+    absent = [check for check in checks if check.code in _ABSENT]
+    if len(absent) < 2 or any(_is_of_topic(check) and check not in absent for check in checks):
+        return checks
+    remedy = "; ".join([*dict.fromkeys(_ABSENT[check.code] for check in absent), surroundings])
+    last = absent[-1]
+    return tuple(replace(check, remedy=remedy * (check is last)) if check in absent else check for check in checks)
+
+
+def _is_of_topic(check: Check) -> bool:
+    return check.name.startswith(("sensors.", "actuators.", "estop.", "active."))
 
 
 def raise_unless_passed(checks: Iterable[Check], *, surroundings: str = "") -> None:
@@ -88,12 +103,11 @@ def raise_unless_passed(checks: Iterable[Check], *, surroundings: str = "") -> N
         topics.setdefault(f"[{check.code}] {problem}", []).append(topic)
     problems += [f"{problem}: {', '.join(names)}" for problem, names in topics.items()]
     if absent:
-        problems[-1] += (
-            f" ({'; '.join(filter(None, dict.fromkeys([*(_ABSENT[c.code] for c in absent), surroundings])))})"
-        )
+        remedies = dict.fromkeys([*(_ABSENT[check.code] for check in absent), surroundings])
+        problems.append("; ".join(filter(None, remedies)))
     if problems:
-        message = f"preflight: {len(failures)} of {len(checks)} checks failed: {'; '.join(problems)}"
-        raise BackendNotReadyError(message)
+        lines = [f"preflight: {len(failures)} of {len(checks)} checks failed", *problems]
+        raise BackendNotReadyError("\n- ".join(lines))
 
 
 def contract_checks(

@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 from rclpy.duration import Infinite
 from rclpy.node import Node
-from rclpy.qos import QoSCompatibility, QoSProfile, qos_check_compatible
+from rclpy.qos import DurabilityPolicy, QoSCompatibility, QoSProfile, qos_check_compatible
 from rclpy.utilities import get_rmw_implementation_identifier
 
-from embodied_env.contract import Contract
+from embodied_env.contract import Contract, SensorSpec
+from embodied_env.contract.schema import is_latched
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.robot.backend_profile import RealProfile
 from embodied_env.ros.robot.contract_checks import Check, failed, passed
@@ -33,28 +34,35 @@ Problem = tuple[str, str, str]
 
 
 def graph_checks(contract: Contract, profile: RealProfile, node: Node) -> tuple[Check, ...]:
-    """Return one check for each topic of the contract and of the profile's e-stops, and for the reset service."""
+    """Return one check for each topic of the contract, for the reset service, and for each safety input."""
     has_relay = profile.relay
     checks = []
     for name, sensor in contract.sensors.items():
-        problems = _publisher_problems(sensor.topic, sensor.type, node, at_most=None if name in profile.shared else 1)
+        at_most = None if name in profile.shared else 1
+        problems = _publisher_problems(f"sensors.{name}.qos", sensor.topic, sensor.type, node, at_most=at_most)
         checks.append(_topic_check(f"sensors.{name}", sensor.topic, node, problems))
     for name, actuator in contract.actuators.items():
         problems = _owner_problems(actuator.topic, node, has_relay=has_relay)
-        problems += _reader_problems(actuator.topic, actuator.type, node)
+        problems += _reader_problems(f"actuators.{name}.qos", actuator.topic, actuator.type, node)
         checks.append(_topic_check(f"actuators.{name}", actuator.topic, node, problems))
     if has_relay:
         problems = _owner_problems(COMMAND_TOPIC, node, has_relay=False)
-        problems += _reader_problems(COMMAND_TOPIC, _JOINT_STATE, node)
+        problems += _reader_problems("", COMMAND_TOPIC, _JOINT_STATE, node)
         checks.append(_topic_check("relay", COMMAND_TOPIC, node, problems))
         checks += [
             _topic_check(topic, topic, node, _owner_problems(topic, node, has_relay=True)) for topic in _RELAY_TOPICS
         ]
     if profile.reset_spec.service is not None:
-        checks.append(_service_check("reset service", profile.reset_spec.service, node))
+        checks.append(_service_check("reset service", profile.reset_spec.service, node, "reset.service"))
     for name, estop in profile.estop.items():
-        problems = _publisher_problems(estop.topic, estop.type, node)
+        problems = _publisher_problems(f"backends.real.estop.{name}.latched", estop.topic, estop.type, node)
         checks.append(_topic_check(f"estop.{name}", estop.topic, node, problems))
+    for name, active in profile.active.items():
+        if active.topic is not None:
+            problems = _publisher_problems(f"backends.real.active.{name}.latched", active.topic, active.type, node)
+            checks.append(_topic_check(f"active.{name}", active.topic, node, problems))
+        elif active.service is not None:
+            checks.append(_service_check(f"active.{name}", active.service, node, f"active.{name}"))
     return (*checks, _name_check(node, has_relay=has_relay))
 
 
@@ -71,11 +79,11 @@ def _name_check(node: Node, *, has_relay: bool) -> Check:
     return passed("node name", f"{full_name} is unique")
 
 
-def _service_check(name: str, service: str, node: Node) -> Check:
+def _service_check(name: str, service: str, node: Node, key: str) -> Check:
     resolved = node.resolve_service_name(service)
     if node.count_services(resolved):
         return passed(name, f"{resolved} is available")
-    remedy = f"start its node, or correct backends.real.reset.service; {surroundings(node)}"
+    remedy = f"start its node, or correct backends.real.{key}; {surroundings(node)}"
     return failed(name, f"{resolved}: no service", remedy, "service.none")
 
 
@@ -89,8 +97,10 @@ def _topic_check(name: str, topic: str, node: Node, problems: list[Problem]) -> 
     return passed(name, f"{resolved}: from {writers or 'this node'} to {readers or 'this node'}")
 
 
-def _publisher_problems(topic: str, type_name: str, node: Node, *, at_most: int | None = None) -> list[Problem]:
-    """Return the problems with the publishers of a topic that we subscribe to."""
+def _publisher_problems(
+    key: str, topic: str, type_name: str, node: Node, *, at_most: int | None = None
+) -> list[Problem]:
+    """Return the problems with the publishers of a topic that we subscribe to with the QoS of `key`."""
     found = node.get_publishers_info_by_topic(topic)
     if not found:
         remedy = f"start the publisher, or correct the topic; {surroundings(node, type_name, node.count_publishers)}"
@@ -100,20 +110,20 @@ def _publisher_problems(topic: str, type_name: str, node: Node, *, at_most: int 
         names = ", ".join(_node_name(info) for info in found)
         remedy = f"stop all but one (listed by ros2 topic info -v {node.resolve_topic_name(topic)})"
         problems.append(("pub.multiple", f"{len(found)} publishers (expected 1): {names}", remedy))
-    return problems + _mismatches(found, "publisher", type_name, _own_qos(node.subscriptions, node, topic))
+    return problems + _mismatches(found, "publisher", key, type_name, _own_qos(node.subscriptions, node, topic))
 
 
-def _reader_problems(topic: str, type_name: str, node: Node) -> list[Problem]:
-    """Return the problems with the subscriptions of a topic that we publish."""
+def _reader_problems(key: str, topic: str, type_name: str, node: Node) -> list[Problem]:
+    """Return the problems with the subscriptions of a topic that we publish with the QoS of `key`."""
     found = node.get_subscriptions_info_by_topic(topic)
     if not found:
         remedy = f"start the controller, or correct the topic; {surroundings(node, type_name, node.count_subscribers)}"
         return [("sub.none", "no subscriber", remedy)]
-    return _mismatches(found, "subscriber", type_name, _own_qos(node.publishers, node, topic))
+    return _mismatches(found, "subscriber", key, type_name, _own_qos(node.publishers, node, topic))
 
 
 def _mismatches(
-    endpoints: Iterable[Any], kind: Literal["publisher", "subscriber"], type_name: str, our_qos: QoSProfile
+    endpoints: Iterable[Any], kind: Literal["publisher", "subscriber"], key: str, type_name: str, our_qos: QoSProfile
 ) -> list[Problem]:
     """Return the endpoints whose type differs from the contract, or whose QoS is incompatible with ours."""
     problems: list[Problem] = []
@@ -124,8 +134,29 @@ def _mismatches(
             problems.append(("type.mismatch", detail, "correct the type in the contract or in the other node"))
         elif policies := incompatible_policies(offered=offered, requested=requested):
             detail = f"incompatible QoS of {kind} {_node_name(info)}: {', '.join(policies)}"
-            problems.append(("qos.incompatible", detail, "change this policy in the other node or in the contract"))
+            problems.append(("qos.incompatible", detail, _qos_remedy(kind, key, info.qos_profile)))
     return problems
+
+
+def _qos_remedy(kind: Literal["publisher", "subscriber"], key: str, theirs: QoSProfile) -> str:
+    """Return what makes our QoS, declared by `key`, compatible with `theirs`."""
+    if kind == "publisher":
+        ours = f"set {key}: false" if key.endswith(".latched") else f"remove {key} (the default suits any publisher)"
+    else:
+        ours = f"set {key}: {'latched' if _is_latched(theirs) else 'reliable'}" if key else ""
+    return ", or ".join(filter(None, (ours, "change this policy in the other node")))
+
+
+def latched_remedy(name: str, sensor: SensorSpec, node: Node) -> str:
+    """Return the remedy for a silent sensor whose publishers are latched, and may publish once only; else ""."""
+    found = node.get_publishers_info_by_topic(sensor.topic)
+    if is_latched(sensor.qos) or not found or not all(_is_latched(info.qos_profile) for info in found):
+        return ""
+    return f"{_node_name(found[0])} publishes it latched (transient local); set sensors.{name}.qos: latched"
+
+
+def _is_latched(qos: QoSProfile) -> bool:
+    return bool(qos.durability == DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 def _owner_problems(topic: str, node: Node, *, has_relay: bool) -> list[Problem]:

@@ -18,7 +18,7 @@ from embodied_env.contract import Contract, SensorSpec
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp, SteadyClock
 from embodied_env.ros.message_fields import MalformedMessageError
 from embodied_env.ros.node import RosNode
-from embodied_env.ros.qos import input_qos, sensor_qos
+from embodied_env.ros.qos import sensor_qos
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.receiver import LivenessCheck, ReceivedMessage
 from embodied_env.ros.robot.backend_profile import SETTLE_S, RealProfile
@@ -29,11 +29,14 @@ from embodied_env.ros.robot.contract_checks import (
     failed,
     measured_positions,
     passed,
+    share_remedy,
 )
-from embodied_env.ros.robot.graph_checks import graph_checks
+from embodied_env.ros.robot.graph_checks import graph_checks, latched_remedy, surroundings
+from embodied_env.ros.robot.safety_inputs import CONTENTION, SafetyInputs
 from embodied_env.ros.robot.stamp_translation import suspect_clock
 from embodied_env.ros.sensor_readers import SensorReader, stamp_ns
 from embodied_env.ros.transforms import as_it_comes
+from embodied_env.safety.interlocks import INPUT_REMEDIES, safety_input_findings
 
 _POLL_S = 0.05
 
@@ -112,24 +115,39 @@ def survey(
     try:
         for name, sensor in contract.sensors.items():
             listener.subscribe(name, sensor.type, sensor.topic, sensor_qos(sensor), store)
-        for name, estop in profile.estop.items():
-            listener.subscribe(name, estop.type, estop.topic, input_qos(latched=estop.latched), lambda _: None)
-        deadline = Stamp(clock.now_ns() + round(timeout_s * NS_PER_S), Domain.STEADY)
+        inputs = SafetyInputs(contract, profile, listener, clock)
+        deadline = Stamp(clock.now_ns() + round((timeout_s + settle_s) * NS_PER_S), Domain.STEADY)
         checks = preflight(contract, profile, ros.node, deadline, clock=clock, settle_s=settle_s)
         if any(check.passed is False for check in checks):
+            checks = share_remedy(checks, surroundings(ros.node))
             return (*checks, Check(name="readings", passed=None, detail="skipped, because another check failed"))
         listener.start()
         end_ns = clock.now_ns() + round(timeout_s * NS_PER_S)
-        listener.wait_until(lambda: len(newest) == len(contract.sensors), end_ns)
+        listener.wait_until(lambda: len(newest) == len(contract.sensors) and not inputs.missing(), end_ns)
+        with listener.condition:
+            states = inputs.states(is_moving=False)
+        silent = {
+            name: latched_remedy(name, sensor, ros.node) or f"check ros2 topic hz {sensor.topic}"
+            for name, sensor in contract.sensors.items()
+            if name not in newest
+        }
     finally:
         listener.stop()
         ros.close()
     readings = {
-        name: _reading(sensor, name, newest.get(name), readers[name]) for name, sensor in contract.sensors.items()
+        name: (failed(f"readings.{name}", "no message received", silent[name], "obs.silent"), {})
+        if name in silent
+        else _reading(sensor, name, newest[name], readers[name])
+        for name, sensor in contract.sensors.items()
     }
     measured = measured_positions(contract, {name: values for name, (_, values) in readings.items()})
     positions = check_positions(contract, measured, outside=profile.start_outside)
-    return (*checks, *(check for check, _ in readings.values()), positions)
+    return (
+        *checks,
+        *(check for check, _ in readings.values()),
+        *(_input_check(name, state) for name, state in states.items() if name != CONTENTION),
+        positions,
+    )
 
 
 def middleware() -> str:
@@ -137,13 +155,19 @@ def middleware() -> str:
     return str(get_rmw_implementation_identifier())
 
 
+def _input_check(name: str, state: str) -> Check:
+    """Return the check of the state of a safety input."""
+    if state == "ok":
+        return passed(f"state.{name}", "permits motion")
+    (finding,) = safety_input_findings({name: state})
+    return failed(f"state.{name}", state, INPUT_REMEDIES[finding.code], finding.code)
+
+
 def _reading(
-    sensor: SensorSpec, name: str, arrival: ReceivedMessage | None, reader: SensorReader
+    sensor: SensorSpec, name: str, arrival: ReceivedMessage, reader: SensorReader
 ) -> tuple[Check, Mapping[str, Any]]:
     """Return the check of a sensor's newest message, and the values of a valid one."""
     title = f"readings.{name}"
-    if arrival is None:
-        return failed(title, "no message received", f"check ros2 topic hz {sensor.topic}", "obs.silent"), {}
     try:
         values = reader.read(arrival.message)
     except MalformedMessageError as error:

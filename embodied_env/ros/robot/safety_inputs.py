@@ -44,6 +44,11 @@ class SafetyInputs:
         """Report no contention until the next check, since preflight has just found none."""
         self._contention = "ok"
 
+    def missing(self) -> list[str]:
+        """Return the names of the inputs without a message or response, under the lock."""
+        states = self._estops.states()
+        return [name for name in states if states[name] == "unknown"] + self._activation.missing()
+
     def wait_for_inputs(self, deadline_ns: int) -> None:
         """Wait until every input has a message; raises BackendNotReadyError at `deadline_ns` (steady clock)."""
 

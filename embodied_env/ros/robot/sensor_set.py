@@ -20,6 +20,7 @@ from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.receiver import ReceivedMessage
 from embodied_env.ros.robot.backend_profile import RealProfile
 from embodied_env.ros.robot.contract_checks import measured_positions
+from embodied_env.ros.robot.graph_checks import latched_remedy
 from embodied_env.ros.robot.stamp_translation import StampTranslator, is_on_our_host
 from embodied_env.ros.sensor_buffer import SensorBuffer
 from embodied_env.ros.sensor_readers import SensorReader
@@ -141,14 +142,16 @@ class SensorSet:
                 raise BackendNotReadyError(f"no reading newer than the reset from {problems}")
 
     def _describe_newest(self, name: str, reset_ns: int) -> str:
-        placed = self.buffers[name].placed
+        placed, sensor = self.buffers[name].placed, self._contract.sensors[name]
+        remedy = latched_remedy(name, sensor, self._listener.node)
         if placed is None:
-            return f"no message on {self._contract.sensors[name].topic}"
+            return f"no message on {sensor.topic}{remedy and f'; {remedy}'}"
         if placed.header_ns == 0:
             return "zero stamp; set safety.observation.require_stamp: false, or timeline: receive"
         suspect = f", possibly the {placed.suspect_clock} clock" if placed.suspect_clock else ""
         age_s = (reset_ns - placed.stamp_ns) / NS_PER_S
-        return f"stamped {age_s:.3f} s before it{suspect}; synchronise the publisher's clock with this host"
+        remedy = remedy or "synchronise the publisher's clock with this host"
+        return f"stamped {age_s:.3f} s before it{suspect}; {remedy}"
 
     def wait_for_fresh(self, deadline_ns: int) -> None:
         """Wait until no reading is older than its `max_age_s`, at most until `deadline_ns` (steady clock)."""

@@ -1,0 +1,64 @@
+"""The files of a MuJoCo model: itself, what it includes, its meshes and textures. Nothing is compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import xml.etree.ElementTree as ET
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from embodied_env.contract.files import MOST_DATA_BYTES, read_file
+from embodied_env.contract.schema import ContractFields
+
+C = TypeVar("C", bound=ContractFields)
+
+EMBEDDED = ("mujoco", "mujoco_ros")
+"""The backends whose profiles name a MuJoCo model."""
+
+_FOLDERS = ("meshdir", "texturedir", "assetdir")
+
+
+def with_model_hashes(contract: C) -> C:
+    """Return a trusted `contract` whose profiles have the hash of their own model, as ``model_sha256``.
+
+    A hash that the contract gives stays. Shipped models are known by their name.
+    """
+    profiles = dict(contract.backends)
+    for name in EMBEDDED:
+        profile = profiles.get(name, {})
+        if isinstance(model := profile.get("model"), str) and "model_sha256" not in profile:
+            with suppress(OSError, ValueError):  # a shipped model, or an error of the backend
+                profiles[name] = {**profile, "model_sha256": model_sha256(contract.resolve_path(model))}
+    return contract if profiles == contract.backends else dataclasses.replace(contract, backends=profiles)
+
+
+def model_sha256(file: Path) -> str:
+    """Return the SHA-256 (hex) of the contents of a model's files, independent of their paths; raises OSError."""
+    digest = hashlib.sha256()
+    for each in model_files(file):
+        digest.update(hashlib.sha256(read_file(each, most_bytes=MOST_DATA_BYTES)).digest())
+    return digest.hexdigest()
+
+
+def model_files(main: Path) -> list[Path]:
+    """Return a model and each existing file that it names, in the order of the text; raises OSError without `main`.
+
+    MuJoCo looks for a file from the folder of the model, of the file that names it, or of the compiler's settings; of
+    several, all are returned.
+    """
+    documents, assets, folders = [main], list[tuple[Path, str]](), [main.parent]
+    for document in documents:  # grows
+        with suppress(ET.ParseError):  # reported when the model is compiled
+            for element in ET.fromstring(read_file(document, most_bytes=MOST_DATA_BYTES)).iter():  # noqa: S314 - own model
+                if element.tag == "compiler":
+                    folders += [main.parent / element.get(key, "") for key in _FOLDERS]
+                for name in (value for key, value in element.items() if key.startswith("file")):
+                    assets += [(document.parent, name), (document.parent, Path(name).name)]
+                    if element.tag in ("include", "model"):
+                        found, known = (document.parent / name, main.parent / name), {d.resolve() for d in documents}
+                        documents += [each for each in found if each.is_file() and each.resolve() not in known]
+    paths = (base / name for folder, name in assets for base in (folder, *folders))
+    files = [*documents, *(path for path in paths if path.is_file())]
+    return list({path.resolve(): path for path in files}.values())

@@ -1,0 +1,59 @@
+"""Resampling of a laser scan to fixed angles, from the angles that each message declares."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract.schema import FloatArray, ResampleSpec
+
+_ROUNDING_RAD = 1e-5  # of the angles of a scan, which are float32
+
+
+def target_angles(spec: ResampleSpec) -> tuple[NDArray[np.floating], float]:
+    """Return the angles of the observation and the step between them, rad."""
+    if isinstance(spec.angles, int):
+        return np.linspace(0.0, math.tau, spec.angles, endpoint=False), math.tau / spec.angles
+    low, high, count = spec.angles.min_rad, spec.angles.max_rad, spec.angles.count
+    return np.linspace(low, high, count), (high - low) / (count - 1)
+
+
+def resample_scan(
+    values: NDArray[Any], first_rad: float, increment_rad: float, spec: ResampleSpec
+) -> NDArray[np.float32]:
+    """Return the values at the angles of `spec`; NaN where the scan has no ray.
+
+    `nearest`: of the nearest ray, at most one increment away. `min`: the smallest value that is not NaN among the rays
+    within half a step, of the observation or of the scan, whichever is larger. Raises ValueError for invalid angles.
+    """
+    first, increment = float(np.float32(first_rad)), abs(float(np.float32(increment_rad)))  # as in a message
+    if not (math.isfinite(first) and math.isfinite(increment)) or (increment == 0.0 and values.size > 1):
+        declared = f"angle_min {first:g}, angle_increment {increment_rad:g}"
+        raise ValueError(f"invalid angles of {values.size} rays: {declared} (expected finite ones, and an increment)")
+    if not values.size:
+        raise ValueError("no rays (expected at least one)")
+    targets, step = target_angles(spec)
+    wanted = _in_one_turn(targets)
+    angles = _in_one_turn(first + float(np.float32(increment_rad)) * np.arange(values.size))
+    order = np.argsort(angles, kind="stable")
+    # Three turns, so that every angle has rays on both sides; the NaN ends the last window.
+    rays: FloatArray = np.concatenate([angles[order] + turn for turn in (-math.tau, 0.0, math.tau)])
+    found: NDArray[np.float32] = np.append(np.tile(values[order], 3), np.nan).astype(np.float32)
+    nothing = np.float32(np.nan)
+    if spec.method == "nearest":
+        above = np.searchsorted(rays, wanted)
+        nearest = np.where(rays[above] - wanted < wanted - rays[above - 1], above, above - 1)
+        return np.where(np.abs(rays[nearest] - wanted) <= increment + _ROUNDING_RAD, found[nearest], nothing)
+    half = max(step, increment) / 2 + _ROUNDING_RAD
+    starts, ends = np.searchsorted(rays, wanted - half), np.searchsorted(rays, wanted + half, side="right")
+    least: NDArray[np.float32] = np.fmin.reduceat(found, np.stack([starts, ends], axis=1).ravel())[::2]
+    return np.where(starts < ends, least, nothing)
+
+
+def _in_one_turn(angles: NDArray[Any]) -> FloatArray:
+    """Return the angles from 0 to below 2 pi; a tiny negative one is first rounded to 2 pi, and then 0."""
+    turned: FloatArray = np.mod(np.mod(angles, math.tau), math.tau)
+    return turned

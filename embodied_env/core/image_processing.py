@@ -1,0 +1,68 @@
+"""Resizing of images, bit for bit as Pillow does it, for the images of a contract and of a policy file."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract.message_types import ENCODINGS
+from embodied_env.contract.reading_values import from_units, settle_depth
+from embodied_env.contract.schema import ResizeSpec, SensorSpec
+from embodied_env.errors import MissingDependencyError
+
+_FILTERS = {"area": "BOX"}  # where the name is not Pillow's
+
+
+def import_pillow(needed_for: str) -> Any:  # noqa: ANN401 - a module
+    """Return the package PIL with its modules Image and ImageOps; raises MissingDependencyError."""
+    try:
+        import PIL.Image  # noqa: PLC0415 - an extra
+        import PIL.ImageOps  # noqa: PLC0415
+    except ImportError as error:
+        remedy = 'pip install "embodied_env[images]"'
+        raise MissingDependencyError(f"Pillow ({error})", needed_for=needed_for, remedy=remedy) from None
+    return PIL
+
+
+def resize_image(image: NDArray[Any], spec: ResizeSpec, *, padding: float = 0) -> NDArray[Any]:
+    """Return `image`, uint8 or float32 of shape (height, width, channels), in the size of `spec`.
+
+    `stretch` ignores the aspect ratio (Pillow's `Image.resize`), `letterbox` pads (`ImageOps.pad`) and `crop` cuts off
+    what exceeds it (`ImageOps.fit`).
+    """
+    pil = import_pillow("the key resize of an image")
+    picture = pil.Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else np.ascontiguousarray(image))
+    size = (spec.size[1], spec.size[0])
+    resampling = pil.Image.Resampling[_FILTERS.get(spec.resample, spec.resample.upper())]
+    if spec.method == "stretch":
+        resized = picture.resize(size, resampling)
+    elif spec.method == "crop":
+        resized = pil.ImageOps.fit(picture, size, resampling)
+    else:
+        resized = pil.ImageOps.pad(picture, size, resampling, padding)
+    return np.array(resized).reshape(*spec.size, image.shape[2])
+
+
+def read_image(field: str, pixels: NDArray[Any], sensor: SensorSpec) -> NDArray[Any]:
+    """Return the reading of an image field from the pixels of its message: resized, depth in metres.
+
+    Raises InvalidReadingError for invalid depths.
+    """
+    spec, metres_per_unit = sensor.fields[field], ENCODINGS[sensor.encoding or ""].metres_per_unit
+    is_float = pixels.dtype.kind == "f"
+    if metres_per_unit is not None:
+        pixels = pixels.astype(np.float32) if is_float else from_units(pixels, metres_per_unit)
+    if spec.resize is not None:
+        pixels = resize_image(pixels, spec.resize, padding=0 if metres_per_unit is None else math.nan)
+    elif metres_per_unit is None:
+        return pixels.copy()
+    return pixels if metres_per_unit is None else settle_depth(field, pixels, spec, nothing="NaN" if is_float else "0")
+
+
+def pixels_sha256(pixels: NDArray[Any]) -> str:
+    """Return the SHA-256 (hex) of the pixels of a message, by rows, little-endian."""
+    return hashlib.sha256(pixels.astype(pixels.dtype.newbyteorder("<"), copy=False).tobytes()).hexdigest()

@@ -1,0 +1,286 @@
+"""A robot's interface out of plain values of a ROS graph: what is used, what is reported, and which robot is meant."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from embodied_env.contract import parse_contract
+from embodied_env.contract.draft import Draft, dump_draft, finish_draft
+from embodied_env.contract.graph_topics import Endpoint, Graph, Topic, topics_of_robot
+from embodied_env.contract.robot_graph import add_graph
+from embodied_env.errors import ContractError
+
+JOINTS = ("j1", "j2")
+ARRAY, TRAJECTORY = "std_msgs/msg/Float64MultiArray", "trajectory_msgs/msg/JointTrajectory"
+LIMIT = '<limit lower="-1" upper="1" velocity="{velocity}" effort="1"/>'
+
+
+def states(name="/joint_states", joints=JOINTS, *, positions=(), **sample):
+    position = {j: p for j, p in zip(joints, positions or (0.0,) * len(joints), strict=True) if math.isfinite(p)}
+    known = {"names": list(dict.fromkeys(joints)), "position": position, "velocity": dict(position)}
+    known |= {"repeated": [], "not_finite": [j for j in joints if j not in position], **sample}
+    return published(name, "sensor_msgs/msg/JointState", known)
+
+
+def published(name, kind, sample=None, *, count=100, nodes=("/driver",)):
+    sample = {"left_out": []} if sample is None else sample
+    ends = tuple(Endpoint(node=node) for node in nodes)
+    return Topic(name=name, type=kind, publishers=ends, count=count, rate_hz=50.0, stamp="sound", sample=sample)
+
+
+def subscribed(name, kind=ARRAY, node="/driver"):
+    return Topic(name=name, type=kind, subscribers=(Endpoint(node=node),))
+
+
+def urdf(joints=JOINTS, *, velocity=2.0, kind="revolute", extra=""):
+    body = "".join(
+        f'<joint name="{j}" type="{kind}"><parent link="a"/><child link="{j}"/>{LIMIT.format(velocity=velocity)}</joint>'
+        for j in joints
+    )
+    return {"/robot_description": f'<robot name="r">{body}{extra}</robot>'}
+
+
+def described(*topics, namespace=None, **graph):
+    """Return the contract of these topics, and what is unknown."""
+    draft, graph = Draft(name="robot"), Graph(topics=list(topics), listened_s=5.0, **graph)
+    add_graph(draft, graph, topics_of_robot(draft, graph, namespace), namespace or "/")
+    finish_draft(draft)
+    return parse_contract(dump_draft(draft)), [f"{what} -> {where}" for what, where in draft.gaps]
+
+
+def arm(root=""):
+    return states(f"{root}/joint_states"), subscribed(f"{root}/arm_controller/commands", node=f"{root}/arm_controller")
+
+
+def base(root=""):
+    odometry = published(f"{root}/odom", "nav_msgs/msg/Odometry")
+    return odometry, subscribed(f"{root}/cmd_vel", "geometry_msgs/msg/TwistStamped")
+
+
+# ------------------------------------------------------------------------------------------------ several robots
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        (*arm("/left"), *arm("/right")),
+        (*arm(), *arm("/right")),
+        (*arm("/fleet/left"), *arm("/fleet/right")),
+        (*base("/left"), *base("/right")),
+        (*base("/left"), *arm("/right")),
+    ],
+    ids=["arms", "one at the root", "fleet", "bases", "different robots"],
+)
+def test_several_robots_are_listed_and_never_mixed(topics):
+    with pytest.raises(
+        ContractError, match=r"several robots: .*/right.* \(expected one\); choose one with --namespace"
+    ):
+        described(*topics)
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        (*arm(), states("/gripper/joint_states", ("finger",)), subscribed("/gripper/commands")),
+        (*base(), states(joints=("wheel",)), subscribed("/odom_controller/cmd_vel", "geometry_msgs/msg/Twist")),
+        (*arm("/arm"), states(joints=("j1", "j2", "finger"))),
+        (*base("/r1/platform"), subscribed("/r1/cmd_vel", "geometry_msgs/msg/Twist")),
+    ],
+    ids=["gripper in a namespace", "base", "merged joint states", "base behind a multiplexer"],
+)
+def test_parts_of_one_robot_are_combined(topics):
+    contract, _ = described(*topics)
+    assert contract.actuators
+
+
+def test_a_namespace_selects_its_robot():
+    contract, gaps = described(*arm("/left"), *arm("/right"), namespace="/left")
+    assert contract.actuators["arm"].topic == "arm_controller/commands"
+    assert not any("/right" in gap for gap in gaps)
+
+
+def test_the_root_leaves_a_second_robot_with_the_same_joints_out():
+    contract, gaps = described(*arm("/left"), *arm("/right"), namespace="/")
+    assert [each.topic for each in contract.actuators.values()] == ["left/arm_controller/commands"]
+    assert any("second robot, /right" in gap and "--namespace /right" in gap for gap in gaps)
+
+
+def test_no_robot():
+    with pytest.raises(ContractError, match=r"no robot in / within 5 s \(expected publishers of sensors"):
+        described(published("/rosout", "rcl_interfaces/msg/Log"))
+
+
+# -------------------------------------------------------------------------------------------- joints and limits
+
+
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        ({}, "joint limits: no message on /robot_description in 5 s"),
+        ({"descriptions": {"/robot_description": "<robot"}}, "/robot_description is no readable URDF: not well-formed"),
+        ({"descriptions": urdf(velocity=0)}, "velocity, acceleration of all 2 joints of arm"),
+        ({"descriptions": urdf(velocity=1000)}, "/robot_description has the placeholder 1000.0 in all joints"),
+        ({"managers": ("/controller_manager",)}, "which controllers of /controller_manager are active"),
+    ],
+    ids=["no description", "broken", "no velocity", "placeholder", "unread manager"],
+)
+def test_what_the_description_does_not_tell_is_reported(graph, expected):
+    contract, gaps = described(*arm(), **graph)
+    assert list(contract.actuators["arm"].joints) == ["j1", "j2"]
+    assert any(expected in gap for gap in gaps), gaps
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (states(positions=(0.0, math.nan)), "j2 without a finite position in /joint_states"),
+        (states(repeated=["j1"]), "j1 named twice in /joint_states"),
+        (states(positions=(57.0, 0.0)), "joint j1 is at 57, outside its limits [-1.0, 1.0]"),
+    ],
+    ids=["NaN", "duplicate", "degrees"],
+)
+def test_joint_states_that_cannot_be_used_are_reported(state, expected):
+    _, gaps = described(state, subscribed("/arm_controller/commands"), descriptions=urdf())
+    assert any(expected in gap for gap in gaps), gaps
+
+
+def test_degrees_without_a_description():
+    _, gaps = described(states(positions=(57.0, 0.0)), subscribed("/arm_controller/commands"))
+    assert any("joint j1 is at 57 rad, more than two turns" in gap for gap in gaps)
+
+
+def test_units_and_ranges_follow_the_description():
+    extra = (
+        '<joint name="rail" type="prismatic"><parent link="a"/><child link="b"/>'
+        '<limit lower="0" upper="0.5" velocity="0.2" effort="1"/></joint>'
+        '<joint name="turn" type="continuous"><parent link="a"/><child link="c"/></joint>'
+        '<joint name="tip" type="revolute"><parent link="a"/><child link="d"/>'
+        '<limit lower="0" upper="1" velocity="1" effort="1"/><mimic joint="j1"/></joint>'
+    )
+    names = ("turn", "tip", "j2", "rail", "j1")
+    contract, gaps = described(
+        states(joints=names, positions=(0.0, 0.0, 0.0, 0.2, 0.0)),
+        subscribed("/arm_controller/commands"),
+        descriptions=urdf(extra=extra),
+    )
+    joints = contract.actuators["arm"].joints
+    assert list(joints) == ["j1", "j2", "rail", "turn"]
+    assert [limits.unit for limits in joints.values()] == ["rad", "rad", "m", "rad"]
+    assert joints["turn"].position is None
+    assert any("joints of /joint_states without a command, not observed: tip" in gap for gap in gaps)
+
+
+# ------------------------------------------------------------------------------------------------------ commands
+
+
+def controllers(**active):
+    spec = {"manager": "/controller_manager", "joints": ["j2", "j1"], "interfaces": ["position"]}
+    return {f"/{name}": {**spec, "is_active": is_active} for name, is_active in active.items()}
+
+
+def test_the_active_controller_is_used():
+    contract, gaps = described(
+        states(),
+        subscribed("/forward/commands", node="/forward"),
+        subscribed("/scaled/joint_trajectory", TRAJECTORY, node="/scaled"),
+        controllers=controllers(forward=False, scaled=True),
+    )
+    assert contract.actuators["arm"].type == TRAJECTORY
+    assert list(contract.actuators["arm"].joints) == ["j2", "j1"]
+    assert contract.backends["real"]["active"]["arm"] == {"controller": "scaled", "manager": "/controller_manager"}
+    assert any("/forward/commands" in gap and "used instead: /scaled/joint_trajectory" in gap for gap in gaps)
+
+
+def test_a_second_topic_of_the_arm_does_not_get_the_fingers():
+    contract, gaps = described(
+        states(joints=("j1", "finger")),
+        subscribed("/arm_controller/commands"),
+        subscribed("/commands/joint_trajectory", TRAJECTORY),
+    )
+    assert [list(each.joints) for each in contract.actuators.values()] == [["j1"]]
+    assert any("/commands/joint_trajectory" in gap and "used instead: /arm_controller" in gap for gap in gaps)
+
+
+def test_an_inactive_controller_is_reported():
+    _, gaps = described(
+        states(), subscribed("/renamed", node="/forward"), controllers=controllers(forward=False, other=True)
+    )
+    assert any("/forward is not active -> ros2 control switch_controllers" in gap for gap in gaps)
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("/forward_velocity_controller/commands", "velocity"),
+        ("/end_effector_controller/commands", "position_delta"),
+        ("/velodyne_mount/commands", "position_delta"),
+    ],
+)
+def test_the_name_of_a_topic_tells_what_it_takes(name, command):
+    contract, _ = described(states(), subscribed(name))
+    assert contract.actuators["arm"].command == command
+
+
+def test_arrays_that_a_logger_subscribes_are_no_command():
+    tactile = published("/tactile", ARRAY)
+    tactile.subscribers = (Endpoint(node="/logger"),)
+    contract, gaps = described(*arm(), tactile)
+    assert [each.topic for each in contract.actuators.values()] == ["arm_controller/commands"]
+    assert any("not observed: /tactile" in gap for gap in gaps)
+
+
+def test_limits_and_timeout_of_the_controller_behind_a_multiplexer():
+    odometry, command = base()
+    parameters = {"/diff_drive": {"cmd_vel_timeout": 0.25, "linear.x.max_velocity": 1.5}}
+    behind = subscribed("/platform/cmd_vel", "geometry_msgs/msg/TwistStamped", node="/diff_drive")
+    contract, gaps = described(odometry, command, behind, parameters=parameters)
+    assert contract.actuators["base"].topic == "cmd_vel"
+    assert contract.actuators["base"].joints["linear.x"].velocity == 1.5
+    assert contract.backends["real"]["downstream_timeout_s"] == 0.25
+    assert any("/platform/cmd_vel" in gap and "used instead: /cmd_vel" in gap for gap in gaps)
+
+
+# ------------------------------------------------------------------------------------------------------- sensors
+
+
+def image(name, encoding, kind="sensor_msgs/msg/Image"):
+    return published(name, kind, {"frame": "camera", "width": 8, "height": 6, "encoding": encoding})
+
+
+def test_cameras():
+    compressed = "sensor_msgs/msg/CompressedImage"
+    contract, gaps = described(
+        *arm(),
+        image("/wrist/depth/image_raw", "32FC1"),
+        image("/top/color/image_raw", "bgr8"),
+        image("/top/color/image_raw/compressed", "rgb8", compressed),
+        image("/side/color/image_raw/compressed", "rgb8", compressed),
+        image("/odd/image_raw", "yuv422"),
+    )
+    assert contract.sensors["depth"].fields["image"].unit == "m"
+    assert contract.sensors["depth"].fields["image"].shape == (6, 8, 1)
+    assert contract.sensors["color"].encoding == "bgr8"
+    assert [each.type for each in contract.sensors.values()].count(compressed) == 1
+    assert any("/top/color/image_raw/compressed" in gap and "/odd/image_raw" in gap for gap in gaps)
+
+
+def test_what_is_not_used_is_listed_by_name_and_type():
+    _, gaps = described(
+        *arm(),
+        published("/cloud", "sensor_msgs/msg/PointCloud2"),
+        published("/fix", "sensor_msgs/msg/NavSatFix"),
+        published("/late/pose", "geometry_msgs/msg/PoseStamped", {}, count=0),
+        subscribed("/hand/command", "hand_msgs/msg/Grasp"),
+    )
+    text = "\n".join(gaps)
+    assert "not observed: /cloud (sensor_msgs/msg/PointCloud2), /fix (sensor_msgs/msg/NavSatFix) ->" in text
+    assert "not commanded: /hand/command (hand_msgs/msg/Grasp) ->" in text
+    assert "/late/pose (geometry_msgs/msg/PoseStamped): no message in 5 s, left out" in text
+
+
+def test_a_safety_input_of_another_type_is_not_called_missing():
+    _, gaps = described(*arm(), published("/safety_mode", "std_msgs/msg/UInt8"))
+    assert any("/safety_mode (std_msgs/msg/UInt8) looks like a safety input" in gap for gap in gaps)
+    assert not any("no topic looks like one" in gap for gap in gaps)

@@ -1,0 +1,171 @@
+"""Resampling of scans to fixed angles, against a loop over all rays."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import changed, document, parse
+
+from embodied_env.contract.reading_values import InvalidReadingError, resample, settle_ranges
+from embodied_env.contract.scan_resampling import resample_scan, target_angles
+from embodied_env.contract.schema import AngleRange, FieldSpec, ResampleSpec
+from embodied_env.errors import ContractError
+
+INF, NAN = math.inf, math.nan
+TURN = math.tau
+ROUNDING = 2e-5  # of the angles of a scan, on either side
+
+
+def distance(a, b):
+    return abs(math.remainder(a - b, TURN))
+
+
+def angles_of(first, increment, count):
+    return [float(np.float32(first)) + float(np.float32(increment)) * ray for ray in range(count)]
+
+
+returns = st.sampled_from([0.5, 1.0, 2.0, 3.5, INF, -INF, NAN])
+grids = st.integers(1, 40) | st.tuples(st.floats(-6, 6), st.floats(0.1, TURN), st.integers(2, 40)).map(
+    lambda drawn: AngleRange(min_rad=drawn[0], max_rad=drawn[0] + drawn[1], count=drawn[2])
+)
+scans = st.tuples(
+    st.lists(returns, min_size=1, max_size=60), st.floats(-7, 7), st.floats(0.01, 0.5), st.sampled_from([1, -1])
+)
+
+
+@given(scan=scans, grid=grids)
+def test_nearest_is_a_ray_at_the_smallest_distance(scan, grid):
+    values, first, increment, sign = scan
+    rays, spec = angles_of(first, sign * increment, len(values)), ResampleSpec(angles=grid)
+    found = resample_scan(np.array(values, np.float32), first, sign * increment, spec)
+    for angle, value in zip(target_angles(spec)[0], found, strict=True):
+        distances = [distance(angle, ray) for ray in rays]
+        least = min(distances)
+        nearest = [v for v, away in zip(values, distances, strict=True) if away <= least + 1e-9]
+        if least <= increment - ROUNDING:
+            assert any(value == v or (math.isnan(value) and math.isnan(v)) for v in nearest)
+        elif least > increment + ROUNDING:
+            assert math.isnan(value)
+
+
+@given(scan=scans, grid=grids)
+def test_min_is_the_smallest_return_of_the_rays_around(scan, grid):
+    values, first, increment, sign = scan
+    rays, spec = angles_of(first, sign * increment, len(values)), ResampleSpec(angles=grid, method="min")
+    angles, step = target_angles(spec)
+    half = max(step, increment) / 2
+    found = resample_scan(np.array(values, np.float32), first, sign * increment, spec)
+    for angle, value in zip(angles, found, strict=True):
+        least = [
+            min((v for v, ray in zip(values, rays, strict=True) if distance(angle, ray) <= reach and not math.isnan(v)),
+                default=NAN)
+            for reach in (half - ROUNDING, half, half + ROUNDING)
+        ]  # fmt: skip
+        assert any(value == v or (math.isnan(value) and math.isnan(v)) for v in least)
+
+
+@pytest.mark.parametrize("count", [340, 353, 360, 361])
+@pytest.mark.parametrize("first", [0.0, -math.pi])
+def test_a_full_turn_of_any_number_of_rays_has_no_gap(count, first):
+    increment = TURN / count
+    bearings = np.array([first + increment * ray for ray in range(count)])
+    values = (2.0 + np.cos(bearings)).astype(np.float32)
+    for method in ("nearest", "min"):
+        found = resample_scan(values, first, increment, ResampleSpec(angles=360, method=method))
+        assert np.abs(found - (2.0 + np.cos(np.arange(360) * TURN / 360))).max() < increment
+
+
+def test_the_same_grid_is_the_identity():
+    values = np.arange(360, dtype=np.float32)
+    assert np.array_equal(resample_scan(values, 0.0, TURN / 360, ResampleSpec(angles=360)), values)
+    grid = AngleRange(min_rad=-1.0, max_rad=1.0, count=360)
+    assert np.array_equal(resample_scan(values, -1.0, 2.0 / 359, ResampleSpec(angles=grid)), values)
+
+
+def test_angles_outside_the_field_of_view_are_not_measured():
+    found = resample_scan(np.ones(3, np.float32), -0.1, 0.1, ResampleSpec(angles=4))
+    assert np.array_equal(np.isnan(found), [False, True, True, True])
+
+
+def test_the_rules_for_missing_values_apply_after_resampling():
+    spec = FieldSpec(unit="m", low=0.0, high=9.0, shape=(4,), no_return=9.0, nan=0.0,
+                     resample=ResampleSpec(angles=4, method="min"))  # fmt: skip
+    raw = np.array([0.0, 1.0, INF, -INF, NAN, 20.0, NAN, INF], np.float32)  # 0 and 20 m are out of range
+    assert settle_ranges("ranges", raw, spec, 0.5, 8.0, (0.0, TURN / 8)).tolist() == [1.0, 0.5, 0.5, 9.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "first", "increment", "problem"),
+    [
+        ([], 0.0, 0.1, r"ranges cannot be resampled: no rays \(expected at least one\)"),
+        ([1.0, 2.0], 0.0, 0.0, "invalid angles of 2 rays: angle_min 0, angle_increment 0 "),
+        ([1.0], NAN, 0.1, "invalid angles of 1 rays: angle_min nan"),
+        ([1.0], 0.0, INF, "invalid angles of 1 rays: "),
+    ],
+)
+def test_invalid_angles_are_reported(values, first, increment, problem):
+    spec = FieldSpec(unit="m", low=0.0, high=9.0, shape=(4,), resample=ResampleSpec(angles=4))
+    with pytest.raises(InvalidReadingError, match=problem):
+        resample("ranges", np.array(values, np.float32), spec, (first, increment))
+
+
+# ------------------------------------------------------------------------------------------------ the contract's key
+
+LASER = {
+    "topic": "scan",
+    "type": "sensor_msgs/msg/LaserScan",
+    "max_age_s": 0.5,
+    "fields": {"ranges": {"unit": "m", "low": 0.0, "high": 9.0, "shape": [360]}},
+}
+
+
+def with_laser(path="", value=None, field="ranges"):
+    source = changed("sensors.laser", LASER)
+    if field != "ranges":
+        source = changed(f"sensors.laser.fields.{field}", LASER["fields"]["ranges"], source)
+    return changed(f"sensors.laser.fields.{field}.{path}", value, source) if path else source
+
+
+def test_the_observation_has_the_declared_angles():
+    contract = parse(with_laser("resample", {"angles": 24, "method": "min"}))
+    assert contract.observation_space["laser_ranges"].shape == (24,)
+    assert contract.fingerprint != parse(with_laser()).fingerprint
+    grid = {"min_rad": -1.5, "max_rad": 1.5, "count": 7}
+    assert parse(with_laser("resample", {"angles": grid})).observation_space["laser_ranges"].shape == (7,)
+
+
+def test_without_the_key_nothing_changes():
+    assert parse(with_laser("resample", None)).fingerprint == parse(with_laser()).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("ranges", {"angles": 0}, "resample.angles: 0 (expected a number from 1"),
+        ("ranges", {"angles": {"min_rad": 0, "max_rad": 1, "count": 1}}, "resample.angles.count: 1 (expected"),
+        (
+            "ranges",
+            {"angles": {"min_rad": 1, "max_rad": 1, "count": 5}},
+            "resample.angles: 1.0 (expected above min_rad",
+        ),
+        (
+            "ranges",
+            {"angles": {"min_rad": 0, "max_rad": 7, "count": 5}},
+            "resample.angles: 7.0 (expected above min_rad",
+        ),
+        ("intensities", {"angles": 5, "method": "min"}, "resample.method: 'min' (expected nearest for intensities)"),
+    ],
+)
+def test_invalid_angles_of_a_contract_are_refused(field, value, problem):
+    with pytest.raises(ContractError) as caught:
+        parse(with_laser("resample", value, field))
+    assert problem in str(caught.value)
+
+
+def test_only_a_scan_is_resampled():
+    with pytest.raises(ContractError, match=r"resample: position \(expected a field of a sensor_msgs/msg/LaserScan\)"):
+        parse(changed("sensors.tcp.fields.position.resample", {"angles": 5}, document()))

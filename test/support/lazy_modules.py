@@ -1,0 +1,15 @@
+"""Modules that are imported when a test first uses them: every worker collects each file, and only one runs it."""
+
+from __future__ import annotations
+
+import importlib
+
+
+class LazyModule:
+    """Import a module at the first use of one of its attributes."""
+
+    def __init__(self, name):
+        self.__name__ = name
+
+    def __getattr__(self, name):
+        return getattr(importlib.import_module(self.__name__), name)
