@@ -12,6 +12,7 @@
     │   └── SlotEndedError           step() of a vector in which an episode has ended  (AssertionError)
     ├── ClosedError              any call after close()                     (gymnasium ClosedEnvironmentError)
     ├── PolicyError              a policy raised an error of its own
+    ├── TaskError                a task raised an error, or returned a wrong result
     ├── RecordError              a run cannot be written or read
     ├── NotComparableError       two runs cannot be compared
     ├── CalibrationError         a calibration measured too little
@@ -86,6 +87,15 @@ class ClosedError(EmbodiedEnvError, gymnasium.error.ClosedEnvironmentError):
 
 class PolicyError(EmbodiedEnvError):
     """A policy raised an error of its own."""
+
+
+class TaskError(EmbodiedEnvError):
+    """A task raised an error, or returned a wrong result; `why` is used in ``end_reason`` as ``task_error:<why>``."""
+
+    def __init__(self, message: str, *, why: str = "wrong_result") -> None:
+        """Describe the error; `why` is the class of the task's own error."""
+        self.why = why
+        super().__init__(message)
 
 
 class RecordError(EmbodiedEnvError):

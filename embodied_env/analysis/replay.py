@@ -19,7 +19,7 @@ from embodied_env.core.clock import ManualClock, SteadyClock
 from embodied_env.core.codes import Severity
 from embodied_env.core.policy import Policy
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.errors import BackendError, PolicyError, ResetNeededError, UsageError
+from embodied_env.errors import BackendError, PolicyError, ResetNeededError, TaskError, UsageError
 from embodied_env.record.arrays import Reference, refer_to, to_bytes
 from embodied_env.record.differences import differences
 from embodied_env.record.json_values import detached_action
@@ -172,7 +172,7 @@ class _Replayer:
         self._is_estop = _is_estop(row, "latched_after")
         try:
             found = list(differences(row, self._replay_reset(row) if is_reset else self._replay_step(row)))
-        except (BackendError, UsageError, ResetNeededError) as error:
+        except (BackendError, TaskError, UsageError, ResetNeededError) as error:
             found = [("reset" if is_reset else "step", "done", f"{type(error).__name__}: {error}")]
         if not found:
             return None
@@ -199,9 +199,15 @@ class _Replayer:
     def _replay_step(self, row: Row) -> Row:
         action, is_remade = self._decoder.action(row)
         self.result.remade += is_remade
-        observation, *result = self._env.step(action)
-        outer = dict(zip(FIELDS, (observation, None, *result), strict=True))
-        made = self._env.last_transition
+        result: Any
+        try:
+            result, made = self._env.step(action), self._env.last_transition
+        except TaskError:  # the task may have failed in the record too
+            if (made := self._env.last_transition) is None:
+                raise
+            result = made.result
+        observation, *others = result
+        outer = dict(zip(FIELDS, (observation, None, *others), strict=True))
         requested = None if made is None else detached_action(made.action)
         raw = transition_row(made, row=row["row"], outer=outer, action=requested, evaluator=self._evaluator)
         return to_json_row(raw, _refer)

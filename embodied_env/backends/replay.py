@@ -29,7 +29,7 @@ from embodied_env.core.types import (
     Verdict,
     check_approved,
 )
-from embodied_env.errors import BackendLostError, BackendNotReadyError, RecordError
+from embodied_env.errors import BackendLostError, BackendNotReadyError, RecordError, TaskError
 from embodied_env.record.manifest import contract_of_manifest
 from embodied_env.record.row_decoder import RowDecoder, frozen_ns
 from embodied_env.record.rows import RESET, TRANSITION, Row
@@ -218,6 +218,8 @@ class RecordedTask:
         """Return the recorded result."""
         inner = self._steps.current()["inner"]
         reward, reasons = inner["reward"], dict(reason.partition(":")[::2] for reason in inner["end_reasons"])
+        if "task_error" in reasons:
+            raise TaskError("task failed in the record", why=reasons["task_error"])
         verdict = Verdict(
             success="success" in reasons,
             failure=reasons.get("failure", ""),

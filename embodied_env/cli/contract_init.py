@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.contract import parse_contract
-from embodied_env.contract.draft import BASE_PERIOD_S, Draft, add_urdf, dump_draft, finish_draft
+from embodied_env.contract.draft import BASE_PERIOD_S, TASK, Draft, add_urdf, dump_draft, finish_draft
 from embodied_env.contract.loader import load_robot_file
 from embodied_env.contract.robot_files import RobotFile
 from embodied_env.core.arguments import checked_path, checked_seconds
 from embodied_env.core.terminal import say
 from embodied_env.errors import ContractError, UsageError
+from embodied_env.tasks.template import function_name, task_template
 
 if TYPE_CHECKING:
     from embodied_env.contract.graph_topics import Graph, Topic
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--mjcf", metavar="FILE", help="MuJoCo model with joints and limits (default: none)")
     option("--robot", metavar="NAME", help="name or path of a robot file to build on (default: none)")
     option("-o", "--output", metavar="FILE", help="contract file to write (default: standard output)")
+    option("--task", metavar="FILE", help="Python file for a task to edit; an existing one is kept (default: no goal)")
     option("--force", action="store_true", help="overwrite the contract file")
 
 
@@ -47,13 +49,20 @@ def run(args: argparse.Namespace) -> int:
     if out is not None and out.exists() and not args.force:
         raise UsageError(f"{out} exists (expected a new file); choose another one, or use --force")
     draft = _draft(args, out)
+    task = None if args.task is None else checked_path("--task", args.task)
+    if task is not None:
+        if out is None or task.suffix != ".py":
+            raise UsageError(f"no task file {args.task!r} (expected FILE.py, and --output FILE for its contract)")
+        draft.task = f"./{os.path.relpath(task, out.parent)}:{function_name(task)}"
     text = dump_draft(draft)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text)
     problem = None
     try:
-        parse_contract(text, source=str(out or "draft.yaml"))
+        contract = parse_contract(text, source=str(out or "draft.yaml"))
+        if task is not None and not task.exists():
+            task.write_text(task_template(contract, function_name(task)))
     except ContractError as error:
         problem = str(error)
     if args.json:
@@ -72,7 +81,8 @@ def _report(draft: Draft, text: str, out: Path | None, problem: str | None, name
         say(text.rstrip("\n"))
     else:
         found = [f"{len(part)} {noun}" for part, noun in ((draft.sensors, "sensors"), (draft.actuators, "actuators"))]
-        say(f"{out}: written, {', '.join(found)}" if draft.robot is None else f"{out}: written, robot {draft.robot}")
+        found = found if draft.robot is None else [f"robot {draft.robot}"]
+        say(f"{out}: written, {', '.join(found + [f'task {draft.task}'] * (draft.task != TASK))}")
     if draft.gaps:
         say("unknown:", file=stream)
         for what, where in draft.gaps:

@@ -17,7 +17,7 @@ from embodied_env import __version__
 from embodied_env.cli import INTERRUPTED, READER_LEFT, SOUND, UNSOUND, WRONG_USAGE
 from embodied_env.core.process.signals import terminate
 from embodied_env.core.terminal import say
-from embodied_env.errors import ContractError, EmbodiedEnvError, PolicyError, UsageError, did_you_mean
+from embodied_env.errors import ContractError, EmbodiedEnvError, PolicyError, TaskError, UsageError, did_you_mean
 
 PROGRAM = "embodied-env"
 
@@ -95,11 +95,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def print_error(error: EmbodiedEnvError) -> None:
-    """Print `error` on stderr, after the traceback of a policy and the last output of a worker.
+    """Print `error` on stderr, after the traceback of a policy or task and the last output of a worker.
 
     It is one line, except for a list: one line for each item.
     """
-    if isinstance(error, PolicyError) and error.__cause__ is not None:
+    if isinstance(error, PolicyError | TaskError) and error.__cause__ is not None:
         traceback.print_exception(error.__cause__)
     for note in getattr(error, "__notes__", ()):
         say(note, file=sys.stderr)

@@ -60,6 +60,7 @@ class Draft:
 
     name: str
     robot: str | None = None
+    task: str = TASK  # its type
     joints: dict[str, Joint] = field(default_factory=dict)
     sensors: Document = field(default_factory=dict)
     actuators: Document = field(default_factory=dict)
@@ -252,7 +253,7 @@ def dump_draft(draft: Draft) -> str:
     if ranges and (margin := 0.05 * min(ranges)) < _MARGIN:
         document["safety"] = {"margins": {"position": float(f"{margin:.1g}")}}
         draft.comment("safety", "A smaller margin than 0.02, for the joint with the smallest range.")
-    document["task"] = {"type": TASK}
+    document["task"] = {"type": draft.task}
     draft.comment("task", "Any shipped task or your own, see docs/reference/contract.md.")
     backends: Document = {} if draft.robot else {"fake": {}}
     if draft.world is not None:

@@ -439,10 +439,10 @@ class ResetOption:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec(FrozenFields):
-    """The task's class (``module:Class``), its instruction to a language-conditioned policy, and its own parameters."""
+    """The task's class or function, its instruction to a language-conditioned policy, and its own parameters."""
 
-    type: str  # `module:Class`, or `FILE.py:Class` relative to the contract
-    parameters: Mapping[str, Any]  # in YAML, written next to `type`: the keys that the class's `Parameters` declares
+    type: str  # a class or function: `module:NAME`, or `FILE.py:NAME` relative to the contract
+    parameters: Mapping[str, Any]  # in YAML, written next to `type`: the parameters of the class or function
     instruction: str | None = None  # prompt of a language-conditioned policy
 
 

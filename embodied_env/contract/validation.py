@@ -167,7 +167,7 @@ def _check_reset_option(name: str, option: ResetOption) -> None:
 
 
 def _check_task(task: TaskSpec) -> None:
-    expected = "module:Class or FILE.py:Class, for example embodied_env.tasks.reach:Reach"
+    expected = "module:NAME or FILE.py:NAME of a class or function, for example embodied_env.tasks.reach:Reach"
     allow(_TASK.fullmatch(task.type) is not None, "task.type", repr(task.type), expected)
     is_ours = task.type.startswith("embodied_env.")
     require(not is_ours or task.type in SHIPPED_TASKS, "task.type", f"unknown task {one_of(task.type, SHIPPED_TASKS)}")

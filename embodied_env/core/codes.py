@@ -84,7 +84,7 @@ CODES: Mapping[str, int] = {
 
 
 TERMINATED_REASONS = ("success", "failure", "horizon")
-TRUNCATED_REASONS = ("safety_stop", "backend_lost", "sensor_gap", "out_of_bounds", "time_limit")
+TRUNCATED_REASONS = ("safety_stop", "backend_lost", "task_error", "sensor_gap", "out_of_bounds", "time_limit")
 END_REASONS = (*TERMINATED_REASONS, *TRUNCATED_REASONS)
 """Kinds of end reasons by precedence; a reason is a kind, or a kind with ``:<why>``."""
 

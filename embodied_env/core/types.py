@@ -291,6 +291,11 @@ class Transition:
     snapshot: Snapshot  # the world as it was read
     circumstances: ExternalInputs
 
+    @property
+    def result(self) -> tuple[Mapping[str, NDArray[Any]], float, bool, bool, Mapping[str, Any]]:
+        """The five values that `step` returns."""
+        return self.observation, self.reward, self.terminated, self.truncated, self.info
+
 
 @runtime_checkable
 class Observer(Protocol):

@@ -77,6 +77,7 @@ _ENDS = {
     "horizon": "the finite horizon of the task is over",
     "safety_stop": "safety stop",
     "backend_lost": "the world was lost",
+    "task_error": "the task raised an error or returned a wrong result",
     "sensor_gap": "no valid reading of a sensor for too long",
     "out_of_bounds": "out of bounds",
     "time_limit": "the time limit is reached",

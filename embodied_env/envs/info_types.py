@@ -380,7 +380,7 @@ class StepInfo(CommonInfo):
     latency: LatencyInfo
     task: Annotated[
         dict[str, Annotated[float, "In the task's own unit.", _OR_NULL]],
-        "The terms of the reward. null: the world was lost, so nothing was judged.",
+        "The terms of the reward. null: nothing was judged, since the world was lost or the task failed.",
     ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import gymnasium
 
@@ -13,7 +12,7 @@ from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.reset_draws import with_observed_options
 from embodied_env.core.reset_spec import ResetRoutine, confirmation_prompt, with_operator_confirmation
-from embodied_env.core.types import ResetRequest, SafetyContext, Snapshot, Verdict
+from embodied_env.core.types import ResetRequest, SafetyContext, Snapshot
 from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.motion_guard import MotionGuard
@@ -21,6 +20,7 @@ from embodied_env.envs.transition_builder import reset_report
 from embodied_env.safety import SafetyGate
 from embodied_env.safety.homing import HomingContext, HomingMotion
 from embodied_env.tasks import ResettableTask, Task
+from embodied_env.tasks.judging import judge_reset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +110,7 @@ class ResetProcedure:
                 gymnasium.logger.warn(f"reset options ignored by {self.backend.name}: {', '.join(report.ignored)}")
             report = replace(report, options=request.options)
         if isinstance(self.task, ResettableTask):
-            verdict: Any = self.task.reset(replace(snapshot, reset=report), report.options)
-            if not isinstance(verdict, Verdict | None):
-                raise TypeError(f"{type(self.task).__name__}.reset returned {verdict!r} (expected a Verdict or None)")
+            verdict = judge_reset(self.task, self.contract, replace(snapshot, reset=report), report.options)
             report = replace(report, verdict=verdict)
         is_solved = report.verdict is not None and report.verdict.success
         if is_solved and report.level == "none" and self.inputs.is_live:

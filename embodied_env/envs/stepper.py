@@ -44,10 +44,12 @@ from embodied_env.errors import (
     BackendNotReadyError,
     ClosedError,
     ResetNeededError,
+    TaskError,
     UsageError,
 )
 from embodied_env.safety import CommandFilter, SafetyGate, merge_relay_report
 from embodied_env.tasks import Task
+from embodied_env.tasks.judging import judge_step
 
 
 class Stepper:
@@ -267,13 +269,16 @@ class Stepper:
     def finish(self) -> Transition:
         """Wait for the world, judge, and return the transition of the step that `begin` began.
 
-        If the world does not answer in time, the episode is truncated with the last valid observation.
+        If the world does not answer in time, the episode is truncated with the last valid observation. Raises TaskError
+        for an error of the task, after its step, which ends the episode.
         """
         if self._pending is None:
             raise ResetNeededError("finish() called without begin()")
         step, self._pending = self._pending, None
         try:
             return self._finish(step)
+        except TaskError:  # its step is accounted for
+            raise
         except BaseException:
             self._give_up()
             raise
@@ -282,13 +287,10 @@ class Stepper:
         episode, applied = self._episode, step.approved.report.applied
         settled, gaps = self._read(step.target, step.deadline)
         frozen_ns = self._ledger.stamp(StepEvent.OBSERVED)
-        if self._lost is None:
-            result = self._task.judge(episode.snapshot, settled, applied)
-        else:
-            terms = dict.fromkeys(self._task.terms, math.nan)
-            result = TaskResult(reward=0.0, verdict=Verdict.running(), terms=terms)
+        result, failed = self._judge(settled, applied)
         episode.advance(settled, frozen_ns, applied)
-        reasons = self._transitions.end_reasons(episode, step, result.verdict, lost=self._lost, gaps=gaps)
+        verdict, lost = result.verdict, self._lost
+        reasons = self._transitions.end_reasons(episode, step, verdict, lost=lost, failed=failed, gaps=gaps)
         self._inputs.end_step()
         transition = self._transitions.transition(episode, step, result, reasons)
         self.last_transition = transition
@@ -301,7 +303,20 @@ class Stepper:
         if step.approved.report.disposition >= Severity.HOLD and not self._is_warned:
             self._warn_of_malformed_action(step.approved.report.findings)
         episode.returned_ns = self._ledger.leave_step()
+        if failed is not None:
+            raise failed
         return transition
+
+    def _judge(self, settled: Snapshot, applied: FloatArray) -> tuple[TaskResult, TaskError | None]:
+        """Return the task's result; without one, if the world is lost or the task fails, no reward and no terms."""
+        failed = None
+        if self._lost is None:
+            try:
+                return judge_step(self._task, self.contract, self._episode.snapshot, settled, applied), None
+            except TaskError as error:
+                failed = error
+        terms = dict.fromkeys(self._task.terms, math.nan)
+        return TaskResult(reward=0.0, verdict=Verdict.running(), terms=terms), failed
 
     def _warn_of_malformed_action(self, findings: Sequence[Finding]) -> None:
         for finding in findings:

@@ -37,7 +37,7 @@ from embodied_env.core.types import (
     Verdict,
 )
 from embodied_env.envs.gap_policy import GOOD
-from embodied_env.errors import BackendLostError
+from embodied_env.errors import BackendLostError, TaskError
 from embodied_env.safety import SafetyGate, Watchdog
 from embodied_env.safety.findings import gate_arrays
 from embodied_env.safety.interlocks import required_sensors
@@ -167,6 +167,7 @@ class TransitionBuilder:
         verdict: Verdict,
         *,
         lost: BackendLostError | None,
+        failed: TaskError | None,
         gaps: list[str],
     ) -> tuple[str, ...]:
         """Return all reasons to end the episode, in order of precedence."""
@@ -183,6 +184,8 @@ class TransitionBuilder:
             reasons.append(f"safety_stop:{self._stop_code(step.approved.report.findings)}")
         if lost is not None:
             reasons.append(f"backend_lost:{lost.why}")
+        if failed is not None:
+            reasons.append(f"task_error:{failed.why}")
         reasons += [f"sensor_gap:{name}" for name in gaps]
         return order_end_reasons(reasons) if reasons else ()
 

@@ -28,6 +28,7 @@ from embodied_env.errors import (
     EmbodiedEnvError,
     PolicyError,
     RecordError,
+    TaskError,
     UsageError,
 )
 from embodied_env.evaluation.episodes import EvaluationJob
@@ -46,7 +47,7 @@ Message = Mapping[str, Any]
 
 _POLL_INTERVAL_S = 0.2
 _GREETING_S = 5.0
-_KNOWN = (BackendError, BackendNotReadyError, PolicyError, RecordError, UsageError)
+_KNOWN = (BackendError, BackendNotReadyError, PolicyError, RecordError, TaskError, UsageError)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from embodied_env.core.process.child import read_first_line, watch_parent
 from embodied_env.core.process.signals import deferred_signals, terminate
-from embodied_env.errors import EmbodiedEnvError, PolicyError
+from embodied_env.errors import EmbodiedEnvError, PolicyError, TaskError
 from embodied_env.evaluation.episodes import EpisodeRunner, EvaluationJob
 from embodied_env.evaluation.local_workers import GRACE_S
 
@@ -32,7 +32,7 @@ def main() -> int:
         try:
             _serve(job, connection)
         except EmbodiedEnvError as error:
-            if isinstance(error, PolicyError):
+            if isinstance(error, PolicyError | TaskError) and error.__cause__ is not None:
                 traceback.print_exception(error.__cause__)  # the parent attaches the end of stderr
             _send(connection, {"failed": type(error).__name__, "message": str(error)})
             return 1

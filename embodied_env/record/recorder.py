@@ -19,7 +19,7 @@ from embodied_env.core.arguments import checked_flag, checked_path
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.message_tap import MessageTap, TappedMessage
 from embodied_env.core.process.signals import close_at_exit, exit_on_sigterm
-from embodied_env.errors import RecordError, UsageError
+from embodied_env.errors import RecordError, TaskError, UsageError
 from embodied_env.record.json_values import detached_action, detached_copy, memory_size, to_json_types
 from embodied_env.record.manifest import RecordableEnv, processes, start_of_manifest, write_json
 from embodied_env.record.mcap_file import check_installed
@@ -191,11 +191,21 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401
         """Step, and record it.
 
-        The action is copied before wrappers can change it, and the result before the agent can.
+        The action is copied before wrappers can change it, and the result before the agent can. A step that ends with
+        a TaskError is recorded too.
         """
         requested = detached_action(action)
         before = self._base.last_transition
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        failed: TaskError | None = None
+        result: Any
+        try:
+            result = self.env.step(action)
+        except TaskError as error:
+            ended = self._base.last_transition
+            if ended is None or ended is before:
+                raise
+            failed, result = error, ended.result
+        observation, reward, terminated, truncated, info = result
         made = self._base.last_transition
         if made is before:
             made = None
@@ -220,6 +230,8 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         self._queue_row(self._writer.hold if self._defers else self._writer.submit, row, outer)
         if not self._is_paced and (terminated or truncated or is_first):
             self.flush()
+        if failed is not None:
+            raise failed
         info = self._with_losses(info)
         self._base.mark("returned")
         return observation, reward, terminated, truncated, info

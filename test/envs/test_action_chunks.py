@@ -14,7 +14,7 @@ from embodied_env.core.clock import ManualClock
 from embodied_env.core.codes import Severity
 from embodied_env.envs.action_chunks import ActionChunks
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.errors import ClosedError, ResetNeededError, UsageError
+from embodied_env.errors import ClosedError, ResetNeededError, TaskError, UsageError
 from embodied_env.record import RecordTransitions, read_run
 
 HORIZON = 10
@@ -356,7 +356,7 @@ def test_a_chunk_after_a_failed_step_is_rejected(call):
     base = Base(task={"raise_at": 2})
     env = ActionChunks(base, 3)
     env.reset(seed=1)
-    with pytest.raises(RuntimeError, match="the task has an error"):
+    with pytest.raises(TaskError, match="the task has an error"):
         give(env, call)
     with pytest.raises(ResetNeededError):
         give(env, call)

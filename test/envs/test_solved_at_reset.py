@@ -22,7 +22,7 @@ from embodied_env.contract import load_contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.schema import TaskSpec
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.errors import ResetNeededError
+from embodied_env.errors import ResetNeededError, TaskError
 from embodied_env.record import RecordTransitions, audit_lines, audit_run, read_run
 
 ARM = load_contract("arm_reach")
@@ -114,7 +114,7 @@ def test_an_effective_or_unsolved_reset_does_not_warn(task, backend, recwarn):
 
 def test_an_invalid_verdict_is_rejected_and_the_backend_halted():
     scene = Scene(small("resettable_tasks:Broken"))
-    with pytest.raises(TypeError, match=r"Broken\.reset returned True \(expected"):
+    with pytest.raises(TaskError, match=r"py:\d+: reset returned True \(expected"):
         scene.reset()
     assert scene.backend.halted == ["reset failed"]
     with pytest.raises(ResetNeededError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -28,6 +29,7 @@ from embodied_env.errors import (
     ContractError,
     InternalFaultError,
     ResetNeededError,
+    TaskError,
     UsageError,
 )
 
@@ -305,6 +307,7 @@ def test_the_order_of_precedence_is_that_of_the_design():
         "horizon",
         "safety_stop",
         "backend_lost",
+        "task_error",
         "sensor_gap",
         "out_of_bounds",
         "time_limit",
@@ -716,19 +719,22 @@ def test_close_in_a_forked_child_leaves_the_robot_to_the_parent():
     scene.close()
 
 
-@pytest.mark.parametrize("reason", ["out_of_bounds:fence", "time_limit", "safety_stop:form.repeated"])
+@pytest.mark.parametrize(
+    "reason", ["out_of_bounds:fence", "time_limit", "safety_stop:form.repeated", "task_error:RuntimeError"]
+)
 def test_a_free_running_robot_brakes_to_rest_at_the_end_of_an_episode(reason):
     """STOP brakes to rest, since the agent takes no more steps."""
     contract = quick_contract(
-        task={"out_of_bounds_at": 7} if reason.startswith("out") else {},
+        task={"out": {"out_of_bounds_at": 7}, "task": {"raise_at": 7}}.get(reason.partition("_")[0], {}),
         episode={"horizon_steps": 7 if reason == "time_limit" else 100, "kind": "time_limit"},
         safety__nonfinite={"stop_after": 1},
     )
     scene = Scene(contract, clock=SteadyClock(), free_running=True)
     scene.reset()
     scene.run(6, (1.0, 1.0))
-    done = scene.step(None if reason.startswith("safety") else (1.0, 1.0))
-    assert done.info["end_reason"] == reason
+    with contextlib.suppress(TaskError):
+        scene.step(None if reason.startswith("safety") else (1.0, 1.0))
+    assert scene.stepper.last_transition.info["end_reason"] == reason
     end = time.monotonic() + 1.0
     while scene.sent[-1].report.velocity_si.any() and time.monotonic() < end:
         time.sleep(0.005)
@@ -740,12 +746,19 @@ def test_a_free_running_robot_brakes_to_rest_at_the_end_of_an_episode(reason):
 # -------------------------------------------------------------------------------------------------------- when code fails
 
 
-def test_an_error_in_the_task_ends_the_episode():
-    """Its step has no account, so the episode would go on with a hole in it."""
+def test_an_error_in_the_task_ends_the_episode_with_an_account_of_the_step():
     scene = scene_of(task={"raise_at": 2})
     scene.step()
-    with pytest.raises(RuntimeError, match="the task has an error"):
+    with pytest.raises(
+        TaskError, match=r"task .*scripted_tasks\.py:\d+: RuntimeError: the task has an error"
+    ) as caught:
         scene.step()
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    done = scene.stepper.last_transition
+    assert (done.reward, done.terminated, done.truncated) == (0.0, False, True)
+    assert done.end_reasons == ("task_error:RuntimeError",)
+    assert np.isnan(done.info["task"]["step"])
+    assert scene.backend.halted == []
     with pytest.raises(ResetNeededError):
         scene.step()
     scene.reset()

@@ -40,7 +40,7 @@ IMPORTS_BY_NAME = {
     "__init__.py": "the public names, when they are used",
     "backends/registry.py": "the table of backends",
     "ros/external_sim/control/__init__.py": "the table of simulator APIs",
-    "tasks/base.py": "the task's class, where it is trusted",
+    "tasks/loading.py": "the task's class, where it is trusted",
     "contract/message_types.py": "message classes, when ROS is there",
     "cli/main.py": "one verb per file",
     "policies/loader.py": "the policy that the user names",

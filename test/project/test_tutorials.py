@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"(<!-- background -->\n)?^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PRINTED = re.compile(r"<!-- printed -->\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORTER = {  # what a reader waits for and a test does not
     "--steps 100000": "--steps 600 --feature-steps 200",
     "--repeats 2 --out": "--repeats 2 --joints j1 --out",
@@ -69,6 +70,7 @@ def script_of(page: Path) -> str:
         "tutorials/your_robot",
         "tutorials/mobile_base",
         "tutorials/your_model",
+        "tutorials/your_task",
         "tutorials/train_and_evaluate",
         "tutorials/sim_to_real",
         "howto/randomise",
@@ -94,6 +96,8 @@ def test_tutorial_command_blocks_run(name, tmp_path, domain_id):
             check=False,
         )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    for printed in PRINTED.findall((ROOT / "docs" / "tutorials" / f"{name}.md").read_text()):
+        assert printed in done.stdout
 
 
 def test_a_robot_needs_at_most_eight_commands_to_its_first_motion():

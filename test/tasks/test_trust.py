@@ -244,7 +244,7 @@ def test_a_worker_loads_the_task_file_by_its_exact_path(world, monkeypatch, tmp_
         ("builtins:dict", "is not a task"),
         ("./missing.py:Task", "No such file"),
         ("/dev/zero.py:Task", "No such file"),
-        ("./raises.py:Task", "ZeroDivisionError"),
+        ("./raises.py:Task", "cannot be loaded at line 1: ZeroDivisionError"),
         ("./folder.py:Task", "not a regular file"),
         ("./broken.py:Task", "SyntaxError"),
     ],

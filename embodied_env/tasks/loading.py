@@ -1,0 +1,145 @@
+"""Load the task of a contract: a class or a function, of a module or of a file by its exact path."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import importlib
+import inspect
+import sys
+import traceback
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, cast
+
+from embodied_env.contract import Contract
+from embodied_env.contract.files import read_file
+from embodied_env.contract.fingerprint import SHIPPED_TASKS
+from embodied_env.contract.loader import parse_as
+from embodied_env.contract.value_checks import naming_file
+from embodied_env.errors import ContractError, described, did_you_mean
+from embodied_env.tasks.base import Task
+from embodied_env.tasks.judging import class_of_function, hint
+
+
+def load_task(contract: Contract, *, trust: bool = False, file: str | Path | None = None) -> Task:
+    """Build the task of `contract`: the class or function of ``task.type``, with the other keys as its parameters.
+
+    Args:
+        contract: the contract of the task.
+        trust: load the module or file that the contract names; a shipped task needs no trust.
+        file: load this file instead, as ``FILE.py`` or ``FILE.py:NAME``; the default name is the contract's.
+
+    Raises:
+        ContractError: when the task is not trusted, when it cannot be loaded or is not one, and for an
+            unknown, missing or wrong key.
+    """
+    found = _task_class(contract, trust=trust, file=file)
+    parameters = getattr(found, "Parameters", None)
+    missing = [name for name in ("version", "terms", "judge") if not hasattr(found, name)]
+    if not (isinstance(parameters, type) and dataclasses.is_dataclass(parameters)):
+        missing.append("Parameters (a dataclass)")
+    if isinstance(terms := getattr(found, "terms", ()), str) or not all(isinstance(term, str) for term in terms):
+        missing.append("tuple of names as terms")
+    if missing:
+        raise ContractError(
+            "task.type",
+            f"{contract.task.type!r} is not a task: it has no {', '.join(missing)}; see embodied_env.tasks.base",
+            source=contract.source,
+        )
+    _source_sha256(found)  # caches the hash of the source as loaded
+    values = parse_as(cast("type[Any]", parameters), contract.task.parameters, path="task", source=contract.source)
+    try:
+        with naming_file(contract.source):
+            return cast("Task", found(contract, values))
+    except ContractError:
+        raise
+    except Exception as error:  # the code of a user may raise anything
+        problem = f"{contract.task.type!r} cannot be made: {described(error)}{hint(error, contract)}"
+        raise ContractError("task.type", problem, source=contract.source) from error
+
+
+def describe_task(task: Task, contract: Contract) -> dict[str, Any]:
+    """Return a loaded task's entry in a manifest: name in the contract, version, terms, source (SHA-256)."""
+    return {
+        "type": contract.task.type,
+        "version": task.version,
+        "terms": list(task.terms),
+        "source_sha256": _source_sha256(type(task)),
+    }
+
+
+def is_shipped(contract: Contract) -> bool:
+    """Return whether the task of `contract` is one of this package, which needs no trust."""
+    return contract.task.type in SHIPPED_TASKS
+
+
+def _task_class(contract: Contract, *, trust: bool, file: str | Path | None) -> type:
+    """Import the class of the task; a file is executed from its exact path, independent of ``sys.path``."""
+    name = contract.task.type
+    module_name, _, class_name = name.rpartition(":")
+    path = Path(contract.source).parent / module_name if module_name.endswith(".py") else None
+    if file is not None:
+        name = str(file)
+        given, _, own = name.rpartition(":")
+        path, class_name = (Path(given), own) if given.endswith(".py") else (Path(name), class_name)
+    elif not (trust or is_shipped(contract)):
+        remedy = "pass --trust-task or --task FILE (in Python: trust=True or file=...)"
+        raise ContractError(
+            "task.type",
+            f"task not loaded: {name!r} is not trusted (expected a shipped task); {remedy}",
+            source=contract.source,
+        )
+    module = None
+    try:
+        module = importlib.import_module(module_name) if path is None else _load_file(path)
+        found = getattr(module, class_name)
+        if inspect.isfunction(found):
+            found = class_of_function(found, version=int(_source_sha256(found)[:8], 16))
+    except Exception as error:  # the code of a user may raise anything
+        guess = did_you_mean(class_name, vars(module)) if module is not None else ""
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [at.lineno for at in frames if path is not None and Path(at.filename).name == path.name]
+        line = f" at line {lines[-1]}" if lines else ""
+        problem = f"{name!r} cannot be loaded{line}: {described(error)}{guess}"
+        raise ContractError("task.type", problem, source=contract.source) from error
+    if not isinstance(found, type):
+        problem = f"{name!r} is a {type(found).__name__} (expected a class or a function)"
+        raise ContractError("task.type", problem, source=contract.source)
+    return found
+
+
+def _load_file(path: Path) -> ModuleType:
+    """Execute a file as a module, once per path and content."""
+    path = path.resolve()
+    code = read_file(path)
+    name = f"embodied_env_task_{hashlib.sha256(bytes(path) + bytes(1) + code).hexdigest()[:32]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    module.__dict__[_SHA256] = hashlib.sha256(code).hexdigest()
+    sys.modules[name] = module  # where dataclasses look up type hints
+    try:
+        exec(compile(code, str(path), "exec"), module.__dict__)  # noqa: S102 - the file that the user named
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+@functools.cache
+def _source_sha256(found: type | FunctionType) -> str:
+    """Return the SHA-256 (hex) of the source file of a class or function, as of the first call."""
+    module = sys.modules.get(found.__module__)
+    if (known := getattr(module, _SHA256, None)) is not None:
+        return str(known)
+    try:
+        return hashlib.sha256(read_file(inspect.getsourcefile(found) or "")).hexdigest()
+    except (OSError, TypeError) as error:
+        raise ContractError("task.type", f"source of {found.__qualname__!r} cannot be read: {error}") from None
+
+
+_SHA256 = "__embodied_env_sha256__"
+"""The attribute of a module executed from a file: the SHA-256 of the executed code."""
