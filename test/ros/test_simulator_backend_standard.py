@@ -1,4 +1,4 @@
-"""`SimulatorBackend` over stand-ins of Gazebo's bridge and of the standard interfaces, with one environment each."""
+"""`SimulatorBackend` over stand-ins for Gazebo's bridge and the standard interfaces, with one environment each."""
 
 from __future__ import annotations
 
@@ -58,20 +58,20 @@ def stack(request, lasting_domain, message_package):
 
 @pytest.fixture
 def begun(stack):
-    """Return a function that gives the environment after a reset, with what then goes wrong."""
+    """Return a function that resets the environment and then sets a misbehaviour."""
     stand_in, made = stack
 
     def begin(level="world", **mischief):
-        calm(stand_in)
+        restore(stand_in)
         result = made[level].reset(seed=3)
         stand_in.mischief = Mischief(**mischief)
         return stand_in, made[level], result
 
     yield begin
-    calm(stand_in)
+    restore(stand_in)
 
 
-def calm(stand_in):
+def restore(stand_in):
     """Make the stand-in well-behaved and paused, without pending work."""
     stand_in.mischief = Mischief()
     stand_in.world.pending, stand_in.world.paused = 0, True
@@ -83,7 +83,7 @@ def end_of(env):
     return info["end_reason"]
 
 
-def test_steps_end_at_their_nanosecond_with_every_sensor(begun):
+def test_steps_end_at_the_exact_nanosecond_with_every_sensor(begun):
     stand_in, env, _ = begun()
     stamps = [env.unwrapped.last_reset.now_ns]
     for _ in range(30):
@@ -104,7 +104,7 @@ def test_values_drawn_by_our_seed_are_set_in_the_simulator(begun):
     np.testing.assert_allclose(samples["true_distance"].values["range"], np.linalg.norm(drawn - [0.1, 0.2, 0.3]))
 
 
-def test_a_soft_reset_drives_home_and_time_goes_on(begun):
+def test_a_soft_reset_homes_the_robot_and_time_continues(begun):
     stand_in, env, _ = begun()
     before_ns = stand_in.world.now_ns
     _, env, (observation, info) = begun("soft")

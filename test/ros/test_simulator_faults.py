@@ -1,4 +1,4 @@
-"""Habits of simulators, seen from the environment: what is a fault ends the episode, and what is normal does not."""
+"""Simulator quirks as seen by the environment: faults end the episode, normal variations do not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROFILE = {
 
 @pytest.fixture(scope="module")
 def stack(lasting_domain):
-    """One toy simulator, and an environment over it."""
+    """A small simulator, and an environment over it."""
     with lasting_domain() as domain_id, small_simulator(ARM, domain_id) as small:
         contract = dataclasses.replace(ARM, backends={"gazebo": PROFILE})
         env = embodied_env.make(
@@ -44,7 +44,7 @@ def stack(lasting_domain):
 
 @pytest.fixture
 def small(stack):
-    """The toy simulator, without bad habits."""
+    """The small simulator, well-behaved."""
     small = stack[0]
     small.habits, small.is_running = Habits(), False
     yield small
@@ -103,19 +103,19 @@ def test_a_clock_rewound_between_two_steps_ends_the_episode_without_a_command(ex
     assert len(small.commands) == sent
 
 
-def test_a_reply_before_the_end_is_waited_out(exact, small):
+def test_a_step_continues_after_an_early_reply(exact, small):
     small.habits.early_reply_s = 0.03
     assert end_of(exact) == ""
     assert exact.unwrapped.last_transition.snapshot.now_ns == small.now_ns
 
 
-def test_a_late_sensor_is_waited_for(exact, small):
+def test_a_step_waits_for_a_late_sensor(exact, small):
     small.habits.late = {"tcp": 0.1}
     *_, info = exact.step(np.zeros(6))
     assert (info["end_reason"], info["sensors"]["tcp"]["age_s"]) == ("", 0.0)
 
 
-def test_an_old_stamp_is_counted_and_never_taken_for_fresh(exact, small):
+def test_an_old_stamp_is_counted_and_never_fresh(exact, small):
     small.habits.old_after = {"tcp"}
     for _ in range(3):
         *_, info = exact.step(np.zeros(6))
