@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
-from small_simulator import TICK_NS, Habits, small_simulator
+from small_simulator import TICK_NS, Faults, small_simulator
 
 import embodied_env
 from embodied_env.core.clock import SteadyClock
@@ -46,12 +46,12 @@ def stack(lasting_domain):
 def small(stack):
     """The small simulator, well-behaved and paused."""
     small = stack[0]
-    small.habits, small.is_running = Habits(), False
+    small.faults, small.is_running = Faults(), False
     small.tick(1)
     time.sleep(0.02)
-    small.asked.clear()
+    small.requests.clear()
     yield small
-    small.habits, small.is_running = Habits(), False
+    small.faults, small.is_running = Faults(), False
 
 
 @pytest.fixture
@@ -84,35 +84,35 @@ def test_ten_thousand_steps_end_at_the_exact_nanosecond(exact, small):
 
 
 def test_a_reply_before_the_end_does_not_end_the_step(exact, small):
-    small.habits.early_reply_s = 0.05
+    small.faults.early_reply_s = 0.05
     assert exact.step(PERIOD_NS, deadline()) == small.now_ns
 
 
 def test_a_paused_clock_may_stop_publishing(exact, small):
-    small.habits.repeats_clock = False
+    small.faults.repeats_clock = False
     assert exact.step(PERIOD_NS, deadline()) == small.now_ns
 
 
 def test_a_lost_reply_is_reported_with_the_clock_and_no_request_is_repeated(exact, small):
-    small.habits.loses_reply = True
+    small.faults.drops_reply = True
     why, detail = lost(exact.step, PERIOD_NS, deadline())
     assert why == "reply_lost"
     assert "the step was carried out" in detail
-    assert small.asked == ["step_once"]
+    assert small.requests == ["step_once"]
 
 
 def test_a_reply_without_its_step_is_reported(exact, small):
-    small.habits.stops_at = 4
+    small.faults.stops_at = 4
     assert lost(exact.step, PERIOD_NS, deadline())[0] == "step_unfinished"
 
 
 def test_a_clock_that_stops_without_a_reply_is_reported(exact, small):
-    small.habits.stops_at, small.habits.loses_reply = 4, True
+    small.faults.stops_at, small.faults.drops_reply = 4, True
     assert lost(exact.step, PERIOD_NS, deadline())[0] == "clock_stopped"
 
 
 def test_a_clock_rewound_during_a_step_is_reported(exact, small):
-    small.habits.rewinds = True
+    small.faults.rewinds = True
     assert lost(exact.step, PERIOD_NS, deadline())[0] == "clock_rewound"
 
 
@@ -121,11 +121,11 @@ def test_a_clock_rewound_between_steps_is_reported_without_a_request(exact, smal
     small.tick(1)
     time.sleep(0.02)
     assert lost(exact.step, PERIOD_NS, deadline())[0] == "clock_rewound"
-    assert small.asked == []
+    assert small.requests == []
 
 
 def test_a_step_that_overshoots_is_reported(exact, small):
-    small.habits.extra_ticks = 2
+    small.faults.extra_ticks = 2
     why, detail = lost(exact.step, PERIOD_NS, deadline())
     assert why == "extra_steps"
     assert str(small.now_ns) in detail or str(small.now_ns - TICK_NS) in detail
@@ -135,11 +135,11 @@ def test_foreign_steps_between_ours_are_reported_without_a_request(exact, small)
     small.tick(3)
     time.sleep(0.02)
     assert lost(exact.step, PERIOD_NS, deadline())[0] == "extra_steps"
-    assert small.asked == []
+    assert small.requests == []
 
 
 def test_the_reason_of_a_refused_request_is_quoted(exact, small):
-    small.habits.refuses = "not today"
+    small.faults.refuses = "not today"
     why, detail = lost(exact.step, PERIOD_NS, deadline())
     assert why == "refused"
     assert "not today" in detail
@@ -148,12 +148,12 @@ def test_the_reason_of_a_refused_request_is_quoted(exact, small):
 def test_a_fractional_number_of_steps_is_rejected(exact, small):
     with pytest.raises(UsageError, match="multiple of 50000000 ns"):
         exact.step(PERIOD_NS // 2, deadline())
-    assert small.asked == []
+    assert small.requests == []
 
 
 def test_pending_steps_of_a_dead_client_are_awaited(exact, small):
     small.is_running = True
-    small.habits.stops_at = None
+    small.faults.stops_at = None
 
     def wait_until_paused():
         small.is_running = False
@@ -163,13 +163,13 @@ def test_pending_steps_of_a_dead_client_are_awaited(exact, small):
     exact.connect(deadline(10))
     timer.join()
     assert exact.now_ns() == small.now_ns
-    assert small.asked == []
+    assert small.requests == []
 
 
 def test_a_clock_that_never_pauses_is_reported_before_the_first_request(exact, small):
     small.is_running = True
     assert lost(exact.connect, deadline(0.7))[0] == "settling"
-    assert small.asked == []
+    assert small.requests == []
 
 
 def test_missing_services_are_named(domain_id):

@@ -56,7 +56,7 @@ def terminal():
     with os.fdopen(ours, "r", buffering=1) as source:
         out = io.StringIO()
         yield SimpleNamespace(
-            person=operator, source=source, out=out, prompt=Prompt(CLOCK, no_abort, source=source, out=out)
+            operator=operator, source=source, out=out, prompt=Prompt(CLOCK, no_abort, source=source, out=out)
         )
     os.close(operator)
 
@@ -125,8 +125,8 @@ def nodes(domain_id):
     """Yield our node with its listener, and the operator's node."""
     ours = RosNode("environment", namespace="/robot", clock=CLOCK, domain_id=domain_id)
     listener = ReceiveThread(ours.node, CLOCK)
-    operator = RosNode("person", namespace="/robot", clock=CLOCK, domain_id=domain_id)
-    yield SimpleNamespace(ours=ours, listener=listener, person=operator)
+    operator = RosNode("operator", namespace="/robot", clock=CLOCK, domain_id=domain_id)
+    yield SimpleNamespace(ours=ours, listener=listener, operator=operator)
     listener.stop()
     operator.close()
     ours.close()

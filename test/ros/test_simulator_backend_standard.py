@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
-from simulator_stand_ins import Mischief, hosted
+from simulator_stand_ins import Faults, hosted
 
 import embodied_env
 from embodied_env.errors import BackendNotReadyError
@@ -61,10 +61,10 @@ def begun(stack):
     """Return a function that resets the environment and then sets a misbehaviour."""
     stand_in, made = stack
 
-    def begin(level="world", **mischief):
+    def begin(level="world", **faults):
         restore(stand_in)
         result = made[level].reset(seed=3)
-        stand_in.mischief = Mischief(**mischief)
+        stand_in.faults = Faults(**faults)
         return stand_in, made[level], result
 
     yield begin
@@ -73,7 +73,7 @@ def begun(stack):
 
 def restore(stand_in):
     """Make the stand-in well-behaved and paused, without pending work."""
-    stand_in.mischief = Mischief()
+    stand_in.faults = Faults()
     stand_in.world.pending, stand_in.world.paused = 0, True
 
 
@@ -115,7 +115,7 @@ def test_a_soft_reset_homes_the_robot_and_time_continues(begun):
 
 
 @pytest.mark.parametrize(
-    ("mischief", "reason"),
+    ("faults", "reason"),
     [
         ({"sensors": "late"}, ""),
         ({"replies": "early"}, ""),
@@ -126,13 +126,13 @@ def test_a_soft_reset_homes_the_robot_and_time_continues(begun):
     ],
     ids=str,
 )
-def test_normal_variations_continue_and_faults_end_the_episode(begun, mischief, reason):
-    _, env, _ = begun(**mischief)
+def test_normal_variations_continue_and_faults_end_the_episode(begun, faults, reason):
+    _, env, _ = begun(**faults)
     assert end_of(env) == reason
 
 
 @pytest.mark.long
 def test_a_reset_without_effect_does_not_start_an_episode(begun):
-    _, env, _ = begun(does=False)
+    _, env, _ = begun(acts=False)
     with pytest.raises(BackendNotReadyError, match="reset_not_seen"):
         env.reset(seed=1)

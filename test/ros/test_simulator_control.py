@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
-from simulator_stand_ins import STEP_NS, Mischief, hosted
+from simulator_stand_ins import STEP_NS, Faults, hosted
 
 from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import BackendLostError
@@ -61,13 +61,13 @@ def begun(pair):
     """Return a function that resets the pair and then sets a misbehaviour of the stand-in."""
     _, stand_in, control = pair
 
-    def begin(reply_timeout_s=5.0, **mischief):
+    def begin(reply_timeout_s=5.0, **faults):
         control.session.reply_timeout_s = 5.0  # a machine that stalls loses no reply
-        stand_in.order(stand_in.calm)
+        stand_in.run_between_iterations(stand_in.restore)
         while control.clock.now_ns != stand_in.world.now_ns:
             control.session.receive(0.05)
         control.reset(deadline())
-        stand_in.mischief = Mischief(**mischief)
+        stand_in.faults = Faults(**faults)
         stand_in.requests.clear()
         control.session.reply_timeout_s = reply_timeout_s
         return stand_in, control
@@ -162,15 +162,15 @@ def test_pausing_a_paused_world_is_no_error(begun):
 
 @of_both
 def test_a_reply_without_its_step_does_not_end_a_step(begun, pair):
-    _, control = begun(PATIENCE_S, does=False)
+    _, control = begun(PATIENCE_S, acts=False)
     promised = pair[0] == "simulation_interfaces"  # its reply is specified to come after the step
     assert error_of(control.step, PERIOD_NS, deadline(0.6))[0] == ("step_unfinished" if promised else "clock_stopped")
 
 
 @of_both
-@pytest.mark.parametrize(("does", "detail"), [(True, "was carried out"), (False, "was not carried out")])
-def test_a_lost_reply_is_reported_and_no_request_is_repeated(begun, does, detail):
-    stand_in, control = begun(PATIENCE_S, replies="never", does=does)
+@pytest.mark.parametrize(("acts", "detail"), [(True, "was carried out"), (False, "was not carried out")])
+def test_a_lost_reply_is_reported_and_no_request_is_repeated(begun, acts, detail):
+    stand_in, control = begun(PATIENCE_S, replies="never", acts=acts)
     why, text = error_of(control.step, PERIOD_NS, deadline())
     assert (why, len(stand_in.requests)) == ("reply_lost", 1)
     assert text.endswith(detail)
@@ -192,7 +192,7 @@ def test_a_clock_that_falls_silent_during_a_step_is_reported(begun):
 def test_a_clock_rewound_during_a_step_is_reported(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, deadline())
-    stand_in.mischief = Mischief(rewinds_in=4)
+    stand_in.faults = Faults(rewinds_in=4)
     assert error_of(control.step, PERIOD_NS, deadline())[0] == "clock_rewound"
 
 
@@ -201,7 +201,7 @@ def test_a_foreign_reset_between_two_steps_is_reported(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, deadline())
     before = control.clock.received
-    stand_in.order(stand_in.ask_reset)
+    stand_in.run_between_iterations(stand_in.request_reset)
     while control.clock.received == before or control.clock.now_ns:
         control.session.receive(0.05)
     assert error_of(control.step, PERIOD_NS, deadline())[0] == "clock_rewound"
@@ -218,7 +218,7 @@ def test_foreign_steps_between_ours_are_reported_before_a_request(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, deadline())
     asked, before_ns = len(stand_in.requests), control.now_ns()
-    stand_in.order(lambda: stand_in.ask_steps(3))
+    stand_in.run_between_iterations(lambda: stand_in.request_steps(3))
     while control.now_ns() < before_ns + 3 * STEP_NS:
         control.session.receive(0.05)
     assert error_of(control.step, PERIOD_NS, deadline())[0] == "extra_steps"
@@ -238,7 +238,7 @@ def test_the_reason_of_a_refused_step_is_quoted(begun, pair):
 def test_an_accepted_reset_without_effect_is_reported(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, deadline())
-    stand_in.mischief = Mischief(does=False)
+    stand_in.faults = Faults(acts=False)
     assert error_of(control.reset, deadline(0.6))[0] == "reset_not_seen"
 
 
@@ -246,7 +246,7 @@ def test_an_accepted_reset_without_effect_is_reported(begun):
 def test_a_lost_reply_to_a_reset_is_reported(begun):
     stand_in, control = begun()
     control.step(PERIOD_NS, deadline())
-    stand_in.mischief, control.session.reply_timeout_s = Mischief(replies="never"), PATIENCE_S
+    stand_in.faults, control.session.reply_timeout_s = Faults(replies="never"), PATIENCE_S
     why, text = error_of(control.reset, deadline())
     assert why == "reply_lost"
     assert text.endswith("the clock shows the reset")
@@ -257,11 +257,11 @@ def test_pending_steps_of_a_dead_client_are_awaited(message_package, domain_id, 
     message_package(PACKAGES[name])
     with hosted(name) as stand_in, attached(name, domain_id) as control:
         stand_in.pace_s = 0.005
-        stand_in.order(lambda: stand_in.ask_steps(10_000))
+        stand_in.run_between_iterations(lambda: stand_in.request_steps(10_000))
         while not control.clock.received:
             control.session.receive(0.1)
-        stand_in.order(stand_in.calm)
-        stand_in.order(lambda: stand_in.ask_steps(100))
+        stand_in.run_between_iterations(stand_in.restore)
+        stand_in.run_between_iterations(lambda: stand_in.request_steps(100))
         control.connect(deadline(20.0))
         assert control.now_ns() == stand_in.world.now_ns >= 100 * STEP_NS
         stand_in.pace_s = 0.0

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
-from small_simulator import Habits, small_simulator
+from small_simulator import Faults, small_simulator
 
 import embodied_env
 
@@ -46,9 +46,9 @@ def stack(lasting_domain):
 def small(stack):
     """The small simulator, well-behaved."""
     small = stack[0]
-    small.habits, small.is_running = Habits(), False
+    small.faults, small.is_running = Faults(), False
     yield small
-    small.habits, small.is_running = Habits(), False
+    small.faults, small.is_running = Faults(), False
 
 
 @pytest.fixture
@@ -69,19 +69,19 @@ def end_of(env):
 @pytest.mark.parametrize(
     ("habit", "why"),
     [
-        pytest.param({"loses_reply": True}, "reply_lost", marks=pytest.mark.long),
-        ({"stops_at": 4, "loses_reply": True}, "clock_stopped"),
+        pytest.param({"drops_reply": True}, "reply_lost", marks=pytest.mark.long),
+        ({"stops_at": 4, "drops_reply": True}, "clock_stopped"),
         ({"rewinds": True}, "clock_rewound"),
         ({"extra_ticks": 20_000}, "extra_steps"),
         ({"drops": {"tcp"}}, "sensor_late"),
-        ({"is_deaf": True}, "command_unheard"),
+        ({"drops_echo": True}, "command_unheard"),
         pytest.param({"refuses": "no"}, "refused", marks=pytest.mark.long),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_each_fault_truncates_the_episode_with_its_reason(exact, small, habit, why):
     assert end_of(exact) == ""
-    small.habits = Habits(**habit)
+    small.faults = Faults(**habit)
     assert end_of(exact) == f"backend_lost:{why}"
 
 
@@ -104,19 +104,19 @@ def test_a_clock_rewound_between_two_steps_ends_the_episode_without_a_command(ex
 
 
 def test_a_step_continues_after_an_early_reply(exact, small):
-    small.habits.early_reply_s = 0.03
+    small.faults.early_reply_s = 0.03
     assert end_of(exact) == ""
     assert exact.unwrapped.last_transition.snapshot.now_ns == small.now_ns
 
 
 def test_a_step_waits_for_a_late_sensor(exact, small):
-    small.habits.late = {"tcp": 0.1}
+    small.faults.late = {"tcp": 0.1}
     *_, info = exact.step(np.zeros(6))
     assert (info["end_reason"], info["sensors"]["tcp"]["age_s"]) == ("", 0.0)
 
 
 def test_an_old_stamp_is_counted_and_never_fresh(exact, small):
-    small.habits.old_after = {"tcp"}
+    small.faults.old_after = {"tcp"}
     for _ in range(3):
         *_, info = exact.step(np.zeros(6))
     counted = info["sensors"]["tcp"]["reordered"]
@@ -125,7 +125,7 @@ def test_an_old_stamp_is_counted_and_never_fresh(exact, small):
 
 
 def test_sensors_may_be_silent_until_the_first_step(exact, small):
-    small.habits.is_silent_until_step = True
+    small.faults.is_silent_until_step = True
     exact.reset(seed=2)
     assert end_of(exact) == ""
 

@@ -63,7 +63,7 @@ def test_a_silent_entity_ends_the_episode_with_its_topic(domain_id):
     with contextlib.closing(PosePublisher(CONTRACT, domain_id)) as simulator:
         env = embodied_env.make(CONTRACT, backend="gazebo")
         env.reset(seed=1)
-        simulator.habits.drops = {"target"}
+        simulator.faults.drops = {"target"}
         _, _, terminated, truncated, info = env.step(np.zeros(6))
         env.close()
     assert (terminated, truncated) == (False, True)
