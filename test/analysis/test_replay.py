@@ -364,7 +364,7 @@ def test_truncated_run_replays_to_its_end_and_is_not_sound(simulated, tmp_path):
     assert "its writer was stopped" in replay.problem
 
 
-def test_run_without_transitions_is_not_sound(tmp_path):
+def test_run_without_transitions_fails(tmp_path):
     replay = replay_run(record(tmp_path, [[]]))
     assert (replay.resets, replay.sound) == (1, False)
 
