@@ -596,7 +596,7 @@ MUTANTS = (
             ("observation", "ObservationGate(contract)", "in_the_order_of or observation_stop", REFUSALS),
             ("action age", "ActionAgeGate(contract)", "in_the_order_of or late_action", REFUSALS),
             ("tracking", "*tracking", "in_the_order_of or blocked", REFUSALS),
-            ("force", "ForceGate(safety)", "in_the_order_of or too_large or excessive_force", REFUSALS),
+            ("force", "ForceGate(safety)", "in_the_order_of or is_excessive or excessive_force", REFUSALS),
             ("latency", "LatencyGate(safety.latency)", "in_the_order_of or warning", REFUSALS),
         )
     ),
@@ -984,7 +984,7 @@ MUTANTS = (
         "each plug-in is asked about the first proposal",
         "velocities=_read_only(velocities),",
         "velocities=_read_only(np.array([step.velocity for step in steps])),",
-        "are_applied",
+        "each_filter_receives",
         SHAPING,
     ),
     limiter(
@@ -1312,7 +1312,7 @@ MUTANTS = (
         "envs/external_inputs.py",
         "elapsed_ns = (now_ns - since_ns[0], now_ns - since_ns[1])",
         "elapsed_ns = (now_ns - since_ns[0], 0)",
-        by="up_to_its_age",
+        by="up_to_its_maximum_age",
         tests=STEPPER,
     ),
     outside(
@@ -1336,7 +1336,7 @@ MUTANTS = (
         "envs/reset_procedure.py",
         "        self.gate.reset()\n",
         "",
-        by="crosses_a_reset",
+        by="survive_a_reset",
         tests=STEPPER,
     ),
     outside(

@@ -269,7 +269,7 @@ def test_action_whose_repr_raises_is_recorded(env):
     env.step(Unprintable())
     env.close()
     (row,) = read_run(env.path).transitions()
-    assert row["action"] == {"repr": "<Unspeakable whose repr raises RuntimeError>"}
+    assert row["action"] == {"repr": "<Unprintable whose repr raises RuntimeError>"}
 
 
 def test_self_referential_action_is_recorded(env):
@@ -591,7 +591,7 @@ def test_wrapper_stack_is_recorded_outermost_first_with_arguments(tmp_path):
     env.close()
     stack = manifest_of(env)["wrappers"]
     assert [layer["class"].rpartition(":")[2] for layer in stack] == [
-        "RecordTransitions", "SpoilAction", "RescaleAction", "TimeLimit", "EmbodiedEnv",
+        "RecordTransitions", "OverwriteAction", "RescaleAction", "TimeLimit", "EmbodiedEnv",
     ]  # fmt: skip
     assert stack[1]["kwargs"] is None
     assert stack[2]["kwargs"] == {"min_action": [-2.0] * 6, "max_action": [2.0] * 6}
