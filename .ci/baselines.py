@@ -15,7 +15,7 @@ LEAST = 0.9
 
 
 def success_rate(contract: str, policy: str, episodes: int) -> float:
-    """Return the share of successes, truncation counted as failure, of a run that is sound."""
+    """Return the success rate, truncation counted as failure, of a run that passes the audit."""
     command = ["embodied_env.cli", "evaluate", contract, "--policy", policy, "--episodes", str(episodes), "--json"]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
@@ -31,7 +31,7 @@ def success_rate(contract: str, policy: str, episodes: int) -> float:
 
 
 def main() -> None:
-    """Raise SystemExit when a baseline is not what it should be."""
+    """Raise SystemExit when a baseline misses its target."""
     episodes = int(sys.argv[1]) if len(sys.argv) > 1 else 50
     for contract in sys.argv[2:] or CONTRACTS:
         solved = success_rate(contract, "scripted", episodes)

@@ -1,4 +1,4 @@
-"""Record clean episodes of every contract on every backend, and audit them: there must be no finding, and no warning.
+"""Record clean episodes of every contract on every backend, and audit them: there must be no finding or warning.
 
 Usage: python .ci/clean_episodes.py [EPISODES] [BACKEND ...]    (of all contracts and worlds together; default 1000)
 
@@ -40,7 +40,7 @@ def action_of(env, episode: int, step: int):
 
 
 def play(name: str, backend: str, episodes: int, folder: str) -> tuple[Counter, list[str]]:
-    """Return how episodes ended, and what the audit found."""
+    """Return the ends of episodes, and the findings of the audit."""
     world, _, pacing = backend.partition(":")
     env = RecordTransitions(EmbodiedEnv(contract_of(name), backend=world, pacing=pacing or None), folder)
     ends: Counter = Counter()
@@ -59,7 +59,7 @@ def play(name: str, backend: str, episodes: int, folder: str) -> tuple[Counter, 
 
 
 def main(episodes: int, backends: list[str]) -> int:
-    """Play, audit and print; return the exit status."""
+    """Record, audit and print; return the exit status."""
     found = played = 0
     for backend in backends:
         each = math.ceil(episodes * SHARES[backend] / len(CONTRACTS))

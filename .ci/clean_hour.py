@@ -1,8 +1,8 @@
-"""An hour of each robot's time with nothing wrong, in `mujoco`: the gate never holds or stops without a reason.
+"""One hour of robot time without faults, in `mujoco`: the gate never holds or stops without a reason.
 
 python .ci/clean_hour.py [SECONDS] [CONTRACT ...]
 
-The scripted policy drives. Every finding of HOLD or graver is false, and printed.
+The scripted policy drives. Every finding of HOLD or above is a false positive, and printed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONTRACTS = ("arm_reach", "cart_goal", "door_open")
 
 
 def findings_of(name: str, seconds: float) -> tuple[int, Counter[str]]:
-    """Return how many steps were taken, and which findings there were, by severity and code."""
+    """Return the number of steps, and the findings by severity and code."""
     env = embodied_env.make(name, backend="mujoco")
     contract = env.unwrapped.contract
     policy = make_policy("scripted", contract, backend="mujoco", seed=0)

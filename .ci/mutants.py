@@ -25,20 +25,20 @@ MACHINE, UNIT_GATE = "test/safety/test_gate_machine.py", "test/safety/test_gate.
 VELOCITY = "test/safety/test_velocity_properties.py"
 ARBITER, WATCHDOG = "test/safety/test_arbiter.py", "test/safety/test_watchdog.py"
 CHAIN, JERK = "test/safety/test_gate_chain_properties.py", "test/safety/test_jerk.py"
-REFUSALS, SHAPING = "test/safety/test_interlocks.py", "test/safety/test_command_filters.py"
+INTERLOCKS, FILTERS = "test/safety/test_interlocks.py", "test/safety/test_command_filters.py"
 INTERVENTION, SITUATION = "test/safety/test_intervention.py", "test/safety/test_context.py"
 TIGHTENING = "test/safety/test_limit_changes.py"
 SUPPORT = ("test/support", "test/core", "test/envs", "test/ros", "test/safety")
 RULES, STEPPER = "test/contract/test_safety_rules.py", "test/envs/test_stepper.py"
 ROOM = (
     *(LIMITS, GATE, VELOCITY, CHAIN, MACHINE, UNIT_GATE, ARBITER, WATCHDOG),
-    *(REFUSALS, SHAPING, JERK, INTERVENTION, SITUATION, RULES, STEPPER, TIGHTENING),
+    *(INTERLOCKS, FILTERS, JERK, INTERVENTION, SITUATION, RULES, STEPPER, TIGHTENING),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """In `file`, or the one file of a folder with that text, `old` becomes `new`; tests named like `by` should fail."""
+    """In `file`, or the one file of a folder with that text, `old` becomes `new`; tests that match `by` should fail."""
 
     name: str
     file: str
@@ -76,11 +76,11 @@ def findings(name: str, old: str, new: str, by: str, tests: str = GATE) -> Mutan
     return Mutant(name=name, file="findings.py", old=old, new=new, tests=tests, by=by)
 
 
-def refusals(name: str, old: str, new: str, by: str, tests: str = REFUSALS) -> Mutant:
+def interlocks(name: str, old: str, new: str, by: str, tests: str = INTERLOCKS) -> Mutant:
     return Mutant(name=name, file="interlocks.py", old=old, new=new, tests=tests, by=by)
 
 
-def shaping(name: str, old: str, new: str, by: str, tests: str = SHAPING) -> Mutant:
+def filters(name: str, old: str, new: str, by: str, tests: str = FILTERS) -> Mutant:
     return Mutant(name=name, file="command_filters.py", old=old, new=new, tests=tests, by=by)
 
 
@@ -101,10 +101,10 @@ def watchdog(name: str, old: str, new: str, by: str, tests: str = MACHINE) -> Mu
     return Mutant(name=name, file="watchdog.py", old=old, new=new, tests=tests, by=by)
 
 
-MACHINE_OF_THE_ROBOT = "TestFreeRunningRobot or TestEpisodes"
+ROBOT_MACHINE = "TestFreeRunningRobot or TestEpisodes"
 
 MUTANTS = (
-    # what is commanded by velocity
+    # velocity commands
     limiter(
         "velocities are limited as positions",
         "limit_velocity(x, v, t, bounds, dt_s) if is_velocity else limit_joint",
@@ -120,7 +120,7 @@ MUTANTS = (
         VELOCITY,
     ),
     limiter(
-        "a measured position that lags ends the episode",
+        "a lagging measured position ends the episode",
         "severity = Severity.HOLD if measured.issuperset(finding.joints) else Severity.STOP",
         "severity = Severity.STOP",
         "position_beyond",
@@ -134,7 +134,7 @@ MUTANTS = (
         VELOCITY,
     ),
     limits(
-        "the measured position of a velocity does not count",
+        "the measured position of a velocity joint is ignored",
         "    lower, upper = velocity_interval(position, velocity, bounds, dt_s)\n    if lower > upper:\n"
         "        if is_unrecoverable(position, velocity, bounds, dt_s):\n"
         "            braked = brake_velocity(velocity, bounds, dt_s)\n            reached",
@@ -145,7 +145,7 @@ MUTANTS = (
         VELOCITY,
     ),
     arbiter(
-        "a commanded velocity is forgotten after a pause",
+        "the commanded velocity is cleared after a pause",
         "acting = np.where(rests, 0.0, reference.velocities)",
         "acting = np.zeros_like(reference.velocities)",
         "after_a_pause",
@@ -159,7 +159,7 @@ MUTANTS = (
         VELOCITY,
     ),
     arbiter(
-        "an old measurement counts as a new one",
+        "an old measurement counts as new",
         "slack=slack if slack.any() else None",
         "slack=None",
         "old_measurement",
@@ -173,7 +173,7 @@ MUTANTS = (
         VELOCITY,
     ),
     limiter(
-        "a position is guaranteed wherever it is",
+        "a position is always guaranteed",
         '"position": sound and not any(is_late) and self._is_inside(reference, published),',
         '"position": sound,',
         "guaranteed_only",
@@ -197,7 +197,7 @@ MUTANTS = (
         UNIT_GATE,
     ),
     form(
-        "errors of other libraries pass",
+        "errors of other libraries propagate",
         "    except Exception as error:  # noqa: BLE001 - a foreign object",
         "    except ValueError as error:  # noqa: BLE001 - a foreign object",
         "p1_ or p2 or malformed",
@@ -215,7 +215,7 @@ MUTANTS = (
         "p12",
     ),
     limiter(
-        "displacements start at zero",
+        "deltas start at zero",
         "end = value + sign * start if is_delta else value",
         "end = value + 0.0 * start if is_delta else value",
         "p12 or p23",
@@ -227,20 +227,20 @@ MUTANTS = (
         "p12",
     ),
     limiter(
-        "no joint limits and no post-condition",
+        "no joint limits and no check of the result",
         "        if self._limits_elsewhere:\n            velocities",
         "        if True:\n            velocities",
         "p3",
     ),
     limiter(
-        "no post-condition",
+        "no check of the result",
         "        if problem := self._violation(reference, positions, velocities, dt_s):",
         "        if problem := '':",
         "bug_is_caught",
         UNIT_GATE,
     ),
     limiter(
-        "no post-condition on braking",
+        "no check of the result of braking",
         "if problem and not self._is_hopeless(reference, dt_s):",
         "if False:",
         "approved",
@@ -271,15 +271,15 @@ MUTANTS = (
         "repeated malformed actions do not latch",
         "            if finding.severity >= Severity.STOP:\n",
         "            if finding.severity >= Severity.STOP and finding.gate != 'form':\n",
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
         MACHINE,
     ),
-    gate("malformed actions are not counted", "self._malformed_in_a_row += 1", "pass", MACHINE_OF_THE_ROBOT, MACHINE),
+    gate("malformed actions are not counted", "self._malformed_in_a_row += 1", "pass", ROBOT_MACHINE, MACHINE),
     gate(
-        "a good action does not reset the count",
+        "a valid action does not reset the count",
         "        self._malformed_in_a_row = 0\n        findings = self._run_interlocks",
         "        findings = self._run_interlocks",
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
         MACHINE,
     ),
     gate(
@@ -293,26 +293,26 @@ MUTANTS = (
         "a reset clears an ESTOP",
         "self._latched.severity < Severity.ESTOP",
         "self._latched.severity <= Severity.ESTOP",
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
         MACHINE,
     ),
     gate(
         "clearing an ESTOP clears everything",
         "self._latched = replace(self._latched, severity=Severity.STOP)",
         "self._latched = None",
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
         MACHINE,
     ),
     gate(
         "a STOP weakens an ESTOP",
         "if self._latched is None or finding.severity > self._latched.severity:",
         "if True:",
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
         MACHINE,
     ),
     # the report
     findings(
-        "the disposition is the mildest finding",
+        "the disposition is the least severe finding",
         "return max([finding.severity",
         "return min([finding.severity",
         "p13 or p12",
@@ -343,7 +343,7 @@ MUTANTS = (
         "monitoring",
     ),
     limiter(
-        "monitoring passes values that are not finite",
+        "monitoring passes non-finite values",
         "if not (np.abs(velocities) < MAX_REPRESENTABLE_SPEED).all():",
         "if False:",
         "monitoring",
@@ -414,16 +414,19 @@ MUTANTS = (
         "joint_outside or rounding",
     ),
     limits(
-        "kept targets are recomputed",
+        "feasible targets are recomputed",
         'return JointStep(target, chosen, "", target)',
         'return JointStep(position + chosen * dt_s, chosen, "", target)',
         "p7 or p2",
     ),
     limits(
-        "no rounding is forgiven", "<= _rounding_of_step(position, reached, bounds, dt_s) and", "<= 0.0 and", "p6 or p7"
+        "no rounding is tolerated",
+        "<= _rounding_of_step(position, reached, bounds, dt_s) and",
+        "<= 0.0 and",
+        "p6 or p7",
     ),
     limits(
-        "any rounding is forgiven",
+        "any rounding is tolerated",
         "abs(desired - chosen) <= _rounding_of_step(position, reached, bounds, dt_s) and",
         "abs(desired - chosen) <= 1e-3 * abs(chosen) and",
         "p9 or p8 or p3 or p4",
@@ -454,27 +457,27 @@ MUTANTS = (
         "p12",
         GATE,
     ),
-    # the post-condition
+    # check of the result
     limits(
-        "the post-condition ignores deceleration",
+        "the check of the result ignores deceleration",
         "before - after > bounds.deceleration * dt_s + allowed",
         "before - after > math.inf",
         "p12",
     ),
     limits(
-        "the post-condition ignores the stopping distance",
+        "the check of the result ignores the stopping distance",
         "if low - near <= stop <= high + near:",
         "if True:",
         "p12",
     ),
     limits(
-        "the post-condition ignores non-finite values",
+        "the check of the result ignores non-finite values",
         "if not (-_INF < next_position < _INF and -_INF < next_velocity < _INF):",
         "if False:",
         "p1_",
     ),
     limits(
-        "the post-condition does not relate position and velocity",
+        "the check of the result does not relate position and velocity",
         "if abs((next_position - position) / dt_s - next_velocity) > allowed:",
         "if False:",
         "p12",
@@ -505,7 +508,7 @@ MUTANTS = (
         "the reference is not updated",
         "positions=np.where(is_velocity, before.positions, sent),",
         "positions=before.positions,",
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
         MACHINE,
     ),
     arbiter(
@@ -519,7 +522,7 @@ MUTANTS = (
         "sequence numbers repeat",
         "            seq=command.seq,\n            epoch=command.epoch",
         "            seq=before.seq,\n            epoch=command.epoch",
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
         MACHINE,
     ),
     arbiter(
@@ -533,14 +536,14 @@ MUTANTS = (
         "a resync restarts the sequence numbers",
         "                seq=self._reference.seq,\n                epoch=epoch",
         "                seq=0,\n                epoch=epoch",
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
         MACHINE,
     ),
     arbiter(
         "the epoch is not copied",
         "                epoch=epoch,\n",
         "                epoch=0,\n",
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
         MACHINE,
     ),
     arbiter(
@@ -558,22 +561,20 @@ MUTANTS = (
         GATE,
     ),
     # watchdog
-    watchdog("the watchdog never brakes", "            self._arbiter.brake(finding)\n", "", MACHINE_OF_THE_ROBOT),
-    watchdog(
-        "the watchdog brakes late", "if age_ns < self._hold_ns:", "if age_ns < 2 * self._hold_ns:", MACHINE_OF_THE_ROBOT
-    ),
+    watchdog("the watchdog never brakes", "            self._arbiter.brake(finding)\n", "", ROBOT_MACHINE),
+    watchdog("the watchdog brakes late", "if age_ns < self._hold_ns:", "if age_ns < 2 * self._hold_ns:", ROBOT_MACHINE),
     watchdog(
         "the watchdog brakes once",
         "            self._arbiter.brake(finding)\n",
         "            if getattr(self, 'braked', None) != fed_ns:\n                self.braked = fed_ns\n"
         "                self._arbiter.brake(finding)\n",
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
     ),
     watchdog(
         "the watchdog never stops",
         "stop = age_ns >= self._stop_ns",
         "stop = False",
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
     ),
     watchdog(
         "the watchdog decides too early",
@@ -583,38 +584,38 @@ MUTANTS = (
         WATCHDOG,
     ),
     watchdog(
-        "a refused command ends the watchdog",
+        "a refused command ends the watchdog thread",
         "with contextlib.suppress(Exception):",
         "with contextlib.suppress(KeyError):",
         "survives",
         WATCHDOG,
     ),
-    # gates that refuse: each deleted, each threshold moved, two exchanged, comparisons that let NaN through
+    # interlocks: each deleted, each threshold moved, two swapped, comparisons that accept NaN
     *(
-        refusals(f"no gate of {what}", f"        {line},\n", "", by, tests)
+        interlocks(f"no {what} interlock", f"        {line},\n", "", by, tests)
         for what, line, by, tests in (
-            ("observation", "ObservationGate(contract)", "in_the_order_of or observation_stop", REFUSALS),
-            ("action age", "ActionAgeGate(contract)", "in_the_order_of or late_action", REFUSALS),
-            ("tracking", "*tracking", "in_the_order_of or blocked", REFUSALS),
-            ("force", "ForceGate(safety)", "in_the_order_of or too_large or excessive_force", REFUSALS),
-            ("latency", "LatencyGate(safety.latency)", "in_the_order_of or warning", REFUSALS),
+            ("observation", "ObservationGate(contract)", "in_the_order_of or observation_stop", INTERLOCKS),
+            ("action age", "ActionAgeGate(contract)", "in_the_order_of or late_action", INTERLOCKS),
+            ("tracking", "*tracking", "in_the_order_of or blocked", INTERLOCKS),
+            ("force", "ForceGate(safety)", "in_the_order_of or is_excessive or excessive_force", INTERLOCKS),
+            ("latency", "LatencyGate(safety.latency)", "in_the_order_of or warning", INTERLOCKS),
         )
     ),
     *(
-        refusals(f"no gate of {what}, by the machine", f"        {line},\n", "", MACHINE_OF_THE_ROBOT, MACHINE)
+        interlocks(f"no {what} interlock (stateful)", f"        {line},\n", "", ROBOT_MACHINE, MACHINE)
         for what, line in (
             ("observation", "ObservationGate(contract)"),
             ("action age", "ActionAgeGate(contract)"),
         )
     ),
-    refusals(
-        "two gates that refuse are exchanged",
+    interlocks(
+        "two interlocks are swapped",
         "        ObservationGate(contract),\n        ActionAgeGate(contract),",
         "        ActionAgeGate(contract),\n        ObservationGate(contract),",
         "interlocks_are_in",
     ),
     findings(
-        "two gates are exchanged in the report",
+        "two gates are swapped in the report",
         '    "space_box",\n    "mapping",\n    "jerk",\n    "joint_limits",',
         '    "joint_limits",\n    "mapping",\n    "jerk",\n    "space_box",',
         "p12",
@@ -634,7 +635,7 @@ MUTANTS = (
         "            return self._braked(reference, dt_s, self._refuse(situation, reference))\n"
         "        try:\n            requested = parse_action",
         "hide or skips or in_the_order_of or latency_misses",
-        REFUSALS,
+        INTERLOCKS,
     ),
     gate(
         "interlocks are skipped",
@@ -672,21 +673,21 @@ MUTANTS = (
         INTERVENTION,
     ),
     gate(
-        "looser limits hold at once",
+        "looser limits apply immediately",
         "if not is_tighter(wanted, self._in_force):",
         "if False:",
         "acceleration or looser_limits",
         TIGHTENING,
     ),
     gate(
-        "changed limits never hold",
+        "changed limits never apply",
         "        self._enforce(self._wanted)\n",
         "",
         "acceleration or looser_limits",
         TIGHTENING,
     ),
     gate(
-        "a wrong limit changes the others",
+        "an invalid limit changes the others",
         "wanted = changed_limits(self._contract, changes)",
         "wanted = changed_limits(self._contract, dict(list(changes.items())[:1]))",
         "change_nothing",
@@ -705,226 +706,230 @@ MUTANTS = (
         "inputs = [] if context is None else safety_input_findings(context.estops)",
         "inputs = []",
         "malformed or monitoring",
-        REFUSALS,
+        INTERLOCKS,
     ),
-    refusals(
-        "an input that is not ok is ok",
+    interlocks(
+        "any input state is ok",
         'if state != "ok":',
         'if state == "active":',
         "input or latch_remains or asserted_estop",
-        REFUSALS,
+        INTERLOCKS,
     ),
-    refusals("an undefined state is inactive", '_INPUTS["unknown"])', '_INPUTS["inactive"])', "each_state"),
-    refusals(
+    interlocks("an undefined state is inactive", '_INPUTS["unknown"])', '_INPUTS["inactive"])', "each_state"),
+    interlocks(
         "an expired safety input is a STOP",
         '"expired": (Severity.ESTOP',
         '"expired": (Severity.STOP',
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
         MACHINE,
     ),
-    refusals(
-        "a driver that is inactive is an ESTOP",
+    interlocks(
+        "an inactive driver is an ESTOP",
         '"inactive": (Severity.STOP',
         '"inactive": (Severity.ESTOP',
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
         MACHINE,
     ),
-    refusals(
+    interlocks(
         "contention is a HOLD",
         '"contention": (Severity.STOP',
         '"contention": (Severity.HOLD',
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
         MACHINE,
     ),
     # observation
-    refusals(
-        "no reading is too old",
+    interlocks(
+        "no reading is stale",
         "if status.age_s > self._max_age_s[name]:",
         "if status.age_s > 1e9:",
         "reading_is",
     ),
-    refusals(
-        "the oldest reading that counts does not",
+    interlocks(
+        "a reading at the maximum age is stale",
         "if status.age_s > self._max_age_s[name]:",
         "if status.age_s >= self._max_age_s[name]:",
         "reading_is",
     ),
-    refusals(
-        "an age that is not finite counts",
+    interlocks(
+        "a non-finite age is valid",
         "if status is None or not math.isfinite(status.age_s):",
         "if status is None:",
         "non_finite",
     ),
-    refusals(
-        "a reading of any quality counts",
+    interlocks(
+        "a reading of any quality is valid",
         "if status.quality not in _JUDGED_BY_AGE:",
         "if False:",
         "other_quality",
     ),
-    refusals(
-        "a reading from the future counts",
+    interlocks(
+        "a reading from the future is valid",
         "if status.quality is Quality.FUTURE or",
         "if False or",
         "other_quality",
     ),
-    refusals(
-        "an age below zero counts",
+    interlocks(
+        "a negative age is valid",
         " or status.age_s < -self._future_tolerance_s:",
         ":",
         "reading_may",
     ),
-    refusals(
-        "no clock may be ahead",
+    interlocks(
+        "no future tolerance",
         "status.age_s < -self._future_tolerance_s:",
         "status.age_s <= -self._future_tolerance_s:",
         "reading_may",
     ),
-    refusals(
+    interlocks(
         "a silent sensor never stops",
         "severity = Severity.STOP if self._in_a_row >= self._stop_steps else Severity.HOLD",
         "severity = Severity.HOLD",
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
         MACHINE,
     ),
-    refusals(
-        "a silent sensor stops a step late",
+    interlocks(
+        "a silent sensor stops one step late",
         "if self._in_a_row >= self._stop_steps else",
         "if self._in_a_row > self._stop_steps else",
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
         MACHINE,
     ),
-    refusals(
-        "good readings do not reset the count",
+    interlocks(
+        "valid readings do not reset the count",
         "        if not problems:\n            self._in_a_row = 0\n",
         "        if not problems:\n",
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
         MACHINE,
     ),
-    refusals(
-        "the count of bad readings crosses a reset",
+    interlocks(
+        "the count of invalid readings survives a reset",
         '        """Reset the count of failed steps."""\n        self._in_a_row = 0\n',
         '        """Reset the count of failed steps."""\n',
         "p17",
         CHAIN,
     ),
     # action age, tracking, force, latency
-    refusals(
-        "the oldest action that counts does not",
+    interlocks(
+        "an action at the maximum age is late",
         "if context.action_age_s <= self._max_age_s:",
         "if context.action_age_s < self._max_age_s:",
         "action_is",
     ),
-    refusals(
-        "an action of unknown age counts",
+    interlocks(
+        "an action of unknown age is valid",
         "if context.action_age_s <= self._max_age_s:",
         "if not context.action_age_s > self._max_age_s:",
         "unknown_age",
     ),
-    refusals(
-        "an unknown position is on track",
+    interlocks(
+        "an unknown position has no tracking error",
         "are_hit = [not error <= tolerance for",
         "are_hit = [error > tolerance for",
         "joint_of",
     ),
-    refusals(
-        "the largest tracking error that is allowed is not",
+    interlocks(
+        "the tracking tolerance itself is an error",
         "are_hit = [not error <= tolerance for",
         "are_hit = [not error < tolerance for",
         "joint_error",
     ),
-    refusals(
+    interlocks(
         "velocities are tracked as positions",
         "or not is_by_position else error",
         "else error",
         "velocity",
     ),
-    refusals(
-        "tracking holds at once",
+    interlocks(
+        "tracking holds without debounce",
         "if self._in_a_row < self._spec.debounce_steps:",
         "if self._in_a_row < 1:",
         "debounce or failures",
     ),
-    refusals(
-        "tracking holds a step late",
+    interlocks(
+        "tracking holds one step late",
         "if self._in_a_row < self._spec.debounce_steps:",
         "if self._in_a_row <= self._spec.debounce_steps:",
         "debounce or failures",
     ),
-    refusals(
+    interlocks(
         "a blocked robot never stops",
         "Severity.STOP if self._in_a_row >= self._spec.stop_steps else Severity.HOLD",
         "Severity.HOLD",
         "debounce or failures",
     ),
-    refusals(
-        "a step on track does not reset the count",
+    interlocks(
+        "a step without a tracking error does not reset the count",
         "self._in_a_row = self._in_a_row + 1 if True in are_hit else 0",
         "self._in_a_row = self._in_a_row + 1 if True in are_hit else self._in_a_row",
         "good_step or valid_step",
     ),
-    refusals(
-        "commands cross a reset",
+    interlocks(
+        "sent commands survive a reset",
         "        self._sent.clear()\n",
         "",
         "p17",
         CHAIN,
     ),
-    refusals(
-        "one command too few may act", "maxlen=spec.delay_steps + 1", "maxlen=max(1, spec.delay_steps)", "last_commands"
+    interlocks(
+        "one command too few is compared",
+        "maxlen=spec.delay_steps + 1",
+        "maxlen=max(1, spec.delay_steps)",
+        "last_commands",
     ),
-    refusals(
-        "one command too many may act", "maxlen=spec.delay_steps + 1", "maxlen=spec.delay_steps + 2", "last_commands"
+    interlocks(
+        "one command too many is compared",
+        "maxlen=spec.delay_steps + 1",
+        "maxlen=spec.delay_steps + 2",
+        "last_commands",
     ),
-    refusals(
-        "only the ends of what was sent count",
+    interlocks(
+        "only the first and last sent command are compared",
         "position - max(sent), min(sent) - position",
         "position - min(sent), max(sent) - position",
         "between_two",
     ),
-    refusals("metres count as radians", '"m": 1.0}', '"m": 2.0 * math.pi}', "turn_or_a_metre"),
-    refusals(
-        "the largest force that is allowed is not", "if not force <= limit:", "if not force < limit:", "equal_its"
+    interlocks("metres are treated as radians", '"m": 1.0}', '"m": 2.0 * math.pi}', "turn_or_a_metre"),
+    interlocks("the force limit itself is excessive", "if not force <= limit:", "if not force < limit:", "equal_its"),
+    interlocks(
+        "an unknown force is accepted", "if not force <= limit:", "if force > limit:", "missing_sensor or unknown_force"
     ),
-    refusals(
-        "an unknown force is small", "if not force <= limit:", "if force > limit:", "missing_sensor or unknown_force"
-    ),
-    refusals(
-        "a missing force is none",
+    interlocks(
+        "a missing force is zero",
         "forces.get(name, math.nan)",
         "forces.get(name, 0.0)",
         "missing_sensor or unknown_force",
     ),
-    refusals(
-        "too large a force is a HOLD",
+    interlocks(
+        "an excessive force is a HOLD",
         'Finding(gate="force", severity=Severity.STOP',
         'Finding(gate="force", severity=Severity.HOLD',
         "excessive_force or equal_its",
     ),
-    refusals(
-        "the budget itself is a miss",
+    interlocks(
+        "a latency equal to the budget is a miss",
         "not context.latency_s <= budget_s",
         "not context.latency_s < budget_s",
         "latency_equal",
     ),
-    refusals(
-        "an unknown latency is none",
+    interlocks(
+        "an unknown latency is not a miss",
         "not context.latency_s <= budget_s",
         "context.latency_s > budget_s",
         "joint_of or unknown_latency",
     ),
-    refusals(
-        "one miss fewer is reported",
+    interlocks(
+        "misses are reported one too early",
         "if misses < self._spec.misses:",
         "if misses <= self._spec.misses:",
         "latency_misses",
     ),
-    refusals(
+    interlocks(
         "a budget only warns",
         'Severity.HOLD if self._spec.action == "hold" else Severity.PASS',
         "Severity.PASS",
         "latency_misses",
     ),
-    refusals("misses cross a reset", "        self._missed.clear()\n", "        pass\n", "p17", CHAIN),
+    interlocks("misses survive a reset", "        self._missed.clear()\n", "        pass\n", "p17", CHAIN),
     # interventions
     gate(
         "interventions are not counted",
@@ -940,31 +945,35 @@ MUTANTS = (
         "configured or warning_does",
         INTERVENTION,
     ),
-    gate("interventions cross a reset", "        self._interventions.reset()\n", "", "p17", CHAIN),
+    gate("interventions survive a reset", "        self._interventions.reset()\n", "", "p17", CHAIN),
     intervention(
-        "a share that warns stops",
+        "the warn share stops",
         "Severity.STOP if stops else Severity.PASS",
         "Severity.STOP",
         "share_itself or warning",
     ),
-    intervention("no share stops", "Severity.STOP if stops else Severity.PASS", "Severity.PASS", "stop"),
-    intervention("the share itself warns", "share > spec.warn_share", "share >= spec.warn_share", "warning_starts"),
-    intervention("the share itself stops", "share > spec.stop_share", "share >= spec.stop_share", "stop_starts"),
+    intervention("the stop share is ignored", "Severity.STOP if stops else Severity.PASS", "Severity.PASS", "stop"),
+    intervention(
+        "a share equal to the warn share warns", "share > spec.warn_share", "share >= spec.warn_share", "warning_starts"
+    ),
+    intervention(
+        "a share equal to the stop share stops", "share > spec.stop_share", "share >= spec.stop_share", "stop_starts"
+    ),
     intervention("a partial window is reported", "len(self._window) < spec.window_steps", "False", "partial_window"),
-    # gates that weaken
+    # command filters
     limiter(
         "the share is ignored",
         "velocities = braking + share * (velocities - braking)",
         "velocities = 1.0 * velocities",
         "half or p12",
-        SHAPING,
+        FILTERS,
     ),
     limiter(
-        "the share is that of the braking",
+        "the share applies to the braking command",
         "velocities = braking + share * (velocities - braking)",
         "velocities = velocities + share * (braking - velocities)",
         "interpolates",
-        SHAPING,
+        FILTERS,
     ),
     limiter(
         "a filter scales to nothing instead of braking",
@@ -978,81 +987,79 @@ MUTANTS = (
         "decision = ask_filter(command_filter, proposal)\n",
         "decision = ask_filter(command_filter, proposal)\n            continue\n",
         "half",
-        SHAPING,
+        FILTERS,
     ),
     limiter(
-        "each plug-in is asked about the first proposal",
+        "each plug-in receives the first proposal",
         "velocities=_read_only(velocities),",
         "velocities=_read_only(np.array([step.velocity for step in steps])),",
-        "are_applied",
-        SHAPING,
+        "each_filter_receives",
+        FILTERS,
     ),
     limiter(
         "the refusal of a plug-in is ignored",
         "if worst_severity(found) >= Severity.HOLD:",
         "if worst_severity(found) >= Severity.STOP:",
         "brakes",
-        SHAPING,
+        FILTERS,
     ),
     limiter(
         "a refusal by a plug-in is not reported",
         "return self.brake(reference, dt_s, findings + found, requested)",
         "return self.brake(reference, dt_s, findings, requested)",
         "p12 or brakes",
-        SHAPING,
+        FILTERS,
     ),
     limiter(
         "a plug-in cannot stop",
         "severity = max(decision.severity, Severity.HOLD)",
         "severity = Severity.HOLD",
         "latched",
-        SHAPING,
+        FILTERS,
     ),
-    limiter("a plug-in may write", "    copy.flags.writeable = False\n", "", "writes_into", SHAPING),
+    limiter("a plug-in may modify the proposal", "    copy.flags.writeable = False\n", "", "writes_into", FILTERS),
     limiter(
         "every command has the workspace guarantee",
         '"workspace": sound and self._workspace is not None and getattr(self._workspace, "is_kept", False)',
         '"workspace": sound',
         "guaranteed",
-        SHAPING,
+        FILTERS,
     ),
-    shaping(
-        "a share below zero is one", "0.0 < decision.share < 1.0", "decision.share < 1.0", "any_other or limit_with"
-    ),
-    shaping("a share above one is one", "0.0 < decision.share < 1.0", "0.0 < decision.share", "other_share"),
-    shaping(
-        "a share that is NaN is one",
+    filters("a negative share is 1", "0.0 < decision.share < 1.0", "decision.share < 1.0", "any_other or limit_with"),
+    filters("a share above 1 is 1", "0.0 < decision.share < 1.0", "0.0 < decision.share", "other_share"),
+    filters(
+        "a NaN share is 1",
         "0.0 < decision.share < 1.0",
         "not (decision.share <= 0.0 or decision.share >= 1.0)",
         "other_share",
     ),
-    shaping("a HOLD leaves its share", "decision.severity is Severity.LIMIT and is_share", "is_share", "refusing"),
-    shaping(
-        "a plug-in that raises ends the program",
+    filters("a HOLD applies its share", "decision.severity is Severity.LIMIT and is_share", "is_share", "refusing"),
+    filters(
+        "a raising plug-in ends the program",
         "crash\n        return FilterDecision",
         "crash\n        raise error\n        return FilterDecision",
         "filter_raising or raising_filter",
     ),
-    shaping(
-        "a plug-in that raises accepts",
+    filters(
+        "a raising plug-in passes the proposal",
         'FilterDecision(severity=Severity.STOP, detail=f"gate raised',
         'FilterDecision(severity=Severity.PASS, detail=f"gate raised',
         "filter_raising or raising_filter",
     ),
-    shaping(
-        "an invalid ruling is accepted",
+    filters(
+        "an invalid decision is accepted",
         "    return FilterDecision(severity=Severity.STOP, detail=detail)",
         "    return FilterDecision(severity=Severity.PASS, detail=detail)",
         "invalid_decision",
     ),
-    shaping(
-        "an uninstalled plug-in is left out",
+    filters(
+        "a missing plug-in is ignored",
         "        if name not in offered:\n",
         "        if name not in offered:\n            continue\n",
         "plugin_that",
     ),
-    shaping("plug-ins get no parameters", ".load()(contract, **parameters)", ".load()(contract)", "its_parameters"),
-    gate("a reset is not passed on", "command_filter.reset()\n", "pass\n", "passed_on", SHAPING),
+    filters("plug-ins get no parameters", ".load()(contract, **parameters)", ".load()(contract)", "its_parameters"),
+    gate("a reset does not reach filters", "command_filter.reset()\n", "pass\n", "passed_on", FILTERS),
     gate("refusals are not reset", "            interlock.reset()\n", "            pass\n", "p17", CHAIN),
     # a command without an action
     gate(
@@ -1060,7 +1067,7 @@ MUTANTS = (
         "self._limiter.as_action(target, reference))\n        self.latch_stops(approved.report.findings)\n",
         "self._limiter.as_action(target, reference))\n",
         "a_relayed or commands",
-        SHAPING,
+        FILTERS,
     ),
     gate(
         "limit() ignores the latch",
@@ -1070,7 +1077,7 @@ MUTANTS = (
         CHAIN,
     ),
     gate(
-        "limit() accepts values that are not finite",
+        "limit() accepts non-finite values",
         "if not (np.abs(target) < MAX_REPRESENTABLE_SPEED).all():",
         "if (np.abs(target) >= MAX_REPRESENTABLE_SPEED).any():",
         "a_relayed or commands or non_finite",
@@ -1101,7 +1108,7 @@ MUTANTS = (
         "the request of the environment is lost", "        requested=approved.report.requested,\n", "", "p13", CHAIN
     ),
     approved(
-        "what the relay applied is not what was applied",
+        "the applied command is not that of the relay",
         "    report = replace(\n        answer,\n",
         "    report = replace(\n        answer,\n        applied_si=approved.values,\n",
         "p13",
@@ -1123,21 +1130,21 @@ MUTANTS = (
         JERK,
     ),
     limiter(
-        "jerk is guaranteed though it was not kept",
+        "jerk is guaranteed although it was exceeded",
         "self._has_jerk and self._keeps_jerk(reference, velocities, dt_s)",
         "self._has_jerk and self._fixed_rate",
         "guaranteed",
         CHAIN,
     ),
     limiter(
-        "a joint braked to rest is driven back",
+        "a joint braked to rest is driven backwards",
         "np.where(reference.velocities == 0.0, 0.0, accelerations)  # braked",
         "accelerations  # braked",
         "robot_braked",
         CHAIN,
     ),
     limiter(
-        "the last acceleration does not count",
+        "the last acceleration is ignored",
         "accelerations = np.zeros_like(desired) if reference.accelerations is None else reference.accelerations",
         "accelerations = np.zeros_like(desired)",
         "acceleration",
@@ -1172,7 +1179,7 @@ MUTANTS = (
         JERK,
     ),
     jerk(
-        "the barrier breaks the jerk",
+        "the barrier exceeds the jerk limit",
         "highest = np.maximum(highest, accelerations - jerk * dt_s)",
         "highest = 1.0 * highest",
         "barrier_never",
@@ -1200,22 +1207,22 @@ MUTANTS = (
         JERK,
     ),
     jerk(
-        "joints without a limit are limited",
+        "joints without a jerk limit are limited",
         "np.where(is_limited & (np.abs",
         "np.where((np.abs",
         "joint_without or only_limited",
         JERK,
     ),
     jerk(
-        "ten times the jerk is kept",
+        "ten times the jerk limit is accepted",
         "np.where(is_limited, limits.jerk * dt_s, np.inf)",
         "np.where(is_limited, 10.0 * limits.jerk * dt_s, np.inf)",
         "guaranteed",
         CHAIN,
     ),
-    jerk("no limit of jerk is kept", "return bool(is_limited.any() and", "return bool(", "guaranteed_without", JERK),
+    jerk("no jerk limit is guaranteed", "return bool(is_limited.any() and", "return bool(", "guaranteed_without", JERK),
     arbiter(
-        "the acceleration is forgotten",
+        "the acceleration is not stored",
         "accelerations=None if no_time else (report.velocity_si - before.velocities) / report.dt_s",
         "accelerations=None",
         "reference",
@@ -1229,40 +1236,40 @@ MUTANTS = (
         JERK,
     ),
     arbiter(
-        "the velocities of the relay are not the reference",
+        "the relay's velocities are not the reference",
         "sent.report or command.report, sent.values",
         "command.report, sent.values",
         "reference",
         CHAIN,
     ),
-    # the machine of the robot, and callers
+    # stateful tests, and callers
     watchdog(
         "the watchdog ignores safety inputs",
         "finding = self._input_finding()\n",
         "finding = None\n",
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
     ),
     watchdog(
         "a safety input does not brake between steps",
         "            self._arbiter.brake(finding)\n",
         '            if finding.gate == "watchdog":\n                self._arbiter.brake(finding)\n',
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
     ),
     watchdog(
         "a safety input does not latch between steps",
         "            self._gate.latch_stops([finding])\n",
         '            self._gate.latch_stops([finding] if finding.gate == "watchdog" else [])\n',
-        MACHINE_OF_THE_ROBOT,
+        ROBOT_MACHINE,
     ),
     watchdog(
-        "of several inputs the mildest counts",
+        "the least severe of several inputs counts",
         "return max(safety_input_findings(inputs), key",
         "return min(safety_input_findings(inputs), key",
         "most_severe",
         WATCHDOG,
     ),
     watchdog(
-        "inputs that cannot be read are ok",
+        "unreadable inputs are ok",
         'inputs = {"the safety inputs": "unknown"}',
         "inputs = {}",
         "unreadable",
@@ -1284,7 +1291,7 @@ MUTANTS = (
         tests=SITUATION,
     ),
     outside(
-        "the sensor of a force may be silent",
+        "the sensor of a force is not required",
         "safety/interlocks.py",
         "(*needed, *contract.safety.forces)",
         "(*needed,)",
@@ -1292,7 +1299,7 @@ MUTANTS = (
         tests=SITUATION,
     ),
     outside(
-        "readings do not age while the agent thinks",
+        "readings do not age while the agent computes",
         "safety/interlocks.py",
         "(now_ns - sample.stamp_ns) / NS_PER_S + latency_s",
         "(now_ns - sample.stamp_ns) / NS_PER_S",
@@ -1312,11 +1319,11 @@ MUTANTS = (
         "envs/external_inputs.py",
         "elapsed_ns = (now_ns - since_ns[0], now_ns - since_ns[1])",
         "elapsed_ns = (now_ns - since_ns[0], 0)",
-        by="up_to_its_age",
+        by="up_to_its_maximum_age",
         tests=STEPPER,
     ),
     outside(
-        "the age of an action crosses a reset",
+        "the age of an action survives a reset",
         "envs/stepper.py",
         "        self._episode.returned_ns = self._ledger.leave_step()\n        return observation, info",
         "        self._ledger.leave_step()\n        return observation, info",
@@ -1336,11 +1343,11 @@ MUTANTS = (
         "envs/reset_procedure.py",
         "        self.gate.reset()\n",
         "",
-        by="crosses_a_reset",
+        by="survive_a_reset",
         tests=STEPPER,
     ),
     outside(
-        "the end names the latch",
+        "the end reason names the latch",
         "envs/transition_builder.py",
         'key=lambda found: (found.severity, found.gate != "latch")',
         "key=lambda found: found.severity",

@@ -65,7 +65,7 @@ def victim(backend, domain, folder, out):
 
 
 class Kill:
-    """One victim, from its birth to what is left of it."""
+    """One victim, from its start to the recovery of its run."""
 
     def __init__(self, number, backend, folder, chance):
         self.number, self.backend, self.chance = number, backend, chance
@@ -75,7 +75,7 @@ class Kill:
         self.behind, self.most_behind = 0, 0  # rows not flushed where all must be, and at any time
 
     def run(self):
-        """Start it, kill it, read what it left."""
+        """Start it, kill it, read its run."""
         out_read, out_write = os.pipe()
         pid = os.fork()
         if pid == 0:

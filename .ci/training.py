@@ -41,7 +41,7 @@ def trained(folder: Path, steps: int) -> dict[int, Path]:
 
 
 def success_rate(checkpoint: Path, backend: str, episodes: int, folder: Path) -> float:
-    """Return the share of successes, truncation counted as failure, of a run that is sound."""
+    """Return the success rate, truncation counted as failure, of a run that passes the audit."""
     asked = ["evaluate", CONTRACT, "--backend", backend, "--policy", "sb3_policy:act", "--json"]
     asked += ["--episodes", str(episodes), "--seed", str(EVALUATION_SEED), "--out", str(folder)]
     environment = {**os.environ, "LEARNED_POLICY": str(checkpoint), "PYTHONPATH": str(ROOT / "examples")}

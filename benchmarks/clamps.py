@@ -1,4 +1,4 @@
-"""The checks of an action that `gate.py` is compared with: lerobot's clamp, and the approvers of inspect-robots.
+"""The action checks that `gate.py` is compared with: lerobot's clamp, and the approvers of inspect-robots.
 
 Where a package is installed its own code runs; what is written out here, from what it does to the numbers, is then run
 after it, and must return the same numbers, bit for bit. Where it is not installed, this copy replaces it.
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 CLAMP, APPROVERS = "lerobot's clamp", "inspect-robots' approvers"
-STEP_LIMIT = 0.05  # of a joint in one step, in rad: of the clamp and of the approvers
+STEP_LIMIT = 0.05  # of a joint in one step, in rad: for the clamp and the approvers
 WRITTEN_OUT = "written out"
 _ROUNDING = 1 + 1e-12
 
@@ -34,7 +34,7 @@ Review = Callable[[Vector], Mapping[str, float] | Vector]
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """Somebody's check.
+    """One check of another package.
 
     `make` and `write_out` return a review at the beginning of an episode: with the code of whom it is called after
     (None: not installed), and as it is written out here. `whose`: the package and its version, or that it is written
@@ -49,12 +49,12 @@ class Check:
 
 
 def checks(joints: Sequence[str]) -> list[Check]:
-    """Return both checks, of these joints."""
+    """Return both checks for these joints."""
     return [_lerobot(joints), _inspect_robots(len(joints))]
 
 
 def timed(check: Check, inputs: Vector) -> Iterator[int]:
-    """Yield what each review took, ns; raise SystemExit where it is not what is written out, or breaks its promise."""
+    """Yield the duration of each review, ns; raise SystemExit if it differs from the copy or exceeds its limits."""
     review, written_out = (check.make or check.write_out)(), check.write_out()
     last: Vector | None = None if check.is_absolute else np.zeros(inputs.shape[1])
     for action in inputs:
@@ -77,7 +77,7 @@ def _vector(left: Mapping[str, float] | Vector) -> Vector:
 
 
 def clamped(goals: Mapping[str, tuple[float, float]], at_most: float) -> dict[str, float]:
-    """Return each goal, at most so far from where the joint is: joint -> (goal, present) in, joint -> goal out."""
+    """Return each goal, limited to a distance from the joint position: joint -> (goal, present) to joint -> goal."""
     return {name: present + max(min(goal - present, at_most), -at_most) for name, (goal, present) in goals.items()}
 
 
@@ -96,7 +96,7 @@ def _lerobot(joints: Sequence[str]) -> Check:
     except ImportError as reason:
         whose, make = f"{WRITTEN_OUT} ({reason})", None
     else:
-        logging.getLogger().handlers = [logging.NullHandler()]  # or each warning is printed
+        logging.getLogger().handlers = [logging.NullHandler()]  # otherwise each warning is printed
         whose, make = f"lerobot {version('lerobot')}", maker(ensure_safe_goal_position)
     return Check(name=CLAMP, whose=whose, make=make, write_out=maker(clamped), is_absolute=False)
 
@@ -105,15 +105,15 @@ def _lerobot(joints: Sequence[str]) -> Check:
 
 
 class Approved:
-    """What the chain does to the numbers of an episode."""
+    """The effect of the chain on the numbers of an episode."""
 
     def __init__(self, size: int) -> None:
-        """Begin an episode: there is no action before the first."""
+        """Start an episode: there is no action before the first."""
         self._low, self._high = np.full(size, -math.pi), np.full(size, math.pi)
         self._last: Vector | None = None
 
     def review(self, action: Vector) -> Vector:
-        """Return the action that is left; raises ValueError for NaN."""
+        """Return the resulting action; raises ValueError for NaN."""
         boxed, _ = self._limited(action, self._low, self._high)
         if self._last is not None:
             boxed, _ = self._limited(boxed, self._last - STEP_LIMIT, self._last + STEP_LIMIT)

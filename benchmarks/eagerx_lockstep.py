@@ -33,13 +33,13 @@ class ForEagerx(PlainEnv):
     reward_range = (-10.0, 0.0)
 
     def __init__(self, model: str, substeps: int, render_mode: str | None = None) -> None:
-        """There is nothing to see."""
+        """Render nothing."""
         super().__init__(model, substeps)
         self.render_mode = render_mode
 
 
 def durations_ns(model: str, substeps: int, steps: int) -> list[int]:
-    """Return how long each step took."""
+    """Return the duration of each step."""
     gymnasium.register("Plain-v0", entry_point=ForEagerx, kwargs={"model": model, "substeps": substeps})
     graph = eagerx.Graph.create()
     arm = GymObject.make("arm", env_id="Plain-v0", rate=RATE_HZ, default_action=[0.0] * 6)

@@ -1,4 +1,4 @@
-"""A world without physics behind the node of the embedded simulator: the joints are where the last command put them.
+"""A world without physics behind the node of the embedded simulator: joints follow each command immediately.
 
     python benchmarks/echo_world.py NAMESPACE   (a contract, as one line of JSON, on standard input; ends with it)
 
@@ -24,13 +24,13 @@ APART = 0.25  # between the values of two sensors, so that no two are equal
 
 
 class EchoWorld:
-    """What `SimulatorNode` asks of a world, without one. The first actuator is echoed by the joint sensors."""
+    """The interface of `World` for `SimulatorNode`, without physics. The joint sensors echo the first actuator."""
 
     placeable = ()
     renderer_library = ""
 
     def __init__(self, contract: Contract) -> None:
-        """Make the readings once; only the joints change."""
+        """Create the readings once; only the joints change."""
         self.now_ns = 0
         self._period_ns = contract.control_period_ns
         self.target = np.zeros(sum(len(actuator.joints) for actuator in contract.actuators.values()))
@@ -44,23 +44,23 @@ class EchoWorld:
         self._joints = [values for values in self._values.values() if {"position", "velocity"} <= set(values)]
 
     def reset(self, seed: int, options: Mapping[str, FloatArray]) -> dict[str, FloatArray]:  # noqa: ARG002 - a world's
-        """Go on: nothing is drawn."""
+        """Continue: nothing is drawn."""
         self.target = np.zeros_like(self.target)
         self.step()
         return {}
 
     def command(self, values: FloatArray) -> None:
-        """Take what is echoed."""
+        """Store the command to echo."""
         self.target = values
 
     def step(self) -> None:
-        """Let a control period pass."""
+        """Advance by a control period."""
         self.now_ns += self._period_ns
         for values in self._joints:
             values["position"] = self.target
 
     def read(self) -> dict[str, Reading]:
-        """Return the present values of every sensor."""
+        """Return the current values of every sensor."""
         return {
             name: Reading(values=values, extras={}, stamp_ns=self.now_ns, seq=0)
             for name, values in self._values.items()

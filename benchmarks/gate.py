@@ -51,26 +51,26 @@ Case = Callable[[], Iterator[int]]
 
 
 class PreparedWorld(FakeBackend):
-    """The fake world whose readings are made before the step that reads them. The joints stay where they are."""
+    """The fake world with readings made before the step that reads them. The joints stay where they are."""
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
-        """Begin an episode."""
+        """Start an episode."""
         self._next = super().reset(request, deadline)
         return self._next
 
     def prepare(self) -> None:
-        """Make the readings of the next step."""
+        """Create the readings of the next step."""
         self._next = _later(self._next, self._contract.control_period_ns)
 
     def send(self, command: ApprovedCommand) -> SentCommand:
-        """Take the command."""
+        """Store the command."""
         return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
-        """Time does not pass."""
+        """Do not advance time."""
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is there
-        """Return what was prepared."""
+        """Return the prepared readings."""
         return self._next
 
 
@@ -83,16 +83,16 @@ class HandOver:
     """An observer that only stores transitions in a bounded queue."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start with an empty queue."""
         self.kept: deque[Transition] = deque(maxlen=16)
 
     def observe(self, transition: Transition) -> None:
-        """Keep it."""
+        """Store the transition."""
         self.kept.append(transition)
 
 
 def begun(contract: Contract) -> tuple[PreparedWorld, Stepper]:
-    """Return a world, and what steps it, at the begin of an episode."""
+    """Return a world and its stepper, at the start of an episode."""
     clock = make_clock("steady")
     world = PreparedWorld(contract, clock=clock)
     stepper = Stepper(contract, world, load_task(contract), clock=clock, observers=(HandOver(),))
@@ -101,7 +101,7 @@ def begun(contract: Contract) -> tuple[PreparedWorld, Stepper]:
 
 
 def account(contract: Contract, inputs: Vector) -> Iterator[int]:
-    """Yield what each whole step took, ns."""
+    """Yield the duration of each whole step, ns."""
     world, stepper = begun(contract)
     for action in inputs:
         world.prepare()
@@ -116,7 +116,7 @@ def account(contract: Contract, inputs: Vector) -> Iterator[int]:
 
 
 def gate(contract: Contract, inputs: Vector) -> Iterator[int]:
-    """Yield what the gates took of the same steps, ns: the stage of the ledger."""
+    """Yield the duration of the gates in the same steps, ns: the stage of the ledger."""
     world, stepper = begun(contract)
     for action in inputs:
         world.prepare()
@@ -129,7 +129,7 @@ def gate(contract: Contract, inputs: Vector) -> Iterator[int]:
 
 
 def cases(contract: Contract, steps: int) -> dict[str, tuple[str, Case]]:
-    """Return what is timed, by name, and whose code it is. Calm actions keep every limit, no wild one does."""
+    """Return the timed cases by name, with the origin of their code. Only calm actions keep the limits."""
     calm = np.random.default_rng(0).uniform(-0.02, 0.02, (WARM_UP + steps, 6))
     wild = np.where(np.arange(WARM_UP + steps)[:, np.newaxis] % 2, -0.9, 0.9) * np.ones(6)
     found: dict[str, tuple[str, Case]] = {
@@ -144,7 +144,7 @@ def cases(contract: Contract, steps: int) -> dict[str, tuple[str, Case]]:
 
 
 def rows(rounds: list[dict[str, float]], whose: dict[str, str]) -> list[dict[str, Any]]:
-    """Return a row for each case: whose code, its median, us, and its ratio to the whole account with its spread."""
+    """Return a row for each case: origin, median, us, and ratio to the whole step with its spread."""
     table = []
     for name in rounds[0]:
         ratios = [found[name] / found[ACCOUNT] for found in rounds]

@@ -1,4 +1,4 @@
-"""How long does a large message take, and does it arrive? With and without our Fast DDS profile, in one run.
+"""Latency and loss of large messages, with and without the Fast DDS profile, in one run.
 
     python benchmarks/images.py [--steps N] [--rounds N] [--sizes NAME ...] [--best-effort] [--fifo-priority P]
                                 [--json FILE]
@@ -58,15 +58,15 @@ TARGET = 1.6
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One way to run."""
+    """One configuration."""
 
     size: str
     client: str
-    profile: str  # who has it
+    profile: str  # processes with the profile
 
 
 def frame_of(size: str, number: int) -> NDArray[np.uint8]:
-    """Return the bytes of the frame that is sent under this number."""
+    """Return the bytes of the frame sent with this number."""
     count = int(np.prod(SIZES[size]))
     if size == "cloud":
         values = np.linspace(0.0, 1.0, count, dtype="<f4")
@@ -107,7 +107,7 @@ def qos(reliable: bool) -> Any:  # noqa: ANN401, FBT001
 
 
 def serve(size: str, reliable: bool) -> None:  # noqa: FBT001
-    """Publish a frame for every number that is asked for, until standard input ends."""
+    """Publish a frame for each requested number, until standard input ends."""
     from std_msgs.msg import UInt32  # noqa: PLC0415
 
     from embodied_env.core.clock import SteadyClock  # noqa: PLC0415
@@ -138,7 +138,7 @@ def frame_of_number(size: str, number: int) -> NDArray[np.uint8]:
 
 
 class Bytes:
-    """Takes the middleware's bytes, or rclpy's messages, from a wait set of its own."""
+    """Takes the middleware's bytes, or rclpy's messages, from its own wait set."""
 
     def __init__(self, size: str, node: Any, context: Any, profile: Any, *, raw: bool) -> None:  # noqa: ANN401
         """Subscribe."""
@@ -150,7 +150,7 @@ class Bytes:
         self._wait_set = rclpy_implementation.WaitSet(1, 0, 0, 0, 0, 0, context.handle)
 
     def take(self, timeout_s: float) -> list[NDArray[np.uint8]]:
-        """Return the frames that have come, without a copy."""
+        """Return the frames that have arrived, without a copy."""
         self._wait_set.clear_entities()
         self._wait_set.add_subscription(self._subscription.handle)
         self._wait_set.wait(round(timeout_s * 1e9))
@@ -164,7 +164,7 @@ class Bytes:
 
 
 class Ours:
-    """Takes what this package makes of a sensor: checked against the contract, in an array of its own."""
+    """Takes the samples of this package: checked against the contract, in a new array."""
 
     def __init__(self, size: str, ros: Any, *, reliable: bool) -> None:  # noqa: ANN401
         """Subscribe."""
@@ -174,7 +174,7 @@ class Ours:
         self._receiver.subscribe("frame", message_type(size), "frame", qos(reliable))
 
     def take(self, timeout_s: float) -> list[NDArray[np.uint8]]:
-        """Return the newest frame, when one has come."""
+        """Return the newest frame, if one has arrived."""
         arrivals = self._receiver.receive(timeout_s)
         for arrival in arrivals:
             self._buffer.add(arrival)
@@ -183,7 +183,7 @@ class Ours:
 
 
 def sensor_of(size: str) -> Any:  # noqa: ANN401
-    """Return its specification as in a contract."""
+    """Return the sensor specification, as in a contract."""
     from embodied_env.contract.schema import FieldSpec, SensorSpec  # noqa: PLC0415
 
     cloud = size == "cloud"
@@ -198,7 +198,7 @@ def sensor_of(size: str) -> Any:  # noqa: ANN401
 
 
 def durations(case: Case, steps: int, reliable: bool) -> dict[str, Any]:  # noqa: FBT001
-    """In a process of its own: ask for frames; return how long each took, us, and how many were lost."""
+    """In a separate process: request frames; return the latency of each, us, and the number of lost ones."""
     from std_msgs.msg import UInt32  # noqa: PLC0415
 
     from embodied_env.core.clock import SteadyClock  # noqa: PLC0415
@@ -214,7 +214,7 @@ def durations(case: Case, steps: int, reliable: bool) -> dict[str, Any]:  # noqa
         client = Bytes(case.size, ros.node, context, qos(reliable), raw=case.client == "raw")
     if not ros.wait_until(lambda: ask.get_subscription_count() > 0 and ros.node.count_publishers("frame") > 0, 20.0):
         raise SystemExit("the sender was not found")
-    time.sleep(0.3)  # it may not have found us yet
+    time.sleep(0.3)  # the server may not have discovered us yet
     took, lost, number = [], 0, 0
     gc.disable()
     while number < WARM_UP + steps and lost <= MOST_LOST:
@@ -242,7 +242,7 @@ def _await(client: Any, first: NDArray[np.uint8]) -> bool:  # noqa: ANN401
 
 
 def _last(client: Any, ask: Any, size: str, number: int) -> NDArray[np.uint8] | None:  # noqa: ANN401
-    """Ask for one more, some times if need be, and return it whole."""
+    """Request one more frame, with retries, and return it whole."""
     from std_msgs.msg import UInt32  # noqa: PLC0415
 
     first = frame_of_number(size, number)
@@ -255,7 +255,7 @@ def _last(client: Any, ask: Any, size: str, number: int) -> NDArray[np.uint8] | 
 
 
 def run(case: Case, steps: int, *, reliable: bool, domain_id: int) -> dict[str, Any]:
-    """Run a case in two processes of its own."""
+    """Run a case in two separate processes."""
     bare = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     bare |= {"ROS_DOMAIN_ID": str(domain_id), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
     roomy = {**bare, **dict.fromkeys(VARIABLES, str(PROFILE))}
@@ -305,7 +305,7 @@ def rows(found: Mapping[Case, list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 
 def targets(table: list[dict[str, Any]]) -> dict[str, bool]:
-    """Return what is reached at 640x480 with the profile in both processes."""
+    """Return the results at 640x480 with the profile in both processes."""
     chosen = [row for row in table if (row["size"], row["profile"]) == ("640x480", "both")]
     return {
         f"{row['client']}: p95 <= {TARGET} x p50, none lost": row["p95_to_p50"] <= TARGET and row["lost"] == 0
@@ -314,7 +314,7 @@ def targets(table: list[dict[str, Any]]) -> dict[str, bool]:
 
 
 def show(table: list[dict[str, Any]]) -> None:
-    """Print it for people."""
+    """Print a readable table."""
     shown = Table(title="ask for a frame, get an array, us", title_justify="left")
     for name in table[0]:
         shown.add_column(name)

@@ -23,7 +23,7 @@ from rich.table import Table
 
 PACKAGES = ("gymnasium", "numpy", "embodied_env")
 AGAINST = "gymnasium"
-LATER = ("pydantic", "yaml", "mujoco", "rclpy", "rich", "mcap")  # only where they are used
+LATER = ("pydantic", "yaml", "mujoco", "rclpy", "rich", "mcap")  # imported only on use
 PROBE = """
 import json, sys, time
 start_ns = time.perf_counter_ns()
@@ -34,7 +34,7 @@ print(json.dumps([took_ns, [name for name in {later} if name in sys.modules]]))
 
 
 def probe(package: str) -> tuple[float, list[str]]:
-    """Return what the import took, ms, and which of `LATER` came with it."""
+    """Return the duration of the import, ms, and the modules of `LATER` that it imported."""
     code = PROBE.format(package=package, later=LATER)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
     took_ns, found = json.loads(done.stdout)

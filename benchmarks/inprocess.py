@@ -43,11 +43,11 @@ CONTRACT, SUBSTEPS = "arm_reach", 20
 BARE, PLAIN, OURS, EAGERX = "bare mj_step loop", "plain Gymnasium", "embodied_env", "EAGERx, single process"
 
 Commands = NDArray[np.float64]
-Timed = tuple[list[int], NDArray[np.float64]]  # ns of each step, where the joints are at the end
+Timed = tuple[list[int], NDArray[np.float64]]  # ns of each step, and the final joint positions
 
 
 def timed(step: Callable[[NDArray[np.float64]], Any], inputs: NDArray[np.float64]) -> Iterator[int]:
-    """Yield how long each step took, ns."""
+    """Yield the duration of each step, ns."""
     for one in inputs:
         start_ns = time.perf_counter_ns()
         step(one)
@@ -60,7 +60,7 @@ def actions(steps: int) -> NDArray[np.float64]:
 
 
 def ours(inputs: NDArray[np.float64]) -> tuple[Timed, Commands]:
-    """Step `embodied_env`; return what it took, and the commands that were published."""
+    """Step `embodied_env`; return the durations, and the published commands."""
     with closing(embodied_env.make(CONTRACT, backend="mujoco")) as env:
         env.reset(seed=0)
         published: list[NDArray[np.float64]] = []
@@ -79,7 +79,7 @@ def bare(model: mujoco.MjModel, commands: Commands) -> Timed:
 
 
 def plain(model: mujoco.MjModel, commands: Commands) -> Timed:
-    """Step it behind a plain Gymnasium environment."""
+    """Step the model behind a plain Gymnasium environment."""
     env = PlainEnv(model, SUBSTEPS)
     env.reset()
     durations = list(timed(env.step, commands))
@@ -87,7 +87,7 @@ def plain(model: mujoco.MjModel, commands: Commands) -> Timed:
 
 
 def eagerx(python: str, model: mujoco.MjModel, steps: int) -> list[int]:
-    """Step it behind EAGERx, in a process of its own; raises CalledProcessError where that fails."""
+    """Step the model behind EAGERx in a separate process; raises CalledProcessError if that fails."""
     script = Path(__file__).with_name("eagerx_lockstep.py")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.mjb"
@@ -99,7 +99,7 @@ def eagerx(python: str, model: mujoco.MjModel, steps: int) -> list[int]:
 
 
 def one_round(model: mujoco.MjModel, steps: int, python: str | None) -> dict[str, float]:
-    """Run each once, in random order; return the median of each, us."""
+    """Run each case once, in random order; return the median of each, us."""
     inputs = actions(steps)
     commands = ours(inputs)[1]  # also warms up
     runs: dict[str, Callable[[], Timed]] = {
@@ -120,7 +120,7 @@ def one_round(model: mujoco.MjModel, steps: int, python: str | None) -> dict[str
 
 
 def rows(rounds: list[dict[str, float]]) -> list[dict[str, Any]]:
-    """Return a row for each: its median, and its ratio to the bare loop and to ours with the spread over rounds."""
+    """Return a row for each case: its median, its ratios to the bare loop and to ours with their spread."""
     table = []
     for name in rounds[0]:
         row: dict[str, Any] = {"who": name, "p50_us": statistics.median(found[name] for found in rounds)}
@@ -132,7 +132,7 @@ def rows(rounds: list[dict[str, float]]) -> list[dict[str, Any]]:
 
 
 def print_table(table: list[dict[str, Any]]) -> None:
-    """Print it for people."""
+    """Print a readable table."""
     shown = Table("who", "p50, us", "/ bare", "/ ours", title="one step of 20 physics steps", title_justify="left")
     for row in table:
         ratios = (f"{row[key]:.2f} ({row[f'{key}_spread'][0]:.2f} to {row[f'{key}_spread'][1]:.2f})" for key in RATIOS)

@@ -5,7 +5,7 @@
 
     python benchmarks/pacing.py --rates 100 --fifo-priority 50 --json pacing.json
 
-The second is what the targets are measured with: seven rounds of 100 Hz, some 3 minutes, on a machine that does nothing
+The second command measures the targets: seven rounds at 100 Hz, about 3 minutes, on an otherwise idle machine.
 else.
 
 rtgym's thread-safe environment (``pip install "embodied_env[bench]"``) and the plain loop record nothing and simulate
@@ -44,7 +44,7 @@ from rich.table import Table
 
 import embodied_env
 
-WARM_UP = 20  # periods that do not count
+WARM_UP = 20  # warm-up periods
 PLAIN, WORKING, RTGYM = "plain loop", "plain loop that works", "rtgym, thread-safe"
 OURS, FROZEN = "embodied_env, recording", "its readings"
 WORK = 0.2  # of a period
@@ -54,17 +54,17 @@ Key = tuple[str, int, bool]  # who, rate in Hz, whether the machine is loaded
 
 
 def plain_loop(rate_hz: int, steps: int) -> Instants:
-    """Sleep to absolute deadlines, and do nothing else."""
+    """Sleep until absolute deadlines, and do nothing else."""
     return {PLAIN: sleep_loop(rate_hz, steps, work=0.0)}
 
 
 def working_loop(rate_hz: int, steps: int) -> Instants:
-    """Compute for a part of each period, and sleep to absolute deadlines."""
+    """Compute for a part of each period, and sleep until absolute deadlines."""
     return {WORKING: sleep_loop(rate_hz, steps, work=WORK)}
 
 
 def sleep_loop(rate_hz: int, steps: int, *, work: float) -> NDArray[np.int64]:
-    """Return when each period began; `work`: the part of it that is computed."""
+    """Return the start of each period; `work`: the part of it spent computing."""
     period_ns = round(1e9 / rate_hz)
     deadline_ns = time.monotonic_ns()
     seen = np.zeros(steps, dtype=np.int64)
@@ -81,7 +81,7 @@ def sleep_loop(rate_hz: int, steps: int, *, work: float) -> NDArray[np.int64]:
 
 
 def ours(rate_hz: int, steps: int, *, backend: str) -> Instants:
-    """Step `backend` in real time, recorded. A reset in between, after a safety stop, is time like any other."""
+    """Step `backend` in real time, recorded. A reset after a safety stop counts as time between steps."""
     arm = embodied_env.load_contract("arm_reach")
     contract = replace(
         arm,
@@ -138,7 +138,7 @@ def rtgym_loop(rate_hz: int, steps: int) -> Instants:
     seen = np.zeros(steps, dtype=np.int64)
     action = np.zeros(6)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of steps that timed out: they are counted here
+        warnings.simplefilter("ignore")  # timeouts of steps, which are counted here
         env = gymnasium.make("real-time-gym-ts-v1", config=config, disable_env_checker=True).unwrapped
         env.reset()
         for step in range(steps):
@@ -166,7 +166,7 @@ def figures(seen: NDArray[np.int64], rate_hz: int) -> dict[str, float]:
 
 @contextlib.contextmanager
 def load(loaded: bool) -> Iterator[None]:  # noqa: FBT001 - one of two conditions
-    """Keep every core busy, or not."""
+    """Keep every core busy, if requested."""
     work = "import os; os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))\nwhile True: pass"
     count = (os.cpu_count() or 1) if loaded else 0
     busy = [subprocess.Popen([sys.executable, "-c", work]) for _ in range(count)]  # noqa: S603 - our own line
@@ -232,7 +232,7 @@ def targets(table: list[dict[str, object]]) -> dict[str, bool | None]:
 
 
 def spread_of(ratio: object, spread: object) -> str:
-    """Return a ratio and its smallest and largest for people; nothing where it was not measured."""
+    """Return a ratio with its smallest and largest value as text; empty if not measured."""
     return f"{ratio:.2f} ({spread[0]:.2f} to {spread[1]:.2f})" if isinstance(spread, list) else ""
 
 

@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 
 
 class PlainWorld:
-    """A model whose servos follow a straight line from each command to the next, as those of `embodied_env` do."""
+    """A model whose servos follow a straight line between commands, like those of `embodied_env`."""
 
     def __init__(self, model: mujoco.MjModel, substeps: int, tip: str = "tcp", target: str = "target") -> None:
-        """Prepare to step `model` by so many physics steps per command."""
+        """Prepare to step `model` by this number of physics steps per command."""
         self.model, self.data, self.substeps = model, mujoco.MjData(model), substeps
         self._parts = np.arange(1, substeps + 1)[:, np.newaxis] / substeps
         self._tip, self._target = (mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SITE, name) for name in (tip, target))
         self.reset()
 
     def reset(self) -> None:
-        """Begin at the first keyframe, at rest."""
+        """Start at the first keyframe, at rest."""
         if self.model.nkey:
             mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
         else:
@@ -48,13 +48,13 @@ class PlainWorld:
         return np.concatenate([self.data.qpos, self.data.qvel, sites[self._tip], sites[self._target]])
 
     def distance_m(self) -> float:
-        """Return how far the tip is from the target."""
+        """Return the distance of the tip from the target."""
         sites = self.data.site_xpos
         return float(np.linalg.norm(sites[self._tip] - sites[self._target]))
 
 
 class PlainEnv(gymnasium.Env[NDArray[np.float64], NDArray[np.float64]]):
-    """What one writes first: commands in, an observation and a distance out. No limits, no account, no record."""
+    """A minimal environment: commands in, an observation and a distance out. No limits, reports or recording."""
 
     def __init__(self, model: mujoco.MjModel | str, substeps: int, horizon: int = 1000) -> None:
         """Step `model`, or that of the file (`mujoco.mj_saveModel`)."""
@@ -68,13 +68,13 @@ class PlainEnv(gymnasium.Env[NDArray[np.float64], NDArray[np.float64]]):
 
     @property
     def positions(self) -> NDArray[np.float64]:
-        """Where the joints are."""
+        """Return the joint positions."""
         return np.array(self._world.data.qpos)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float64], dict[str, Any]]:
-        """Begin at the keyframe."""
+        """Start at the keyframe."""
         super().reset(seed=seed, options=options)
         self._world.reset()
         self._count = 0

@@ -1,10 +1,10 @@
-"""What does recording cost a step? With and without the recorder and images, in lockstep and in real time.
+"""Cost of recording per step: with and without the recorder and images, in lockstep and in real time.
 
     python benchmarks/record.py [--steps N] [--rounds N] [--fifo-priority P] [--json]
 
 The world is the `fake` one, which costs next to nothing: what is left is the step itself and its record. In real time
-steps are paced; what counts is how long `step` works, not how long it waits: the world's own time (``world_s``) is
-taken off. Rows are written by a thread, which works while steps wait, or between them: ``mean_us`` has it in, to the
+steps are paced; the result is the working time of `step` without its wait: the world's time (``world_s``) is
+subtracted. Rows are written by a thread, which works while steps wait, or between them: ``mean_us`` has it in, to the
 last row; the percentiles are of what the agent notices. Every round runs every case in an order of its own; a figure is
 that of the steps, then the median of the rounds, and a ratio the median of the rounds' ratios to the case without
 recording.
@@ -29,13 +29,13 @@ from rich.table import Table
 
 import embodied_env
 
-WARM_UP = 20  # steps that do not count
+WARM_UP = 20  # warm-up steps
 CONTRACTS = {"no images": "arm_reach", "images": "door_open"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One way to run."""
+    """One configuration."""
 
     contract: str
     pacing: str
@@ -50,8 +50,8 @@ CASES = [
 ]
 
 
-def durations_ns(case: Case, steps: int, fifo_priority: int | None) -> Iterator[int]:
-    """Yield how long each step worked, and at last how long the rows took that were still waiting."""
+def work_durations_ns(case: Case, steps: int, fifo_priority: int | None) -> Iterator[int]:
+    """Yield the working time of each step, and finally the time for the rows that were still waiting."""
     with tempfile.TemporaryDirectory() as folder:
         env = embodied_env.make(
             case.contract,
@@ -90,7 +90,7 @@ def rounds(count: int, steps: int, fifo_priority: int | None) -> list[dict[Case,
     for _ in track(range(count), description="rounds", console=Console(stderr=True)):
         order = random.sample(CASES, len(CASES))
         gc.collect()
-        found.append({case: figures(list(durations_ns(case, steps, fifo_priority))) for case in order})
+        found.append({case: figures(list(work_durations_ns(case, steps, fifo_priority))) for case in order})
     return found
 
 
@@ -116,7 +116,7 @@ def rows(found: list[dict[Case, dict[str, float]]]) -> list[dict[str, object]]:
 
 
 def print_table(table: list[Mapping[str, object]]) -> None:
-    """Print it for people."""
+    """Print a readable table."""
     shown = Table(title="one step, us", title_justify="left")
     for name in table[0]:
         shown.add_column(name)

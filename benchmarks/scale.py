@@ -1,4 +1,4 @@
-"""How does the cost grow with the work? More sensors, more joints, more environments, more resets, more steps.
+"""Growth of the cost with the number of sensors, joints, environments, resets and steps.
 
     python benchmarks/scale.py [--steps N] [--rounds N] [--ros] [--resets N] [--json FILE]
                                [--memory-steps N] [--memory-backends NAME ...] [--memory-record]
@@ -65,7 +65,7 @@ def with_sensors(count: int) -> Contract:
 
 
 def with_joints(count: int) -> Contract:
-    """Return an arm of so many joints: the limits of the six again and again."""
+    """Return an arm with this number of joints, which repeat the limits of the six."""
     ((name, actuator),) = ARM.actuators.items()
     known = list(actuator.joints.values())
     limits = {f"joint_{number}": known[number % len(known)] for number in range(count)}
@@ -78,7 +78,7 @@ def with_joints(count: int) -> Contract:
 
 
 def steps_of(contract: Contract, backend: str, steps: int) -> dict[str, float]:
-    """Step, and return the median of a step and the mean of the stepping thread's own time, us."""
+    """Step, and return the median of a step and the mean CPU time of the stepping thread, us."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         env = embodied_env.make(contract, backend=backend)
@@ -100,7 +100,7 @@ def steps_of(contract: Contract, backend: str, steps: int) -> dict[str, float]:
 
 
 def vector_steps_of(count: int, steps: int) -> dict[str, float]:
-    """The same of a vector of so many environments."""
+    """Return the same for a vector with this number of environments."""
     env = embodied_env.make_vec(ARM, num_envs=count, backend="fake")
     env.reset(seed=0)
     actions = np.zeros(env.action_space.shape)
@@ -121,7 +121,7 @@ Family = tuple[str, Sequence[int], Callable[[int], dict[str, float]]]
 
 
 def families(steps: int, *, ros: bool, tiny: bool) -> list[Family]:
-    """Return what grows, to which sizes, and how a size is measured."""
+    """Return the families, their sizes, and the function that measures a size."""
     cut = 2 if tiny else None
     found: list[Family] = [
         ("sensors", SENSORS[:cut], lambda n: steps_of(with_sensors(n), "fake", steps)),
@@ -149,7 +149,7 @@ def measure(chosen: list[Family], rounds: int) -> list[dict[str, Any]]:
 
 
 def slopes(table: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return for each family what one more costs, us, and how well a straight line explains it, up to 1."""
+    """Return for each family the cost of one more, us, and how well a straight line explains it, up to 1."""
     found = {}
     for name in dict.fromkeys(row["what"] for row in table):
         sizes = np.array([row["size"] for row in table if row["what"] == name], dtype=float)
@@ -163,7 +163,7 @@ def slopes(table: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def holdings() -> dict[str, int]:
-    """Return what this process holds, and the memory of those that it has started."""
+    """Return the resources of this process, and the memory of its child processes."""
     gc.collect()
     process = psutil.Process()
     children = process.children(recursive=True)
@@ -178,7 +178,7 @@ def holdings() -> dict[str, int]:
 
 
 def over_resets(count: int) -> dict[str, dict[str, int]]:
-    """Reset so often; return what was held before and after."""
+    """Reset this many times; return the resources before and after."""
     env = embodied_env.make(ARM, backend="fake")
     for _ in range(WARM_UP):
         env.reset()
@@ -191,7 +191,7 @@ def over_resets(count: int) -> dict[str, dict[str, int]]:
 
 
 def over_steps(count: int, backend: str, *, record: bool = False) -> dict[str, dict[str, int]]:
-    """Step so often, resets in between; return what was held after each tenth: the first is the warm-up."""
+    """Step this many times, with resets in between; return the resources after each tenth: the first is the warm-up."""
     if record:
         with tempfile.TemporaryDirectory() as folder:
             return _over_steps(embodied_env.make(ARM, backend=backend, record=folder), count)
@@ -213,7 +213,7 @@ def _over_steps(env: gymnasium.Env, count: int) -> dict[str, dict[str, int]]:
 
 
 def apart(count: int, backend: str, *, record: bool = False) -> dict[str, dict[str, int]]:
-    """Do the same in a process of its own: what others left free in this one would hide what grows."""
+    """Do the same in a separate process: free memory in this one would hide the growth."""
     command = [sys.executable, __file__, "--rounds", "0", "--resets", "0"]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "memory.json"
@@ -225,13 +225,13 @@ def apart(count: int, backend: str, *, record: bool = False) -> dict[str, dict[s
 
 
 def growth(held: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Return what is held in the end more than at first."""
+    """Return the resources that have grown."""
     first, *_, last = held.values()
     return {kind: last[kind] - first[kind] for kind in first}
 
 
 def targets(found: Mapping[str, Mapping[str, float]], held: Mapping[str, Any]) -> dict[str, bool]:
-    """Return what is reached."""
+    """Return the results against the targets."""
     verdicts = {
         f"{name}: <= {TARGET_US:.0f} us for each": found[name]["each_us"] <= TARGET_US
         for name in ("sensors", "topics")
@@ -246,7 +246,7 @@ def targets(found: Mapping[str, Mapping[str, float]], held: Mapping[str, Any]) -
 
 
 def show(result: Mapping[str, Any]) -> None:
-    """Print it for people."""
+    """Print a readable table."""
     console = Console(width=120)
     for title, table in (
         ("a step", result["rows"]),

@@ -28,7 +28,7 @@ from rich.table import Table
 
 import embodied_env
 
-WARM_UP = 10  # steps that do not count
+WARM_UP = 10  # warm-up steps
 OURS, THREADS, SYNC, ASYNC = "EmbodiedVectorEnv", "EmbodiedVectorEnv, threads", "SyncVectorEnv", "AsyncVectorEnv"
 
 Rates = dict[tuple[int, str], float]  # by N and who, steps of single environments per second
@@ -40,7 +40,7 @@ def single(contract: str, backend: str) -> embodied_env.EmbodiedEnv:
 
 
 def made(who: str, contract: str, backend: str, num_envs: int) -> VectorEnv:
-    """Make the environments of one case."""
+    """Create the environments of one case."""
     if who in (OURS, THREADS):
         threads = (os.cpu_count() or 1) if who == THREADS else 0
         return embodied_env.make_vec(contract, num_envs=num_envs, backend=backend, threads=threads)
@@ -65,7 +65,7 @@ def rate(who: str, contract: str, backend: str, num_envs: int, steps: int) -> fl
 
 def measured(args: argparse.Namespace) -> list[Rates]:
     """Run every case in every round."""
-    threaded = args.backend == "mujoco" and args.contract != "door_open"  # which has cameras
+    threaded = args.backend == "mujoco" and args.contract != "door_open"  # those with cameras
     whos = [OURS, *([THREADS] if threaded else []), SYNC, ASYNC]
     cases = [(num_envs, who) for num_envs in args.num_envs for who in whos]
     found = []
@@ -100,7 +100,7 @@ def rows(found: list[Rates]) -> list[dict[str, object]]:
 
 
 def print_table(table: list[Mapping[str, object]], title: str) -> None:
-    """Print it for people."""
+    """Print a readable table."""
     shown = Table(title=title, title_justify="left")
     for name in ("num_envs", "who", "steps/s", "ours / theirs", "spread"):
         shown.add_column(name)

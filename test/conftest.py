@@ -1,4 +1,4 @@
-"""Fixtures of the whole suite: a ROS 2 domain per test, and checks for leaked threads, processes and segments."""
+"""Fixtures of all tests: a ROS 2 domain per test, and checks for leaked threads, processes and segments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
 
-# Byte code is kept also where PYTHONDONTWRITEBYTECODE is set: each worker and each child process would compile it again.
+# Keep bytecode even with PYTHONDONTWRITEBYTECODE, or each worker and child process would compile it again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
@@ -29,13 +29,13 @@ _SETTLED_S = 5.0
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Fast DDS puts its segments
 
 
-# Every change is tested with the same examples; .ci/long draws new ones, and twice as many. Deadlines are off.
+# Every change is tested with the same examples; .ci/long draws new ones, twice as many. Deadlines are off.
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("suite", settings.get_profile("random"), max_examples=50, derandomize=True, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 os.environ.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(Path(__file__).parent / "discovery.xml"))
-for _library in ("OMP", "OPENBLAS"):  # several test processes share the cores, and each has small matrices
+for _library in ("OMP", "OPENBLAS"):  # several test processes share the cores, and each uses small matrices
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
 
@@ -73,7 +73,7 @@ def pytest_runtest_setup(item):
 
 
 def pytest_collection_finish():
-    """Exclude the objects of collection from later garbage collections, which then take milliseconds."""
+    """Exclude the collected objects from later garbage collections, which then take milliseconds."""
     gc.collect()
     gc.freeze()
 
@@ -100,7 +100,7 @@ def domain_id(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def lasting_domain(tmp_path_factory):
-    """Return a context manager for starting objects that live for a whole module; it yields the ROS 2 domain."""
+    """Return a context manager that starts objects for a whole module; it yields the ROS 2 domain."""
     folder = str(tmp_path_factory.mktemp("lasting") / "ros_log")
 
     @contextlib.contextmanager
@@ -116,7 +116,7 @@ def lasting_domain(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lasting(lasting_domain):
-    """Return a function that makes and resets an environment for all tests of a module, each of which resets it."""
+    """Return a function that makes an environment shared by the tests of a module, each of which resets it."""
     made = []
 
     def start(make, **options):
@@ -161,7 +161,7 @@ def no_leaks(request):
 def _children():
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # there is none: scanning all processes would take longer than most tests
+    except ChildProcessError:  # no children: scanning all processes would take longer than most tests
         return set()
     return {(p.pid, p.name()) for p in psutil.Process().children(recursive=True) if p.is_running()}
 
@@ -179,7 +179,7 @@ def _new_segments(segments, names):
 
 
 def _segments():
-    """Return the Fast DDS segments of this process, or without other workers also those that no process uses."""
+    """Return the Fast DDS segments of this process; without other workers also those that no process uses."""
     found = _names_of_segments()
     ours = segments_of(os.getpid()) if found else set()
     if ros_domains.WORKERS > 1:

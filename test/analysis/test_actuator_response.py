@@ -1,4 +1,4 @@
-"""Dead time and lag from commands and readings, against simulated joints of which both are known."""
+"""Dead time and lag estimated from commands and readings, for simulated joints with known values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plants import simulated
 from embodied_env.analysis.calibration.actuator_response import delay_by_correlation, fit_response
 from embodied_env.analysis.calibration.estimates import by_state
 
-SERVO = {"damping_s": 0.0302, "inertia_s2": 1.5e-4}  # MuJoCo's of the arm: (kv + damping) / kp, inertia / kp
+SERVO = {"damping_s": 0.0302, "inertia_s2": 1.5e-4}  # MuJoCo's values for the arm: (kv + damping) / kp, inertia / kp
 SERVO_S = 0.0302
 
 
@@ -27,7 +27,7 @@ def test_dead_time_and_first_order_lag_are_separated(dead_s):
 
 
 @pytest.mark.parametrize("filter_s", [0.0, 0.04])
-def test_the_sum_of_dead_time_and_lag_holds_for_servos_of_higher_order(filter_s):
+def test_the_sum_of_dead_time_and_lag_is_correct_for_servos_of_higher_order(filter_s):
     fit = fitted(simulated(np.random.default_rng(1), dead_s=0.02, filter_s=filter_s, moves=3, **SERVO))
     np.testing.assert_allclose(fit.dead_s + fit.lags_s, 0.02 + filter_s + SERVO_S, atol=0.003)
 
@@ -45,19 +45,19 @@ def test_correlation_finds_dead_time_and_lag_together():
     assert correlation > 0.99
 
 
-def test_motion_that_does_not_follow_the_commands_is_not_explained():
+def test_motion_unrelated_to_the_commands_is_unexplained():
     moves = simulated(np.random.default_rng(3), dead_s=0.03, filter_s=0.04, noise=1.0, moves=2)
     assert fitted(moves).explained < 0.5
 
 
-def test_joints_that_do_not_move_explain_nothing():
+def test_joints_at_rest_explain_nothing():
     moves = simulated(np.random.default_rng(3), dead_s=0.03, filter_s=0.04, moves=2)
     for move in moves:
         move.readings[:] = 0.5
     assert fitted(moves).explained == 0.0
 
 
-def test_readings_that_are_not_finite_are_refused():
+def test_non_finite_readings_are_rejected():
     moves = simulated(np.random.default_rng(4), dead_s=0.03, filter_s=0.04, moves=1)
     moves[0].readings[3] = np.nan
     with pytest.raises(ValueError, match="finite"):
@@ -65,7 +65,7 @@ def test_readings_that_are_not_finite_are_refused():
 
 
 def coverage(runs):
-    """Return the share of intervals of dead time and lag that contain the truth, over servos of random order."""
+    """Return the share of intervals of dead time and lag that contain the true value, for servos of random order."""
     held = []
     for run in range(runs):
         rng = np.random.default_rng([5, run])

@@ -1,4 +1,4 @@
-"""A calibration moves gently, returns to its start, and writes nothing unless it is complete."""
+"""Calibration moves slowly, returns to its start, and writes nothing unless it is complete."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CART = embodied_env.load_contract("cart_goal")
 
 
 @given(st.integers(0, 2**32), st.floats(0.01, 2.0), st.floats(0.001, 1.0), st.floats(0.001, 1.0))
-def test_move_is_gentle_and_ends_where_it_started(seed, fastest, change, way):
+def test_move_is_slow_and_ends_at_its_start(seed, fastest, change, way):
     profile = draw_velocities(np.random.default_rng(seed), fastest=fastest, change=change, way=way, period_s=0.05)
     assert np.abs(profile).max() <= fastest * (1 + 1e-9)
     assert np.abs(np.diff(profile, prepend=0.0, append=0.0)).max() <= change * (1 + 1e-9)
@@ -48,7 +48,7 @@ def test_joint_motion_is_read_from_its_sensor():
     )
 
 
-def test_twist_without_a_sensor_is_refused():
+def test_twist_without_a_sensor_is_rejected():
     odom = replace(CART.sensors["odom"], fields={"position": CART.sensors["odom"].fields["position"]})
     blind = replace(CART, sensors={**CART.sensors, "odom": odom})
     with pytest.raises(UsageError, match=r"cannot calibrate linear\.x"):
@@ -65,24 +65,24 @@ def test_lockstep_backend_cannot_be_calibrated(backend):
     ("options", "problem"),
     [({"amplitude": 0.5}, "amplitude: 0.5"), ({"repeats": 1}, "repeats: 1"), ({"joints": ["j9"]}, "unknown joint")],
 )
-def test_wrong_options_are_refused(options, problem):
+def test_invalid_options_are_rejected(options, problem):
     with pytest.raises(UsageError, match=problem):
         calibrate(ARM, backend="real", **options)
 
 
 @pytest.mark.parametrize("arguments", [("--backend", "fake"), ("--seed", "-1"), ("--out", "no/such/folder/file.json")])
-def test_wrong_usage_writes_nothing(arguments, tmp_path, monkeypatch, capsys):
+def test_usage_errors_write_nothing(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["calibrate", "arm_reach", *arguments]) == 2
     assert list(tmp_path.iterdir()) == []
     assert arguments[1] in capsys.readouterr().err
 
 
-# ------------------------------------------------------------------------------------------ a world that moves by itself
+# --------------------------------------------------------------------------------------------------- free-running worlds
 
 
 def quick_arm(max_age_s):
-    """Return an arm of short periods; a machine that is busy with other things does not hold it."""
+    """Return an arm with short periods that a busy machine does not hold."""
     watchdog = replace(ARM.safety.watchdog, hold_steps=50, stop_steps=100)
     safety = replace(ARM.safety, watchdog=watchdog, action=replace(ARM.safety.action, max_age_steps=50))
     sensors = {name: replace(sensor, max_age_s=max_age_s) for name, sensor in ARM.sensors.items()}
@@ -91,7 +91,7 @@ def quick_arm(max_age_s):
 
 @pytest.fixture
 def calibration(tmp_path, monkeypatch, capsys):
-    """Return how to run the verb against a scripted backend: exit status, the profile or None, stdout, stderr."""
+    """Return a function that runs the verb against a scripted backend: exit status, profile or None, stdout, stderr."""
     installed = tmp_path / "site" / "moving-1.0.dist-info"
     installed.mkdir(parents=True)
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: moving\nVersion: 1.0\n")
@@ -116,7 +116,7 @@ def test_calibration_writes_and_prints_a_profile(calibration):
     assert profile.actuation_s == profile.evidence["controller"]
     assert profile.actuation_s.low_s <= ACTUATION_S <= profile.actuation_s.high_s
     assert abs(profile.actuation_s.value_s - ACTUATION_S) < 0.002
-    assert profile.capture_s["joints"].value_s >= DRIVER_S  # and what the machine takes
+    assert profile.capture_s["joints"].value_s >= DRIVER_S  # plus the overhead of the machine
     assert next(iter(profile.evidence)) == "controller"
     assert "actuation *" in shown
     assert f"{1e3 * profile.actuation_s.low_s:.2f}" in shown
@@ -153,6 +153,6 @@ def test_ctrl_c_brakes_and_nothing_is_written(calibration):
     (backend,) = SCRIPT.made
     commands = np.array([command.values for command in backend.sent])
     moved = np.abs(np.diff(commands, axis=0)).max(axis=1)
-    assert moved[:15].max() > 1e-4  # it was moving
+    assert moved[:15].max() > 1e-4  # the joint was moving
     assert len(commands) > 16
     assert moved[-1] == 0.0

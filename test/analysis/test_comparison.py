@@ -1,4 +1,4 @@
-"""Two runs side by side: a known difference is found first, pairs are paired, and runs of two kinds are refused."""
+"""Comparison of two runs: known differences rank first, episodes are paired, and incomparable runs are rejected."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ plotly_is_here = pytest.mark.skipif(
 )
 
 
-# -------------------------------------------------------------------------------------------------- runs that are made
+# ------------------------------------------------------------------------------------------------------ generated runs
 
 
 def template(folder):
-    """Return manifest, a reset's row and a transition's row of a real run of the fake world."""
+    """Return the manifest, the reset row and a transition row of a real run of the fake world."""
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), folder)
     env.reset(seed=1)
     env.step(np.zeros(6))
@@ -55,7 +55,7 @@ def unchanged(_row, _random, _episode):
 
 
 def rows_of_a_run(made, *, seed=0, episodes=8, steps=5, change=unchanged):
-    """Yield rows of a run that was never run: the same for the same seed, but for what `change` does to them."""
+    """Yield rows of a generated run: equal for equal seeds, except for the changes by `change`."""
     reset, transition = (json.dumps(row) for row in made[1:])
     random, number = np.random.default_rng(seed), 0
     for episode in range(episodes):
@@ -96,7 +96,7 @@ def plain_run(tmp_path_factory, a_template):
 
 @pytest.fixture
 def run_of(tmp_path, a_template, plain_run):
-    """Make a run: ``run_of("a", seed=1, change=...)``, with a `manifest` that differs; without any, the same for all."""
+    """Return a function that writes a run: ``run_of("a", seed=1, change=...)``, with changes to its `manifest`."""
 
     def make(name, *, manifest=None, **options):
         if not options and not manifest:
@@ -112,7 +112,7 @@ def step_row(made, **fields):
 
 
 def write_damaged(path):
-    """Take the seed out of the first row of the run."""
+    """Remove the seed from the first row of the run."""
     rewrite_log(path, [{**row, "seed": "none"} if row["schema"] == RESET else row for row in read_run(path).rows()])
     return path
 
@@ -156,7 +156,7 @@ def stale(row, random):
     row["info"]["sensors"]["joints"]["quality"] = 1
 
 
-# --------------------------------------------------------------------------------------------------------- the ranking
+# ------------------------------------------------------------------------------------------------------------- ranking
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_different_samples_from_one_seed_are_reported(run_of):
     assert compare_runs(run_of("a"), run_of("b", change=drawn)).pairing.drawn_apart == 3
 
 
-# --------------------------------------------------------------------------------------------------- runs of two kinds
+# --------------------------------------------------------------------------------------------------- incomparable runs
 
 
 def altered(made, path, value):
@@ -338,7 +338,7 @@ def altered(made, path, value):
 MARGIN = ("safety.margins.velocity", 0.9)
 
 
-def test_different_contracts_are_refused_with_path_and_values(run_of, a_template):
+def test_different_contracts_are_rejected_with_path_and_values(run_of, a_template):
     b = run_of("b", manifest=altered(a_template, *MARGIN))
     with pytest.raises(NotComparableError, match=r"safety\.margins\.velocity") as refusal:
         compare_runs(run_of("a"), b)
@@ -360,7 +360,7 @@ def test_similar_path_ignores_nothing(run_of, a_template, path):
 
 
 def test_joints_are_tracked_by_the_contract_of_their_own_run(run_of, a_template):
-    """Run B declares its joints in reverse order, and so are its readings and commands."""
+    """Run B declares its joints in reverse order, also in its readings and commands."""
     b = altered(a_template, "sensors.joints.fields.position.joints", ["j6", "j5", "j4", "j3", "j2", "j1"])
 
     def turned(row, random):
@@ -376,14 +376,14 @@ def test_topics_and_backends_may_differ(run_of, a_template):
     assert compare_runs(run_of("a"), b).terms.ignored == ()
 
 
-def test_unexplained_fingerprint_difference_is_refused(run_of, a_template):
+def test_unexplained_fingerprint_difference_is_rejected(run_of, a_template):
     contract = {**a_template[0]["contract"], "fingerprint": "0" * 64}
     with pytest.raises(NotComparableError, match=r"contract\.fingerprint"):
         compare_runs(run_of("a"), run_of("b", manifest={"contract": contract}))
 
 
 @pytest.mark.parametrize("contract", [None, {}, {"text": 5, "fingerprint": "x"}, {"text": "contract: nonsense"}])
-def test_unknown_contracts_are_refused(run_of, contract):
+def test_unknown_contracts_are_rejected(run_of, contract):
     with pytest.raises(RecordError, match=r"manifest\.json: contract"):
         compare_runs(run_of("a", manifest={"contract": contract}), run_of("b", manifest={"contract": contract}))
 
@@ -402,7 +402,7 @@ def layers(*classes, **kwargs):
 RECORDER, ENV = "embodied_env.record.recorder:RecordTransitions", "embodied_env.envs.embodied_env:EmbodiedEnv"
 
 
-def test_different_wrappers_are_refused(tmp_path):
+def test_different_wrappers_are_rejected(tmp_path):
     a, b = fake_run(tmp_path / "a"), fake_run(tmp_path / "b", wrap=lambda env: TimeLimit(env, 7))
     with pytest.raises(NotComparableError) as refusal:
         compare_runs(a, b)
@@ -412,7 +412,7 @@ def test_different_wrappers_are_refused(tmp_path):
     assert compare_runs(a, b, ignore=["wrappers"]).terms.ignored == (found,)
 
 
-def test_different_wrapper_argument_is_refused_with_its_path(tmp_path):
+def test_different_wrapper_argument_is_rejected_with_its_path(tmp_path):
     a, b = (fake_run(tmp_path / str(n), wrap=lambda env, n=n: TimeLimit(env, n)) for n in (7, 8))
     with pytest.raises(NotComparableError) as refusal:
         compare_runs(a, b)
@@ -431,12 +431,12 @@ def test_wrapper_without_recorded_arguments_is_noted(run_of):
     assert found.terms.notes == ("some:Wrapper does not record its arguments, so they may differ.",)
 
 
-def test_manifests_without_wrappers_are_refused(run_of):
+def test_manifests_without_wrappers_are_rejected(run_of):
     with pytest.raises(RecordError, match=r"manifest\.json: wrappers"):
         compare_runs(run_of("a", manifest={"wrappers": None}), run_of("b", manifest={"wrappers": None}))
 
 
-def test_dry_run_and_armed_run_are_refused(run_of):
+def test_dry_run_and_armed_run_are_not_comparable(run_of):
     dry = {"capabilities": {"actuates": False}}
     with pytest.raises(NotComparableError) as refusal:
         compare_runs(run_of("armed"), run_of("dry", manifest=dry))
@@ -449,7 +449,7 @@ def test_mismatch_paths_are_those_of_the_contract():
     assert differences({"a": {"b": 1}}, {"a": {"b": 2}}) == [("a.b", 1, 2)]
 
 
-# -------------------------------------------------------------------------------------------------- damaged and hostile
+# --------------------------------------------------------------------------------------------- damaged and hostile runs
 
 
 def test_unclean_run_is_compared_and_reported(run_of):
@@ -471,7 +471,7 @@ def test_run_without_episodes_is_compared(run_of, episodes):
     assert found.pairing.problem == "no episode of run B ended"
 
 
-def test_invalid_row_is_refused(run_of):
+def test_invalid_row_is_rejected(run_of):
     with pytest.raises(RecordError, match="row 0 is invalid"):
         compare_runs(run_of("a"), write_damaged(run_of("b", seed=1)))
 
@@ -492,7 +492,7 @@ def test_observation_may_be_any_json(a_template, observation):
     assert features.steps == 1
 
 
-def test_excess_names_are_left_out_and_counted(a_template):
+def test_excess_names_are_omitted_and_counted(a_template):
     features = RunFeatures(None)
     for number in range(3):
         observation = {f"field_{number}_{index}": 1.0 for index in range(1000)}
@@ -540,7 +540,7 @@ def test_images_are_sampled_evenly(a_template):
 # ------------------------------------------------------------------------------------------------------- command line
 
 
-def test_compare_refuses_with_status_1_and_lists_the_differences(run_of, a_template, capsys, tmp_path):
+def test_compare_rejects_with_status_1_and_lists_the_differences(run_of, a_template, capsys, tmp_path):
     a, b = run_of("a"), run_of("b", manifest=altered(a_template, *MARGIN))
     page = tmp_path / "page.html"
     assert main(["compare", str(a), str(b), "--json"]) == 1
@@ -569,7 +569,7 @@ def test_compare_has_status_1_for_an_unclean_run(run_of, capsys):
     assert output.err == f"not sound: {b}: manifest.json: the run was never closed\n"
 
 
-def test_missing_directory_is_wrong_usage(run_of, tmp_path, capsys):
+def test_missing_directory_is_a_usage_error(run_of, tmp_path, capsys):
     assert main(["compare", str(run_of("a")), str(tmp_path / "nowhere")]) == 2
     err = capsys.readouterr().err
     assert "no such run directory: " in err
@@ -629,7 +629,7 @@ def test_memory_per_name_is_bounded(a_template):
 
 
 def peak_mb_of_comparing(a, b):
-    """Return what the command line printed, and the largest peak so far of all child processes."""
+    """Return the output of the command line, and the peak memory of all child processes so far."""
     command = [sys.executable, "-m", "embodied_env.cli", "compare", str(a), str(b), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
@@ -637,7 +637,7 @@ def peak_mb_of_comparing(a, b):
 
 @pytest.mark.long
 def test_memory_does_not_grow_from_20000_to_100000_rows(a_template, tmp_path):
-    """By the resident memory of the process: twice 100 000 transitions after twice 20 000."""
+    """Compare the resident memory for two runs of 20 000 and of 100 000 transitions."""
 
     def written(name, episodes, **options):
         rows = rows_of_a_run(a_template, episodes=episodes, steps=200, **options)

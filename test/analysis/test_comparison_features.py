@@ -1,4 +1,4 @@
-"""Numbers of a run in bounded memory: a fair sample of them, and how far they hang together."""
+"""Features of a run in bounded memory: a uniform sample, and its autocorrelation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay: the same actions make the same transitions, and a change shows where it first matters."""
+"""Replay: equal actions give equal transitions, and a change appears where it first matters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ARM = load_contract("arm_reach")
 
 
 def record(folder, actions, contract=ARM, *, seed=3, wrap=lambda env: env, **options):
-    """Record an episode per list of actions; None stands for a sample of the action space."""
+    """Record an episode per list of actions; None is a sample of the action space."""
     options.setdefault("backend", "fake")
     env = RecordTransitions(wrap(EmbodiedEnv(contract, **options)), folder)
     env.action_space.seed(0)
@@ -48,7 +48,7 @@ def record(folder, actions, contract=ARM, *, seed=3, wrap=lambda env: env, **opt
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory):
-    """Two episodes of an arm in MuJoCo."""
+    """Record two episodes of an arm in MuJoCo."""
     return record(tmp_path_factory.mktemp("runs"), [[None] * 12, [None] * 8], backend="mujoco")
 
 
@@ -58,7 +58,7 @@ def changed_joints(**keys):
     return replace(ARM, actuators={"arm": replace(arm, joints=joints)})
 
 
-# -------------------------------------------------------------------------------------------------------- bit for bit
+# ----------------------------------------------------------------------------------------------- bit-identical replay
 
 
 def test_a_run_replays_equal_under_its_own_contract(simulated):
@@ -71,7 +71,7 @@ def test_a_run_replays_equal_under_its_own_contract(simulated):
 @pytest.mark.parametrize(
     ("name", "steps", "options"),
     [
-        ("cart_goal", 20, {"backend": "mujoco"}),  # commanded by velocity, with confidences and delayed readings
+        ("cart_goal", 20, {"backend": "mujoco"}),  # velocity commands, with confidences and delayed readings
         ("arm_reach", 10, {"clock": "virtual", "evaluator_info": True}),
     ],
 )
@@ -82,7 +82,7 @@ def test_a_run_of_each_contract_replays_equal(tmp_path, name, steps, options):
 
 
 def test_run_with_gaps_records_the_velocities_used_and_replays_equal(tmp_path):
-    """Its controller stops the cart after 0.5 s without a command; the policy thinks for longer, twice."""
+    """Its controller stops the cart after 0.5 s without a command; the policy takes longer twice."""
     cart, clock = load_contract("cart_goal"), SteadyClock()
     patient = replace(cart.safety, watchdog=WatchdogSpec(hold_steps=1000, stop_steps=2000))
     cart = replace(cart, safety=replace(patient, observation=replace(patient.observation, required=())))
@@ -151,7 +151,7 @@ def test_latencies_are_replayed_from_the_record(simulated):
     env.close()
 
 
-def test_recorded_replay_is_sound_and_replayable(simulated, tmp_path):
+def test_recorded_replay_passes_the_audit_and_can_be_replayed(simulated, tmp_path):
     env = embodied_env.make(backend="replay", run=simulated, record=tmp_path)
     for row in read_run(simulated).rows():
         if row["schema"] == RESET:
@@ -184,7 +184,7 @@ def test_lost_backend_is_lost_again_for_the_same_reason(tmp_path, fault):
     }
 
 
-def test_out_of_range_readings_are_judged_again(tmp_path):
+def test_out_of_range_readings_are_validated_again(tmp_path):
     tcp = ARM.sensors["tcp"]
     narrow = replace(tcp.fields["position"], low=-0.1, high=0.1)
     contract = replace(ARM, sensors={**ARM.sensors, "tcp": replace(tcp, fields={"position": narrow})})
@@ -194,7 +194,7 @@ def test_out_of_range_readings_are_judged_again(tmp_path):
     assert (found.field, found.recorded, found.replayed) == ("inner.sensors.tcp.quality", "OUT_OF_RANGE", "OK")
 
 
-# ------------------------------------------------------------------------------------------- worlds that move by themselves
+# ------------------------------------------------------------------------------------------------------ free-running worlds
 
 
 def test_timing_decisions_are_replayed_from_the_record(tmp_path):
@@ -205,7 +205,7 @@ def test_timing_decisions_are_replayed_from_the_record(tmp_path):
         env.reset(seed=1)
         for step in range(8):
             if step == 4:
-                time.sleep(3.5 * contract.control_period_s)  # the watchdog brakes, and what comes then is late
+                time.sleep(3.5 * contract.control_period_s)  # the watchdog brakes, and the next action is late
             env.step(np.full(6, 0.9))
         seen = env.unwrapped.last_transition.circumstances
     codes_by_step = [[f["code"] for f in row["inner"]["findings"]] for row in read_run(env.path).transitions()]
@@ -241,7 +241,7 @@ def test_estop_and_its_clearing_are_replayed(tmp_path):
     assert (replay.difference, replay.transitions) == (None, 4)
 
 
-# ------------------------------------------------------------------------------------------------------- what was changed
+# ---------------------------------------------------------------------------------------------------------------- changes
 
 
 def first_difference(path, contract):
@@ -322,13 +322,13 @@ def test_unrecorded_sensor_is_named(simulated):
     ],
     ids=str,
 )
-def test_actions_that_json_cannot_hold_are_refused_again(tmp_path, action):
+def test_actions_that_json_cannot_represent_are_refused_again(tmp_path, action):
     path = record(tmp_path, [[np.zeros(6), action, np.zeros(6)]])
     replay = replay_run(path)
     assert (replay.difference, replay.transitions) == (None, 3)
 
 
-def test_valid_action_that_json_cannot_hold_is_replayed_from_the_gate_report(tmp_path):
+def test_valid_action_that_json_cannot_represent_is_replayed_from_the_gate_report(tmp_path):
     class Tensor:
         def detach(self):
             return self
@@ -352,7 +352,7 @@ def test_wrapped_run_replays_the_inner_transitions(tmp_path):
     assert (replay.difference, replay.transitions, replay.wrapped) == (None, 3, True)
 
 
-def test_truncated_run_replays_to_its_end_and_is_not_sound(simulated, tmp_path):
+def test_truncated_run_replays_to_its_end_and_fails_the_audit(simulated, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(simulated, path)
     log = path / "transitions.mcap"
@@ -364,12 +364,12 @@ def test_truncated_run_replays_to_its_end_and_is_not_sound(simulated, tmp_path):
     assert "its writer was stopped" in replay.problem
 
 
-def test_run_without_transitions_is_not_sound(tmp_path):
+def test_run_without_transitions_fails(tmp_path):
     replay = replay_run(record(tmp_path, [[]]))
     assert (replay.resets, replay.sound) == (1, False)
 
 
-def test_run_of_an_old_version_is_refused(simulated, tmp_path):
+def test_run_of_an_old_version_is_rejected(simulated, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(simulated, path)
     manifest = json.loads((path / "manifest.json").read_text())
@@ -481,7 +481,7 @@ def test_malformed_actions_diverge_and_are_counted(simulated):
     assert np.isnan(replay.episodes[0].mean).all()
 
 
-def test_invalid_tolerance_is_refused(simulated):
+def test_invalid_tolerance_is_rejected(simulated):
     with pytest.raises(UsageError, match="tolerance: nan"):
         replay_policy(simulated, lambda _: np.zeros(6), tolerance=float("nan"))
 
@@ -529,7 +529,7 @@ def test_run_with_changed_limits_replays_equal(tmp_path, world):
         (2, ("circumstances", "limits", "joints"), ["j1"]),
     ],
 )
-def test_malformed_recorded_options_and_limits_are_one_error(tmp_path, row, field, value):
+def test_malformed_recorded_options_and_limits_give_one_error(tmp_path, row, field, value):
     with RecordTransitions(EmbodiedEnv(ARM, backend="fake"), tmp_path) as env:
         env.reset(seed=3)
         env.step(np.full(6, 0.7))

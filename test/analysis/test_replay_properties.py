@@ -49,7 +49,7 @@ def contract():
 runs = given(episodes=st.lists(st.lists(actions, max_size=6), min_size=1, max_size=3), faults=faults)
 
 
-def check_it_replays_equal(episodes, faults):
+def check_equal_replay(episodes, faults):
     with tempfile.TemporaryDirectory() as folder:
         env = RecordTransitions(EmbodiedEnv(contract(), backend="fake", faults=faults), folder)
         count = 0
@@ -69,11 +69,11 @@ def check_it_replays_equal(episodes, faults):
 @few
 @runs
 def test_any_run_replays_equal(episodes, faults):
-    check_it_replays_equal(episodes, faults)
+    check_equal_replay(episodes, faults)
 
 
 @pytest.mark.long
 @many
 @runs
 def test_many_runs_replay_equal(episodes, faults):
-    check_it_replays_equal(episodes, faults)
+    check_equal_replay(episodes, faults)

@@ -1,4 +1,4 @@
-"""The report of sound runs, and of runs that are cut, empty, foreign or hostile."""
+"""Reports of valid runs, and of truncated, empty, foreign and hostile ones."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def rows_of(path):
 
 
 class Page(HTMLParser):
-    """What a page shows, and what it would load."""
+    """The text of a page, and the resources it would load."""
 
     LOADS = ("src", "href", "srcset", "data", "action", "poster", "background", "formaction")
 
@@ -98,7 +98,7 @@ def source(recorded, tmp_path_factory):
     return page.read_text(encoding="utf-8")
 
 
-# ------------------------------------------------------------------------------------------------------------ the page
+# ---------------------------------------------------------------------------------------------------------------- page
 
 
 def test_page_loads_nothing(source):
@@ -147,7 +147,7 @@ def test_page_is_reproducible(source, recorded, tmp_path):
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == source
 
 
-# ---------------------------------------------------------------------------------------------------------- its numbers
+# -------------------------------------------------------------------------------------------------------------- numbers
 
 
 def test_outcomes_equal_the_summary(recorded):
@@ -239,18 +239,18 @@ def test_excess_end_reasons_are_counted_together(recorded):
     assert max(map(len, reasons)) < 300
 
 
-# ------------------------------------------------------------------------------------------------ runs that are not sound
+# ----------------------------------------------------------------------------------------------- runs that fail the audit
 
 
 def report(path, capsys):
-    """Report the run in `path`; return the status, and the words of the page."""
+    """Write a report of the run in `path`; return the status and the text of the page."""
     status = main(["report", str(path)])
     assert "Traceback" not in capsys.readouterr().err
     return status, Page((path / "report.html").read_text(encoding="utf-8")).words
 
 
 @needs_plotly
-def test_page_of_an_empty_run_is_not_sound(tmp_path, capsys):
+def test_page_of_an_empty_run_reports_failure(tmp_path, capsys):
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
     env.close()
     status, words = report(env.path, capsys)
@@ -261,7 +261,7 @@ def test_page_of_an_empty_run_is_not_sound(tmp_path, capsys):
 
 
 @needs_plotly
-def test_page_of_a_truncated_log_is_not_sound(tmp_path, capsys):
+def test_page_of_a_truncated_log_reports_failure(tmp_path, capsys):
     path = record(tmp_path, steps=6, resets=1)
     log = path / "transitions.mcap"
     log.write_bytes(log.read_bytes()[: log.stat().st_size * 2 // 3])
@@ -272,7 +272,7 @@ def test_page_of_a_truncated_log_is_not_sound(tmp_path, capsys):
 
 
 @needs_plotly
-def test_page_of_a_run_without_its_log_is_not_sound(tmp_path, capsys):
+def test_page_of_a_run_without_its_log_reports_failure(tmp_path, capsys):
     path = record(tmp_path, steps=1, resets=1)
     (path / "transitions.mcap").unlink()
     status, words = report(path, capsys)
@@ -379,7 +379,7 @@ def test_invalid_row_is_counted_and_skipped(row):
     assert (account.unreadable, account.steps, account.outcomes.resets) == (2, 0, 0)
 
 
-def test_missing_directory_is_wrong_usage(tmp_path, capsys):
+def test_missing_directory_is_a_usage_error(tmp_path, capsys):
     assert main(["report", str(tmp_path / "nowhere")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -496,7 +496,7 @@ def test_missing_image_is_reported(recorded):
 
 
 def peak_bytes(rows, count):
-    """Return the most memory that is taken while `count` rows are counted, and the account."""
+    """Return the peak memory while `count` rows are counted, and the counts."""
     tracemalloc.start()
     account = collect_rows((rows[number % len(rows)] for number in range(count)), count)
     _, peak = tracemalloc.get_traced_memory()
@@ -522,7 +522,7 @@ def test_memory_does_not_grow_with_the_rows(recorded):
 
 
 def long_run(folder, recorded, count):
-    """Write a run of `count` transitions in episodes of 500, made of rows that the environment wrote."""
+    """Write a run of `count` transitions in episodes of 500, from rows written by the environment."""
     manifest = json.loads((recorded / "manifest.json").read_text())
     made = rows_of(recorded)
     resets = [row for row in made if row["schema"] == RESET]
@@ -544,7 +544,7 @@ def long_run(folder, recorded, count):
 
 
 def reported(path):
-    """Report the run in a separate process; return its peak of memory, MB, and the size of the page, bytes."""
+    """Write a report in a separate process; return its peak memory, MB, and the size of the page, bytes."""
     script = (
         "import resource, sys\n"
         "from embodied_env.cli.main import main\n"

@@ -1,4 +1,4 @@
-"""How late a sensor is against the joints, by its motion alone."""
+"""Sensor delay relative to the joints, estimated from motion alone."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ def test_constant_sensor_has_no_delay():
     assert estimate_lag(moves(), still, 0.6, integrated=False) == "none of its fields change"
 
 
-def test_noise_is_not_taken_for_motion():
+def test_noise_is_not_detected_as_motion():
     found = estimate_lag(moves(), seen(0.0, noise=10.0), 0.6, integrated=False)
     assert isinstance(found, str)
     assert "the joints explain at most" in found
 
 
 def test_fields_with_different_delays_have_no_common_delay():
-    """So does what moves by chance when the joints do."""
+    """The same holds for accidental correlation with the joints."""
     early, late = seen(0.0), seen(0.15)
     mixed = [(early, late)[i % 2][i] for i in range(len(moves()))]
     assert "no delay that is common" in str(estimate_lag(moves(), mixed, 0.6, integrated=False))
 
 
-def test_joint_that_hardly_moves_the_sensor_does_not_spoil_the_estimate():
+def test_joint_with_little_effect_on_the_sensor_does_not_distort_the_estimate():
     both = seen(0.02, noise=1e-6)
     late = seen(0.2, noise=0.0)[0]
     both[0] = replace(late, values=1e-4 * late.values + 1e-5 * RNG.normal(size=late.values.shape))
@@ -96,7 +96,7 @@ def test_hidden_delay_is_added_to_the_stamp_latency():
 def test_accurate_stamps_are_trusted():
     found = combine_evidence(STAMPS, IN_TIME, is_stamped=True)
     assert (found.value_s, found.method) == (0.004, "stamp")
-    assert found.high_s == pytest.approx(0.004 + 0.0015)  # what motion does not exclude
+    assert found.high_s == pytest.approx(0.004 + 0.0015)  # delays that motion does not exclude
 
 
 def test_no_estimate_without_stamps_and_motion():

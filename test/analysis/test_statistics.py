@@ -66,7 +66,7 @@ def test_repeated_sample_has_the_same_distribution(a, times):
 def test_increasing_map_keeps_the_distance(a, b, rises):
     both = np.unique([*a, *b])
     images = rises(both)
-    if len(np.unique(images)) < len(both):  # rounded together, so it did not rise strictly
+    if len(np.unique(images)) < len(both):  # rounded to equal values, so it was not strictly increasing
         return
     assert ks_distance(rises(np.array(a)), rises(np.array(b))) == ks_distance(a, b)
 
@@ -98,7 +98,7 @@ def test_fixed_distances(a, b, distance):
     assert ks_distance(a, b) == pytest.approx(distance, abs=1e-15)
 
 
-# ------------------------------------------------------------------------------------------------------- noise, counts
+# ---------------------------------------------------------------------------------------------------- noise and counts
 
 
 def test_ks_noise_of_two_samples_of_100():
@@ -113,14 +113,14 @@ def test_noise_is_symmetric_and_falls_with_more_values(a, b):
     assert ks_noise(a, b, chance=0.001) >= ks_noise(a, b)
 
 
-def test_samples_of_one_distribution_hardly_exceed_the_noise():
+def test_samples_of_one_distribution_rarely_exceed_the_noise():
     random = np.random.default_rng(7)
     far = sum(ks_distance(random.normal(size=120), random.normal(size=80)) > ks_noise(120, 80) for _ in range(200))
     assert far <= 0.05 * 200 + 3 * math.sqrt(0.05 * 0.95 * 200)
 
 
 @pytest.mark.parametrize(("lag1", "worth"), [(0.0, 100.0), (0.5, 100 / 3), (0.9, 100 / 19), (1.0, 1.0), (-0.5, 100.0)])
-def test_correlated_values_are_worth_fewer(lag1, worth):
+def test_correlated_values_have_a_smaller_effective_count(lag1, worth):
     assert autoregressive_count(100, lag1) == pytest.approx(worth)
 
 
@@ -129,7 +129,7 @@ def test_each_episode_counts_at_least_once():
     assert autoregressive_count(3, 1.0, least=7) == 3.0
 
 
-# --------------------------------------------------------------------------------------------------------------- shares
+# ---------------------------------------------------------------------------------------------------------- proportions
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_interval_contains_the_share_within_0_and_1(share, count):
 
 
 def test_the_difference_of_newcombes_example():
-    """Newcombe 1998, table II, (a): 56/70 and 48/80 differ by 0.20, of 0.0524 to 0.3339 by method 10."""
+    """Newcombe 1998, table II, (a): 56/70 - 48/80 = 0.20, interval 0.0524 to 0.3339 by method 10."""
     a, b = (
         (successes / trials, *share_interval(successes / trials, trials)) for successes, trials in ((48, 80), (56, 70))
     )

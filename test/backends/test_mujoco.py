@@ -1,4 +1,4 @@
-"""The in-process simulator as a backend: what a reader of its sensors' messages would make of them, and its life."""
+"""The in-process simulator as a backend: its samples equal those read from its messages, and its lifetime."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def ranges(folder: Path, sensor: str) -> list[float]:
     return [round(float(value), 2) for value in samples(folder)[sensor].values["ranges"]]
 
 
-# ------------------------------------------------------------------------------- what a reader of the message makes
+# ------------------------------------------------------------------------------------ samples as read from messages
 
 
 def test_a_ray_without_return_is_the_no_return_value_of_the_contract(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_ranges_have_the_precision_of_the_message(tmp_path: Path) -> None:
 
 
 class OneReading:
-    """A world with one scripted reading."""
+    """A world that returns one scripted reading."""
 
     now_ns = 5
 
@@ -180,7 +180,7 @@ def test_an_unmeasured_ray_is_the_no_return_value_of_the_contract(tmp_path: Path
 
 
 def invalid(folder: Path, sensor: str, values: Any, field: str = "ranges") -> str:
-    """Return why the reading is invalid."""
+    """Return the reason for an invalid reading."""
     sample = read_of(folder, OneReading(sensor, np.array(values, dtype=np.float32), field))
     assert (sample.quality, dict(sample.values)) == (Quality.INVALID, {})
     return sample.reason
@@ -232,7 +232,7 @@ def test_the_confidence_follows_from_the_noise(tmp_path: Path) -> None:
     assert samples(tmp_path)["seen"].confidence == pytest.approx(math.erf(2.0 / math.sqrt(2.0)))
 
 
-def test_without_noise_the_confidence_is_unknown(tmp_path: Path) -> None:
+def test_the_confidence_is_unknown_without_noise(tmp_path: Path) -> None:
     confidence = samples(tmp_path)["sure"].confidence
     assert confidence is not None
     assert math.isnan(confidence)
@@ -251,7 +251,7 @@ def test_a_sample_never_shares_an_array_with_the_next_one(tmp_path: Path) -> Non
             assert not np.shares_memory(values, second[name].values[field])
 
 
-# ---------------------------------------------------------------------------------------------------------- its life
+# ---------------------------------------------------------------------------------------------------------- lifetime
 
 
 def test_a_step_moves_the_world_by_one_control_period(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_only_approved_commands_are_accepted(tmp_path: Path) -> None:
         room.send(np.zeros(1))  # type: ignore[arg-type]
 
 
-def test_a_wrong_profile_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
+def test_an_invalid_profile_is_rejected_before_anything_is_opened(tmp_path: Path) -> None:
     contract = parse_contract(CONTRACT.replace("width: 12", "width: 0"), source=str(tmp_path / "room.yaml"))
     with pytest.raises(ContractError, match=r"render\.width"):
         MujocoBackend(contract, clock=ManualClock())

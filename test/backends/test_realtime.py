@@ -29,11 +29,11 @@ many = settings(max_examples=100, deadline=None)
 
 
 class TickingWorld:
-    """Counts ticks; each takes `cost_ns` of the clock."""
+    """A world that counts ticks; each takes `cost_ns` of the clock."""
 
     def __init__(self, clock, tick_ns, cost_ns=0):
         self.clock, self.tick_ns, self.cost_ns = clock, tick_ns, cost_ns
-        self.now_ns = 77  # its time has nothing to do with the clock's
+        self.now_ns = 77  # its time is independent of the clock
 
     def step(self):
         self.clock.advance_ns(self.cost_ns)
@@ -82,7 +82,7 @@ def bytes_of(snapshot):
     }
 
 
-# ------------------------------------------------------------------------------------------------ compared to lockstep
+# -------------------------------------------------------------------------------------------- comparison with lockstep
 
 
 def episode(pacing):
@@ -97,8 +97,8 @@ def episode(pacing):
     return seen
 
 
-def test_an_instant_policy_sees_the_lockstep_world():
-    """But for the numbers of readings: a sensor without a rate has one at every tick."""
+def test_an_instant_policy_observes_the_lockstep_world():
+    """Except for the numbers of readings: a sensor without a rate has one at every tick."""
 
     def without_numbers(readings):
         return {name: (stamp_ns, values) for name, (stamp_ns, _, values) in readings.items()}
@@ -118,11 +118,11 @@ def test_reset_equals_that_of_lockstep(clock):
     other.close()
 
 
-# ------------------------------------------------------------------------------------------- a policy that thinks
+# -------------------------------------------------------------------------------------------------- slow policies
 
 
 def test_a_command_acts_from_its_arrival(arm, clock):
-    """After 20 of 50 ms: two ticks under the last command, three under the new one."""
+    """After 20 of 50 ms: two ticks with the last command, three with the new one."""
     clock.advance_ns(20_000_000)
     snapshot = step(arm, command())
     world = World(ARM, load_profile(ARM, "mujoco"), free_running=True)
@@ -144,7 +144,7 @@ def test_an_inference_of_three_periods_advances_the_world_by_three_periods(arm, 
     assert (arm.pacer.overruns, arm.pacer.missed, arm.pacer.overrun_ns) == (1, 2, 2 * PERIOD_NS)
 
 
-def test_after_a_pause_the_next_step_takes_a_whole_period(arm, clock):
+def test_the_step_after_a_pause_takes_a_whole_period(arm, clock):
     clock.advance_ns(7 * PERIOD_NS + 1234)
     step(arm, command())
     before_ns = clock.now_ns()
@@ -191,7 +191,7 @@ def test_clock_status_reports_the_error_bound(arm, clock):
 
 
 class LateClock(ManualClock):
-    """Each look at it takes a microsecond, and each sleep ends a little late."""
+    """Each reading takes a microsecond, and each sleep ends slightly late."""
 
     def now_ns(self):
         self.advance_ns(1000)
@@ -222,7 +222,7 @@ def test_a_closed_world_takes_no_step(clock):
         backend.advance(LATER, LATER)
 
 
-def test_on_the_steady_clock_steps_keep_the_grid():
+def test_steps_on_the_steady_clock_keep_the_grid():
     env = embodied_env.make(ARM, pacing="realtime")
     env.reset(seed=1)
     for _ in range(5):
@@ -235,7 +235,7 @@ def test_on_the_steady_clock_steps_keep_the_grid():
     env.close()
 
 
-# ---------------------------------------------------------------------------------------- a machine that is slow
+# ------------------------------------------------------------------------------------------------- slow machines
 
 
 def followed(tick_ns, cost_ns, patience_ns):
@@ -251,7 +251,7 @@ def followed(tick_ns, cost_ns, patience_ns):
     patience_ns=st.integers(1, 300),
     pauses_ns=st.lists(st.integers(0, 1000), min_size=1, max_size=20),
 )
-def test_catching_up_ends_within_the_patience_and_a_tick(tick_ns, cost_ns, patience_ns, pauses_ns):
+def test_catching_up_ends_within_its_limit_and_a_tick(tick_ns, cost_ns, patience_ns, pauses_ns):
     clock, world, follower = followed(tick_ns, cost_ns, patience_ns)
     for pause_ns in pauses_ns:
         clock.advance_ns(pause_ns)
@@ -301,7 +301,7 @@ def test_rtf_covers_the_last_seconds():
 
 
 def test_a_slow_world_is_late_but_returns():
-    """Through the backend: each tick takes twice its own time."""
+    """Through the backend: each tick takes twice its duration."""
     clock = ManualClock()
     backend, _ = opened(clock, "realtime")
     backend._stepper._world = TickingWorld(clock, TICK_NS, 2 * TICK_NS)

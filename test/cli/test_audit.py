@@ -1,4 +1,4 @@
-"""``embodied-env audit``: what is printed, and with which status."""
+"""``embodied-env audit``: output and exit status."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def unclosed(path):
     return path
 
 
-def test_sound_run_exits_0_with_one_line(path, capsys):
+def test_valid_run_exits_0_with_one_line(path, capsys):
     assert main(["audit", str(path)]) == 0
     assert capsys.readouterr().out == f"{path}: sound, 2 transitions\n"
 
 
-def test_unsound_run_exits_1_with_a_line_per_problem(unclosed, capsys):
+def test_invalid_run_exits_1_with_a_line_per_problem(unclosed, capsys):
     assert main(["audit", str(unclosed)]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "manifest.json: the run was never closed [run.unclean]",
@@ -43,7 +43,7 @@ def test_unsound_run_exits_1_with_a_line_per_problem(unclosed, capsys):
     ]
 
 
-def test_sound_run_as_json(path, capsys):
+def test_valid_run_as_json(path, capsys):
     assert main(["audit", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "path": str(path), "transitions": 2, "sound": True, "problems": [], "counts": {}, "violations": [], "warnings": [],
@@ -51,7 +51,7 @@ def test_sound_run_as_json(path, capsys):
     }  # fmt: skip
 
 
-def test_unsound_run_as_json(unclosed, capsys):
+def test_invalid_run_as_json(unclosed, capsys):
     assert main(["audit", str(unclosed), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["sound"], found["problems"]) == (False, ["manifest.json: the run was never closed"])
@@ -105,18 +105,18 @@ def test_contract_option_is_rejected_for_a_run(path, capsys):
     assert "--contract does not apply to run" in capsys.readouterr().err
 
 
-def test_missing_directory_is_wrong_usage(tmp_path, capsys):
+def test_missing_directory_is_a_usage_error(tmp_path, capsys):
     assert main(["audit", str(tmp_path / "nowhere")]) == 2
     assert capsys.readouterr().err == (
         f"embodied-env: error: no such run: {tmp_path / 'nowhere'} (expected a run directory, a file of JSON lines, or -)\n"
     )
 
 
-def test_missing_argument_is_wrong_usage(capsys):
+def test_missing_argument_is_a_usage_error(capsys):
     assert main(["audit"]) == 2
     assert "RUN" in capsys.readouterr().err
 
 
-def test_directory_without_a_run_is_unsound(tmp_path, capsys):
+def test_directory_without_a_run_fails(tmp_path, capsys):
     assert main(["audit", str(tmp_path)]) == 1
     assert "not a run directory" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``embodied-env`` itself, and its verb ``contract``."""
+"""The command ``embodied-env`` and its verb ``contract``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from embodied_env.errors import BackendNotReadyError, ContractError, MissingDepe
 
 JOINT = "actuators.arm.joints.a"
 FIELD = "sensors.joints.fields.position"
-WRONG = {  # the path that is changed, its new value, and the message
+WRONG = {  # the changed path, its new value, and the message
     "a wrong key": (f"{JOINT}.velocty", 1.0, f"{JOINT}.velocty: unknown key 'velocty' "),
     "an inverted limit": (f"{JOINT}.position", [1.0, -1.0], f"{JOINT}.position: [1.0, -1.0] (expected"),
     "a missing joint": (f"{FIELD}.joints", ["b"], f"{JOINT}: no sensor reports the position of joint 'a'"),
@@ -35,7 +35,7 @@ WRONG = {  # the path that is changed, its new value, and the message
 
 @pytest.fixture
 def write(tmp_path):
-    """Return a function that writes a document to a file and gives its path."""
+    """Return a function that writes a document to a file and returns its path."""
 
     def write_document(source, name="small"):
         file = tmp_path / f"{name}.yaml"
@@ -51,12 +51,12 @@ def small(write):
 
 
 def in_a_process(*arguments, **options):
-    """Run the command line as a user does."""
+    """Run the command line in a process."""
     command = [sys.executable, "-m", "embodied_env.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, **options)
 
 
-# --- the command line as such
+# command line
 
 
 def test_help_lists_every_verb_and_imports_none():
@@ -95,7 +95,7 @@ def test_version_matches_package(capsys):
         (["contract", "show", "x", "--jsn"], "unrecognized arguments: --jsn"),
     ],
 )
-def test_wrong_usage_prints_one_line_and_exits_2(arguments, message, capsys):
+def test_usage_error_prints_one_line_and_exits_2(arguments, message, capsys):
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -104,8 +104,8 @@ def test_wrong_usage_prints_one_line_and_exits_2(arguments, message, capsys):
 
 
 @pytest.fixture
-def verb_that(monkeypatch):
-    """Return a function that makes the verb ``demo`` do something else."""
+def replace_verb(monkeypatch):
+    """Return a function that replaces the verb ``demo``."""
 
     def install(act):
         module = types.ModuleType("a_verb")
@@ -125,45 +125,45 @@ def verb_that(monkeypatch):
         (MissingDependencyError("no such\nthing", needed_for="it", remedy="pip"), 1),
     ],
 )
-def test_package_error_prints_one_line_and_sets_exit_status(error, status, verb_that, capsys):
+def test_package_error_prints_one_line_and_sets_exit_status(error, status, replace_verb, capsys):
     def fail(args):
         raise error
 
-    verb_that(fail)
+    replace_verb(fail)
     assert main(["demo"]) == status
     captured = capsys.readouterr()
     assert captured.err.startswith("embodied-env: error: ")
     assert captured.err.count("\n") == 1
 
 
-def test_interrupt_exits_130(verb_that, capsys):
+def test_interrupt_exits_130(replace_verb, capsys):
     def interrupt(args):
         raise KeyboardInterrupt
 
-    verb_that(interrupt)
+    replace_verb(interrupt)
     assert main(["demo"]) == 130
     assert capsys.readouterr().err == "embodied-env: interrupted\n"
 
 
-def test_exit_status_is_that_of_the_verb(verb_that):
-    verb_that(lambda _: 1)
+def test_exit_status_is_that_of_the_verb(replace_verb):
+    replace_verb(lambda _: 1)
     assert main(["demo"]) == 1
 
 
-def test_program_error_is_not_hidden(verb_that):
+def test_program_error_is_not_hidden(replace_verb):
     def fail(args):
         raise ZeroDivisionError
 
-    verb_that(fail)
+    replace_verb(fail)
     with pytest.raises(ZeroDivisionError):
         main(["demo"])
 
 
-def test_broken_pipe_other_than_stdout_is_not_hidden(verb_that, capfd):
+def test_broken_pipe_other_than_stdout_is_not_hidden(replace_verb, capfd):
     def fail(args):
         raise BrokenPipeError
 
-    verb_that(fail)
+    replace_verb(fail)
     with capfd.disabled(), pytest.raises(BrokenPipeError):
         main(["demo"])
 
@@ -296,7 +296,7 @@ def test_fingerprint_of_a_backend(small, capsys):
     assert capsys.readouterr().out == parse(document()).backend_fingerprint("fake") + "\n"
 
 
-def test_fingerprint_of_backend_without_profile_is_wrong_usage(small, capsys):
+def test_fingerprint_of_backend_without_profile_is_a_usage_error(small, capsys):
     assert main(["contract", "fingerprint", small, "--backend", "fke"]) == 2
     message = "--backend: 'fke' (expected one of: fake); did you mean 'fake'?\n"
     assert capsys.readouterr().err == f"embodied-env: error: {message}"
@@ -391,7 +391,7 @@ def test_show_includes_unit_of_action(command, unit, write, capsys):
 
 
 def table(out, title):
-    """Return the rows of a printed table as lists of cells, its heading first."""
+    """Return the rows of a printed table as lists of cells, heading first."""
     lines = out.splitlines()
     start = [line.strip() for line in lines].index(title)
     rows = itertools.takewhile(lambda line: line[:1] in "┏┃┡│└", lines[start + 1 :])
@@ -506,21 +506,21 @@ def test_show_works_without_ros_and_mujoco(small):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-# ------------------------------------------------------------------------------------------------------- pictures
+# --------------------------------------------------------------------------------------------------------- images
 
 
-def test_picture_is_saved_under_contract_name(tmp_path, capsys):
+def test_image_is_saved_under_contract_name(tmp_path, capsys):
     image = pytest.importorskip("PIL.Image", reason="needs the extra images")
     status = main(["contract", "picture", "arm_reach", "--out", str(tmp_path / "pictures")])
     if status == 2 and "rendering" in capsys.readouterr().err:
-        pytest.skip("nothing here renders off screen")
+        pytest.skip("needs off-screen rendering")
     assert status == 0
     with image.open(tmp_path / "pictures" / "arm_reach.png") as picture:
         assert picture.size == (640, 480)
-        assert picture.convert("L").resize((32, 24)).getextrema()[0] < 150  # there is something to see
+        assert picture.convert("L").resize((32, 24)).getextrema()[0] < 150  # the image is not empty
 
 
-def test_picture_rejects_negative_seed(tmp_path, capsys):
+def test_image_rejects_negative_seed(tmp_path, capsys):
     assert main(["contract", "picture", "arm_reach", "--out", str(tmp_path), "--seed", "-1"]) == 2
     assert "--seed: invalid value: '-1'" in capsys.readouterr().err
 

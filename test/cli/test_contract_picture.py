@@ -1,4 +1,4 @@
-"""A picture executes no task without trust."""
+"""`contract picture` executes no untrusted task."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from shipped_contracts import changed_text
 from embodied_env.cli.main import main
 
 
-def test_picture_does_not_execute_untrusted_task(tmp_path, capsys):
+def test_contract_picture_does_not_execute_untrusted_task(tmp_path, capsys):
     text = changed_text("arm_reach", {"task.type": "./own.py:Own"})
     (tmp_path / "own.yaml").write_text(text, encoding="utf-8")
     (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""``embodied-env doctor``: what is printed, and with which status. The robot itself: test/ros/test_preflight.py."""
+"""``embodied-env doctor``: output and exit status. The robot checks: test/ros/test_preflight.py."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ sys.exit(main(["doctor", "arm_reach", "--backend", {backend!r}, "--json"]))
 
 
 def without(missing, backend, **environment):
-    """Return the status and the checks by name, where the modules `missing` cannot be imported."""
+    """Return the status and the checks by name when the modules `missing` cannot be imported."""
     script = ABSENT.format(missing=missing, backend=backend)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, env={**os.environ, **environment}
@@ -90,7 +90,7 @@ def test_failed_check_exits_1_with_remedy(tmp_path, capsys):
         (["arm_reach"], "--backend"),
     ],
 )
-def test_wrong_usage_exits_2(arguments, problem, capsys):
+def test_usage_error_exits_2(arguments, problem, capsys):
     assert main(["doctor", *arguments]) == 2
     assert problem in capsys.readouterr().err
 
@@ -194,7 +194,7 @@ def test_required_security_without_keys_fails_before_node_creation():
     assert "sensors.joints" not in checks
 
 
-def test_names_the_missing_package_of_a_safety_input_and_the_variant_or_the_request_to_ignore_it(tmp_path, capsys):
+def test_missing_package_of_a_safety_input_is_named_with_its_alternatives(tmp_path, capsys):
     pytest.importorskip("rclpy", reason="needs ROS 2")
     absent = {"topic": "mode", "type": "no_such_msgs/msg/Mode", "path": "mode", "safe": [1], "latched": True}
     contract = with_profile("real", {"estop": {"mode": {**absent, "variant": {"type": "std_msgs/msg/UInt8"}}}})

@@ -1,4 +1,4 @@
-"""Wrong command lines: exit status, and the part of the message that leads to the right one."""
+"""Usage errors: exit status, and the part of the message that leads to the correct command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARM = embodied_env.load_contract("arm_reach")
 CHOSEN = "actuators.arm.joints.j1.acceleration"
 FAKE = "evaluate arm_reach --backend fake"
 
-WRONG_USES = [  # command line, what it prints, exit status
+WRONG_USES = [  # command line, message, exit status
     ("", ["usage: embodied-env", "demo", "doctor"], 2),
     ("evalute arm_reach", ["unknown verb 'evalute'", "did you mean 'evaluate'?"], 2),
     ("--backend fake", ["unknown verb 'fake'", "embodied-env --help"], 2),
@@ -75,7 +75,7 @@ OVER_ROS = ("real", "sim ", "relay ")
 
 @functools.cache
 def contracts():
-    """Return the text of wrong contracts by file name."""
+    """Return the text of invalid contracts by file name."""
     arm, ur5e = resolved_document("arm_reach"), yaml.safe_load(embodied_env.load_contract("ur5e_reach").text)
     chosen = replace(ARM, robot=RobotSource(name="some_arm", sha256="0" * 64, chosen={CHOSEN: "no source"}))
     wrong = {
@@ -98,7 +98,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("command", "words", "status"), WRONG_USES, ids=[command for command, *_ in WRONG_USES])
-def test_a_wrong_use_leads_to_the_right_one(folder, capsys, command, words, status):
+def test_a_usage_error_suggests_the_correct_command(folder, capsys, command, words, status):
     if any(part in command for part in OVER_ROS) and importlib.util.find_spec("rclpy") is None:
         pytest.skip("needs rclpy")
     assert main(shlex.split(command)) == status

@@ -61,7 +61,7 @@ def test_policy_can_be_any_importable_callable(tmp_path, capsys, monkeypatch):
         ("math:pi", "is not callable"),
     ],
 )
-def test_invalid_policy_is_wrong_usage(capsys, tmp_path, policy, problem):
+def test_invalid_policy_is_a_usage_error(capsys, tmp_path, policy, problem):
     status = main(["evaluate", "arm_reach", "--policy", policy, "--out", str(tmp_path)])
     assert status == 2
     assert problem in capsys.readouterr().err
@@ -81,7 +81,7 @@ def test_scripted_policy_requires_scripted_task():
         make_policy("scripted", contract, backend="mujoco", seed=0)
 
 
-def test_zero_episodes_is_wrong_usage(capsys, tmp_path):
+def test_zero_episodes_is_a_usage_error(capsys, tmp_path):
     assert main(["evaluate", "arm_reach", "--episodes", "0", "--out", str(tmp_path)]) == 2
     assert "--episodes: invalid value: '0'" in capsys.readouterr().err
 
@@ -94,7 +94,7 @@ def test_raising_policy_is_named_and_run_is_closed(tmp_path, capsys, monkeypatch
     output = capsys.readouterr()
     assert (status, output.out) == (1, "")
     assert "'tired_policies:third' failed in episode 1, step 3: RuntimeError: out of ideas" in output.err
-    assert "in third\n" in output.err  # the user's own traceback
+    assert "in third\n" in output.err  # the traceback of the policy
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir() and path.name != "__pycache__")
     report = embodied_env.audit_run(folder)
     assert (report.transitions, report.problems) == (2, ())
@@ -120,7 +120,7 @@ def test_pacing_and_scheduling_are_recorded_in_manifest(tmp_path, capsys):
         (["--switch-interval", "0"], "0.0"),
     ],
 )
-def test_invalid_pacing_or_scheduling_is_wrong_usage(tmp_path, capsys, arguments, problem):
+def test_invalid_pacing_or_scheduling_is_a_usage_error(tmp_path, capsys, arguments, problem):
     assert main(["evaluate", "arm_reach", "--policy", "hold", "--out", str(tmp_path), *arguments]) == 2
     assert problem in " ".join(capsys.readouterr().err.split())
 

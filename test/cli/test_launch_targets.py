@@ -1,4 +1,4 @@
-"""The launch files describe the processes of the launch target table, checked with recording stand-ins for launch."""
+"""The launch files describe the processes in the table of launch targets, tested with stand-ins for launch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAUNCH = Path(__file__).parents[2] / "launch"
 
 
 class Recorded:
-    """Anything of launch: stores its arguments."""
+    """Any class of launch: stores its arguments."""
 
     def __init__(self, *arguments, **keywords):
         self.arguments, self.keywords = arguments, keywords
@@ -58,7 +58,7 @@ def target(request):
 
 @pytest.fixture
 def packages(monkeypatch, tmp_path):
-    """Programs of the ROS packages that Gazebo needs, and a world next to a readable contract."""
+    """Programs of the ROS packages that Gazebo needs, and a world beside a readable contract."""
     for package, program in (
         ("ros_gz_bridge", "parameter_bridge"),
         ("robot_state_publisher", "robot_state_publisher"),
@@ -79,7 +79,7 @@ def packages(monkeypatch, tmp_path):
 
 @pytest.fixture
 def given(target, packages, tmp_path):
-    """Values of the arguments with which each target can start here."""
+    """Return argument values with which each target can start here."""
     script = tmp_path / "learn.py"
     script.write_text("")
     values = {argument.name: argument.default for argument in target.arguments}
@@ -159,11 +159,11 @@ def test_missing_launch_package_is_named(monkeypatch):
         describe(TARGETS["sim"])
 
 
-# ------------------------------------------------------------------------------------------------ when one ends
+# -------------------------------------------------------------------------------------------- exit of a process
 
 
 def exits(launch, name="gazebo", **given):
-    """Return, by role, the handler of the exit of a process."""
+    """Return the handler of a process exit, by role."""
     target = TARGETS[name]
     values = {**{argument.name: argument.default for argument in target.arguments}, **given}
     actions = started(describe(target).arguments[0], values)
@@ -191,7 +191,7 @@ def test_simulator_exit_before_work_fails_the_launch(launch):
         exits(launch, "sim", policy="hold")("simulator", 0)
 
 
-def test_exit_during_shutdown_is_no_failure(launch):
+def test_exit_during_shutdown_is_not_a_failure(launch):
     assert isinstance(exits(launch, "sim", policy="hold")("simulator", 130, is_shutdown=True), Shutdown)
 
 
@@ -203,7 +203,7 @@ def test_controller_spawner_may_exit(launch, packages):
         ended("controllers", 1)
 
 
-# ------------------------------------------------------------------------------------------------ the table
+# ----------------------------------------------------------------------------------------- table of targets
 
 
 def roles(name, **given):
@@ -215,7 +215,7 @@ def words(name, role, **given):
     return list(spec.arguments)
 
 
-def test_sim_without_policy_is_the_simulator_alone():
+def test_sim_without_policy_is_only_the_simulator():
     assert roles("sim") == ["simulator"]
 
 

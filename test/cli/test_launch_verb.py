@@ -1,4 +1,4 @@
-"""``embodied-env launch``: the processes of a use without ROS launch, and what is left of them."""
+"""``embodied-env launch``: the processes of a target without ROS launch, and their cleanup."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SLEEPS = "sleep 60 & wait"
 
 @pytest.fixture
 def gazebo(tmp_path, monkeypatch):
-    """A gz and a bridge that sleep, a world for them, and a training script given by `script`."""
+    """A gz and a bridge that sleep, their world, and a training script given by `script`."""
 
     def install(*, gz=SLEEPS, script="import time; time.sleep(60)"):
         for path, then in (("bin/gz", gz), ("lib/ros_gz_bridge/parameter_bridge", "exec sleep 60")):
@@ -108,7 +108,7 @@ def test_signal_leaves_no_child_process(gazebo, tmp_path, number, status):
 
 @pytest.mark.parametrize("kills", [1, pytest.param(100, marks=pytest.mark.long)])
 def test_killed_launcher_leaves_no_child_process(gazebo, tmp_path, kills):
-    """A kill may come while the launcher is starting its children."""
+    """The launcher may be killed while it is starting its children."""
     command, moments = gazebo(), random.Random(13)
     for _ in range(kills):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -139,6 +139,6 @@ def test_show_args_lists_defaults_and_allowed_values(name, capsys):
         (["sim", "python:=/no/such/python"], "cannot start python:=/no/such/python"),
     ],
 )
-def test_wrong_usage_prints_one_line(words, problem, capsys):
+def test_usage_error_prints_one_line(words, problem, capsys):
     assert main(["launch", *words]) == 2
     assert problem in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``embodied-env replay``: what is printed, and with which status."""
+"""``embodied-env replay``: output and exit status."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def slower(tmp_path):
-    """A contract in which one joint accelerates less."""
+    """Return a contract in which one joint has a lower acceleration limit."""
     arm = ARM.actuators["arm"]
     joints = {**arm.joints, "j2": replace(arm.joints["j2"], acceleration=1.0)}
     file = tmp_path / "slower.yaml"
@@ -89,7 +89,7 @@ def test_policy_replay_as_json(path, capsys):
 @pytest.mark.parametrize(
     "arguments", [["nowhere"], ["RUN", "--seed", "-1"], ["RUN", "--policy", "magic"], ["RUN", "--contract", "magic"]]
 )
-def test_wrong_usage_exits_2(path, capsys, arguments):
+def test_usage_error_exits_2(path, capsys, arguments):
     assert main(["replay", *(str(path) if word == "RUN" else word for word in arguments)]) == 2
     assert capsys.readouterr().err.startswith("embodied-env: error: ")
 

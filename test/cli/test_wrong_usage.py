@@ -1,4 +1,4 @@
-"""Wrong use of the public calls and of the command line: one clear error each, and never a traceback."""
+"""Usage errors of public functions and the command line: one clear error each, and never a traceback."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ COMMANDS = [
 
 
 @pytest.fixture
-def quiet_place(tmp_path, monkeypatch):
+def empty_folder(tmp_path, monkeypatch):
     (tmp_path / "a_broken_policy.py").write_text("not python\n")
     (tmp_path / "an_exploding_policy.py").write_text("raise ZeroDivisionError\n")
     monkeypatch.chdir(tmp_path)
@@ -207,12 +207,12 @@ def quiet_place(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(map(repr, words))[-60:])
-def test_wrong_command_line_prints_one_line_and_exits_2(quiet_place, capsys, words):
+def test_wrong_command_line_prints_one_line_and_exits_2(empty_folder, capsys, words):
     assert main(words) == WRONG_USAGE
     output = capsys.readouterr()
     assert output.out == ""
     assert [line.startswith("embodied-env: error: ") for line in output.err.splitlines()] == [True]
-    assert {path.name for path in quiet_place.iterdir()} <= {
+    assert {path.name for path in empty_folder.iterdir()} <= {
         "a_broken_policy.py",
         "an_exploding_policy.py",
         "__pycache__",

@@ -1,4 +1,4 @@
-"""Properties of every contract, and of every stamp."""
+"""Properties of every contract and of every stamp."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from embodied_env.core.clock import Domain, Stamp
 from embodied_env.errors import ClockDomainError, ContractError
 
 LARGE = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]  # contracts are
-FEW = 15 if SEEDED else 6  # a contract takes long to draw: the full number is drawn by .ci/long, twenty times
+FEW = 15 if SEEDED else 6  # drawing a contract is slow: .ci/long draws the full number, twenty times
 few = settings(max_examples=FEW, deadline=None, suppress_health_check=LARGE)
 many = settings(max_examples=200, deadline=None)
 ARM_REACH = yaml.safe_dump(resolved_document("arm_reach"), sort_keys=False)
@@ -63,7 +63,7 @@ def test_a_copy_of_a_contract_is_equal_and_has_its_hash(contract: Contract) -> N
 
 @few
 @given(contracts)
-def test_the_meaning_of_a_contract_is_json(contract: Contract) -> None:
+def test_the_json_form_of_a_contract_round_trips(contract: Contract) -> None:
     assert json.loads(json.dumps(meaning(contract), allow_nan=False)) == meaning(contract)
 
 

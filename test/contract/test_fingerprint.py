@@ -1,4 +1,4 @@
-"""The fingerprint covers what gives a result its meaning, and nothing else."""
+"""The fingerprint covers everything that affects a result, and nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ JOINTS = document()["actuators"]["arm"]["joints"]
         ("sensors.tcp.rate_hz", 0),
         ("sensors.tcp.confidence_radius_m", 0.1),
         ("applied_actions", 0),
-        ("sensors.joints.fields.position.low", -4),  # written -4.0
+        ("sensors.joints.fields.position.low", -4),  # written as -4.0
     ],
 )
 def test_irrelevant_changes_keep_fingerprint(path, value):
@@ -88,7 +88,7 @@ def test_the_unit_changes_the_fingerprint():
     assert parse(source).fingerprint != SMALL.fingerprint
 
 
-def test_the_order_of_actuators_changes_the_fingerprint_since_it_orders_the_joints():
+def test_the_order_of_actuators_changes_the_fingerprint():
     arm = document()["actuators"]["arm"]
     one, two = ({**arm, "topic": joint, "joints": {joint: JOINTS[joint]}} for joint in JOINTS)
     forth = parse(changed("actuators", {"one": one, "two": two}))
@@ -141,7 +141,7 @@ def test_a_shipped_contract_has_a_fingerprint(name):
     assert len(load_contract(name).fingerprint) == 64
 
 
-def test_the_meaning_names_the_schema_and_the_semantics():
+def test_the_fingerprint_document_has_schema_and_semantics_versions():
     assert meaning(SMALL)["schema"] == "embodied_env/1"
     assert meaning(SMALL)["semantics"] == SEMANTICS
 
@@ -167,7 +167,7 @@ def test_the_table_of_shipped_tasks_has_the_version_of_each_class(name):
     assert getattr(importlib.import_module(module), attribute).version == SHIPPED_TASKS[name]
 
 
-def test_the_version_of_a_shipped_task_is_part_of_the_meaning():
+def test_the_version_of_a_shipped_task_is_part_of_the_fingerprint():
     assert meaning(SMALL)["task"]["version"] == SHIPPED_TASKS[SMALL.task.type]
 
 

@@ -1,4 +1,4 @@
-"""Loading a contract: where its file is found, how its YAML is read, and how a wrong key or value is reported."""
+"""Loading a contract: file lookup, YAML parsing, and errors for invalid keys and values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refusal(source):
 
 
 def text_with(line, instead_of="version: 1"):
-    """Return the small contract as YAML, with one of its lines replaced."""
+    """Return the small contract as YAML, with one line replaced."""
     text = yaml.safe_dump(document(), sort_keys=False)
     assert text.count(f"{instead_of}\n") == 1
     return text.replace(f"{instead_of}\n", f"{line}\n")
@@ -267,7 +267,7 @@ def test_aliases_count_as_deep_as_the_nodes_they_repeat():
 
 
 def test_a_large_mapping_is_read_in_linear_time():
-    """20,000 keys took 20 s when each was counted among all; the operations are counted by the keys compared."""
+    """20,000 keys took 20 s with quadratic counting; the test counts comparisons of keys."""
     keys = [f"k{index}" for index in range(20_000)]
     assert list(read_yaml("".join(f"{key}: 1\n" for key in keys), "<text>")) == keys
 
@@ -280,7 +280,7 @@ def test_large_wrong_value_gives_short_error(value):
 
 
 def test_many_wrong_list_items_give_one_error():
-    """The work was quadratic in the number of wrong values."""
+    """The work was quadratic in the number of invalid values."""
     error = refusal(changed("sensors.joints.fields.position.joints", [1] * 20_000))
     assert error.path == "sensors.joints.fields.position.joints[0]"
 
@@ -366,12 +366,12 @@ def test_folders_are_searched_from_ament_to_the_python_prefix_to_the_checkout(mo
     assert checkout.endswith("/config")
 
 
-def test_without_ament_the_prefix_and_the_checkout_remain(monkeypatch):
+def test_prefix_and_checkout_are_searched_without_ament(monkeypatch):
     monkeypatch.delenv("AMENT_PREFIX_PATH", raising=False)
     assert len(list(config_folders())) == 2
 
 
-def test_a_name_is_not_a_file_of_the_working_folder(tmp_path, monkeypatch):
+def test_a_name_is_not_looked_up_in_the_working_directory(tmp_path, monkeypatch):
     (tmp_path / "arm_reach.yaml").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("AMENT_PREFIX_PATH", raising=False)

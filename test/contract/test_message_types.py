@@ -1,4 +1,4 @@
-"""Message classes by their ROS names: what is imported, and what is rejected."""
+"""Message classes by their ROS names: imported and rejected names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a contract names: read from disk as bounded regular files, and never opened for the contract of a run."""
+"""Files named by a contract: read as bounded regular files, and never opened for the contract of a run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HOSTILE = {
 }
 """Kind -> the name of a file that is none, or none that is read."""
 
-USES = ("audit_run", "replay_run", "export")  # a report reads a run as an export does
+USES = ("audit_run", "replay_run", "export")  # a report reads a run like an export
 
 EXAMINE = """
 import json, resource, sys
@@ -81,7 +81,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with a file of each hostile kind, and a run for each that names it."""
+    """Create a folder with a file of each hostile kind, and a run for each that names it."""
     folder = tmp_path_factory.mktemp("named")
     (folder / "link").symlink_to("/dev/zero")
     os.mkfifo(folder / "fifo")
@@ -109,7 +109,7 @@ def with_model(model):
 
 @pytest.fixture(scope="module")
 def examined(folder):
-    """Return what each use of each hostile name came to, in one process with a limit of memory and of time."""
+    """Return the result of each use of each hostile name, in one process with limits of memory and time."""
     with make("arm_reach", backend="fake", record=folder / "runs") as env:
         env.reset(seed=1)
         env.step(np.zeros(6))
@@ -135,14 +135,14 @@ def examined(folder):
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_urdf_of_a_contract_file_is_one_clear_error(kind, examined):
+def test_hostile_urdf_of_a_contract_file_gives_one_clear_error(kind, examined):
     found = examined[f"load {kind}"]
     assert found["error"] == "ContractError"
     assert "safety.urdf" in found["message"]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in HOSTILE if kind != "process"])  # MuJoCo reads that one, and fails
-def test_hostile_model_of_a_contract_file_is_one_clear_error(kind, examined):
+@pytest.mark.parametrize("kind", [kind for kind in HOSTILE if kind != "process"])  # MuJoCo reads this one, and fails
+def test_hostile_model_of_a_contract_file_gives_one_clear_error(kind, examined):
     found = examined[f"world {kind}"]
     assert found["error"] == "ContractError"
     assert "backends.mujoco.model" in found["message"]
@@ -158,7 +158,7 @@ def test_a_run_that_names_a_file_is_read_without_opening_it(use, kind, examined,
         assert (found["error"], "safety.urdf" in found["message"]) == ("ContractError", True)
 
 
-# ------------------------------------------------------------------------------------------------- what a run keeps
+# ------------------------------------------------------------------------------------------ files recorded in a run
 
 
 def recorded(folder, contract, **options):
@@ -173,7 +173,7 @@ def recorded(folder, contract, **options):
 
 @pytest.fixture
 def urdf_run(tmp_path):
-    """A run with the limits and the workspace of a URDF, which is gone since."""
+    """A run with the limits and workspace of a URDF that was deleted afterwards."""
     (tmp_path / "slow.urdf").write_text((DATA / "arm6.urdf").read_text().replace('velocity="3', 'velocity="1'))
     safety = replace(ARM.safety, urdf="slow.urdf", workspace=CELL)
     file = tmp_path / "arm.yaml"
@@ -185,7 +185,7 @@ def urdf_run(tmp_path):
 
 @pytest.fixture
 def model_run(tmp_path):
-    """A run with the workspace of a MuJoCo model next to the contract, which has been deleted."""
+    """A run with the workspace of a MuJoCo model beside the contract, deleted afterwards."""
     shutil.copy(SHIPPED / "arm6.xml", tmp_path / "mine.xml")
     text = json.loads(with_model("mine.xml"))
     text["safety"]["workspace"] = json.loads(dump_contract(replace(ARM, safety=replace(ARM.safety, workspace=CELL))))[
@@ -239,7 +239,7 @@ def test_a_run_without_the_shape_of_its_model_is_not_replayed_from_the_model(mod
 
 
 @pytest.mark.parametrize("files", [None, [], {"x": None}, {"x": {}}, {"x": {"base64": "!", "sha256": ""}}, 5])
-def test_malformed_files_of_a_run_are_one_error(files, urdf_run):
+def test_malformed_files_of_a_run_give_one_error(files, urdf_run):
     manifest = json.loads((urdf_run / "manifest.json").read_text())
     manifest["contract"]["files"] = files
     (urdf_run / "manifest.json").write_text(json.dumps(manifest))
@@ -268,7 +268,7 @@ def test_a_contract_is_saved_with_the_content_that_was_read(tmp_path):
 # ------------------------------------------------------------------------------------------------------- reading files
 
 
-def test_a_file_that_grows_is_read_to_the_limit_and_refused(tmp_path, monkeypatch):
+def test_a_growing_file_is_read_to_the_limit_and_rejected(tmp_path, monkeypatch):
     file = tmp_path / "growing"
     file.write_bytes(b"x" * 10)
     check = os.fstat
@@ -292,7 +292,7 @@ def test_a_link_to_a_regular_file_is_read(tmp_path):
 
 @pytest.mark.parametrize("kind", ["device", "link", "fifo", "directory", "nul", "missing"])
 @pytest.mark.parametrize("use", ["contract", "team", "delays", "profile"])
-def test_a_file_that_the_user_names_is_one_clear_error(use, kind, folder):
+def test_a_bad_file_named_by_the_user_gives_one_clear_error(use, kind, folder):
     from embodied_env.contract.team import load_team
     from embodied_env.core.latency.delay_model import load_delays
     from embodied_env.core.latency.profile import read_profile
@@ -359,6 +359,6 @@ def test_urdf_with_too_many_links_is_rejected():
         parse_urdf(f'<robot name="r">{links}</robot>')
 
 
-def test_the_shipped_contracts_name_no_file_that_a_run_must_keep():
+def test_the_shipped_contracts_name_no_file_that_a_run_must_record():
     for name in ("arm_reach", "cart_goal", "door_open"):
         assert embodied_env.load_contract(name).files == {}

@@ -1,4 +1,4 @@
-"""The QoS that a contract declares: presets, three policies, and invalid values."""
+"""QoS declared in a contract: presets, three policies, and invalid values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replacement of infinite and NaN distances."""
+"""Replacement of infinite and NaN ranges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INF, NAN = math.inf, math.nan
 
 
 def spec(no_return=None, nan=None):
-    """Return a field of distances from 0 to 10 m."""
+    """Return a field of ranges from 0 to 10 m."""
     return FieldSpec(unit="m", low=0.0, high=10.0, shape=(4,), no_return=no_return, nan=nan)
 
 
@@ -68,7 +68,7 @@ any_distances = npst.arrays(np.float32, npst.array_shapes(max_dims=3, max_side=4
 
 
 @given(any_distances)
-def test_with_all_replacements_declared_values_are_finite(values):
+def test_all_values_are_finite_with_all_replacements_declared(values):
     found = settle("d", values.copy(), spec(no_return=10.0, nan=5.0), near=0.1)
     assert np.isfinite(found).all()
     assert (found.shape, found.dtype) == (values.shape, values.dtype)
@@ -77,7 +77,7 @@ def test_with_all_replacements_declared_values_are_finite(values):
 
 
 @given(any_distances)
-def test_without_declared_replacements_only_finite_values_are_accepted(values):
+def test_only_finite_values_are_accepted_without_declared_replacements(values):
     if np.isfinite(values).all():
         np.testing.assert_array_equal(settle("d", values.copy(), spec()), values)
     else:

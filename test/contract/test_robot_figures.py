@@ -1,4 +1,4 @@
-"""Every figure, topic and input of the shipped robot files against the makers' values, copied here from their sources."""
+"""Every number, topic and input of the shipped robot files against the manufacturers' values, copied from their sources."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import yaml
 
 FILES = Path(__file__).parents[2] / "config" / "robots"
 
-PI = 3.14159  # as the files have it, rounded inwards
+PI = 3.14159  # as in the files, rounded inwards
 
 JOINTS = {  # low, high, velocity, acceleration; `deceleration` and `jerk` where the file has them
-    # libfranka, rate_limiting.h; the tighter positions of franka_description 1.0.1 and of franka_hardware/test/fr3.urdf
+    # libfranka, rate_limiting.h; the tighter positions of franka_description 1.0.1 and franka_hardware/test/fr3.urdf
     "fr3": {
         "fr3_joint1": (-2.7437, 2.7437, 2.62, 10, 6.0, 5000),
         "fr3_joint2": (-1.7837, 1.7837, 2.62, 10, 2.585, 5000),
@@ -57,7 +57,7 @@ JOINTS = {  # low, high, velocity, acceleration; `deceleration` and `jerk` where
     },
 }
 
-TOPICS = {  # of sensors and actuators: topic and type without the word msg
+TOPICS = {  # topic and type of sensors and actuators, without "msg"
     "fr3": {
         "joints": ("franka/joint_states", "sensor_msgs/JointState"),
         "arm": ("fr3_arm_controller/joint_trajectory", "trajectory_msgs/JointTrajectory"),
@@ -94,7 +94,7 @@ RATES_HZ = {  # of the emulated drivers
 }
 
 JOINT_ORDER = {
-    # as the driver publishes them
+    # as published by the driver
     "ur5e": [
         "shoulder_lift_joint",
         "elbow_joint",
@@ -129,14 +129,14 @@ INPUTS = {  # of `estop` and `active`: topic, type, path, safe values, latched
     },
 }
 
-TIMEOUTS_S = {"husky": 0.5, "turtlebot4": 0.5}  # of the robot's controller; absent: it has none
+TIMEOUTS_S = {"husky": 0.5, "turtlebot4": 0.5}  # of the robot's controller; absent: none
 
 DRIVES = {  # radius and separation of the wheels, m
     "husky": (0.1651, 1.040625),  # 0.555 m, times wheel_separation_multiplier
     "turtlebot4": (0.03575, 0.233),
 }
 
-FRAMES = {  # frame, and the child's
+FRAMES = {  # frame, and child frame
     "husky": {"odom": ("odom", "base_link"), "base": ("base_link", None)},
     "turtlebot4": {"odom": ("odom", "base_link"), "scan": ("rplidar_link", None)},
     "ur5e": {"tcp": ("base", None)},
@@ -154,7 +154,7 @@ def robot(name):
 
 
 def test_every_shipped_robot_file_is_checked():
-    assert {path.stem for path in FILES.glob("*.yaml")} == {*JOINTS, "arm6", "cart"}  # those two have no maker
+    assert {path.stem for path in FILES.glob("*.yaml")} == {*JOINTS, "arm6", "cart"}  # those two have no manufacturer
 
 
 def test_joint_limits(name, robot):

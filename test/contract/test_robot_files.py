@@ -1,4 +1,4 @@
-"""Robot files: merge rule, removal, tighter limits only, provenance."""
+"""Robot files: merge rules, removal, tighter limits only, provenance."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def test_a_removed_path_is_absent(tmp_path):
     assert "wrench" not in load_contract(write(tmp_path, robot, remove=["sensors.wrench"])).sensors
 
 
-def test_a_path_to_remove_that_does_not_exist_is_refused(tmp_path):
+def test_removing_a_nonexistent_path_is_rejected(tmp_path):
     with pytest.raises(ContractError) as caught:
         load_contract(write(tmp_path, remove=["sensors.nothing"]))
     assert caught.value.path == "remove"
 
 
 @pytest.mark.parametrize("key", ["velocity", "acceleration", "deceleration", "jerk"])
-def test_a_looser_joint_limit_is_refused(tmp_path, key):
+def test_a_looser_joint_limit_is_rejected(tmp_path, key):
     name, joint, limits = first_joint()
     robot = robot_document()
     robot["actuators"][name]["joints"][joint] = {**limits, "deceleration": 1.0, "jerk": 10.0}
@@ -101,7 +101,7 @@ def test_a_looser_joint_limit_is_refused(tmp_path, key):
     assert caught.value.path == f"actuators.{name}.joints.{joint}.{key}"
 
 
-def test_a_looser_limit_is_refused_under_another_actuator_too(tmp_path):
+def test_a_looser_limit_under_another_actuator_is_rejected(tmp_path):
     name, joint, limits = first_joint()
     joints = robot_document()["actuators"][name]["joints"]
     joints = {**joints, joint: {**limits, "velocity": 2 * limits["velocity"]}}
@@ -130,7 +130,7 @@ def test_a_looser_limit_is_refused_under_another_actuator_too(tmp_path):
         ({"gates": {"a": {"x": 1}}}, {"gates": {"a": {"x": 2}}}, "safety.gates"),
     ],
 )
-def test_looser_safety_is_refused(tmp_path, robot, own, path):
+def test_looser_safety_is_rejected(tmp_path, robot, own, path):
     with pytest.raises(ContractError) as caught:
         load_contract(write(tmp_path, robot_document(safety=robot), safety=own))
     assert caught.value.path == path
@@ -146,13 +146,13 @@ def test_looser_safety_is_refused(tmp_path, robot, own, path):
         ({"start_outside": "inward"}, "backends.real.start_outside"),
     ],
 )
-def test_a_looser_robot_profile_is_refused(tmp_path, own, path):
+def test_a_looser_robot_profile_is_rejected(tmp_path, own, path):
     with pytest.raises(ContractError) as caught:
         load_contract(write(tmp_path, backends={"real": own}))
     assert caught.value.path == path
 
 
-def test_a_removed_estop_is_refused(tmp_path):
+def test_a_removed_estop_is_rejected(tmp_path):
     with pytest.raises(ContractError) as caught:
         load_contract(write(tmp_path, remove=["backends.real.estop.button"]))
     assert caught.value.path == "backends.real.estop"
@@ -183,7 +183,7 @@ def test_a_chosen_value_is_unconfirmed_until_the_contract_confirms_or_replaces_i
 
 
 @pytest.mark.parametrize("own", [0.4, 0.9])
-def test_a_measured_timeout_replaces_a_chosen_one_but_no_published_one(tmp_path, own):
+def test_a_measured_timeout_replaces_a_chosen_one_but_not_a_published_one(tmp_path, own):
     path = "backends.real.downstream_timeout_s"
     robot = robot_document(backends={"real": {"downstream_timeout_s": 0.5}})
     changes = {"backends": {"real": {"downstream_timeout_s": own}}}
@@ -194,18 +194,18 @@ def test_a_measured_timeout_replaces_a_chosen_one_but_no_published_one(tmp_path,
     assert not contract.unconfirmed
 
 
-def test_a_confirmed_path_that_is_not_chosen_is_refused(tmp_path):
+def test_a_confirmed_path_that_is_not_a_chosen_value_is_rejected(tmp_path):
     with pytest.raises(ContractError) as caught:
         load_contract(write(tmp_path, confirmed=["control_period_s"]))
     assert caught.value.path == "confirmed"
 
 
-def test_the_origin_survives_writing_the_contract_out(tmp_path):
+def test_provenance_survives_a_round_trip_through_text(tmp_path):
     contract = load_contract(write(tmp_path, safety={"margins": {"velocity": 1.0}}, override_robot_limits=True))
     assert parse_contract(dump_contract(contract), trusted=False) == contract
 
 
-def test_the_origin_does_not_change_the_fingerprint(tmp_path):
+def test_provenance_does_not_change_the_fingerprint(tmp_path):
     contract = load_contract(write(tmp_path))
     assert dataclasses.replace(contract, robot=None).fingerprint == contract.fingerprint
 
@@ -217,7 +217,7 @@ def test_the_robot_file_of_a_runs_contract_is_not_opened(tmp_path):
     assert caught.value.path == "robot"
 
 
-def test_an_unknown_robot_is_refused_with_the_known_ones(tmp_path):
+def test_an_unknown_robot_is_rejected_with_the_known_ones(tmp_path):
     path = write(tmp_path, robot=None)
     path.write_text(yaml.safe_dump(task_document(robot="no_such_robot")), encoding="utf-8")
     with pytest.raises(ContractError) as caught:
@@ -225,7 +225,7 @@ def test_an_unknown_robot_is_refused_with_the_known_ones(tmp_path):
     assert caught.value.path == "robot"
 
 
-def test_an_unknown_key_of_a_robot_file_is_refused(tmp_path):
+def test_an_unknown_key_of_a_robot_file_is_rejected(tmp_path):
     with pytest.raises(ContractError) as caught:
         load_contract(write(tmp_path, robot_document(task={"type": "a:B"})))
     assert caught.value.path == "task"
@@ -415,7 +415,7 @@ ROUTES = {
 
 
 @pytest.mark.parametrize("name", ROUTES)
-def test_no_route_loosens_a_limit(tmp_path, name):
+def test_no_path_loosens_a_limit(tmp_path, name):
     robot, contract, path = ROUTES[name]
     whole = robot_document()
     for key, value in robot.items():
@@ -429,19 +429,19 @@ def test_no_route_loosens_a_limit(tmp_path, name):
     assert set(overridden.robot.overridden) <= limit_paths(overridden)
 
 
-def test_further_sensors_may_be_required(tmp_path):
+def test_additional_sensors_may_be_required(tmp_path):
     path = write(tmp_path, safety={"observation": {"required": ["joints", "tcp"]}})
     assert load_contract(path).robot.overridden == ()
 
 
-def test_a_robot_may_get_a_gripper_of_its_own_topic(tmp_path):
+def test_a_robot_may_get_a_gripper_with_a_separate_topic(tmp_path):
     fields = {"position": {**POSITION, "joints": ["finger"]}}
     own = {"gripper": arm("finger", limits=FAST, topic="gripper/commands")}
     sensors = {"gripper": {**JOINTS, "topic": "gripper/joint_states", "fields": fields}}
     assert load_contract(write(tmp_path, actuators=own, sensors=sensors)).robot.overridden == ()
 
 
-def test_a_path_is_not_removed_from_an_alias_of_it(tmp_path):
+def test_removing_a_path_does_not_affect_its_alias(tmp_path):
     sources = {"sources": {"tcp": {"site": "tcp"}}}
     robot = robot_document(backends={"mujoco": sources, "mujoco_ros": sources})  # dumped as an anchor and its alias
     contract = load_contract(write(tmp_path, robot, remove=["backends.mujoco.sources.tcp"]))
@@ -456,7 +456,7 @@ URDF = """<robot name="arm"><link name="base"/><link name="one"/><link name="two
 
 
 def with_urdf(folder, **changes):
-    """Write a robot file with a URDF in a folder of its own, and a contract over it with another URDF of that name."""
+    """Write a robot file with a URDF in a separate folder, and a contract over it with another URDF of the same name."""
     (folder / "robots").mkdir(exist_ok=True)
     (folder / "robots" / "arm.urdf").write_text(URDF.format(0.5), encoding="utf-8")
     (folder / "arm.urdf").write_text(URDF.format(9), encoding="utf-8")
@@ -467,14 +467,14 @@ def with_urdf(folder, **changes):
     return path
 
 
-def test_the_urdf_of_a_robot_file_is_that_of_its_folder(tmp_path):
+def test_the_urdf_of_a_robot_file_is_read_from_its_folder(tmp_path):
     assert load_contract(with_urdf(tmp_path)).actuators["arm"].joints["a"].velocity == 0.5
     with pytest.raises(ContractError, match="loosens") as caught:
         load_contract(with_urdf(tmp_path, safety={"urdf": "arm.urdf"}))
     assert caught.value.path == "safety.urdf"
 
 
-def test_a_missing_urdf_of_a_robot_file_is_not_found_next_to_the_contract(tmp_path):
+def test_a_missing_urdf_of_a_robot_file_is_not_searched_beside_the_contract(tmp_path):
     path = with_urdf(tmp_path)
     (tmp_path / "robots" / "arm.urdf").unlink()
     with pytest.raises(ContractError, match="cannot read the file"):
@@ -512,7 +512,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("place", ["some_robot.yaml", "../outside/some_robot.yaml"])
-def test_a_hostile_robot_file_is_one_error(tmp_path, name, place):
+def test_a_hostile_robot_file_gives_one_error(tmp_path, name, place):
     (tmp_path / "outside").mkdir()
     (tmp_path / "inside").mkdir()
     HOSTILE[name](tmp_path / "inside" / place)
@@ -525,7 +525,7 @@ def test_a_hostile_robot_file_is_one_error(tmp_path, name, place):
 @pytest.mark.parametrize(
     "remove", [None, 5, [5], [""], ["."], ["sensors."], ["sensors..x"], ["name"], ["robot"], [["a"]]]
 )
-def test_paths_to_remove_that_are_none_are_refused(tmp_path, remove):
+def test_invalid_paths_to_remove_are_rejected(tmp_path, remove):
     with pytest.raises(ContractError) as caught:
         load_contract(write(tmp_path, remove=remove))
     assert caught.value.path == "remove"

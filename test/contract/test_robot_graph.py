@@ -1,4 +1,4 @@
-"""A robot's interface out of plain values of a ROS graph: what is used, what is reported, and which robot is meant."""
+"""A robot's interface from plain values of a ROS graph: used and reported topics, and selection among robots."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def urdf(joints=JOINTS, *, velocity=2.0, kind="revolute", extra=""):
 
 
 def described(*topics, namespace=None, **graph):
-    """Return the contract of these topics, and what is unknown."""
+    """Return the contract of these topics, and the gaps."""
     draft, graph = Draft(name="robot"), Graph(topics=list(topics), listened_s=5.0, **graph)
     add_graph(draft, graph, topics_of_robot(draft, graph, namespace), namespace or "/")
     finish_draft(draft)
@@ -101,13 +101,13 @@ def test_a_namespace_selects_its_robot():
     assert not any("/right" in gap for gap in gaps)
 
 
-def test_the_root_leaves_a_second_robot_with_the_same_joints_out():
+def test_the_root_namespace_excludes_a_second_robot_with_the_same_joints():
     contract, gaps = described(*arm("/left"), *arm("/right"), namespace="/")
     assert [each.topic for each in contract.actuators.values()] == ["left/arm_controller/commands"]
     assert any("second robot, /right" in gap and "--namespace /right" in gap for gap in gaps)
 
 
-def test_no_robot():
+def test_a_graph_without_a_robot_is_an_error():
     with pytest.raises(ContractError, match=r"no robot in / within 5 s \(expected publishers of sensors"):
         described(published("/rosout", "rcl_interfaces/msg/Log"))
 
@@ -126,7 +126,7 @@ def test_no_robot():
     ],
     ids=["no description", "broken", "no velocity", "placeholder", "unread manager"],
 )
-def test_what_the_description_does_not_tell_is_reported(graph, expected):
+def test_missing_information_in_the_description_is_reported(graph, expected):
     contract, gaps = described(*arm(), **graph)
     assert list(contract.actuators["arm"].joints) == ["j1", "j2"]
     assert any(expected in gap for gap in gaps), gaps
@@ -141,7 +141,7 @@ def test_what_the_description_does_not_tell_is_reported(graph, expected):
     ],
     ids=["NaN", "duplicate", "degrees"],
 )
-def test_joint_states_that_cannot_be_used_are_reported(state, expected):
+def test_unusable_joint_states_are_reported(state, expected):
     _, gaps = described(state, subscribed("/arm_controller/commands"), descriptions=urdf())
     assert any(expected in gap for gap in gaps), gaps
 
@@ -193,7 +193,7 @@ def test_the_active_controller_is_used():
     assert any("/forward/commands" in gap and "used instead: /scaled/joint_trajectory" in gap for gap in gaps)
 
 
-def test_a_second_topic_of_the_arm_does_not_get_the_fingers():
+def test_a_second_topic_of_the_arm_does_not_include_the_fingers():
     contract, gaps = described(
         states(joints=("j1", "finger")),
         subscribed("/arm_controller/commands"),
@@ -218,12 +218,12 @@ def test_an_inactive_controller_is_reported():
         ("/velodyne_mount/commands", "position_delta"),
     ],
 )
-def test_the_name_of_a_topic_tells_what_it_takes(name, command):
+def test_command_types_are_inferred_from_topic_names(name, command):
     contract, _ = described(states(), subscribed(name))
     assert contract.actuators["arm"].command == command
 
 
-def test_arrays_that_a_logger_subscribes_are_no_command():
+def test_arrays_subscribed_by_a_logger_are_not_commands():
     tactile = published("/tactile", ARRAY)
     tactile.subscribers = (Endpoint(node="/logger"),)
     contract, gaps = described(*arm(), tactile)
@@ -266,7 +266,7 @@ def test_cameras():
     assert any("/top/color/image_raw/compressed" in gap and "/odd/image_raw" in gap for gap in gaps)
 
 
-def test_what_is_not_used_is_listed_by_name_and_type():
+def test_unused_topics_are_listed_by_name_and_type():
     _, gaps = described(
         *arm(),
         published("/cloud", "sensor_msgs/msg/PointCloud2"),
@@ -280,7 +280,7 @@ def test_what_is_not_used_is_listed_by_name_and_type():
     assert "/late/pose (geometry_msgs/msg/PoseStamped): no message in 5 s, left out" in text
 
 
-def test_a_safety_input_of_another_type_is_not_called_missing():
+def test_a_safety_input_of_another_type_is_not_reported_as_missing():
     _, gaps = described(*arm(), published("/safety_mode", "std_msgs/msg/UInt8"))
     assert any("/safety_mode (std_msgs/msg/UInt8) looks like a safety input" in gap for gap in gaps)
     assert not any("no topic looks like one" in gap for gap in gaps)

@@ -1,4 +1,4 @@
-"""The rules of ``safety``: each violation names its path, the value and what is expected."""
+"""Validation of ``safety``: each violation names its path, the value and what is expected."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_tracking_delay_is_zero_or_more():
     assert "safety.tracking.delay_steps: -1 (expected 0 or more" in str(refused("tracking", {"delay_steps": -1}))
 
 
-def test_tracking_may_be_switched_off():
+def test_tracking_may_be_disabled():
     assert accepted("tracking", None).tracking is None
 
 
@@ -128,7 +128,7 @@ def test_intervention_share_is_in_range(key, value):
         ("intervention", "stop_share"),
     ],
 )
-def test_contract_built_in_python_obeys_the_same_rules(section, key, value):
+def test_contract_built_in_python_is_validated_too(section, key, value):
     contract = parse(document())
     spec = dataclasses.replace(getattr(contract.safety, section), **{key: value})
     with pytest.raises(ContractError) as caught:
@@ -166,8 +166,8 @@ def test_unknown_safety_mode_is_rejected():
     assert "safety.mode" in str(refused("mode", "off"))
 
 
-def test_workspace_gate_name_is_reserved():
-    """A plug-in of that name would hide that no workspace is enforced."""
+def test_workspace_filter_name_is_reserved():
+    """A plug-in with this name would hide that no workspace is enforced."""
     assert refused("gates", {"workspace": {}}).path == "safety.gates.workspace"
 
 

@@ -1,4 +1,4 @@
-"""Spaces and the action's scale, from the contract alone."""
+"""Spaces and action scaling, from the contract alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INEXACT = [(0.1, 0.7), (-0.3, 0.1), (-2.9, 0.3), (1 / 3, 2 / 3), (-2.8, -1.9), (
 
 
 def two_actuators():
-    """Return a contract whose joint b has an actuator of its own."""
+    """Return a contract in which joint b has a separate actuator."""
     joints = document()["actuators"]["arm"]["joints"]
     arm = {**document()["actuators"]["arm"], "joints": {"a": joints["a"]}}
     hand = {**arm, "topic": "hand", "scale": "physical", "joints": {"b": joints["b"]}}
@@ -25,7 +25,7 @@ def two_actuators():
 
 
 def with_position(low, high):
-    """Return a contract whose joint a has these limits, without a margin."""
+    """Return a contract in which joint a has these limits, without a margin."""
     source = changed("actuators.arm.joints.a.position", [low, high], changed("safety.margins.position", 0))
     return parse(source)
 
@@ -80,7 +80,7 @@ def test_a_field_has_the_precision_of_its_message():
 
 
 def box_of(type_, name, field, **keys):
-    """Return the space of one more sensor's field."""
+    """Return the space of one additional sensor field."""
     sensor = {"topic": "extra", "type": type_, "fields": {name: field}, "max_age_s": 0.1, **keys}
     return parse(changed("sensors.extra", sensor)).observation_space[f"extra_{name}"]
 
@@ -141,7 +141,7 @@ def test_applied_actions_are_absent_by_default():
 
 
 def driven(scale):
-    """Return a contract of a base alone, with two axes."""
+    """Return a contract of a base only, with two axes."""
     limits = {"position": None, "acceleration": 1.0}
     axes = {"linear.x": {**limits, "velocity": 0.8, "unit": "m"}, "angular.z": {**limits, "velocity": 1.5}}
     base = {"topic": "cmd_vel", "type": "geometry_msgs/msg/Twist", "command": "twist", "scale": scale, "joints": axes}
@@ -170,7 +170,7 @@ def test_a_velocity_is_marked_per_joint(command, is_velocity):
     assert layout.is_velocity.tolist() == [is_velocity] * 2
 
 
-def test_a_joint_that_is_driven_by_velocity_is_scaled_by_its_velocity_and_keeps_its_position_limits():
+def test_a_velocity_joint_is_scaled_by_its_velocity_and_keeps_its_position_limits():
     layout = ActionLayout(parse(changed("actuators.arm.command", "velocity")))
     assert layout.scale.to_si(np.ones(2)).tolist() == [3.0 * 0.95] * 2
     assert layout.limits.position_high.tolist() == [2.0 - 0.02] * 2
@@ -182,11 +182,11 @@ def test_field_layout_has_key_shape_and_bounds():
     assert (layout.low.tolist(), layout.high.tolist()) == ([-4.0, -4.0], [4.0, 4.0])
 
 
-def test_one_actuator_takes_one_box():
+def test_one_actuator_has_one_box():
     assert parse(document()).action_space == spaces.Box(-1.0, 1.0, (2,), np.float64)
 
 
-def test_two_actuators_take_a_dict_of_boxes_by_name():
+def test_two_actuators_have_a_dict_of_boxes_by_name():
     assert two_actuators().action_space == spaces.Dict(
         {"arm": spaces.Box(-1.0, 1.0, (1,), np.float64), "hand": spaces.Box(-1.0 + 0.02, 2.0 - 0.02, (1,), np.float64)}
     )
@@ -271,7 +271,7 @@ def test_bounds_of_a_float32_action_space_are_within_the_limits(scale, velocity)
 
 
 @pytest.mark.parametrize("position", [[16777216.1, 16777216.9], [1.0, 1.00000001]])
-def test_limits_without_two_values_of_float32_are_refused(position):
+def test_limits_without_two_float32_values_are_rejected(position):
     source = changed("action", {"dtype": "float32"}, changed("safety.margins.position", 0.0))
     source["actuators"]["arm"]["scale"] = "physical"
     source["sensors"]["joints"]["fields"]["position"] |= {"unit": "m", "low": -4e8, "high": 4e8}

@@ -1,4 +1,4 @@
-"""URDF: its limits against the contract's, and its kinematics against MuJoCo's of the same arm."""
+"""URDF: its limits against those of the contract, and its kinematics against MuJoCo's for the same arm."""
 
 from __future__ import annotations
 
@@ -114,13 +114,13 @@ def test_joint_positions_of_wrong_shape_are_rejected():
 # --------------------------------------------------------------------------------------------------------------- limits
 
 
-def test_tighter_limit_wins_per_joint():
+def test_the_tighter_limit_of_each_joint_applies():
     tight = tightened(LIMITS, arm())
-    assert tight["j1"].position == (-6.28, 6.28)  # the contract's
+    assert tight["j1"].position == (-6.28, 6.28)  # from the contract
     assert tight["j1"].velocity == 3.1
     both = tightened({"j3": limits(position=(-4.0, 2.0), velocity=9.0)}, arm())["j3"]
     assert both.position == (-3.1416, 2.0)  # one end of each
-    assert both.velocity == 3.1416  # the URDF's
+    assert both.velocity == 3.1416  # from the URDF
     assert both.acceleration == 8.0
 
 
@@ -175,7 +175,7 @@ def test_invalid_limit_is_reported(old, new, message):
         tightened({"elbow": limits()}, parse_urdf(changed(old, new)))
 
 
-# ------------------------------------------------------------------------------------------------------------- the file
+# ----------------------------------------------------------------------------------------------------------------- file
 
 
 @pytest.mark.parametrize(

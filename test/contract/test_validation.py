@@ -1,4 +1,4 @@
-"""The rules of a contract: each violation names its path, the value and what is expected."""
+"""Validation of a contract: each violation names its path, the value and what is expected."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ SENSOR = "sensors.extra"
 
 
 def with_sensor(type_, fields, **keys):
-    """Return the small document with one more sensor."""
+    """Return the small document with one additional sensor."""
     return changed(SENSOR, {"topic": "extra", "type": type_, "fields": fields, "max_age_s": 0.1, **keys})
 
 
@@ -109,7 +109,7 @@ def field(**keys):
 
 
 def image(encoding="rgb8", shape=(4, 6, 3), **keys):
-    """Return the small document with one image more."""
+    """Return the small document with one additional image."""
     fields = {"image": field(shape=list(shape), **keys)}
     return with_sensor("sensor_msgs/msg/Image", fields, **({} if encoding is None else {"encoding": encoding}))
 
@@ -209,7 +209,7 @@ def test_shapes_are_checked(source, message):
     assert refusal(source).startswith(message)
 
 
-def test_a_shape_that_the_message_fixes_may_be_written():
+def test_a_shape_fixed_by_the_message_may_be_declared():
     assert parse(changed("sensors.tcp.fields.position.shape", [3])).observation_space["tcp_position"].shape == (3,)
 
 
@@ -219,7 +219,7 @@ def test_depth_is_in_metres(encoding):
     assert message == f"{IMAGE_FIELD}.unit: '1' (expected m for sensor_msgs/msg/Image image)"
 
 
-def test_a_path_into_a_depth_image_is_a_number_like_any_other():
+def test_a_path_into_a_depth_image_is_an_ordinary_number():
     source = with_sensor(
         "sensor_msgs/msg/Image", {"x": field(path="height", dtype="int32", unit="pixel")}, encoding="32FC1"
     )
@@ -318,7 +318,7 @@ AXIS = {"position": None, "velocity": 1.0, "acceleration": 2.0, "unit": "m"}
 
 
 def twist(axes, **keys):
-    """Return the small document with a base that is driven by a twist."""
+    """Return the small document with a base driven by a twist."""
     base = {"topic": "cmd_vel", "type": TWIST, "command": "twist", "joints": axes}
     return changed("actuators.base", {**base, **keys})
 
@@ -390,7 +390,7 @@ def test_twist_needs_neither_joint_sensor_nor_position_margin():
 
 
 def velocities(joint_a):
-    """Return the small document with velocities as commands, and no sensor of joint a."""
+    """Return the small document with velocity commands, and no sensor of joint a."""
     source = changed("actuators.arm.command", "velocity", changed(f"{FIELD}.joints", ["b"]))
     return changed(f"{JOINT}.position", joint_a, source)
 
@@ -472,17 +472,17 @@ def test_margins_shrink_every_limit():
     assert limits.acceleration[0] == 8.0 * 0.9
 
 
-def test_deceleration_is_acceleration_where_it_is_not_given():
+def test_deceleration_defaults_to_acceleration():
     contract = parse(changed(f"{JOINT}.deceleration", 10.0))
     assert contract.actuators["arm"].limits(contract.safety.margins).deceleration.tolist() == [10.0 * 0.9, 8.0 * 0.9]
 
 
-def test_rules_hold_for_contracts_built_in_python():
+def test_contracts_built_in_python_are_validated_too():
     with pytest.raises(ContractError, match=r"^<text>: episode.horizon_steps: 0 .expected"):
         dataclasses.replace(parse(document()), episode=Episode(horizon_steps=0))
 
 
-def test_a_contract_cannot_be_assigned_to():
+def test_a_contract_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         parse(document()).version = 2
 
@@ -499,12 +499,12 @@ def test_a_contract_cannot_be_assigned_to():
         lambda contract: contract.backends["fake"],
     ],
 )
-def test_the_mappings_of_a_contract_cannot_be_written(mapping):
+def test_the_mappings_of_a_contract_are_read_only(mapping):
     with pytest.raises(TypeError, match="'FrozenDict' object does not support item assignment"):
         mapping(parse(document()))["x"] = 1
 
 
-def test_the_lists_of_a_contract_cannot_be_written():
+def test_the_lists_of_a_contract_are_read_only():
     assert parse(document()).backends["fake"]["noise"] == (0.1, 0.2)
 
 
@@ -528,7 +528,7 @@ def test_a_frozen_dict_equals_a_dict_in_any_order():
     assert FrozenDict({"a": 1, "b": 2}) == {"b": 2, "a": 1}
 
 
-# ----------------------------------------------------------------------------------------- joints that turn and slide
+# -------------------------------------------------------------------------------------- revolute and prismatic joints
 
 GRIPPER = """
 contract: embodied_env/1
@@ -565,7 +565,7 @@ def test_revolute_and_prismatic_joints_share_a_message():
         ("[rad, m]", "[m, rad]", "actuators.hand.joints.wrist.unit", "'rad' .expected 'm'"),
     ],
 )
-def test_units_of_joints_are_checked_one_by_one(old, new, path, problem):
+def test_units_are_checked_per_joint(old, new, path, problem):
     with pytest.raises(ContractError, match=problem) as caught:
         parse_contract(GRIPPER.replace(old, new))
     assert caught.value.path == path

@@ -91,7 +91,7 @@ def test_escaped_surrogate_pairs_are_characters():
     assert parse_json('"\\ud83d\\ude00"', max_bytes=SIZE) == "\U0001f600"
 
 
-def test_it_imports_nothing_of_the_package():
+def test_module_imports_nothing_of_the_package():
     tree = ast.parse(Path(bounded_json.__file__).read_text())
     names = [n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
     names += [alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names]

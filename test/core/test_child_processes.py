@@ -1,4 +1,4 @@
-"""A child process never outlives its parent, and its output is kept."""
+"""Child processes never outlive their parent, and their output is kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAITS = (
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """Make a module of a source that a child can run."""
+    """Return a function that writes a module for a child to run."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 
     def make(source):

@@ -46,7 +46,7 @@ def test_the_steady_clock_sleeps_until_the_deadline():
     assert clock.now_ns() >= deadline_ns
 
 
-def test_the_steady_clock_returns_at_once_from_a_deadline_in_the_past():
+def test_the_steady_clock_returns_immediately_for_a_past_deadline():
     clock = SteadyClock()
     before_ns = clock.now_ns()
     clock.sleep_until_ns(before_ns - 10**12)
@@ -64,7 +64,7 @@ def test_steady_clock_ignores_world_steps():
     assert clock.now_ns() - before_ns < 10**12
 
 
-def test_a_manual_clock_moves_only_by_hand():
+def test_a_manual_clock_advances_only_on_request():
     clock = ManualClock(start_ns=10)
     clock.on_world_advanced(5)
     assert clock.now_ns() == 10
@@ -77,19 +77,19 @@ def test_a_manual_clock_never_goes_back():
         ManualClock().advance_ns(-1)
 
 
-def test_sleeping_on_a_manual_clock_jumps_to_the_deadline():
+def test_sleeping_on_a_manual_clock_advances_to_the_deadline():
     clock = ManualClock()
     clock.sleep_until_ns(2_000_000_000)
     assert clock.now_ns() == 2_000_000_000
 
 
-def test_sleeping_on_a_manual_clock_until_the_past_does_not_go_back():
+def test_sleeping_on_a_manual_clock_to_a_past_deadline_does_not_go_back():
     clock = ManualClock(start_ns=10)
     clock.sleep_until_ns(4)
     assert clock.now_ns() == 10
 
 
-def test_a_virtual_clock_moves_with_the_world():
+def test_a_virtual_clock_advances_with_the_world():
     clock = VirtualClock()
     clock.on_world_advanced(50_000_000)
     assert clock.now_ns() == 50_000_000
@@ -99,13 +99,13 @@ def test_a_virtual_clock_moves_with_the_world():
     ("clock", "kind", "virtual"),
     [(None, SteadyClock, False), ("steady", SteadyClock, False), ("virtual", VirtualClock, True)],
 )
-def test_a_clock_is_made_by_name(clock, kind, virtual):
+def test_a_clock_is_created_by_name(clock, kind, virtual):
     made = make_clock(clock)
     assert type(made) is kind
     assert made.virtual is virtual
 
 
-def test_clock_object_is_used():
+def test_a_clock_object_is_used_directly():
     clock = ManualClock()
     assert make_clock(clock) is clock
 

@@ -12,7 +12,7 @@ from embodied_env.core.process.signals import deferred_signals
 
 @pytest.fixture
 def received():
-    """Handle SIGTERM by noting it."""
+    """Record each SIGTERM in a handler."""
     numbers = []
     before = signal.signal(signal.SIGTERM, lambda number, _frame: numbers.append(number))
     yield numbers
@@ -20,7 +20,7 @@ def received():
 
 
 def hold(*numbers):
-    """Hold while these signals come."""
+    """Enter a critical section and raise these signals in it."""
     with deferred_signals():
         for number in numbers:
             signal.raise_signal(number)
@@ -34,14 +34,14 @@ def test_signal_is_deferred_until_the_block_ends(received):
     assert received == [signal.SIGTERM]
 
 
-def test_signal_outside_the_block_is_handled_at_once(received):
+def test_signal_outside_the_block_is_handled_immediately(received):
     with deferred_signals():
         pass
     signal.raise_signal(signal.SIGTERM)
     assert received == [signal.SIGTERM]
 
 
-def test_inner_block_does_not_end_the_outer_one(received):
+def test_inner_block_does_not_end_the_outer_block(received):
     with deferred_signals():
         with deferred_signals():
             signal.raise_signal(signal.SIGTERM)
@@ -49,7 +49,7 @@ def test_inner_block_does_not_end_the_outer_one(received):
     assert received == [signal.SIGTERM]
 
 
-def test_two_signals_are_handled_in_their_order(received):
+def test_two_signals_are_handled_in_order(received):
     with pytest.raises(KeyboardInterrupt):
         hold(signal.SIGTERM, signal.SIGINT)
     assert received == [signal.SIGTERM]
@@ -66,7 +66,7 @@ def test_failing_block_still_runs_deferred_handlers(received):
     assert received == [signal.SIGTERM]
 
 
-def test_a_signal_that_is_ignored_stays_ignored():
+def test_an_ignored_signal_stays_ignored():
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         with deferred_signals():

@@ -1,4 +1,4 @@
-"""Delays injected into lockstep worlds: what the agent observes, when commands act, and what is reported."""
+"""Delays injected into lockstep worlds: observations, times at which commands act, and reports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ VARYING = DelayModel(
 
 
 def drive(delays, steps=12, *, backend="mujoco", seed=1, action=TURN, **options):
-    """Return the reset's observation and info, and those of each step."""
+    """Return the observation and info of the reset, and of each step."""
     env = embodied_env.make(ARM, backend=backend, delay_profile=delays, clock="virtual", **options)
     found = [env.reset(seed=seed)]
     for _ in range(steps):
@@ -70,7 +70,7 @@ def positions(found):
     return np.array([observation["joints_position"] for observation, _ in found])
 
 
-# --------------------------------------------------------------------------------------------------- what is seen
+# --------------------------------------------------------------------------------------------------- observations
 
 
 @pytest.mark.parametrize("age_s", [0.0125, 0.013123457, 0.05, 0.0999])
@@ -80,7 +80,7 @@ def test_constant_delay_gives_exact_reading_age(age_s):
     assert ages == [round(age_s * 1e9) / 1e9] * len(ages)
 
 
-def test_a_delayed_reading_has_the_values_of_the_last_physics_step_before_its_instant():
+def test_a_delayed_reading_has_the_values_of_the_last_physics_step_before_its_stamp():
     period_steps = round(PERIOD_S / TIMESTEP_S)
     exact = positions(drive(model(age_s=4 * TIMESTEP_S)))
     a_little_older = positions(drive(model(age_s=3.2 * TIMESTEP_S)))
@@ -102,7 +102,7 @@ def test_first_observations_repeat_the_reset_and_are_marked():
     assert set(qualities[3:]) == {Quality.OK}
 
 
-def test_readings_come_in_the_order_they_were_taken():
+def test_readings_arrive_in_the_order_of_acquisition():
     found = drive(VARYING, steps=60)
     for name in SENSORS:
         stamps = [info["sensors"][name]["stamp_ns"] for _, info in found]
@@ -128,7 +128,7 @@ def test_evaluator_sensors_are_not_delayed():
     assert {info["sensors"]["true_distance"]["age_s"] for _, info in found} == {0.0}
 
 
-# --------------------------------------------------------------------------------------------------- what acts when
+# -------------------------------------------------------------------------------------------------------- actuation
 
 
 @pytest.mark.parametrize("delay_s", [0.05, 0.1])
@@ -137,12 +137,12 @@ def test_command_acts_after_whole_periods(delay_s):
     delayed, at_once = positions(drive(model(actuation_s=delay_s))), positions(drive(None))
     step_rad = (
         np.abs(np.diff(at_once[:, 0])).max() * 0.0025 / PERIOD_S
-    )  # without delays set-points lead by a physics step
-    assert np.allclose(delayed[late:, 0], at_once[:-late, 0], atol=step_rad + 1e-4)  # it sags while it waits
+    )  # without delays, setpoints lead by a physics step
+    assert np.allclose(delayed[late:, 0], at_once[:-late, 0], atol=step_rad + 1e-4)  # the arm sags while it waits
     assert not np.allclose(delayed[:, 0], at_once[:, 0], atol=1e-2)
 
 
-def test_a_command_acts_within_the_period_it_is_due_in():
+def test_a_command_acts_during_the_period_in_which_it_is_due():
     moved = [positions(drive(model(actuation_s=delay_s), steps=3))[-1, 0] for delay_s in (0.0, 0.0125, 0.025, 0.05)]
     assert moved == sorted(moved, reverse=True)
     assert len(set(moved)) == len(moved)
@@ -154,7 +154,7 @@ def test_inference_and_actuation_delay_a_command_together():
     assert np.array_equal(positions(apart), positions(together))
 
 
-def test_pending_commands_do_not_cross_episodes():
+def test_pending_commands_are_dropped_at_a_reset():
     env = embodied_env.make(ARM, delay_profile=model(actuation_s=0.12), clock="virtual")
     env.reset(seed=1)
     for _ in range(5):
@@ -167,7 +167,7 @@ def test_pending_commands_do_not_cross_episodes():
     env.close()
 
 
-# --------------------------------------------------------------------------------------------------- what is reported
+# ------------------------------------------------------------------------------------------------------------ reports
 
 
 def test_delays_depend_on_the_seed():
@@ -228,7 +228,7 @@ def test_delays_are_rejected_for_free_running_worlds():
         embodied_env.make(ARM, pacing="realtime", delay_profile=model())
 
 
-def test_a_delayed_world_is_braked_at_close_too(monkeypatch):
+def test_a_delayed_world_is_also_braked_at_close(monkeypatch):
     sent = []
     send = MujocoBackend.send
     monkeypatch.setattr(MujocoBackend, "send", lambda self, command: sent.append(command) or send(self, command))
@@ -243,7 +243,7 @@ def test_a_delayed_world_is_braked_at_close_too(monkeypatch):
     assert np.abs(sent[-1].report.velocity_si).sum() < np.abs(moving).sum()
 
 
-def test_delays_are_given_once():
+def test_delays_are_accepted_only_once():
     with pytest.raises(UsageError, match="twice"):
         embodied_env.make(ARM, delay_profile=model(), delays=model())
 
@@ -257,7 +257,7 @@ def test_delays_cover_exactly_the_agent_visible_sensors(sensors, words):
         embodied_env.make(ARM, delay_profile=DelayModel(sensors=dict.fromkeys(sensors, constant(0.0))))
 
 
-# --------------------------------------------------------------------------------------------- from runs, and back
+# ---------------------------------------------------------------------------------------------- profiles from runs
 
 
 def ks_distance(a, b):
@@ -266,8 +266,8 @@ def ks_distance(a, b):
     return float(np.abs(shares[0] - shares[1]).max())
 
 
-def steps_like_a_robots(count=600):
-    """Blocks of steps of a robot: a drifting driver, a camera at a fifth of the rate, what hangs together in a step."""
+def robot_steps(count=600):
+    """Return blocks of steps of a robot: a drifting driver, a camera at a fifth of the rate, correlated stages."""
     rng = np.random.default_rng(7)
     blocks, phase = [], 0
     for _ in range(count // 10):
@@ -282,8 +282,8 @@ def steps_like_a_robots(count=600):
 
 
 def test_profile_ages_and_end_to_end_latencies_are_reproduced():
-    """The small edition of `test/ros/test_delay_profile_real.py`: of the schedule, which the worlds follow."""
-    steps = steps_like_a_robots()
+    """The small edition of `test/ros/test_delay_profile_real.py`: the schedule that the worlds follow."""
+    steps = robot_steps()
     schedule = schedule_of(DelayModel(steps=steps), ARM)
     found = {"joints": [], "tcp": [], "end_to_end": []}
     for seed in range(21):
@@ -304,7 +304,7 @@ def test_profile_ages_and_end_to_end_latencies_are_reproduced():
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """A run with injected delays, on disk."""
+    """Record a run with injected delays."""
     pytest.importorskip("mcap", reason="runs are recorded by mcap")
     folder = tmp_path_factory.mktemp("runs")
     env = embodied_env.make(ARM, delay_profile=VARYING, record=folder)
@@ -331,7 +331,7 @@ def test_run_with_delays_passes_the_audit(recorded):
     assert [problem for row in read_run(recorded).transitions() for problem in audit_transition(row, ARM)] == []
 
 
-def test_a_run_with_delays_is_replayed_bit_for_bit(recorded, capsys):
+def test_a_run_with_delays_replays_bit_for_bit(recorded, capsys):
     from embodied_env.cli.main import main
 
     assert main(["replay", str(recorded)]) == 0
@@ -350,7 +350,7 @@ def test_a_run_of_few_steps_has_no_profile(tmp_path):
         profile_of_run(Empty())
 
 
-def test_profile_verb_writes_a_file_that_make_reads(recorded, tmp_path, capsys):
+def test_profile_verb_writes_a_file_accepted_by_make(recorded, tmp_path, capsys):
     from embodied_env.cli.main import main
 
     out = tmp_path / "latency_profile.json"
@@ -381,8 +381,8 @@ def test_profile_verb_rejects_a_missing_run(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("draw", ["empirical", "constant", "lognormal"])
-def test_profile_supports_three_kinds_of_draws(draw):
-    steps = steps_like_a_robots(100)
+def test_profile_supports_three_kinds_of_distributions(draw):
+    steps = robot_steps(100)
     profile = LatencyProfile(
         contract="arm_reach", fingerprint="", backend="real", created_utc="", host="", seed=0, steps=steps
     )

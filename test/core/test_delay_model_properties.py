@@ -99,7 +99,7 @@ def test_delay_model_round_trips(model):
 
 
 @given(st.lists(st.integers(1, 25), max_size=60), st.integers(1, 5))
-def test_reservoir_keeps_an_even_bounded_selection_of_blocks(lengths, most):
+def test_reservoir_keeps_a_uniform_bounded_sample_of_blocks(lengths, most):
     keeper = BlockReservoir(most)
     count = 0
     for length in lengths:

@@ -1,4 +1,4 @@
-"""JSON in ROS 2 messages: each entry gives a usable value, or one line that names topic, field and value."""
+"""JSON in ROS 2 messages: each parser returns a valid value, or a one-line error with topic, field and value."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ values = st.recursive(
 
 
 def check_entry(topic, text):
-    """Read it; what is read can be used and written, what is not is one line with the topic."""
+    """Parse the text: a parsed value can be used and written, an error is one line with the topic."""
     kind, problem = type(MESSAGES[topic]), ""
     try:
         message = kind.from_text(text)

@@ -1,4 +1,4 @@
-"""The stages of a step in a free-running world: a delay appears in its own field, and in each sum that contains it."""
+"""Stages of a step in a free-running world: a delay appears in its own field, and in each sum that contains it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def latency_with(*, inference_s=0.0, **delays):
 
 
 def flat(latency):
-    """Return stage -> seconds; of a stage of each sensor, that of the joints."""
+    """Return stage -> seconds; for a stage of each sensor, the value of the joints."""
     return {
         name: value["joints"] if isinstance(value, dict) else value
         for name, value in latency.items()
@@ -69,7 +69,7 @@ def test_delay_appears_only_in_its_stage_and_sums(name, stage):
     found = flat(latency_with(**{name: DELAY_S}))
     grown = {other for other in found if abs(found[other] - CALM[other] - DELAY_S) < TOLERANCE_S}
     same = {other for other in found if abs(found[other] - CALM[other]) < TOLERANCE_S}
-    moved = {"world_s"}  # what is left of the period is less by what was spent before the command
+    moved = {"world_s"}  # the rest of the period is shorter by the time spent before the command
     assert {other for other in grown if other in (*SENSOR_STAGES, *STEP_STAGES)} == {stage}
     assert grown - {stage} - {"policy_s"} == SUMS[stage]
     assert set(found) - grown - same <= moved
@@ -96,7 +96,7 @@ def test_jitter_is_period_minus_control_period():
     assert latency_with(inference_s=2.5 * PERIOD_S)["jitter_s"] == pytest.approx(1.5 * PERIOD_S)
 
 
-def test_a_world_that_waits_has_neither_data_age_nor_deadlines_nor_clock():
+def test_a_lockstep_world_has_neither_data_age_nor_deadlines_nor_clock():
     clock = OneClock()
     stepper = Stepper(CONTRACT, FakeBackend(CONTRACT, clock=clock), load_task(CONTRACT, trust=True), clock=clock)
     stepper.reset(world_seed=1, options={}, seeded=True)
@@ -105,7 +105,7 @@ def test_a_world_that_waits_has_neither_data_age_nor_deadlines_nor_clock():
     assert not {"data_age_s", "jitter_s", "overrun_s", "missed_deadlines", "clock", "actuation_s"} & set(latency)
 
 
-# ------------------------------------------------------------------------------------------- one stage at a time
+# ------------------------------------------------------------------------------------------------- single stages
 
 NOW_NS = 50 * NS_PER_S
 
@@ -128,7 +128,7 @@ WALL = ClockStatus(mode="wall")
 
 
 def account(*samples, clock=WALL, actuation=None, commands=None):
-    """Return the latency of a step that began and ended with these samples, and sent its command at NOW_NS."""
+    """Return the latency of a step with these samples at its start and end, and its command sent at NOW_NS."""
     names = tuple(each.sensor for each in samples)
     stages = LatencyInfoBuilder(
         sensors=names,

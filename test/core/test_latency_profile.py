@@ -1,4 +1,4 @@
-"""The latency profile file: it round-trips, and errors name the path."""
+"""The latency profile file round-trips, and errors name the path."""
 
 from __future__ import annotations
 

@@ -45,12 +45,12 @@ def test_one_value_is_every_percentile():
     assert found["gate_s"] == StageStatistics(count=1, p50_s=0.25, p95_s=0.25, p99_s=0.25, max_s=0.25)
 
 
-def test_the_order_of_the_steps_does_not_count():
+def test_the_order_of_the_steps_has_no_effect():
     values = [0.3, 0.1, 0.2]
     assert latency_statistics(map(of_gate, values)) == latency_statistics(map(of_gate, sorted(values)))
 
 
-def test_a_stage_per_sensor_is_named_after_both():
+def test_a_stage_per_sensor_is_named_after_stage_and_sensor():
     assert list(latency_statistics([of_joints(0.1)])) == ["hold_s[joints]"]
 
 
@@ -64,12 +64,12 @@ def test_only_measured_values_count(info, quality):
 
 @pytest.mark.parametrize("lost", [math.nan, None, math.inf])
 @pytest.mark.parametrize("info", [of_gate, of_joints])
-def test_lost_values_never_count(info, lost):
+def test_missing_values_are_not_counted(info, lost):
     (stage,) = latency_statistics([info(1.0), info(lost)]).values()
     assert stage.count == 1
 
 
-def test_a_stage_that_was_never_measured_does_not_appear():
+def test_a_stage_that_was_never_measured_is_omitted():
     assert latency_statistics([of_gate(1.0, Quality.UNMARKED)]) == {}
 
 
@@ -82,7 +82,7 @@ def test_no_info_has_no_statistics():
     assert latency_statistics([]) == {}
 
 
-def test_adding_one_by_one_is_the_same_as_all_at_once():
+def test_incremental_statistics_equal_those_of_all_values():
     infos = [of_gate(value) for value in (0.1, 0.5, 0.2)]
     one_by_one = LatencyStatistics()
     for info in infos:
@@ -90,7 +90,7 @@ def test_adding_one_by_one_is_the_same_as_all_at_once():
     assert one_by_one.statistics() == latency_statistics(infos)
 
 
-def test_statistics_may_be_asked_for_in_between():
+def test_statistics_may_be_read_at_any_time():
     stream = LatencyStatistics()
     stream.add(of_gate(1.0))
     before = stream.statistics()
@@ -125,7 +125,7 @@ def test_statistics_are_frozen():
 
 @pytest.fixture(scope="module")
 def infos():
-    """Give the infos of an episode in which only the third action was marked."""
+    """Return the infos of an episode in which only the third action was marked."""
     env = EmbodiedEnv("arm_reach", backend="fake")
     env.reset(seed=1)
     found = []
@@ -137,7 +137,7 @@ def infos():
     return found
 
 
-def test_the_policy_counts_only_where_it_was_marked(infos):
+def test_the_policy_stage_counts_only_marked_steps(infos):
     assert latency_statistics(infos)["policy_s"].count == 1
 
 
@@ -150,7 +150,7 @@ def test_recorded_infos_have_the_same_statistics(infos):
     assert latency_statistics(recorded) == latency_statistics(infos)
 
 
-def test_injected_stages_have_their_own_names():
+def test_injected_stages_have_separate_names():
     latency = {
         "inference_s": 0.5,
         "injected": {"age_s": {"joints": 0.02, "tcp": 0.05}, "inference_s": 0.01, "end_to_end_s": math.nan},

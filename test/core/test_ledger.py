@@ -1,4 +1,4 @@
-"""The latency ledger: a delay appears in its own stage, in nanoseconds, and nowhere else."""
+"""The latency ledger: a delay appears only in its own stage, in nanoseconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DELAY_NS = 7_000_003
 
 
 class SlowAction:
-    """An action that takes time to read: the gate is where it is read."""
+    """An action that is slow to read; the gate reads it."""
 
     def __init__(self, clock, delay_ns):
         self._clock, self._delay_ns = clock, delay_ns
@@ -30,7 +30,7 @@ class SlowAction:
 
 
 class SlowObserver:
-    """Takes time after the observation was frozen, before the agent has it: the handoff."""
+    """An observer that delays the handoff, between the frozen observation and the agent."""
 
     def __init__(self, clock):
         self._clock, self.delay_ns = clock, 0
@@ -40,7 +40,7 @@ class SlowObserver:
 
 
 class Line:
-    """A stepper with a known delay at each stage, and an agent that thinks for `think_ns`, then waits `wait_ns`."""
+    """A stepper with a known delay at each stage, and an agent that computes for `think_ns`, then waits `wait_ns`."""
 
     def __init__(self):
         self.clock = ManualClock(start_ns=123)
@@ -52,7 +52,7 @@ class Line:
         self.scene.reset()
 
     def step(self, *, handoff=0, inference=0, policy=None, gate=0, publish=0, world=0):
-        """Take two steps, the second of which has these delays; return its stages in nanoseconds."""
+        """Take two steps, the second with these delays; return its stages in nanoseconds."""
         self.observer.delay_ns = handoff
         self.scene.step()
         if policy is not None:
@@ -65,7 +65,7 @@ class Line:
 
 
 def stages(ns):
-    """Compute the stages from the raw stamps, as the documentation defines them."""
+    """Compute the stages from the raw stamps, as documented."""
     return {
         "handoff": ns["previous_returned"] - ns["previous_observed"],
         "inference": ns["entered"] - ns["previous_returned"],
@@ -90,7 +90,7 @@ def test_delay_is_counted_in_exactly_one_elementary_stage(line, stage):
     assert found["obs_to_command"] == DELAY_NS
 
 
-def test_world_delay_is_not_counted_in_our_stages(line):
+def test_world_delay_is_not_counted_in_the_environments_stages(line):
     found = line.step(world=DELAY_NS)
     assert found["world"] == DELAY_NS
     assert not any(found[name] for name in (*ELEMENTARY, "obs_to_command"))
@@ -105,8 +105,8 @@ def test_obs_to_command_is_the_exact_sum_of_its_parts_in_nanoseconds(line):
         assert found["obs_to_command"] == sum(delays[name] for name in ELEMENTARY)
 
 
-class LostOnTheWay(SlowBackend):
-    """Takes the command, moves for a while, and is lost at the third step."""
+class LostWhileMoving(SlowBackend):
+    """Accepts the command, moves for a while, and is lost at the third step."""
 
     def advance(self, target, deadline):
         super().advance(target, deadline)
@@ -116,7 +116,7 @@ class LostOnTheWay(SlowBackend):
 
 def test_lost_world_does_not_lengthen_publish_stage():
     clock = ManualClock()
-    scene = Scene(clock=clock, backend=LostOnTheWay, step_timeout_s=1e6)
+    scene = Scene(clock=clock, backend=LostWhileMoving, step_timeout_s=1e6)
     scene.reset()
     scene.run(2)
     scene.backend.world_ns = DELAY_NS
@@ -156,7 +156,7 @@ def test_unmarked_policy_stage_is_the_whole_inference(line):
     assert latency["quality"]["policy_s"] == Quality.UNMARKED
 
 
-def test_a_mark_counts_for_one_step_only(line):
+def test_a_mark_applies_to_one_step_only(line):
     line.step(inference=9_000_000, policy=6_000_000)
     assert "marked" in line.transition.stamps_ns
     line.step()
@@ -168,14 +168,14 @@ def test_only_the_policy_can_be_marked(line):
         line.scene.stepper.mark("thinking")
 
 
-def test_the_period_is_from_entry_to_entry(line):
+def test_the_period_is_measured_between_step_calls(line):
     line.step(handoff=1, inference=20, gate=300, publish=4000, world=50000)
     line.clock.advance_ns(600_000)
     ns = line.scene.step().stamps_ns
     assert ns["entered"] - ns["previous_entered"] == 300 + 4000 + 50000 + 1 + 600_000
 
 
-def test_the_first_period_of_an_episode_is_measured_since_the_reset_returned(line):
+def test_the_first_period_of_an_episode_starts_when_reset_returns(line):
     for _ in range(2):
         line.scene.reset()
         line.clock.advance_ns(DELAY_NS)
@@ -185,7 +185,7 @@ def test_the_first_period_of_an_episode_is_measured_since_the_reset_returned(lin
         assert line.scene.step().info["latency"]["quality"]["period_s"] == Quality.OK
 
 
-def test_the_first_step_counts_from_the_observation_of_its_own_reset(line):
+def test_the_first_step_uses_the_observation_of_its_own_reset(line):
     line.scene.step()
     line.clock.advance_ns(10**12)
     line.scene.reset()
@@ -203,7 +203,7 @@ def test_inference_takes_no_virtual_time():
 
 
 def test_raw_stamps_belong_to_this_step():
-    """When it returned is not known before it has: that is a stamp of the next step."""
+    """The time of return is known only afterwards: it is a stamp of the next step."""
     ledger = Ledger(ManualClock())
     ledger.mark("policy")
     assert set(ledger.stamps_ns()) == {slot.name.lower() for slot in StepEvent if slot is not StepEvent.RETURNED}

@@ -27,8 +27,8 @@ def pacer(clock):
     return Pacer(clock, PERIOD_NS)
 
 
-def late_by(pacer, clock, ns):
-    """Start waiting late by this amount."""
+def start_late(pacer, clock, ns):
+    """Start waiting late by this duration."""
     clock.sleep_until_ns(pacer.deadline_ns + ns)
     pacer.wait()
 
@@ -52,45 +52,45 @@ def test_begin_restarts_the_grid(pacer, clock):
 
 
 def test_begin_counts_from_zero(pacer, clock):
-    late_by(pacer, clock, 10)
+    start_late(pacer, clock, 10)
     pacer.begin()
     assert (pacer.overruns, pacer.missed, pacer.overrun_ns) == (0, 0, 0)
 
 
-def test_a_wait_in_time_misses_nothing(pacer, clock):
-    late_by(pacer, clock, 0)
+def test_a_punctual_wait_misses_nothing(pacer, clock):
+    start_late(pacer, clock, 0)
     assert (pacer.overruns, pacer.missed, pacer.overrun_ns) == (0, 0, 0)
 
 
-def test_a_late_wait_returns_at_once(pacer, clock):
-    late_by(pacer, clock, 10)
+def test_a_late_wait_returns_immediately(pacer, clock):
+    start_late(pacer, clock, 10)
     assert clock.now_ns() == 5 + PERIOD_NS + 10
 
 
 def test_a_late_wait_is_one_overrun_of_its_length(pacer, clock):
-    late_by(pacer, clock, 10)
+    start_late(pacer, clock, 10)
     assert (pacer.overruns, pacer.missed, pacer.overrun_ns) == (1, 1, 10)
 
 
 def test_the_overrun_is_that_of_the_last_wait(pacer, clock):
-    late_by(pacer, clock, 10)
+    start_late(pacer, clock, 10)
     pacer.wait()
     assert (pacer.overruns, pacer.overrun_ns) == (1, 0)
 
 
 @pytest.mark.parametrize("late_ns", [1, PERIOD_NS - 1, PERIOD_NS])
 def test_grid_is_kept_up_to_one_period_late(pacer, clock, late_ns):
-    late_by(pacer, clock, late_ns)
+    start_late(pacer, clock, late_ns)
     assert pacer.deadline_ns == 5 + 2 * PERIOD_NS
 
 
 def test_grid_restarts_when_more_than_one_period_late(pacer, clock):
-    late_by(pacer, clock, PERIOD_NS + 1)
+    start_late(pacer, clock, PERIOD_NS + 1)
     assert pacer.deadline_ns == clock.now_ns() + PERIOD_NS
 
 
 def test_pause_causes_no_burst(pacer, clock):
-    late_by(pacer, clock, 50 * PERIOD_NS)
+    start_late(pacer, clock, 50 * PERIOD_NS)
     before_ns = clock.now_ns()
     for _ in range(3):
         pacer.wait()
@@ -99,13 +99,13 @@ def test_pause_causes_no_burst(pacer, clock):
 
 @pytest.mark.parametrize(("late_ns", "missed"), [(1, 1), (1000, 1), (1001, 2), (2000, 2), (2001, 3), (9999, 10)])
 def test_deadline_at_now_is_not_missed(pacer, clock, late_ns, missed):
-    late_by(pacer, clock, late_ns)
+    start_late(pacer, clock, late_ns)
     assert pacer.missed == missed
 
 
 @many
 @given(start_ns=STARTS_NS, period_ns=PERIODS_NS, parts=st.lists(st.floats(0, 1), max_size=50))
-def test_steps_in_time_do_not_drift(start_ns, period_ns, parts):
+def test_punctual_steps_do_not_drift(start_ns, period_ns, parts):
     clock = ManualClock(start_ns)
     pacer = Pacer(clock, period_ns)
     for n, part in enumerate(parts, start=1):
@@ -118,7 +118,7 @@ def test_steps_in_time_do_not_drift(start_ns, period_ns, parts):
 @many
 @given(start_ns=STARTS_NS, period_ns=st.integers(1, 50), works_ns=st.lists(st.integers(0, 200), max_size=40))
 def test_every_missed_deadline_is_counted_once(start_ns, period_ns, works_ns):
-    """Against a model that walks through the deadlines one by one."""
+    """Compare with a model that visits each deadline."""
     clock = ManualClock(start_ns)
     pacer = Pacer(clock, period_ns)
     deadline_ns, missed, overruns = start_ns + period_ns, 0, 0
@@ -174,8 +174,8 @@ def test_unsupported_pacing_or_clock_is_rejected(options, problem):
     work_ns=st.integers(0, 500),
     parts=st.lists(st.floats(0, 1), min_size=1, max_size=20),
 )
-def test_after_a_pause_the_grid_has_whole_periods_again(period_ns, work_ns, parts):
-    """One short period at most, where the grid stayed; then none is shorter, and none is missed."""
+def test_the_grid_has_whole_periods_after_a_pause(period_ns, work_ns, parts):
+    """At most one period is short, where the grid is kept; then none is shorter, and none is missed."""
     clock = ManualClock()
     pacer = Pacer(clock, period_ns)
     clock.advance_ns(work_ns)
@@ -190,7 +190,7 @@ def test_after_a_pause_the_grid_has_whole_periods_again(period_ns, work_ns, part
     assert pacer.missed == missed
 
 
-# ------------------------------------------------------------------------------------------- which world, which pace
+# -------------------------------------------------------------------------------------------------- supported pacing
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_virtual_clock_is_rejected_in_real_time(backend):
 
 @pytest.fixture
 def third_party(tmp_path, monkeypatch):
-    """Install a third-party backend, with a factory that takes a keyword `pacing`, and one that does not."""
+    """Install a third-party backend with a factory that takes the keyword `pacing`, and one that does not."""
     (tmp_path / "third_party.py").write_text(
         "from embodied_env.testing import FakeBackend\n"
         "def both(contract, *, clock, pacing='lockstep'):\n"

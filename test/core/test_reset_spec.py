@@ -1,4 +1,4 @@
-"""The question to the operator before an episode."""
+"""The operator prompt before an episode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_the_prompt_rounds_to_three_decimals_with_units():
     )
 
 
-def test_the_prompt_omits_what_is_not_measured():
+def test_the_prompt_omits_unmeasured_values():
     cart = embodied_env.load_contract("cart_goal")
     assert confirmation_prompt({}, cart, np.full(2, np.nan)) == (
         "start the episode? reset options to set up: none; joint positions: unknown"

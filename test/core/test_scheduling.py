@@ -1,4 +1,4 @@
-"""Scheduling settings apply from the reset on and are restored at the end."""
+"""Scheduling settings apply from the reset and are restored at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRIORITY = 5
 
 
 def may_be_fifo():
-    """Whether this process may: tried in a thread, whose scheduling ends with it."""
+    """Return whether this process may use SCHED_FIFO: tried in a thread, whose scheduling ends with it."""
     allowed = []
 
     def attempt():
@@ -33,7 +33,7 @@ def may_be_fifo():
 
 
 def in_a_thread(do):
-    """Return what `do` returns in a separate thread, or raise what it raises."""
+    """Return the result of `do` in a separate thread, or raise its exception."""
     done = []
 
     def run():
@@ -55,7 +55,7 @@ def policy():
     return os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
 
 
-needs_fifo = pytest.mark.skipif(not may_be_fifo(), reason="the operating system allows no SCHED_FIFO here")
+needs_fifo = pytest.mark.skipif(not may_be_fifo(), reason="needs permission for SCHED_FIFO")
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_missing_permission_reports_limit_and_remedy():
     assert "ulimit -r 5" in done.stdout
 
 
-# ------------------------------------------------------------------------------------------------ an environment
+# --------------------------------------------------------------------------------------------------- environment
 
 
 def test_environment_applies_at_reset_and_restores_at_close(interval_s):

@@ -1,4 +1,4 @@
-"""Which shared memory of a killed process is removed, and which is kept."""
+"""Removal of the shared memory of killed processes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from embodied_env.core.process.shared_memory import remove_orphaned_segments
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - not a temporary file: where segments are
 
-pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="segments are files on Linux alone")
+pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="segments are files only on Linux")
 
 
 @pytest.fixture
 def port():
-    """A port without an owner that this process has open."""
+    """A port without an owner that this process keeps open."""
     file = SHARED_MEMORY / f"fastrtps_port{secrets.token_hex(8)}"
     file.write_bytes(bytes(mmap.PAGESIZE))
     with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as mapped:

@@ -1,4 +1,4 @@
-"""A free-running world is brought to rest first, whatever ends the program."""
+"""A free-running world is brought to rest however the program ends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ print("moving", flush=True)
 
 
 def run(ending, *signals, ignored=None):
-    """Run a program that moves a robot and then does `ending`; return its exit status and what it sent after that."""
+    """Run a program that moves a robot and then runs `ending`; return its exit status and the commands sent after that."""
     before = "" if ignored is None else f"import signal; signal.signal({int(ignored)}, signal.SIG_IGN)\n"
     child = subprocess.Popen(
         [sys.executable, "-c", before + PROGRAM + ending], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -103,7 +103,7 @@ def test_a_signal_in_the_policy_brakes(number, status):
     assert at_rest_then_closed(lines)
 
 
-def test_a_signal_in_the_middle_of_a_step_brakes():
+def test_a_signal_during_a_step_brakes():
     returned, lines, _ = run("while True: env.step(np.ones(6))", signal.SIGINT)
     assert returned == -signal.SIGINT
     speeds = [float(line.split()[1]) for line in lines if line.startswith("sent")]
@@ -175,8 +175,8 @@ def test_sigterm_ends_a_program_with_a_policy_thread():
     assert lines[-1] == "closed"
 
 
-class Meets:
-    """Closes only when another one closes at the same time."""
+class ClosesTogether:
+    """Closes only when another object closes at the same time."""
 
     def __init__(self, barrier):
         self._barrier = barrier
@@ -186,7 +186,7 @@ class Meets:
 
 
 def test_calls_run_in_parallel_and_errors_are_collected():
-    meets = Meets(threading.Barrier(3))
+    meets = ClosesTogether(threading.Barrier(3))
 
     def fail():
         meets.close()

@@ -1,4 +1,4 @@
-"""The supervisor: no process of a program outlives its starter. Real processes, which sleep."""
+"""The supervisor: no process outlives the one that started it. Real processes that sleep."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENCE_S = 20.0
 
 @pytest.fixture
 def keep(tmp_path):
-    """Start a shell script under a keeper; it is ready when it has made the file ``ready``."""
+    """Start a shell script under a supervisor; it is ready once it has created the file ``ready``."""
     started = []
 
     def start(script, *, before=(), ready=True):
@@ -112,7 +112,7 @@ def test_remaining_processes_of_the_group_are_ended(keep, tmp_path):
 
 
 def test_program_receives_sigint_in_a_background_shell(keep):
-    """A shell without a terminal starts what precedes & with SIGINT ignored."""
+    """A shell without a terminal starts background commands with SIGINT ignored."""
     deaf = (
         sys.executable,
         "-c",
@@ -123,7 +123,7 @@ def test_program_receives_sigint_in_a_background_shell(keep):
     assert process.wait(PATIENCE_S) == 3
 
 
-def test_it_imports_nothing_but_the_standard_library():
+def test_supervisor_imports_only_the_standard_library():
     script = f"import sys; sys.argv = ['k', '--', 'true']; exec(compile(open({keeper.__file__!r}).read(), 'k', 'exec'), {{'__name__': 'k'}}); print(any(n.startswith(('embodied', 'numpy')) for n in sys.modules))"
     environment = {**os.environ, "PYTHONPATH": ""}
     done = subprocess.run(
@@ -132,7 +132,7 @@ def test_it_imports_nothing_but_the_standard_library():
     assert done.stdout == "False\n"
 
 
-def test_program_is_not_started_after_its_starter_ended(tmp_path):
+def test_program_is_not_started_after_the_end_of_its_starter(tmp_path):
     starter = subprocess.Popen(["true"])
     starter.wait()
     command = [*KEEPER[:2], "--starter", str(starter.pid), *KEEPER[2:], "touch", str(tmp_path / "ready")]

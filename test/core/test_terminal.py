@@ -1,4 +1,4 @@
-"""Text of a run or a contract can neither control the terminal nor reorder its output."""
+"""Text from a run or contract can neither control the terminal nor reorder its output."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_brackets_are_not_markup():
     assert file.getvalue() == "run [/x] [red]y[/red]\n"
 
 
-def test_pages_show_control_characters_escaped():
+def test_pages_show_escaped_control_characters():
     assert text(HOSTILE) == SHOWN
 
 

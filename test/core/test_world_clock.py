@@ -1,4 +1,4 @@
-"""The world clock: UTC or simulated time, continued so that it never jumps."""
+"""The world clock: UTC or simulated time, continued without jumps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UTC_NS = 1_700_000_000 * NS_PER_S
 
 
 class FreeClock:
-    """Three clocks that a test moves by hand; between two readings `reading_ns` pass."""
+    """Three clocks advanced by the test; `reading_ns` pass between two readings."""
 
     virtual = False
 
@@ -58,7 +58,7 @@ def look(clock, watch):
     return watch.status()
 
 
-# --------------------------------------------------------------------------------------------------------- pairs
+# --------------------------------------------------------------------------------------------------- clock pairs
 
 
 def test_clock_pair_error_is_half_the_interval(clock):
@@ -168,7 +168,7 @@ def test_reset_clears_jumps_except_an_unreported_suspend(clock, watch):
 
 
 def test_inaccurate_pair_does_not_hide_a_step():
-    """While this process is interrupted nothing is known better than before: a step shows when it is."""
+    """During an interruption a step cannot be ruled out: it is reported once a pair is accurate again."""
     clock = FreeClock()
     watch = SystemClockMonitor(clock)
     clock.utc_ahead_ns += 4 * MS
@@ -186,7 +186,7 @@ PERIOD_NS = 50 * MS
 
 
 class Simulator:
-    """Publishes its clock every 10 ms of its own time."""
+    """Publishes its clock every 10 ms of simulated time."""
 
     def __init__(self, clock, watch):
         self.clock = clock
@@ -197,9 +197,9 @@ class Simulator:
         for _ in range(round(seconds / 0.01)):
             self.sim_ns += 10 * MS
             self.clock.pass_s(0.01 / rtf)
-            self.tell()
+            self.publish_clock()
 
-    def tell(self):
+    def publish_clock(self):
         return self.time.on_clock(self.sim_ns, self.clock.now_ns())
 
     def age_s(self, stamp_ns):
@@ -209,16 +209,16 @@ class Simulator:
 @pytest.fixture
 def simulator(clock, watch):
     made = Simulator(clock, watch)
-    made.tell()
+    made.publish_clock()
     return made
 
 
-def test_before_the_first_message_there_is_no_simulated_time(watch):
+def test_there_is_no_simulated_time_before_the_first_message(watch):
     assert SimTimeTracker(watch, period_ns=PERIOD_NS).now_ns() == 0
 
 
 @pytest.mark.parametrize("rtf", [0.2, 1.0, 5.0])
-def test_ages_are_of_simulated_time_at_any_speed(simulator, rtf):
+def test_ages_are_in_simulated_time_at_any_speed(simulator, rtf):
     simulator.run(3.0, rtf=rtf)
     stamp_ns = simulator.time.to_world_ns(simulator.sim_ns)
     simulator.run(0.1, rtf=rtf)
@@ -241,7 +241,7 @@ def test_setting_simulated_time_starts_an_epoch_and_changes_no_age(simulator, to
     stamp_ns = simulator.time.to_world_ns(simulator.sim_ns)
     simulator.clock.pass_s(0.01)
     simulator.sim_ns = to_ns
-    assert simulator.tell()
+    assert simulator.publish_clock()
     assert simulator.age_s(stamp_ns) == pytest.approx(0.01, abs=0.002)
     assert [simulator.time.status().jump for _ in range(2)] == [jump, ""]
     simulator.run(0.05)
@@ -253,7 +253,7 @@ def test_late_stamp_after_a_rewind_is_in_the_future(simulator):
     simulator.run(1.0)
     late_ns = simulator.sim_ns
     simulator.sim_ns = 0
-    simulator.tell()
+    simulator.publish_clock()
     assert simulator.age_s(simulator.time.to_world_ns(late_ns)) < -90.0
 
 
@@ -261,7 +261,7 @@ def test_late_stamp_after_a_skip_is_old(simulator):
     simulator.run(1.0)
     late_ns = simulator.sim_ns
     simulator.sim_ns += 100 * NS_PER_S
-    simulator.tell()
+    simulator.publish_clock()
     assert simulator.age_s(simulator.time.to_world_ns(late_ns)) > 90.0
 
 
@@ -269,7 +269,7 @@ def test_fast_simulator_after_our_pause_is_not_a_skip(simulator):
     simulator.run(3.0, rtf=5.0)
     simulator.clock.pass_s(1.0)
     simulator.sim_ns += 5 * NS_PER_S
-    assert not simulator.tell()
+    assert not simulator.publish_clock()
 
 
 def test_stamp_slightly_ahead_advances_world_time(simulator):
@@ -284,11 +284,11 @@ def test_stamp_far_ahead_does_not_advance_world_time(simulator):
     assert simulator.age_s(stamp_ns) == pytest.approx(-1.0, abs=0.01)
 
 
-def test_repeated_clock_message_is_no_progress(simulator):
+def test_repeated_clock_message_is_not_progress(simulator):
     simulator.run(1.0)
     advanced_ns = simulator.time.advanced_ns
     simulator.clock.pass_s(1.0)
-    assert not simulator.tell()
+    assert not simulator.publish_clock()
     assert simulator.time.advanced_ns == advanced_ns
 
 

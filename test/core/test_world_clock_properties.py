@@ -1,4 +1,4 @@
-"""However UTC is set, steps change no age and are counted once, and a slew is not a step."""
+"""Properties of the world clock: UTC steps change no age and are counted once, and a slew is not a step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from embodied_env.core.world_clock import STEP_NS, SimTimeTracker, SystemClockMo
 
 MS = 1_000_000
 READING_NS = 200
-DOUBT_NS = 10_000  # of a pair that was not interrupted, twice over
+DOUBT_NS = 10_000  # of an uninterrupted pair, doubled
 
 
 class FreeClock:

@@ -1,4 +1,4 @@
-"""ActionChunks: every action at its own step or not at all, and every one of them accounted for."""
+"""ActionChunks: each action is executed at its own step or dropped, and each is accounted for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PUSH = 0.1
 
 
 class Base(EmbodiedEnv):
-    """Keeps the steps that it took: (epoch, step, first component of the action)."""
+    """Stores its steps as (epoch, step, first component of the action)."""
 
     def __init__(self, **options):
         super().__init__(scripted_tasks.contract(**options), backend="fake", clock=ManualClock())
@@ -49,12 +49,12 @@ def env(base):
 
 
 def numbered(first, count):
-    """Actions that say in themselves which step they are for: PUSH per step, of two joints."""
+    """Return actions that encode their intended step: PUSH per step, of two joints."""
     return [np.full(2, PUSH * step / HORIZON) for step in range(first, first + count)]
 
 
 def steps_of(base):
-    """The step of each action that was taken, with the step for which it was meant."""
+    """Return for each executed action its step and its intended step."""
     return [(round(value * HORIZON / PUSH), step) for _, step, value in base.taken]
 
 
@@ -220,7 +220,7 @@ def test_no_action_is_executed_at_another_step_and_each_is_accounted_for(calls):
 # --------------------------------------------------------------------------------------------------------------- step
 
 
-def test_the_action_of_a_learner_is_a_chunk_of_the_environments_actions(env, base):
+def test_the_action_of_a_learner_is_a_chunk_of_environment_actions(env, base):
     assert env.action_space.shape == (4, 2)
     assert (env.action_space.low == base.action_space.low).all()
     assert (env.action_space.high == base.action_space.high).all()
@@ -312,7 +312,7 @@ def test_vector_environments_stack_chunks():
     envs.close()
 
 
-# --------------------------------------------------------------------------------------------------- where, and when
+# ----------------------------------------------------------------------------------- recorders, errors and lifetimes
 
 
 def test_a_recorder_inside_records_each_step(tmp_path):
@@ -328,7 +328,7 @@ def test_a_recorder_inside_records_each_step(tmp_path):
 
 
 @pytest.mark.parametrize("call", ["step", "step_chunk"])
-def test_a_chunk_before_reset_is_refused(base, call):
+def test_a_chunk_before_reset_is_rejected(base, call):
     env = ActionChunks(base, 2)
     with pytest.raises(ResetNeededError):
         give(env, call)
@@ -336,7 +336,7 @@ def test_a_chunk_before_reset_is_refused(base, call):
 
 
 @pytest.mark.parametrize("call", ["step", "step_chunk"])
-def test_a_chunk_after_the_end_is_refused(env, base, call):
+def test_a_chunk_after_the_end_is_rejected(env, base, call):
     env.step_chunk(numbered(1, HORIZON), epoch=base.epoch, first_step=1)
     with pytest.raises(ResetNeededError):
         give(env, call)
@@ -369,7 +369,7 @@ def test_a_rejected_reset_keeps_the_running_episode(env, base):
     assert len(env.step_chunk(numbered(1, 2), epoch=base.epoch, first_step=1).transitions) == 2
 
 
-def test_a_chunk_after_close_is_refused(env):
+def test_a_chunk_after_close_is_rejected(env):
     env.close()
     with pytest.raises(ClosedError):
         give(env, "step")

@@ -1,4 +1,4 @@
-"""Gymnasium's own checks, with every warning an error (pyproject), on the registered id."""
+"""Gymnasium's environment checker, with every warning an error (pyproject), on the registered id."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_check_env_finds_nothing(env_id, backend):
 
 
 @pytest.mark.parametrize("name", ["so101_reach", pytest.param("ur5e_reach", marks=pytest.mark.long)])
-def test_check_env_finds_nothing_in_a_robot_of_a_maker(name):
+def test_check_env_finds_nothing_with_a_shipped_robot(name):
     with embodied_env.make(name, clock="virtual") as env:
         check_env(env)
 
 
-def test_keys_of_gymnasium_and_sb3_are_left_to_them():
+def test_keys_of_gymnasium_and_sb3_are_not_used():
     env = gymnasium.make(ID, backend="fake", clock="virtual")
     _, reset_info = env.reset(seed=1)
     info = env.step(env.action_space.sample())[-1]

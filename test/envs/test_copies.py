@@ -1,4 +1,4 @@
-"""Copies of environments, single, recorded, vector and parallel: by the constructor's arguments, never opened."""
+"""Copies of environments, single, recorded, vector and parallel: they repeat the constructor and are not open."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_wrappers_are_copied_with_the_environment(duplicate):
     twin.close()
 
 
-def test_an_environment_is_not_copied_in_the_middle_of_a_step(duplicate):
+def test_an_environment_is_not_copied_during_a_step(duplicate):
     env = EmbodiedEnv("arm_reach", backend="fake")
     env.reset(seed=1)
     env._stepper.begin(env.action_space.sample())
@@ -128,7 +128,7 @@ def test_a_copied_vector_steps_like_the_original(duplicate):
             np.testing.assert_array_equal(other[key], value)
 
 
-def test_a_vector_is_not_copied_in_the_middle_of_a_step(duplicate):
+def test_a_vector_is_not_copied_during_a_step(duplicate):
     env = embodied_env.make_vec("arm_reach", num_envs=1, backend="fake")
     env.reset(seed=1)
     env.envs[0].begin(env.single_action_space.sample())

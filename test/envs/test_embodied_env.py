@@ -1,4 +1,4 @@
-"""The Gymnasium face: seeds, options, episodes, spaces."""
+"""The Gymnasium interface: seeds, options, episodes, spaces."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def env():
 
 
 def seeds(env, *arguments):
-    """The world's seed of each reset, whose argument is a seed or None."""
+    """Return the world's seed of each reset with a seed or None."""
     return [env.reset(seed=seed)[1]["reset"]["seed_applied"] for seed in arguments]
 
 
@@ -48,32 +48,32 @@ def test_without_a_seed_the_next_world_is_drawn(env):
     assert len(set(seeds(env, 3, None, None, None))) == 4
 
 
-def test_the_worlds_after_a_seed_are_the_same_every_time(env):
+def test_the_worlds_after_a_seed_are_reproducible(env):
     assert seeds(env, 3, None, None) == seeds(env, 3, None, None)
 
 
 @pytest.mark.parametrize("seed", [True, False, 1.0, "1"])
-def test_a_seed_of_another_type_is_refused(env, seed):
+def test_a_seed_of_another_type_is_rejected(env, seed):
     with pytest.raises(gymnasium.error.Error, match="Seed must be a python integer"):
         env.reset(seed=seed)
     assert env.epoch == -1
 
 
-def test_two_environments_of_one_seed_see_the_same(env):
+def test_two_environments_with_one_seed_are_equal(env):
     other = EmbodiedEnv(scripted_tasks.contract(), backend="fake", clock=ManualClock())
     pair = [made.reset(seed=5)[0] for made in (env, other)]
     assert all(np.array_equal(pair[0][key], pair[1][key]) for key in pair[0])
     other.close()
 
 
-def test_without_any_seed_two_environments_see_different_worlds(env):
+def test_two_environments_without_a_seed_differ(env):
     other = EmbodiedEnv(scripted_tasks.contract(), backend="fake", clock=ManualClock())
     assert seeds(env, None) != seeds(other, None)
     other.close()
 
 
-def test_a_refused_option_does_not_change_which_world_comes_next(env):
-    """(seed, episode_index) names an episode for good: a reset that was refused is no episode."""
+def test_a_rejected_option_does_not_change_the_next_world(env):
+    """(seed, episode_index) identifies an episode permanently; a rejected reset is not an episode."""
     expected = seeds(env, 3, None)
     seeds(env, 3)
     with pytest.raises(UsageError):
@@ -85,7 +85,7 @@ def test_a_refused_option_does_not_change_which_world_comes_next(env):
 def test_seed_and_episode_index_name_the_same_world_after_a_failed_reset():
     expected = EmbodiedEnv(scripted_tasks.contract(), backend="fake", clock=ManualClock())
     names = dict(zip((0, 1, 2, 3), seeds(expected, 3, None, None, None), strict=True))
-    scene = Scene(backend=scripted_tasks.LateRiser)
+    scene = Scene(backend=scripted_tasks.FailingResets)
     scene.backend.failing = (3,)
     env = EmbodiedEnv(scene.contract, backend="fake", clock=scene.clock)
     env._stepper = scene.stepper
@@ -104,19 +104,19 @@ def test_episodes_are_counted_from_a_seeded_reset(env):
     assert indices == [0, 1, 0, 1, 2, 0]
 
 
-def test_reset_gives_an_element_of_the_observation_space(env):
+def test_reset_returns_an_element_of_the_observation_space(env):
     observation, _ = env.reset(seed=1)
     assert env.observation_space.contains(observation)
 
 
-def test_step_gives_the_five_values_of_gymnasium(env):
+def test_step_returns_the_five_values_of_gymnasium(env):
     env.reset(seed=1)
     observation, reward, terminated, truncated, info = env.step(HOLD)
     assert env.observation_space.contains(observation)
     assert (type(reward), type(terminated), type(truncated), type(info)) == (float, bool, bool, dict)
 
 
-def test_the_keys_of_gymnasium_and_sb3_are_never_ours(env):
+def test_keys_of_gymnasium_and_sb3_are_rejected(env):
     env.reset(seed=1)
     info = env.step(HOLD)[4]
     assert not {"episode", "final_obs", "final_info", "terminal_observation", "TimeLimit.truncated"} & set(info)
@@ -160,7 +160,7 @@ def test_reset_discards_a_pending_step(env):
     assert (sent(env), env.step_index) == (2, 1)
 
 
-def test_a_step_cannot_be_begun_twice(env):
+def test_a_second_begin_is_rejected(env):
     env.reset(seed=0)
     env.begin(HOLD)
     with pytest.raises(ResetNeededError):
@@ -183,7 +183,7 @@ def test_abort_step_without_a_pending_step_does_nothing(env):
     assert env.step_index == 1
 
 
-def test_a_step_before_the_reset_is_gymnasiums_reset_needed(env):
+def test_a_step_before_reset_raises_gymnasiums_reset_needed(env):
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step(HOLD)
 
@@ -226,12 +226,12 @@ def test_the_agent_can_mark_the_end_of_its_policy(env):
     assert "marked" in env.last_transition.stamps_ns
 
 
-def test_an_unknown_backend_is_refused():
+def test_an_unknown_backend_is_rejected():
     with pytest.raises(UsageError, match="fake"):
         EmbodiedEnv(scripted_tasks.contract(), backend="fak")
 
 
-def test_an_unknown_clock_is_refused():
+def test_an_unknown_clock_is_rejected():
     with pytest.raises(UsageError, match="virtual"):
         EmbodiedEnv(scripted_tasks.contract(), backend="fake", clock="sundial")
 
@@ -250,7 +250,7 @@ def test_make_applies_an_outer_time_limit():
     env.close()
 
 
-def test_the_registered_environment_is_that_of_its_contract():
+def test_the_registered_environment_uses_its_contract():
     env = gymnasium.make("embodied_env/ArmReach-v0", backend="fake", clock="virtual", disable_env_checker=True)
     env.reset(seed=1)
     assert env.unwrapped.contract.name == "arm_reach"
@@ -258,7 +258,7 @@ def test_the_registered_environment_is_that_of_its_contract():
     env.close()
 
 
-def test_the_virtual_clock_makes_two_runs_of_one_seed_identical_latencies_included():
+def test_two_runs_with_one_seed_and_a_virtual_clock_are_identical_including_latencies():
     def run():
         env = EmbodiedEnv(scripted_tasks.contract(), backend="fake", clock="virtual")
         env.reset(seed=4)
@@ -270,7 +270,7 @@ def test_the_virtual_clock_makes_two_runs_of_one_seed_identical_latencies_includ
     assert run() == run()
 
 
-# ------------------------------------------------------------------------------------------------------- pictures
+# ------------------------------------------------------------------------------------------------------ rendering
 
 
 def test_a_backend_without_rendering_offers_no_render_mode():
@@ -326,12 +326,12 @@ def test_render_without_a_render_mode_returns_none_and_warns():
 # ------------------------------------------------------------------------------------------------- applied actions
 
 
-def remembering(count):
+def with_action_history(count):
     return dataclasses.replace(embodied_env.load_contract("arm_reach"), applied_actions=count)
 
 
 def test_the_last_applied_actions_are_in_the_observation_oldest_first():
-    env = embodied_env.make(remembering(3), backend="fake")
+    env = embodied_env.make(with_action_history(3), backend="fake")
     env.reset(seed=1)
     applied = []
     for size in (0.01, -0.02, 0.9, 0.03):
@@ -339,11 +339,11 @@ def test_the_last_applied_actions_are_in_the_observation_oldest_first():
         applied.append(info["action"]["applied"])
     env.close()
     np.testing.assert_array_equal(observation["applied_actions"], np.concatenate(applied[1:]))
-    assert (applied[2] < 0.9).all()  # what was applied, not what was asked for
+    assert (applied[2] < 0.9).all()  # what was applied, not what was requested
 
 
-def test_after_a_reset_the_applied_actions_are_to_hold_still():
-    env = embodied_env.make(remembering(2), backend="fake")
+def test_the_applied_actions_after_a_reset_are_to_hold_still():
+    env = embodied_env.make(with_action_history(2), backend="fake")
     env.reset(seed=1)
     env.step(np.full(6, 0.1))
     observation, _ = env.reset()
@@ -352,7 +352,7 @@ def test_after_a_reset_the_applied_actions_are_to_hold_still():
 
 
 def test_absolute_positions_are_held_at_the_measured_ones_after_a_reset():
-    contract = remembering(1)
+    contract = with_action_history(1)
     arm = dataclasses.replace(contract.actuators["arm"], command="position", scale="physical")
     env = embodied_env.make(dataclasses.replace(contract, actuators={"arm": arm}), backend="mujoco")
     observation, _ = env.reset(seed=1)
@@ -388,13 +388,13 @@ def test_faults_are_an_option_of_the_fake_world():
 
 
 def shortened_arm():
-    """Return a Contract that no file holds any more: it was changed in memory."""
+    """Return a contract changed in memory, which is in no file."""
     contract = embodied_env.load_contract("arm_reach")
     return dataclasses.replace(contract, episode=dataclasses.replace(contract.episode, horizon_steps=3))
 
 
-def again(spec):
-    """Make the environment of a spec; return it, closed, after a seeded reset, and what the reset returned."""
+def remake(spec):
+    """Make the environment of a spec; return it, closed after a seeded reset, and the result of the reset."""
     made = gymnasium.make(spec)
     observation, _ = made.reset(seed=4)
     made.close()
@@ -411,7 +411,7 @@ def test_the_spec_of_a_contract_in_memory_makes_the_same_environment(backend, th
     observation, _ = env.reset(seed=4)
     env.close()
     spec = gymnasium.envs.registration.EnvSpec.from_json(env.spec.to_json()) if through_json else env.spec
-    other, seen = again(spec)
+    other, seen = remake(spec)
     assert (other.contract, other.contract.source) == (contract, contract.source)
     assert (other.contract.fingerprint, other.backend_name) == (contract.fingerprint, backend)
     assert all(np.array_equal(observation[key], seen[key]) for key in observation)
@@ -427,7 +427,7 @@ def test_a_model_next_to_the_contract_file_is_found_from_the_spec(tmp_path):
     contract = embodied_env.contract.parse_contract(text, source=str(tmp_path / "arm.yaml"))
     env = embodied_env.make(contract, backend="mujoco")
     env.close()
-    assert again(env.spec)[0].contract == contract
+    assert remake(env.spec)[0].contract == contract
 
 
 def test_an_unknown_contract_mapping_is_rejected():

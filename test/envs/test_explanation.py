@@ -1,4 +1,4 @@
-"""`explain`: one step in words."""
+"""`explain` describes one step in plain text."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def env():
     env.close()
 
 
-def explained(env, action):
+def explanation_of(env, action):
     return embodied_env.explain(env.step(action)[4]).splitlines()
 
 
-def test_every_code_and_end_has_words():
+def test_every_code_and_end_reason_has_a_description():
     assert explanation.CODE_WORDS.keys() == CODES.keys() - {""}
     assert explanation._ENDS.keys() == set(END_REASONS)
 
 
-def test_step_that_nothing_changed(env):
-    assert explained(env, np.zeros(6)) == [
+def test_unchanged_step(env):
+    assert explanation_of(env, np.zeros(6)) == [
         "Step 1 of episode 0: arm_reach v1 on fake.",
         "The gates passed the action unchanged.",
         "Nothing was late.",
@@ -42,13 +42,13 @@ def test_step_that_nothing_changed(env):
 
 
 def test_limited_step_names_joints_and_gate(env):
-    _, changed, gate, *_ = explained(env, np.array([1.0, 0, 0, 0, 0, 0]))
+    _, changed, gate, *_ = explanation_of(env, np.array([1.0, 0, 0, 0, 0, 0]))
     assert changed == "The action was changed: j1 from 1 to 0.1222."
     assert gate == "Gate joint_limits limited the action: acceleration limit (acc.limit)."
 
 
 def test_malformed_actions_until_the_stop(env):
-    lines = [explained(env, "left") for _ in range(3)]
+    lines = [explanation_of(env, "left") for _ in range(3)]
     assert "The action was not used." in lines[0]
     assert lines[-1][-1] == (
         "The episode ended: safety stop: too many malformed actions in a row (safety_stop:form.repeated)."
@@ -62,7 +62,7 @@ def test_malformed_actions_until_the_stop(env):
         ("safety_stop:robot.inactive", "activate the robot and its controller, then call reset()."),
     ],
 )
-def test_the_end_by_a_safety_input_says_what_to_do_next(reason, next_step):
+def test_the_end_by_a_safety_input_includes_the_next_action(reason, next_step):
     assert list(explanation._explain_end(reason))[-1] == f"Next: {next_step}"
 
 
@@ -79,20 +79,20 @@ def test_reset_and_info_from_json():
 def test_late_readings_are_named():
     env = embodied_env.make("arm_reach", backend="fake", faults=[Fault(kind="stale", step=2)], clock="virtual")
     env.reset(seed=1)
-    explained(env, np.zeros(6))
-    lines = explained(env, np.zeros(6))
+    explanation_of(env, np.zeros(6))
+    lines = explanation_of(env, np.zeros(6))
     assert "The reading of joints is too old; the observation has one that is 0.05 s old." in lines
     env.close()
 
 
-def test_action_that_is_finite_in_part_is_not_used(env):
-    assert "The action was not used." in explained(env, np.array([np.nan, 0, 0.5, 0, 0, 0]))
+def test_partly_finite_action_is_not_used(env):
+    assert "The action was not used." in explanation_of(env, np.array([np.nan, 0, 0.5, 0, 0, 0]))
 
 
-def test_lost_world_leaves_open_whether_the_command_was_executed():
+def test_lost_world_leaves_the_execution_of_the_command_open():
     env = embodied_env.make("arm_reach", backend="fake", faults=[Fault(kind="refuse", step=1)], clock="virtual")
     env.reset(seed=1)
-    lines = explained(env, np.zeros(6))
+    lines = explanation_of(env, np.zeros(6))
     assert "The reading of joints was lost with the world; the observation has the previous one." in lines
     assert lines[-2:] == [
         "The episode ended: the world was lost: refused (backend_lost:refused).",
@@ -102,6 +102,6 @@ def test_lost_world_leaves_open_whether_the_command_was_executed():
 
 
 @pytest.mark.parametrize("info", [None, 5, {}, {"step_index": 1}], ids=repr)
-def test_anything_else_is_refused(info):
+def test_other_arguments_are_rejected(info):
     with pytest.raises(UsageError, match="info not explained"):
         embodied_env.explain(info)

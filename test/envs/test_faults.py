@@ -1,4 +1,4 @@
-"""Faults without ROS; docs/reference/faults.md lists which fault is tested where."""
+"""Faults without ROS; docs/reference/faults.md lists the tests of each fault."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def contract(**changes):
 
 
 def check_published(scene):
-    """Published commands keep all limits, and their sequence numbers increase by one."""
+    """Assert that published commands keep all limits and their sequence numbers increase by one."""
     assert [command.seq for command in scene.sent] == list(
         range(scene.sent[0].seq, scene.sent[0].seq + len(scene.sent))
     )
@@ -57,7 +57,7 @@ class SteppedClock(ManualClock):
 
 
 @pytest.mark.parametrize("offset_s", [10, -10])
-def test_f17_a_step_of_the_system_clock_changes_no_duration_of_ours(offset_s):
+def test_f17_a_step_of_the_system_clock_changes_no_duration(offset_s):
     def run(offset_ns):
         clock = SteppedClock()
         scene = Scene(contract(), clock=clock, free_running=True)
@@ -78,8 +78,8 @@ def test_f17_a_step_of_the_system_clock_changes_no_duration_of_ours(offset_s):
     assert set(dispositions) == {Severity.PASS}
 
 
-def test_f24_a_slow_lockstep_world_is_late_on_the_wall_and_in_time_in_its_own_time():
-    """Four periods of wall time for one of the world, at every step."""
+def test_f24_a_slow_lockstep_world_is_late_in_wall_time_and_punctual_in_world_time():
+    """Each step takes four periods of wall time for one of the world."""
     slow = [Fault(kind="delay", step=step, delay_s=4 * PERIOD_S) for step in range(1, 31)]
     scene = Scene(contract(), faults=slow)
     scene.reset()
@@ -97,7 +97,7 @@ def test_f24_a_slow_lockstep_world_is_late_on_the_wall_and_in_time_in_its_own_ti
 
 
 class Blocked(FakeBackend):
-    """Takes every command, and moves only while `is_free`."""
+    """Accepts every command, and moves only while `is_free`."""
 
     is_free = True
 
@@ -108,7 +108,7 @@ class Blocked(FakeBackend):
             self._positions = start
 
 
-def test_f39_a_blocked_robot_winds_nothing_up_and_does_not_jump_when_it_is_free_again():
+def test_f39_a_blocked_robot_has_no_windup_and_does_not_jump_when_released():
     scene = Scene(contract(safety__tracking={"tolerance": 0.02, "stop_steps": 100}), backend=Blocked)
     scene.reset()
     scene.run(3, (1.0, 0.0))
@@ -119,7 +119,7 @@ def test_f39_a_blocked_robot_winds_nothing_up_and_does_not_jump_when_it_is_free_
     assert {finding.code for done in held for finding in done.report.findings} == {"track.error"}
     assert len(held) > 20
     leads = [done.report.applied_si[0] - blocked_at for done in found]
-    assert max(leads) == leads[-1] == leads[-20]  # it came to rest, and nothing was added while it was blocked
+    assert max(leads) == leads[-1] == leads[-20]  # it came to rest, and nothing accumulated while it was blocked
     tolerance, delay, debounce = 0.02 * 4.0, 2, 3
     assert leads[-1] <= tolerance + (delay + debounce) * VELOCITY * PERIOD_S + VELOCITY**2 / (2 * DECELERATION)
     scene.backend.is_free = True
@@ -130,11 +130,11 @@ def test_f39_a_blocked_robot_winds_nothing_up_and_does_not_jump_when_it_is_free_
     scene.close()
 
 
-# ------------------------------------------------------------------------------------------------------ wrong callers
+# ------------------------------------------------------------------------------------------------- concurrent callers
 
 
-def test_f41_two_threads_that_step_one_environment_get_steps_or_documented_errors():
-    """The second thread gets an error; nothing is published twice, out of order, or beyond a limit."""
+def test_f41_two_threads_stepping_one_environment_get_steps_or_documented_errors():
+    """The second thread gets an error; commands stay unique, in order and within the limits."""
     scene = Scene(contract(), clock=SteadyClock())
     scene.reset()
     unexpected, refused, steps = [], [], []
@@ -173,7 +173,7 @@ def test_f41_two_threads_that_step_one_environment_get_steps_or_documented_error
 
 
 class FullDisk:
-    """A log that cannot be written any more."""
+    """A log that can no longer be written."""
 
     def __init__(self, log):
         self._log = log
@@ -185,8 +185,8 @@ class FullDisk:
         raise RecordError("No space left on device")
 
 
-def stepped_on_a_full_disk(env):
-    """Four steps whose rows are written, and four whose rows are not; return the infos of these."""
+def step_on_a_full_disk(env):
+    """Take four steps whose rows are written and four whose rows are lost; return the infos of the latter."""
     env.reset(seed=1)
     for _ in range(4):
         env.step(np.full(6, 0.3))
@@ -205,7 +205,7 @@ def stepped_on_a_full_disk(env):
 def test_f42_full_disk_does_not_stop_the_robot_and_is_reported(tmp_path, free_running):
     env = embodied_env.make("arm_reach", backend="fake", free_running=free_running, record=tmp_path)
     with pytest.warns(UserWarning, match="incomplete record of the run .*: No space left on device"):
-        infos = stepped_on_a_full_disk(env)
+        infos = step_on_a_full_disk(env)
     assert {info["end_reason"] for info in infos} == {""}
     assert infos[-1]["record"]["complete"] is False
     assert env.losses.rows == 4
@@ -233,7 +233,7 @@ def test_the_fake_backend_bounds_its_list_of_commands(monkeypatch):
     scene.close()
 
 
-def test_f47_a_thousand_resets_leave_no_thread_and_no_file():
+def test_f47_a_thousand_resets_leak_no_thread_or_file():
     process = psutil.Process()
     scene = Scene(contract(), clock=SteadyClock(), free_running=True)
     scene.reset()

@@ -1,4 +1,4 @@
-"""Contracts with a URDF and a workspace: the tighter limits apply, and no action moves a link out of the workspace."""
+"""Contracts with a URDF and a workspace: the tighter limits apply, and no link leaves the workspace."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ CELL = WorkspaceSpec(
 
 
 def with_urdf(file="arm6.urdf", **changes):
-    """Return the text of arm_reach with a URDF, and where it is."""
+    """Return the text of arm_reach with the path of a URDF."""
     safety = replace(OWN.safety, urdf=file, **changes)
     return dump_contract(replace(OWN, safety=safety))
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """Give a folder with the arm's URDF in it."""
+    """Return a folder with the arm's URDF."""
     (tmp_path / "arm6.urdf").write_text((DATA / "arm6.urdf").read_text())
     return tmp_path
 
 
-def test_the_tighter_of_contract_and_urdf_holds(folder):
+def test_the_tighter_limit_of_contract_and_urdf_applies(folder):
     robot = parse_urdf((folder / "arm6.urdf").read_bytes())
     contract = parse_contract(with_urdf(), source=str(folder / "arm.yaml"))
     for joint, limits in contract.actuators["arm"].joints.items():
@@ -58,7 +58,7 @@ def test_a_slower_urdf_makes_a_smaller_step_of_the_same_action(folder):
     assert contract.fingerprint != replace(OWN, safety=contract.safety, files=contract.files).fingerprint
 
 
-def test_a_contract_with_a_urdf_that_is_written_out_and_read_again_is_the_same(folder):
+def test_a_contract_with_a_urdf_round_trips_through_text(folder):
     contract = parse_contract(with_urdf(), source=str(folder / "arm.yaml"))
     again = parse_contract(dump_contract(contract), source=contract.source)
     assert again == contract
@@ -87,8 +87,8 @@ def test_the_shape_may_come_from_the_urdf(folder):
     assert list(make_command_filters(replace(contract, backends={"fake": {}}))) == ["workspace"]
 
 
-def walled(wall_x_m):
-    """Return arm_reach next to a wall."""
+def beside_a_wall(wall_x_m):
+    """Return arm_reach beside a wall."""
     wall = BoxSpec(low_m=(-2.0, -2.0, -0.5), high_m=(wall_x_m, 2.0, 2.0))
     spec = WorkspaceSpec(keep_in={"wall": wall}, ignore_links=("base",))
     return replace(OWN, safety=replace(OWN.safety, workspace=spec), source=str(find_contract("arm_reach")))
@@ -97,7 +97,7 @@ def walled(wall_x_m):
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_no_action_moves_a_link_through_a_wall(seed):
     pytest.importorskip("mujoco")
-    contract = walled(0.45)
+    contract = beside_a_wall(0.45)
     env = embodied_env.make(contract, backend="mujoco")
     workspace = make_command_filters(contract)["workspace"]._workspace
     rng = np.random.default_rng(seed)
@@ -118,19 +118,19 @@ def test_no_action_moves_a_link_through_a_wall(seed):
     env.close()
 
 
-def test_a_region_around_the_fixed_base_is_refused_before_anything_starts():
+def test_a_region_around_the_fixed_base_is_rejected_before_anything_starts():
     ball = KeepOutSpec(sphere=SphereSpec(center_m=(0.0, 0.0, 0.05), radius_m=0.2))
     contract = replace(OWN, safety=replace(OWN.safety, workspace=WorkspaceSpec(keep_out={"ball": ball})))
     with pytest.raises(ContractError, match="ball"):
         embodied_env.make(contract, backend="mujoco")
 
 
-def test_in_a_free_running_world_the_workspace_allows_for_a_late_command():
-    """Where dt varies the braking path does too: a period of latency covers it."""
+def test_the_workspace_filter_allows_for_a_late_command_in_a_free_running_world():
+    """A varying dt varies the braking path; one period of latency covers it."""
     pytest.importorskip("mujoco")
     latencies_s = []
     for free_running in (False, True):
-        env = embodied_env.make(walled(0.45), backend="fake", free_running=free_running)
+        env = embodied_env.make(beside_a_wall(0.45), backend="fake", free_running=free_running)
         latencies_s.append(env.unwrapped._stepper._gate._filters["workspace"]._latency_s)
         env.close()
     assert latencies_s == [0.0, OWN.control_period_s]

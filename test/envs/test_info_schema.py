@@ -1,4 +1,4 @@
-"""``info.schema.json`` is generated from the types of info; info obeys it on disk (jsonschema) and in memory (dtypes)."""
+"""``info.schema.json`` is generated from the types of info; info follows it on disk (jsonschema) and in memory (dtypes)."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def validator(call):
     return Draft202012Validator({**SCHEMA, "anyOf": [{"$ref": f"#/$defs/{call}"}]})
 
 
-# ------------------------------------------------------------------------------------------------- the schema itself
+# ------------------------------------------------------------------------------------------------------------ schema
 
 
 def leaves(schema, path="$"):
-    """Yield every leaf of a schema with its path: what is neither an object nor a choice nor a reference."""
+    """Yield each leaf of a schema with its path: anything but an object, a choice or a reference."""
     if "$ref" in schema:
         return
     children = {**schema.get("properties", {}), **schema.get("patternProperties", {})}
@@ -56,7 +56,7 @@ def leaves(schema, path="$"):
 ALL_LEAVES = [(path, leaf) for name, definition in DEFS.items() for path, leaf in leaves(definition, name)]
 
 
-def test_the_schema_is_a_sound_json_schema():
+def test_the_schema_is_a_valid_json_schema():
     Draft202012Validator.check_schema(SCHEMA)
 
 
@@ -106,7 +106,7 @@ def test_every_end_reason_is_allowed(kind):
 
 
 def two_actuators():
-    """Return a contract with an action by actuator, a finite horizon, a scalar reset option and a hidden sensor."""
+    """Return a contract with two actuators, a finite horizon, a scalar reset option and a hidden sensor."""
     limits = strategies.document()["actuators"]["arm"]["joints"]["a"]
     actuator = {"type": "std_msgs/msg/Float64MultiArray", "command": "position_delta"}
     document = strategies.document()
@@ -147,7 +147,7 @@ CASES = {
 
 
 def play(env, seed=3, steps=8):
-    """Return the info of a reset and of the steps after it: good actions, wild ones, and malformed ones."""
+    """Return the infos of a reset and the following steps, with valid, extreme and malformed actions."""
     infos = [env.reset(seed=seed)[1]]
     env.action_space.seed(seed)
     for step in range(steps):
@@ -161,7 +161,7 @@ def play(env, seed=3, steps=8):
 
 @pytest.fixture(scope="module", params=CASES)
 def case(request):
-    """Give an environment, and the infos of one episode."""
+    """Yield an environment, and the infos of one episode."""
     if "mujoco" in request.param:
         pytest.importorskip("mujoco")
     env = CASES[request.param]()
@@ -207,7 +207,7 @@ PYTHON_TYPES = {"int": int, "float": float, "bool": bool, "str": str}
 
 
 def wrong_leaves(value, schema, sizes, path):
-    """Return where the in-memory `value` is not as the annotations say."""
+    """Return the paths in the in-memory `value` that differ from the annotations."""
     if "$ref" in schema:
         schema = {**DEFS[schema["$ref"].removeprefix("#/$defs/")], **schema}
     if "anyOf" in schema:
@@ -226,7 +226,7 @@ def wrong_leaves(value, schema, sizes, path):
     return [] if right else [f"{path} is {value!r}, not {schema['dtype']}{schema['shape']}"]
 
 
-# ------------------------------------------------------------------------------------- a world behind a middleware
+# --------------------------------------------------------------------------------------- a world behind middleware
 
 
 class MiddlewareBackend(FakeBackend):
@@ -273,7 +273,7 @@ def test_the_keys_are_the_same_without_a_stamp(middleware_infos):
     assert paths(middleware_infos[1]) == paths(middleware_infos[2])
 
 
-# ------------------------------------------------------------------------------------------- what it does not allow
+# ---------------------------------------------------------------------------------------------------- invalid infos
 
 
 @pytest.fixture(scope="module")
@@ -325,7 +325,7 @@ def test_no_key_of_a_reset_may_be_missing(reset_info, key):
 
 
 @pytest.mark.parametrize("path", ["x", "safety.x", "latency.x", "sensors.joints.x", "safety.watchdog.x", "sensors.X"])
-def test_no_other_key_is_allowed(step_info, path):
+def test_additional_keys_are_rejected(step_info, path):
     assert not validator("step").is_valid(changed(step_info, path.split("."), 0))
 
 
@@ -336,7 +336,7 @@ NEVER_LOST = """
 
 
 @pytest.mark.parametrize("path", NEVER_LOST.split())
-def test_values_that_cannot_be_lost_are_never_null(step_info, path):
+def test_values_that_cannot_be_missing_are_never_null(step_info, path):
     assert not validator("step").is_valid(changed(step_info, path.split("."), None))
 
 
@@ -349,11 +349,11 @@ def test_a_term_of_the_reward_may_be_null(step_info):
 
 
 @pytest.mark.parametrize("key", ["episode", "final_obs", "final_info", "terminal_observation", "TimeLimit.truncated"])
-def test_the_keys_of_gymnasium_and_sb3_are_never_ours(step_info, key):
+def test_keys_of_gymnasium_and_sb3_are_rejected(step_info, key):
     assert not validator("step").is_valid(changed(step_info, (key,), {}))
 
 
-# ------------------------------------------------------------- the check of the audit agrees with jsonschema
+# ------------------------------------------------------------------ the audit's check agrees with jsonschema
 
 WRONG = [strategies.ABSENT, None, "text", "", -7, 99, 0.5, True, [], [0] * 7, {}, {"x": 1}, {"X": None}]
 
@@ -361,7 +361,7 @@ WRONG = [strategies.ABSENT, None, "text", "", -7, 99, 0.5, True, [], [0] * 7, {}
 @pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("value", WRONG, ids=stable_repr)
 def test_audit_and_jsonschema_agree_on_every_change_of_an_info(step_info, value, share):
-    """The short edition changes each place to a third of the values, and each value is put in a third of the places."""
+    """The short edition changes a third of the places with each value, and gives each place a third of the values."""
     closed = {**step_info_schema(), "additionalProperties": False}
     reference = validator("step")
     first = [stable_repr(each) for each in WRONG].index(stable_repr(value)) % share
@@ -376,5 +376,5 @@ def test_the_audit_names_path_value_and_expectation(step_info):
     assert violation.text == f"info.sensors.joints.quality is 99 (expected enum {[q.value for q in Quality]})"
 
 
-def test_the_schema_of_a_row_is_a_sound_json_schema():
+def test_the_schema_of_a_row_is_a_valid_json_schema():
     Draft202012Validator.check_schema(transition_schema())

@@ -1,4 +1,4 @@
-"""inspect-robots over an environment: its own checks, what its policies see, and what ends an evaluation."""
+"""inspect-robots over an environment: its conformance checks, policies, and the end of an evaluation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCENE = Scene(id="one", instruction="reach the target")
 
 @pytest.fixture
 def make():
-    """Embodiments over the fake world, closed at the end."""
+    """Return a function that makes embodiments over the fake world, closed after the test."""
     made = []
 
     def build(contract="arm_reach", **options):
@@ -48,8 +48,8 @@ def make():
         one.close()
 
 
-class Acts:
-    """A policy of inspect-robots from a function of the observation."""
+class FunctionPolicy:
+    """An inspect-robots policy from a function of the observation."""
 
     config = inspect_robots.PolicyConfig()
 
@@ -69,9 +69,11 @@ def rest(observation):
     return np.zeros(6)
 
 
-def evaluated(tmp_path, embodiment, act, *, scenes=(SCENE,), **options):
+def evaluate(tmp_path, embodiment, act, *, scenes=(SCENE,), **options):
     task = Task(name="t", scenes=list(scenes), scorer="success_at_end", max_steps=500)
-    return inspect_robots.eval(task, Acts(embodiment, act), embodiment, log_dir=str(tmp_path / "logs"), **options)[0]
+    return inspect_robots.eval(
+        task, FunctionPolicy(embodiment, act), embodiment, log_dir=str(tmp_path / "logs"), **options
+    )[0]
 
 
 @pytest.mark.parametrize("contract", CONTRACTS)
@@ -160,12 +162,12 @@ def test_an_unsupported_scene_is_rejected(make, scene, problem):
 def test_the_compatibility_check_rejects_an_unsupported_scene_before_any_motion(make, tmp_path):
     embodiment = make()
     with pytest.raises(CompatibilityError, match="target kind 'cup'"):
-        evaluated(tmp_path, embodiment, rest, scenes=[Scene(id="a", instruction="", target=Target("cup"))])
+        evaluate(tmp_path, embodiment, rest, scenes=[Scene(id="a", instruction="", target=Target("cup"))])
     assert embodiment.env.epoch == -1
 
 
 def scripted(embodiment):
-    """The scripted policy, with the observations and units of inspect-robots."""
+    """The scripted policy with the observations and units of inspect-robots."""
     scale = ActionLayout(ARM).scale
     ours = make_policy("scripted", ARM, backend="mujoco", seed=0)
     names = embodiment._state
@@ -174,7 +176,7 @@ def scripted(embodiment):
 
 def test_the_scripted_policy_is_scored_as_success_and_both_logs_are_complete(make, tmp_path):
     embodiment = make(backend="mujoco", record=tmp_path / "runs")
-    log = evaluated(tmp_path, embodiment, scripted(embodiment), scenes=[SCENE, replace(SCENE, id="two")])
+    log = evaluate(tmp_path, embodiment, scripted(embodiment), scenes=[SCENE, replace(SCENE, id="two")])
     embodiment.close()
     assert log.status == "success"
     assert [sample.epochs for sample in log.samples] == [({"success_at_end": 1.0},)] * 2
@@ -190,7 +192,7 @@ def test_the_same_seed_gives_the_same_episode(make):
     np.testing.assert_array_equal(first.state["target_position"], second.state["target_position"])
 
 
-def test_the_time_limit_is_a_truncation_with_its_name(make):
+def test_a_time_limit_is_a_truncation_with_its_name(make):
     embodiment = make(replace(ARM, episode=replace(ARM.episode, horizon_steps=1)))
     embodiment.reset(SCENE, seed=1)
     result = embodiment.step(Action(np.zeros(6)))
@@ -199,7 +201,7 @@ def test_the_time_limit_is_a_truncation_with_its_name(make):
 
 def test_a_lost_world_halts_the_evaluation_and_is_never_scored(make, tmp_path):
     embodiment = make(faults=(Fault(kind="refuse", step=3),))
-    log = evaluated(tmp_path, embodiment, rest, scenes=[SCENE, replace(SCENE, id="two")])
+    log = evaluate(tmp_path, embodiment, rest, scenes=[SCENE, replace(SCENE, id="two")])
     assert log.status == "error"
     assert "backend_lost:refused" in log.error
     assert [sample.epochs for sample in log.samples] == [({},)]
@@ -237,7 +239,7 @@ def test_the_inspect_robots_cli_finds_the_entry_point():
     assert EntryPoint(entry[0], entry[1], "inspect_robots.embodiments").load() is EmbodiedEmbodiment
 
 
-def test_without_the_package_the_extra_is_named():
+def test_a_missing_package_error_names_the_extra():
     script = "import sys; sys.modules['inspect_robots'] = None; import embodied_env.envs.adapters.inspect_robots"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert 'pip install "embodied_env[inspect]"' in done.stderr

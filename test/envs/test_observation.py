@@ -1,4 +1,4 @@
-"""From samples to observations: what is missing, wrong or late is held and named, never filled with zero."""
+"""Observations from samples: missing, invalid or late readings are held and marked, never filled with zero."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sample(name, values, *, stamp_ns=NOW_NS, **more):
 
 
 def snapshot(now_ns=NOW_NS, **changes):
-    """A sound snapshot, with `changes` to its samples; None drops one."""
+    """Return a valid snapshot, with `changes` to its samples; None drops one."""
     samples = {
         "joints": sample("joints", {"position": np.array([0.5, -0.5])}, stamp_ns=now_ns),
         "beacon": sample("beacon", {"position": np.array([0.1, 0.2, 0.3])}, stamp_ns=now_ns),
@@ -96,7 +96,7 @@ def test_a_fault_of_a_sensor_with_on_gap_stop_is_a_gap(fault):
     assert gaps == ["beacon"]
 
 
-def test_a_held_reading_keeps_the_time_at_which_it_was_taken(policy):
+def test_a_held_reading_keeps_its_stamp(policy):
     settled, _ = policy.apply(snapshot(LATER_NS, beacon=beacon((np.nan,) * 3)))
     assert settled.samples["beacon"].stamp_ns == NOW_NS
     assert settled.samples["beacon"].arrival_ns == NOW_NS + 5
@@ -108,7 +108,7 @@ def test_the_held_reading_is_the_last_valid_one(policy):
     assert settled.samples["beacon"].values["position"].tolist() == [0.7, 0.7, 0.7]
 
 
-def test_a_gap_that_ends_is_over(policy, builder):
+def test_a_gap_ends_with_the_next_valid_reading(policy, builder):
     policy.apply(snapshot(LATER_NS, beacon=None))
     settled, _ = policy.apply(snapshot(LATER_NS, beacon=beacon()))
     observation = builder.observe([settled], 2)
@@ -116,7 +116,7 @@ def test_a_gap_that_ends_is_over(policy, builder):
     assert observation["beacon_valid"].tolist() == [1]
 
 
-def test_a_reading_exactly_as_old_as_allowed_is_fresh(policy):
+def test_a_reading_at_its_maximum_age_is_fresh(policy):
     settled, _ = policy.apply(snapshot(LATER_NS, beacon=beacon(stamp_ns=LATER_NS - 150_000_000)))
     assert settled.samples["beacon"].quality is Quality.OK
 
@@ -137,18 +137,18 @@ def test_a_reading_outside_its_declared_range_is_held_afterwards(policy):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_episode_does_not_begin_with_a_fault(contract, fault):
+def test_a_faulty_snapshot_does_not_start_an_episode(contract, fault):
     faulty = FAULTS[fault][0]
     with pytest.raises(BackendNotReadyError, match="beacon"):
         GapPolicy(contract).begin(snapshot(LATER_NS, beacon=faulty))
 
 
-def test_an_episode_that_cannot_begin_names_every_sensor_that_is_missing(contract):
+def test_the_error_of_a_failed_start_names_every_missing_sensor(contract):
     with pytest.raises(BackendNotReadyError, match=r"beacon \(no message\), goal \(no message\)"):
         GapPolicy(contract).begin(snapshot(beacon=None, goal=None))
 
 
-def test_a_new_episode_holds_nothing_of_the_old_one(policy):
+def test_a_new_episode_drops_the_readings_of_the_previous_one(policy):
     policy.apply(snapshot(LATER_NS, beacon=beacon((0.7, 0.7, 0.7))))
     policy.begin(snapshot(LATER_NS))
     settled, _ = policy.apply(snapshot(LATER_NS, beacon=None))
@@ -181,7 +181,7 @@ def test_the_truth_has_fresh_arrays(policy, builder):
     assert builder.evaluator_readings(settled)["truth"]["range"].tolist() == [2.0]
 
 
-def test_a_finite_horizon_shows_the_time_that_remains():
+def test_a_finite_horizon_includes_the_remaining_time():
     contract = scripted_tasks.contract(episode={"horizon_steps": 4, "kind": "finite_horizon"})
     builder, settled = ObservationBuilder(contract), GapPolicy(contract).begin(snapshot())
     assert [builder.observe([settled], step)["time_remaining"].tolist() for step in range(5)] == [
@@ -193,7 +193,7 @@ def test_a_finite_horizon_shows_the_time_that_remains():
     ]
 
 
-def test_a_time_limit_shows_no_time(policy, builder):
+def test_a_time_limit_does_not_include_time(policy, builder):
     settled, _ = policy.apply(snapshot(LATER_NS))
     assert "time_remaining" not in builder.observe([settled], 1)
 
@@ -205,7 +205,7 @@ def test_settling_does_not_write_to_the_snapshot(policy):
     assert given.samples["beacon"] is before.samples["beacon"]
 
 
-# ------------------------------------------------------------------------------------- what is sound, value by value
+# -------------------------------------------------------------------------------------------- validity of each value
 
 
 def layout(low, high, shape, dtype):
@@ -254,7 +254,7 @@ EDGES = [
 
 @st.composite
 def fields(draw):
-    """Draw a layout, and values: sound ones but for one or two, seldom of another shape or precision."""
+    """Draw a layout and values: valid ones except for one or two, seldom of another shape or precision."""
     known = draw(st.sampled_from(list(LAYOUTS.values())))
     dtype = known.dtype if draw(st.integers(0, 9)) else np.dtype("float16")
     values = np.zeros(known.shape if draw(st.integers(0, 9)) else (4,), dtype)

@@ -1,4 +1,4 @@
-"""Several robots in one world: PettingZoo's own tests, seeds, who leaves when, what is shared and what is each one's."""
+"""Several robots in one world: PettingZoo's tests, seeds, termination of agents, shared and separate data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HEAD = "team: embodied_env/1\nname: t\nworld: {mujoco: {}}\n"
 
 @functools.cache
 def loaded(team):
-    """Load a team once: it cannot be changed."""
+    """Load a team once; it is immutable."""
     return load_team(team)
 
 
@@ -52,7 +52,7 @@ def make():
 
 @functools.cache
 def team_with(horizons=(400, 400), *, extra="", world=""):
-    """The two carts, with these horizons; they may have more changes, and their world more keys."""
+    """Return the two carts with these horizons, and optionally other changes and world keys."""
     agents = "".join(
         f"  cart_{n}: {{contract: cart_goal, changes: {{episode: {{horizon_steps: {horizon}}}, "
         f"reset_options: {{obstacle_phase: null}}{extra if n == 2 else ''}}}}}\n"
@@ -67,11 +67,11 @@ def all_do(env, action):
 
 
 def in_the_world(env, sensor, field, agent):
-    """A reading of the last step."""
+    """Return a reading of the last step."""
     return env.last_transition(agent).snapshot.samples[sensor].values[field]
 
 
-# ------------------------------------------------------------------------------------------------ PettingZoo's own
+# ---------------------------------------------------------------------------------------------- PettingZoo's tests
 
 
 @pytest.mark.parametrize("team", TEAMS)
@@ -108,7 +108,7 @@ def test_the_api_tests_pass_over_whole_episodes(make, team):
 
 
 def episode(env, *, seed, steps, actions_seed=7):
-    """Everything that is returned in an episode of random actions."""
+    """Return all results of an episode of random actions."""
     rng = np.random.default_rng(actions_seed)
     results = [env.reset(seed=seed)]
     for _ in range(steps):
@@ -124,7 +124,7 @@ def test_a_seed_gives_identical_bits_after_any_episode(make, team):
     episode(used, seed=3, steps=5)
     mine, others = episode(used, seed=11, steps=15), episode(new, seed=11, steps=15)
     assert len(mine) > 10
-    np.testing.assert_equal(mine, others)  # exactly; NaN is NaN
+    np.testing.assert_equal(mine, others)  # exactly; NaN equals NaN
 
 
 def test_a_bool_is_rejected_as_a_seed(make):
@@ -138,7 +138,7 @@ def test_different_seeds_give_different_worlds(make):
     assert not np.array_equal(one["cart_1"]["scan_ranges"], other["cart_1"]["scan_ranges"])
 
 
-def test_the_robots_of_one_team_have_noise_of_their_own(make):
+def test_the_robots_of_one_team_have_independent_noise(make):
     observations, _ = make(team_with()).reset(
         seed=1, options={f"cart_{n}": {"goal": [3.7, 0.5], "start": [-3.5, 0.5, 0.0]} for n in (1, 2)}
     )
@@ -147,7 +147,7 @@ def test_the_robots_of_one_team_have_noise_of_their_own(make):
     )
 
 
-def test_virtual_time_goes_one_period_in_a_step_of_all(make):
+def test_virtual_time_advances_one_period_per_step_of_all_agents(make):
     env = make()
     env.reset(seed=1)
     for _ in range(3):
@@ -155,7 +155,7 @@ def test_virtual_time_goes_one_period_in_a_step_of_all(make):
     assert infos["cart_1"]["latency"]["period_s"] == infos["cart_2"]["latency"]["period_s"] == pytest.approx(0.1)
 
 
-# ------------------------------------------------------------------------------------------- who acts, who leaves
+# ------------------------------------------------------------------------------------------ termination of agents
 
 
 def test_a_finished_agent_is_reported_once_and_removed(make):
@@ -169,7 +169,7 @@ def test_a_finished_agent_is_reported_once_and_removed(make):
     assert env.possible_agents == both
 
 
-def test_the_horizon_of_a_robot_truncates_that_robot_alone(make):
+def test_the_horizon_of_a_robot_truncates_only_that_robot(make):
     env = make(team_with((1, 4)))
     env.reset(seed=1)
     _, _, terminations, truncations, infos = env.step(all_do(env, STILL))
@@ -183,7 +183,9 @@ def test_a_finished_robot_brakes_to_rest_within_its_limits(make):
     env.reset(seed=1)
     while env.agents:
         env.step(all_do(env, AHEAD))
-    sent = np.array([command.values[:2] for command in env._shared.backend.sent])  # the fake's account
+    sent = np.array(
+        [command.values[:2] for command in env._shared.backend.sent]
+    )  # the commands stored by the fake backend
     slowing = -np.diff(sent[7:, 0]) / 0.1
     assert sent[7, 0] > 0.5
     assert slowing.max() <= 1.5 * 0.9 + 1e-9  # the deceleration of the contract, after its margin
@@ -200,7 +202,7 @@ def test_reset_restores_all_agents(make):
     assert sorted(env.step(all_do(env, STILL))[0]) == ["cart_1", "cart_2"]
 
 
-def test_a_malformed_action_brakes_its_own_robot_alone(make):
+def test_a_malformed_action_brakes_only_its_own_robot(make):
     env = make()
     env.reset(seed=1)
     for _ in range(4):
@@ -214,7 +216,7 @@ def test_a_malformed_action_brakes_its_own_robot_alone(make):
     assert before == speeds
 
 
-def test_malformed_actions_in_a_row_end_the_episode_of_their_robot_alone(make):
+def test_consecutive_malformed_actions_end_the_episode_of_only_that_robot(make):
     env = make()
     env.reset(seed=1)
     for _ in range(3):
@@ -259,7 +261,7 @@ def test_a_finished_cart_is_still_visible_to_the_other(make):
     assert observations["cart_2"]["scan_ranges"][44:46].max() < 0.8
 
 
-# ------------------------------------------------------------------------------------------------------- the world
+# ----------------------------------------------------------------------------------------------------------- world
 
 
 def test_a_lost_world_truncates_all_agents(make):
@@ -272,7 +274,7 @@ def test_a_lost_world_truncates_all_agents(make):
     assert env.agents == []
 
 
-def test_after_the_loss_of_the_world_it_can_be_reset(make):
+def test_a_lost_world_can_be_reset(make):
     env = make(backend="fake", faults=[Fault(kind="refuse", step=1)])
     env.reset(seed=1)
     env.step(all_do(env, STILL))
@@ -297,7 +299,7 @@ def test_each_robot_has_a_separate_account(make):
     assert infos["cart_1"]["sensors"].keys() == {"odom", "scan", "goal", "imu"}
 
 
-def test_reset_options_are_each_robots_and_the_worlds(make):
+def test_reset_options_belong_to_a_robot_or_the_world(make):
     env = make()
     env.reset(seed=1, options={"cart_2": {"start": [-3.2, -1.0, 0.0]}, "world": {"person_phase": 0.25}})
     sampled = env.world_reset.sampled
@@ -319,12 +321,12 @@ def test_a_robot_receives_only_its_own_sampled_values(make):
         ([1], r"options: \[1\]"),
     ],
 )
-def test_a_wrong_reset_option_is_refused(make, options, message):
+def test_an_invalid_reset_option_is_rejected(make, options, message):
     with pytest.raises(UsageError, match=message):
         make(backend="fake").reset(seed=1, options=options)
 
 
-def test_a_reset_that_is_refused_draws_no_seed(make):
+def test_a_rejected_reset_draws_no_seed(make):
     env, other = make(backend="fake"), make(backend="fake")
     env.reset(seed=1)
     other.reset(seed=1)
@@ -336,13 +338,13 @@ def test_a_reset_that_is_refused_draws_no_seed(make):
 
 
 @pytest.mark.long
-def test_one_picture_shows_the_whole_world(make):
+def test_one_image_shows_the_whole_world(make):
     env = make(render_mode="rgb_array")
     env.reset(seed=1)
     assert env.render().shape == (480, 640, 3)
 
 
-# --------------------------------------------------------------------------------------------------- wrong usage
+# -------------------------------------------------------------------------------------------------- usage errors
 
 
 def test_a_missing_action_is_named_and_nothing_is_published(make):
@@ -350,7 +352,7 @@ def test_a_missing_action_is_named_and_nothing_is_published(make):
     env.reset(seed=1)
     with pytest.raises(UsageError, match=r"\[\'cart_1\'\] \(expected \[\'cart_1\', \'cart_2\'\]\)"):
         env.step({"cart_1": STILL})
-    assert env._shared.backend.sent == []  # the fake's account
+    assert env._shared.backend.sent == []  # the commands stored by the fake backend
 
 
 def test_an_action_of_an_unknown_agent_is_named(make):
@@ -360,7 +362,7 @@ def test_an_action_of_an_unknown_agent_is_named(make):
         env.step({**all_do(env, STILL), "cart_3": STILL})
 
 
-def test_a_step_before_the_reset_is_refused(make):
+def test_a_step_before_reset_is_rejected(make):
     with pytest.raises(ResetNeededError, match="call reset"):
         make(backend="fake").step({})
 
@@ -373,11 +375,11 @@ def test_a_step_without_agents_is_rejected(make):
         env.step({})
 
 
-def test_a_step_that_another_thread_closes_ends_as_closed(make):
+def test_a_step_during_which_another_thread_closes_ends_as_closed(make):
     env = make("two_carts", backend="fake")
     env.reset(seed=1)
     *_, last = env._agent_envs.values()
-    last.stepper.on_waiting = env.close  # all commands are sent, and nothing is read yet
+    last.stepper.on_waiting = env.close  # all commands are sent, and nothing has been read yet
     *_, infos = env.step({name: env.action_space(name).sample() for name in env.agents})
     assert {info["end_reason"] for info in infos.values()} == {"backend_lost:closed"}
 
@@ -425,7 +427,7 @@ def test_without_pettingzoo_its_extra_is_named():
 # -------------------------------------------------------------------------------------------------------- records
 
 
-def test_each_robot_has_a_separate_sound_run_directory(make, tmp_path):
+def test_each_robot_has_a_separate_valid_run_directory(make, tmp_path):
     env = make(team_with((3, 5)), record=tmp_path)
     env.reset(seed=1)
     while env.agents:
@@ -450,7 +452,7 @@ def test_the_contract_of_each_robot_is_its_file_with_the_changes(team):
         assert contract.fingerprint != embodied_env.load_contract(contract.name).fingerprint
 
 
-def test_in_the_world_everything_is_behind_the_name_of_its_robot():
+def test_names_in_the_world_are_prefixed_with_the_robot():
     world = loaded("two_carts").world
     odom, base = world.sensors["cart_2_odom"], world.actuators["cart_2_base"]
     assert (odom.topic, odom.frame, odom.child_frame) == ("cart_2/odom", "cart_2/odom", "cart_2/base_link")
@@ -488,7 +490,7 @@ def test_each_robot_has_its_own_draws_and_observes_its_own_goal():
     assert any(one != other for one, other in seen)
 
 
-def test_two_twists_are_allowed_in_the_world_of_a_team_alone():
+def test_two_twists_are_allowed_only_in_the_world_of_a_team():
     world = loaded("two_carts").world
     with pytest.raises(ContractError, match=r"'linear.x' is also driven by actuators.cart_1_base"):
         dataclasses.replace(world, task=embodied_env.load_contract("cart_goal").task)
@@ -552,6 +554,6 @@ def test_invalid_team_error_names_the_path(text, message):
         parse_team(text, source="team.yaml")
 
 
-def test_an_unknown_team_is_named_with_a_guess():
+def test_an_unknown_team_error_suggests_a_name():
     with pytest.raises(ContractError, match=r"no such team: 'two_cart' .*did you mean 'two_carts'"):
         load_team("two_cart")

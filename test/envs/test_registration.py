@@ -1,4 +1,4 @@
-"""`make` with its options, IDs in Gymnasium, `repr`, and wrong calls."""
+"""`make` and its options, Gymnasium IDs, `repr`, and usage errors."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def test_make_documents_every_option():
 
 
 def test_backend_names_are_those_of_the_registry():
-    assert set(BACKENDS) - set(typing.get_args(BackendName)) <= {"delayed_fake"}  # which other tests add
+    assert set(BACKENDS) - set(typing.get_args(BackendName)) <= {"delayed_fake"}  # added by other tests
 
 
-def test_spec_has_the_options_that_were_given():
+def test_spec_has_the_given_options():
     env = make(clock="virtual", evaluator_info=False, step_timeout_s=2.0)
     assert env.spec.kwargs.keys() == {"contract", "backend", "clock", "step_timeout_s"}
 
@@ -79,7 +79,7 @@ def test_registered_contract_is_made_by_gymnasium(kind, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("registered")
 def test_default_id_is_the_name_of_the_contract():
-    with warnings.catch_warnings(action="error"):  # the shipped one is registered already
+    with warnings.catch_warnings(action="error"):  # the shipped one is already registered
         assert embodied_env.register("arm_reach") == embodied_env.register("arm_reach") == "embodied_env/ArmReach-v0"
     with pytest.warns(UserWarning, match="Overriding environment embodied_env/ArmReach-v0"):
         embodied_env.register(ARM)
@@ -100,7 +100,7 @@ def test_repr_names_contract_world_and_state():
     assert repr(env) == f"{known}closed>"
 
 
-# -------------------------------------------------------------------------------------------------- wrong actions
+# ---------------------------------------------------------------------------------------------- malformed actions
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_repr_names_contract_world_and_state():
     ],
     ids=["batch", "short", "text", "none"],
 )
-def test_malformed_action_warns_once_in_words(action, words):
+def test_malformed_action_warns_once_with_its_reason(action, words):
     env = make()
     env.reset(seed=1)
     with pytest.warns(UserWarning, match=f"malformed action: action has {words}.*brakes.*env.action_space"):
@@ -131,7 +131,7 @@ def test_malformed_action_raises_no_warning_as_an_error():
     env.close()
 
 
-# --------------------------------------------------------------------------------------------------- wrong calls
+# -------------------------------------------------------------------------------------------------- usage errors
 
 
 def reset_env():
@@ -182,6 +182,6 @@ WRONG_CALLS = {  # call, error, what the message names
 
 
 @pytest.mark.parametrize(("call", "error", "named"), WRONG_CALLS.values(), ids=WRONG_CALLS)
-def test_wrong_call_is_one_error_that_names_it(call, error, named):
+def test_wrong_call_raises_one_error_that_names_it(call, error, named):
     with pytest.raises(error, match=named):
         call()

@@ -1,4 +1,4 @@
-"""Steps over a relay, whose report becomes part of the transition."""
+"""Steps through a relay, whose report becomes part of the transition."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Relayed(FakeBackend):
 
     def send(self, command):
         super().send(command)
-        slow = np.clip(command.report.velocity_si, -1.0, 1.0)  # the steps of a test follow each other at once
+        slow = np.clip(command.report.velocity_si, -1.0, 1.0)  # the steps of a test follow each other immediately
         report = dataclasses.replace(command.report, **{"velocity_si": slow, **self.changes})
         return SentCommand(seq=command.seq, values=report.applied_si, report=report)
 
 
 @pytest.fixture
 def scene():
-    """A stepper over it, in an episode."""
+    """A stepper over the relayed backend, during an episode."""
     clock = SteadyClock()
     backend = Relayed(ARM, clock=clock)
     stepper = Stepper(ARM, backend, load_task(ARM), clock=clock)

@@ -1,4 +1,4 @@
-"""Episodes solved at reset count in no success rate; tasks may keep state for one episode."""
+"""Episodes solved at reset are excluded from success rates; tasks may keep state for one episode."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def small(task, **changes):
 
 
 def record(folder, contract, *, resets, steps=1, backend="fake", **options):
-    """Record an episode for each of `resets`, which are options of a reset."""
+    """Record an episode for each of `resets`, the options of a reset."""
     env = RecordTransitions(EmbodiedEnv(contract, backend=backend, **options), folder)
     env.action_space.seed(0)
     with env:
@@ -92,7 +92,7 @@ def test_the_flags_of_the_first_step_are_those_of_the_task(backend):
     assert (terminated, truncated, info["end_reason"], info["is_success"]) == (True, False, "success", True)
 
 
-class Staying(FakeBackend):
+class WithoutMotion(FakeBackend):
     """Its resets move nothing."""
 
     def reset(self, request, deadline):
@@ -101,12 +101,12 @@ class Staying(FakeBackend):
 
 
 def test_a_solved_task_after_a_reset_without_effect_warns():
-    scene = Scene(small("resettable_tasks:Solved"), backend=Staying)
+    scene = Scene(small("resettable_tasks:Solved"), backend=WithoutMotion)
     with pytest.warns(UserWarning, match="solved before the first step"):
         scene.reset()
 
 
-@pytest.mark.parametrize(("task", "backend"), [("Solved", FakeBackend), ("Undecided", Staying)])
+@pytest.mark.parametrize(("task", "backend"), [("Solved", FakeBackend), ("Undecided", WithoutMotion)])
 def test_an_effective_or_unsolved_reset_does_not_warn(task, backend, recwarn):
     Scene(small(f"resettable_tasks:{task}"), backend=backend).reset()
     assert [warning for warning in recwarn if "solved" in str(warning.message)] == []
@@ -121,7 +121,7 @@ def test_an_invalid_verdict_is_rejected_and_the_backend_halted():
         scene.step()
 
 
-# ------------------------------------------------------------------------------------------------------- how it is counted
+# ----------------------------------------------------------------------------------------------------------- success rates
 
 
 @pytest.mark.parametrize("backend", ["fake", "mujoco"])
@@ -165,7 +165,7 @@ def test_an_episode_solved_at_reset_is_never_rated(tmp_path):
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory):
-    """Four episodes that end with success at their first step; the first and the third were solved at their reset."""
+    """Record four episodes that succeed at their first step; the first and third were solved at their reset."""
     resets = [{"load": 2.0}, {"load": 0.5}, {"load": 2.0}, {"load": 0.5}]
     return record(tmp_path_factory.mktemp("runs"), small("resettable_tasks:SolvedOnce"), resets=resets)
 
@@ -176,14 +176,14 @@ def test_only_unsolved_episodes_are_rated(mixed):
     assert (counts, summary["success_rate"]) == ([4, 2, 2, 2, 2], 1.0)
 
 
-def test_the_audit_counts_solved_episodes_and_the_run_is_sound(mixed, capsys):
+def test_the_audit_counts_solved_episodes_and_the_run_passes(mixed, capsys):
     report = audit_run(mixed)
     assert (report.problems, report.solved_at_reset, report.solved_at_first_step) == ((), 2, 0)
     assert main(["audit", str(mixed)]) == 0
     assert "solved at reset, before the policy acted: 2" in capsys.readouterr().out
 
 
-def test_where_episodes_cannot_be_counted_the_audit_counts_none(mixed, tmp_path):
+def test_the_audit_counts_no_solved_episodes_in_damaged_runs(mixed, tmp_path):
     lines = [json.dumps(row).encode() for row in read_run(mixed).transitions()]
     assert audit_lines(lines, path="rows").solved_at_reset is None
 
@@ -194,7 +194,7 @@ def test_where_episodes_cannot_be_counted_the_audit_counts_none(mixed, tmp_path)
 
 
 @pytest.mark.parametrize("changes", [{"success_rate": 1.0, "rated": 4}, {"successes": 4}, {"solved_at_reset": 0}])
-def test_a_summary_with_solved_episodes_as_successes_is_not_sound(mixed, tmp_path, changes):
+def test_a_summary_with_solved_episodes_as_successes_fails_the_audit(mixed, tmp_path, changes):
     path = shutil.copytree(mixed, tmp_path / "run")
     (path / "summary.json").write_text(json.dumps({**summary_of(path), **changes}))
     assert set(audit_run(path).counts) == {"summary.differs"}
@@ -250,11 +250,11 @@ def test_the_table_of_evaluate_has_no_rate_of_100_percent(tmp_path, capsys, wide
     assert cells["solved at reset (not rated)"] == "2"
 
 
-# ---------------------------------------------------------------------------------------------------- audit of the reset
+# ------------------------------------------------------------------------------------------------------- audit of resets
 
 
 def forged(path, row, **values):
-    """Let a reset say something else."""
+    """Change the recorded results of a reset."""
 
     def change(rows):
         rows[row]["info"]["reset"] |= values
@@ -263,13 +263,13 @@ def forged(path, row, **values):
 
 
 @pytest.mark.parametrize("values", [{"solved": False}, {"judged": False}])
-def test_a_reset_whose_info_differs_from_its_verdict_is_not_sound(mixed, tmp_path, values):
+def test_a_reset_whose_info_differs_from_its_verdict_fails_the_audit(mixed, tmp_path, values):
     assert set(audit_run(forged(tmp_path, 0, **values)(mixed)).counts) == {"reset.solved"}
 
 
 def test_an_episode_solved_without_an_effective_reset_warns(mixed, tmp_path):
     def change(rows):
-        for row in rows[0], rows[2]:  # only the first of them is solved
+        for row in rows[0], rows[2]:  # only the first is solved
             row["info"]["reset"]["level"] = row["inner"]["level"] = "none"
 
     report = audit_run(rewrite(mixed, tmp_path / "in_place", change))
@@ -281,7 +281,7 @@ def test_an_episode_solved_without_an_effective_reset_warns(mixed, tmp_path):
 
 
 def expected_reward(env):
-    """Compute the reward of the last step of `Dwell` from what the reset and the step have read."""
+    """Compute the reward of the last step of `Dwell` from the readings of the reset and the step."""
     errors = [
         seen.samples["target"].values["position"] - seen.samples["tcp"].values["position"]
         for seen in (env.last_reset, env.last_transition.snapshot)
@@ -361,7 +361,7 @@ def test_each_robot_of_a_team_has_its_own_task_state():
 
 @pytest.fixture(scope="module")
 def dwelling(tmp_path_factory):
-    """Three episodes of six steps of a task with state; the options of two resets are part of it."""
+    """Record three episodes of six steps of a task with state; two resets have options."""
     resets = [{"target": [-0.5, 0.0, 0.3]}, None, {"target": [-0.4, 0.0, 0.2]}]
     return record(tmp_path_factory.mktemp("runs"), near(0.01), resets=resets, steps=6, backend="mujoco")
 
@@ -391,7 +391,7 @@ def test_a_replay_that_is_recorded_has_the_same_verdicts_and_options(dwelling, t
     "options", [{"backend": "mujoco"}, {"backend": "fake"}, {"backend": "fake", "free_running": True}]
 )
 def test_a_replay_passes_the_recorded_reset_arguments_to_the_task(tmp_path, options):
-    contract = replace(ARM, task=TaskSpec(type="resettable_tasks:Telling", parameters={}))
+    contract = replace(ARM, task=TaskSpec(type="resettable_tasks:ArgumentVerdicts", parameters={}))
     replay = replay_run(
         record(tmp_path, contract, resets=[{"target": [-0.5, 0.0, 0.3]}, None], **options), trust_task=True
     )
@@ -406,7 +406,7 @@ def test_a_verdict_that_the_task_does_not_give_differs(mixed, tmp_path):
     assert (difference.row, difference.field) == (0, "inner.verdict.success")
 
 
-def test_options_that_were_changed_afterwards_show_in_the_reward(dwelling, tmp_path):
+def test_options_changed_afterwards_change_the_reward(dwelling, tmp_path):
     def change(rows):
         rows[0]["inner"]["options"] = {}
 
@@ -416,7 +416,7 @@ def test_options_that_were_changed_afterwards_show_in_the_reward(dwelling, tmp_p
 
 
 def without(*rows):
-    """Return a change that takes these rows away; the others keep their numbers."""
+    """Return a change that removes these rows; the others keep their numbers."""
 
     def change(found):
         found[:] = [row for row in found if row["row"] not in rows]
@@ -427,7 +427,7 @@ def without(*rows):
 @pytest.mark.parametrize(
     ("lost", "verified", "unverified"),
     [
-        ((3,), (2 + 6 + 6, 3), 3),  # in the first episode: its steps behind it
+        ((3,), (2 + 6 + 6, 3), 3),  # in the first episode: the steps after it
         ((7,), (6 + 6, 2), 6),  # the second reset: the whole episode
         ((0, 1), (6 + 6, 2), 5),  # the beginning
         ((6, 7, 8), (5 + 6, 2), 5),
@@ -440,13 +440,13 @@ def test_after_a_lost_row_nothing_is_verified_until_the_next_reset(dwelling, tmp
     assert not replay.sound
 
 
-def test_replay_prints_how_many_rows_it_did_not_compare(dwelling, tmp_path, capsys):
+def test_replay_prints_the_number_of_uncompared_rows(dwelling, tmp_path, capsys):
     path = rewrite(dwelling, tmp_path / "lost", without(3))
     assert main(["replay", str(path)]) == 1
     assert "3 rows were not compared" in capsys.readouterr().out
 
 
-# ------------------------------------------------------------------------------------------------------------ who else
+# -------------------------------------------------------------------------------------- calibration and inspect-robots
 
 
 def test_a_calibration_reports_episodes_that_end_at_once(tmp_path, wide_file, capsys):

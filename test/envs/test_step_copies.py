@@ -54,7 +54,7 @@ def containers(value, path="info"):
 
 
 def shared(mine, yours):
-    """Return the paths of what is in both."""
+    """Return the paths of the objects in both."""
     of_yours = {id(value) for _, value in containers(yours)}
     arrays = [value for _, value in containers(yours) if isinstance(value, np.ndarray)]
     return [
@@ -66,7 +66,7 @@ def shared(mine, yours):
 
 
 def assert_same(mine, yours):
-    """Assert equality, of types and of the order of keys too."""
+    """Assert equality, including types and the order of keys."""
     assert type(mine) is type(yours)
     if isinstance(mine, dict):
         assert list(mine) == list(yours)

@@ -1,4 +1,4 @@
-"""Steps with any action, ends of episodes, and the published commands."""
+"""Results of steps with any action, ends of episodes, and the published commands."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def sent(env):
 
 
 class Tensor:
-    """A double of a torch tensor that requires grad."""
+    """A stand-in for a torch tensor that requires grad."""
 
     def __init__(self, values):
         self.values = values
@@ -62,7 +62,7 @@ class Tensor:
 
 
 class Hostile:
-    """Raises at every access."""
+    """Raises on every access."""
 
     def __array__(self, dtype=None, copy=None):
         raise MemoryError("no array for you")
@@ -146,7 +146,7 @@ def test_a_huge_finite_action_is_clipped_to_the_space_and_limited(make):
     np.testing.assert_array_equal(info["action"]["requested"], 1e308)
 
 
-def test_the_callers_array_is_never_written(make):
+def test_the_callers_array_is_never_modified(make):
     env = make()
     env.reset(seed=1)
     action = np.array([5.0, -5.0, np.nan, 0.0, 1e308, -1.0])
@@ -208,7 +208,7 @@ def test_a_step_after_close_publishes_nothing(make):
     assert len(sent(env)) == count
 
 
-def test_reset_after_close_is_refused(make):
+def test_reset_after_close_is_rejected(make):
     env = make()
     env.close()
     with pytest.raises(ClosedError, match="after close"):
@@ -247,7 +247,7 @@ def test_a_time_limit_truncates(make):
     assert [(r[2], r[3], r[4]["end_reason"]) for r in results] == [(False, False, ""), (False, True, "time_limit")]
 
 
-def test_a_finite_horizon_terminates_and_shows_the_time_that_remains(make):
+def test_a_finite_horizon_terminates_and_includes_the_remaining_time(make):
     env = make(contract(horizon_steps=2, kind="finite_horizon"))
     first, _ = env.reset(seed=1)
     results = [env.step(ZERO) for _ in range(2)]
@@ -255,7 +255,7 @@ def test_a_finite_horizon_terminates_and_shows_the_time_that_remains(make):
     assert (results[1][2], results[1][3], results[1][4]["end_reason"]) == (True, False, "horizon")
 
 
-def test_success_beats_a_refused_command(make):
+def test_success_has_precedence_over_a_refused_command(make):
     env = make(contract(task="Succeeding"), faults=[Fault(kind="drop", step=1, sensor="joints")])
     env.reset(seed=1)
     assert env.step(ZERO)[-1]["end_reason"] == "success"
@@ -331,7 +331,7 @@ def test_reset_restarts_a_lost_backend(make):
     assert observation in env.observation_space
 
 
-def test_a_slow_world_shows_only_in_the_world_stage(make):
+def test_a_slow_world_appears_only_in_the_world_stage(make):
     clock = ManualClock()
     env = make(clock=clock, faults=[Fault(kind="delay", step=1, delay_s=0.25)])
     env.reset(seed=1)
@@ -340,7 +340,7 @@ def test_a_slow_world_shows_only_in_the_world_stage(make):
     assert {stage: latency[stage] for stage in stages} == {**dict.fromkeys(stages, 0.0), "world_s": 0.25}
 
 
-def test_a_slow_policy_shows_only_in_inference_and_its_sum(make):
+def test_a_slow_policy_appears_only_in_inference_and_its_sum(make):
     clock = ManualClock()
     env = make(clock=clock)
     env.reset(seed=1)
@@ -405,7 +405,7 @@ def test_a_lockstep_world_has_no_watchdog(make):
         ({"target": "here"}, "from"),
     ],
 )
-def test_a_wrong_reset_option_is_rejected_by_name_and_value(make, options, problem):
+def test_an_invalid_reset_option_is_rejected_by_name_and_value(make, options, problem):
     env = make()
     with pytest.raises(UsageError, match=problem):
         env.reset(options=options)
@@ -475,7 +475,7 @@ def test_modifying_returned_values_does_not_modify_the_transition(make):
     assert not (kept.info["action"]["applied"] == 9.0).any()
 
 
-def test_two_environments_of_one_contract_do_not_share_a_seed(make):
+def test_two_environments_of_one_contract_have_different_seeds(make):
     the_contract = contract()
     a, b = make(the_contract), make(the_contract)
     a.action_space.seed(1)
@@ -497,6 +497,6 @@ def test_two_environments_of_one_contract_do_not_share_a_seed(make):
         ({"backend": "fake", "fault": []}, "'fault' .*faults, free_running"),
     ],
 )
-def test_a_wrong_option_of_make_is_rejected_by_name_and_value(options, problem):
+def test_an_invalid_option_of_make_is_rejected_by_name_and_value(options, problem):
     with pytest.raises(UsageError, match=problem):
         embodied_env.make("arm_reach", **options)

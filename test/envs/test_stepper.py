@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scripted_tasks
-from scripted_tasks import PERIOD_NS, PERIOD_S, LateRiser, Scene, SlowBackend
+from scripted_tasks import PERIOD_NS, PERIOD_S, FailingResets, Scene, SlowBackend
 
 import embodied_env
 import embodied_env.backends
@@ -48,10 +48,10 @@ def scene_of(task=None, *, options=None, **changes):
     return made
 
 
-# ------------------------------------------------------------------------------------------------- actions of any kind
+# ---------------------------------------------------------------------------------------------------------- any action
 
 
-class Refuses:
+class RaisesOnConversion:
     def __array__(self, *args, **kwargs):
         raise RuntimeError("no")
 
@@ -65,7 +65,7 @@ class Refuses:
         ([[0.0, 0.0]], "form.shape"),
         ("left", "form.type"),
         (None, "form.type"),
-        (Refuses(), "form.type"),
+        (RaisesOnConversion(), "form.type"),
         (np.array([True, False]), "form.type"),
     ],
 )
@@ -120,7 +120,7 @@ def test_modifying_the_transition_does_not_change_the_reference_of_the_gate(scen
     assert np.abs(scene.step((0.0, 0.0)).report.applied_si).max() < 0.1
 
 
-# ---------------------------------------------------------------------------------------------- outside of an episode
+# ------------------------------------------------------------------------------------------------- outside an episode
 
 
 def test_a_step_before_the_reset_raises_and_publishes_nothing():
@@ -214,7 +214,7 @@ def test_close_after_a_lost_world_sends_nothing():
     assert len(scene.sent) == 1
 
 
-# ------------------------------------------------------------------------------------------------------------ how it ends
+# ------------------------------------------------------------------------------------------------------------ end reasons
 
 
 def ending(task=None, *, steps=1, options=None, action=(0.0, 0.0), **changes):
@@ -300,7 +300,7 @@ def test_the_first_of_several_end_reasons_by_precedence_is_named(task, action, o
     assert done.truncated != done.terminated
 
 
-def test_the_order_of_precedence_is_that_of_the_design():
+def test_the_order_of_precedence_matches_the_design():
     assert END_REASONS == (
         "success",
         "failure",
@@ -367,7 +367,7 @@ def test_a_world_past_its_deadline_is_lost_and_halted():
     scene.close()
 
 
-def test_a_delay_within_the_deadline_is_only_a_delay():
+def test_a_delay_within_the_deadline_does_not_lose_the_world():
     scene = scene_of(options={"faults": [Fault(kind="delay", step=1, delay_s=0.9)], "step_timeout_s": 1.0})
     done = scene.step()
     assert done.info["end_reason"] == ""
@@ -383,7 +383,7 @@ def test_reset_restarts_a_lost_world():
     scene.close()
 
 
-def test_the_task_does_not_judge_a_lost_world():
+def test_the_task_does_not_evaluate_a_lost_world():
     contract = scripted_tasks.contract(task={"type": "scripted_tasks:Spy"})
     scene = Scene(contract, faults=[Fault(kind="refuse", step=2)])
     scene.reset()
@@ -460,7 +460,7 @@ def test_reset_info_describes_the_reset(scene):
 
 
 def test_a_world_that_is_not_ready_raises_and_the_next_reset_retries():
-    scene = Scene(backend=LateRiser)
+    scene = Scene(backend=FailingResets)
     with pytest.raises(BackendNotReadyError):
         scene.reset()
     with pytest.raises(ResetNeededError):
@@ -471,7 +471,7 @@ def test_a_world_that_is_not_ready_raises_and_the_next_reset_retries():
 
 
 class LostAtReset(FakeBackend):
-    """Is lost while it is reset, the first time."""
+    """Is lost during its first reset."""
 
     resets = 0
 
@@ -482,7 +482,7 @@ class LostAtReset(FakeBackend):
         return super().reset(request, deadline)
 
 
-def test_a_world_that_is_lost_while_it_is_reset_is_not_ready():
+def test_a_world_lost_during_reset_is_not_ready():
     scene = Scene(backend=LostAtReset)
     with pytest.raises(BackendNotReadyError, match="listener: receiving failed") as caught:
         scene.reset()
@@ -492,13 +492,13 @@ def test_a_world_that_is_lost_while_it_is_reset_is_not_ready():
     scene.close()
 
 
-def test_a_reset_stops_a_latched_stop(scene):
+def test_a_reset_clears_a_latched_stop(scene):
     scene.run(3, None)
     scene.reset()
     assert scene.step((0.1, 0.1)).report.disposition is Severity.PASS
 
 
-# ------------------------------------------------------------------------------------------------------- the account
+# --------------------------------------------------------------------------------------------- observers and reports
 
 
 class Listener:
@@ -534,7 +534,7 @@ def test_the_last_transition_is_kept(scene):
     assert scene.stepper.last_transition is done
 
 
-def test_the_task_judges_both_snapshots_and_the_applied_action():
+def test_the_task_evaluates_both_snapshots_and_the_applied_action():
     scene = Scene(scripted_tasks.contract(task={"type": "scripted_tasks:Spy"}))
     scene.reset()
     done = scene.step((3.0, 0.1))
@@ -545,7 +545,7 @@ def test_the_task_judges_both_snapshots_and_the_applied_action():
     scene.close()
 
 
-def test_the_published_command_is_the_reported_one(scene):
+def test_the_published_command_equals_the_reported_one(scene):
     done = scene.step((0.3, 3.0))
     assert scene.sent[-1].values.tolist() == list(done.info["action"]["applied_si"].values())
 
@@ -604,7 +604,7 @@ def test_a_lockstep_world_has_no_watchdog_thread(scene):
 
 
 def quick_contract(**changes):
-    """A period of 10 ms: these tests live in real time."""
+    """Return a contract with a period of 10 ms, for tests in real time."""
     return scripted_tasks.contract(control_period_s=0.01, **changes)
 
 
@@ -640,8 +640,8 @@ def test_closing_a_free_running_world_brakes_to_rest():
     assert scene.sent[-1].report.velocity_si.tolist() == [0.0, 0.0]
 
 
-class ClosingBackend(LateRiser):
-    """Counts whether it was closed."""
+class ClosingBackend(FailingResets):
+    """Counts how often it was closed."""
 
     failing = ()
     closed = False
@@ -743,7 +743,7 @@ def test_a_free_running_robot_brakes_to_rest_at_the_end_of_an_episode(reason):
     assert speeds == [0.0, 0.0]
 
 
-# -------------------------------------------------------------------------------------------------------- when code fails
+# -------------------------------------------------------------------------------------------------------- internal errors
 
 
 def test_an_error_in_the_task_ends_the_episode_with_an_account_of_the_step():
@@ -773,7 +773,7 @@ class Interrupted(SlowBackend):
         raise KeyboardInterrupt
 
 
-def test_an_interrupt_during_a_step_ends_the_episode_and_cuts_the_transport():
+def test_an_interrupt_during_a_step_ends_the_episode_and_halts_the_backend():
     scene = Scene(backend=Interrupted)
     scene.reset()
     with pytest.raises(KeyboardInterrupt):
@@ -794,7 +794,7 @@ class InterruptedWhileRunning(FakeBackend):
 
 
 def test_an_interrupt_brakes_a_free_running_robot_before_cutting_the_transport():
-    """Without a step the newest command brakes (A4.3), however the steps came to an end."""
+    """Without a step the newest command brakes (A4.3), however stepping ended."""
     scene = Scene(quick_contract(), backend=InterruptedWhileRunning, clock=SteadyClock(), free_running=True)
     scene.reset()
     with pytest.raises(KeyboardInterrupt):
@@ -807,7 +807,7 @@ def test_an_interrupt_brakes_a_free_running_robot_before_cutting_the_transport()
     assert speeds == [0.0, 0.0]
 
 
-def test_an_internal_fault_publishes_nothing_and_halts_the_world(scene, monkeypatch):
+def test_an_internal_error_publishes_nothing_and_halts_the_world(scene, monkeypatch):
     def broken(*args):
         raise InternalFaultError("even braking breaks a limit")
 
@@ -836,7 +836,7 @@ def test_the_simulator_accepts_only_approved_commands():
 
 
 def test_every_backend_checks_that_a_command_is_approved():
-    """Each `send` checks for an ApprovedCommand before anything else; read from the source, so that none is forgotten."""
+    """Each `send` checks for an ApprovedCommand first; read from the source, so that none is missed."""
     root = Path(embodied_env.__file__).parent
     signature = "def send(self, command: ApprovedCommand)"
     sends = [
@@ -875,17 +875,17 @@ def test_reset_options_must_be_a_mapping(options):
     env.close()
 
 
-def test_a_joint_that_only_the_evaluator_sees_cannot_be_commanded_by_position():
+def test_a_joint_measured_only_for_the_evaluator_cannot_be_commanded_by_position():
     contract = load_contract("arm_reach")
     hidden = dataclasses.replace(contract.sensors["joints"], visibility="evaluator", mask=False)
     with pytest.raises(ContractError, match=r"no sensor reports the position of joint 'j1'"):
         dataclasses.replace(contract, sensors={**contract.sensors, "joints": hidden})
 
 
-# ------------------------------------------------------------------------------------------- inputs other than actions
+# ------------------------------------------------------------------------------------------------------ safety context
 
 
-ENDLESS = {"type": "scripted_tasks:Running"}  # does not look at the joints
+ENDLESS = {"type": "scripted_tasks:Running"}  # no joint sensor
 STRICT_TRACKING = {"tolerance": 0.01, "delay_steps": 0, "debounce_steps": 1, "stop_steps": 3}
 
 
@@ -967,7 +967,7 @@ def test_an_input_that_is_still_asserted_after_the_reset_ends_the_next_episode_t
 
 
 class WithoutInputs(FakeBackend):
-    """Has no safety inputs, and would not be able to say so."""
+    """Has no safety inputs, and fails if it is polled."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
@@ -984,15 +984,15 @@ def test_a_world_without_safety_inputs_is_not_polled():
     scene.close()
 
 
-class MuteInputs(FakeBackend):
+class UnreadableInputs(FakeBackend):
     """Its safety inputs cannot be read."""
 
     def estops(self):
         raise BackendLostError("gone", "no such node")
 
 
-def test_safety_inputs_that_cannot_be_read_are_unknown():
-    scene = Scene(backend=MuteInputs)
+def test_unreadable_safety_inputs_are_unknown():
+    scene = Scene(backend=UnreadableInputs)
     scene.reset()
     done = scene.step((1.0, 1.0))
     assert done.info["end_reason"] == "safety_stop:estop.unknown"
@@ -1001,7 +1001,7 @@ def test_safety_inputs_that_cannot_be_read_are_unknown():
 
 
 def test_a_silent_required_sensor_holds_and_then_stops():
-    """Its reading is 0.15 s old at most before an action does not count any more: three steps."""
+    """Its reading may be 0.15 s old, three steps, before an action is refused."""
     scene = scene_of(ENDLESS, options={"faults": silent("joints")}, safety__observation={"stop_steps": 3})
     found = [scene.step((0.1, 0.1)) for _ in range(7)]
     assert [done.report.disposition for done in found] == [
@@ -1032,7 +1032,7 @@ def test_a_sensor_that_is_not_required_may_be_silent_for_the_whole_episode():
     scene.close()
 
 
-def test_nothing_stale_crosses_a_reset():
+def test_stale_readings_do_not_survive_a_reset():
     scene = scene_of(ENDLESS, options={"faults": silent("joints", since=2)}, safety__observation={"stop_steps": 2})
     while not scene.step().truncated:
         pass
@@ -1053,7 +1053,7 @@ def test_a_blocked_robot_is_held_and_stopped():
 
 
 class Blocked(FakeBackend):
-    """Takes every command and does not move."""
+    """Accepts every command and does not move."""
 
     def advance(self, target, deadline):
         start = self._positions.copy()
@@ -1061,7 +1061,7 @@ class Blocked(FakeBackend):
         self._positions = start
 
 
-def test_the_commanded_position_does_not_outlive_a_reset():
+def test_the_commanded_position_is_cleared_by_a_reset():
     scene = scene_of(safety__tracking={**STRICT_TRACKING, "tolerance": 1e-6})
     scene.run(5, (1.0, 1.0))
     scene.reset()
@@ -1070,17 +1070,17 @@ def test_the_commanded_position_does_not_outlive_a_reset():
 
 
 def running_scene(**changes):
-    """Return a free-running world on a manual clock; its watchdog never sees time pass by itself."""
+    """Return a free-running world on a manual clock; the watchdog does not advance it."""
     changes.setdefault("safety__watchdog", {"hold_steps": 50, "stop_steps": 100})
     return scene_of(options={"free_running": True}, **changes)
 
 
-def test_in_lockstep_an_action_is_never_late(scene):
+def test_an_action_is_never_late_in_lockstep(scene):
     scene.clock.advance_ns(100 * PERIOD_NS)
     assert scene.step().report.disposition is Severity.PASS
 
 
-def test_in_a_world_that_moves_an_action_counts_up_to_its_age():
+def test_an_action_is_valid_up_to_its_maximum_age_in_real_time():
     scene = running_scene()
     scene.step()
     scene.clock.advance_ns(2 * PERIOD_NS)
@@ -1101,7 +1101,7 @@ def test_the_first_action_after_a_reset_is_as_old_as_the_reset():
     scene.close()
 
 
-def test_in_a_world_that_moves_readings_age_while_the_agent_thinks():
+def test_readings_age_while_the_agent_computes_in_real_time():
     scene = running_scene(safety__action={"max_age_steps": 50})
     scene.step()
     scene.clock.advance_ns(3 * PERIOD_NS)
@@ -1127,7 +1127,7 @@ def test_each_step_reports_the_intervention_share(scene):
     assert scene.step().info["safety"]["intervention_share"] == 0.0
 
 
-class DeafBackend(FakeBackend):
+class ReadlessBackend(FakeBackend):
     """A free-running world that accepts commands but no longer returns readings."""
 
     def read(self, after, deadline):
@@ -1136,8 +1136,8 @@ class DeafBackend(FakeBackend):
         return super().read(after, deadline)
 
 
-def test_a_silent_world_is_braked_before_the_connection_is_cut():
-    scene = Scene(quick_contract(), backend=DeafBackend, clock=SteadyClock(), free_running=True)
+def test_a_silent_world_is_braked_before_it_is_halted():
+    scene = Scene(quick_contract(), backend=ReadlessBackend, clock=SteadyClock(), free_running=True)
     scene.reset()
     last = scene.run(4, (0.5, 0.0))
     assert last.info["end_reason"] == "backend_lost:silent"

@@ -1,4 +1,4 @@
-"""Vector environments equal SyncVectorEnv, and slots do not disturb each other."""
+"""Vector environments equal SyncVectorEnv, and slots are independent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TARGET = {"target": [-0.4, 0.1, 0.3]}
 
 
 def limits(slot):
-    """Episodes of different lengths, so that they end one by one and at the same time."""
+    """Return time limits of different lengths, so that episodes end one at a time and together."""
     return {"max_episode_steps": 5 + 4 * slot}
 
 
@@ -61,11 +61,11 @@ def backend_of(env, slot):
     return env.envs[slot].unwrapped._stepper._backend
 
 
-# ------------------------------------------------------------------------------------------------- as SyncVectorEnv
+# -------------------------------------------------------------------------------------- equality with SyncVectorEnv
 
 
 class Pair:
-    """Ours and Gymnasium's, over the same environments, called in the same way and compared."""
+    """Our vector environment and Gymnasium's over the same environments, called alike and compared."""
 
     def __init__(self, ours, theirs):
         self.both = (ours, theirs)
@@ -87,7 +87,7 @@ class Pair:
 
 
 def compare(pair, mode, steps, rng):
-    """Step both; reset what has ended, and now and then what has not, in each of the ways that there are."""
+    """Step both; reset finished slots, and sometimes running ones, in each possible way."""
     env = pair.both[0]
     pair.reset(seed=7)
     env.action_space.seed(7)
@@ -115,7 +115,7 @@ def compare(pair, mode, steps, rng):
         pytest.param("door_open", "fake", 300, 3, marks=pytest.mark.long),
     ],
 )
-def test_every_step_is_that_of_a_sync_vector_env(make_vec, contract, backend, steps, num_envs, mode):
+def test_every_step_equals_that_of_a_sync_vector_env(make_vec, contract, backend, steps, num_envs, mode):
     options = {"backend": backend, "clock": "virtual", "evaluator_info": True}
     ours = make_vec(contract, num_envs=num_envs, autoreset_mode=mode, per_slot=limits, **options)
     theirs = sync(contract, num_envs, mode, **options)
@@ -125,7 +125,7 @@ def test_every_step_is_that_of_a_sync_vector_env(make_vec, contract, backend, st
         theirs.close()
 
 
-def test_worlds_in_threads_are_the_same_worlds(make_vec):
+def test_worlds_in_threads_equal_those_without(make_vec):
     envs = [make_vec(backend="mujoco", clock="virtual", num_envs=3, threads=threads) for threads in (0, 2)]
     pair = Pair(*envs)
     pair.reset(seed=3)
@@ -133,7 +133,7 @@ def test_worlds_in_threads_are_the_same_worlds(make_vec):
         pair.step(envs[0].action_space.sample())
 
 
-def test_spaces_and_metadata_are_those_of_a_sync_vector_env(make_vec):
+def test_spaces_and_metadata_equal_those_of_a_sync_vector_env(make_vec):
     ours, theirs = make_vec(num_envs=3), sync("arm_reach", 3, NEXT_STEP, backend="fake")
     for name in ("single_observation_space", "observation_space", "single_action_space", "action_space", "metadata"):
         assert getattr(ours, name) == getattr(theirs, name)
@@ -181,14 +181,14 @@ def test_a_wrong_number_of_seeds_is_rejected(make_vec, seed):
         make_vec().reset(seed=seed)
 
 
-def test_the_options_of_the_caller_are_not_modified(make_vec):
+def test_the_callers_options_are_not_modified(make_vec):
     env, options = make_vec(), {"reset_mask": np.array([True, False])}
     env.reset(seed=0)
     env.reset(options=options)
     assert list(options) == ["reset_mask"]
 
 
-def test_a_finished_slot_with_disabled_rejects_the_step(make_vec):
+def test_a_step_of_a_finished_slot_is_rejected_with_autoreset_disabled(make_vec):
     ours, theirs = (
         make_vec(autoreset_mode=DISABLED, per_slot=limits),
         sync("arm_reach", 2, DISABLED, backend="fake"),
@@ -247,7 +247,7 @@ def test_attributes_and_methods_of_the_slots_are_reached_by_name(make_vec):
         env.set_attr("level", [1])
 
 
-# ---------------------------------------------------------------------------------------------- one slot of several
+# ------------------------------------------------------------------------------------------------ independent slots
 
 
 def test_a_slot_with_a_lost_world_is_truncated_and_reset_while_others_continue(make_vec):
@@ -263,7 +263,7 @@ def test_a_slot_with_a_lost_world_is_truncated_and_reset_while_others_continue(m
     assert ends[3] == ([False, False, False], ["", "", ""], [4, 0, 4])
 
 
-def test_a_world_that_fails_in_a_thread_truncates_its_own_slot(make_vec):
+def test_a_world_that_fails_in_a_thread_truncates_only_its_own_slot(make_vec):
     env = make_vec(backend="mujoco", threads=2)
     env.reset(seed=0)
 
@@ -286,7 +286,7 @@ def fail_once(backend):
     backend.reset = failing
 
 
-def test_a_failed_restart_does_not_cost_other_slots_a_step(make_vec):
+def test_a_failed_restart_does_not_delay_other_slots(make_vec):
     env = make_vec(per_slot=lambda slot: {"max_episode_steps": 2 if slot else 100})
     env.reset(seed=0)
     for _ in range(2):
@@ -311,7 +311,7 @@ class Interrupting:
             raise KeyboardInterrupt
 
 
-def test_after_an_interrupt_a_slot_has_taken_its_step_or_needs_a_reset(make_vec):
+def test_after_an_interrupt_a_slot_has_stepped_or_needs_a_reset(make_vec):
     env = make_vec(num_envs=3, per_slot=lambda slot: {"observers": [Interrupting()] if slot == 1 else []})
     env.reset(seed=0)
     with pytest.raises(KeyboardInterrupt):
@@ -337,12 +337,12 @@ def test_after_a_failed_same_step_restart_nothing_is_published_before_reset(make
 
 
 class OneClock(ManualClock):
-    """A clock that a scripted delay moves, under all slots: as the host's."""
+    """A clock shared by all slots, advanced by a scripted delay, like the host's."""
 
     virtual = False
 
 
-def test_waiting_for_another_slot_is_not_the_agents_time(make_vec):
+def test_waiting_for_another_slot_does_not_count_as_policy_time(make_vec):
     slow = (Fault(kind="delay", step=1, delay_s=0.5),)
     env = make_vec(clock=OneClock(), per_slot=lambda slot: {"faults": slow if slot else ()})
     env.reset(seed=0)
@@ -351,7 +351,7 @@ def test_waiting_for_another_slot_is_not_the_agents_time(make_vec):
     assert infos["latency"]["inference_s"].tolist() == [0.0, 0.0]
 
 
-def test_a_malformed_action_brakes_its_own_robot_alone(make_vec):
+def test_a_malformed_action_brakes_only_its_own_robot(make_vec):
     env = make_vec()
     env.reset(seed=0)
     actions = np.zeros((2, 6))
@@ -360,10 +360,10 @@ def test_a_malformed_action_brakes_its_own_robot_alone(make_vec):
     assert infos["action_clipped"].tolist() == [False, True]
 
 
-# ------------------------------------------------------------------------------------------------------ making it
+# ------------------------------------------------------------------------------------------------------- creation
 
 
-def test_gymnasium_makes_it_by_the_registered_id():
+def test_gymnasium_makes_the_vector_by_the_registered_id():
     env = gymnasium.make_vec(ID, num_envs=2, backend="fake", autoreset_mode=SAME_STEP, max_episode_steps=3)
     env.reset(seed=0)
     for _ in range(3):
@@ -372,11 +372,11 @@ def test_gymnasium_makes_it_by_the_registered_id():
     assert type(env) is embodied_env.EmbodiedVectorEnv
     assert truncations.tolist() == [True, True]
     assert infos["final_info"]["step_index"].tolist() == [3, 3]
-    assert infos["final_info"]["end_reason"].tolist() == ["", ""]  # of a TimeLimit the environment does not know
+    assert infos["final_info"]["end_reason"].tolist() == ["", ""]  # of a TimeLimit that the environment does not know
 
 
 @pytest.mark.parametrize("env_id", ["ArmReach", "CartGoal", "DoorOpen"])
-def test_every_registered_id_is_reached_by_the_vector_entry_point(env_id):
+def test_every_registered_id_has_the_vector_entry_point(env_id):
     env = gymnasium.make_vec(
         f"embodied_env:embodied_env/{env_id}-v0",
         num_envs=2,
@@ -441,11 +441,11 @@ def test_a_vector_that_was_never_reset_can_be_closed(make_vec):
     make_vec(backend="mujoco", threads=1).close()
 
 
-# ------------------------------------------------------------------------------------------ recording and pictures
+# ----------------------------------------------------------------------------------------- recording and rendering
 
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
-def test_every_slot_records_a_sound_run(make_vec, tmp_path, mode):
+def test_every_slot_records_a_valid_run(make_vec, tmp_path, mode):
     arm = embodied_env.load_contract("arm_reach")
     short = replace(arm, episode=replace(arm.episode, horizon_steps=4))
     env = make_vec(short, record=tmp_path, autoreset_mode=mode, clock="virtual")
@@ -470,7 +470,7 @@ def test_render_returns_an_image_of_each_slot(make_vec):
     assert not np.array_equal(*pictures)  # targets of two seeds
 
 
-def test_slots_over_a_middleware_are_closed_together(make_vec):
+def test_slots_over_middleware_are_closed_together(make_vec):
     env = make_vec(backend="fake", num_envs=2)
     slots, barrier = env.envs, threading.Barrier(2)
 

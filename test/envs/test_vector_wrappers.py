@@ -1,6 +1,6 @@
-"""Gymnasium's wrappers of vectors by autoreset mode: the table of docs/reference/vector.md, cell by cell.
+"""Gymnasium's vector wrappers by autoreset mode: each cell of the table in docs/reference/vector.md.
 
-Where one works, it shows what it shows over a SyncVectorEnv of the same environments.
+Where a wrapper works, it gives the same results as over a SyncVectorEnv of the same environments.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def flat(env):
 
 @dataclass(frozen=True)
 class Row:
-    """A wrapper, what it wraps, and its result in each mode (in the order of `AutoresetMode`)."""
+    """A wrapper, the environment it wraps, and its result in each mode (in the order of `AutoresetMode`)."""
 
     name: str
-    put_on: str
+    base: str
     cells: tuple[str, str, str]
     wrap: Callable[[gymnasium.vector.VectorEnv], gymnasium.vector.VectorEnv]
-    bare: str = ""  # its error if it does not wrap that
+    bare: str = ""  # its error if it does not support the environment
     needs: tuple[str, ...] = ()
     warns: str = ""
     warns_in: tuple[AutoresetMode, ...] = tuple(AutoresetMode)
@@ -157,7 +157,7 @@ BETTER = {("RecordEpisodeStatistics", AutoresetMode.DISABLED)}
 """SyncVectorEnv takes the mask away before the wrapper sees it, which then forgets the episodes that go on."""
 
 
-# ------------------------------------------------------------------------------------------------------------- the docs
+# ----------------------------------------------------------------------------------------------------------------- docs
 
 
 def documented():
@@ -171,10 +171,10 @@ def test_every_vector_wrapper_of_gymnasium_has_a_row():
 
 
 def test_the_docs_have_the_same_cells():
-    assert [row[:5] for row in documented()] == [[row.name, row.put_on, *row.cells] for row in TABLE]
+    assert [row[:5] for row in documented()] == [[row.name, row.base, *row.cells] for row in TABLE]
 
 
-# --------------------------------------------------------------------------------------------------------- cell by cell
+# ---------------------------------------------------------------------------------------------------------------- cells
 
 
 def limits(slot):
@@ -183,7 +183,7 @@ def limits(slot):
 
 @pytest.fixture
 def make(monkeypatch, tmp_path):
-    """Make ours, or Gymnasium's over the same environments; videos go to a folder of the test, windows nowhere."""
+    """Make our vector environment, or Gymnasium's over the same environments; videos go to the test's folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     with contextlib.ExitStack() as stack:
@@ -203,14 +203,14 @@ def make(monkeypatch, tmp_path):
         yield made
 
 
-def put_on(env, row, *, warns=True):
+def wrap(env, row, *, warns=True):
     warns = warns and row.warns and env.metadata["autoreset_mode"] in row.warns_in
     with pytest.warns(UserWarning, match=row.warns) if warns else contextlib.nullcontext():
-        return row.wrap(flat(env) if row.put_on == FLAT else env)
+        return row.wrap(flat(env) if row.base == FLAT else env)
 
 
-def seen_by_an_agent(env, mode):
-    """Step through several ends of episodes; return all that is handed out, as text: infos are compared elsewhere."""
+def results_of(env, mode):
+    """Step through several ends of episodes; return all results but infos as text."""
     observations, infos = env.reset(seed=3)
     space = env.unwrapped.action_space
     space.seed(3)
@@ -233,23 +233,23 @@ def without_wall_time(episode):
 
 
 @pytest.mark.parametrize(("row", "mode", "cell"), CELLS)
-def test_the_cell_holds(make, row, mode, cell):
+def test_a_cell_of_the_table_is_correct(make, row, mode, cell):
     if missing := [module for module in row.needs if importlib.util.find_spec(module) is None]:
         pytest.skip(f"{row.name} needs {', '.join(missing)}, which is not installed")
     if cell != WORKS:
         with pytest.raises((TypeError, ValueError, BufferError), match=re.escape(cell)):
-            put_on(make(mode), row, warns=False).reset(seed=0)
+            wrap(make(mode), row, warns=False).reset(seed=0)
         return
-    rendered = {"backend": "mujoco", "render_mode": "rgb_array"} if row.put_on == RENDERED else {}
-    both = (put_on(make(mode, ours=ours, **rendered), row) for ours in (True, False))
-    (ours, our_finals), (theirs, their_finals) = (seen_by_an_agent(env, mode) for env in both)
+    rendered = {"backend": "mujoco", "render_mode": "rgb_array"} if row.base == RENDERED else {}
+    both = (wrap(make(mode, ours=ours, **rendered), row) for ours in (True, False))
+    (ours, our_finals), (theirs, their_finals) = (results_of(env, mode) for env in both)
     assert ours == theirs
     if (row.name, mode) not in BETTER:
         assert our_finals == their_finals
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.bare], ids=lambda row: row.name)
-def test_on_the_bare_vector_the_wrapper_raises_its_requirement(make, row):
+def test_wrapping_the_bare_vector_raises_the_documented_error(make, row):
     with pytest.raises((TypeError, ValueError), match=re.escape(row.bare)):
         row.wrap(make(AutoresetMode.NEXT_STEP)).reset(seed=0)
 

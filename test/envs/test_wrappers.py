@@ -1,4 +1,4 @@
-"""Gymnasium's wrappers over every contract: the two tables of docs/reference/wrappers.md, row by row."""
+"""Gymnasium's wrappers over every contract: each row of the two tables in docs/reference/wrappers.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DOCS = ROOT / "docs" / "reference" / "wrappers.md"
 CONTRACTS = ("arm_reach", "cart_goal", "door_open")
 STEPS = 5
 
-# ---------------------------------------------------------------------------------------------------------- the tables
+# -------------------------------------------------------------------------------------------------------------- tables
 
 AS_IT_IS = "as it is"
 FLAT = "after FlattenObservation"
@@ -45,7 +45,7 @@ INSIDE = {
 
 @dataclass(frozen=True)
 class Row:
-    """A wrapper, how it is applied, and the error of Gymnasium if it does not apply to the bare environment."""
+    """A wrapper, its arguments, and Gymnasium's error if it does not support the bare environment."""
 
     name: str
     verdict: str
@@ -57,17 +57,17 @@ class Row:
 
     @property
     def stack(self) -> tuple[str, ...]:
-        """From the environment outwards."""
+        """Return a stack of wrappers, from the environment outwards."""
         return (*self.first, *INSIDE.get(self.verdict, ()), self.name)
 
 
 def vectors_of(env):
-    """The keys of an observation that are no images."""
+    """Return the keys of an observation that are not images."""
     return [key for key, box in env.observation_space.items() if len(box.shape) == 1]
 
 
 def imported(name):
-    """A wrapper that imports another package, when it is put on."""
+    """Return a wrapper that imports another package when it is applied."""
 
     def wrap(env):
         return getattr(wrappers, name)(env)
@@ -106,7 +106,7 @@ TABLE = [
         FLAT,
         lambda env: wrappers.DiscretizeObservation(env, 3, multidiscrete=True),
         refusal="is only compatible with Box continuous observations",
-        first=("FilterObservation",),  # it takes as long for every pixel as for a joint
+        first=("FilterObservation",),  # each pixel takes as long as a joint
     ),
     Row(
         "DtypeObservation",
@@ -204,11 +204,11 @@ STACKS = [
 ]
 """From the environment outwards. `RecordTransitions` is put outside of each."""
 
-# ------------------------------------------------------------------------------------------------------------- the docs
+# ----------------------------------------------------------------------------------------------------------------- docs
 
 
 def cells(heading):
-    """The cells of each row of the table under `heading`, without their backticks."""
+    """Return the cells of each row of the table under `heading`, without backticks."""
     section = DOCS.read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
     rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]
     return [[cell.strip().replace("`", "") for cell in row] for row in rows]
@@ -228,7 +228,7 @@ def test_the_docs_have_the_same_stacks():
     assert [row[0] for row in cells("Tested stacks")] == [" → ".join(stack) for stack in STACKS]
 
 
-# ---------------------------------------------------------------------------------------------------------- row by row
+# ---------------------------------------------------------------------------------------------------------------- rows
 
 
 @pytest.fixture(params=CONTRACTS)
@@ -238,7 +238,7 @@ def contract(request):
 
 @pytest.fixture
 def make(monkeypatch, tmp_path):
-    """Make environments that are closed in the end; videos go to a folder of the test, windows nowhere."""
+    """Make environments that are closed after the test; videos go to the test's folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     with contextlib.ExitStack() as stack:
@@ -255,12 +255,12 @@ def missing(row):
     return [module for module in row.needs if importlib.util.find_spec(module) is None]
 
 
-def needs_what_it_needs(row):
+def skip_without_packages(row):
     if missing(row):
         pytest.skip(f"{row.name} needs {', '.join(missing(row))}, which is not installed")
 
 
-def put_on(env, *names):
+def wrap_all(env, *names):
     """Wrap `env`, from the inside outwards."""
     for row in (ROWS[name] for name in names):
         with pytest.warns(UserWarning, match=row.warns) if row.warns else contextlib.nullcontext():
@@ -288,7 +288,7 @@ def episode(env, steps=STEPS):
 
 
 def as_arrays(observation):
-    """Arrays of other packages are read as NumPy's; the space of an environment does not contain them."""
+    """Convert arrays of other packages to NumPy's, since the environment's space does not contain them."""
     if isinstance(observation, dict):
         return {key: as_arrays(value) for key, value in observation.items()}
     return np.asarray(observation) if hasattr(observation, "__dlpack__") else observation
@@ -300,16 +300,16 @@ IN_PROCESS = [row.name for row in TABLE if row.verdict in (AS_IT_IS, FLAT, LIMIT
 @pytest.mark.parametrize("name", IN_PROCESS)
 def test_the_wrapper_works_and_is_reproducible(contract, make, name):
     row = ROWS[name]
-    needs_what_it_needs(row)
-    first, second = (episode(put_on(make(contract), *row.stack)) for _ in range(2))
+    skip_without_packages(row)
+    first, second = (episode(wrap_all(make(contract), *row.stack)) for _ in range(2))
     assert data_equivalence(first, second)
 
 
 @pytest.mark.parametrize("name", [row.name for row in TABLE if row.refusal])
-def test_gymnasium_refuses_it_on_the_bare_environment_with_this_reason(contract, make, name):
+def test_gymnasium_rejects_the_bare_environment_with_this_reason(contract, make, name):
     row = ROWS[name]
     if row.verdict == NEVER:
-        needs_what_it_needs(row)
+        skip_without_packages(row)
     with pytest.raises((TypeError, ValueError), match=re.escape(row.refusal)):
         row.wrap(make(contract))
 
@@ -318,12 +318,12 @@ def test_gymnasium_refuses_it_on_the_bare_environment_with_this_reason(contract,
     "name", [row.name for row in TABLE if row.verdict == AS_IT_IS and row.name != "FilterObservation"]
 )
 def test_wrappers_also_work_after_flattening(make, name):
-    needs_what_it_needs(ROWS[name])
-    episode(put_on(make(CONTRACTS[0]), "FlattenObservation", name))
+    skip_without_packages(ROWS[name])
+    episode(wrap_all(make(CONTRACTS[0]), "FlattenObservation", name))
 
 
 def test_only_the_filter_has_to_come_before_flattening(make):
-    flat = put_on(make(CONTRACTS[0]), "FlattenObservation")
+    flat = wrap_all(make(CONTRACTS[0]), "FlattenObservation")
     with pytest.raises(ValueError, match="only usable with `Dict` and `Tuple` observations"):
         wrappers.FilterObservation(flat, ["joints_position"])
 
@@ -337,7 +337,7 @@ def test_a_camera_image_works_with_image_wrappers(make):
     )
     box = env.observation_space[key]
     image = wrappers.TransformObservation(env, lambda observation: observation[key], box)
-    grey = put_on(image, "GrayscaleObservation", "FrameStackObservation")
+    grey = wrap_all(image, "GrayscaleObservation", "FrameStackObservation")
     episode(grey)
     assert grey.observation_space.shape == (3, *box.shape[:2])
 
@@ -345,7 +345,7 @@ def test_a_camera_image_works_with_image_wrappers(make):
 def test_a_wrapper_that_draws_changes_the_worlds_of_resets_without_a_seed(make):
     worlds = []
     for steps in (1, 2):
-        env = put_on(make("arm_reach"), "StickyAction")
+        env = wrap_all(make("arm_reach"), "StickyAction")
         env.reset(seed=3)
         for _ in range(steps + 1):  # the first action is never sticky
             env.step(np.zeros(6))
@@ -353,7 +353,7 @@ def test_a_wrapper_that_draws_changes_the_worlds_of_resets_without_a_seed(make):
     assert worlds[0] != worlds[1]
 
 
-# ------------------------------------------------------------------------------------------------ pictures, and stacks
+# ----------------------------------------------------------------------------------------------- rendering, and stacks
 
 
 @contextlib.contextmanager
@@ -364,22 +364,22 @@ def skipped_without_a_renderer():
         pytest.skip(str(error))
 
 
-def of_pictures():
-    """Every wrapper over one contract; over the others one, since what a picture shows is nothing to a wrapper."""
+def with_rendering():
+    """Return every wrapper over one contract and one over the others, since wrappers treat all images alike."""
     names = [row.name for row in TABLE if row.verdict in (RENDERED, PIXELS)]
     return [(CONTRACTS[0], name) for name in names] + [(name, "AddRenderObservation") for name in CONTRACTS[1:]]
 
 
-@pytest.mark.parametrize(("contract", "name"), of_pictures())
+@pytest.mark.parametrize(("contract", "name"), with_rendering())
 @pytest.mark.long
-def test_it_works_with_a_renderer(make, contract, name):
+def test_the_wrapper_works_with_a_renderer(make, contract, name):
     row = ROWS[name]
-    needs_what_it_needs(row)
+    skip_without_packages(row)
     env = make(contract, backend="mujoco", render_mode="rgb_array")
     with skipped_without_a_renderer():
         env.reset(seed=1)
         env.render()
-    env = put_on(env, *row.stack)
+    env = wrap_all(env, *row.stack)
     episode(env, steps=2)
     env.render()
     env.close()
@@ -390,12 +390,12 @@ def test_it_works_with_a_renderer(make, contract, name):
     [
         *((name, "fake") for name in CONTRACTS),
         *((name, "mujoco") for name in CONTRACTS if name != "door_open"),
-        pytest.param("door_open", "mujoco", marks=pytest.mark.long),  # its world is slow; its fake one has all its keys
+        pytest.param("door_open", "mujoco", marks=pytest.mark.long),  # its world is slow; its fake one has all keys
     ],
 )
 @pytest.mark.parametrize("stack", STACKS, ids=" ".join)
-def test_a_stack_works_inside_of_the_recorder(contract, make, tmp_path, stack, backend):
-    env = RecordTransitions(put_on(make(contract, backend=backend), *stack), tmp_path)
+def test_a_stack_works_inside_the_recorder(contract, make, tmp_path, stack, backend):
+    env = RecordTransitions(wrap_all(make(contract, backend=backend), *stack), tmp_path)
     with skipped_without_a_renderer(), contextlib.closing(env):
         episode(env)
     run = read_run(env.path)
@@ -404,8 +404,8 @@ def test_a_stack_works_inside_of_the_recorder(contract, make, tmp_path, stack, b
     assert tuple(reversed(recorded)) == stack
 
 
-def test_chunks_go_outside_of_the_recorder(contract, make, tmp_path):
-    inner = RecordTransitions(put_on(make(contract), "FlattenObservation", "RecordEpisodeStatistics"), tmp_path)
+def test_chunks_go_outside_the_recorder(contract, make, tmp_path):
+    inner = RecordTransitions(wrap_all(make(contract), "FlattenObservation", "RecordEpisodeStatistics"), tmp_path)
     with contextlib.closing(ActionChunks(inner, 3)) as env:
         env.reset(seed=3)
         env.action_space.seed(3)
@@ -414,11 +414,11 @@ def test_chunks_go_outside_of_the_recorder(contract, make, tmp_path):
     assert len(list(read_run(inner.path).transitions())) == info["chunk"]["executed"] >= 1
 
 
-# ------------------------------------------------------------------------------------------------------------- endings
+# ---------------------------------------------------------------------------------------------------- ends of episodes
 
 
 def short(kind):
-    """The arm's contract with three steps, and no success."""
+    """Return the arm's contract with three steps, and no success."""
     changes = {"episode": {"horizon_steps": 3, "kind": kind}, "task.success_radius_m": 0.000001}
     return changed_contract("arm_reach", changes)
 
@@ -435,7 +435,7 @@ def run_out(env):
 
 @pytest.mark.parametrize("wrap", [(), ("RecordEpisodeStatistics",), ("TransformReward", "RecordEpisodeStatistics")])
 def test_a_finite_horizon_terminates_and_counts_down_to_zero(make, wrap):
-    seen = run_out(put_on(make(short("finite_horizon")), *wrap))
+    seen = run_out(wrap_all(make(short("finite_horizon")), *wrap))
     assert [observation["time_remaining"].tolist() for observation, *_ in seen] == [[1.0], [2 / 3], [1 / 3], [0.0]]
     assert seen[-1][1:3] == (True, False)
     assert seen[-1][3]["end_reason"] == "horizon"
@@ -443,7 +443,7 @@ def test_a_finite_horizon_terminates_and_counts_down_to_zero(make, wrap):
 
 def test_time_remaining_is_in_a_flat_observation(make):
     bare = make(short("finite_horizon"))
-    flat = put_on(bare, "FlattenObservation", "RecordEpisodeStatistics")
+    flat = wrap_all(bare, "FlattenObservation", "RecordEpisodeStatistics")
     seen = run_out(flat)
     unflattened = [gymnasium.spaces.unflatten(bare.observation_space, observation) for observation, *_ in seen]
     assert [observation["time_remaining"].tolist() for observation in unflattened] == [[1.0], [2 / 3], [1 / 3], [0.0]]
@@ -451,7 +451,7 @@ def test_time_remaining_is_in_a_flat_observation(make):
 
 
 def test_a_time_limit_truncates_and_has_no_time_in_its_observation(make):
-    env = put_on(make(short("time_limit")), "RecordEpisodeStatistics", "FlattenObservation")
+    env = wrap_all(make(short("time_limit")), "RecordEpisodeStatistics", "FlattenObservation")
     seen = run_out(env)
     assert seen[-1][1:3] == (False, True)
     assert seen[-1][3]["end_reason"] == "time_limit"
@@ -460,20 +460,20 @@ def test_a_time_limit_truncates_and_has_no_time_in_its_observation(make):
 
 @pytest.mark.parametrize("kind", ["finite_horizon", "time_limit"])
 def test_episode_statistics_count_the_steps_of_either_ending(make, kind):
-    info = run_out(put_on(make(short(kind)), "FlattenObservation", "RecordEpisodeStatistics"))[-1][3]
+    info = run_out(wrap_all(make(short(kind)), "FlattenObservation", "RecordEpisodeStatistics"))[-1][3]
     assert info["episode"]["l"] == info["step_index"] == 3
 
 
-def test_time_awareness_finds_the_limit_that_make_was_given(make):
-    env = put_on(make("arm_reach", max_episode_steps=2), "TimeAwareObservation")
+def test_time_awareness_finds_the_limit_given_to_make(make):
+    env = wrap_all(make("arm_reach", max_episode_steps=2), "TimeAwareObservation")
     seen = run_out(env)
     assert env.get_wrapper_attr("max_timesteps") == 2
     assert len(seen) == 3
     assert seen[-1][1:3] == (False, True)
 
 
-def test_time_awareness_finds_the_limit_that_gymnasium_was_given():
+def test_time_awareness_finds_the_limit_given_to_gymnasium():
     inner = gymnasium.make("embodied_env/ArmReach-v0", backend="fake", clock="virtual", max_episode_steps=2)
-    env = put_on(inner, "TimeAwareObservation")
+    env = wrap_all(inner, "TimeAwareObservation")
     assert run_out(env)[-1][1:3] == (False, True)
     env.close()

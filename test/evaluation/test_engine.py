@@ -80,7 +80,7 @@ def slow(observation):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with policies and a contract of short episodes, importable by workers."""
+    """Return a folder with policies and a contract of short episodes, importable by workers."""
     (tmp_path / "engine_policies.py").write_text(POLICIES)
     short = replace(ARM, episode=replace(ARM.episode, horizon_steps=4))
     (tmp_path / "short.yaml").write_text(dump_contract(short))
@@ -135,7 +135,7 @@ def test_episode_of_killed_worker_is_repeated_and_reported(folder, capsys):
 
 
 class FakePool:
-    """A pool that only records calls; each worker ends with the same text."""
+    """A pool that only records calls; each worker ends with the same output."""
 
     def __init__(self):
         self.started, self.reaped = [], []
@@ -191,7 +191,7 @@ def test_worker_error_is_raised_with_its_output_as_note(scheduler):
 
 
 class HungPool(FakePool):
-    """Each worker gets its episode at once; those in `hangs` never end. Each `receive` takes 10 s."""
+    """A pool whose workers get their episodes immediately; those in `hangs` never end. Each `receive` takes 10 s."""
 
     def __init__(self, hangs):
         super().__init__()
@@ -250,7 +250,7 @@ def test_hung_worker_is_replaced_until_last_attempt(monkeypatch):
 def test_episode_time_limit_starts_when_environment_is_ready(monkeypatch):
     pool = HungPool(hangs={0})
     finished(monkeypatch, pool, episodes=1)
-    assert pool.now_s == MOST_ATTEMPTS * (20.0 + 60.0 + 10.0)  # two messages, the limit, and the poll that finds it
+    assert pool.now_s == MOST_ATTEMPTS * (20.0 + 60.0 + 10.0)  # two messages, the limit, and the poll that detects it
 
 
 def test_timely_workers_are_not_replaced(monkeypatch):
@@ -300,7 +300,7 @@ def test_ctrl_c_ends_hung_workers_that_ignore_sigterm(folder):
     parent.send_signal(signal.SIGINT)
     _, stderr = parent.communicate(timeout=60)
     assert (parent.returncode, stderr.splitlines()[-1]) == (130, "embodied-env: interrupted")
-    assert time.monotonic() - asked < SHORT_GRACE_S + (asked - began)  # the start shows how fast the machine is
+    assert time.monotonic() - asked < SHORT_GRACE_S + (asked - began)  # the start time shows how fast the machine is
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
@@ -401,7 +401,7 @@ def test_invalid_number_of_workers_is_rejected(workers):
         (("--address", "auto", "--engine", "local"), "--address 'auto' requires --engine ray"),
     ],
 )
-def test_wrong_engine_usage_is_named(folder, capsys, more, problem):
+def test_usage_error_of_an_engine_is_named(folder, capsys, more, problem):
     status, _, stderr = run_evaluate(capsys, arguments(folder, "hold", *more))
     assert status == 2
     assert problem in stderr

@@ -1,4 +1,4 @@
-"""``embodied-env evaluate --engine ray`` with Ray itself, in processes of its own; it takes some seconds to start."""
+"""``embodied-env evaluate --engine ray`` with real Ray in separate processes; its start takes several seconds."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def evaluated(folder, policy, *more, **options):
 
 
 def at_work(folder, process):
-    """Wait until both workers act, and return every process below `process`."""
+    """Wait until both workers are running, and return every process below `process`."""
     end = time.monotonic() + 90.0
     while len(list(folder.glob("slow_*"))) < 2:
         assert process.poll() is None, process.communicate()
@@ -95,7 +95,7 @@ def all_gone(processes, patience_s=20.0):
 
 
 def rows_by_step(run):
-    """What an episode was, by its number and step: nothing of when or by whom."""
+    """Return the content of each row by episode and step, without times and workers."""
     rows = [row for path in run.get("parts", [run["path"]]) for row in read_run(path).rows()]
     return {
         (row["info"]["episode_index"], row["info"]["step_index"]): (
@@ -154,7 +154,7 @@ def test_signal_closes_runs_and_leaves_no_process_or_file(folder, number):
 
 def test_running_cluster_is_used_and_left_running(folder, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # a cluster's own is where its owner has put it
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # a cluster's own folder is where its owner has put it
     with tempfile.TemporaryDirectory(prefix="ee_test_", ignore_cleanup_errors=True) as temporary:
         cluster = subprocess.Popen(
             [sys.executable, "-c", EXISTING, temporary], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -195,11 +195,11 @@ def test_ray_workers_over_ros_give_outcome_of_one_process(folder):
 def workers_below(process):
     found = []
     for child in psutil.Process(process.pid).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # Ray ends its own when it likes
+        with contextlib.suppress(psutil.NoSuchProcess):  # Ray ends its own processes at its own time
             found += ["embodied_env.evaluation.worker" in " ".join(child.cmdline())]
     return any(found)
 
 
 def outcome(summary):
-    """All but latencies, which are of this machine."""
+    """Return everything but latencies, which depend on the machine."""
     return {key: value for key, value in summary.items() if key != "latency"}

@@ -1,4 +1,4 @@
-"""A Ray cluster that is started for an evaluation leaves nothing in the home folder, and no variable of ours."""
+"""A Ray cluster started for an evaluation leaves nothing in the home folder, and no environment variable."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ print(json.dumps({"modes": seen, "left": sorted(ours & set(os.environ) - before)
 
 
 @pytest.mark.long
-def test_new_cluster_keeps_its_token_in_its_own_folder(tmp_path):
+def test_new_cluster_keeps_its_token_in_a_separate_folder(tmp_path):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    with tempfile.TemporaryDirectory(prefix="ee_") as temporary:  # tmp_path is too long for the names of sockets
+    with tempfile.TemporaryDirectory(prefix="ee_") as temporary:  # tmp_path is too long for socket names
         surroundings = {**kept, "HOME": str(tmp_path), "TMPDIR": temporary}
         done = subprocess.run(
             [sys.executable, "-c", SCRIPT], env=surroundings, capture_output=True, text=True, timeout=120, check=False

@@ -1,4 +1,4 @@
-"""``embodied-env evaluate --engine ray`` without Ray: its hosts in this process, and a spy in the place of `ray`."""
+"""``embodied-env evaluate --engine ray`` without Ray: hosts in this process, and a spy in place of `ray`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VALUES = {"contract": SHORT, "backend": "fake", "policy": "random", "seed": 3}
 
 
 class FakeCluster:
-    """Hosts in this process. Each promise is kept when it is waited for; one host can be lost as it is given work."""
+    """Hosts in this process. Each task runs when its result is awaited; one host can be lost when it receives a task."""
 
     def __init__(self, *, loses=0):
         self.loses, self.turn = loses, -1
@@ -103,7 +103,7 @@ def test_episode_of_lost_host_is_repeated_and_reported(tmp_path):
     assert "was repeated" in loss
     assert "its node is gone" in loss
     assert len(cluster.hosts) == 3
-    assert cluster.lost[0] in cluster.killed  # its place is free again
+    assert cluster.lost[0] in cluster.killed  # its slot is free again
 
 
 def test_interrupt_closes_runs_and_leaves_cluster(tmp_path):
@@ -159,8 +159,8 @@ def test_incompatible_node_is_reported(tmp_path, changes, problem):
     assert problem in output["message"]
 
 
-class SpyOfRay:
-    """What `RayCluster` asks of ray, written down."""
+class RaySpy:
+    """Records the calls of `RayCluster` to ray."""
 
     class exceptions:  # noqa: N801 - ray's name
         class RayError(Exception):
@@ -175,7 +175,7 @@ class SpyOfRay:
 
     def init(self, **options):
         self.asked.append(options)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as ray does
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # like ray
         if self.fails is not None:
             raise self.fails
 
@@ -187,7 +187,7 @@ class SpyOfRay:
 def ray(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    spy = SpyOfRay()
+    spy = RaySpy()
     monkeypatch.setitem(sys.modules, "ray", spy)
     handler = signal.getsignal(signal.SIGTERM)
     yield spy
@@ -231,7 +231,7 @@ def test_cluster_that_cannot_be_joined_is_named(ray):
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])
-def test_refused_address_is_named_immediately(ray, scheme):
+def test_rejected_address_is_named_immediately(ray, scheme):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"{scheme}127.0.0.1:{server.getsockname()[1]}"
     with pytest.raises(BackendNotReadyError, match=f"Ray cluster {address}: .*refused"):
@@ -258,14 +258,14 @@ def test_ray_output_goes_to_stderr(ray, capsys):
 
 
 def test_lost_actor_raises_host_lost_without_guesses(ray):
-    class ActorDied(SpyOfRay.exceptions.RayError):
+    class ActorDied(RaySpy.exceptions.RayError):
         pass
 
     def get(promise):
         raise ActorDied("The actor died.\n\nSome common causes include: many")
 
     ray.get = get
-    ray.exceptions = SimpleNamespace(RayError=SpyOfRay.exceptions.RayError, RayTaskError=type("T", (Exception,), {}))
+    ray.exceptions = SimpleNamespace(RayError=RaySpy.exceptions.RayError, RayTaskError=type("T", (Exception,), {}))
     with pytest.raises(HostLostError, match=r"^The actor died\.$"):
         RayCluster(1).answer("promise")
 

@@ -1,4 +1,4 @@
-"""Runs a launch file of ours to its end: ``python launched.py NAME [name:=value ...]``; the exit status is the launch's."""
+"""Run one of our launch files to its end: ``python launched.py NAME [name:=value ...]``; exits with the launch status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parents[2] / "launch"
 
 
 def including(name, given):
-    """Return a description that includes the launch file `name`; `given` are values of its arguments."""
+    """Return a description that includes the launch file `name`, with the arguments `given`."""
     source = PythonLaunchDescriptionSource(str(FOLDER / f"{name}.launch.py"))
     return LaunchDescription([IncludeLaunchDescription(source, launch_arguments=list(given.items()))])
 

@@ -1,4 +1,4 @@
-"""The launch files by launch itself, on a ROS machine: ``colcon test`` runs this where launch_testing is installed."""
+"""Launch files run by launch itself on a ROS machine: ``colcon test`` runs this where launch_testing is installed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_invalid_value_is_rejected():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_signal_to_launch_leaves_no_child_process(tmp_path, number):
-    """``ros2 launch`` ends without a word to its children on SIGTERM."""
+    """``ros2 launch`` ends on SIGTERM without a signal to its children."""
     ready, sleep = tmp_path / "ready", tmp_path / "sleep.py"
     sleep.write_text(f"import pathlib, time\npathlib.Path({str(ready)!r}).touch()\ntime.sleep(60)\n")
     process = start("train", script=sleep)
@@ -64,7 +64,7 @@ def test_signal_to_launch_leaves_no_child_process(tmp_path, number):
     while not ready.exists() and time.monotonic() < end:
         time.sleep(0.02)
     children = psutil.Process(process.pid).children(recursive=True)
-    assert len(children) >= 2  # the keeper, and what it keeps
+    assert len(children) >= 2  # the supervisor and its process
     process.send_signal(number)
     process.wait(PATIENCE_S)
     _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)

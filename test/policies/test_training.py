@@ -1,4 +1,4 @@
-"""The training examples: ends of episodes, saved policies, seeds, and learning."""
+"""Training examples: ends of episodes, saved policies, seeds, and learning."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def contract_file(tmp_path):
 
 @pytest.fixture
 def begin(contract_file, tmp_path):
-    """Begin a training of a few steps in the fake world."""
+    """Return a function that starts a short training in the fake world."""
 
     def started(algorithm, *more, contract=contract_file):
         parser = training.parser(None, steps=64, num_envs=2)
@@ -60,7 +60,7 @@ def begin(contract_file, tmp_path):
 
 
 def rollout(**changes):
-    """Three steps of one environment: rewards 1, values 0, values of what comes after 10."""
+    """Three steps of one environment: rewards 1, values 0, and a value of 10 after each."""
     shape = (3, 1)
     values = {"rewards": torch.ones(shape), "values": torch.zeros(shape), "next_values": torch.full(shape, 10.0)}
     endings = {"terminated": torch.zeros(shape), "ended": torch.zeros(shape)}
@@ -104,7 +104,7 @@ def test_end_of_episode_is_valued_by_final_observation(begin):
         agent = train_ppo_torch.Agent(len(run.scaling.mean), 1)
         with torch.no_grad():
             agent.mean[-1].weight.zero_()
-            agent.log_std.fill_(-20.0)  # it stays where it is, and so does the target until the next episode
+            agent.log_std.fill_(-20.0)  # joint and target stay where they are until the next episode
         collector = train_ppo_torch.Collector(worlds, 6)
         found = collector.collect(agent, 30)
         worlds.close()
@@ -169,7 +169,7 @@ def test_training_is_deterministic_per_seed(begin):
 
 
 def test_joint_learns_to_follow(begin):
-    """Holding still succeeds where the target happens to begin at the joint: in one episode of ten."""
+    """Holding still succeeds when the target is drawn at the joint: in one of ten episodes."""
     with begin("ppo_torch", "--steps", "3072", "--num-envs", "4", "--episodes", "20") as run:
         training.evaluate(run, train_ppo_torch.POLICY, train_ppo_torch.train(run), 0.0)
     summary = json.loads((run.path / "summary.json").read_text())
@@ -222,7 +222,9 @@ def test_invalid_number_is_named(begin, capsys, option, value):
     assert f"{option}: {value}" in capsys.readouterr().err
 
 
-@pytest.mark.filterwarnings("ignore:It seems that your observation:UserWarning")  # depth is no picture for a CNN
+@pytest.mark.filterwarnings(
+    "ignore:It seems that your observation:UserWarning"
+)  # a depth image is not an image for a CNN
 @pytest.mark.parametrize("env_id", IDS)
 def test_stable_baselines3_env_checker_passes(env_id):
     env = gymnasium.make(env_id, backend="fake", clock="virtual")

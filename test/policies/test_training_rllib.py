@@ -1,4 +1,4 @@
-"""The example with Ray's RLlib: endings, and that it runs, saves and resumes, in this process and in others."""
+"""The RLlib example: ends of episodes; it trains, saves and resumes, in this process and in workers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_rllib_trains_in_parallel_evaluates_and_resumes(tmp_path):
 
 @pytest.mark.parametrize(("terminated", "expected"), [(False, 1.0 + 0.5 * 10.0), (True, 1.0)])
 def test_rllib_learner_bootstraps_on_truncated_not_terminated(terminated, expected):
-    """A step of reward 1, after which the state is worth 10: as the learner's pipeline prepares and counts it."""
+    """A step of reward 1 into a state of value 10, as preprocessed and counted by the learner."""
     from ray.rllib.connectors.learner import AddOneTsToEpisodesAndTruncate
     from ray.rllib.env.single_agent_episode import SingleAgentEpisode
     from ray.rllib.utils.postprocessing.value_predictions import compute_value_targets

@@ -1,4 +1,4 @@
-"""Checks that the gate is the only way to the robot, and that packages import in the order of `docs/concepts/architecture.md`."""
+"""Only the gate leads to the robot, and packages import in the order of `docs/concepts/architecture.md`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import embodied_env
 
 PACKAGE = Path(embodied_env.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
-RANKS = (  # a package imports those above it in this list, and itself; the table of docs/concepts/architecture.md
+RANKS = (  # a package imports those above it and itself; the table of docs/concepts/architecture.md
     {"_version", "errors"},
     {"contract"},
     {"core"},
@@ -61,7 +61,7 @@ def all_nodes_of(file: Path) -> tuple[ast.AST, ...]:
 
 
 def package_of(file: Path) -> str:
-    """Return the name of the package, or of the module at the top."""
+    """Return the name of the package, or of the top-level module."""
     return place_of(file).split("/")[0].removesuffix(".py")
 
 
@@ -70,7 +70,7 @@ def nodes_of(file: Path, *kinds: type[ast.AST]):
 
 
 def name_called(call: ast.Call) -> str:
-    """Return the dotted name that is called, as far as it is written out."""
+    """Return the dotted name of a call, as far as it is spelled out."""
     parts, node = [], call.func
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -94,7 +94,7 @@ def test_only_command_limiter_approves_commands():
 
 
 def test_approved_command_is_not_aliased_or_copied():
-    """`replace`, `changed`, `copy` and `__new__` make one too; and an alias would hide the call from the test above."""
+    """`replace`, `changed`, `copy` and `__new__` create one too, and an alias would hide the call from the test above."""
     aliases = [
         f"{place_of(file)}: {alias.asname}"
         for file in MODULES
@@ -135,7 +135,7 @@ def packages_imported_by(file: Path) -> set[str]:
 
 
 def test_package_imports_only_lower_layers():
-    """Also where it imports lazily: the order is about the direction of data, not about the moment of the import."""
+    """Including lazy imports: the order concerns the direction of data, not the time of the import."""
     rank = {package: number for number, packages in enumerate(RANKS) for package in packages}
     upwards = {
         place_of(file): found
@@ -157,7 +157,7 @@ def modules_imported_by(file: Path, known: set[str]) -> set[str]:
 
 
 def test_no_import_cycles():
-    """Lazy imports and those for type checking included."""
+    """Including lazy imports and those for type checking."""
     known = {name_of(file) for file in MODULES}
     imports = {name_of(file): modules_imported_by(file, known) - {name_of(file)} for file in MODULES}
     try:
@@ -187,7 +187,7 @@ def test_ros_packages_are_imported_only_at_the_edge():
 
 
 def test_cli_prints_only_through_terminal_module():
-    """launch passes on the lines of the processes that it started, with their colours."""
+    """launch forwards the coloured output of its processes."""
     printing = {
         place_of(file)
         for file in MODULES
@@ -198,7 +198,7 @@ def test_cli_prints_only_through_terminal_module():
 
 
 def test_library_modules_do_not_print():
-    """They return results and raise errors; the command line shows them."""
+    """They return results and raise errors; the command line prints them."""
     printing = {
         place_of(file)
         for file in MODULES
@@ -219,7 +219,7 @@ def test_importlib_is_used_only_where_intended():
 
 
 def test_system_clock_is_used_only_by_clock_modules():
-    """And by the waits at the edge of ROS, which middleware time cannot be injected into."""
+    """And by waits at the ROS boundary, where the time of the middleware cannot be injected."""
     used = {
         place_of(file)
         for file in MODULES
@@ -229,7 +229,7 @@ def test_system_clock_is_used_only_by_clock_modules():
     allowed = {"core/clock.py", "ros/node.py", "ros/receiver.py"}
     record = {
         place for place in used if place.startswith(("record/", "cli/", "evaluation/"))
-    }  # when a run began, for people
+    }  # the start date of a run, for people
     assert used - record <= allowed
 
 

@@ -1,4 +1,4 @@
-"""What the benchmarks count, and that they run."""
+"""Benchmarks: their calculations, and that they run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pacing():
 
 
 def instants(pacing, *late_ms, period_ms=10):
-    """Steps of 100 Hz after the warm-up; each is so much later than its deadline."""
+    """Return steps at 100 Hz after the warm-up, each late by the given amount."""
     count = pacing.WARM_UP + len(late_ms)
     late = np.array([0] * pacing.WARM_UP + list(late_ms))
     return (np.arange(count) * period_ms + late) * 1_000_000
@@ -84,13 +84,13 @@ def test_vector_benchmark_runs():
 def benchmark(name):
     spec = importlib.util.spec_from_file_location(f"benchmark_of_{name}", PACING.parent / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where its dataclasses look for their annotations
+    sys.modules[spec.name] = module  # where its dataclasses resolve their annotations
     spec.loader.exec_module(module)
     return module
 
 
 def table_of(script: str, folder: Path, *arguments: str) -> list[dict]:
-    """The rows of the JSON file that a benchmark writes."""
+    """Return the rows of the JSON file written by a benchmark."""
     file = folder / "table.json"
     command = [sys.executable, str(BENCHMARKS / script), *arguments, "--json", str(file)]
     subprocess.run(command, capture_output=True, text=True, check=True)
@@ -132,12 +132,12 @@ def test_ineffective_clamp_ends_benchmark(clamps):
 
 
 def test_in_process_simulation_matches_bare_loop(tmp_path):
-    rows = table_of("inprocess.py", tmp_path, "--rounds", "1", "--steps", "3")  # or it exits with another status
+    rows = table_of("inprocess.py", tmp_path, "--rounds", "1", "--steps", "3")  # otherwise it exits with another status
     assert {row["who"] for row in rows} == {"bare mj_step loop", "plain Gymnasium", "embodied_env"}
 
 
 def test_import_benchmark_finds_no_optional_modules(tmp_path):
-    rows = table_of("import.py", tmp_path, "--rounds", "1")  # or it exits with another status
+    rows = table_of("import.py", tmp_path, "--rounds", "1")  # otherwise it exits with another status
     assert [row["package"] for row in rows] == ["gymnasium", "numpy", "embodied_env"]
 
 
@@ -168,7 +168,7 @@ def test_cost_per_sensor_is_the_slope(step_benchmark):
 @pytest.mark.ros
 @pytest.mark.long
 def test_ros_step_benchmark_runs(tmp_path):
-    """It compares what everybody gets back itself."""
+    """The benchmark itself compares the results of all variants."""
     result = tmp_path / "step.json"
     arguments = ["--rounds", "1", "--steps", "5", "--warm-up", "3", "--extra", "0", "2", "--json", str(result)]
     subprocess.run([sys.executable, str(STEP), *arguments], capture_output=True, text=True, check=True)
@@ -244,7 +244,7 @@ def test_scale_benchmark_runs(scale):
 
 def test_memory_is_sampled_after_each_tenth_of_steps(scale, monkeypatch):
     looks = itertools.count()
-    monkeypatch.setattr(scale, "holdings", lambda: {"threads": next(looks)})  # a real look takes a tenth of a second
+    monkeypatch.setattr(scale, "holdings", lambda: {"threads": next(looks)})  # a real sample takes a tenth of a second
     held = scale.over_steps(20, "fake")
     assert list(held) == [f"{number} steps" for number in range(2, 21, 2)]
     assert scale.growth(held) == {"threads": 9}
@@ -262,7 +262,7 @@ def test_growing_memory_is_distinguished_from_flat(scale):
     assert not found["steep: memory is flat (2 MB)"]
 
 
-@pytest.mark.long  # more than five minutes: pytest prints stacks meanwhile, and goes on
+@pytest.mark.long  # longer than five minutes: pytest prints stacks meanwhile and continues
 @pytest.mark.parametrize("backend", ["fake", "mujoco"])
 def test_memory_is_constant_over_a_million_steps(scale, backend):
     held = scale.apart(1_000_000, backend)

@@ -1,4 +1,4 @@
-"""The page of the faults lists every fault once, and every test that it names exists."""
+"""The fault page lists every fault once, and every test it names exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference pages contain every key, message, rule and code of the definitions that their tables come from."""
+"""The reference pages contain every key, message, rule and code of the definitions behind their tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def code_in(text):
 
 
 def dataclasses_in(cls):
-    """Return a dataclass and those that its fields hold."""
+    """Return a dataclass and those of its fields."""
     inner = (TABLES["_inner_class"](hint) for hint in get_type_hints(cls).values())
     return [cls, *(each for found in inner if found is not None for each in dataclasses_in(found))]
 

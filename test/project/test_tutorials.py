@@ -1,4 +1,4 @@
-"""Runs the command and code blocks of each tutorial, in order, in one shell."""
+"""The command and code blocks of each tutorial run, in order, in one shell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"(<!-- background -->\n)?^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PRINTED = re.compile(r"<!-- printed -->\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SHORTER = {  # what a reader waits for and a test does not
+SHORTER = {  # interactive steps and waits that a test skips
     "--steps 100000": "--steps 600 --feature-steps 200",
     "--repeats 2 --out": "--repeats 2 --joints j1 --out",
     "--episodes 2 --seed 3": "--episodes 1 --seed 3",
@@ -46,7 +46,7 @@ def operator_at_terminal() -> Iterator[int]:
 
 
 def script_of(page: Path) -> str:
-    """Return the blocks of a page as one script; blocks marked as background run until its end."""
+    """Return the blocks of a page as one script; background blocks run until its end."""
     lines = ["set -e", "trap 'kill -INT $(jobs -p) 2>/dev/null || true; wait' EXIT"]
     for background, language, code in BLOCK.findall(page.read_text()):
         if language == "python":

@@ -1,4 +1,4 @@
-"""The Python blocks of the documentation pass ``mypy --strict``, as a user's script outside of the repository."""
+"""The Python blocks of the documentation pass ``mypy --strict`` as scripts outside the repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clean episodes have no finding: the small edition of ``.ci/clean_episodes.py``."""
+"""Clean episodes pass the audit: the small edition of ``.ci/clean_episodes.py``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def clean_episodes():
 )
 def test_clean_episodes_have_no_violation(clean_episodes, tmp_path, name, backend, episodes):
     if backend != "fake":
-        pytest.importorskip("mujoco", reason="needs the embedded simulator; the same is shown with fake")
+        pytest.importorskip("mujoco", reason="needs the embedded simulator")
     ends, findings = clean_episodes.play(name, backend, episodes, str(tmp_path))
     assert findings == []
     assert sum(ends.values()) == episodes
@@ -40,6 +40,6 @@ def test_clean_episodes_have_no_violation(clean_episodes, tmp_path, name, backen
 
 @pytest.mark.ros
 def test_clean_episode_over_ros_has_no_violation(clean_episodes, tmp_path, domain_id):
-    pytest.importorskip("mujoco", reason="needs the embedded simulator; the same is shown with fake")
+    pytest.importorskip("mujoco", reason="needs the embedded simulator")
     _, findings = clean_episodes.play("arm_reach", "mujoco_ros", 1, str(tmp_path))
     assert findings == []

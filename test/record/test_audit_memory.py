@@ -1,4 +1,4 @@
-"""The audit streams: its memory does not grow with the run."""
+"""The audit streams rows: its memory does not grow with the run."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _later(inner, ns):
 
 @pytest.mark.long
 def test_audit_keeps_no_rows_in_memory(episode):
-    """A row is some 100 objects: were any kept, they would show."""
+    """A row has about 100 objects, so that kept rows would be visible."""
     kept, seen = [], itertools.count(1)
 
     def look():
@@ -74,7 +74,7 @@ def test_audit_keeps_no_rows_in_memory(episode):
 
 
 def write_run(folder, path, transitions):
-    """Write a run directory with at least `transitions` steps, as if it had been recorded."""
+    """Write a run directory with at least `transitions` steps, like a recorded one."""
     folder.mkdir()
     writer, summary = RowLog(folder / "transitions.mcap"), Summary()
     for row in repeated(path, transitions):
@@ -100,16 +100,16 @@ print(*report.problems, file=sys.stderr, sep="\\n")
 
 
 def audited(path):
-    """Audit in a separate process; return transitions, problems, and its largest resident memory, kB.
+    """Audit in a separate process; return transitions, problems, and its peak resident memory, kB.
 
-    Not ``ru_maxrss``: what the parent had when it forked counts there too.
+    Not ``ru_maxrss``, which includes the memory of the parent at the fork.
     """
     done = subprocess.run([sys.executable, "-c", AUDIT, str(path)], capture_output=True, text=True, check=True)
     print(path.name, done.stdout, done.stderr)
     return [int(number) for number in done.stdout.split()]
 
 
-@pytest.mark.long  # more than five minutes: pytest prints stacks meanwhile, and goes on
+@pytest.mark.long  # longer than five minutes: pytest prints stacks meanwhile and continues
 def test_auditing_100000_transitions_uses_bounded_memory(episode, tmp_path):
     *few, small_kb = audited(write_run(tmp_path / "small", episode, 1_000))
     *many, large_kb = audited(write_run(tmp_path / "large", episode, 100_000))

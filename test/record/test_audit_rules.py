@@ -37,11 +37,11 @@ MS = 1_000_000
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "audit.md"
 
 
-# ------------------------------------------------------------------------------------------------------------ the worlds
+# ---------------------------------------------------------------------------------------------------------------- worlds
 
 
-def hiding():
-    """Return a contract in which velocities, that vary also in the fake world, are the evaluator's."""
+def with_hidden_velocities():
+    """Return a contract whose velocities, which vary in the fake world too, are for the evaluator only."""
     contract = load_contract("arm_reach")
     joints = contract.sensors["joints"]
     seen = dataclasses.replace(joints, fields={"position": joints.fields["position"]})
@@ -57,7 +57,7 @@ def small(**settings):
     return strategies.parse(document)
 
 
-def seeing():
+def with_camera():
     camera = {"type": "sensor_msgs/msg/Image", "topic": "front", "encoding": "rgb8", "max_age_s": 1.0}
     image = {"image": {"shape": [4, 5, 3], "unit": "1", "low": 0, "high": 255}}
     return small(episode__horizon_steps=300, sensors__front={**camera, "fields": image})
@@ -84,7 +84,7 @@ GOAL = {"type": "scalar", "low": 0.0, "high": 1.0, "observed": True}
 WORLDS = {  # environment, steps of each episode, episodes
     "plain": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 4, 2),
     "empty": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 0, 1),
-    "hiding": (lambda: EmbodiedEnv(hiding(), backend="fake"), 25, 1),
+    "hiding": (lambda: EmbodiedEnv(with_hidden_velocities(), backend="fake"), 25, 1),
     "horizon": (lambda: EmbodiedEnv(small(episode__horizon_steps=3), backend="fake"), 3, 2),
     "finite": (
         lambda: EmbodiedEnv(small(episode={"horizon_steps": 3, "kind": "finite_horizon"}), backend="fake"),
@@ -101,7 +101,7 @@ WORLDS = {  # environment, steps of each episode, episodes
     ),
     "applied": (lambda: EmbodiedEnv(small(applied_actions=2), backend="fake"), 3, 1),
     "drawn": (lambda: EmbodiedEnv(small(reset_options__goal=GOAL), backend="fake"), 3, 2),
-    "seeing": (lambda: EmbodiedEnv(seeing(), backend="fake"), STILL + 5, 1),
+    "seeing": (lambda: EmbodiedEnv(with_camera(), backend="fake"), STILL + 5, 1),
     "paced": (paced, 4, 1),
     "slow": (slow_paced, 2 * BLOCK, 1),
     "latched": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 1, 1),
@@ -126,7 +126,7 @@ def play(name, folder):
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory):
-    """Give a function from a name to its run directory and its contract."""
+    """Return a function from a name to its run directory and its contract."""
     folder, known = tmp_path_factory.mktemp("worlds"), {}
 
     def world(name):
@@ -142,11 +142,11 @@ def contract_of(path):
     return parse_contract(read_run(path).manifest["contract"]["text"])
 
 
-# ----------------------------------------------------------------------------------------------------------- the changes
+# --------------------------------------------------------------------------------------------------------------- changes
 
 
 def at(row, **changes):
-    """Put each value at its path in `row` (``__`` is a dot, a number an index), or take it away."""
+    """Set each value at its path in `row` (``__`` is a dot, a number an index), or remove it."""
     for path, value in changes.items():
         *parents, last = [int(part) if part.isdigit() else part for part in path.split("__")]
         node = row
@@ -159,18 +159,18 @@ def at(row, **changes):
 
 
 def both(row, **changes):
-    """Set each value outside and inside, as without a change by a wrapper."""
+    """Set each value in the outer and the inner record, as if no wrapper had changed it."""
     at(row, **changes, **{f"inner__{path}": value for path, value in changes.items()})
 
 
 def applied(row, joint, value):
-    """Let the account of `row` say that `value` was applied to a joint."""
+    """Record in `row` that `value` was applied to a joint."""
     row["info"]["action"]["applied_si"][joint] = value
     row["inner"]["report"]["applied_si"][list(row["info"]["action"]["applied_si"]).index(joint)] = value
 
 
 def restamp(row, sensor, ns, age_ns=None):
-    """Move the stamp of a sensor's reading by `ns`; the instant of the observation stays, unless an age is given."""
+    """Move the stamp of a sensor reading by `ns`; the time of the observation stays, unless an age is given."""
     reported, noted = row["info"]["sensors"][sensor], row.get("inner", {}).get("sensors", {})
     reported["stamp_ns"] += ns
     reported["age_s"] = (round(reported["age_s"] * S) - ns) / S if age_ns is None else age_ns / S
@@ -187,7 +187,7 @@ def later(row, ns):
 
 
 def as_returned(rows):
-    """Keep of each transition what `step` returned, and the action."""
+    """Keep only what `step` returned of each transition, and the action."""
     fields = ("observation", "action", "reward", "terminated", "truncated", "info")
     rows[:] = [{field: row[field] for field in fields} for row in rows if row["schema"] != RESET]
 
@@ -216,7 +216,7 @@ PLAIN = {
 
 
 def foreign(*changes):
-    """Return a change after which there is a row of somebody else for each of `changes`."""
+    """Return a change that adds a foreign row for each of `changes`."""
 
     def change(rows):
         rows[:] = [copy.deepcopy(PLAIN) for _ in changes]
@@ -454,7 +454,7 @@ def rewrite(path, change):
     rewrite_log(path, rows)
 
 
-# --------------------------------------------------------------------------------------------------------------- the rules
+# ------------------------------------------------------------------------------------------------------------------- rules
 
 
 def documented(title):
@@ -467,7 +467,7 @@ def test_every_documented_rule_has_an_example():
     assert sorted([*LINES, *RUNS, *TEXTS]) == sorted(documented("Rules"))
 
 
-def test_unmodified_worlds_are_sound(worlds):
+def test_unmodified_worlds_pass(worlds):
     unsound = {"empty", "slow", "latched", "limited"}
     assert {name: audit_run(worlds(name)).problems for name in WORLDS if name not in unsound} == dict.fromkeys(
         set(WORLDS) - unsound, ()
@@ -482,7 +482,7 @@ def test_modified_rows_violate_only_one_rule(worlds, rule):
     for violation in report.violations:
         json.dumps(violation.value)
         assert violation.text
-        assert rule == "evaluator.leak" or violation.line == violation.row + 1  # a leak is of the whole run
+        assert rule == "evaluator.leak" or violation.line == violation.row + 1  # a leak concerns the whole run
 
 
 @pytest.mark.parametrize("rule", RUNS)
@@ -503,7 +503,7 @@ def test_modified_line_violates_only_one_rule(rule):
     assert set(report.counts) == {rule}
 
 
-# ------------------------------------------------------------------------------------------------------------ the warnings
+# ---------------------------------------------------------------------------------------------------------------- warnings
 
 
 def gap(rows):
@@ -534,7 +534,7 @@ def test_warning_is_reported_without_failing_the_audit(worlds, rule):
     assert ({warning.rule for warning in report.warnings}, report.problems) == ({rule}, ())
 
 
-# ---------------------------------------------------------------------------------------------------------- the robot file
+# -------------------------------------------------------------------------------------------------------------- robot file
 
 LIMIT = "actuators.arm.joints.j1.velocity"
 
@@ -573,11 +573,11 @@ def test_overridden_limits_are_in_the_manifest_and_reported_as_a_warning(tmp_pat
     ],
     ids=["not allowed", "unknown limit", "hidden list", "hidden values"],
 )
-def test_an_impossible_account_of_the_robot_file_is_a_violation(tmp_path, contract, values):
+def test_an_impossible_record_of_the_robot_file_is_a_violation(tmp_path, contract, values):
     assert set(audit_of(contract, tmp_path, **values).counts) == {"manifest.robot"}
 
 
-def test_a_run_on_a_robot_needs_a_confirmation_of_chosen_values():
+def test_a_run_on_a_robot_needs_confirmation_of_chosen_values():
     run = {"contract": {"robot": describe_robot(of_robot())}, "backend": "real", "capabilities": {}}
     assert [violation.rule for violation in check_robot(run, of_robot())] == ["manifest.robot"]
     for flag in ({"chosen_confirmed": True}, {"emulated": True}, {"actuates": False}):
@@ -585,7 +585,7 @@ def test_a_run_on_a_robot_needs_a_confirmation_of_chosen_values():
     assert list(check_robot({**run, "backend": "mujoco"}, of_robot())) == []
 
 
-# ----------------------------------------------------------------------------------------------------------------- further
+# ---------------------------------------------------------------------------------------------------------- other findings
 
 
 def test_outer_time_limit_is_detected_and_named(worlds):

@@ -1,4 +1,4 @@
-"""What waits before the operating system gets it, and what is left of it when the disk takes no more."""
+"""Buffered writing of a log: what is buffered, and what remains when the disk is full."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LARGE = bytes(2**17)
 
 
 class Disk:
-    """A file that takes `room` bytes, at most `at_once` in one write; it keeps each write."""
+    """A file that accepts `room` bytes, at most `at_once` in one write; it stores each write."""
 
     closed = False
 

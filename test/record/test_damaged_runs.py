@@ -1,4 +1,4 @@
-"""Damaged and forged runs: every verb gives a finding or one clear error, and never calls a changed row sound."""
+"""Damaged and forged runs: every verb reports a finding or one clear error, and never accepts a changed row."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MANY = 10_330
 
 
 def record(folder, seed, steps=3):
-    """Record two episodes; runs differ only in their date and name, which have the same length."""
+    """Record two episodes; runs differ only in date and name, which have fixed lengths."""
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake", clock=OneClock(start_ns=1)), folder)
     env.action_space.seed(seed)
     for first in (seed, None):
@@ -67,7 +67,7 @@ def runs(tmp_path_factory):
 
 
 def run_verb(arguments):
-    """Run a verb; return its exit status and its output, or the traceback."""
+    """Run a verb; return its exit status and output, or the traceback."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
@@ -92,14 +92,14 @@ def arguments_of(verb, path, original, out):
 
 
 def rows_of(path):
-    """Return the rows as text, or None where the log is not whole."""
+    """Return the rows as text, or None if the log is damaged."""
     reader = LogReader(path / "transitions.mcap")
     rows = [json.dumps(row) for row in reader]
     return None if reader.problem else rows
 
 
 def failure(runs, seed, folder):
-    """Return what is wrong with how a mutant is treated, or ""."""
+    """Return the failure of a verb on a damaged run, or ""."""
     chosen = VERBS[seed % len(VERBS)]
     original, other = runs[2 if chosen == "profile" else 0], runs[1]
     if folder.exists():
@@ -115,7 +115,7 @@ def failure(runs, seed, folder):
         where = f"seed {seed}, {verb} of a run with {what}: "
         if status not in (0, 1, 2):
             return f"{where}status {status}\n{output}"
-        if status == 0 and has_changed and "lines" not in verb:  # of single lines no hash is known
+        if status == 0 and has_changed and "lines" not in verb:  # the hash of a single line is unknown
             return f"{where}status 0 though a row has changed"
         if raw := RAW & set(output + OF_LIBRARIES.sub("", page)):
             return f"{where}control characters are shown raw: {raw}"
@@ -135,7 +135,7 @@ def test_every_verb_exits_0_on_an_undamaged_run(runs, tmp_path, verb):
 
 
 def one_of_each():
-    """Return the first seed of every second pair of a verb and a kind of damage: all of both occur."""
+    """Return the first seed of every second pair of verb and kind of damage: all verbs and kinds occur."""
     verbs, kinds = sorted(set(VERBS)), sorted(set(damaged_runs.KINDS), key=str)
     seeds = {}
     for seed in range(MANY):
@@ -145,7 +145,7 @@ def one_of_each():
     return list(seeds.values())
 
 
-def test_damaged_run_is_never_sound_and_never_raises(runs, tmp_path):
+def test_damaged_run_never_passes_and_never_raises(runs, tmp_path):
     seeds = one_of_each()
     assert {VERBS[seed % len(VERBS)] for seed in seeds} == set(VERBS)
     assert {damaged_runs.kind_of(seed) for seed in seeds} == set(damaged_runs.KINDS)
@@ -153,7 +153,7 @@ def test_damaged_run_is_never_sound_and_never_raises(runs, tmp_path):
 
 
 @pytest.mark.long
-def test_many_damaged_runs_are_never_sound_and_never_raise(runs, tmp_path):
+def test_many_damaged_runs_never_pass_and_never_raise(runs, tmp_path):
     check(runs, range(MANY), tmp_path / "mutant")
 
 
@@ -183,7 +183,7 @@ def test_changed_digit_is_detected_by_the_hash_of_the_rows(run):
     assert "rows_sha256" in report.problems[0]
 
 
-def test_clean_run_without_the_hash_of_its_rows_is_not_sound(run):
+def test_clean_run_without_the_hash_of_its_rows_fails_the_audit(run):
     manifest = json.loads((run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps({**manifest, "rows_sha256": None}))
     assert set(audit_run(run).counts) == {"run.unclean"}
@@ -234,7 +234,7 @@ def test_declared_length_never_allocates_more_than_the_file_size(run, monkeypatc
         assert max(requested) <= (copy / "transitions.mcap").stat().st_size
 
 
-def test_chunk_is_refused_before_decompression(tmp_path):
+def test_chunk_is_rejected_before_decompression(tmp_path):
     path = tmp_path / "transitions.mcap"
     with path.open("wb") as file:
         writer = Writer(file, compression=CompressionType.LZ4)

@@ -1,4 +1,4 @@
-"""The speed limit in a dry run: each command is held against the reference that it was judged from."""
+"""The speed limit in a dry run: each command is compared with its own reference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOO_FAR = 0.5  # rad, within a period of 0.05 s: 10 rad/s
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """A reset and two transitions of a world that moves by itself."""
+    """Record a reset and two transitions of a free-running world."""
     env = embodied_env.make(CONTRACT, backend="fake", pacing="realtime", record=tmp_path_factory.mktemp("runs"))
     env.reset(seed=1)
     for _ in range(2):
@@ -28,7 +28,7 @@ def recorded(tmp_path_factory):
 
 @pytest.fixture
 def rows(recorded):
-    """The same rows, as of a dry run."""
+    """Return the same rows, as of a dry run."""
     reset, *steps = copy.deepcopy(recorded)
     reset["inner"]["details"][DRY_RUN] = "nothing is published"
     return [reset, *steps]
@@ -65,6 +65,6 @@ def test_reference_with_other_joints_is_reported(rows, count):
     assert "row.shape" in rules_broken(rows)
 
 
-def test_account_without_a_joint_does_not_stop_the_audit(rows):
+def test_report_without_a_joint_does_not_stop_the_audit(rows):
     del rows[2]["info"]["action"]["applied_si"]["j1"]
-    assert rules_broken(rows) == set()  # the rules of one row name it
+    assert rules_broken(rows) == set()  # the rules of the row itself report it

@@ -1,4 +1,4 @@
-"""Each export, read back by its own library, equals the run."""
+"""Exports: each, read by its own library, equals the run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def seen_run(tmp_path_factory):
-    """A run with a camera and a depth camera; each episode is one step long."""
+    """Record a run with a camera and a depth camera; each episode has one step."""
     return recorded(tmp_path_factory.mktemp("runs"), "door_open")
 
 
@@ -65,7 +65,7 @@ def endings_of(run, **options):
     return [item for item in open_episodes(read_run(run), **options) if not isinstance(item, Step)]
 
 
-# --------------------------------------------------------------------------------------------------- what is exported
+# ----------------------------------------------------------------------------------------------------------- contents
 
 
 def test_step_has_its_observation_and_applied_action(run):
@@ -73,8 +73,8 @@ def test_step_has_its_observation_and_applied_action(run):
     rows, (first, second) = list(opened.rows()), steps_of(run)[:2]
     np.testing.assert_array_equal(first.observation["joints_position"], rows[0]["observation"]["joints_position"])
     np.testing.assert_array_equal(second.observation["joints_position"], rows[1]["observation"]["joints_position"])
-    np.testing.assert_array_equal(first.action[""], np.float32(rows[1]["action"]))  # the action space's precision
-    assert first.action_applied[""].dtype == np.float64  # that of the gate
+    np.testing.assert_array_equal(first.action[""], np.float32(rows[1]["action"]))  # the precision of the action space
+    assert first.action_applied[""].dtype == np.float64  # the precision of the gate
     np.testing.assert_array_equal(first.action_applied[""], rows[1]["info"]["action"]["applied"])
     assert not np.array_equal(first.action[""], first.action_applied[""])
     assert first.reward == rows[1]["reward"]
@@ -138,7 +138,7 @@ def test_export_has_the_agents_observation_and_action_of_wrapped_runs(tmp_path):
     np.testing.assert_array_equal(step.action_applied[""], row["inner"]["report"]["applied"])
 
 
-# --------------------------------------------------------------------------------------------- read back, each by its own
+# ------------------------------------------------------------------------------------------------------------ round trips
 
 
 def test_json_lines_are_plain_transitions(run, tmp_path):
@@ -294,7 +294,7 @@ def test_lerobot_has_the_documented_layout(run, tmp_path):
     assert not [name for name in info["features"] if "/" in name]
 
 
-def test_lerobot_frames_load_with_the_library_that_lerobot_loads_them_with(seen_run, tmp_path, monkeypatch):
+def test_lerobot_frames_load_with_hugging_face_datasets(seen_run, tmp_path, monkeypatch):
     needs("pyarrow", "PIL", "pandas")
     datasets = pytest.importorskip("datasets", reason="Hugging Face datasets, on which LeRobot is based")
     import pandas as pd
@@ -316,7 +316,7 @@ def test_lerobot_frames_load_with_the_library_that_lerobot_loads_them_with(seen_
 
 
 def as_hugging_face(datasets, feature):
-    """The type of a column, as `lerobot.datasets` derives it from the feature."""
+    """Return the type of a column as `lerobot.datasets` derives it from the feature."""
     dtype, shape = feature["dtype"], tuple(feature["shape"])
     if dtype == "image":
         return datasets.Image()
@@ -344,7 +344,7 @@ def test_lerobot_continues_in_the_next_file(run, tmp_path, monkeypatch):
     ]
 
 
-def test_lerobot_refuses_evaluator_images(seen_run, tmp_path):
+def test_lerobot_rejects_evaluator_images(seen_run, tmp_path):
     needs("pyarrow")
     source = open_episodes(read_run(seen_run))
     from embodied_env.record.export.fields import ArrayField
@@ -384,7 +384,7 @@ def test_statistics_ignore_nan():
     assert not running.is_known
 
 
-# -------------------------------------------------------------------------------------------------- what is refused
+# ----------------------------------------------------------------------------------------------------------- errors
 
 
 def test_existing_output_is_never_overwritten(run, tmp_path):
@@ -457,7 +457,7 @@ def test_export_verb_prints_its_metadata(run, tmp_path, capsys):
         (["/none", "--format", "jsonl"], "no such run directory: /none"),
     ],
 )
-def test_wrong_usage_of_the_export_verb_is_reported(run, tmp_path, capsys, arguments, problem):
+def test_usage_errors_of_the_export_verb_are_reported(run, tmp_path, capsys, arguments, problem):
     words = [str(run) if word == "RUN" else word for word in arguments]
     assert main(["export", *words, "-o", str(tmp_path / "out")]) == 2
     assert problem in capsys.readouterr().err

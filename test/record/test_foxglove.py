@@ -1,4 +1,4 @@
-"""What others read of a log: its summary, its channels and their schemas, as Foxglove and other tools of MCAP take them."""
+"""Logs as read by Foxglove and other MCAP tools: summary, channels and schemas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIMPLE = {"boolean", "string", "number", "integer"}
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):
-    """Give the log of two short episodes."""
+    """Return the log of two short episodes."""
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path_factory.mktemp("runs"))
     for _ in range(2):
         env.reset(seed=1)
@@ -51,19 +51,19 @@ def test_row_channels_have_json_schemas(summary):
     assert found == {"transition": ("json", "jsonschema"), "reset": ("json", "jsonschema")}
 
 
-def refused(schema, path=""):
-    """Yield what Foxglove's reader of JSON schemas refuses: it wants one simple type for each property."""
+def unsupported(schema, path=""):
+    """Yield what Foxglove's reader of JSON schemas rejects: it needs one simple type for each property."""
     if schema.get("type") != "object" or "properties" not in schema:
         yield f"{path}: not an object with properties"
         return
     for name, field in schema["properties"].items():
         kind, where = field.get("type"), f"{path}.{name}"
         if kind == "object":
-            yield from refused(field, where)
+            yield from unsupported(field, where)
         elif kind == "array":
             items = field.get("items", {})
             if items.get("type") == "object":
-                yield from refused(items, where)
+                yield from unsupported(items, where)
             elif items.get("type") not in SIMPLE:
                 yield f"{where}: items of {items.get('type')}"
         elif not isinstance(kind, str) or kind not in SIMPLE:
@@ -72,7 +72,7 @@ def refused(schema, path=""):
 
 def test_foxglove_can_read_every_schema(summary):
     assert {
-        schema.name: list(refused(json.loads(schema.data))) for schema in summary.schemas.values()
+        schema.name: list(unsupported(json.loads(schema.data))) for schema in summary.schemas.values()
     } == {"embodied_env/transition/1": [], "embodied_env/reset/1": []}  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""RecordTransitions: what it writes is what happened, at the moment it happened."""
+"""RecordTransitions records what happened, when it happened."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fake(**options):
 
 
 def strict(text):
-    """Parse JSON that has no NaN and no infinity."""
+    """Parse JSON without NaN and infinity."""
 
     def refuse(constant):
         raise AssertionError(f"{constant} is no JSON")
@@ -40,8 +40,8 @@ def strict(text):
     return json.loads(text, parse_constant=refuse)
 
 
-def without_account(info):
-    """Return the info of the environment, without the losses that the recorder adds."""
+def without_recorder(info):
+    """Return the environment's info without the losses that the recorder adds."""
     return {key: value for key, value in info.items() if key != "record"}
 
 
@@ -60,7 +60,7 @@ def env(tmp_path):
     recorded.close()
 
 
-# ------------------------------------------------------------------------------------------------------- what is given
+# ---------------------------------------------------------------------------------------------------- the agent's view
 
 
 def test_recording_does_not_change_what_the_agent_receives(tmp_path):
@@ -128,7 +128,7 @@ def test_reset_row_has_arguments_and_results(env):
         "seed": 7,
         "options": {"target": [-0.4, 0.1, 0.2]},
         "observation": to_json_types(observation),
-        "info": to_json_types(without_account(info)),
+        "info": to_json_types(without_recorder(info)),
         "inner": row["inner"],
     }
 
@@ -158,8 +158,8 @@ def test_reset_row_has_evaluator_readings(env):
     assert distance == float(env.unwrapped.last_reset.samples["true_distance"].values["range"][0])
 
 
-class MuteReset(gymnasium.Wrapper):
-    """A wrapper that answers every second reset in the place of the environment."""
+class ReplacedReset(gymnasium.Wrapper):
+    """A wrapper that replaces every second reset of the environment."""
 
     count = 0
     answer = None
@@ -171,8 +171,8 @@ class MuteReset(gymnasium.Wrapper):
         return self.answer
 
 
-def test_reset_made_by_a_wrapper_has_no_account(tmp_path):
-    env = RecordTransitions(MuteReset(fake()), tmp_path)
+def test_reset_made_by_a_wrapper_has_no_inner_record(tmp_path):
+    env = RecordTransitions(ReplacedReset(fake()), tmp_path)
     env.reset(seed=1)
     env.reset(seed=1)
     env.close()
@@ -189,10 +189,10 @@ def test_transition_row_has_action_and_results(env):
     assert row["action"] == [0.0] * 6
     assert row["observation"] == to_json_types(observation)
     assert (row["reward"], row["terminated"], row["truncated"]) == (reward, terminated, truncated)
-    assert row["info"] == to_json_types(without_account(info))
+    assert row["info"] == to_json_types(without_recorder(info))
 
 
-def test_transition_row_has_the_account(env):
+def test_transition_row_has_the_inner_record(env):
     env.reset(seed=1)
     env.step(np.full(6, 2.0))
     env.close()
@@ -259,17 +259,17 @@ def test_any_action_is_recorded(env, action, recorded):
     assert row["action"] == row["inner"]["action"] == recorded
 
 
-class Unspeakable:
+class Unprintable:
     def __repr__(self):
         raise RuntimeError("no words")
 
 
 def test_action_whose_repr_raises_is_recorded(env):
     env.reset(seed=1)
-    env.step(Unspeakable())
+    env.step(Unprintable())
     env.close()
     (row,) = read_run(env.path).transitions()
-    assert row["action"] == {"repr": "<Unspeakable whose repr raises RuntimeError>"}
+    assert row["action"] == {"repr": "<Unprintable whose repr raises RuntimeError>"}
 
 
 def test_self_referential_action_is_recorded(env):
@@ -293,7 +293,7 @@ def test_later_changes_do_not_change_the_record(env):
     assert "99.0" not in json.dumps(list(read_run(env.path).rows()))
 
 
-class SpoilAction(gymnasium.ActionWrapper):
+class OverwriteAction(gymnasium.ActionWrapper):
     """A wrapper that writes into its caller's array."""
 
     def action(self, action):
@@ -302,7 +302,7 @@ class SpoilAction(gymnasium.ActionWrapper):
 
 
 def test_action_is_copied_before_wrappers_modify_it(tmp_path):
-    env = RecordTransitions(SpoilAction(fake()), tmp_path)
+    env = RecordTransitions(OverwriteAction(fake()), tmp_path)
     env.reset(seed=1)
     env.step(np.full(6, 0.1))
     env.close()
@@ -327,8 +327,8 @@ def test_wrappers_do_not_change_the_recorded_step(tmp_path):
     assert texts[0] == texts[1]
 
 
-class Generous(EmbodiedEnv):
-    """An environment whose step returns a reward that differs from its account."""
+class RewardOverride(EmbodiedEnv):
+    """An environment whose step returns another reward than its transition."""
 
     def step(self, action):
         observation, reward, terminated, truncated, info = super().step(action)
@@ -336,7 +336,7 @@ class Generous(EmbodiedEnv):
 
 
 def test_overridden_step_is_recorded_with_the_given_action(tmp_path):
-    env = RecordTransitions(Generous("arm_reach", backend="fake"), tmp_path)
+    env = RecordTransitions(RewardOverride("arm_reach", backend="fake"), tmp_path)
     env.reset(seed=1)
     _, reward, _, _, info = env.step(STILL)
     env.close()
@@ -373,7 +373,7 @@ def test_floats_keep_every_bit(env):
 
 
 class Camera(gymnasium.ObservationWrapper):
-    """Adds an image, another one at each step, that the environment does not have."""
+    """Adds an image that differs in each step and is not in the environment."""
 
     shape = (4, 5, 3)
 
@@ -458,8 +458,8 @@ def test_failed_log_creation_leaves_no_folder(tmp_path, monkeypatch):
     env.close()
 
 
-class Mute(gymnasium.Wrapper):
-    """A wrapper that answers every second step in the place of the environment."""
+class ReplacedStep(gymnasium.Wrapper):
+    """A wrapper that replaces every second step of the environment."""
 
     count = 0
     answer = None
@@ -471,8 +471,8 @@ class Mute(gymnasium.Wrapper):
         return self.answer
 
 
-def test_step_made_by_a_wrapper_has_no_account(tmp_path):
-    env = RecordTransitions(Mute(fake()), tmp_path)
+def test_step_made_by_a_wrapper_has_no_inner_record(tmp_path):
+    env = RecordTransitions(ReplacedStep(fake()), tmp_path)
     env.reset(seed=1)
     env.step(STILL)
     env.step(STILL)
@@ -482,7 +482,7 @@ def test_step_made_by_a_wrapper_has_no_account(tmp_path):
     assert second["inner"] is None
 
 
-# ---------------------------------------------------------------------------------------------------- the run directory
+# -------------------------------------------------------------------------------------------------------- run directory
 
 
 def test_run_name_has_time_contract_and_backend(env):
@@ -586,12 +586,12 @@ def test_contract_changed_in_memory_is_recorded_as_used(tmp_path):
 def test_wrapper_stack_is_recorded_outermost_first_with_arguments(tmp_path):
     inner = embodied_env.make("arm_reach", backend="fake", max_episode_steps=5)
     env = RecordTransitions(
-        SpoilAction(RescaleAction(inner, np.full(6, -2, np.float32), np.full(6, 2, np.float32))), tmp_path
+        OverwriteAction(RescaleAction(inner, np.full(6, -2, np.float32), np.full(6, 2, np.float32))), tmp_path
     )
     env.close()
     stack = manifest_of(env)["wrappers"]
     assert [layer["class"].rpartition(":")[2] for layer in stack] == [
-        "RecordTransitions", "SpoilAction", "RescaleAction", "TimeLimit", "EmbodiedEnv",
+        "RecordTransitions", "OverwriteAction", "RescaleAction", "TimeLimit", "EmbodiedEnv",
     ]  # fmt: skip
     assert stack[1]["kwargs"] is None
     assert stack[2]["kwargs"] == {"min_action": [-2.0] * 6, "max_action": [2.0] * 6}
@@ -600,7 +600,7 @@ def test_wrapper_stack_is_recorded_outermost_first_with_arguments(tmp_path):
 
 
 class Spawning(EmbodiedEnv):
-    """An environment that reports that each reset replaced its process."""
+    """An environment that reports a new process at each reset."""
 
     count = 0
 
@@ -671,10 +671,10 @@ def test_run_without_resets_is_clean(env):
     assert summary_of(env)["episodes"] == 0
 
 
-# ------------------------------------------------------------------------------------------------------------- refusals
+# --------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_folder_that_is_a_file_is_refused(tmp_path):
+def test_folder_that_is_a_file_is_rejected(tmp_path):
     (tmp_path / "runs").write_text("")
     with pytest.raises(
         RecordError, match=r"cannot create the run directory .*runs/\d{8}T\d{6}Z_arm_reach_fake_\w+: .*Not a directory"
@@ -682,7 +682,7 @@ def test_folder_that_is_a_file_is_refused(tmp_path):
         RecordTransitions(fake(), tmp_path / "runs")
 
 
-def test_environment_without_an_account_is_refused():
+def test_environment_without_transitions_is_rejected():
     with pytest.raises(UsageError, match=r"cannot record CartPoleEnv \(expected an environment made by embodied_env\)"):
         RecordTransitions(gymnasium.make("CartPole-v1"), "/nowhere")
 
@@ -722,7 +722,7 @@ def test_summary_without_episodes_has_null_statistics(env):
 
 
 class Scripted(gymnasium.Wrapper):
-    """Tells the story that it is given, whatever the world does: per step reward, terminated, truncated, end reason."""
+    """Returns a scripted episode: reward, terminated, truncated and end reason of each step."""
 
     def __init__(self, env, story):
         super().__init__(env)
@@ -751,7 +751,7 @@ STORY = [
 
 @pytest.fixture
 def summary(tmp_path):
-    """Return the summary of `STORY`; its last episode is interrupted by close and follows an empty one."""
+    """Return the summary of `STORY`, whose last episode is interrupted by close and follows an empty one."""
     env = RecordTransitions(Scripted(fake(), [step for episode in STORY for step in episode]), tmp_path)
     for number, episode in enumerate(STORY):
         env.reset(seed=1)
@@ -805,7 +805,7 @@ def test_episode_interrupted_by_a_reset_is_unfinished(env):
 
 
 class OneReset(gymnasium.Wrapper):
-    """A world that comes up once."""
+    """A world that starts only once."""
 
     count = 0
 
@@ -867,7 +867,7 @@ def test_lost_backend_is_one_truncated_episode(tmp_path):
     assert (summary["truncated"], summary["end_reasons"]) == (1, {"backend_lost:refused": 1})
 
 
-def test_info_keys_added_by_a_wrapper_are_sound(tmp_path):
+def test_info_keys_added_by_a_wrapper_pass_the_audit(tmp_path):
     env = RecordTransitions(RecordEpisodeStatistics(TimeLimit(fake(), 1)), tmp_path)
     env.reset(seed=1)
     env.step(STILL)

@@ -1,4 +1,4 @@
-"""The log of a run: flushed rows survive however the writer ends, and an incomplete log is reported."""
+"""The log of a run: flushed rows survive any end of the writer, and an incomplete log is reported."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_row_is_on_disk_before_flush_returns(path):
     writer.close()
 
 
-def test_non_strict_json_row_is_refused_and_not_written(path):
+def test_non_strict_json_row_is_rejected_and_not_written(path):
     writer = RowLog(path)
     with pytest.raises(ValueError, match="not JSON compliant"):
         writer.write("transition", {"row": 0, "value": float("nan")}, log_time_ns=0)
@@ -125,7 +125,7 @@ def images(count):
 
 
 def write_arrays(path, arrays):
-    """Write a row after each array, with the reference to it."""
+    """Write a row after each array, with a reference to it."""
     writer = RowLog(path)
     for n, array in enumerate(arrays):
         writer.write("transition", {"row": n, "image": writer.store(array, log_time_ns=n)}, log_time_ns=n)
@@ -300,7 +300,7 @@ def test_log_truncated_in_its_header_has_no_rows(path):
 
 
 def unclosed(path, some_rows):
-    """Return the bytes of a log as they are on disk before it is closed."""
+    """Return the bytes of a log on disk before it is closed."""
     path.unlink(missing_ok=True)
     writer = RowLog(path)
     for row in some_rows:
@@ -352,7 +352,7 @@ def test_missing_log_is_not_clean(path):
     assert reader.problem == "log.mcap: cannot be read (No such file or directory) (0 complete rows)"
 
 
-# ------------------------------------------------------------------------------------------- writers that cannot write
+# -------------------------------------------------------------------------------------------------------- write errors
 
 
 def test_existing_file_is_not_overwritten(path):
@@ -371,7 +371,7 @@ SUPPORT = str(Path(__file__).parents[1] / "support")
 
 
 def run(script, *arguments):
-    """Run a script in a separate process; return what it prints."""
+    """Run a script in a separate process; return its output."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
         capture_output=True,
@@ -479,7 +479,7 @@ for line in sys.stdin:  # a path per line: a process that writes rows to it unti
 
 @pytest.fixture(scope="module")
 def writers():
-    """Give a process that starts a writer for each path on its standard input, and prints each row once flushed."""
+    """Start a process that writes to each path on its standard input, and prints each row once flushed."""
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": SUPPORT}
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment

@@ -1,4 +1,4 @@
-"""What holds for every row: it is strict JSON, it keeps every bit, it shares nothing, and its audit never fails."""
+"""Properties of every row: it is strict JSON, keeps every bit, shares nothing, and never breaks the audit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONTRACT = load_contract("arm_reach")
 
 
 class Colour(enum.Enum):
-    """An enum that is no number."""
+    """An enum that is not a number."""
 
     RED = "red"
 
@@ -106,7 +106,7 @@ def dumped(value):
 @many
 @given(anything, st.booleans())
 def test_encoded_row_equals_plain_json_byte_for_byte(value, stores):
-    shelf = Shelf() if stores else None
+    shelf = MemoryStore() if stores else None
     row = {"value": detached_copy(value, shelf), "action": detached_action(value)}
     expected = dumped({"value": to_json_types(value, shelf), "action": to_json_types(value)})
     assert encode_row(row, shelf) == dumped(strict_row(row, shelf)) == expected
@@ -119,7 +119,7 @@ def test_too_wide_integers_are_described_in_an_encoded_row(value):
 
 
 def strict(text):
-    """Parse JSON in which nothing is NaN or infinite."""
+    """Parse JSON without NaN and infinity."""
 
     def refuse(constant):
         raise AssertionError(f"{constant} is no JSON")
@@ -180,8 +180,8 @@ def test_plain_values_share_nothing_mutable(values, depth):
 # -------------------------------------------------------------------------------------------------------------- images
 
 
-class Shelf:
-    """Keeps arrays as a log does, in memory."""
+class MemoryStore:
+    """Stores arrays like a log, in memory."""
 
     def __init__(self):
         self.kept = {}
@@ -199,7 +199,7 @@ numbers = st.one_of(npst.boolean_dtypes(), npst.integer_dtypes(), npst.floating_
 @many
 @given(npst.arrays(numbers, npst.array_shapes(min_dims=3, max_dims=4, min_side=0, max_side=4)))
 def test_images_are_stored_and_read_bit_for_bit(array):
-    shelf = Shelf()
+    shelf = MemoryStore()
     row = strict(json.dumps(to_json_types({"deep": [array]}, shelf), allow_nan=False))
     ((where, reference),) = references(row)
     found = from_bytes(reference, shelf.kept[reference["sha256"]])
@@ -211,7 +211,7 @@ def test_images_are_stored_and_read_bit_for_bit(array):
 @many
 @given(anything)
 def test_any_value_with_stored_arrays_is_strict_json(value):
-    strict(json.dumps(to_json_types(value, Shelf()), allow_nan=False))
+    strict(json.dumps(to_json_types(value, MemoryStore()), allow_nan=False))
 
 
 @many
@@ -219,7 +219,7 @@ def test_any_value_with_stored_arrays_is_strict_json(value):
 def test_images_and_arrays_over_4096_numbers_are_stored_outside_the_row(ndim, is_large, data):
     size = 4097 if is_large else data.draw(st.integers(0, 4096))
     array = np.zeros((size,) if ndim == 1 else (size, 1))
-    assert is_reference(to_json_types(array, Shelf())) == is_large
+    assert is_reference(to_json_types(array, MemoryStore())) == is_large
 
 
 # ------------------------------------------------------------------------------------------------------- whole episodes
@@ -245,7 +245,7 @@ faults = st.lists(
 
 @few
 @given(st.lists(actions, min_size=1, max_size=6), faults, st.integers(0, 2**32), st.booleans())
-def test_any_action_and_fault_gives_strict_and_sound_rows(sent, wrong, seed, marks):
+def test_any_action_and_fault_gives_strict_and_valid_rows(sent, wrong, seed, marks):
     with tempfile.TemporaryDirectory() as folder:
         env = RecordTransitions(EmbodiedEnv(CONTRACT, backend="fake", faults=wrong), folder)
         env.reset(seed=seed)
@@ -286,7 +286,7 @@ def test_encoded_step_equals_its_plain_row_byte_for_byte(sent, wrong, seed):
 
 
 @functools.cache
-def sound_row():
+def valid_row():
     with tempfile.TemporaryDirectory() as folder:
         env = RecordTransitions(EmbodiedEnv(CONTRACT, backend="fake"), folder)
         env.reset(seed=1)
@@ -305,7 +305,7 @@ def places(value, path=()):
 @many
 @given(st.data())
 def test_row_with_arbitrary_values_is_audited_without_raising(data):
-    row = copy.deepcopy(sound_row())
+    row = copy.deepcopy(valid_row())
     *parents, last = data.draw(st.sampled_from(places(row)))
     functools.reduce(lambda node, key: node[key], parents, row)[last] = data.draw(json_values)
     for contract in (None, CONTRACT):
@@ -328,8 +328,8 @@ DEPENDS_ON_THE_CONTRACT = [
 
 @many
 @given(st.data())
-def test_row_with_a_missing_value_is_not_sound(data):
-    row = copy.deepcopy(sound_row())
+def test_row_with_a_missing_value_fails_the_audit(data):
+    row = copy.deepcopy(valid_row())
     named = [path for path in places(row)[1:] if isinstance(path[-1], str) and path[:-1] not in DEPENDS_ON_THE_CONTRACT]
     *parents, last = data.draw(st.sampled_from(named))
     del functools.reduce(lambda node, key: node[key], parents, row)[last]

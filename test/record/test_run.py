@@ -1,4 +1,4 @@
-"""Reading a run back: whole, cut short, or no run at all."""
+"""Reading a run: complete, truncated, or not a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEPS = 3
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """Give a closed run, and a copy of it as it was on disk before it was closed: what a SIGKILL leaves."""
+    """Return a closed run, and a copy of it from before it was closed, as after a SIGKILL."""
     folder = tmp_path_factory.mktemp("runs")
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), folder)
     env.reset(seed=1)
@@ -48,7 +48,7 @@ def cut(recorded, tmp_path):
     return shutil.copytree(recorded[1], tmp_path / "cut")
 
 
-# ----------------------------------------------------------------------------------------------------------- whole runs
+# -------------------------------------------------------------------------------------------------------- complete runs
 
 
 def test_a_closed_run_is_clean(closed):
@@ -153,22 +153,22 @@ def test_recorded_problem_has_precedence(closed):
     assert read_run(closed).problem == "row 3 cannot be written: disk full"
 
 
-# ------------------------------------------------------------------------------------------------------------ no runs
+# ------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_folder_that_is_not_a_run_is_refused(tmp_path):
+def test_folder_that_is_not_a_run_is_rejected(tmp_path):
     with pytest.raises(RecordError, match=r"not a run directory: .*cannot read .*manifest\.json: .*No such file"):
         read_run(tmp_path)
 
 
-def test_manifest_that_is_not_json_is_refused(closed):
+def test_manifest_that_is_not_json_is_rejected(closed):
     (closed / "manifest.json").write_text("{")
     with pytest.raises(RecordError, match=r"not a run directory: .*cannot read .*manifest\.json: Expecting"):
         read_run(closed)
 
 
 @pytest.mark.parametrize("schema", ["embodied_env/run/2", None])
-def test_manifest_of_another_schema_is_refused(closed, schema):
+def test_manifest_of_another_schema_is_rejected(closed, schema):
     change_manifest(closed, schema=schema)
     with pytest.raises(RecordError, match=r"unknown schema .* \(expected 'embodied_env/run/1'\)"):
         read_run(closed)
@@ -196,7 +196,7 @@ while True:
 """
 
 
-def test_flushed_rows_of_a_killed_agent_are_sound(tmp_path):
+def test_flushed_rows_of_a_killed_agent_pass_the_audit(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", AGENT, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     path = process.stdout.readline().strip()
     output = [process.stdout.readline() for _ in range(30)]

@@ -1,4 +1,4 @@
-"""The audit of a run: violations of rows, of the run as a whole, and leaks."""
+"""Audit of a run: violations of rows, of the run as a whole, and leaks."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.summary import Summary
 
 
-def secretive():
-    """Return a contract in which the joints' velocities, that vary also in the fake world, are the evaluator's."""
+def with_hidden_velocities():
+    """Return a contract whose joint velocities, which vary in the fake world too, are for the evaluator only."""
     contract = load_contract("arm_reach")
     joints = contract.sensors["joints"]
     seen = dataclasses.replace(joints, fields={"position": joints.fields["position"]})
@@ -36,7 +36,7 @@ def secretive():
 
 
 def fake(**options):
-    return EmbodiedEnv(secretive(), backend="fake", **options)
+    return EmbodiedEnv(with_hidden_velocities(), backend="fake", **options)
 
 
 def record(env, folder, steps, resets=1):
@@ -51,14 +51,14 @@ def record(env, folder, steps, resets=1):
 
 
 def truth(env):
-    """Return what only the evaluator may know, of the last step or reset."""
+    """Return the evaluator's reading at the last step or reset."""
     last, start = env.unwrapped.last_transition, env.unwrapped.last_reset
     snapshot = start if last is None or last.snapshot.now_ns < start.now_ns else last.snapshot
     return snapshot.samples["truth"].values["velocity"][:1].copy()
 
 
 class Leaking(gymnasium.ObservationWrapper):
-    """Puts the evaluator's reading into the observation."""
+    """Copies the evaluator's reading into the observation."""
 
     def __init__(self, env):
         super().__init__(env)
@@ -76,27 +76,27 @@ def leaks_of(path):
     return [problem for problem in audit_run(path).problems if "the agent sees" in problem]
 
 
-# ----------------------------------------------------------------------------------------------------------- sound runs
+# ------------------------------------------------------------------------------------------------------- runs that pass
 
 
-def test_consistent_run_is_sound(tmp_path):
+def test_consistent_run_passes(tmp_path):
     path = record(fake(), tmp_path, 30, resets=2)
     report = audit_run(path)
     assert report.problems == ()
     assert (report.sound, report.transitions, report.path) == (True, 60, path)
 
 
-def test_scripted_simulator_run_is_sound(tmp_path):
+def test_scripted_simulator_run_passes(tmp_path):
     pytest.importorskip("mujoco")
     done = evaluate(load_contract("arm_reach"), backend="mujoco", policy="scripted", episodes=2, seed=1, out=tmp_path)
     assert audit_run(done.path).problems == ()
 
 
-def test_requested_evaluator_info_is_sound(tmp_path):
+def test_requested_evaluator_info_passes(tmp_path):
     assert audit_run(record(fake(evaluator_info=True), tmp_path, 30)).problems == ()
 
 
-def test_run_without_transitions_is_not_sound(tmp_path):
+def test_run_without_transitions_fails(tmp_path):
     assert audit_run(record(fake(), tmp_path, 0, resets=0)).problems == (
         "no transitions recorded (expected at least one)",
     )
@@ -121,7 +121,7 @@ def with_cameras():
 
 
 @pytest.mark.parametrize("evaluator_info", [False, True])
-def test_a_run_with_cameras_is_sound_and_its_rows_refer_to_their_images(tmp_path, evaluator_info):
+def test_a_run_with_cameras_passes_and_its_rows_refer_to_their_images(tmp_path, evaluator_info):
     env = RecordTransitions(EmbodiedEnv(with_cameras(), backend="fake", evaluator_info=evaluator_info), tmp_path)
     env.reset(seed=1)
     observation, *_ = env.step(np.zeros(2))
@@ -135,7 +135,7 @@ def test_a_run_with_cameras_is_sound_and_its_rows_refer_to_their_images(tmp_path
     assert run.array(row["inner"]["evaluator"]["truth"]["image"]).tobytes() == depth.tobytes()
 
 
-# ------------------------------------------------------------------------------------------------- leaks, through wrappers
+# -------------------------------------------------------------------------------------------------- leaks through wrappers
 
 
 def test_leak_of_an_evaluator_reading_by_a_wrapper_is_reported(tmp_path):
@@ -174,7 +174,7 @@ def test_leak_is_reported_among_many_row_problems(tmp_path):
     assert report.problems[-1] == "and 51 more problems"
 
 
-# ------------------------------------------------------------------------------------------------- leaks, number by number
+# -------------------------------------------------------------------------------------------------------- leaks of numbers
 
 
 def step(observation, evaluator):
@@ -185,7 +185,7 @@ def reset(observation, evaluator):
     return {**step(observation, evaluator), "schema": RESET}
 
 
-def watched(rows):
+def leaks_in(rows):
     watch = LeakDetector()
     for row in rows:
         watch.add(row)
@@ -201,82 +201,82 @@ START = reset({"field": [0.0, -1.0]}, {"sensor": {"value": [-1.0]}})
 
 
 def test_twenty_varying_steps_are_a_leak():
-    (problem,) = watched([START, *steps([(0.1 * k, 0.1 * k) for k in range(STEPS)])])
+    (problem,) = leaks_in([START, *steps([(0.1 * k, 0.1 * k) for k in range(STEPS)])])
     assert problem == (
         "observation.field[1] equals evaluator sensor.value[0] over 20 varying steps: "
         "the agent sees an evaluator-only reading"
     )
 
 
-def test_nineteen_varying_steps_are_no_leak():
-    assert watched([START, *steps([(0.1 * k, 0.1 * k) for k in range(STEPS - 1)])]) == []
+def test_nineteen_varying_steps_are_not_a_leak():
+    assert leaks_in([START, *steps([(0.1 * k, 0.1 * k) for k in range(STEPS - 1)])]) == []
 
 
 def test_constant_steps_neither_count_nor_interrupt():
     def held(count):
         return [START, *steps([(0.1 * (k // 3), 0.1 * (k // 3)) for k in range(3 * count)])]
 
-    assert watched(held(STEPS - 1)) == []
-    assert "over 20 varying steps" in watched(held(STEPS))[0]
+    assert leaks_in(held(STEPS - 1)) == []
+    assert "over 20 varying steps" in leaks_in(held(STEPS))[0]
 
 
-def test_equal_constants_are_no_leak():
-    assert watched([START, *steps([(7.0, 7.0)] * 200)]) == []
+def test_equal_constants_are_not_a_leak():
+    assert leaks_in([START, *steps([(7.0, 7.0)] * 200)]) == []
 
 
-def test_unequal_step_interrupts():
+def test_unequal_step_restarts_the_count():
     half = [(0.1 * k, 0.1 * k) for k in range(STEPS - 1)]
-    assert watched([START, *steps([*half, (5.0, 6.0), *half])]) == []
+    assert leaks_in([START, *steps([*half, (5.0, 6.0), *half])]) == []
 
 
 def test_leak_in_short_episodes_is_detected():
     short = steps([(0.1 * k, 0.1 * k) for k in range(STEPS // 4)])
-    (problem,) = watched([START, *short] * 4)
+    (problem,) = leaks_in([START, *short] * 4)
     assert f"over {STEPS} varying steps" in problem
 
 
 def test_jump_at_a_reset_is_not_a_variation():
     starts = [reset({"field": [0.0, 0.1 * k]}, {"sensor": {"value": [0.1 * k]}}) for k in range(2 * STEPS)]
     rows = [row for k, start in enumerate(starts) for row in (start, *steps([(0.1 * k, 0.1 * k)] * 3))]
-    assert watched(rows) == []
+    assert leaks_in(rows) == []
 
 
 def test_leak_in_steps_only_is_detected_in_short_episodes():
     other = reset({"field": [0.0, 5.0]}, {"sensor": {"value": [-1.0]}})
-    (problem,) = watched([other, *steps([(0.1 * k, 0.1 * k) for k in range(5)])] * 4)
+    (problem,) = leaks_in([other, *steps([(0.1 * k, 0.1 * k) for k in range(5)])] * 4)
     assert f"over {STEPS} varying steps" in problem
 
 
 def test_leak_starting_within_an_episode_is_detected():
     pairs = [(-9.0, 0.1 * k) for k in range(30)] + [(0.1 * k, 0.1 * k) for k in range(30, 67)]
-    (problem,) = watched([START, *steps(pairs)])
+    (problem,) = leaks_in([START, *steps(pairs)])
     assert "over 37 varying steps" in problem
 
 
 def test_longest_leak_of_a_reading_is_reported():
     pairs = [(0.1 * k, 0.1 * k) for k in range(50)]
     gap = steps([(-7.0, 3.0)])
-    (problem,) = watched([START, *steps(pairs[:21]), *gap, *steps(pairs), *gap, *steps(pairs[:30])])
+    (problem,) = leaks_in([START, *steps(pairs[:21]), *gap, *steps(pairs), *gap, *steps(pairs[:30])])
     assert "over 50 varying steps" in problem
 
 
 def test_reading_rounded_to_float32_is_detected():
     pairs = [(float(np.float32(0.1 * k)), 0.1 * k) for k in range(STEPS)]
     assert any(a != e for a, e in pairs)
-    assert len(watched([START, *steps(pairs)])) == 1
+    assert len(leaks_in([START, *steps(pairs)])) == 1
 
 
-def test_close_readings_are_no_leak():
-    assert watched([START, *steps([(0.1 * k, np.nextafter(0.1 * k, 9.0)) for k in range(1, 60)])]) == []
+def test_close_readings_are_not_a_leak():
+    assert leaks_in([START, *steps([(0.1 * k, np.nextafter(0.1 * k, 9.0)) for k in range(1, 60)])]) == []
 
 
 def test_missing_values_equal_nothing():
-    assert watched([START, *steps([(None, None)] * 60)]) == []
+    assert leaks_in([START, *steps([(None, None)] * 60)]) == []
 
 
-def test_step_without_an_account_interrupts():
+def test_step_without_an_inner_record_restarts_the_count():
     half = steps([(0.1 * k, 0.1 * k) for k in range(STEPS - 1)])
-    assert watched([START, *half, {**half[0], "inner": None}, *half]) == []
+    assert leaks_in([START, *half, {**half[0], "inner": None}, *half]) == []
 
 
 def test_every_leaking_pair_is_reported():
@@ -285,7 +285,7 @@ def test_every_leaking_pair_is_reported():
             {"a": [0.1 * k, 5.0], "b": {"c": 0.3 * k}}, {"x": {"p": [[1.0, 0.1 * k]]}, "y": {"q": [0.1 * k, 0.3 * k]}}
         )
 
-    assert [problem.partition(" over ")[0] for problem in watched(map(row, range(1, 40)))] == [
+    assert [problem.partition(" over ")[0] for problem in leaks_in(map(row, range(1, 40)))] == [
         "observation.a[0] equals evaluator x.p[0][1]",
         "observation.a[0] equals evaluator y.q[0]",
         "observation.b.c equals evaluator y.q[1]",
@@ -302,7 +302,7 @@ def test_every_leaking_pair_is_reported():
     ],
 )
 def test_numbers_are_found_in_any_structure(wrap, name):
-    (problem,) = watched(step(wrap(0.1 * k), {"s": {"v": [0.1 * k]}}) for k in range(STEPS))
+    (problem,) = leaks_in(step(wrap(0.1 * k), {"s": {"v": [0.1 * k]}}) for k in range(STEPS))
     assert problem.startswith(f"{name} equals evaluator s.v[0] over 20 varying steps")
 
 
@@ -311,20 +311,20 @@ def test_images_and_large_fields_are_not_searched():
     rows = [
         step({"image": image, "large": [0.1 * k] * 5000}, {"s": {"v": [0.1 * k], "image": image}}) for k in range(30)
     ]
-    assert watched(rows) == []
+    assert leaks_in(rows) == []
 
 
-def test_observation_with_new_fields_starts_over():
+def test_observation_with_new_fields_restarts_the_count():
     pairs = [(0.1 * k, 0.1 * k) for k in range(STEPS - 1)]
     other = [{**row, "observation": {**row["observation"], "new": 1.0}} for row in steps(pairs)]
-    assert watched([START, *steps(pairs), *other]) == []
+    assert leaks_in([START, *steps(pairs), *other]) == []
 
 
-# -------------------------------------------------------------------------------------------------------- unsound runs
+# ------------------------------------------------------------------------------------------------------ runs that fail
 
 
 class Camera(gymnasium.ObservationWrapper):
-    """Adds an image, another one at each step."""
+    """Adds an image that differs in each step."""
 
     count = 0
 
@@ -359,7 +359,7 @@ def the_problem(path):
     return problem
 
 
-def test_unclosed_run_is_not_sound(path):
+def test_unclosed_run_fails(path):
     change_manifest(path, clean=False)
     assert the_problem(path) == "manifest.json: the run was never closed"
 
@@ -450,7 +450,7 @@ def test_unreadable_contract_is_reported(path):
     assert the_problem(path).startswith("manifest.json: contract.text cannot be read: ")
 
 
-def test_folder_that_is_not_a_run_is_refused(tmp_path):
+def test_folder_that_is_not_a_run_is_rejected(tmp_path):
     with pytest.raises(RecordError, match="not a run directory"):
         audit_run(tmp_path)
 
@@ -463,7 +463,7 @@ def test_a_report_is_frozen(path):
 
 @pytest.mark.parametrize("count", ["_successes", "_clipped", "_truncated", "_steps"])
 def test_wrong_summary_is_detected(tmp_path, monkeypatch, count):
-    """The audit counts for itself, which reveals errors of the code that writes the summary."""
+    """The independent count of the audit reveals errors in the writer of the summary."""
     add = Summary.add
 
     def add_wrongly(self, row):

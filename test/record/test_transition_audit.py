@@ -1,4 +1,4 @@
-"""The audit of a transition: sound rows have no problem, and each contradiction has exactly one, by name."""
+"""Audit of a transition: recorded rows have no problem, and each contradiction has exactly one, by name."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LIMITS = GATES.index("joint_limits")
 
 
 def by_gate(**numbers):
-    """Return one number per gate, 0 for those that are not named."""
+    """Return one number per gate, 0 for those not named."""
     return [numbers.get(gate, 0) for gate in GATES]
 
 
@@ -60,14 +60,14 @@ def changed(row, **changes):
     return result
 
 
-# ------------------------------------------------------------------------------------------------------- the plain rules
+# ----------------------------------------------------------------------------------------------------------- basic rules
 
 
-def test_plain_third_party_row_is_sound():
+def test_plain_third_party_row_passes():
     assert audit_transition(PLAIN) == []
 
 
-def test_rows_with_numpy_arrays_are_sound():
+def test_rows_with_numpy_arrays_pass():
     row = {**PLAIN, "observation": {"image": np.zeros((2, 2))}, "action": np.zeros(2), "reward": np.float32(0.5)}
     assert audit_transition({**row, "terminated": np.bool_(False), "truncated": np.bool_(True)}) == []
 
@@ -128,7 +128,7 @@ def test_third_party_schema_is_not_checked(schema):
 
 
 def small(**settings):
-    """Return a contract whose tip is where reset(options={"tcp": ...}) puts it, in the fake world."""
+    """Return a contract whose tip is placed by reset(options={"tcp": ...}) in the fake world."""
     document = strategies.document()
     document["reset_options"]["tcp"] = document["reset_options"]["target"]
     document["sensors"]["joints"]["mask"] = True
@@ -164,7 +164,7 @@ def monitored():
 
 
 def scripts(actions):
-    """Return actions one after the other, then over again."""
+    """Return a policy that repeats these actions."""
     return lambda _env, step: actions[step % len(actions)]
 
 
@@ -172,7 +172,7 @@ def sampled(env, _step):
     return env.action_space.sample()
 
 
-WORLDS = {  # environment, what acts, steps, options of reset
+WORLDS = {  # environment, policy, steps, options of reset
     "fake": (arm, sampled, 12, None),
     "fake with malformed actions": (arm, lambda e, k: MALFORMED[k // 2 % 9] if k % 2 else sampled(e, k), 20, None),
     "fake with faults": (lambda: arm(faults=FAULTS), sampled, 8, None),
@@ -209,7 +209,7 @@ WORLDS = {  # environment, what acts, steps, options of reset
 
 @functools.cache
 def play(name, folder):
-    """Return the contract of a world, the rows recorded of an episode in it, and the same rows as step returned them."""
+    """Return a world's contract, the recorded rows of an episode in it, and the same rows as returned by step."""
     make, act, steps, options = WORLDS[name]
     env = RecordTransitions(make(), folder)
     env.reset(seed=4, options=options)
@@ -237,17 +237,17 @@ def world(request, folder):
     return play(request.param, folder)
 
 
-def test_every_recorded_row_is_sound(world):
+def test_every_recorded_row_passes(world):
     _, rows, _ = world
     assert [audit_transition(row) for row in rows] == [[]] * len(rows)
 
 
-def test_every_recorded_row_is_sound_under_its_contract(world):
+def test_every_recorded_row_passes_under_its_contract(world):
     contract, rows, _ = world
     assert [audit_transition(row, contract) for row in rows] == [[]] * len(rows)
 
 
-def test_step_result_is_sound_under_its_contract(world):
+def test_step_result_passes_under_its_contract(world):
     contract, _, returned = world
     assert [audit_transition(row, contract) for row in returned] == [[]] * len(returned)
 
@@ -260,12 +260,12 @@ def test_worlds_cover_all_end_reasons_of_the_fake(folder):
     }  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------- one contradiction, one problem
+# ----------------------------------------------------------------------------------------------------- contradictions
 
 
 @pytest.fixture
 def rows(folder):
-    """Give sound rows by name, of contracts that differ."""
+    """Return valid rows by name, of different contracts."""
     return {
         "first": play("fake", folder)[1][0],
         "second": play("fake", folder)[1][1],
@@ -280,7 +280,7 @@ def rows(folder):
 
 @pytest.fixture
 def still(tmp_path):
-    """Give a row whose action passed every gate."""
+    """Return a row whose action passed every gate."""
     env = RecordTransitions(arm(), tmp_path)
     env.reset(seed=1)
     env.step(np.zeros(6))
@@ -307,11 +307,11 @@ INNER = (
 
 
 @pytest.mark.parametrize("key", INNER.split())
-def test_missing_account_key_is_reported(rows, key):
+def test_missing_inner_key_is_reported(rows, key):
     assert the_problem(changed(rows["first"], **{f"inner__{key}": ABSENT})) == f"inner.{key} is missing"
 
 
-def test_missing_account_is_reported(rows):
+def test_missing_inner_record_is_reported(rows):
     assert the_problem(changed(rows["first"], inner=ABSENT)) == "inner is missing"
 
 
@@ -381,7 +381,7 @@ def test_observation_key_removed_by_a_wrapper_is_reported(rows):
     assert problem.startswith("observation.tcp_position is None (expected [")
 
 
-CONTRADICTIONS = [  # row, changes, what the one problem begins with
+CONTRADICTIONS = [  # row, changes, start of the one problem
     (
         "time_limit",
         {"truncated": False, "inner__truncated": False},
@@ -509,7 +509,7 @@ def test_limit_without_effect_is_reported(rows):
     assert the_problem(row).endswith("because the disposition is LIMIT)")
 
 
-# --------------------------------------------------------------------------------------------------------- the contract
+# ------------------------------------------------------------------------------------------------------------- contract
 
 
 @pytest.fixture(scope="module")
@@ -518,7 +518,7 @@ def contract():
 
 
 def both(path, value):
-    """Return the changes that put `value` at `path` outside and inside, so that only the contract can object."""
+    """Return changes that put `value` at `path` in both records, so that only the contract contradicts it."""
     return {path: value, f"inner__{path}": value}
 
 
@@ -554,7 +554,7 @@ def test_value_outside_the_contract_spaces_is_reported(rows, contract, changes, 
 
 
 @pytest.mark.parametrize("quality", [Quality.OUT_OF_RANGE, Quality.STALE, Quality.LOST])
-def test_out_of_range_or_held_reading_with_its_quality_is_sound(rows, contract, quality):
+def test_out_of_range_or_held_reading_with_its_quality_passes(rows, contract, quality):
     row = changed(
         rows["first"],
         **both("observation__tcp_position", [0.0, 0.0, 2.5]),
@@ -569,7 +569,7 @@ def test_action_that_json_cannot_express_is_not_checked_for_shape(rows, contract
     assert audit_transition(row, contract) == []
 
 
-def test_refused_action_of_wrong_shape_is_sound(rows, contract):
+def test_refused_action_of_wrong_shape_passes(rows, contract):
     assert audit_transition(changed(rows["refused"], **both("action", [1.0])), contract) == []
 
 
@@ -586,21 +586,21 @@ IMAGE = {"sha256": "a" * 64, "dtype": "uint8", "shape": [4, 5, 3]}
 
 @pytest.fixture
 def seeing(contract):
-    """Give a double of the contract with a camera."""
+    """Return a stand-in for the contract with a camera."""
     front = gymnasium.spaces.Box(0, 255, (4, 5, 3), np.uint8)
     space = gymnasium.spaces.Dict({**contract.observation_space.spaces, "front_image": front})
     same = ("name", "fingerprint", "sensors", "reset_options", "action_space", "episode", "safety", "applied_actions")
     return types.SimpleNamespace(observation_space=space, **{name: getattr(contract, name) for name in same})
 
 
-def test_row_with_an_image_reference_is_sound(rows, seeing):
+def test_row_with_an_image_reference_passes(rows, seeing):
     row = changed(rows["first"], **both("observation__front_image", IMAGE))
     assert audit_transition(row) == []
     assert audit_transition(row, seeing) == []
 
 
 @pytest.mark.parametrize("image", [np.zeros((4, 5, 3), np.uint8), np.zeros((4, 5, 3), np.uint8).tolist()])
-def test_row_with_an_image_as_array_or_list_is_sound(rows, seeing, image):
+def test_row_with_an_image_as_array_or_list_passes(rows, seeing, image):
     assert audit_transition(changed(rows["first"], **both("observation__front_image", image)), seeing) == []
 
 
@@ -626,7 +626,7 @@ def test_image_changed_by_a_wrapper_is_reported_by_its_hash(rows):
     assert the_problem(row).startswith("observation.front_image.sha256 is 'bbbb")
 
 
-# ------------------------------------------------------------------------------------ rows as step returned them alone
+# --------------------------------------------------------------------------------------------------- step results only
 
 
 def of_info(folder, step=1):
@@ -707,7 +707,7 @@ def test_changed_observation_is_detected(tmp_path):
     assert the_problem(row).startswith("observation.tcp_position[0] is ")
 
 
-def test_wrappers_that_change_nothing_are_sound(tmp_path):
+def test_wrappers_that_change_nothing_pass(tmp_path):
     (row,) = recorded(gymnasium.Wrapper(arm()), tmp_path, np.zeros(6))
     assert audit_transition(row) == []
 

@@ -1,4 +1,4 @@
-"""Who writes the record, and when; and what the control loop notices of a disk that is slow, full or gone."""
+"""The writer thread of the recorder, and the control loop with a disk that is slow, full or removed."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ STILL = np.zeros(6)
 
 @pytest.fixture
 def gate():
-    """Give an event that every waiting job is let through by, in the end at the latest."""
+    """Yield an event that releases waiting jobs, at the end of the test at the latest."""
     event = threading.Event()
     yield event
     event.set()
 
 
-# ------------------------------------------------------------------------------------------------------------- workers
+# ------------------------------------------------------------------------------------------------------------- threads
 
 
 def test_jobs_run_in_order_up_to_the_last():
@@ -57,7 +57,7 @@ def test_submit_does_not_wait_for_a_job(gate):
     assert worker.close(lambda: None)
 
 
-def test_full_queue_refuses_jobs_and_counts_the_running_one(gate):
+def test_full_queue_rejects_jobs_and_counts_the_running_one(gate):
     worker = WriterThread(max_bytes=10)
     assert worker.submit(gate.wait, 8)
     assert not worker.submit(gate.wait, 3)
@@ -89,7 +89,7 @@ def test_close_has_a_timeout(gate):
     assert worker.close(lambda: None)
 
 
-def test_closed_thread_refuses_jobs():
+def test_closed_thread_rejects_jobs():
     worker = WriterThread()
     worker.close(lambda: None)
     assert not worker.submit(lambda: None)
@@ -115,7 +115,7 @@ def test_wait_idle_returns_after_all_jobs_are_settled():
     assert worker.close(lambda: None)
 
 
-def test_blocked_submit_continues_when_there_is_room(gate):
+def test_blocked_submit_continues_once_the_queue_has_space(gate):
     done = []
     worker = WriterThread(blocks=True, max_jobs=2)
     worker.submit(gate.wait)
@@ -158,7 +158,7 @@ def test_close_when_idle_runs_the_queued_jobs():
 
 
 class Row:
-    """A job that records which thread prepared it, and when it was done."""
+    """A job that records the thread that encoded it, and when it was done."""
 
     def __init__(self, name, done):
         self.name, self.done, self.encoded_by = name, done, None
@@ -192,7 +192,7 @@ def test_held_row_is_encoded_by_the_caller_and_written_by_the_thread():
     row = Row("held", done)
     worker.hold(row)
     worker.encode_held()
-    worker.encode_held()  # there is nothing more
+    worker.encode_held()  # no further rows
     assert worker.close(lambda: None)
     assert (row.encoded_by, done) == (threading.current_thread(), ["held"])
 
@@ -234,7 +234,7 @@ def test_held_row_is_written_before_later_jobs():
     assert done == ["held", "put"]
 
 
-def test_held_row_takes_room(gate):
+def test_held_row_counts_towards_the_queue_size(gate):
     worker = WriterThread(max_bytes=10)
     assert worker.submit(gate.wait, 5)
     assert worker.hold(Row("held", []), 5)
@@ -297,11 +297,11 @@ def test_losses_keep_the_first_problem_and_all_counts():
     assert losses.as_json() == {"complete": False, "lost_rows": 1, "lost_messages": 2}
 
 
-# ----------------------------------------------------------------------------------------------------- a disk that waits
+# ------------------------------------------------------------------------------------------------------------- slow disk
 
 
 class SlowDisk:
-    """A log whose writes wait until they are let through."""
+    """A log whose writes wait until they are released."""
 
     def __init__(self, log, gate):
         self._log, self._gate = log, gate
@@ -335,7 +335,7 @@ def test_real_time_step_does_not_wait_for_the_disk(tmp_path, gate):
 
 @pytest.fixture
 def dropped(tmp_path, gate):
-    """Give a closed run of a reset and nine steps in real time, of which some rows were dropped; and its infos."""
+    """Return a closed run of a reset and nine steps in real time with some dropped rows, and its infos."""
     env = recorded(tmp_path, gate, max_jobs=3)
     env.reset(seed=1)
     with pytest.warns(UserWarning, match="incomplete record of the run .*: row 2 was dropped"):
@@ -393,7 +393,7 @@ def test_lockstep_step_waits_only_for_a_full_queue(tmp_path, gate):
     assert read_run(env.path).clean
 
 
-@pytest.mark.parametrize("is_waited_for", [False, True], ids=["in process", "waited for"])
+@pytest.mark.parametrize("is_waited_for", [False, True], ids=["in process", "another process"])
 def test_lockstep_queue_is_bounded(tmp_path, gate, is_waited_for):
     gate.set()
     env = RecordTransitions((Elsewhere if is_waited_for else EmbodiedEnv)("arm_reach", backend="fake"), tmp_path)
@@ -429,7 +429,7 @@ def test_lockstep_reset_first_and_last_step_flush_their_rows(tmp_path):
 
 
 class Elsewhere(EmbodiedEnv):
-    """An environment like one whose world is waited for."""
+    """An environment whose world runs in another process."""
 
     @property
     def capabilities(self):
@@ -462,7 +462,7 @@ def test_held_rows_stay_in_order_across_a_mid_episode_reset(tmp_path):
     assert audit_run(env.path).sound
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # its log is not closed, either
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # nor is its log closed
 def test_garbage_collected_environment_with_a_held_row_leaves_all_rows(tmp_path):
     env = RecordTransitions(Elsewhere("arm_reach", backend="fake"), tmp_path)
     env.reset(seed=1)
@@ -475,7 +475,7 @@ def test_garbage_collected_environment_with_a_held_row_leaves_all_rows(tmp_path)
     assert len(list(read_run(path).rows())) == 4
 
 
-@pytest.mark.parametrize("world", [EmbodiedEnv, Elsewhere], ids=["in process", "waited for"])
+@pytest.mark.parametrize("world", [EmbodiedEnv, Elsewhere], ids=["in process", "another process"])
 def test_explicit_flush_writes_all_rows(tmp_path, world):
     env = RecordTransitions(world("arm_reach", backend="fake"), tmp_path)
     env.reset(seed=1)
@@ -502,7 +502,7 @@ def test_lockstep_waits_once_for_a_hanging_disk_and_warns(tmp_path, gate):
     assert rows_of(env) == 4
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # its log is not closed, either
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # nor is its log closed
 def test_garbage_collected_environment_leaves_all_rows_and_no_thread(tmp_path):
     before = threading.active_count()
     env = RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path)
@@ -519,7 +519,7 @@ def test_garbage_collected_environment_leaves_all_rows_and_no_thread(tmp_path):
     assert len(list(read_run(path).rows())) == 6
 
 
-# ----------------------------------------------------------------------------------------------------- a disk that fails
+# ------------------------------------------------------------------------------------------------------------- full disk
 
 FULL = """
 import json, os, resource, signal, sys, time, warnings
@@ -593,7 +593,7 @@ def test_full_disk_leaves_no_partial_json_file(on_full_disks, case):
     assert names <= {"first_transition.json", "manifest.json", "transitions.mcap"}
 
 
-def test_messages_are_refused_without_ros(tmp_path):
+def test_messages_are_rejected_without_ros(tmp_path):
     with pytest.raises(UsageError, match=r"messages=True is not available with backend 'fake'"):
         RecordTransitions(EmbodiedEnv("arm_reach", backend="fake"), tmp_path, messages=True)
     assert list(tmp_path.iterdir()) == []
@@ -643,7 +643,7 @@ ENDS = {
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """Give the folder of programs that never closed what they recorded, and how they ended."""
+    """Return the folder of programs that never closed their recorders, and how they ended."""
     folder = tmp_path_factory.mktemp("ended")
     done = subprocess.run(
         [sys.executable, "-c", ENDED, str(folder), *ENDS], capture_output=True, text=True, check=False, timeout=60
@@ -662,7 +662,7 @@ def test_record_is_completed_however_the_program_ends(ended, case):
     assert len(list(run.transitions())) == (6 if "fork" in case else 3)
 
 
-# --------------------------------------------------------------------------------------- a log that others interfere with
+# ----------------------------------------------------------------------------------------------- foreign changes of a log
 
 
 def remove_folder(path):

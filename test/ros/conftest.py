@@ -1,4 +1,4 @@
-"""Fixtures of the tests over ROS 2: message packages that no registry has, generated once per machine."""
+"""Fixtures of the ROS 2 tests: message packages that are on no registry, generated once per machine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import pytest
 _SUPPORT = Path(__file__).parents[1] / "support"
 _GENERATED = Path(__file__).parents[2] / "build" / "interfaces"
 _GENERATOR = _SUPPORT / "generate_interfaces.py"
-_ONLY_LONG = "action"  # folder of definitions that only long tests need: they take as long as all others together
+_ONLY_LONG = "action"  # definitions that only long tests need: generating them takes as long as all others together
 
 
 @pytest.fixture(scope="session")
 def message_package(request):
-    """Return a function that makes a package of `interfaces/` importable, once: the installed one, or a generated one."""
+    """Return a function that makes a package of `interfaces/` importable once, installed or generated."""
 
     def provide(name):
         if importlib.util.find_spec(name) is not None:
@@ -39,7 +39,7 @@ def message_package(request):
 
 
 def _generated(name, *, with_actions):
-    """Return the folder of a generated package; generate it unless one of the same definitions is there."""
+    """Return the folder of a generated package; generate it unless one from the same definitions exists."""
     files = [_GENERATOR, *sorted((_SUPPORT / "interfaces" / name).rglob("*.*"))]
     key = hashlib.sha256(repr((with_actions, sys.version, _installed())).encode())
     for file in files:
@@ -47,7 +47,7 @@ def _generated(name, *, with_actions):
     target = _GENERATED / f"{name}-{key.hexdigest()[:16]}"
     target.parent.mkdir(parents=True, exist_ok=True)
     with (_GENERATED / "lock").open("w") as lock, tempfile.TemporaryDirectory(dir=_GENERATED) as temporary:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the workers of a run generate it once
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the workers of a run generate it only once
         if target.exists():
             return target
         folder = Path(temporary)
@@ -63,6 +63,6 @@ def _generated(name, *, with_actions):
 
 
 def _installed():
-    """Return where the packages are that a generated one is built with, and since when."""
+    """Return the installed packages needed to build a generated one, and their newest modification time."""
     specs = [importlib.util.find_spec(name) for name in ("numpy", "rclpy", "rosidl_generator_py")]
     return [(spec.origin, Path(spec.origin).stat().st_mtime_ns) for spec in specs]

@@ -1,4 +1,4 @@
-"""Who asks what must be active, with clients and a node that are fakes: no controller_manager is on any registry."""
+"""Activation checks through fake clients and a fake node, because controller_manager is on no registry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOUND_NS = NS_PER_S
 
 
 class FakeFuture:
-    """An answer that a test triggers."""
+    """A service response that the test completes."""
 
     def __init__(self, response=None):
         self._at_once = response
@@ -33,9 +33,9 @@ class FakeFuture:
     def add_done_callback(self, tell):
         self._tell = tell
         if self._at_once is not None:
-            threading.Thread(target=self.come, args=[self._at_once]).start()
+            threading.Thread(target=self.complete, args=[self._at_once]).start()
 
-    def come(self, response):
+    def complete(self, response):
         self._response = response
         self._tell(self)
 
@@ -44,7 +44,7 @@ class FakeFuture:
 
 
 class FakeClient:
-    """A service that answers at once by `states`, or, while that is None, on request."""
+    """A service that responds with `states` at once, or on request while that is None."""
 
     srv_type = SimpleNamespace(Request=SimpleNamespace)
 
@@ -70,7 +70,7 @@ class FakeClient:
 
 
 class FakeListener(ReceiveThread):
-    """A listener without a node and a thread."""
+    """A listener without a node or thread."""
 
     def __init__(self, clock):
         self.condition = threading.Condition()
@@ -79,7 +79,7 @@ class FakeListener(ReceiveThread):
 
 
 class Bench:
-    """A watch over one controller; `poll` is what the node's timer would call."""
+    """A monitor of one controller; `poll` is what the node's timer calls."""
 
     def __init__(self, states):
         self.client = FakeClient(states)
@@ -138,10 +138,10 @@ def test_a_response_to_a_request_from_before_the_reset_is_ignored():
         bench.watch.begin(bench.clock.now_ns())
     old, new = bench.client.futures
     assert bench.client.removed == [old]
-    old.come(bench.client.response({"arm": "active"}))
+    old.complete(bench.client.response({"arm": "active"}))
     assert bench.watch.states()["arm"].startswith("lapsed: no status received")
-    new.come(bench.client.response({"arm": "active"}))
-    assert bench.watch.states()["arm"].startswith("lapsed")  # the refusal holds until the next reset
+    new.complete(bench.client.response({"arm": "active"}))
+    assert bench.watch.states()["arm"].startswith("lapsed")  # the interlock holds until the next reset
 
 
 def test_a_request_without_a_response_is_cancelled_and_repeated():

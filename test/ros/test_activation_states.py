@@ -1,4 +1,4 @@
-"""What must be active: anything else, silence among it, holds at once, and stops when it has lasted."""
+"""Activation states: any state but active, and no state at all, holds at once and stops after a delay."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_source_that_reports_active_is_active():
     assert found.states() == {"driver": "ok"}
 
 
-def test_a_deactivated_source_holds_first_and_stops_at_the_bound():
+def test_a_deactivated_source_holds_then_stops_after_the_delay():
     found, clock = activities()
     found.put("driver", ACTIVE)
     found.put("driver", OFF)

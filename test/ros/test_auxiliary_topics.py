@@ -1,4 +1,4 @@
-"""Auxiliary topics of a simulator: poses of entities, by their stamps, and events."""
+"""Auxiliary topics of a simulator: stamped entity poses, and events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from embodied_env.ros.external_sim.backend_profile import load_simulator_profile
 from embodied_env.ros.receiver import ReceivedMessage
 
 
-def of(name) -> EntityTopics:
+def topics_of(name) -> EntityTopics:
     contract = load_contract(name)
     topics = EntityTopics(contract, load_simulator_profile(contract, "gazebo")[0])
     topics.subscribe(NoMessages())
@@ -40,7 +40,7 @@ def odometry(x, stamp_ns) -> Odometry:
 
 
 def test_the_topics_of_the_profile_are_read_with_their_types():
-    topics = {told.topic: told.type for told in of("cart_goal").topics.values()}
+    topics = {topic.topic: topic.type for topic in topics_of("cart_goal").topics.values()}
     assert topics == {
         "ground_truth/pose": "geometry_msgs/msg/PoseStamped",
         "ground_truth/goal_pose": "geometry_msgs/msg/PoseStamped",
@@ -48,49 +48,49 @@ def test_the_topics_of_the_profile_are_read_with_their_types():
     }
 
 
-def test_a_pose_of_before_the_end_of_the_step_is_missing_and_named():
-    tidings = of("door_open")
-    tidings.add(arrival("/state/tcp", odometry(1.0, 40)))
-    tidings.add(arrival("/state/lever_end", odometry(2.0, 50)))
-    assert tidings.missing(50, 50) == ["tcp/odometry"]
+def test_a_pose_from_before_the_end_of_the_step_is_missing_and_named():
+    auxiliary = topics_of("door_open")
+    auxiliary.add(arrival("/state/tcp", odometry(1.0, 40)))
+    auxiliary.add(arrival("/state/lever_end", odometry(2.0, 50)))
+    assert auxiliary.missing(50, 50) == ["tcp/odometry"]
 
 
 def test_the_newest_pose_is_used_regardless_of_later_messages():
-    tidings = of("door_open")
+    auxiliary = topics_of("door_open")
     for x, stamp_ns in ((1.0, 50), (9.0, 40)):
-        tidings.add(arrival("/state/tcp", odometry(x, stamp_ns)))
-    state = tidings.states()["tcp"]
+        auxiliary.add(arrival("/state/tcp", odometry(x, stamp_ns)))
+    state = auxiliary.states()["tcp"]
     assert (state.position[0], state.stamp_ns) == (1.0, 50)
 
 
-def test_a_pose_of_before_the_clock_went_back_is_dropped():
-    tidings = of("door_open")
-    tidings.add(arrival("/state/tcp", odometry(1.0, 5_000)))
-    assert "tcp/odometry" in tidings.missing(10, 10)
-    assert "tcp" not in tidings.states()
+def test_a_pose_from_before_a_clock_rewind_is_dropped():
+    auxiliary = topics_of("door_open")
+    auxiliary.add(arrival("/state/tcp", odometry(1.0, 5_000)))
+    assert "tcp/odometry" in auxiliary.missing(10, 10)
+    assert "tcp" not in auxiliary.states()
 
 
-def test_a_pose_without_a_rotation_is_nobodys_place():
-    tidings = of("door_open")
+def test_a_pose_without_a_rotation_is_rejected():
+    auxiliary = topics_of("door_open")
     message = odometry(1.0, 50)
     message.pose.pose.orientation.w = 0.0
-    tidings.add(arrival("/state/tcp", message))
-    assert "tcp" not in tidings.states()
+    auxiliary.add(arrival("/state/tcp", message))
+    assert "tcp" not in auxiliary.states()
 
 
 def test_an_event_is_reported_once():
-    tidings = of("cart_goal")
-    tidings.add(arrival("/event/collision", Bool(data=True)))
-    assert tidings.events() == {"collision"}
-    assert tidings.events() == set()
+    auxiliary = topics_of("cart_goal")
+    auxiliary.add(arrival("/event/collision", Bool(data=True)))
+    assert auxiliary.events() == {"collision"}
+    assert auxiliary.events() == set()
 
 
 def test_messages_from_before_a_reset_are_dropped():
-    tidings = of("cart_goal")
-    tidings.add(arrival("/event/collision", Bool(data=True)))
-    tidings.clear()
-    assert tidings.events() == set()
+    auxiliary = topics_of("cart_goal")
+    auxiliary.add(arrival("/event/collision", Bool(data=True)))
+    auxiliary.clear()
+    assert auxiliary.events() == set()
 
 
-def test_a_sensor_is_no_tiding():
-    assert not of("cart_goal").add(arrival("imu", Bool()))
+def test_a_sensor_message_is_not_an_auxiliary_message():
+    assert not topics_of("cart_goal").add(arrival("imu", Bool()))

@@ -1,4 +1,4 @@
-"""Calibration recovers the delays of the robot emulator by moving it, in its own process over ROS 2."""
+"""Calibration identifies the delays of the robot emulator, which runs in its own process, over ROS 2."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.long, pytest.mark.realtime]
 
 NAMESPACE = "/calibrated"
 COMMAND_DELAY_S, SERVO_LAG_S, DRIVER_DELAY_S, HIDDEN_S, LATE_S = 0.03, 0.04, 0.005, 0.02, 0.06
-SERVO_S = 0.0304  # MuJoCo's own: (kv + damping) / kp, large joints 242 / 8000, small ones 30.5 / 1000
+SERVO_S = 0.0304  # MuJoCo's own values: (kv + damping) / kp, large joints 242 / 8000, small ones 30.5 / 1000
 STATE_PERIOD_S = 0.004
 ARM_STAND_IN = {
     "tick_s": 0.0025,
@@ -30,7 +30,7 @@ ARM_STAND_IN = {
         "joints": {"rate_hz": 1.0 / STATE_PERIOD_S, "driver_delay_s": DRIVER_DELAY_S},
         "tcp": {"rate_hz": 50, "driver_delay_s": HIDDEN_S, "stamp": "publication"},
         "target": {"rate_hz": 20},
-        "true_distance": {"rate_hz": 20, "driver_delay_s": LATE_S},  # as a camera, with honest stamps
+        "true_distance": {"rate_hz": 20, "driver_delay_s": LATE_S},  # like a camera with correct stamps
     },
 }
 CART_STAND_IN = {
@@ -40,21 +40,21 @@ CART_STAND_IN = {
     "controller_state": True,
     "sensors": {"odom": {"rate_hz": 100, "driver_delay_s": DRIVER_DELAY_S}},
 }
-TRIES = 4  # of a seed: a machine that is busy with other things may hold the robot
+TRIES = 4  # a busy machine may stall the robot for one seed
 
 
 def near(estimate, true_s, period_s=STATE_PERIOD_S):
-    """Within 10 %, 2 ms or half the period of the states, whichever is largest."""
+    """Return whether the values agree within 10 %, 2 ms or half the state period, whichever is largest."""
     return abs(estimate.value_s - true_s) <= max(0.1 * true_s, 0.002, period_s / 2.0)
 
 
 def sum_is_near(profile, true_s):
-    """Return whether dead time and lag by the motion have the true sum, to 10 %."""
+    """Return whether dead time plus lag, measured from the motion, is within 10 % of the true sum."""
     return abs(profile.evidence["state"].value_s + profile.lag_s.value_s - true_s) <= 0.1 * true_s
 
 
-def holds(estimate, true_s):
-    """Whether the interval has the truth in it; what is configured is without the way through the middleware."""
+def contains(estimate, true_s):
+    """Return whether the interval contains the true value, which excludes the middleware."""
     return estimate.low_s <= true_s + 0.0005 and estimate.high_s >= true_s
 
 
@@ -97,7 +97,7 @@ def show(profile):
         print(f"  {name}: {1e3 * each.value_s:.2f} [{1e3 * each.low_s:.2f}, {1e3 * each.high_s:.2f}] {each.method}")
 
 
-def test_the_delays_of_an_arm_are_found_again_over_five_seeds(domain_id):
+def test_the_delays_of_an_arm_are_recovered_over_five_seeds(domain_id):
     with robot("arm_reach", ARM_STAND_IN) as contract:
         found = [profile_of(contract, seed, repeats=2) for seed in range(5)]
     apparent = {
@@ -110,7 +110,7 @@ def test_the_delays_of_an_arm_are_found_again_over_five_seeds(domain_id):
         "hidden": [(each.capture_s["tcp"], HIDDEN_S) for each in found],
         "late": [(each.capture_s["true_distance"], LATE_S) for each in found],
     }
-    held = {name: sum(holds(*pair) for pair in pairs) for name, pairs in (truths | apparent).items()}
+    held = {name: sum(contains(*pair) for pair in pairs) for name, pairs in (truths | apparent).items()}
     print("intervals that hold the truth, of 5:", held)
     assert all(each.actuation_s == each.evidence["controller"] for each in found)
     assert {name for name, pairs in truths.items() if not all(near(*pair) for pair in pairs)} == set()
@@ -125,7 +125,7 @@ def test_calibration_recovers_the_delay_of_a_velocity_driven_cart(domain_id):
     with robot("cart_goal", CART_STAND_IN) as contract:
         found = profile_of(contract, 0)
     assert near(found.actuation_s, 0.05, period_s=0.01)
-    assert holds(found.actuation_s, 0.05)
+    assert contains(found.actuation_s, 0.05)
     assert found.actuation_s.method == "controller"
-    assert found.evidence["state"].value_s == pytest.approx(0.05, abs=0.02)  # it overshoots: not of first order
+    assert found.evidence["state"].value_s == pytest.approx(0.05, abs=0.02)  # it overshoots: not first order
     assert near(found.capture_s["odom"], DRIVER_DELAY_S, period_s=0.01)

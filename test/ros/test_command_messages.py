@@ -1,4 +1,4 @@
-"""Commands to messages and back, over real messages on the wire."""
+"""Encoding commands as messages and decoding them, with real serialization."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ACTUATORS = {
 
 
 def command(name, values=None):
-    """Return the message as it arrives."""
+    """Return the message after serialization."""
     spec = ACTUATORS[name]
     values = np.arange(1.0, 1.0 + len(spec.joints)) if values is None else values
     message = to_command(spec, values, stamp_ns=STAMP_NS, period_s=PERIOD_S)
@@ -84,7 +84,7 @@ def test_a_joint_state_command_sets_only_the_commanded_quantity():
     assert (list(command("velocities").position), list(command("velocities").velocity)) == ([], [1.0, 2.0, 3.0])
 
 
-def test_a_trajectory_is_one_point_at_the_end_of_the_period():
+def test_a_trajectory_has_one_point_at_the_end_of_the_period():
     (point,) = command("trajectory").points
     assert list(point.positions) == [1.0, 2.0, 3.0]
     assert (point.time_from_start.sec, point.time_from_start.nanosec) == (0, 50_000_000)
@@ -160,7 +160,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-def test_an_incomplete_command_is_none(case):
+def test_an_incomplete_command_decodes_to_none(case):
     name, message = MALFORMED[case]()
     assert from_command(ACTUATORS[name], message) is None
 
@@ -174,7 +174,7 @@ def test_a_raw_command_decodes_like_a_typed_one(name):
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-def test_an_incomplete_raw_command_is_none(case):
+def test_an_incomplete_raw_command_decodes_to_none(case):
     name, message = MALFORMED[case]()
     decoder = LayoutDecoder(type(message))
     decoder.decode(to_cdr(command(name)))
@@ -208,7 +208,7 @@ def test_a_message_that_does_not_copy_its_numbers_bypasses_the_template():
 
 
 class Acknowledged:
-    """A publisher, and the node that makes it; the last command is acknowledged at the third look, or never."""
+    """A publisher and its node; the last command is acknowledged at the third check, or never."""
 
     def __init__(self, *, looks):
         self.looks = looks
@@ -221,7 +221,7 @@ class Acknowledged:
         return self.looks == 0
 
 
-@pytest.mark.parametrize(("looks", "waits_on"), [(3, False), (-1, True)], ids=["it arrives", "no subscriber"])
+@pytest.mark.parametrize(("looks", "waits_on"), [(3, False), (-1, True)], ids=["delivered", "no subscriber"])
 def test_flush_waits_for_acknowledgement_with_a_timeout(looks, waits_on):
     node, clock = Acknowledged(looks=looks), ManualClock()
     ActuatorPublishers(load_contract("cart_goal"), node, clock).flush()

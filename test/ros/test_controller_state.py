@@ -1,4 +1,4 @@
-"""Controller states matched with sent commands: the evidence is a change to a command, at its arrival."""
+"""Controller states matched with sent commands: a change to a sent command is evidence, at its arrival time."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def reported(values, at_ns, names=ARM.joints, velocity=()):
     return ReceivedMessage(key="controller state", message=message, info={}, arrival_ns=at_ns, arrival_system_ns=0)
 
 
-def after(*story, spec=JOINT_STATE, layout=ARM):
-    """Return the evidence when these commands were sent and these messages came, in order."""
+def evidence_after(*story, spec=JOINT_STATE, layout=ARM):
+    """Return the evidence after these sent commands and received messages, in order."""
     state = ControllerState(spec, layout)
     for event in story:
         state.on_message(event) if isinstance(event, ReceivedMessage) else state.on_sent(event)
@@ -41,27 +41,35 @@ def after(*story, spec=JOINT_STATE, layout=ARM):
 
 
 def test_a_change_to_a_sent_command_is_evidence_at_its_arrival():
-    assert after(reported(A, 1), command(7, B), reported(B, 5), reported(B, 9)) == (7, 5, "controller")
+    assert evidence_after(reported(A, 1), command(7, B), reported(B, 5), reported(B, 9)) == (7, 5, "controller")
 
 
 def test_evidence_names_the_newest_matching_command():
-    assert after(reported(A, 1), command(7, B), command(8, C), reported(B, 5), reported(C, 6)) == (8, 6, "controller")
+    assert evidence_after(reported(A, 1), command(7, B), command(8, C), reported(B, 5), reported(C, 6)) == (
+        8,
+        6,
+        "controller",
+    )
 
 
-def test_an_overtaken_command_is_dropped():
-    assert after(reported(A, 1), command(7, B), command(8, C), reported(C, 6), reported(B, 7)) == (8, 6, "controller")
+def test_a_superseded_command_is_dropped():
+    assert evidence_after(reported(A, 1), command(7, B), command(8, C), reported(C, 6), reported(B, 7)) == (
+        8,
+        6,
+        "controller",
+    )
 
 
 def test_an_unchanged_reference_is_not_evidence():
-    assert after(reported(A, 1), command(7, B), command(8, A), reported(A, 5)) is None
+    assert evidence_after(reported(A, 1), command(7, B), command(8, A), reported(A, 5)) is None
 
 
 def test_a_repeated_command_gives_no_new_evidence():
-    assert after(reported(A, 1), command(7, B), command(8, B), reported(B, 5)) == (7, 5, "controller")
+    assert evidence_after(reported(A, 1), command(7, B), command(8, B), reported(B, 5)) == (7, 5, "controller")
 
 
 def test_the_first_report_is_not_evidence():
-    assert after(command(7, B), reported(B, 5)) is None
+    assert evidence_after(command(7, B), reported(B, 5)) is None
 
 
 @pytest.mark.parametrize(
@@ -74,12 +82,12 @@ def test_the_first_report_is_not_evidence():
     ids=["a joint is missing", "fewer values than names", "not a number"],
 )
 def test_a_report_without_all_joints_is_ignored(message):
-    assert after(reported(A, 1), command(7, B), message) is None
+    assert evidence_after(reported(A, 1), command(7, B), message) is None
 
 
 def test_joints_may_come_in_any_order():
     values = np.arange(6.0)
-    assert after(reported(A, 1), command(7, values), reported(values[::-1], 5, names=ARM.joints[::-1])) == (
+    assert evidence_after(reported(A, 1), command(7, values), reported(values[::-1], 5, names=ARM.joints[::-1])) == (
         7,
         5,
         "controller",
@@ -87,13 +95,17 @@ def test_joints_may_come_in_any_order():
 
 
 def test_float32_rounding_still_matches():
-    assert after(reported(A, 1), command(7, B), reported(B.astype(np.float32).astype(float), 5)) == (7, 5, "controller")
+    assert evidence_after(reported(A, 1), command(7, B), reported(B.astype(np.float32).astype(float), 5)) == (
+        7,
+        5,
+        "controller",
+    )
 
 
 def test_velocity_joints_are_compared_by_velocity():
     moving = np.array([0.1, 0.2])
     still, went = (reported([], at, names=CART.joints, velocity=v) for at, v in ((1, np.zeros(2)), (5, moving)))
-    assert after(still, command(7, moving), went, layout=CART) == (7, 5, "controller")
+    assert evidence_after(still, command(7, moving), went, layout=CART) == (7, 5, "controller")
 
 
 def test_other_types_are_read_by_path():
@@ -102,7 +114,7 @@ def test_other_types_are_read_by_path():
         ReceivedMessage(key="", message=SimpleNamespace(positions=list(v)), info={}, arrival_ns=at, arrival_system_ns=0)
         for v, at in ((A, 1), (B, 5))
     ]
-    assert after(messages[0], command(7, B), messages[1], spec=spec) == (7, 5, "controller")
+    assert evidence_after(messages[0], command(7, B), messages[1], spec=spec) == (7, 5, "controller")
 
 
 def test_evidence_is_returned_once():
@@ -114,7 +126,7 @@ def test_evidence_is_returned_once():
     assert state.take_evidence() is None
 
 
-def test_a_new_episode_drops_the_commands_of_the_last():
+def test_a_new_episode_drops_the_commands_of_the_previous_one():
     state = ControllerState(JOINT_STATE, ARM)
     state.on_message(reported(A, 1))
     state.on_sent(command(7, B))

@@ -1,4 +1,4 @@
-"""Delays of the robot emulator, measured in a run and injected into the simulator: the latencies then agree."""
+"""Delays of the robot emulator, measured in a run and injected into the simulator, give equal latencies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def contract():
         "mujoco_ros": {**arm.backends["mujoco_ros"], "stand_in": STAND_IN},
         "real": {**arm.backends["real"], "discovery_s": 0.2, "step_timeout_s": 5.0, "controller_state": state},
     }
-    safety = replace(  # a machine that is busy with other things is no matter here
+    safety = replace(  # a busy machine must not end the episode
         arm.safety,
         action=replace(arm.safety.action, max_age_steps=40),
         watchdog=replace(arm.safety.watchdog, hold_steps=40, stop_steps=80),
@@ -55,7 +55,7 @@ def contract():
 
 
 def drive(steps, *, thinking_s=0.0, **options):
-    """Step to and fro, thinking for a while."""
+    """Step back and forth, with a random policy delay."""
     env = embodied_env.make(contract(), **options)
     try:
         taken, ended, seed = 0, True, 0
@@ -74,7 +74,7 @@ def drive(steps, *, thinking_s=0.0, **options):
 
 
 def measured_ns(folder, *, injected=False):
-    """Return the measured values of the stages, ns, of what was `injected` or of the robot's own; and the run."""
+    """Return the measured stages, ns, with the delays `injected` or those of the robot, and the run."""
     (path,) = folder.iterdir()
     found = {stage: [] for stage in STAGES}
     for row in read_run(path).transitions():
@@ -91,7 +91,7 @@ def measured_ns(folder, *, injected=False):
 
 
 def without_delays_ns(folder):
-    """In a world that waits a reading is as old as its capture, and its command acts at once."""
+    """In a world that waits, a reading is as old as its capture and a command acts at once."""
     (path,) = folder.iterdir()
     ages = {name: [] for name in SENSORS}
     for row in read_run(path).transitions():
@@ -110,7 +110,7 @@ def ks_distance(a, b):
 
 
 @pytest.mark.long
-def test_data_age_and_end_to_end_latency_equal_those_of_the_simulator_with_its_profile(domain_id, tmp_path):
+def test_data_age_and_end_to_end_latency_match_the_simulator_with_the_measured_profile(domain_id, tmp_path):
     spec = simulator("-", namespace=NAMESPACE, source=contract().source, free_running=True)
     child = Child(spec, first_line=dump_contract(contract()))
     try:
@@ -125,11 +125,11 @@ def test_data_age_and_end_to_end_latency_equal_those_of_the_simulator_with_its_p
     drive(STEPS, backend="mujoco", record=tmp_path / "after", delay_profile=profile)
     before, (after, _) = without_delays_ns(tmp_path / "before"), measured_ns(tmp_path / "after", injected=True)
     for stage in STAGES:
-        told = [np.percentile(values, (5, 50, 95)) / 1e6 for values in (real[stage], after[stage])]
+        percentiles_ms = [np.percentile(values, (5, 50, 95)) / 1e6 for values in (real[stage], after[stage])]
         print(
             f"{stage}: KS {ks_distance(real[stage], before[stage]):.3f} before,"
             f" {ks_distance(real[stage], after[stage]):.4f} after; n {len(real[stage])}, {len(after[stage])};"
-            f" real {told[0].round(2)} ms, simulator {told[1].round(2)} ms; {steps.count} steps in the profile"
+            f" real {percentiles_ms[0].round(2)} ms, simulator {percentiles_ms[1].round(2)} ms; {steps.count} steps in the profile"
         )
     for stage in STAGES:
         assert min(len(real[stage]), len(after[stage])) >= 2000

@@ -1,4 +1,4 @@
-"""One profile of delays and one seed: the same world in process and over ROS 2 is the same to the last bit."""
+"""Parity with delays: one profile and one seed give bit-identical results in process and over ROS 2."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_delays_are_bit_identical_in_process_and_over_ros(name, domain_id):
     assert len({injected["age_s"]["joints" if name != "cart_goal" else "odom"] for *_, injected, _ in accounts[0]}) > 10
 
 
-def test_delays_are_refused_for_an_attached_simulator():
+def test_delays_are_rejected_for_an_attached_simulator():
     contract = embodied_env.load_contract("arm_reach")
     with pytest.raises(UsageError, match="spawn=True"):
         embodied_env.make(contract, backend="mujoco_ros", spawn=False, delay_profile=delays(contract))

@@ -1,4 +1,4 @@
-"""The demo, as a new user runs it."""
+"""The demo command as a new user runs it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.ros
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """The finished process of a demo, and its run folders."""
+    """Run the demo; return the finished process and its run folders."""
     folder = tmp_path_factory.mktemp("demo")
     surroundings = {
         **os.environ,
@@ -73,13 +73,13 @@ def test_progress_is_shown(demo):
     assert "2/2" in done.stderr
 
 
-def test_the_script_succeeds_and_holding_still_does_not(demo):
+def test_the_scripted_policy_succeeds_and_no_action_does_not(demo):
     _, runs = demo
     rates = [json.loads((run / "summary.json").read_text())["success_rate"] for run in runs]
     assert rates == [1.0, 0.0]
 
 
-def test_the_recorded_runs_are_sound(demo):
+def test_the_recorded_runs_pass_the_audit(demo):
     _, paths = demo
     for path in paths:
         run = embodied_env.read_run(path)

@@ -1,4 +1,4 @@
-"""How an environment is: the level of each status follows from its steps by the rule that is written down."""
+"""Diagnostics: the level of each status follows from the steps by the documented rule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARM = embodied_env.load_contract("arm_reach")
 
 @pytest.fixture(scope="module")
 def transitions():
-    """A step like any other, one that was held for a malformed action, and one that ended the episode."""
+    """Return a normal step, one held for a malformed action, and one that ended the episode."""
     spy = SpyObserver()
     env = embodied_env.make(ARM, backend="fake", clock="virtual", observers=[spy])
     env.reset(seed=1)
@@ -82,7 +82,7 @@ def test_a_level_drops_with_the_next_message(bench, transitions):
     assert levels(health) == ALL_OK
 
 
-def test_a_stop_is_an_error_beyond_the_episode(bench, transitions):
+def test_an_error_after_a_stop_outlasts_the_episode(bench, transitions):
     health, clock = bench
     health.add(transitions[0])
     health.publishable()

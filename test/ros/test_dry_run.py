@@ -1,4 +1,4 @@
-"""A dry run with a robot and its relay: every step is checked and recorded, and no command is published."""
+"""A dry run with a robot and its relay checks and records every step, and publishes no command."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def with_relay(has_relay):
     return replace(ARM, backends={**ARM.backends, "real": profile})
 
 
-class Onlooker:
+class CommandSpy:
     """Stores the commands sent to the arm and to its relay."""
 
     def __init__(self, domain_id):
         self.received = []
-        self._ros = RosNode("onlooker", namespace=NAMESPACE, clock=SteadyClock(), domain_id=domain_id)
+        self._ros = RosNode("observer", namespace=NAMESPACE, clock=SteadyClock(), domain_id=domain_id)
         for kind, topic in ((Float64MultiArray, "arm_controller/commands"), (JointState, "relay/command")):
             self._ros.node.create_subscription(kind, topic, self.received.append, qos_profile_system_default)
         self._executor = SingleThreadedExecutor(context=self._ros.node.context)
@@ -62,15 +62,15 @@ class Onlooker:
 
 
 @pytest.fixture(scope="module", params=[True, pytest.param(False, marks=pytest.mark.long)], ids=["relay", "no relay"])
-def dry(request, lasting_domain, tmp_path_factory):
-    """The results of a dry run, with or without a relay."""
+def dry_run(request, lasting_domain, tmp_path_factory):
+    """Return the results of a dry run, with or without a relay."""
     contract = with_relay(request.param)
     folder = tmp_path_factory.mktemp("dry")
     with lasting_domain() as domain_id:
         specs = [simulator("-", namespace=NAMESPACE, free_running=True)]
         specs += [relay("-", namespace=NAMESPACE)] if request.param else []
         children = [Child(spec, first_line=dump_contract(contract)) for spec in specs]
-        onlooker = Onlooker(domain_id)
+        observer = CommandSpy(domain_id)
         env = embodied_env.make(
             contract, backend="real", namespace=NAMESPACE, domain_id=domain_id, armed=False, record=folder
         )
@@ -81,9 +81,9 @@ def dry(request, lasting_domain, tmp_path_factory):
             path, capabilities = env.path, env.unwrapped.capabilities
         finally:
             env.close()
-            onlooker.listen(0.3)
-            received = list(onlooker.received)
-            onlooker.close()
+            observer.listen(0.3)
+            received = list(observer.received)
+            observer.close()
             for child in children:
                 child.stop()
     return SimpleNamespace(
@@ -97,49 +97,51 @@ def dry(request, lasting_domain, tmp_path_factory):
     )
 
 
-def test_nothing_is_published_to_the_robot_or_its_relay(dry):
-    assert dry.received == []
+def test_nothing_is_published_to_the_robot_or_its_relay(dry_run):
+    assert dry_run.received == []
 
 
-def test_the_robot_does_not_move(dry):
-    positions = np.array([observation["joints_position"] for observation, *_ in dry.steps])
-    np.testing.assert_allclose(positions, np.tile(dry.before["joints_position"], (STEPS, 1)), atol=1e-3)
+def test_the_robot_does_not_move(dry_run):
+    positions = np.array([observation["joints_position"] for observation, *_ in dry_run.steps])
+    np.testing.assert_allclose(positions, np.tile(dry_run.before["joints_position"], (STEPS, 1)), atol=1e-3)
 
 
-def test_each_step_is_checked_against_the_measured_position(dry):
-    """A reference that moved on without the robot would end in a tracking error."""
-    assert [info["end_reason"] for *_, info in dry.steps] == [""] * STEPS
-    one_step = dry.contract.actuators["arm"].joints["j1"].velocity * dry.contract.control_period_s
-    judged = [info for *_, info in dry.steps if info["safety"]["disposition"] <= Severity.LIMIT]  # no brief stall
+def test_each_step_is_checked_against_the_measured_position(dry_run):
+    """A reference that moves without the robot would end in a tracking error."""
+    assert [info["end_reason"] for *_, info in dry_run.steps] == [""] * STEPS
+    one_step = dry_run.contract.actuators["arm"].joints["j1"].velocity * dry_run.contract.control_period_s
+    judged = [
+        info for *_, info in dry_run.steps if info["safety"]["disposition"] <= Severity.LIMIT
+    ]  # ignore brief stalls
     assert judged
     for info in judged:
-        assert 0.0 < info["action"]["applied_si"]["j1"] - dry.before["joints_position"][0] <= one_step + 2e-3
+        assert 0.0 < info["action"]["applied_si"]["j1"] - dry_run.before["joints_position"][0] <= one_step + 2e-3
 
 
-def test_the_reset_report_is_marked_as_a_dry_run(dry):
-    assert dry.reset["reset"]["level"] == "none"
-    assert dry.reset["reset"]["routine"] == ""
-    assert dry.reset["reset"]["seed_applied"] == -1
-    assert dry.reset["reset"]["options_ignored"] == "target"
-    assert (dry.reset["reset"]["judged"], dry.reset["reset"]["solved"]) == (True, False)
+def test_the_reset_report_is_marked_as_a_dry_run(dry_run):
+    assert dry_run.reset["reset"]["level"] == "none"
+    assert dry_run.reset["reset"]["routine"] == ""
+    assert dry_run.reset["reset"]["seed_applied"] == -1
+    assert dry_run.reset["reset"]["options_ignored"] == "target"
+    assert (dry_run.reset["reset"]["judged"], dry_run.reset["reset"]["solved"]) == (True, False)
 
 
-def test_the_recorded_dry_run_is_marked_and_sound(dry, capsys):
-    report = embodied_env.audit_run(dry.path)
+def test_the_recorded_dry_run_is_marked_and_passes_the_audit(dry_run, capsys):
+    report = embodied_env.audit_run(dry_run.path)
     assert report.problems == ()
     assert report.dry_run
     print_report(report)
     assert "dry run: no command was sent to a robot" in capsys.readouterr().out
-    assert json.loads((dry.path / "summary.json").read_text())["dry_run"] is True
-    assert json.loads((dry.path / "manifest.json").read_text())["capabilities"]["actuates"] is False
-    (first, *_) = embodied_env.read_run(dry.path).rows()
+    assert json.loads((dry_run.path / "summary.json").read_text())["dry_run"] is True
+    assert json.loads((dry_run.path / "manifest.json").read_text())["capabilities"]["actuates"] is False
+    (first, *_) = embodied_env.read_run(dry_run.path).rows()
     assert "no command is published" in first["inner"]["details"]["dry_run"]
 
 
-def test_there_is_no_actuation_evidence_in_a_dry_run(dry):
-    assert not dry.capabilities.actuation
-    assert not dry.capabilities.acknowledges_commands
-    assert all("actuation_s" not in info["latency"] for *_, info in dry.steps)
+def test_there_is_no_actuation_evidence_in_a_dry_run(dry_run):
+    assert not dry_run.capabilities.actuation
+    assert not dry_run.capabilities.acknowledges_commands
+    assert all("actuation_s" not in info["latency"] for *_, info in dry_run.steps)
 
 
 @pytest.mark.long

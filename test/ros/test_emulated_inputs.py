@@ -1,4 +1,4 @@
-"""The safety inputs of the robot emulator: values that the environment reads as safe and unsafe, and when they come."""
+"""Emulated safety inputs: which values the environment reads as safe and unsafe, and when they are published."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_latched_estop_is_published_once_and_on_each_change():
     assert (node.qos, estop.next_ns) == ("latched", None)
 
 
-def test_does_not_publish_while_a_real_button_does():
+def test_does_not_publish_beside_a_real_button():
     node = FakeNode()
     estop = EmulatedTopic([spec_of()], node, "latched", "repeated")
     node.publishers = 2

@@ -1,4 +1,4 @@
-"""Complete robots on their emulators: doctor, 20 scripted episodes, and homing without the emulator's own reset."""
+"""Shipped robots on the emulator: doctor, 20 scripted episodes, and homing without the emulator's reset."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROBOTS = ["so101_reach", "ur5e_reach", "turtlebot4_goal"]
 
 @pytest.fixture
 def contract(request, domain_id):
-    """The contract of a robot whose emulator runs; no operator confirms its resets."""
+    """Return the contract of a robot with a running emulator; resets need no operator confirmation."""
     shipped = embodied_env.load_contract(request.param)
     real = dict(shipped.backends["real"])
     real["discovery_s"] = 0.2

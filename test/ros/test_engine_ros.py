@@ -1,4 +1,4 @@
-"""The local engine over ROS 2: each worker has its own domain and simulator."""
+"""Local evaluation workers over ROS 2: each has its own domain and simulator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ARM = embodied_env.load_contract("arm_reach")
 
 @pytest.mark.long
 @pytest.mark.ros
-def test_workers_over_ros_come_to_the_same_summary_as_one_process(tmp_path):
+def test_workers_over_ros_give_the_same_summary_as_one_process(tmp_path):
     short = replace(ARM, episode=replace(ARM.episode, horizon_steps=40))
     options = {"contract": short, "backend": "mujoco_ros", "policy": "scripted", "seed": 3}
     one = evaluate(**options, episodes=12, out=tmp_path, clock="virtual")
@@ -34,5 +34,5 @@ def test_workers_over_ros_come_to_the_same_summary_as_one_process(tmp_path):
 
 
 def outcome(summary):
-    """All but latencies: the transport is of this machine."""
+    """Return everything but latencies, which depend on the machine."""
     return {key: value for key, value in summary.items() if key != "latency"}

@@ -1,4 +1,4 @@
-"""Safety inputs: only a safe value that is young enough is ok; silence, nonsense and a lost publisher are not."""
+"""Safety inputs: only a recent safe value is ok; a missing, invalid or unpublished one is not."""
 
 from __future__ import annotations
 

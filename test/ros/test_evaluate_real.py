@@ -1,4 +1,4 @@
-"""``embodied-env evaluate --backend real``: a user's policy on a free-running robot, and its end by Ctrl-C."""
+"""``embodied-env evaluate --backend real``: a user's policy on a free-running robot, interrupted by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def turn(observation):
 
 @pytest.fixture
 def evaluation(domain_id, tmp_path):
-    """The emulator of an arm in its own process, and the evaluation of a user's policy on it in another."""
+    """Start the emulator of an arm and the evaluation of a user's policy on it, each in its own process."""
     (tmp_path / "their_policy.py").write_text(POLICY)
     (tmp_path / "arm.yaml").write_text(dump_contract(QUICK))
     arm = Child(simulator("-", namespace=NAMESPACE, free_running=True), first_line=dump_contract(QUICK))
@@ -62,8 +62,8 @@ def evaluation(domain_id, tmp_path):
 
 
 def fastest_joint():
-    """Return the largest of the measured speeds now, rad/s."""
-    ros = RosNode("onlooker", namespace=NAMESPACE, clock=SteadyClock())
+    """Return the largest joint speed measured now, rad/s."""
+    ros = RosNode("observer", namespace=NAMESPACE, clock=SteadyClock())
     received = []
     try:
         ros.node.create_subscription(JointState, "joint_states", received.append, qos_profile_sensor_data)
@@ -80,7 +80,7 @@ def fastest_joint():
     return max(map(abs, received[-1].velocity))
 
 
-def test_ctrl_c_brakes_and_leaves_a_sound_run(evaluation):
+def test_ctrl_c_brakes_and_leaves_a_valid_run(evaluation):
     process, folder = evaluation
     end = time.monotonic() + PATIENCE_S
     while not list(folder.glob("runs/*/first_transition.json")) and time.monotonic() < end:
@@ -98,6 +98,6 @@ def test_ctrl_c_brakes_and_leaves_a_sound_run(evaluation):
     rows = list(run.transitions())
     assert run.clean
     assert len(rows) >= 5
-    assert np.abs(rows[-1]["info"]["action"]["applied"]).max() > 0.1  # it was moving
+    assert np.abs(rows[-1]["info"]["action"]["applied"]).max() > 0.1  # the robot was moving
     summary = json.loads((path / "summary.json").read_text())
     assert {"period_s", "jitter_s", "overrun_s", "driver_s[joints]", "data_age_s[joints]"} <= set(summary["latency"])

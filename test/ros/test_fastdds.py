@@ -1,4 +1,4 @@
-"""Large topics: which they are, the settings for them, and the warning without these."""
+"""Large topics: detection, Fast DDS settings, and the warning without them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LARGE = with_sensors(camera=image("camera/image_raw"))
 
 
 @pytest.fixture(autouse=True)
-def nobody_was_warned(monkeypatch):
+def no_warning(monkeypatch):
     monkeypatch.setattr(large_messages, "_warned", set())
 
 
@@ -97,12 +97,12 @@ def test_a_profile_without_a_segment_size_has_the_default(tmp_path, text):
     assert segment_bytes({VARIABLES[0]: str(path)}) == 512 * 1024
 
 
-def test_a_large_topic_without_room_warns_once_with_the_remedy():
+def test_a_large_topic_in_a_small_segment_warns_once_with_the_remedy():
     with pytest.warns(UserWarning, match=r"camera/image_raw: messages of 0.9 MB do not fit") as warned:
         warn_if_segment_too_small(LARGE, {})
     assert str(PROFILE) in str(warned[0].message)
     assert VARIABLES[0] in str(warned[0].message)
-    warn_if_segment_too_small(LARGE, {})  # a second warning would be an error here
+    warn_if_segment_too_small(LARGE, {})  # a second warning would raise here
 
 
 def test_each_large_topic_warns():

@@ -1,4 +1,4 @@
-"""The chaos relay over real ROS 2: a node in a thread, and a process."""
+"""The fault injection relay over real ROS 2: as a node in a thread, and as a process."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 GENEROUS_S = 20.0
 
 
-class Ends:
-    """Publishes on one end of the relay and reads the other."""
+class Endpoints:
+    """Publishes at one end of the relay and reads at the other."""
 
     def __init__(self, message_type, qos=RELIABLE):
         self.ros = RosNode("ends", namespace="/", clock=SteadyClock())
@@ -55,13 +55,13 @@ class Ends:
     def send(self, *values):
         for value in values:
             self.publisher.publish(value if isinstance(value, self.type) else self.type(data=value))
-            self.take(0.002)  # now and then: the queue holds ten
+            self.take(0.002)  # the queue holds ten
 
     def take(self, timeout_s):
         self.received += [arrival.message for arrival in self.ros.receiver.receive(timeout_s)]
 
     def receive(self, count):
-        """Return the next messages; fewer when no more come in time."""
+        """Return the next messages; fewer when no more arrive in time."""
         end = time.monotonic() + GENEROUS_S
         while len(self.received) < count and time.monotonic() < end:
             self.take(0.05)
@@ -73,11 +73,11 @@ class Ends:
 
 
 @pytest.fixture
-def ends(domain_id):
+def endpoints(domain_id):
     made = []
 
     def make(message_type=Int64, qos=RELIABLE):
-        made.append(Ends(message_type, qos))
+        made.append(Endpoints(message_type, qos))
         return made[-1]
 
     yield make
@@ -85,14 +85,14 @@ def ends(domain_id):
         each.ros.close()
 
 
-def wait(ends, chaos=None):
-    assert ends.ros.wait_until(ends.connected, GENEROUS_S)
+def wait(endpoints, chaos=None):
+    assert endpoints.ros.wait_until(endpoints.connected, GENEROUS_S)
     if chaos is not None:
         chaos.wait_connected(GENEROUS_S)
 
 
 def settled(chaos, received):
-    """Return the counts once `count` messages have arrived and none is in transit."""
+    """Return the counts once `count` messages have arrived and none is pending."""
     end = time.monotonic() + GENEROUS_S
     while True:
         counts = chaos.counts()
@@ -105,8 +105,8 @@ def is_running(name):
     return any(thread.name == name for thread in threading.enumerate())
 
 
-def test_without_faults_everything_passes_in_order(ends):
-    both = ends()
+def test_without_faults_everything_passes_in_order(endpoints):
+    both = endpoints()
     with ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", seed=0) as chaos:
         wait(both, chaos)
         both.send(*range(100))
@@ -114,8 +114,8 @@ def test_without_faults_everything_passes_in_order(ends):
         assert settled(chaos, 100)["published"] == 100
 
 
-def test_the_seed_determines_which_messages_are_dropped(ends):
-    both = ends()
+def test_the_seed_determines_which_messages_are_dropped(endpoints):
+    both = endpoints()
     fault = Drop(share=0.3)
     with ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=[fault], seed=7) as chaos:
         wait(both, chaos)
@@ -125,8 +125,8 @@ def test_the_seed_determines_which_messages_are_dropped(ends):
         assert settled(chaos, 100)["dropped"] == 100 - len(kept)
 
 
-def test_duplicates_and_reordering_are_counted(ends):
-    both = ends()
+def test_duplicates_and_reordering_are_counted(endpoints):
+    both = endpoints()
     chain = [Duplicate(share=0.2), Reorder(share=0.2)]
     with ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=chain, seed=1) as chaos:
         wait(both, chaos)
@@ -140,8 +140,8 @@ def test_duplicates_and_reordering_are_counted(ends):
     assert counts["reordered"] > 0
 
 
-def test_a_delay_is_kept_by_the_steady_clock(ends):
-    both = ends()
+def test_a_delay_follows_the_steady_clock(endpoints):
+    both = endpoints()
     with ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=[Delay(delay_s=0.5)], seed=0) as chaos:
         wait(both, chaos)
         began = time.monotonic()
@@ -156,8 +156,8 @@ def joint_state(number):
     return message
 
 
-def test_faults_can_be_changed_while_running(ends):
-    both = ends(JointState)
+def test_faults_can_be_changed_while_running(endpoints):
+    both = endpoints(JointState)
     with ChaosNode("clean", "spoilt", "sensor_msgs/msg/JointState", seed=0) as chaos:
         wait(both, chaos)
         both.send(joint_state(0))
@@ -174,8 +174,8 @@ def test_faults_can_be_changed_while_running(ends):
         assert both.receive(1)[0].position[0] == 4.0
 
 
-def test_a_message_can_be_edited(ends):
-    both = ends(JointState)
+def test_a_message_can_be_edited(endpoints):
+    both = endpoints(JointState)
 
     def renamed(message):
         message.name = ["other"]
@@ -188,8 +188,8 @@ def test_a_message_can_be_edited(ends):
         assert both.receive(1)[0].name == ["other"]
 
 
-def test_an_exception_in_the_thread_is_raised_on_exit(ends):
-    both = ends()
+def test_an_exception_in_the_thread_is_raised_on_exit(endpoints):
+    both = endpoints()
 
     def fail(_message):
         raise ZeroDivisionError("on purpose")
@@ -206,9 +206,9 @@ def test_an_exception_in_the_thread_is_raised_on_exit(ends):
         relay_until_it_fails()
 
 
-def test_a_latched_topic_stays_latched(ends):
+def test_a_latched_topic_stays_latched(endpoints):
     latched = chaos_qos(transient_local=True)
-    both = ends(Bool, latched)
+    both = endpoints(Bool, latched)
     both.send(True)
     with ChaosNode("clean", "spoilt", "std_msgs/msg/Bool", seed=0, qos=latched) as chaos:
         assert settled(chaos, 1)["published"] == 1
@@ -243,12 +243,12 @@ def test_exit_is_immediate_and_joins_the_thread(domain_id):
     assert not is_running("chaos_spoilt")
 
 
-def test_restamping_an_unstamped_message_is_refused():
+def test_restamping_an_unstamped_message_is_rejected():
     with pytest.raises(UsageError, match="Restamp"):
         ChaosNode("clean", "spoilt", "std_msgs/msg/Int64", faults=[Restamp()], seed=0)
 
 
-def test_one_topic_for_both_ends_is_refused():
+def test_one_topic_for_both_ends_is_rejected():
     with pytest.raises(UsageError, match="same topic"):
         ChaosNode("clean", "clean", "std_msgs/msg/Int64", seed=0)
 
@@ -265,8 +265,8 @@ def arguments(*more):
     return ["--in", "clean", "--out", "spoilt", "--type", "std_msgs/msg/Int64", "--seed", "7", *more]
 
 
-def test_the_process_relays_and_prints_its_counts_on_exit(ends):
-    both = ends()
+def test_the_process_relays_and_prints_its_counts_on_exit(endpoints):
+    both = endpoints()
     command = [
         sys.executable,
         "-m",
@@ -295,7 +295,7 @@ def test_the_child_process_ends_with_its_parent(domain_id):
     assert child.exit_code == 0
 
 
-def test_a_fault_of_the_command_line_is_the_same_value():
+def test_a_fault_from_the_command_line_equals_that_from_python():
     assert parse_fault("delay:delay_s=0.1,in_order=false,share=0.5") == Delay(delay_s=0.1, in_order=False, share=0.5)
     assert parse_fault("drop") == Drop()
 
@@ -311,13 +311,13 @@ def test_a_fault_of_the_command_line_is_the_same_value():
         ("delay", "fault delay: delay_s"),
     ],
 )
-def test_a_wrong_fault_is_wrong_usage(text, problem, capsys):
+def test_an_invalid_fault_is_a_usage_error(text, problem, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(arguments("--fault", text))
     assert problem in capsys.readouterr().err
 
 
-def test_a_missing_argument_is_wrong_usage(capsys):
+def test_a_missing_argument_is_a_usage_error(capsys):
     with pytest.raises(SystemExit, match="2"):
         main([])
     assert "--in" in capsys.readouterr().err

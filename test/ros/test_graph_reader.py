@@ -18,7 +18,7 @@ from embodied_env.core.process.child import Child, simulator
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 
-def written(folder, *arguments, listen_s=1.0):
+def init_from_graph(folder, *arguments, listen_s=1.0):
     file = folder / "draft.yaml"
     command = ["contract", "init", "--from-graph", "--listen", str(listen_s), "-o", str(file), *arguments]
     assert main(command) == 0
@@ -28,7 +28,7 @@ def written(folder, *arguments, listen_s=1.0):
 def run_steps(contract, *, namespace="/", count=20):
     """Step `count` times with half of the largest action; return the last info."""
     confirmed = dict.fromkeys(contract.chosen, "")
-    trusted = contract.__class__(**{**vars_of(contract), "confirmed": tuple(confirmed)})
+    trusted = contract.__class__(**{**joint_names_of(contract), "confirmed": tuple(confirmed)})
     env = embodied_env.make(trusted, backend="real", namespace=namespace)
     try:
         env.reset(seed=0)
@@ -42,14 +42,14 @@ def run_steps(contract, *, namespace="/", count=20):
     return info
 
 
-def vars_of(contract):
+def joint_names_of(contract):
     return {name: getattr(contract, name) for name in contract.__dataclass_fields__}
 
 
 def test_arm_in_a_namespace_with_further_joints(domain_id, tmp_path, capsys):
     robot = NamespacedArm(domain_id)
     try:
-        contract = written(tmp_path, "--namespace", "/left")
+        contract = init_from_graph(tmp_path, "--namespace", "/left")
         actuator = contract.actuators["arm"]
         assert (actuator.topic, actuator.type) == (
             "arm_controller/joint_trajectory",
@@ -76,7 +76,7 @@ def test_arm_in_a_namespace_with_further_joints(domain_id, tmp_path, capsys):
 def test_base_without_stamps(domain_id, tmp_path):
     robot = Base(domain_id)
     try:
-        contract = written(tmp_path)
+        contract = init_from_graph(tmp_path)
         assert contract.actuators["base"].type == "geometry_msgs/msg/Twist"
         assert contract.sensors["wheel_odom"].timeline == "receive"
         assert contract.sensors["scan"].fields["ranges"].shape == (4,)
@@ -90,7 +90,7 @@ def test_base_without_stamps(domain_id, tmp_path):
 def test_gripper_without_description(domain_id, tmp_path):
     robot = Gripper(domain_id)
     try:
-        contract = written(tmp_path)
+        contract = init_from_graph(tmp_path)
         assert contract.actuators["gripper"].joints["finger_slide"].unit == "m"
         run_steps(contract)
         assert robot.position > 0.005
@@ -123,7 +123,7 @@ def test_every_emulator_gives_a_contract_that_runs(domain_id, tmp_path, name):
     spec = simulator("-", namespace=namespace, source=shipped.source, free_running=True)
     child = Child(spec, first_line=dump_contract(shipped))
     try:
-        contract = written(tmp_path, "--namespace", namespace, listen_s=3.0)
+        contract = init_from_graph(tmp_path, "--namespace", namespace, listen_s=3.0)
         assert [list(a.joints) for a in contract.actuators.values()] == [
             list(a.joints) for a in shipped.actuators.values()
         ]
@@ -133,11 +133,11 @@ def test_every_emulator_gives_a_contract_that_runs(domain_id, tmp_path, name):
 
 
 @pytest.mark.long
-def test_the_controller_manager_tells_joints_and_activity(domain_id, tmp_path, capsys, message_package):
+def test_the_controller_manager_provides_joints_and_required_states(domain_id, tmp_path, capsys, message_package):
     message_package("controller_manager_msgs")
     robot = ControlledArm(domain_id)
     try:
-        contract = written(tmp_path)
+        contract = init_from_graph(tmp_path)
         assert contract.actuators["arm"].topic == "scaled_controller/joint_trajectory"
         assert list(contract.actuators["arm"].joints) == ["elbow", "waist"]
         assert contract.backends["real"]["active"]["arm"]["controller"] == "scaled_controller"

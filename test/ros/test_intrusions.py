@@ -1,4 +1,4 @@
-"""Two clients of one simulator, malformed messages, interrupts during a step, forks, invalid environments."""
+"""Foreign clients of a simulator, malformed messages, interrupts, forks, and invalid environments."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ ZERO = np.zeros(6)
 
 @pytest.fixture(scope="module")
 def env(lasting):
-    """A simulator shared by the tests that leave it running; each starts with a reset."""
+    """A simulator shared by tests that leave it running; each starts with a reset."""
     return lasting(embodied_env.make, contract="arm_reach", backend="mujoco_ros", render_mode="rgb_array")
 
 
 @pytest.fixture
-def own():
-    """An environment with its own simulator, for tests that lose it."""
+def own_env():
+    """An environment with its own simulator, for tests that stop it."""
     env = embodied_env.make("arm_reach", backend="mujoco_ros")
     yield env
     env.close()
@@ -47,30 +47,30 @@ def backend_of(env):
 
 
 @pytest.fixture
-def stranger(env):
-    """A second node in the namespace of the simulator."""
+def foreign_node(env):
+    """A second node in the simulator's namespace."""
     node = backend_of(env)._ros.node
     domain_id = node.context.get_domain_id()
-    other = RosNode("stranger", namespace=node.get_namespace(), clock=SteadyClock(), domain_id=domain_id)
+    other = RosNode("foreign_node", namespace=node.get_namespace(), clock=SteadyClock(), domain_id=domain_id)
     yield other
     other.close()
 
 
-def test_reset_by_a_second_client_ends_the_episode_of_the_first(own):
-    own.reset(seed=1)
-    namespace = backend_of(own)._ros.node.get_namespace()
+def test_reset_by_a_second_client_ends_the_episode_of_the_first(own_env):
+    own_env.reset(seed=1)
+    namespace = backend_of(own_env)._ros.node.get_namespace()
     second = embodied_env.make("arm_reach", backend="mujoco_ros", spawn=False, namespace=namespace)
     second.reset(seed=2)
-    *_, truncated, info = own.step(ZERO)
+    *_, truncated, info = own_env.step(ZERO)
     second.close()
     assert (truncated, info["end_reason"]) == (True, "backend_lost:reset_by_other")
 
 
-def intrude(env, topic, message):
+def publish_foreign(env, topic, message):
     """Publish a message in the environment's namespace once the topic has a subscriber."""
     node = backend_of(env)._ros.node
     other = RosNode(
-        "stranger", namespace=node.get_namespace(), clock=SteadyClock(), domain_id=node.context.get_domain_id()
+        "foreign_node", namespace=node.get_namespace(), clock=SteadyClock(), domain_id=node.context.get_domain_id()
     )
     try:
         publisher = other.node.create_publisher(type(message), topic, RELIABLE)
@@ -87,7 +87,7 @@ def text_of(data):
 
 def test_fault_of_another_epoch_is_ignored(env):
     env.reset(seed=1)
-    intrude(env, FAULT_TOPIC, text_of('{"epoch": 1, "why": "x", "detail": "y"}'))
+    publish_foreign(env, FAULT_TOPIC, text_of('{"epoch": 1, "why": "x", "detail": "y"}'))
     assert env.step(ZERO)[-1]["end_reason"] == ""
 
 
@@ -95,31 +95,31 @@ def test_fault_of_another_epoch_is_ignored(env):
     "data",
     ['{"a":' * 50_000, *(pytest.param(text, marks=pytest.mark.long) for text in ("", "{}", "[1]", "not json"))],
 )
-def test_malformed_fault_message_ends_the_episode_and_reset_recovers(own, data):
-    own.reset(seed=1)
-    intrude(own, FAULT_TOPIC, text_of(data))
-    *_, truncated, info = own.step(ZERO)
+def test_malformed_fault_message_ends_the_episode_and_reset_recovers(own_env, data):
+    own_env.reset(seed=1)
+    publish_foreign(own_env, FAULT_TOPIC, text_of(data))
+    *_, truncated, info = own_env.step(ZERO)
     assert (truncated, info["end_reason"]) == (True, "backend_lost:invalid_message")
-    assert "simulator/fault: " in str(own.unwrapped._stepper._lost)
-    own.reset(seed=1)
-    assert own.step(ZERO)[-1]["end_reason"] == ""
+    assert "simulator/fault: " in str(own_env.unwrapped._stepper._lost)
+    own_env.reset(seed=1)
+    assert own_env.step(ZERO)[-1]["end_reason"] == ""
 
 
-def test_reading_from_the_far_future_is_reported_as_future(own):
-    own.reset(seed=1)
+def test_reading_from_the_far_future_is_reported_as_future(own_env):
+    own_env.reset(seed=1)
     stamped = message_class("sensor_msgs/msg/JointState")()
     stamped.header.stamp.sec = 2**31 - 1  # in the year 2038
-    intrude(own, "joint_states", stamped)
-    *_, truncated, info = own.step(ZERO)
+    publish_foreign(own_env, "joint_states", stamped)
+    *_, truncated, info = own_env.step(ZERO)
     assert (truncated, info["end_reason"]) == (True, "backend_lost:future_reading")
-    assert "joints at 2147483647000000000 ns" in str(own.unwrapped._stepper._lost)
+    assert "joints at 2147483647000000000 ns" in str(own_env.unwrapped._stepper._lost)
 
 
-def test_acknowledgement_of_an_unrequested_step_is_ignored(env, stranger):
+def test_acknowledgement_of_an_unrequested_step_is_ignored(env, foreign_node):
     env.reset(seed=1)
     backend = backend_of(env)
-    stepped = stranger.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEPPED_TOPIC, RELIABLE)
-    assert stranger.wait_until(lambda: stepped.get_subscription_count() > 0, 5.0)
+    stepped = foreign_node.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEPPED_TOPIC, RELIABLE)
+    assert foreign_node.wait_until(lambda: stepped.get_subscription_count() > 0, 5.0)
     newest = tuple((0, 0) for _ in env.unwrapped.contract.sensors)
     stepped.publish(
         stepped.msg_type(data=array.array("q", StepAck(epoch=backend._epoch, step=99, newest=newest).to_data()))
@@ -129,23 +129,23 @@ def test_acknowledgement_of_an_unrequested_step_is_ignored(env, stranger):
     assert info["sensors"]["joints"]["age_s"] == 0.0
 
 
-def test_second_publisher_on_a_sensor_topic_is_reported_at_reset(env, stranger):
+def test_second_publisher_on_a_sensor_topic_is_reported_at_reset(env, foreign_node):
     env.reset(seed=1)
-    joints = stranger.node.create_publisher(message_class("sensor_msgs/msg/JointState"), "joint_states", RELIABLE)
-    assert stranger.wait_until(lambda: backend_of(env)._ros.node.count_publishers("joint_states") == 2, 5.0)
+    joints = foreign_node.node.create_publisher(message_class("sensor_msgs/msg/JointState"), "joint_states", RELIABLE)
+    assert foreign_node.wait_until(lambda: backend_of(env)._ros.node.count_publishers("joint_states") == 2, 5.0)
     patient, backend_of(env).reset_timeout_s = backend_of(env).reset_timeout_s, 0.3
     with pytest.raises(BackendNotReadyError, match=r"more than one publisher on \['joint_states'\]"):
         env.reset()
     backend_of(env).reset_timeout_s = patient
-    stranger.node.destroy_publisher(joints)
+    foreign_node.node.destroy_publisher(joints)
     env.reset()
 
 
-def test_foreign_image_is_not_used_as_a_reading(env, stranger):
+def test_foreign_image_is_not_used_as_a_reading(env, foreign_node):
     env.reset(seed=1)
     backend = backend_of(env)
-    pictures = stranger.node.create_publisher(message_class("sensor_msgs/msg/Image"), IMAGE_TOPIC, RELIABLE)
-    assert stranger.wait_until(lambda: pictures.get_subscription_count() > 0, 5.0)
+    pictures = foreign_node.node.create_publisher(message_class("sensor_msgs/msg/Image"), IMAGE_TOPIC, RELIABLE)
+    assert foreign_node.wait_until(lambda: pictures.get_subscription_count() > 0, 5.0)
     small = pictures.msg_type(encoding="rgb8", height=2, width=2)
     seconds, small.header.stamp.nanosec = divmod(backend._origin_ns, 1_000_000_000)
     small.header.stamp.sec = seconds
@@ -169,18 +169,18 @@ def test_interrupt_during_a_step_ends_the_episode(env, monkeypatch):
 
 
 @pytest.mark.long
-def test_reset_after_an_interrupt_is_synchronised(own):
-    own.reset(seed=1)
-    os.kill(own.unwrapped.processes()[0]["pid"], signal.SIGSTOP)
+def test_reset_after_an_interrupt_resynchronises_the_simulator(own_env):
+    own_env.reset(seed=1)
+    os.kill(own_env.unwrapped.processes()[0]["pid"], signal.SIGSTOP)
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            own.step(ZERO)
+            own_env.step(ZERO)
     finally:
         signal.signal(signal.SIGALRM, previous)
-    own.reset(seed=1)
-    *_, info = own.step(ZERO)
+    own_env.reset(seed=1)
+    *_, info = own_env.step(ZERO)
     assert (info["end_reason"], info["sensors"]["joints"]["stamp_ns"]) == ("", 50_000_000)
 
 
@@ -211,7 +211,7 @@ def run(script, **environment):
     )
 
 
-def test_process_forked_after_using_ros_is_refused():
+def test_use_in_a_process_forked_after_ros_started_is_rejected():
     done = run(
         "import os, embodied_env\n"
         "from embodied_env.core.clock import SteadyClock\n"
@@ -261,7 +261,7 @@ def test_invalid_environment_prints_one_line_and_exits_with_2(variable, value, t
         ({"step_timeout_s": 0}, "invalid step_timeout_s=0 .expected seconds > 0"),
     ],
 )
-def test_invalid_option_is_refused_before_anything_starts(options, problem):
+def test_invalid_option_is_rejected_before_anything_starts(options, problem):
     with pytest.raises(UsageError, match=problem):
         embodied_env.make("arm_reach", backend="mujoco_ros", **options)
 

@@ -1,4 +1,4 @@
-"""Environments are isolated, and only a step token advances a lockstep world."""
+"""Isolation of environments: only a step token advances a lockstep world."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def env(lasting):
 
 
 @pytest.fixture
-def intruder(env):
-    """A second node in the namespace of the simulator."""
+def foreign_node(env):
+    """A second node in the simulator's namespace."""
     env.reset(seed=0)
     node = env.unwrapped._stepper._backend._ros.node
     domain_id = node.context.get_domain_id()
-    other = RosNode("intruder", namespace=node.get_namespace(), clock=SteadyClock(), domain_id=domain_id)
+    other = RosNode("foreign", namespace=node.get_namespace(), clock=SteadyClock(), domain_id=domain_id)
     yield other
     other.close()
 
@@ -96,7 +96,7 @@ def test_two_concurrent_processes_are_isolated(reference):
         assert answer == wanted.hexdigest()
 
 
-@pytest.mark.long  # test_stepper has the short version, on a manual clock
+@pytest.mark.long  # test_stepper.py has the short version, with a manual clock
 def test_two_second_pause_between_steps_changes_nothing(env, reference):
     pauses = iter([2.0])
     rows = readings(env, seed=1, between=lambda: time.sleep(next(pauses, 0.0)))
@@ -104,27 +104,27 @@ def test_two_second_pause_between_steps_changes_nothing(env, reference):
     assert env.unwrapped.last_transition.info["safety"]["dt_s"] == 0.05
 
 
-def publish_command(intruder, positions):
-    publisher = intruder.node.create_publisher(
+def publish_command(foreign_node, positions):
+    publisher = foreign_node.node.create_publisher(
         message_class("std_msgs/msg/Float64MultiArray"), "arm_controller/commands", RELIABLE
     )
-    assert intruder.wait_until(lambda: publisher.get_subscription_count() > 0, 5.0)
+    assert foreign_node.wait_until(lambda: publisher.get_subscription_count() > 0, 5.0)
     return lambda: publisher.publish(publisher.msg_type(data=array.array("d", positions)))
 
 
-def test_foreign_commands_neither_add_nor_affect_steps(env, intruder, reference):
-    publish = publish_command(intruder, [0.5] * 6)
+def test_foreign_commands_cause_no_steps_and_change_none(env, foreign_node, reference):
+    publish = publish_command(foreign_node, [0.5] * 6)
     rows = readings(env, seed=2, between=lambda: [publish() for _ in range(5)])
     assert rows == reference(2)
 
 
-def test_overflow_of_foreign_commands_does_not_stop_the_world(env, intruder, reference):
-    publish = publish_command(intruder, [0.5] * 6)
+def test_overflow_of_foreign_commands_does_not_stop_the_world(env, foreign_node, reference):
+    publish = publish_command(foreign_node, [0.5] * 6)
     rows = readings(env, seed=2, between=lambda: [publish() for _ in range(100)])
     assert rows == reference(2)
 
 
-def test_duplicate_commands_add_no_step(env, reference):
+def test_duplicate_commands_cause_no_step(env, reference):
     env.reset(seed=4)
     backend = env.unwrapped._stepper._backend
     rows = readings(env, seed=4, between=lambda: [backend._publish_again() for _ in range(3)])
@@ -135,10 +135,10 @@ def last_token(backend, tokens):
     return StepRequest.from_data(from_cdr(backend._token, tokens.msg_type).data)
 
 
-def test_late_token_of_an_old_step_adds_no_step(env, intruder, reference):
+def test_late_token_of_an_old_step_causes_no_step(env, foreign_node, reference):
     backend = env.unwrapped._stepper._backend
-    tokens = intruder.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE)
-    assert intruder.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
+    tokens = foreign_node.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE)
+    assert foreign_node.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
 
     def replay():
         last = last_token(backend, tokens)
@@ -148,10 +148,10 @@ def test_late_token_of_an_old_step_adds_no_step(env, intruder, reference):
     assert readings(env, seed=6, between=replay) == reference(6)
 
 
-def test_token_of_a_foreign_epoch_adds_no_step(env, intruder, reference):
+def test_token_of_a_foreign_epoch_causes_no_step(env, foreign_node, reference):
     backend = env.unwrapped._stepper._backend
-    tokens = intruder.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE)
-    assert intruder.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
+    tokens = foreign_node.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE)
+    assert foreign_node.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
 
     def intrude():
         last = last_token(backend, tokens)
@@ -161,14 +161,14 @@ def test_token_of_a_foreign_epoch_adds_no_step(env, intruder, reference):
     assert readings(env, seed=7, between=intrude) == reference(7)
 
 
-def test_malformed_token_is_ignored(env, intruder, reference):
-    tokens = intruder.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE)
-    assert intruder.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
+def test_malformed_token_is_ignored(env, foreign_node, reference):
+    tokens = foreign_node.node.create_publisher(message_class("std_msgs/msg/Int64MultiArray"), STEP_TOPIC, RELIABLE)
+    assert foreign_node.wait_until(lambda: tokens.get_subscription_count() > 0, 5.0)
     rows = readings(env, seed=8, between=lambda: tokens.publish(tokens.msg_type(data=array.array("q", [1, 2, 3]))))
     assert rows == reference(8)
 
 
-def test_braking_command_without_a_token_adds_no_step(env, reference):
+def test_braking_command_without_a_token_causes_no_step(env, reference):
     env.reset(seed=9)
     stepper = env.unwrapped._stepper
     from embodied_env.core.codes import Severity

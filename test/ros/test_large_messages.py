@@ -85,7 +85,7 @@ def segment_of(child):
 @pytest.mark.parametrize(("contract", "is_roomy"), [(LARGE, True), (ARM, False)], ids=["large", "small"])
 @pytest.mark.long
 def test_shared_memory_is_enlarged_only_for_contracts_with_large_messages(domain_id, contract, is_roomy):
-    """The relay represents all processes of `embodied-env`: a simulator would have to render the image."""
+    """The relay stands for all `embodied-env` processes; a simulator would have to render the image."""
     spec = relay("-", namespace=NAMESPACE, source=ARM.source)
     child = Child(spec, first_line=dump_contract(contract), environment=NONE)
     try:
@@ -109,7 +109,7 @@ def test_environment_without_enough_shared_memory_warns_with_the_remedy(domain_i
 
 @pytest.fixture
 def robot_and_camera(domain_id, monkeypatch):
-    """A free-running arm, and a camera that publishes 50 MB/s."""
+    """Start a free-running arm, and a camera that publishes 50 MB/s."""
     for name in VARIABLES:
         monkeypatch.setenv(name, str(PROFILE))
     spec = simulator("-", namespace=NAMESPACE, source=ARM.source, free_running=True)
@@ -122,15 +122,15 @@ def robot_and_camera(domain_id, monkeypatch):
 
 @pytest.mark.long
 def test_f46_10_mb_images_do_not_delay_joint_states(robot_and_camera):
-    """Most steps have new and fresh joint states, with images as without them."""
-    with_images, images = joints_beside(LARGE)
-    without, _ = joints_beside(replace(LARGE, sensors=ARM.sensors))
+    """Most steps have new and fresh joint states, with and without images."""
+    with_images, images = count_beside_images(LARGE)
+    without, _ = count_beside_images(replace(LARGE, sensors=ARM.sensors))
     assert images >= 2
     assert with_images >= 0.7 * without
 
 
-def joints_beside(contract):
-    """Step, and return the number of steps with new and fresh joint states, and of received images."""
+def count_beside_images(contract):
+    """Step; return the number of steps with new and fresh joint states, and of received images."""
     env = embodied_env.make(contract, backend="real", namespace=NAMESPACE)
     env.reset(seed=0)
     news, before = 0, -1

@@ -1,4 +1,4 @@
-"""Messages read from their bytes equal the decoded ones, for any bytes."""
+"""Messages read from their raw bytes equal the decoded ones, for any bytes."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def images(draw):
 
 
 @st.composite
-def wires(draw, messages):
-    """Bytes one after the other: messages, some of one layout, and a few that are cut, longer, or changed somewhere."""
+def raw_messages(draw, messages):
+    """Draw a sequence of serialized messages: some share a layout, a few are truncated, extended or corrupted."""
     first = to_cdr(draw(messages))
     data = [first]
     for _ in range(draw(st.integers(1, 5))):
@@ -128,7 +128,7 @@ def arrival(message):
     return ReceivedMessage(key="it", message=message, info=info, arrival_ns=3, arrival_system_ns=4)
 
 
-def plain(sample):
+def reader_without_layouts(sample):
     if sample is None:
         return None
     values = {name: (value.dtype, value.shape, value.tobytes()) for name, value in sample.values.items()}
@@ -155,7 +155,7 @@ def decoded_or_none(data, kind):
 @pytest.mark.parametrize("examples", [40, pytest.param(1000, marks=pytest.mark.long)])
 def test_raw_and_typed_messages_give_the_same_samples(sensor, kind, messages, examples):
     @settings(max_examples=examples, deadline=None)
-    @given(wires(messages))
+    @given(raw_messages(messages))
     def check(wire):
         decoder, raw_buffer, typed_buffer = LayoutDecoder(kind), SensorBuffer("it", sensor), SensorBuffer("it", sensor)
         for data in wire:
@@ -164,7 +164,7 @@ def test_raw_and_typed_messages_give_the_same_samples(sensor, kind, messages, ex
             if raw is not None:
                 raw_buffer.add(arrival(raw))
                 typed_buffer.add(arrival(typed))
-            assert plain(raw_buffer.sample()) == plain(typed_buffer.sample())
+            assert reader_without_layouts(raw_buffer.sample()) == reader_without_layouts(typed_buffer.sample())
 
     check()
 
@@ -246,7 +246,7 @@ def test_raw_and_typed_stamps_are_equal():
     assert [decoder.decode(to_cdr(message)).stamp_ns() for _ in range(2)] == [12_000_000_034] * 2
 
 
-def test_arrays_of_a_sample_do_not_share_the_received_bytes():
+def test_sample_arrays_do_not_share_the_received_bytes():
     buffer, decoder = SensorBuffer("it", JOINT_SENSOR), LayoutDecoder(JointState)
     for number in (1, 2):
         message = JointState(name=list(JOINTS), position=[1.0, 2.0, 3.0], velocity=[0.0, 0.0, 0.0])
@@ -260,7 +260,7 @@ def test_arrays_of_a_sample_do_not_share_the_received_bytes():
 @given(st.lists(FLOATS, min_size=1, max_size=5))
 @settings(max_examples=50, deadline=None)
 def test_raw_ranges_are_checked_like_typed_ones(values):
-    """The quick way of `settle_ranges` is taken where the long one changes nothing."""
+    """The fast path of `settle_ranges` is taken only where the slow one changes nothing."""
     from embodied_env.contract.reading_values import settle_ranges
 
     ranges, field = np.array(values, dtype=np.float32), FieldSpec(unit="m", low=0.0, high=9.0, no_return=9.0, nan=8.0)
@@ -282,9 +282,9 @@ def test_a_stored_message_is_not_changed_by_the_next():
     assert decoder.decode(to_cdr(second)).decoded().name == ["a", "b"]
 
 
-@pytest.mark.parametrize("plain", ["", "1"])
-def test_two_reads_of_a_message_share_no_memory(plain, monkeypatch):
-    monkeypatch.setenv(PLAIN_VARIABLE, plain)
+@pytest.mark.parametrize("reader_without_layouts", ["", "1"])
+def test_two_reads_of_a_message_share_no_memory(reader_without_layouts, monkeypatch):
+    monkeypatch.setenv(PLAIN_VARIABLE, reader_without_layouts)
     data = to_cdr(JointState(name=["a"], position=[1.0]))
     decoder = LayoutDecoder(JointState)
     for raw in (decoder.decode(data), decoder.decode(data)):

@@ -1,4 +1,4 @@
-"""Simulators that are killed, orphaned, attached or terminated."""
+"""Lifetimes of simulator processes: killed, orphaned, attached and terminated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pid_of(env):
 def wait_for_end(pid, timeout_s=15.0):
     end = time.monotonic() + timeout_s
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < end, f"process {pid} lives on"
+        assert time.monotonic() < end, f"process {pid} is still running"
         time.sleep(0.05)
 
 
@@ -41,7 +41,7 @@ DEADLINE_S = 1.0
 
 @pytest.fixture(scope="module")
 def killed(lasting, tmp_path_factory):
-    """A recorded environment whose simulator was killed during an episode, and the next step."""
+    """Return a recorded environment whose simulator was killed during an episode, and the next step."""
     options = {"step_timeout_s": DEADLINE_S, "record": tmp_path_factory.mktemp("killed")}
     env = lasting(embodied_env.make, contract="arm_reach", backend="mujoco_ros", **options)
     env.reset(seed=1)
@@ -120,7 +120,7 @@ def test_simulator_ends_with_its_killed_parent(domain_id):
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     pid = int(parent.stdout.readline())
     assert psutil.pid_exists(pid)
-    segments = segments_of(parent.pid)  # a killed parent does not remove them
+    segments = segments_of(parent.pid)  # a killed parent cannot remove them
     parent.kill()
     parent.communicate()
     wait_for_end(pid)
@@ -145,8 +145,8 @@ def test_simulator_of_a_garbage_collected_environment_ends(domain_id):
 
 
 @pytest.fixture(scope="module")
-def by_hand(lasting_domain):
-    """A manually started simulator, shared by the tests up to the one that ends it."""
+def manual_simulator(lasting_domain):
+    """A manually started simulator, shared by the tests up to the one that stops it."""
     with lasting_domain():
         process = subprocess.Popen(
             [sys.executable, "-m", "embodied_env.cli", "sim", "arm_reach", "--namespace", "/by_hand"],
@@ -162,17 +162,17 @@ def by_hand(lasting_domain):
 ATTACHED = {"backend": "mujoco_ros", "spawn": False, "namespace": "/by_hand", "domain_id": ros_domains.FOR_MODULES}
 
 
-def test_manually_started_simulator_can_be_attached(by_hand):
+def test_manually_started_simulator_can_be_attached(manual_simulator):
     env = embodied_env.make("arm_reach", **ATTACHED)
     env.reset(seed=1)
     *_, info = env.step(ZERO)
     assert env.unwrapped.processes() == []
     env.close()
     assert info["end_reason"] == ""
-    assert by_hand.poll() is None
+    assert manual_simulator.poll() is None
 
 
-def test_contract_other_than_the_simulators_is_refused(by_hand, tmp_path):
+def test_contract_other_than_the_simulators_is_rejected(manual_simulator, tmp_path):
     other = tmp_path / "other.yaml"
     other.write_text(changed_text("arm_reach", {"episode.horizon_steps": 100}))
     env = embodied_env.make(other, **ATTACHED)
@@ -181,9 +181,9 @@ def test_contract_other_than_the_simulators_is_refused(by_hand, tmp_path):
     env.close()
 
 
-def test_simulator_ends_cleanly_on_sigint(by_hand):
-    by_hand.send_signal(signal.SIGINT)
-    assert by_hand.wait(timeout=20) == 0
+def test_simulator_ends_cleanly_on_sigint(manual_simulator):
+    manual_simulator.send_signal(signal.SIGINT)
+    assert manual_simulator.wait(timeout=20) == 0
 
 
 def test_error_without_a_simulator_explains_how_to_start_one(domain_id):

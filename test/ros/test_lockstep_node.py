@@ -1,4 +1,4 @@
-"""The node that hosts the world, in this process, with worlds that go wrong."""
+"""The node that hosts the world, in this process, with faulty worlds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONTRACT = embodied_env.load_contract("arm_reach")
 
 
 class UnstableWorld(World):
-    """Diverges at its third step."""
+    """A world that diverges at its third step."""
 
     steps = 0
 
@@ -40,7 +40,7 @@ class UnstableWorld(World):
 
 
 class BrokenWorld(World):
-    """Cannot be reset."""
+    """A world that cannot be reset."""
 
     def reset(self, seed, options):
         raise BackendLostError("sim_unstable", "no reset on purpose")
@@ -48,7 +48,7 @@ class BrokenWorld(World):
 
 @pytest.fixture
 def hosted(domain_id):
-    """Host a world of a class in a thread."""
+    """Return a function that hosts a world of the given class in a thread."""
     stop, threads = threading.Event(), []
 
     def host(world_class, run=run_simulator):
@@ -80,18 +80,18 @@ def test_a_world_that_cannot_be_reset_is_an_error_with_its_reason(hosted):
     env.close()
 
 
-def test_a_reset_without_its_parameters_is_refused(hosted):
+def test_a_reset_without_its_parameters_is_rejected(hosted):
     env = hosted(World)
-    stranger = RosNode("stranger", namespace="/hosted", clock=SteadyClock())
-    response = stranger.receiver.call(Trigger, RESET_SERVICE, Trigger.Request(), 10.0, lambda: None)
-    stranger.close()
+    foreign_node = RosNode("foreign_node", namespace="/hosted", clock=SteadyClock())
+    response = foreign_node.receiver.call(Trigger, RESET_SERVICE, Trigger.Request(), 10.0, lambda: None)
+    foreign_node.close()
     env.close()
     assert not response.success
     assert "reset.epoch" in response.message
 
 
 def run_by_an_executor(contract, world, *, namespace, stop):
-    """Do what `run_simulator` does without the wait set of rclpy."""
+    """Do what `run_simulator` does, without rclpy's wait set."""
 
     def make(context):
         return SimulatorNode(contract, world, namespace=namespace, context=context)
@@ -101,7 +101,7 @@ def run_by_an_executor(contract, world, *, namespace, stop):
             executor.spin_once(timeout_sec=0.05)
 
 
-def test_an_executor_alone_turns_the_node_too(hosted):
+def test_an_executor_alone_drives_the_node(hosted):
     env, alone = hosted(World, run_by_an_executor), embodied_env.make("arm_reach", backend="mujoco")
     for each in (env, alone):
         each.reset(seed=1)
@@ -116,15 +116,15 @@ def test_an_executor_alone_turns_the_node_too(hosted):
 def test_invalid_bytes_are_ignored(hosted):
     env = hosted(World)
     env.reset(seed=1)
-    stranger = RosNode("stranger", namespace="/hosted", clock=SteadyClock())
+    foreign_node = RosNode("foreign_node", namespace="/hosted", clock=SteadyClock())
     (actuator,) = CONTRACT.actuators.values()
     topics = {actuator.topic: message_class(actuator.type), STEP_TOPIC: message_class("std_msgs/msg/Int64MultiArray")}
     for topic, kind in topics.items():
-        publisher = stranger.node.create_publisher(kind, topic, 10)
-        assert stranger.wait_until(lambda publisher=publisher: publisher.get_subscription_count() > 0, 10.0)
+        publisher = foreign_node.node.create_publisher(kind, topic, 10)
+        assert foreign_node.wait_until(lambda publisher=publisher: publisher.get_subscription_count() > 0, 10.0)
         for junk in (b"\x00\x01\x00\x00", b"\x00\x01\x00\x00" + b"\xff" * 40):
             publisher.publish(junk)
-    stranger.close()
+    foreign_node.close()
     results = [env.step(np.zeros(6)) for _ in range(2)]
     env.close()
     assert [result[-1]["end_reason"] for result in results] == ["", ""]

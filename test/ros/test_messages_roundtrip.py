@@ -1,4 +1,4 @@
-"""Every message type, over real messages on the wire: what is written is read bit for bit; damage is refused."""
+"""Round trips of every message type: values are bit-identical, and corrupted messages are rejected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ checked = settings(max_examples=12, deadline=None, suppress_health_check=[Health
 
 def sensor(message_type, fields, **keys):
     specs = {name: FieldSpec(**{"unit": "1", "low": 0.0, "high": 1.0, **given}) for name, given in fields.items()}
-    keys.setdefault("timeline", "receive")  # there may be no header
+    keys.setdefault("timeline", "receive")  # some types have no header
     return SensorSpec(topic="topic", type=message_type, fields=specs, max_age_s=1.0, **keys)
 
 
@@ -107,7 +107,7 @@ SENSORS = {
 
 
 def elements(name, layout):
-    """Draw what the message can carry: `ranging` fields within the limits of the sensor, bits of any other."""
+    """Draw valid content: `ranging` fields within the sensor's limits, any bits for the others."""
     if name == "flag" or layout.field == "present":
         return st.integers(0, 1)
     if name == "depth_mm":
@@ -221,7 +221,7 @@ def buffers_of(message):
 
 
 def leaves(message):
-    """Return (owner, field, value, type) of every part of `message` that is no message."""
+    """Return (owner, field, value, type) of every primitive field of `message`."""
     found = []
     for name, kind in message.get_fields_and_field_types().items():
         value = getattr(message, name)
@@ -241,7 +241,7 @@ words = st.sampled_from(["", "a", "x", "rgb8", "bgr8", "16UC1", "jpeg", "png", "
 
 
 def corrupt(message, data):
-    """Put something else of the same ROS type into one part of `message`."""
+    """Replace one field of `message` by another value of the same ROS type."""
     owner, name, value, kind = data.draw(st.sampled_from(leaves(message)))
     setattr(owner, name, another(value, kind, data))
 

@@ -1,4 +1,4 @@
-"""Several robots in one world over ROS 2: equal to the last bit to the world in process."""
+"""Several robots in one world: results over ROS 2 are bit-identical to those in process."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def pair(domain_id):
 
 
 def results_of(env, actions):
-    """What must be equal: everything but time on our clocks."""
+    """Return everything that must be equal: all but times of this machine's clocks."""
     observations, rewards, terminations, truncations, infos = env.step(actions)
     truth = {agent: (info["evaluator"], info["end_reason"], info["action"]) for agent, info in infos.items()}
     return observations, rewards, terminations, truncations, truth
 
 
-def test_both_backends_are_bit_identical_also_after_an_agent_has_left(pair):
+def test_both_backends_are_bit_identical_after_an_agent_has_left(pair):
     rng = np.random.default_rng(5)
     np.testing.assert_equal(*[env.reset(seed=5)[0] for env in pair])
     for step in range(15):

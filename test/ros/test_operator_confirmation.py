@@ -1,4 +1,4 @@
-"""A person's word before an episode: at a terminal, on a topic, by a service; given, refused, or not given at all."""
+"""Operator confirmation before an episode, at a terminal, on a topic and by a service: given, declined or missing."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def in_s(seconds):
     return time.monotonic_ns() + round(seconds * NS_PER_S)
 
 
-def nothing():
-    """No reason to stop waiting."""
+def no_abort():
+    """Never abort the wait."""
 
 
 def wait_for(condition):
@@ -51,14 +51,14 @@ def wait_for(condition):
 
 @pytest.fixture
 def terminal():
-    """A person's end of a terminal, our end, and what was printed."""
-    person, ours = pty.openpty()
+    """Return the operator's end of a terminal, ours, and the printed text."""
+    operator, ours = pty.openpty()
     with os.fdopen(ours, "r", buffering=1) as source:
         out = io.StringIO()
         yield SimpleNamespace(
-            person=person, source=source, out=out, prompt=Prompt(CLOCK, nothing, source=source, out=out)
+            operator=operator, source=source, out=out, prompt=Prompt(CLOCK, no_abort, source=source, out=out)
         )
-    os.close(person)
+    os.close(operator)
 
 
 def typed(terminal, text, *, seconds=PATIENCE_S):
@@ -66,7 +66,7 @@ def typed(terminal, text, *, seconds=PATIENCE_S):
 
     def answer():
         wait_for(lambda: "Enter: confirm" in terminal.out.getvalue())
-        os.write(terminal.person, text)
+        os.write(terminal.operator, text)
 
     thread = threading.Thread(target=answer)
     thread.start()
@@ -89,7 +89,7 @@ def test_n_or_q_declines(terminal, text):
 
 
 def test_input_from_before_the_question_is_discarded(terminal):
-    os.write(terminal.person, b"\n")
+    os.write(terminal.operator, b"\n")
     with pytest.raises(BackendNotReadyError, match="no confirmation at the prompt in time"):
         terminal.prompt.ask("now?", in_s(0.15))
 
@@ -114,7 +114,7 @@ def test_a_pipe_cannot_confirm():
     os.write(writing, b"\n")
     os.close(writing)
     with os.fdopen(reading) as source, pytest.raises(BackendNotReadyError, match="prompt needs a terminal"):
-        Prompt(CLOCK, nothing, source=source)
+        Prompt(CLOCK, no_abort, source=source)
 
 
 # --------------------------------------------------------------------------------------------------- over ROS 2
@@ -122,21 +122,21 @@ def test_a_pipe_cannot_confirm():
 
 @pytest.fixture
 def nodes(domain_id):
-    """Our node with its listener, and a person's."""
+    """Yield our node with its listener, and the operator's node."""
     ours = RosNode("environment", namespace="/robot", clock=CLOCK, domain_id=domain_id)
     listener = ReceiveThread(ours.node, CLOCK)
-    person = RosNode("person", namespace="/robot", clock=CLOCK, domain_id=domain_id)
-    yield SimpleNamespace(ours=ours, listener=listener, person=person)
+    operator = RosNode("operator", namespace="/robot", clock=CLOCK, domain_id=domain_id)
+    yield SimpleNamespace(ours=ours, listener=listener, operator=operator)
     listener.stop()
-    person.close()
+    operator.close()
     ours.close()
 
 
 @pytest.fixture
 def by_topic(nodes):
-    """A confirmation by topic and a matched publisher."""
+    """Return a confirmation by topic and a matched publisher."""
     asking = make_confirmation(ResetSpec(confirm="topic"), nodes.listener, CLOCK)
-    publisher = nodes.person.node.create_publisher(Bool, "environment/confirm", RELIABLE)
+    publisher = nodes.operator.node.create_publisher(Bool, "environment/confirm", RELIABLE)
     nodes.listener.start()
     assert isinstance(asking, RosConfirmation)
     wait_for(lambda: publisher.get_subscription_count() == 1)
@@ -176,8 +176,8 @@ def test_the_question_is_published_while_it_is_pending(by_topic, nodes):
     asking, publisher = by_topic
     received = []
     topic = REQUEST_TOPIC.replace("~", "environment")
-    nodes.person.node.create_subscription(String, topic, lambda message: received.append(message.data), LATCHED_QOS)
-    hearing = ReceiveThread(nodes.person.node, CLOCK)
+    nodes.operator.node.create_subscription(String, topic, lambda message: received.append(message.data), LATCHED_QOS)
+    hearing = ReceiveThread(nodes.operator.node, CLOCK)
     hearing.start()
 
     def answer():
@@ -194,13 +194,13 @@ def test_the_question_is_published_while_it_is_pending(by_topic, nodes):
 
 @pytest.fixture
 def by_service(nodes):
-    """A confirmation by service and an operator's call of it."""
+    """Return a confirmation by service and an operator's call of it."""
     asking = make_confirmation(ResetSpec(confirm="service"), nodes.listener, CLOCK)
     nodes.listener.start()
     assert isinstance(asking, RosConfirmation)
 
     def call():
-        return nodes.person.receiver.call(Trigger, "environment/confirm", Trigger.Request(), PATIENCE_S, nothing)
+        return nodes.operator.receiver.call(Trigger, "environment/confirm", Trigger.Request(), PATIENCE_S, no_abort)
 
     return asking, call
 

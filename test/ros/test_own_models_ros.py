@@ -1,4 +1,4 @@
-"""Models of a user's own are the same in process and over ROS 2, pictures included."""
+"""User models are bit-identical in process and over ROS 2, images included."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG = [pytest.param(kind, marks=pytest.mark.long) for kind in ("arm", "motors",
 
 
 @pytest.mark.parametrize("kind", ["hand_eye", *LONG])
-def test_an_own_model_is_bit_identical_in_process_and_over_ros(kind, tmp_path, domain_id):
+def test_a_user_model_is_bit_identical_in_process_and_over_ros(kind, tmp_path, domain_id):
     contract = own_contract(kind, tmp_path)
     accounts = []
     for backend in ("mujoco", "mujoco_ros"):

@@ -1,4 +1,4 @@
-"""The same world in process and over ROS 2: equal to the last bit."""
+"""Parity: the same world in process and over ROS 2 gives bit-identical results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = {"arm_reach": 60, "cart_goal": 40, "door_open": 20, "so101_reach": 20, "
 
 @pytest.fixture(scope="module", params=CONTRACTS)
 def pair(request, lasting):
-    """The two environments of a contract, both with the same history."""
+    """Return the two environments of a contract, both with the same history."""
 
     def make(**options):
         return embodied_env.make(request.param, evaluator_info=True, render_mode="rgb_array", **options)
@@ -119,7 +119,7 @@ def test_the_first_steps_of_a_scripted_episode_are_bit_identical(pair):
 
 
 def scripted(env, seed, *, most_steps=None):
-    """Return the accounts of an episode of the scripted policy, and its end reason."""
+    """Return the results of a scripted episode, and its end reason."""
     contract = env.unwrapped.contract
     policy = load_task(contract).scripted(MujocoKinematics(contract, load_profile(contract, "mujoco")))
     observation, info = env.reset(seed=seed)
@@ -136,7 +136,7 @@ def scripted(env, seed, *, most_steps=None):
     ["arm_reach", *(pytest.param(name, marks=pytest.mark.long) for name in ("cart_goal", "door_open"))],
     indirect=True,
 )
-def test_the_picture_is_bit_identical(pair):
+def test_the_rendered_image_is_bit_identical(pair):
     pictures = []
     for env in pair:
         env.reset(seed=2)

@@ -1,4 +1,4 @@
-"""Preflight against a robot of real ROS 2 nodes that has one thing wrong at a time."""
+"""Preflight against a robot of real ROS 2 nodes with one fault at a time."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def moved(index, value):
 
 
 class Nodes:
-    """Foreign nodes, each in its own context, and ours."""
+    """Foreign nodes, each in its own context, and our node."""
 
     def __init__(self):
         self._open = []
@@ -80,7 +80,7 @@ class Nodes:
         return self.node(name, namespace).node.create_publisher(message_type, topic, qos)
 
     def robot(self, *, sensors=None, commands=RELIABLE, estop=True, namespace="/robot_1"):
-        """Start the robot; `sensors`: sensor -> (type, QoS) where they differ, None: not there."""
+        """Start the robot; `sensors`: sensor -> (type, QoS) where they differ, None: no publisher."""
         node = self.node("driver", namespace).node
         for name, sensor in ARM.sensors.items():
             found = (sensors or {}).get(name, (message_class(sensor.type), RELIABLE))
@@ -93,7 +93,7 @@ class Nodes:
         return node
 
     def check(self, name, code, profile=PROFILE):
-        """Return the check `name` once it has this code ("": it has passed), or as it is when time is over."""
+        """Return the check `name` once it has this code ("": passed), or its last state after a timeout."""
         end = time.monotonic() + GENEROUS_S
         while True:
             checks = {check.name: check for check in graph_checks(ARM, profile, self.ours.node)}
@@ -122,7 +122,7 @@ def look(nodes, seconds, **options):
     return preflight(ARM, PROFILE, nodes.ours.node, in_s(seconds), clock=SteadyClock(), **options)
 
 
-# ---------------------------------------------------------------------------------------------- the whole
+# ------------------------------------------------------------------------------------------------- robots
 
 
 def test_a_correct_robot_passes_with_one_check_per_topic(nodes):
@@ -149,7 +149,7 @@ def test_preflight_waits_for_a_late_robot(nodes):
     assert patrols
 
 
-def test_without_a_robot_preflight_fails_at_the_deadline_and_names_its_environment(nodes, domain_id):
+def test_preflight_without_a_robot_fails_at_the_deadline_and_names_its_environment(nodes, domain_id):
     checks = look(nodes, 0.3)
     with pytest.raises(BackendNotReadyError) as raised:
         raise_unless_passed(checks, surroundings=surroundings(nodes.ours.node))
@@ -323,13 +323,13 @@ def test_an_estop_without_a_publisher_is_rejected(nodes):
 # ------------------------------------------------------------------------------------------------- relay
 
 
-def test_with_a_relay_our_own_command_publisher_is_contention(nodes):
+def test_our_own_command_publisher_beside_a_relay_is_contention(nodes):
     nodes.robot()
     check = nodes.check("actuators.arm", "robot.contention", RELAYED)
     assert "also published by /robot_1/environment (expected the relay only)" in check.detail
 
 
-def test_with_a_relay_the_relay_must_be_running(nodes):
+def test_a_required_relay_must_be_running(nodes):
     bystander = nodes.node("bystander")
     checks = {check.name: check for check in graph_checks(ARM, RELAYED, bystander.node)}
     assert checks["relay"].code == "sub.none"
@@ -412,8 +412,8 @@ def test_a_rogue_publisher_is_detected_during_motion_until_it_leaves(nodes):
 
 
 @pytest.fixture
-def lively(nodes):
-    """Return a function that starts a robot which publishes at these positions, stamped so late; and surveys it."""
+def running_robot(nodes):
+    """Return a function that starts a robot publishing these positions with delayed stamps, and surveys it."""
     stop, threads = threading.Event(), []
 
     def look_at(positions, *, stamped_s=0.0, profile=PROFILE, speaks=True, pressed=False, is_enough=bool):
@@ -435,7 +435,7 @@ def lively(nodes):
         if speaks:
             threads.append(threading.Thread(target=speak))
             threads[-1].start()
-        for timeout_s in (GENEROUS_S,) if speaks else (0.7, 2.0, GENEROUS_S):  # of silence it waits for the end
+        for timeout_s in (GENEROUS_S,) if speaks else (0.7, 2.0, GENEROUS_S):  # a silent sensor takes the whole timeout
             checks = survey(ARM, profile, namespace="/robot_1", timeout_s=timeout_s, settle_s=0.2)
             if is_enough({check.name: check for check in checks}):
                 break
@@ -448,26 +448,26 @@ def lively(nodes):
 
 
 @pytest.fixture
-def without_us(nodes):
-    """Nobody publishes commands: the doctor looks at a robot that is not driven."""
+def without_our_publisher(nodes):
+    """Remove our command publisher: the doctor inspects a robot that is not driven."""
     publisher = next(p for p in nodes.ours.node.publishers if p.topic_name.endswith("commands"))
     nodes.ours.node.destroy_publisher(publisher)
 
 
-def test_a_survey_of_a_correct_robot_passes_with_its_readings(lively, without_us):
-    checks = lively(INSIDE)
+def test_a_survey_of_a_correct_robot_passes_with_its_readings(running_robot, without_our_publisher):
+    checks = running_robot(INSIDE)
     raise_unless_passed(checks.values())
     assert checks["readings.joints"].passed
     assert checks["state.button"].passed
     assert checks["robot inside its limits"].passed
 
 
-def test_a_survey_finds_a_pressed_estop(lively, without_us):
-    check = lively(INSIDE, pressed=True)["state.button"]
+def test_a_survey_finds_a_pressed_estop(running_robot, without_our_publisher):
+    check = running_robot(INSIDE, pressed=True)["state.button"]
     assert (check.passed, check.code, check.remedy) == (False, "estop.active", "release the emergency stop")
 
 
-def test_a_survey_without_a_robot_has_one_remedy_for_all_that_is_absent(domain_id):
+def test_a_survey_without_a_robot_has_one_remedy_for_everything_missing(domain_id):
     profile = dataclasses.replace(PROFILE, active={"drive": ActiveSpec(topic="drive"), "arm": ActiveSpec(node="/arm")})
     checks = survey(ARM, profile, namespace="/robot_1", timeout_s=0.2, settle_s=0.2)
     absent = [check for check in checks if check.passed is False]
@@ -479,30 +479,34 @@ def test_a_survey_without_a_robot_has_one_remedy_for_all_that_is_absent(domain_i
     assert "embodied-env sim <contract> --free-running" in absent[-1].remedy
 
 
-def test_a_survey_finds_a_joint_outside_its_limits(lively, without_us):
-    check = lively(moved(2, 3.5))["robot inside its limits"]
+def test_a_survey_finds_a_joint_outside_its_limits(running_robot, without_our_publisher):
+    check = running_robot(moved(2, 3.5))["robot inside its limits"]
     assert (check.passed, check.code) == (False, "start_out_of_limits")
 
 
 @pytest.mark.parametrize(("stamped_s", "code"), [(-37.0, "obs.stale"), (3600.0, "obs.future")])
-def test_a_survey_rejects_stamps_of_another_clock_and_their_positions(stamped_s, code, lively, without_us):
-    checks = lively(INSIDE, stamped_s=stamped_s)
+def test_a_survey_rejects_stamps_of_another_clock_and_their_positions(
+    stamped_s, code, running_robot, without_our_publisher
+):
+    checks = running_robot(INSIDE, stamped_s=stamped_s)
     assert checks["readings.joints"].code == code
     assert checks["robot inside its limits"].detail == "no measured position of j1, j2, j3, j4, j5, j6"
 
 
-def test_a_survey_finds_a_silent_sensor(lively, without_us):
-    checks = lively(INSIDE, speaks=False, is_enough=lambda found: "readings.joints" in found)  # else: not found in time
+def test_a_survey_finds_a_silent_sensor(running_robot, without_our_publisher):
+    checks = running_robot(
+        INSIDE, speaks=False, is_enough=lambda found: "readings.joints" in found
+    )  # else: not found in time
     assert checks["readings.joints"].code == "obs.silent"
 
 
-def test_a_survey_publishes_nothing_and_finds_the_active_client(lively):
-    """An environment drives the robot: to the doctor, which has no publisher, it is a foreign client."""
+def test_a_survey_publishes_nothing_and_finds_the_active_client(running_robot):
+    """For the doctor, which has no publisher, an environment that drives the robot is a foreign client."""
 
-    def sees_all(found):  # the graph is not known at once, and names come last
+    def sees_all(found):  # the graph is discovered gradually, names last
         return "/robot_1/environment" in found["actuators.arm"].detail
 
-    check = lively(INSIDE, speaks=False, is_enough=sees_all)["actuators.arm"]
+    check = running_robot(INSIDE, speaks=False, is_enough=sees_all)["actuators.arm"]
     assert check.code == "robot.contention"
     assert "/robot_1/environment" in check.detail
 
@@ -545,14 +549,14 @@ def test_an_unparsed_incompatibility_is_still_reported(monkeypatch):
     assert incompatible_policies(offered=LATCHED, requested=BEST_EFFORT) == ("no match",)
 
 
-def test_a_stronger_offer_is_compatible():
+def test_a_stronger_offered_policy_is_compatible():
     assert incompatible_policies(offered=LATCHED, requested=BEST_EFFORT) == ()
 
 
 # ------------------------------------------------------------------------------- contract, keys, positions
 
 
-def named(checks, name):
+def check_named(checks, name):
     return next(check for check in checks if check.name == name)
 
 
@@ -568,28 +572,30 @@ def test_the_shipped_arm_passes_all_contract_checks():
 
 
 def test_a_continuous_joint_is_reported():
-    check = named(contract_checks(with_arm(position=None), RealProfile(), environment={}), "limits")
+    check = check_named(contract_checks(with_arm(position=None), RealProfile(), environment={}), "limits")
     assert (check.passed, check.detail) == (True, "6 joints have limits; no position limits: j1")
 
 
 def test_an_unbounded_prismatic_joint_is_rejected():
     sliding = with_arm(position=None)
-    object.__setattr__(sliding.actuators["arm"].joints["j1"], "unit", "m")  # the rules want its sensor in metres too
-    check = named(contract_checks(sliding, RealProfile(), environment={}), "limits")
+    object.__setattr__(
+        sliding.actuators["arm"].joints["j1"], "unit", "m"
+    )  # the validation requires its sensor in metres too
+    check = check_named(contract_checks(sliding, RealProfile(), environment={}), "limits")
     assert (check.passed, check.code) == (False, "limits.missing")
     assert "'j1'" in check.detail
 
 
 def test_a_monitoring_gate_is_rejected():
     watching = dataclasses.replace(ARM, safety=dataclasses.replace(ARM.safety, mode="monitor"))
-    check = named(contract_checks(watching, RealProfile(), environment={}), "safety mode")
+    check = check_named(contract_checks(watching, RealProfile(), environment={}), "safety mode")
     assert (check.passed, check.detail) == (
         False, "safety.mode is 'monitor' (expected 'enforce' on a real robot)",
     )  # fmt: skip
 
 
 def test_velocity_commands_need_a_controller_timeout():
-    check = named(contract_checks(CART, RealProfile(), environment={}), "controller timeout")
+    check = check_named(contract_checks(CART, RealProfile(), environment={}), "controller timeout")
     assert (check.passed, check.code) == (False, "downstream.timeout")
     assert "['base'] are commanded by velocity" in check.detail
     assert "downstream_timeout_s" in check.remedy
@@ -597,11 +603,13 @@ def test_velocity_commands_need_a_controller_timeout():
 
 def test_velocity_commands_without_a_timeout_can_be_allowed():
     profile = RealProfile(allow_no_downstream_timeout=True)
-    assert named(contract_checks(CART, profile, environment={}), "controller timeout").passed
+    assert check_named(contract_checks(CART, profile, environment={}), "controller timeout").passed
 
 
 def test_a_declared_timeout_passes():
-    check = named(contract_checks(CART, RealProfile(downstream_timeout_s=0.5), environment={}), "controller timeout")
+    check = check_named(
+        contract_checks(CART, RealProfile(downstream_timeout_s=0.5), environment={}), "controller timeout"
+    )
     assert (check.passed, check.detail) == (
         True,
         "the controller stops after 0.5 s without a command (downstream_timeout_s)",
@@ -610,7 +618,7 @@ def test_a_declared_timeout_passes():
 
 @pytest.fixture
 def secured(tmp_path):
-    """Return an environment with keys, as ``ros2 security`` makes them."""
+    """Return an environment with keys, as created by ``ros2 security``."""
     enclave = tmp_path / "enclaves"
     enclave.mkdir()
     for file in (
@@ -689,5 +697,5 @@ def test_an_unknown_position_is_never_inside(position, outside):
     assert (check.passed, check.detail) == (False, "no measured position of j5")
 
 
-def test_a_joint_without_limits_may_be_anywhere():
+def test_a_joint_without_limits_may_have_any_position():
     assert check_positions(CART, np.array([math.nan, 1e6])).passed

@@ -1,4 +1,4 @@
-"""The bytes that the embedded simulator publishes equal the message that rclpy serializes, bit for bit."""
+"""Sensor messages of the embedded simulator are bit-identical to the messages that rclpy serializes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ few = settings(max_examples=2, deadline=None, suppress_health_check=_SLOW)
 
 @functools.cache
 def writer_of(name):
-    """Return one that has learned already, as a node has after its first reading."""
+    """Return a writer with its template, as a node has after its first reading."""
     writer = SensorEncoder(EVERY[name])
     writer.encode(zeros(name), 0, EXTRAS)
     return writer
@@ -53,7 +53,7 @@ def zeros(name):
 
 
 def drawn(data, name, layout):
-    """Draw numbers of any bits: infinities and NaN too; of an image a few, over and over."""
+    """Draw numbers with any bits, including infinities and NaN; repeat a few values for an image."""
     if EVERY[name].type.endswith("Image"):
         few_numbers = data.draw(hnp.arrays(layout.dtype, 5, elements=finite(layout.dtype)))
         return np.resize(few_numbers, layout.shape)
@@ -66,7 +66,7 @@ def finite(dtype):
 
 
 def bits(part):
-    """Return the content of a message, floats as their bytes."""
+    """Return the content of a message with floats as bytes."""
     if hasattr(part, "get_fields_and_field_types"):
         return {name: bits(getattr(part, name)) for name in part.get_fields_and_field_types()}
     if isinstance(part, float):
@@ -103,11 +103,11 @@ def check_bytes(name, data, stamp):
     assert content_of(made, type(wanted)) == content_of(wanted, type(wanted))
 
 
-def test_all_are_bytes_but_those_of_a_byte_and_those_with_more_than_numbers():
+def test_all_types_use_templates_but_byte_arrays_and_those_with_other_fields():
     assert {name for name in EVERY if not isinstance(writer_of(name).encode(zeros(name), 1, EXTRAS), bytes)} == TYPED
 
 
-def test_a_covariance_beside_the_fields_is_one_of_the_numbers():
+def test_a_covariance_is_part_of_the_numbers():
     spec, pose = SENSORS["estimate"], {"position": np.zeros(3), "orientation": np.array([0.0, 0.0, 0.0, 1.0])}
     writer = SensorEncoder(spec)
     for scale in (1.0, 2.0):
@@ -135,14 +135,14 @@ def test_changes_of_other_fields_are_serialized(change):
         assert content_of(made, type(wanted)) == content_of(wanted, type(wanted))
 
 
-def test_a_sensor_whose_messages_always_differ_is_learned_some_times_only():
+def test_a_sensor_whose_messages_always_change_stops_updating_its_template():
     writer, values = SensorEncoder(SENSORS["range"]), {"range": np.ones(1, np.float32)}
     kinds = [type(writer.encode(values, 1, {"range_max_m": float(limit)})) for limit in range(20)]
     assert kinds[:16] == [bytes] * 16
     assert bytes not in kinds[16:]
 
 
-def test_joints_in_another_order_for_each_field_are_laid_where_they_belong():
+def test_joints_in_another_order_per_field_are_written_to_their_places():
     spec = sensor(
         "sensor_msgs/msg/JointState", {"position": {"joints": ("a", "b")}, "velocity": {"joints": ("b", "a")}}
     )
@@ -153,7 +153,7 @@ def test_joints_in_another_order_for_each_field_are_laid_where_they_belong():
     assert content_of(made, type(wanted)) == content_of(wanted, type(wanted))
 
 
-def test_a_frame_of_any_length_moves_the_numbers():
+def test_a_frame_of_any_length_shifts_the_numbers():
     for frame in ("", "a", "abcd", "a_long_frame"):
         spec = replace(SENSORS["pose"], frame=frame)
         values = {"position": np.arange(3.0), "orientation": np.array([0.0, 0.0, 0.0, 1.0])}
@@ -169,7 +169,7 @@ def test_messages_with_computed_fields_are_built_each_time():
     assert ready.encode({"x": np.array([3.0])}) == Float32(data=1.5)
 
 
-def test_one_variable_turns_the_templates_off(monkeypatch):
+def test_an_environment_variable_disables_the_templates(monkeypatch):
     monkeypatch.setenv(PLAIN_VARIABLE, "1")
     spec, values = SENSORS["range"], {"range": np.ones(1, np.float32)}
     assert SensorEncoder(spec).encode(values, 5, {}) == to_message(spec, values, 5)

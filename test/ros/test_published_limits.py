@@ -1,4 +1,4 @@
-"""What an adversarial agent gets published: the topic, differentiated, keeps every limit.
+"""Limits of published commands: the topic of an adversarial agent, differentiated, keeps every limit.
 
 The commands go through the gate and the arbiter to a real topic, and are read back from it. They are joined with the
 arbiter's steps by the number of their publication. The small edition is always run; 10^6 steps belong to `.ci/long`.
@@ -25,8 +25,8 @@ from embodied_env.safety import Arbiter, SafetyGate
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
-SMALL, LARGE = 1_000, 250_000  # of each of the four: 10^6 in all
-BATCH = 8  # publications that are read back together: fewer than the topic keeps
+SMALL, LARGE = 1_000, 250_000  # for each of the four: 10^6 in all
+BATCH = 8  # publications read back together: fewer than the topic's queue
 STALL_PERIODS = 3
 
 
@@ -59,7 +59,7 @@ def values_of(message, actuator):
 
 
 class Adversary:
-    """Wild, alternating, extreme, malformed and harmless actions, in runs of random length."""
+    """Extreme, alternating, malformed and harmless actions in bursts of random length."""
 
     def __init__(self, size, rng):
         self._size, self._rng = size, rng
@@ -82,7 +82,7 @@ class Adversary:
 
 
 def published(contract, steps, seed):
-    """Return, by step, what was read back from the topic, the arbiter's dt, and how long it had been silent, s."""
+    """Return for each step what was read back, the arbiter's dt, and the time since the last publication, s."""
     (actuator,) = contract.actuators.values()
     rng = np.random.default_rng(seed)
     clock, period_ns = ManualClock(), contract.control_period_ns
@@ -107,7 +107,7 @@ def published(contract, steps, seed):
             jitter = rng.choice([1.0, rng.uniform(0.05, 1.5), rng.uniform(3.5, 6.0)], p=[0.5, 0.45, 0.05])
             clock.advance_ns(max(1, round(jitter * period_ns)))
             silences_s.append(jitter * period_ns / NS_PER_S)
-            arbiter.update_measured(middle, np.zeros(gate.layout.size))  # of velocities: far from any bound
+            arbiter.update_measured(middle, np.zeros(gate.layout.size))  # for velocities: far from any bound
             with arbiter.exclusive() as (reference, dt_s):
                 command = gate.judge(adversary.act(step), reference, dt_s)
                 arbiter.send(command)
@@ -144,7 +144,7 @@ def test_the_published_topic_keeps_every_limit(kind, steps):
         assert (values <= limits.position_high).all()
         velocities = np.diff(np.vstack([start, values]), axis=0) / dt
         before = np.vstack([np.zeros(layout.size), velocities[:-1]])
-        before[silences_s > STALL_PERIODS * contract.control_period_s] = 0.0  # by then the servo has arrived
+        before[silences_s > STALL_PERIODS * contract.control_period_s] = 0.0  # the servo has arrived by then
         extent = np.maximum(np.abs(limits.position_low), np.abs(limits.position_high))
     rounding = np.vectorize(rounding_of_velocity)(extent, extent, velocities, dt)
     assert (np.abs(velocities) <= limits.velocity + rounding).all()

@@ -60,7 +60,7 @@ LASTING_NAMESPACE = f"/lasting_{os.getpid()}"
 DOMAIN_ID = ros_domains.FOR_MODULES
 ZERO = np.zeros(6)
 PATIENCE_S = 30.0
-SHORT_S = 0.5  # longer than discovery takes; for a reset that fails at its deadline
+SHORT_S = 0.5  # longer than discovery; for a reset that fails at its deadline
 
 
 def wait_for(condition, timeout_s=PATIENCE_S):
@@ -117,15 +117,15 @@ def make():
 
 
 @pytest.fixture
-def mortal(robot, make):
-    """An environment with its own arm, and the process of the arm."""
+def mortal_arm(robot, make):
+    """An environment with its own arm, and the arm's process."""
     child = robot()
     return make(), child
 
 
 @pytest.fixture(scope="module")
-def lasting_arm(tmp_path_factory):
-    """A recorded environment of an arm, shared by the tests that end no process."""
+def shared_arm(tmp_path_factory):
+    """A recorded environment of an arm, shared by tests that end no process."""
     namespace = LASTING_NAMESPACE
     surroundings = {"ROS_DOMAIN_ID": str(DOMAIN_ID), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
     with pytest.MonkeyPatch.context() as patch:
@@ -136,24 +136,24 @@ def lasting_arm(tmp_path_factory):
         options = {"namespace": namespace, "domain_id": DOMAIN_ID, "record": tmp_path_factory.mktemp("lasting")}
         env = embodied_env.make(QUICK_ARM, backend="real", **options)
         env.reset(seed=0)
-        finish(env)
+        end_episode(env)
     yield env
     env.close()
     child.stop()
 
 
-def finish(env):
-    """End the episode, if one is running."""
+def end_episode(env):
+    """End the running episode, if any."""
     with contextlib.suppress(ResetNeededError, ClosedError):
         while True:
             env.step(None)
 
 
 @pytest.fixture
-def arm(lasting_arm, domain_id):
+def arm(shared_arm, domain_id):
     """Return the shared environment between two episodes."""
-    yield lasting_arm
-    finish(lasting_arm)
+    yield shared_arm
+    end_episode(shared_arm)
 
 
 def kill(child):
@@ -182,7 +182,7 @@ def shortened(name, steps):
     ids=["arm_reach", "first steps of cart_goal", "cart_goal", "door_open"],
 )
 def episode(request, robot, make):
-    """A scripted episode: environment, each step's observation, info and transition, its mean step in periods, its end."""
+    """Run a scripted episode; return environment, observations, infos, transitions, mean step in periods, and end."""
     contract, end = quick(request.param[0]), request.param[1]
     robot(contract)
     env, policy = make(contract), scripted(contract)
@@ -209,14 +209,14 @@ def test_a_scripted_episode_succeeds(episode):
             assert sample.quality in (Quality.OK, Quality.STALE)
     ages_s = [s["age_s"] for _, info, _ in rows for name, s in info["sensors"].items() if name in ("joints", "odom")]
     assert 0.0 <= min(ages_s) <= np.median(ages_s) < 0.5
-    if end == "time_limit":  # a cart: after a gap its velocities start from the measured ones
+    if end == "time_limit":  # for a cart: after a gap its velocities restart from the measured ones
         backend = env.unwrapped._stepper._backend
         assert backend.downstream_timeout_s == CART_TIMEOUT_S
         newest = [backend.newest(("odom",)).samples["odom"] for _ in range(2)]
         assert all(sample.quality is Quality.OK and sample.values["linear"].shape == (3,) for sample in newest)
 
 
-def test_the_robot_really_moves(arm):
+def test_the_robot_moves_in_a_scripted_episode(arm):
     env = arm
     before, _ = env.reset(seed=1)
     for _ in range(8):
@@ -233,8 +233,8 @@ def test_the_robot_holds_the_commanded_position(arm):
     np.testing.assert_allclose(after["joints_position"], before["joints_position"], atol=0.01)
 
 
-def test_steps_keep_the_grid_of_the_control_period(arm):
-    """Deadlines are absolute: ten steps take ten periods, however late each of them is."""
+def test_steps_follow_the_control_period_without_drift(arm):
+    """Deadlines are absolute: ten steps take ten periods, even when single steps are late."""
     env = arm
     env.reset(seed=1)
     started_ns = time.monotonic_ns()
@@ -254,7 +254,7 @@ def test_pacing_and_transport_are_in_info(arm):
     assert 0.0 < info["latency"]["transport_s"]["joints"] < 1.0
 
 
-def test_episodes_follow_each_other(arm):
+def test_consecutive_episodes_share_a_robot(arm):
     env = arm
     first = env.reset()[1]["episode_index"] + 1
     for episode in range(3):
@@ -268,8 +268,8 @@ def test_episodes_follow_each_other(arm):
 # ---------------------------------------------------------------------------------------------------- faults
 
 
-def test_a_killed_robot_truncates_the_episode_and_nothing_hangs(mortal):
-    env, child = mortal
+def test_a_killed_robot_truncates_the_episode_without_blocking(mortal_arm):
+    env, child = mortal_arm
     env.reset(seed=1)
     env.step(ZERO)
     kill(child)
@@ -284,8 +284,8 @@ def test_a_killed_robot_truncates_the_episode_and_nothing_hangs(mortal):
 
 
 @pytest.mark.long
-def test_a_killed_robot_cannot_be_reset(mortal):
-    env, child = mortal
+def test_a_killed_robot_cannot_be_reset(mortal_arm):
+    env, child = mortal_arm
     env.reset(seed=1)
     kill(child)
     env.close()
@@ -331,8 +331,8 @@ def test_the_emulator_applies_and_reports_seed_and_options(arm):
     assert reported[3][1:] == (-0.4, 0.0, 0.2)
 
 
-def test_the_recorded_run_of_the_shared_arm_is_sound(arm):
-    """The last test of this environment: its run has every episode of the tests above."""
+def test_the_recorded_run_of_the_shared_arm_passes_the_audit(arm):
+    """The last test of this environment: its run holds every episode of the tests above."""
     arm.close()
     run = embodied_env.read_run(arm.path)
     assert run.clean
@@ -340,8 +340,8 @@ def test_the_recorded_run_of_the_shared_arm_is_sound(arm):
     assert embodied_env.audit_run(arm.path).problems == ()
 
 
-def test_a_robot_with_another_contract_is_rejected(lasting_arm, domain_id, make):
-    lasting_arm.close()
+def test_a_robot_with_another_contract_is_rejected(shared_arm, domain_id, make):
+    shared_arm.close()
     with pytest.raises(BackendNotReadyError, match="the simulator's contract has fingerprint"):
         make(replace(QUICK_ARM, version=2), namespace=LASTING_NAMESPACE, domain_id=DOMAIN_ID).reset(seed=1)
 
@@ -351,23 +351,23 @@ HOME = {"j1": 0.1, "j2": -1.5, "j3": 1.4, "j4": -1.3, "j5": -1.4, "j6": 0.1}
 
 @pytest.mark.long
 def test_a_robot_without_a_reset_service_is_homed_confirmed_and_read_again(robot, make):
-    """One test of a whole routine: homing, then an operator's confirmation, then readings newer than both."""
+    """One test of the whole routine: homing, the operator's confirmation, then readings newer than both."""
     robot()
     reset = {"home": HOME, "speed": 0.5, "confirm": "service"}
     env = make(with_profile(reset=reset))
     person = RosNode("person", namespace=NAMESPACE, clock=SteadyClock())
-    agreed_ns = []
+    confirmed_ns = []
 
-    def agree():
+    def confirm():
         end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end and not agreed_ns:
+        while time.monotonic() < end and not confirmed_ns:
             if person.receiver.call(
                 Trigger, "environment/confirm", Trigger.Request(), PATIENCE_S, lambda: None
             ).success:
-                agreed_ns.append(time.time_ns())
+                confirmed_ns.append(time.time_ns())
             time.sleep(0.05)
 
-    thread = threading.Thread(target=agree)
+    thread = threading.Thread(target=confirm)
     thread.start()
     try:
         observation, info = env.reset(seed=1, options={"target": [-0.4, 0.0, 0.2]})
@@ -378,22 +378,22 @@ def test_a_robot_without_a_reset_service_is_homed_confirmed_and_read_again(robot
     reported = info["reset"]
     assert (reported["level"], reported["routine"], reported["confirmed_by"]) == ("robot", "home", "service")
     assert (reported["seed_applied"], reported["sampled"]["target"].tolist()) == (-1, [-0.4, 0.0, 0.2])
-    asked_ns = agreed_ns[0] - NS_PER_S // 2  # the answer to the call came a little after it
-    assert all(sample.stamp_ns > asked_ns for sample in env.unwrapped.last_reset.samples.values())
+    requested_ns = confirmed_ns[0] - NS_PER_S // 2  # the response to the call came slightly later
+    assert all(sample.stamp_ns > requested_ns for sample in env.unwrapped.last_reset.samples.values())
     for _ in range(3):
         *_, info = env.step(ZERO)
         assert info["end_reason"] == ""
 
 
-# ------------------------------------------------------------------------------------------ the backend by itself
+# ---------------------------------------------------------------------------------------------- the backend alone
 
 
-class HandMade:
-    """A robot in this process: its sensors are published by a thread, and its commands stored."""
+class InProcessRobot:
+    """A robot in this process: a thread publishes its sensors, and it stores its commands."""
 
     def __init__(self, contract=ARM):
         self.contract = contract
-        self.ros = RosNode("hand_made", namespace=NAMESPACE, clock=SteadyClock())
+        self.ros = RosNode("in_process", namespace=NAMESPACE, clock=SteadyClock())
         self.node: Node = self.ros.node
         self.publishers = {
             name: self.node.create_publisher(message_class(sensor.type), sensor.topic, RELIABLE)
@@ -414,7 +414,7 @@ class HandMade:
 
     def _message(self, name, now_ns):
         sensor = self.contract.sensors[name]
-        value = -0.5 if name == "target" else 0.5  # it is never reached
+        value = -0.5 if name == "target" else 0.5  # never reached
         values = {
             field: np.full(len(spec.joints) if spec.joints else 3, value) for field, spec in sensor.fields.items()
         }
@@ -430,15 +430,15 @@ SIMPLE = with_profile(replace(ARM, sensors={name: ARM.sensors[name] for name in 
 
 
 @pytest.fixture
-def hand_made(domain_id):
-    made = HandMade(SIMPLE)
+def in_process_robot(domain_id):
+    made = InProcessRobot(SIMPLE)
     yield made
     made.close()
 
 
 @pytest.fixture
 def backend(domain_id):
-    """Return a function that opens a backend of the hand-made robot."""
+    """Return a function that opens a backend of the in-process robot."""
     opened = []
 
     def open_one(contract=SIMPLE, **options):
@@ -460,7 +460,7 @@ def reset(backend, timeout_s=PATIENCE_S):
     return backend.reset(ResetRequest(epoch=0, seed=1), in_s(timeout_s))
 
 
-def test_a_reset_without_a_service_only_waits_for_the_sensors(hand_made, backend):
+def test_a_reset_without_a_service_only_waits_for_the_sensors(in_process_robot, backend):
     before_ns = time.time_ns()
     snapshot = reset(backend())
     assert snapshot.reset.level == "none"
@@ -468,13 +468,13 @@ def test_a_reset_without_a_service_only_waits_for_the_sensors(hand_made, backend
     assert all(before_ns < sample.stamp_ns <= snapshot.now_ns for sample in snapshot.samples.values())
 
 
-def test_ignored_reset_options_are_reported(hand_made, backend):
+def test_ignored_reset_options_are_reported(in_process_robot, backend):
     request = ResetRequest(epoch=0, seed=1, options={"target": np.array([-0.4, 0.0, 0.2])})
     report = backend().reset(request, in_s(PATIENCE_S)).reset
     assert (report.ignored, report.seed_applied, report.routine) == (("target",), None, "")
 
 
-def test_a_verification_is_newer_than_its_call(hand_made, backend):
+def test_a_reading_after_verification_is_newer_than_the_call(in_process_robot, backend):
     robot = backend()
     reset(robot)
     before_ns = time.time_ns()
@@ -488,21 +488,21 @@ def test_a_prompt_without_a_terminal_is_rejected_at_open(domain_id, backend):
         backend(with_profile(SIMPLE, reset={"confirm": "prompt"}))
 
 
-def test_a_sensor_with_old_stamps_is_reported_by_name(hand_made, backend):
-    hand_made.offset_s["tcp"] = -5.0
+def test_a_sensor_with_old_stamps_is_reported_by_name(in_process_robot, backend):
+    in_process_robot.offset_s["tcp"] = -5.0
     with pytest.raises(BackendNotReadyError, match=r"tcp \(stamped \d\.\d+ s before it[;,]"):
         reset(backend(), SHORT_S)
 
 
-def test_a_silent_sensor_is_reported_by_name(hand_made, backend):
-    hand_made.offset_s["tcp"] = None
+def test_a_silent_sensor_is_reported_by_name(in_process_robot, backend):
+    in_process_robot.offset_s["tcp"] = None
     with pytest.raises(BackendNotReadyError, match=r"reset from tcp \(no message on tcp_pose\)$"):
         reset(backend(), SHORT_S)
 
 
 def test_a_receive_timeline_sensor_is_stamped_on_arrival(domain_id, backend):
     contract = replace(SIMPLE, sensors={**SIMPLE.sensors, "tcp": replace(SIMPLE.sensors["tcp"], timeline="receive")})
-    robot = HandMade(contract)
+    robot = InProcessRobot(contract)
     robot.offset_s["tcp"] = -1000.0  # its header is ignored
     try:
         snapshot = reset(backend(contract))
@@ -513,8 +513,8 @@ def test_a_receive_timeline_sensor_is_stamped_on_arrival(domain_id, backend):
     assert 0.0 <= (snapshot.now_ns - sample.stamp_ns) / 1e9 < 1.0
 
 
-def test_a_sensor_with_future_stamps_is_never_fresh(hand_made, make):
-    hand_made.offset_s["tcp"] = 60.0
+def test_a_sensor_with_future_stamps_is_never_fresh(in_process_robot, make):
+    in_process_robot.offset_s["tcp"] = 60.0
     with pytest.raises(BackendNotReadyError, match=r"tcp \(stamped \d+\.\d+ s after its arrival \(possibly a clock of"):
         make(SIMPLE, reset_timeout_s=5.0).reset(seed=1)
 
@@ -523,7 +523,7 @@ def test_a_sensor_with_future_stamps_is_never_fresh(hand_made, make):
 
 
 class SteppedClock(SteadyClock):
-    """UTC as after a step of the system clock or a suspend of the host."""
+    """UTC after a step of the system clock or a suspend of the host."""
 
     offset_ns = slept_ns = 0
 
@@ -535,7 +535,7 @@ class SteppedClock(SteadyClock):
 
 
 def codes_of(env, steps):
-    """Take `steps` steps; return the codes of the findings that held each, without those of a busy machine."""
+    """Take `steps` steps; return the codes of the findings that held each, except those of a busy machine."""
     found = []
     for _ in range(steps):
         env.step(ZERO)
@@ -546,13 +546,13 @@ def codes_of(env, steps):
 
 
 @pytest.mark.parametrize("step_s", [10, pytest.param(-10, marks=pytest.mark.long)])
-def test_a_utc_step_on_a_shared_host_costs_one_step(hand_made, make, step_s):
+def test_a_utc_step_on_a_shared_host_costs_one_step(in_process_robot, make, step_s):
     clock = SteppedClock()
     env = make(SIMPLE, clock=clock)
     env.reset(seed=1)
     assert codes_of(env, 3) == [set()] * 3
     clock.offset_ns = step_s * NS_PER_S
-    hand_made.offset_s = dict.fromkeys(hand_made.offset_s, float(step_s))
+    in_process_robot.offset_s = dict.fromkeys(in_process_robot.offset_s, float(step_s))
     found = codes_of(env, 8)
     snapshot = env.unwrapped.last_transition.snapshot
     assert [codes for codes in found if codes] == [{"clock.jump"}]
@@ -562,26 +562,26 @@ def test_a_utc_step_on_a_shared_host_costs_one_step(hand_made, make, step_s):
     assert all(0.0 <= age_s < 1.0 for age_s in ages_s)
 
 
-def test_a_suspended_host_stops_the_episode(hand_made, make):
+def test_a_suspended_host_stops_the_episode(in_process_robot, make):
     clock = SteppedClock()
     env = make(SIMPLE, clock=clock)
     env.reset(seed=1)
     clock.offset_ns = clock.slept_ns = 60 * NS_PER_S
-    hand_made.offset_s = dict.fromkeys(hand_made.offset_s, 60.0)
+    in_process_robot.offset_s = dict.fromkeys(in_process_robot.offset_s, 60.0)
     ended = ""
     while not ended:
         ended = env.step(ZERO)[4]["end_reason"]
     assert ended == "safety_stop:clock.suspended"
 
 
-def test_publishers_on_this_host_share_its_clock(hand_made, backend):
+def test_publishers_on_this_host_share_its_clock(in_process_robot, backend):
     snapshot = reset(backend())
     for sample in snapshot.samples.values():
         assert (sample.stamp_quality, sample.transport_quality) == (Quality.OK, Quality.OK)
         assert sample.header_ns <= sample.source_ns <= sample.received_ns
 
 
-def test_an_unknown_clock_is_rejected_with_the_key_to_declare(hand_made, make):
+def test_an_unknown_clock_is_rejected_with_the_key_to_declare(in_process_robot, make):
     contract = with_profile(SIMPLE, clocks={"tcp": {"sync": "none"}})
     with pytest.raises(
         BackendNotReadyError, match=r"tcp \(stamped by a clock .* declare backends\.real\.clocks\.tcp: sync"
@@ -599,8 +599,8 @@ def test_the_default_clock_applies_to_all_other_sensors():
     assert (joints.sync, tcp.sync) == (Sync.UNKNOWN, Sync.SAME)
 
 
-def test_a_skewed_clock_uses_its_least_delay_and_never_a_trusted_transport(hand_made, backend):
-    hand_made.offset_s["tcp"] = 0.1
+def test_a_skewed_clock_uses_its_least_delay_and_never_a_trusted_transport(in_process_robot, backend):
+    in_process_robot.offset_s["tcp"] = 0.1
     robot = backend(with_profile(SIMPLE, clocks={"tcp": {"sync": "none", "least_delay_s": 0.02}}))
     reset(robot)
     time.sleep(0.2)
@@ -612,8 +612,8 @@ def test_a_skewed_clock_uses_its_least_delay_and_never_a_trusted_transport(hand_
     assert 0.02 <= (snapshot.now_ns - sample.stamp_ns) / NS_PER_S < 1.0
 
 
-class Simulated(HandMade):
-    """The hand-made robot in simulated time, which it also publishes on /clock."""
+class Simulated(InProcessRobot):
+    """The in-process robot in simulated time, which it also publishes on /clock."""
 
     speed = 1.0
     is_publishing_clock = True
@@ -643,7 +643,7 @@ def simulated(domain_id):
 SIMULATED = with_profile(SIMPLE, use_sim_time=True, step_timeout_s=0.4)
 
 
-def test_reset_reports_missing_simulated_time_by_its_deadline(hand_made, backend):
+def test_reset_reports_missing_simulated_time_by_its_deadline(in_process_robot, backend):
     with pytest.raises(BackendNotReadyError, match=r"no message on /clock"):
         reset(backend(SIMULATED), 0.6)
 
@@ -694,26 +694,26 @@ def test_a_relay_cannot_use_simulated_time():
         make_backend("real", SIMULATED, clock=SteadyClock(), relay=True)
 
 
-def test_a_command_is_published_as_approved(hand_made, backend):
+def test_a_command_is_published_as_approved(in_process_robot, backend):
     robot = backend()
     snapshot = reset(robot)
     positions = snapshot.samples["joints"].values["position"]
     command = approve(SIMPLE, np.full(6, 0.5), positions=positions)
     sent = robot.send(command)
-    (arrival,) = hand_made.ros.receiver.receive(PATIENCE_S)
+    (arrival,) = in_process_robot.ros.receiver.receive(PATIENCE_S)
     assert sent.seq == command.seq
     np.testing.assert_array_equal(sent.values, command.values)
     np.testing.assert_array_equal(arrival.message.data, command.values)
 
 
-def test_only_approved_commands_are_sent(hand_made, backend):
+def test_only_approved_commands_are_sent(in_process_robot, backend):
     robot = backend()
     reset(robot)
     with pytest.raises(TypeError, match="Approved"):
         robot.send(np.zeros(6))
 
 
-def test_after_halt_nothing_is_sent_until_the_next_reset(hand_made, backend):
+def test_after_halt_nothing_is_sent_until_the_next_reset(in_process_robot, backend):
     robot = backend()
     reset(robot)
     robot.halt("a test")
@@ -723,19 +723,19 @@ def test_after_halt_nothing_is_sent_until_the_next_reset(hand_made, backend):
     robot.send(approve(SIMPLE, ZERO))
 
 
-def test_silence_of_all_sensors_is_a_lost_robot(hand_made, backend):
+def test_loss_of_all_sensors_is_a_lost_robot(in_process_robot, backend):
     robot = backend(step_timeout_s=0.3)
     reset(robot)
-    hand_made.offset_s = dict.fromkeys(hand_made.offset_s)
+    in_process_robot.offset_s = dict.fromkeys(in_process_robot.offset_s)
     time.sleep(0.4)
     with pytest.raises(BackendLostError, match=r"^silent: "):
         robot.read(in_s(0), in_s(1))
 
 
-def test_a_failed_listener_is_a_lost_robot_until_reset(hand_made, backend):
+def test_a_failed_listener_is_a_lost_robot_until_reset(in_process_robot, backend):
     robot = backend()
     reset(robot)
-    robot._connection.sensors.buffers["tcp"].add = None  # the next message of it cannot be taken
+    robot._connection.sensors.buffers["tcp"].add = None  # its next message cannot be taken
     wait_for(lambda: robot._connection.listener.failure is not None)
     with pytest.raises(BackendLostError, match="listener: receiving failed: TypeError"):
         robot.read(in_s(0), in_s(1))
@@ -743,7 +743,7 @@ def test_a_failed_listener_is_a_lost_robot_until_reset(hand_made, backend):
     robot.read(in_s(0), in_s(1))
 
 
-def test_steps_wait_for_deadlines_counted_from_the_end_of_the_reset(hand_made, backend):
+def test_steps_wait_for_deadlines_counted_from_the_end_of_the_reset(in_process_robot, backend):
     robot = backend()
     reset(robot)
     started_ns = time.monotonic_ns()
@@ -752,19 +752,19 @@ def test_steps_wait_for_deadlines_counted_from_the_end_of_the_reset(hand_made, b
     assert time.monotonic_ns() - started_ns > 2 * SIMPLE.control_period_ns
 
 
-def test_the_reason_of_a_failed_reset_service_is_reported(hand_made, domain_id, backend):
-    answer_with(hand_made, success=False, message="the brakes are on")
+def test_the_reason_of_a_failed_reset_service_is_reported(in_process_robot, domain_id, backend):
+    answer_with(in_process_robot, success=False, message="the brakes are on")
     with pytest.raises(BackendNotReadyError, match="failed: the brakes are on"):
         reset(backend(with_profile(SIMPLE, reset={"service": "home"})), 10.0)
 
 
-def test_a_reset_service_may_return_free_text(hand_made, domain_id, backend):
-    answer_with(hand_made, success=True, message="at home")
+def test_a_reset_service_may_return_free_text(in_process_robot, domain_id, backend):
+    answer_with(in_process_robot, success=True, message="at home")
     report = reset(backend(with_profile(SIMPLE, reset={"service": "home"}))).reset
     assert (report.level, report.sampled, report.details) == ("world", {}, {})
 
 
-def test_an_unavailable_service_is_reported_by_name(hand_made, backend):
+def test_an_unavailable_service_is_reported_by_name(in_process_robot, backend):
     with pytest.raises(BackendNotReadyError, match="reset service: /robot/home: no service "):
         reset(backend(with_profile(SIMPLE, reset={"service": "home"})), SHORT_S)
 
@@ -818,13 +818,13 @@ def test_an_emulator_is_reset_by_seed_and_options_and_offers_the_estops_of_the_c
     assert env.step(ZERO)[-1]["end_reason"] == ""
 
 
-def test_a_robot_is_not_an_emulator(hand_made, backend):
+def test_a_robot_is_not_an_emulator(in_process_robot, backend):
     with pytest.raises(BackendNotReadyError, match=r"/robot/simulator/reset: no service"):
         reset(backend(emulator=True), SHORT_S)
-    assert hand_made.ros.receiver.receive(0.1) == []  # no command
+    assert in_process_robot.ros.receiver.receive(0.1) == []  # no command
 
 
-def test_unconfirmed_chosen_values_are_refused_each_with_its_reason(domain_id, backend):
+def test_unconfirmed_chosen_values_are_rejected_each_with_its_reason(domain_id, backend):
     with pytest.raises(BackendNotReadyError) as caught:
         backend(with_chosen(SIMPLE))
     (path,) = CHOSEN
@@ -839,43 +839,43 @@ def test_a_dry_run_and_an_option_accept_unconfirmed_values(domain_id, backend, a
     assert backend(with_chosen(SIMPLE), **accepting).capabilities.chosen_confirmed == ("confirm_chosen" in accepting)
 
 
-def test_a_confirmed_value_is_not_refused(domain_id, backend):
+def test_a_confirmed_value_is_accepted(domain_id, backend):
     backend(replace(with_chosen(SIMPLE), confirmed=tuple(CHOSEN)))
 
 
-def answer_with(hand_made, *, success, message):
-    """Offer the service `home`, turned in the thread that publishes."""
+def answer_with(in_process_robot, *, success, message):
+    """Offer the service `home`, served in the thread that publishes."""
     from rclpy.executors import SingleThreadedExecutor
 
     def answer(_request, response):
         response.success, response.message = success, message
         return response
 
-    hand_made.node.create_service(Trigger, "home", answer)
-    executor = SingleThreadedExecutor(context=hand_made.node.context)
-    executor.add_node(hand_made.node)
-    publish = hand_made._message
+    in_process_robot.node.create_service(Trigger, "home", answer)
+    executor = SingleThreadedExecutor(context=in_process_robot.node.context)
+    executor.add_node(in_process_robot.node)
+    publish = in_process_robot._message
 
     def publish_and_turn(name, now_ns):
         executor.spin_once(timeout_sec=0.0)
         return publish(name, now_ns)
 
-    hand_made._message = publish_and_turn
+    in_process_robot._message = publish_and_turn
 
 
 # ----------------------------------------------------------------------------------------------- safety inputs
 
 
 @pytest.fixture
-def inputs(hand_made, backend):
+def inputs(in_process_robot, backend):
     """A backend with a button and a latched mode, and the publishers of both."""
-    button = hand_made.node.create_publisher(Bool, "button", RELIABLE)
-    mode = hand_made.node.create_publisher(Int32, "mode", LATCHED_QOS)
+    button = in_process_robot.node.create_publisher(Bool, "button", RELIABLE)
+    mode = in_process_robot.node.create_publisher(Int32, "mode", LATCHED_QOS)
     return backend(with_profile(SIMPLE, estop={"button": BUTTON, "mode": MODE})), button, mode
 
 
 def press(publisher, *, until, backend, is_pressed):
-    """Publish until the backend has received it."""
+    """Publish until the backend has received the value."""
     end = time.monotonic() + PATIENCE_S
     while backend.estops()["button"] != until:
         publisher.publish(Bool(data=is_pressed))
@@ -906,11 +906,11 @@ def test_a_silent_input_expires(inputs):
     wait_for(lambda: robot.estops()["button"] == "expired")
 
 
-def test_an_earlier_latched_input_is_received_and_does_not_expire(hand_made, backend):
-    hand_made.node.create_publisher(Int32, "mode", LATCHED_QOS).publish(Int32(data=7))
+def test_an_earlier_latched_input_is_received_and_does_not_expire(in_process_robot, backend):
+    in_process_robot.node.create_publisher(Int32, "mode", LATCHED_QOS).publish(Int32(data=7))
     robot = backend(with_profile(SIMPLE, estop={"mode": MODE}))
     wait_for(lambda: robot.estops()["mode"] == "ok")
-    time.sleep(1.5 * BUTTON["timeout_s"])  # that of inputs that are not latched
+    time.sleep(1.5 * BUTTON["timeout_s"])  # the timeout of inputs that are not latched
     assert robot.estops()["mode"] == "ok"
 
 
@@ -920,11 +920,11 @@ def test_an_unsafe_robot_mode_is_a_protective_stop(inputs):
     wait_for(lambda: robot.estops()["mode"] == "protective_stop")
 
 
-def test_a_latched_input_without_its_publisher_is_unknown(inputs, hand_made):
+def test_a_latched_input_without_its_publisher_is_unknown(inputs, in_process_robot):
     robot, _, mode = inputs
     mode.publish(Int32(data=7))
     wait_for(lambda: robot.estops()["mode"] == "ok")
-    hand_made.node.destroy_publisher(mode)
+    in_process_robot.node.destroy_publisher(mode)
     wait_for(lambda: robot.estops()["mode"] == "unknown")
 
 

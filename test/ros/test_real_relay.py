@@ -1,4 +1,4 @@
-"""The environment behind a relay: its reports are the evidence, and the robot stops when either process dies."""
+"""The environment behind a relay: relay reports are the evidence, and the robot stops when either process dies."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
 DOMAIN_ID = ros_domains.FOR_KILLS
 SURROUNDINGS = {"ROS_DOMAIN_ID": str(DOMAIN_ID), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
 PATIENCE_S = 30.0
-SERVO_S = 0.5  # until the arm is where it was sent
-STILL = 0.05  # rad/s: a servo that holds
+SERVO_S = 0.5  # until the arm reaches its target
+STILL = 0.05  # rad/s: a servo that holds its position
 ARM = embodied_env.load_contract("arm_reach")
 CART = embodied_env.load_contract("cart_goal")
 PERIOD_S = ARM.control_period_s
@@ -74,7 +74,7 @@ FORWARD.flags.writeable = False
 
 
 def with_profile(contract, **keys):
-    """A contract whose profile of the robot also has these keys."""
+    """Return a contract whose `real` profile also has these keys."""
     profile = {**contract.backends["real"], "discovery_s": 0.3, **keys}
     return replace(contract, backends={**contract.backends, "real": profile})
 
@@ -86,11 +86,11 @@ def start(spec, contract=RELAYED, **options):
     return Child(spec, first_line=dump_contract(contract), **options)
 
 
-class Witness:
+class Monitor:
     """Stores the relay's reports, states and commands, and the measured joint velocities."""
 
     def __init__(self, namespace, contract=ARM, *, domain_id):
-        self.ros = RosNode("witness", namespace=namespace, clock=SteadyClock(), domain_id=domain_id)
+        self.ros = RosNode("monitor", namespace=namespace, clock=SteadyClock(), domain_id=domain_id)
         self.listener = ReceiveThread(self.ros.node, SteadyClock())
         self.reports, self.states, self.commands, self.moves = [], [], {}, []
         self.services = {
@@ -137,8 +137,8 @@ class Witness:
         published = self.published()
         return bool(published) and not published[-1].velocity_si.any()
 
-    def speeding(self):
-        """Whether the first joint is commanded at nearly its full speed."""
+    def at_speed(self):
+        """Return whether the first joint is commanded at nearly its full speed."""
         published = self.published()
         return bool(published) and published[-1].velocity_si[0] > 0.9 * LAYOUT.limits.velocity[0]
 
@@ -148,17 +148,17 @@ class Witness:
 
 
 def _keep(messages, kind, text):
-    """Store a message unless it is invalid, as that of an intruder."""
+    """Store a message unless it is invalid, like that of a foreign publisher."""
     with contextlib.suppress(ValueError):
         messages.append(kind.from_text(text))
 
 
-def check_account(witness):
+def check_account(monitor):
     """Assert that the commands on the topic, differentiated by the relay's stamps, keep the limits."""
-    witness.until(lambda: {report.number for report in witness.published()} <= set(witness.commands))
-    published = witness.published()
+    monitor.until(lambda: {report.number for report in monitor.published()} <= set(monitor.commands))
+    published = monitor.published()
     for report in published:
-        assert list(witness.commands[report.number].message.data) == report.applied_si.tolist()
+        assert list(monitor.commands[report.number].message.data) == report.applied_si.tolist()
     for before, after in itertools.pairwise(published):
         if before.tag.epoch != after.tag.epoch or after.number != before.number + 1:
             continue
@@ -166,40 +166,42 @@ def check_account(witness):
         assert 0.0 < after.dt_s <= min(elapsed_s, PERIOD_S) + 1e-3  # the stamps are taken around one publication
         velocity = (after.applied_si - before.applied_si) / after.dt_s
         assert (np.abs(velocity) <= LAYOUT.limits.velocity + 1e-9).all()
-        if elapsed_s <= 3 * PERIOD_S:  # else it has arrived meanwhile
+        if elapsed_s <= 3 * PERIOD_S:  # or it has arrived meanwhile
             faster = (np.abs(velocity) - np.abs(before.velocity_si)) / after.dt_s
             assert (faster <= LAYOUT.limits.acceleration + 1e-6).all()
             assert (-faster <= LAYOUT.limits.deceleration + 1e-6).all()
     return published
 
 
-def check_it_came_to_rest(witness):
-    """Assert that the robot stopped within the bound, by the relay's stamps and the joint velocities, and stays at rest."""
-    witness.until(lambda: witness.states[-1].state == "stopped")
-    witness.until(witness.at_rest)
+def check_it_stopped(monitor):
+    """Assert that the robot stopped within the bound, by relay stamps and joint velocities, and stays at rest."""
+    monitor.until(lambda: monitor.states[-1].state == "stopped")
+    monitor.until(monitor.at_rest)
     time.sleep(0.5)
-    published = check_account(witness)
+    published = check_account(monitor)
     last = [report for report in published if report.cause == "command"][-1]
     braking = [report for report in published if report.number >= last.number]
     assert last.velocity_si.any()
     assert {report.cause for report in braking[1:]} <= {"tick", "brake"}
     gaps_s = np.diff([report.published_ns for report in braking]) / NS_PER_S
-    begin_s = (ARM.safety.watchdog.hold_steps + 1) * PERIOD_S  # to notice, and to the next tick
-    late_s = max(0.0, gaps_s[0] - begin_s) + float(np.maximum(gaps_s[1:] - PERIOD_S, 0.0).sum())  # of the machine
+    begin_s = (ARM.safety.watchdog.hold_steps + 1) * PERIOD_S  # detection, until the next tick
+    late_s = max(0.0, gaps_s[0] - begin_s) + float(
+        np.maximum(gaps_s[1:] - PERIOD_S, 0.0).sum()
+    )  # lateness of the machine
     slowest_s = float((LAYOUT.limits.velocity / LAYOUT.limits.deceleration).max())
     rest = next(report for report in braking if not report.velocity_si.any())
     assert (rest.published_ns - last.published_ns) / NS_PER_S <= begin_s + slowest_s + PERIOD_S + late_s
     assert late_s < 2.0
     assert not any(report.velocity_si.any() for report in braking if report.number > rest.number)
-    check_it_stands_still(witness, since_ns=rest.published_ns, within_s=SERVO_S + late_s)
+    check_it_stays_at_rest(monitor, since_ns=rest.published_ns, within_s=SERVO_S + late_s)
 
 
-def check_it_stands_still(witness, *, since_ns, within_s):
-    """Assert that no reading stamped later than that shows motion. `since_ns`: of the steady clock."""
+def check_it_stays_at_rest(monitor, *, since_ns, within_s):
+    """Assert that no reading stamped later than `since_ns`, of the steady clock, shows motion."""
     limit_ns = since_ns + round(within_s * NS_PER_S) + time.time_ns() - time.monotonic_ns()
-    witness.until(lambda: witness.moves and witness.moves[-1][0] > limit_ns)
+    monitor.until(lambda: monitor.moves and monitor.moves[-1][0] > limit_ns)
     time.sleep(0.3)
-    late = [np.abs(speeds).max() for stamp, speeds in witness.moves if stamp > limit_ns]
+    late = [np.abs(speeds).max() for stamp, speeds in monitor.moves if stamp > limit_ns]
     assert late
     assert max(late) < STILL
 
@@ -207,7 +209,7 @@ def check_it_stands_still(witness, *, since_ns, within_s):
 # --------------------------------------------------------------------------------------------------------- fixtures
 
 
-def remove_left(names):
+def remove_unused(names):
     """Remove the segments of killed processes that no live process uses; several may share a port."""
     others = [process.pid for process in psutil.process_iter() if process.pid != os.getpid()]
     ours = {name for name in segments_of(os.getpid()) if name.startswith("fastrtps_port")}
@@ -215,23 +217,23 @@ def remove_left(names):
 
 
 @pytest.fixture(scope="module")
-def lasting_remains():
-    """Names of shared memory of killed processes, which others may have open for longer than a test."""
+def shared_leftovers():
+    """Names of the shared memory of killed processes, which others may keep open for longer than a test."""
     names = set()
     yield names
-    remove_left(names)
+    remove_unused(names)
 
 
 @pytest.fixture
-def remains(domain_id, lasting_remains):
-    """These names; unused segments are removed after the test."""
-    yield lasting_remains
-    remove_left(lasting_remains)
+def leftovers(domain_id, shared_leftovers):
+    """Return these names; unused segments are removed after the test."""
+    yield shared_leftovers
+    remove_unused(shared_leftovers)
 
 
 @pytest.fixture(scope="module")
-def hosted(tmp_path_factory, lasting_remains):
-    """An arm, its relay and a witness, shared by the tests that kill neither."""
+def hosted(tmp_path_factory, shared_leftovers):
+    """An arm, its relay and a monitor, shared by tests that kill neither."""
     namespace = f"/behind_{os.getpid()}"
     folder = tmp_path_factory.mktemp("relayed")
     profile = {"backends.real.relay": True, "backends.real.discovery_s": 0.3}
@@ -241,64 +243,64 @@ def hosted(tmp_path_factory, lasting_remains):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in SURROUNDINGS.items():
             patch.setenv(name, value)
-        witness = Witness(namespace, domain_id=DOMAIN_ID)
-        hosted = Hosted(namespace, folder / "arm.yaml", witness)
+        monitor = Monitor(namespace, domain_id=DOMAIN_ID)
+        hosted = Hosted(namespace, folder / "arm.yaml", monitor)
     yield hosted
-    hosted.leave()
-    witness.close()
+    hosted.close_env()
+    monitor.close()
     for child in reversed(children):
         child.stop()
 
 
 class Hosted:
-    """An arm, its relay, a witness, and an environment until a test makes its own: the relay accepts one client."""
+    """An arm, its relay, a monitor, and an environment until a test makes its own: the relay accepts one client."""
 
-    def __init__(self, namespace, path, witness):
-        self.namespace, self.path, self.witness = namespace, path, witness
+    def __init__(self, namespace, path, monitor):
+        self.namespace, self.path, self.monitor = namespace, path, monitor
         self.env = embodied_env.make(RELAYED, backend="real", namespace=namespace, domain_id=DOMAIN_ID)
         self.env.reset(seed=0)
-        finish(self.env)
+        end_episode(self.env)
 
-    def leave(self):
+    def close_env(self):
         if self.env is not None:
             self.env.close()
             self.env = None
 
 
-def finish(env):
-    """End the episode, if one is running."""
+def end_episode(env):
+    """End the running episode, if any."""
     with contextlib.suppress(ResetNeededError):
         while True:
             env.step(None)
 
 
 @pytest.fixture
-def witness(hosted, remains):
-    """The witness, without the messages of earlier tests except the state of the relay."""
-    witness = hosted.witness
-    witness.call("clear_estop")  # of the test before
-    witness.until(lambda: witness.at_rest() or not witness.reports)
-    with witness.listener.condition:
-        for received in (witness.reports, witness.commands, witness.moves):
+def monitor(hosted, leftovers):
+    """The monitor, without messages of earlier tests except the relay state."""
+    monitor = hosted.monitor
+    monitor.call("clear_estop")  # of the previous test
+    monitor.until(lambda: monitor.at_rest() or not monitor.reports)
+    with monitor.listener.condition:
+        for received in (monitor.reports, monitor.commands, monitor.moves):
             received.clear()
-    return witness
+    return monitor
 
 
 @pytest.fixture
-def env(hosted, witness):
+def env(hosted, monitor):
     """An environment behind the relay, at the start of an episode."""
-    assert hosted.env is not None, "closed: tests that make their own environment must come later"
+    assert hosted.env is not None, "closed: tests with their own environment must come later"
     hosted.env.unwrapped.clear_estop()
     hosted.env.reset(seed=1)
     yield hosted.env
-    finish(hosted.env)
+    end_episode(hosted.env)
 
 
 @pytest.fixture
 def make(hosted):
     """Return a function that makes environments behind the relay, closed after the test."""
     made = []
-    hosted.leave()
+    hosted.close_env()
 
     def make_one(contract=RELAYED, **options):
         options = {"namespace": hosted.namespace, "domain_id": DOMAIN_ID, **options}
@@ -310,9 +312,9 @@ def make(hosted):
         env.close()
 
 
-def drive(env, witness):
+def drive(env, monitor):
     """Step until the first joint is fast."""
-    while not witness.speeding():
+    while not monitor.at_speed():
         *_, info = env.step(FORWARD)
         assert not info["end_reason"]
 
@@ -339,7 +341,7 @@ print(json.dumps({"end_reason": info["end_reason"], "applied": info["action"]["a
 
 
 @pytest.fixture
-def learners(remains):
+def learners(leftovers):
     """Return a function that runs a learner in its own process; all are killed after the test."""
     started = []
 
@@ -355,7 +357,7 @@ def learners(remains):
         started.append(process)
         line = process.stdout.readline()
         assert line == "reset\n", process.stderr.read()
-        remains.update(segments_of(process.pid))
+        leftovers.update(segments_of(process.pid))
         return process
 
     yield run
@@ -367,8 +369,8 @@ def learners(remains):
 # ---------------------------------------------------------------------------------------------------- the reports
 
 
-def test_the_relay_enforces_the_limits(env, witness):
-    drive(env, witness)
+def test_the_relay_enforces_the_limits(env, monitor):
+    drive(env, monitor)
     *_, info = env.step(-FORWARD)
     assert info["safety"]["code"][GATES.index("joint_limits")] == CODES["acc.limit"]
     assert info["action"]["applied"][0] > 0.0
@@ -380,7 +382,7 @@ def test_a_feasible_action_is_applied_bit_identically(env):
     action = np.array([0.01, -0.02, 0.03, 0.0, -0.0, 1e-7])
     for _ in range(3):
         *_, info = env.step(action)
-        if info["safety"]["disposition"] == Severity.PASS:  # a busy machine is refused for its age
+        if info["safety"]["disposition"] == Severity.PASS:  # a busy machine is refused because of its age
             np.testing.assert_array_equal(info["action"]["applied"], action)
 
 
@@ -392,57 +394,57 @@ def test_the_relay_report_is_actuation_evidence(env):
     assert latency["end_to_end_s"] == latency["data_age_s"]["joints"] + latency["actuation_s"]
 
 
-def test_each_episode_has_its_own_relay_epoch(env, witness):
-    drive(env, witness)
-    first = witness.published()[-1].tag.epoch
+def test_each_episode_has_its_own_relay_epoch(env, monitor):
+    drive(env, monitor)
+    first = monitor.published()[-1].tag.epoch
     env.reset(seed=2)
     *_, info = env.step(FORWARD)
     assert info["end_reason"] == ""
-    witness.until(lambda: witness.published()[-1].tag.epoch > first)
+    monitor.until(lambda: monitor.published()[-1].tag.epoch > first)
 
 
-def test_a_relay_estop_ends_the_episode_and_must_be_cleared_on_both_sides(env, witness):
-    drive(env, witness)
-    witness.call("estop")
+def test_a_relay_estop_ends_the_episode_and_must_be_cleared_on_both_sides(env, monitor):
+    drive(env, monitor)
+    monitor.call("estop")
     truncated = False
     while not truncated:
         *_, truncated, info = env.step(FORWARD)
     assert info["end_reason"].startswith("safety_stop:")
     assert info["safety"]["latched"]
-    assert witness.until(witness.at_rest)
+    assert monitor.until(monitor.at_rest)
     with pytest.raises(BackendNotReadyError, match=r"could not be armed: .*call /.*/relay/clear_estop by hand"):
         env.reset(seed=2)
-    assert witness.call("clear_estop")[0]
+    assert monitor.call("clear_estop")[0]
     env.unwrapped.clear_estop()
     env.reset(seed=3)
     *_, info = env.step(FORWARD)
     assert info["end_reason"] == ""
 
 
-def test_another_client_can_take_over_the_relay(env, witness):
+def test_another_client_can_take_over_the_relay(env, monitor):
     *_, info = env.step(np.zeros(6))
-    witness.until(lambda: witness.call("arm")[0])
+    monitor.until(lambda: monitor.call("arm")[0])
     while not info["end_reason"]:
         *_, info = env.step(np.zeros(6))
     assert info["end_reason"] == "backend_lost:relay_taken"
 
 
-def test_an_intruder_on_the_command_topic_ends_the_episode_and_blocks_the_next(env, witness):
-    node, backend = witness.ros.node, env.unwrapped._stepper._backend
-    drive(env, witness)
+def test_a_foreign_publisher_on_the_command_topic_ends_the_episode_and_blocks_the_next(env, monitor):
+    node, backend = monitor.ros.node, env.unwrapped._stepper._backend
+    drive(env, monitor)
     intruder = node.create_publisher(JointState, "relay/command", 10)
     info = {"end_reason": ""}
     try:
         while not info["end_reason"]:
-            tag = CommandId(epoch=witness.states[-1].epoch, seq=10**15)
+            tag = CommandId(epoch=monitor.states[-1].epoch, seq=10**15)
             intruder.publish(write_command(tag, np.ones(6), LAYOUT).fill(JointState()))
             *_, info = env.step(FORWARD)
         assert info["end_reason"] == "safety_stop:robot.contention"
         details = [f.detail for f in env.unwrapped.last_transition.report.findings if f.code == "robot.contention"]
         assert f"{node.get_namespace()}/relay/command" in details[0]  # the node may not be discovered yet
-        assert max(report.tag.seq for report in witness.published()) < 10**15
+        assert max(report.tag.seq for report in monitor.published()) < 10**15
         patient, backend.reset_timeout_s = backend.reset_timeout_s, 1.0
-        with pytest.raises(BackendNotReadyError, match=r"\[robot.contention\] relay: .*also published by /.*/witness"):
+        with pytest.raises(BackendNotReadyError, match=r"\[robot.contention\] relay: .*also published by /.*/monitor"):
             env.reset(seed=2)
         backend.reset_timeout_s = patient
     finally:
@@ -452,11 +454,11 @@ def test_an_intruder_on_the_command_topic_ends_the_episode_and_blocks_the_next(e
 
 
 @pytest.mark.parametrize("topic", ["relay/report", "relay/state"])
-def test_invalid_relay_messages_end_the_episode_and_the_next_reset_works(env, witness, topic):
+def test_invalid_relay_messages_end_the_episode_and_the_next_reset_works(env, monitor, topic):
     qos = LATCHED if topic == "relay/state" else DEEP
-    intruder = witness.ros.node.create_publisher(String, topic, qos)
+    intruder = monitor.ros.node.create_publisher(String, topic, qos)
     try:
-        assert witness.ros.wait_until(lambda: intruder.get_subscription_count() > 1, PATIENCE_S)
+        assert monitor.ros.wait_until(lambda: intruder.get_subscription_count() > 1, PATIENCE_S)
         intruder.publish(String(data='{"a":' * 50_000))
         info = {"end_reason": ""}
         while not info["end_reason"]:
@@ -466,7 +468,7 @@ def test_invalid_relay_messages_end_the_episode_and_the_next_reset_works(env, wi
             {"relay/report": "backend_lost:invalid_message", "relay/state": "safety_stop:estop.unknown"}[topic],
         }
     finally:
-        witness.ros.node.destroy_publisher(intruder)
+        monitor.ros.node.destroy_publisher(intruder)
     env.unwrapped.clear_estop()
     env.reset(seed=3)
     assert not env.step(np.zeros(6))[-1]["end_reason"]
@@ -477,29 +479,29 @@ def test_limits_cannot_be_changed_behind_a_relay(env):
         env.unwrapped.change_limits({"j1": replace(ARM.actuators["arm"].joints["j1"], velocity=1.0)})
 
 
-# ------------------------------------------- tests with their own environment: that of the tests above is closed
+# ----------------------------------------------------- tests with their own environment: the one above is closed
 
 
 HOME = {"j1": 0.1, "j2": -1.5, "j3": 1.5, "j4": -1.6, "j5": -1.5, "j6": 0.1}
 
 
-def test_homing_goes_through_the_relay_slowly_and_the_episode_starts_there(make, witness):
-    """The relay enforces the limits of the contract; the environment makes the motion slow."""
+def test_homing_goes_through_the_relay_slowly_and_the_episode_starts_there(make, monitor):
+    """The relay enforces the contract's limits; the environment makes the motion slow."""
     speed = 0.3
     env = make(with_profile(ARM, relay=True, reset={"home": HOME, "speed": speed}))
     env.unwrapped.clear_estop()
     _, info = env.reset(seed=1)
     assert info["reset"]["routine"] == "home"
-    with witness.listener.condition:
-        moves = np.array([report.velocity_si for report in witness.published()])
+    with monitor.listener.condition:
+        moves = np.array([report.velocity_si for report in monitor.published()])
     assert 0.5 * speed < np.abs(moves / LAYOUT.limits.velocity).max() < 1.3 * speed  # its periods differ from ours
     *_, info = env.step(0.0 * FORWARD)
-    assert info["safety"]["disposition"] <= Severity.LIMIT  # the relay's own clock may trim the first command
+    assert info["safety"]["disposition"] <= Severity.LIMIT  # the relay's clock may clip the first command
     np.testing.assert_allclose(list(info["action"]["applied_si"].values()), list(HOME.values()), atol=0.03)
-    finish(env)
+    end_episode(env)
 
 
-def test_a_relayed_episode_is_sound_and_records_what_the_relay_published(make, witness, tmp_path):
+def test_a_relayed_episode_passes_the_audit_and_records_what_the_relay_published(make, monitor, tmp_path):
     env = make(record=tmp_path)
     kinematics = MujocoKinematics(ARM, load_profile(ARM, "mujoco"))
     policy = load_task(ARM).scripted(kinematics)
@@ -513,7 +515,7 @@ def test_a_relayed_episode_is_sound_and_records_what_the_relay_published(make, w
     env.close()
     assert info["end_reason"] == "success"
     assert embodied_env.audit_run(path).problems == ()
-    published = {report.applied_si.tobytes(): report for report in check_account(witness)}
+    published = {report.applied_si.tobytes(): report for report in check_account(monitor)}
     for account in accounts:
         report = published[account.applied_si.tobytes()]
         assert account.guaranteed["position"]
@@ -522,17 +524,17 @@ def test_a_relayed_episode_is_sound_and_records_what_the_relay_published(make, w
 
 
 @pytest.mark.long
-def test_closing_during_motion_brakes_through_the_relay(make, witness):
+def test_closing_during_motion_brakes_through_the_relay(make, monitor):
     env = make()
     env.reset(seed=1)
-    drive(env, witness)
+    drive(env, monitor)
     env.close()
-    assert witness.published()[-1].cause in ("brake", "tick")
-    assert witness.at_rest()
-    check_it_came_to_rest(witness)
+    assert monitor.published()[-1].cause in ("brake", "tick")
+    assert monitor.at_rest()
+    check_it_stopped(monitor)
 
 
-def test_a_relay_with_other_limits_is_rejected(make, witness):
+def test_a_relay_with_other_limits_is_rejected(make, monitor):
     weak = ARM.actuators["arm"]
     slow = replace(weak, joints={name: replace(limits, velocity=1.0) for name, limits in weak.joints.items()})
     other = with_profile(replace(RELAYED, actuators={"arm": slow}), reset=None)
@@ -563,69 +565,69 @@ def test_preflight_reports_a_missing_relay(domain_id, make):
 # ------------------------------------------------------------------------------------------- killed and hung processes
 
 
-def test_killing_the_learner_brings_the_robot_to_rest_until_armed(hosted, remains, learners, witness):
-    hosted.leave()
+def test_killing_the_learner_stops_the_robot_until_it_is_armed_again(hosted, leftovers, learners, monitor):
+    hosted.close_env()
     learner = learners(hosted.path, hosted.namespace)
-    witness.until(witness.speeding)
-    remains.update(segments_of(learner.pid))
+    monitor.until(monitor.at_speed)
+    leftovers.update(segments_of(learner.pid))
     learner.kill()
-    check_it_came_to_rest(witness)
-    epoch = witness.published()[-1].tag.epoch
-    assert witness.states[-1].latched == "wd.stop"
-    assert witness.call("arm")[0]
-    witness.until(lambda: (witness.states[-1].state, witness.states[-1].epoch > epoch) == ("armed", True))
+    check_it_stopped(monitor)
+    epoch = monitor.published()[-1].tag.epoch
+    assert monitor.states[-1].latched == "wd.stop"
+    assert monitor.call("arm")[0]
+    monitor.until(lambda: (monitor.states[-1].state, monitor.states[-1].epoch > epoch) == ("armed", True))
 
 
 @pytest.mark.parametrize("at_least_s", [0.0, pytest.param(5.0, marks=pytest.mark.long)])
 @pytest.mark.long
-def test_a_policy_that_blocks_the_gil_leaves_the_robot_at_rest(hosted, learners, witness, at_least_s):
-    """It holds the GIL until the robot is at rest, and for at least this long."""
-    hosted.leave()
+def test_a_policy_that_holds_the_gil_leaves_the_robot_at_rest(hosted, learners, monitor, at_least_s):
+    """The policy holds the GIL until the robot is at rest, and for at least this long."""
+    hosted.close_env()
     learner = learners(hosted.path, hosted.namespace, hang_at=15)
-    witness.until(witness.speeding)
+    monitor.until(monitor.at_speed)
     fast_s = time.monotonic()
-    check_it_came_to_rest(witness)
+    check_it_stopped(monitor)
     time.sleep(max(0.0, fast_s + at_least_s - time.monotonic()))
     assert learner.poll() is None
-    published = len(witness.published())
+    published = len(monitor.published())
     line, _ = learner.communicate("\n", timeout=PATIENCE_S)
     result = json.loads(line)
     assert result["end_reason"].startswith("safety_stop:")
     assert result["applied"] == [0.0] * 6
-    assert len(witness.published()) == published
-    assert witness.states[-1].state == "stopped"
+    assert len(monitor.published()) == published
+    assert monitor.states[-1].state == "stopped"
 
 
 @pytest.mark.long
-def test_ctrl_c_brakes_at_once_through_the_relay(hosted, learners, witness):
-    hosted.leave()
+def test_ctrl_c_brakes_at_once_through_the_relay(hosted, learners, monitor):
+    hosted.close_env()
     learner = learners(hosted.path, hosted.namespace)
-    witness.until(witness.speeding)
+    monitor.until(monitor.at_speed)
     learner.send_signal(signal.SIGINT)
     _, errors = learner.communicate(timeout=PATIENCE_S)
     assert "KeyboardInterrupt" in errors
     assert learner.returncode != 0
-    assert witness.until(witness.at_rest)
-    check_it_came_to_rest(witness)
+    assert monitor.until(monitor.at_rest)
+    check_it_stopped(monitor)
 
 
 @pytest.fixture
-def mortal(domain_id, remains):
+def mortal(domain_id, leftovers):
     """Return a function that starts processes that may be killed, in their own domain."""
     children, witnesses = [], []
     namespace = f"/mortal_{os.getpid()}"
 
     def run(contract, *specs):
         children.extend(start(spec(namespace), contract) for spec in specs)
-        witness = Witness(namespace, contract, domain_id=domain_id)
-        witnesses.append(witness)
-        witness.until(lambda: witness.moves and (len(specs) == 1 or witness.states))
-        return namespace, witness, children
+        monitor = Monitor(namespace, contract, domain_id=domain_id)
+        witnesses.append(monitor)
+        monitor.until(lambda: monitor.moves and (len(specs) == 1 or monitor.states))
+        return namespace, monitor, children
 
     yield run
-    remains.update(segments_of(os.getpid()), *(segments_of(child.pid) for child in children))
-    for witness in witnesses:
-        witness.close()
+    leftovers.update(segments_of(os.getpid()), *(segments_of(child.pid) for child in children))
+    for monitor in witnesses:
+        monitor.close()
     for child in reversed(children):
         child.stop()
 
@@ -639,12 +641,12 @@ def relay_in(namespace):
 
 
 @pytest.mark.long
-def test_a_killed_relay_first_holds_then_loses_the_robot(domain_id, remains, mortal, make):
-    namespace, witness, (_, relay_child) = mortal(RELAYED, free_simulator, relay_in)
+def test_a_killed_relay_first_holds_then_loses_the_robot(domain_id, leftovers, mortal, make):
+    namespace, monitor, (_, relay_child) = mortal(RELAYED, free_simulator, relay_in)
     env = make(namespace=namespace, domain_id=domain_id)
     env.reset(seed=1)
-    drive(env, witness)
-    remains.update(segments_of(relay_child.pid))
+    drive(env, monitor)
+    leftovers.update(segments_of(relay_child.pid))
     os.kill(relay_child.pid, signal.SIGKILL)
     killed_ns = time.monotonic_ns()
     infos = []
@@ -652,34 +654,34 @@ def test_a_killed_relay_first_holds_then_loses_the_robot(domain_id, remains, mor
         *_, info = env.step(FORWARD)
         infos.append(info)
     assert infos[-1]["end_reason"] == "backend_lost:relay_silent"
-    silent = [info for info in infos if info["safety"]["code"][GATES.index("relay")] == CODES["relay.silent"]]
-    assert len(silent) >= ARM.safety.watchdog.stop_steps - 2  # the watchdog's braking counts too
-    for info in silent:
+    no_response = [info for info in infos if info["safety"]["code"][GATES.index("relay")] == CODES["relay.silent"]]
+    assert len(no_response) >= ARM.safety.watchdog.stop_steps - 2  # braking by the watchdog counts too
+    for info in no_response:
         assert info["safety"]["disposition"] >= Severity.HOLD
         assert not any(info["safety"]["guaranteed"].values())
         np.testing.assert_array_equal(info["action"]["applied"], np.zeros(6))
-    check_it_stands_still(witness, since_ns=killed_ns, within_s=SERVO_S)
-    sent = witness.commands[max(witness.commands)].message.data
-    assert list(silent[-1]["action"]["applied_si"].values()) == list(sent)
+    check_it_stays_at_rest(monitor, since_ns=killed_ns, within_s=SERVO_S)
+    sent = monitor.commands[max(monitor.commands)].message.data
+    assert list(no_response[-1]["action"]["applied_si"].values()) == list(sent)
 
 
 @pytest.mark.long
-def test_without_a_relay_the_controller_timeout_stops_a_base(domain_id, remains, learners, mortal, tmp_path):
+def test_without_a_relay_the_controller_timeout_stops_a_base(domain_id, leftovers, learners, mortal, tmp_path):
     contract = with_profile(CART)
     (tmp_path / "cart.yaml").write_text(changed_text(CART, {"backends.real.discovery_s": 0.3}))
     assert load_contract(tmp_path / "cart.yaml").fingerprint == contract.fingerprint
-    namespace, witness, _ = mortal(contract, free_simulator)
+    namespace, monitor, _ = mortal(contract, free_simulator)
     learner = learners(tmp_path / "cart.yaml", namespace, domain_id=domain_id)
-    witness.until(lambda: witness.moves and abs(witness.moves[-1][1][2]) > 1.0)
-    remains.update(segments_of(learner.pid))
+    monitor.until(lambda: monitor.moves and abs(monitor.moves[-1][1][2]) > 1.0)
+    leftovers.update(segments_of(learner.pid))
     learner.kill()
     killed_ns = time.monotonic_ns()
     learner.wait()
     timeout_s = contract.backends["real"]["downstream_timeout_s"]
-    check_it_stands_still(witness, since_ns=killed_ns, within_s=timeout_s + 1.5)
+    check_it_stays_at_rest(monitor, since_ns=killed_ns, within_s=timeout_s + 1.5)
 
 
-def hold_the_interpreter(learner, seconds):
+def hold_the_gil(learner, seconds):
     time.sleep(seconds)  # it waits for a line at the 30th step
     learner.stdin.write("\n")
     learner.stdin.flush()
@@ -705,26 +707,26 @@ SUSPENDED_S = 1.5  # the controller stops a base after 0.5 s without a command
         pytest.param("interpreter", True, marks=LONG),
     ],
 )
-def test_braking_never_moves_a_base_at_rest(domain_id, remains, learners, mortal, tmp_path, suspended, is_relayed):
+def test_braking_never_moves_a_base_at_rest(domain_id, leftovers, learners, mortal, tmp_path, suspended, is_relayed):
     """The controller stops the base after 0.5 s without a command; then the suspended process resumes."""
     contract = with_profile(CART, relay=is_relayed)
     written = {"backends.real.discovery_s": 0.3, "backends.real.relay": is_relayed}
     (tmp_path / "cart.yaml").write_text(changed_text(CART, written))
     specs = (free_simulator, relay_in) if is_relayed else (free_simulator,)
-    namespace, witness, children = mortal(contract, *specs)
+    namespace, monitor, children = mortal(contract, *specs)
     hang_at = 30 if suspended == "interpreter" else -1
     learner = learners(tmp_path / "cart.yaml", namespace, domain_id=domain_id, hang_at=hang_at)
-    witness.until(lambda: witness.moves and abs(witness.moves[-1][1][2]) > 1.0)
+    monitor.until(lambda: monitor.moves and abs(monitor.moves[-1][1][2]) > 1.0)
     if suspended == "interpreter":
-        hold_the_interpreter(learner, 4.0)
+        hold_the_gil(learner, 4.0)
     else:
         suspend(children[-1] if suspended == "relay" else learner, SUSPENDED_S)
     resumed_ns = time.monotonic_ns()
     learner.communicate(timeout=PATIENCE_S)
     time.sleep(0.5)
-    turns = [(arrival.arrival_ns, arrival.message.twist.angular.z) for _, arrival in sorted(witness.commands.items())]
+    turns = [(arrival.arrival_ns, arrival.message.twist.angular.z) for _, arrival in sorted(monitor.commands.items())]
     limits = ActionLayout(CART).limits
-    if not (is_relayed and suspended != "relay"):  # a relay that runs leaves no gap
+    if not (is_relayed and suspended != "relay"):  # a running relay leaves no gap
         assert max(np.diff([at_ns for at_ns, _ in turns])) > 0.5 * NS_PER_S
     in_force = 0.0
     for (before_ns, before), (at_ns, turn) in itertools.pairwise(turns):
@@ -734,14 +736,14 @@ def test_braking_never_moves_a_base_at_rest(domain_id, remains, learners, mortal
             assert abs(turn) <= abs(in_force)
     assert turns[-1][1] == 0.0
     resumed_utc_ns = resumed_ns + time.time_ns() - time.monotonic_ns()
-    assert max(abs(speeds[2]) for stamp, speeds in witness.moves if stamp > resumed_utc_ns) < 2 * STILL
+    assert max(abs(speeds[2]) for stamp, speeds in monitor.moves if stamp > resumed_utc_ns) < 2 * STILL
 
 
 # ------------------------------------------------------------------------------------------------ the relay client
 
 
 class FakeRelay:
-    """Arms, and answers commands as configured; None: no answer."""
+    """Arms, and responds to commands as configured; None: no response."""
 
     def __init__(self, namespace):
         self.ros = RosNode("relay", namespace=namespace, clock=SteadyClock())
@@ -775,7 +777,7 @@ class FakeRelay:
             self.reports.publish(String(data=text))
 
     def report(self, fields, **changes):
-        """Return the report of a command published unchanged; of a brake request: at rest."""
+        """Return the report of a command published unchanged, or of a brake request at rest."""
         values = np.array(fields.positions) if fields.names else self.begins
         plain = dict(
             tag=CommandId.from_text(fields.frame_id),
@@ -805,7 +807,7 @@ class FakeRelay:
 
 
 @pytest.fixture
-def fake(domain_id, remains):
+def fake(domain_id, leftovers):
     namespace = f"/fake_{os.getpid()}"
     fake = FakeRelay(namespace)
     ros = RosNode("client", namespace=namespace, clock=SteadyClock())
@@ -818,8 +820,8 @@ def fake(domain_id, remains):
     fake.close()
 
 
-def silent(_fields):
-    """Answer nothing."""
+def no_response(_fields):
+    """Send no response."""
 
 
 def in_s(seconds):
@@ -840,7 +842,9 @@ def test_a_command_is_tagged_and_the_applied_values_are_returned(fake):
     sent = fake.outlet.send(asked)
     assert fake.commands[-1].frame_id == "1/1"
     np.testing.assert_array_equal(sent.values, asked.values)
-    np.testing.assert_array_equal(sent.report.applied, asked.report.applied)  # bit-identical, although not reported so
+    np.testing.assert_array_equal(
+        sent.report.applied, asked.report.applied
+    )  # bit-identical, although not reported as such
     assert sent.report.guaranteed == dict.fromkeys(asked.report.guaranteed, False) | {"position": True}
     assert sent.report.disposition == Severity.PASS
 
@@ -942,7 +946,7 @@ def test_an_invalid_report_loses_the_robot_until_it_is_armed_again(fake, answer,
     assert fake.commands[1].names == ()
     with pytest.raises(BackendLostError, match="invalid_message"):
         fake.outlet.send(command())
-    assert [fields.names == () for fields in fake.commands[1:]] in ([True], [True, True])  # only braking is asked for
+    assert [fields.names == () for fields in fake.commands[1:]] in ([True], [True, True])  # only braking is requested
     arm(fake)
     assert fake.outlet.send(command()).report.disposition == Severity.PASS
 
@@ -957,16 +961,16 @@ def test_a_sequence_number_used_by_another_publisher_is_contention(fake):
 
 def test_too_many_missing_reports_are_a_lost_robot(fake):
     arm(fake)
-    fake.answer = silent
+    fake.answer = no_response
     for _ in range(ARM.safety.watchdog.stop_steps - 1):
         fake.outlet.send(command())
     with pytest.raises(BackendLostError, match="relay_silent"):
         fake.outlet.send(command())
 
 
-def test_a_report_resets_the_count_of_missing_ones(fake):
+def test_a_report_resets_the_count_of_missing_reports(fake):
     arm(fake)
-    for answer in (silent, fake.report, silent):
+    for answer in (no_response, fake.report, no_response):
         fake.answer = answer
         fake.outlet.send(command())
     assert fake.outlet._silent == 1
@@ -991,7 +995,7 @@ def test_a_relay_with_another_fingerprint_is_rejected(fake, key):
         arm(fake)
 
 
-def test_a_relay_that_starts_elsewhere_is_rejected(fake):
+def test_a_relay_that_starts_at_another_position_is_rejected(fake):
     fake.begins = np.full(6, 1.0)
     with pytest.raises(BackendNotReadyError, match=r"it starts with j1 at 1 \(expected the measured 0, within"):
         fake.outlet.arm(in_s(0.5), lambda: np.zeros(6))

@@ -1,4 +1,4 @@
-"""The embedded simulator on wall time in its own process: it can be seeded, configured and restarted."""
+"""The embedded simulator in real time in its own process: it can be seeded, configured and restarted."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def make():
 
 
 @pytest.fixture(scope="module")
-def lasting():
-    """One simulator for all tests that leave it alive."""
+def shared_env():
+    """One simulator for all tests that leave it running."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
         env = make()
@@ -44,11 +44,11 @@ def lasting():
 
 
 @pytest.fixture
-def env(lasting, domain_id):
-    return lasting
+def env(shared_env, domain_id):
+    return shared_env
 
 
-def test_a_reset_is_seeded_like_that_of_lockstep(env):
+def test_a_seeded_reset_equals_that_of_lockstep(env):
     _, info = env.reset(seed=7)
     world = World(ARM, load_profile(ARM, "mujoco_ros"))
     sampled = world.reset(info["reset"]["seed_applied"], {})
@@ -56,7 +56,7 @@ def test_a_reset_is_seeded_like_that_of_lockstep(env):
     assert info["reset"]["level"] == "world"
 
 
-def test_a_reset_takes_options_and_leads_home(env):
+def test_a_reset_applies_options_and_starts_at_home(env):
     home, _ = env.reset(seed=1)
     for _ in range(6):
         env.step(FORWARD)
@@ -66,7 +66,7 @@ def test_a_reset_takes_options_and_leads_home(env):
     np.testing.assert_allclose(observation["joints_position"], home["joints_position"], atol=0.02)
 
 
-def test_the_world_moves_on_while_the_policy_thinks(env):
+def test_the_world_moves_while_the_policy_computes(env):
     env.reset(seed=1)
     for _ in range(4):
         before, *_ = env.step(FORWARD)
@@ -108,12 +108,12 @@ def test_a_killed_simulator_ends_the_episode_and_a_reset_starts_another():
         ({"faults": []}, "'faults'"),
     ],
 )
-def test_a_wrong_option_is_refused(options, problem):
+def test_an_invalid_option_is_rejected(options, problem):
     with pytest.raises(UsageError, match=problem):
         embodied_env.make(ARM, backend="mujoco_ros", pacing="realtime", **options)
 
 
-def test_a_contract_without_a_profile_is_refused():
+def test_a_contract_without_a_profile_is_rejected():
     backends = {name: profile for name, profile in ARM.backends.items() if name != "mujoco_ros"}
     with pytest.raises(ContractError, match=r"backends\.mujoco_ros: no profile .*'mujoco_ros'"):
         RealtimeMujocoRosBackend(replace(ARM, backends=backends), clock=SteadyClock())
@@ -127,6 +127,6 @@ def test_closing_an_unopened_backend_is_safe():
 
 
 @pytest.mark.long
-def test_a_picture_is_one_of_the_moving_world(env):
+def test_a_rendered_image_shows_the_moving_world(env):
     env.reset(seed=1)
     assert env.unwrapped._stepper.render().shape == (480, 640, 3)

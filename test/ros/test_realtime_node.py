@@ -1,4 +1,4 @@
-"""The free-running world on wall time, in this process and in its own."""
+"""The free-running world in real time, in this process and in its own."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PATIENCE_S = 20.0
 
 
 class UnstableWorld(World):
-    """Diverges 0.1 s after its first reset."""
+    """A world that diverges 0.1 s after its first reset."""
 
     resets = 0
 
@@ -74,7 +74,7 @@ class Driver:
         )
         assert self.ros.wait_until(self.publisher.get_subscription_count, PATIENCE_S)
 
-    def listen(self, seconds):
+    def collect(self, seconds):
         """Return the arrivals of each sensor within this time."""
         received = {name: [] for name in self.contract.sensors}
         end = time.monotonic() + seconds
@@ -119,7 +119,7 @@ class Driver:
 
 @contextlib.contextmanager
 def driven(contract, world_class=World, command_timeout_s=None):
-    """Host the world of a contract in a thread, and yield its driver."""
+    """Host the world of a contract in a thread; yield its driver."""
     profile = replace(load_profile(contract, "mujoco_ros"), command_timeout_s=command_timeout_s)
     world = world_class(contract, profile, free_running=True)
     ready, stop = threading.Event(), threading.Event()
@@ -141,7 +141,7 @@ def driven(contract, world_class=World, command_timeout_s=None):
 
 @pytest.fixture
 def hosted(domain_id):
-    """Return a function that hosts a world until the test ends, and returns its driver."""
+    """Return a function that hosts a world until the test ends and returns its driver."""
     with contextlib.ExitStack() as worlds:
         yield lambda *arguments, **options: worlds.enter_context(driven(*arguments, **options))
 
@@ -158,7 +158,7 @@ def lasting_arm(lasting_domain):
 def arm(lasting_arm, domain_id):
     """The driver of the shared arm, after a reset with default parameters."""
     lasting_arm.reset(epoch=ANY_EPOCH, seed=-1, options="{}")
-    lasting_arm.listen(0.05)  # drop the messages of earlier tests
+    lasting_arm.collect(0.05)  # drop the messages of earlier tests
     return lasting_arm
 
 
@@ -166,12 +166,12 @@ def arm(lasting_arm, domain_id):
 
 
 def test_the_world_moves_without_a_client(arm):
-    received = arm.listen(0.5)
+    received = arm.collect(0.5)
     assert all(len(arrivals) > 10 for arrivals in received.values())  # of 50
 
 
-def test_stamps_are_increasing_system_times_never_in_the_future(arm):
-    for arrivals in arm.listen(0.3).values():
+def test_stamps_are_increasing_system_times_and_never_in_the_future(arm):
+    for arrivals in arm.collect(0.3).values():
         stamps = [stamp_ns(arrival.message) for arrival in arrivals]
         ages_s = [(a.arrival_system_ns - stamp) / 1e9 for a, stamp in zip(arrivals, stamps, strict=True)]
         assert all(0.0 <= age_s < 1.0 for age_s in ages_s)
@@ -184,7 +184,7 @@ def test_no_simulated_time_is_published(arm):
 
 @pytest.mark.long
 def test_a_delayed_reading_is_as_old_as_its_delay(hosted):
-    received = hosted(CART).listen(2.0)["goal"]
+    received = hosted(CART).collect(2.0)["goal"]
     ages_s = [(a.arrival_system_ns - stamp_ns(a.message)) / 1e9 for a in received[1:]]
     assert 0.2 <= min(ages_s) < 1.0
 
@@ -232,13 +232,13 @@ def test_invalid_reset_options_are_rejected_and_the_next_reset_works(arm):
     arm.newest("joints")
 
 
-def test_after_a_reset_the_robot_is_home_and_an_old_command_is_forgotten(arm):
+def test_after_a_reset_the_robot_is_home_and_an_old_command_is_dropped(arm):
     home = arm.newest("joints")["position"]
     arm.command(*(home + 0.3))
     arm.wait_for(lambda q: np.allclose(q, home + 0.3, atol=0.05), "joints", "position")
     arm.reset()
     np.testing.assert_allclose(arm.newest("joints")["position"], home, atol=0.02)
-    arm.listen(0.2)
+    arm.collect(0.2)
     np.testing.assert_allclose(arm.newest("joints")["position"], home, atol=0.02)
 
 
@@ -249,7 +249,7 @@ def test_one_command_is_reached_and_held(arm):
     home = arm.newest("joints")["position"]
     arm.command(*(home + 0.1))
     arm.wait_for(lambda q: np.allclose(q, home + 0.1, atol=0.02), "joints", "position")
-    arm.listen(0.2)
+    arm.collect(0.2)
     np.testing.assert_allclose(arm.newest("joints")["position"], home + 0.1, atol=0.02)
 
 
@@ -257,25 +257,25 @@ def test_one_command_is_reached_and_held(arm):
 def test_a_malformed_command_is_ignored(arm, values):
     home = arm.newest("joints")["position"]
     arm.command(*values)
-    arm.listen(0.2)
+    arm.collect(0.2)
     np.testing.assert_allclose(arm.newest("joints")["position"], home, atol=0.02)
 
 
-def test_a_velocity_lasts_without_a_timeout(hosted):
+def test_a_velocity_continues_without_a_timeout(hosted):
     cart = hosted(CART)
     cart.command(0.0, 0.5)
     cart.wait_for(lambda w: w[2] > 0.4, "imu", "angular_velocity")
-    cart.listen(0.7)
+    cart.collect(0.7)
     assert cart.newest("imu")["angular_velocity"][2] > 0.4
 
 
 @pytest.mark.long
-def test_a_velocity_ends_with_the_timeout_of_the_profile(hosted):
+def test_a_velocity_ends_at_the_timeout_of_the_profile(hosted):
     cart = hosted(CART, command_timeout_s=0.5)
     end = time.monotonic() + 1.0
-    while time.monotonic() < end:  # it lasts as long as it is commanded
+    while time.monotonic() < end:  # it continues as long as it is commanded
         cart.command(0.0, 0.5)
-        cart.listen(0.1)
+        cart.collect(0.1)
     assert cart.newest("imu")["angular_velocity"][2] > 0.4
     cart.wait_for(lambda w: abs(w[2]) < 0.05, "imu", "angular_velocity")
 
@@ -284,14 +284,14 @@ def test_a_position_is_held_beyond_the_timeout(hosted):
     arm = hosted(ARM, command_timeout_s=0.2)
     home = arm.newest("joints")["position"]
     arm.command(*(home + 0.1))
-    arm.listen(0.5)
+    arm.collect(0.5)
     np.testing.assert_allclose(arm.newest("joints")["position"], home + 0.1, atol=0.02)
 
 
-def test_a_diverged_world_is_silent_until_a_reset(hosted):
+def test_a_diverged_world_publishes_nothing_until_a_reset(hosted):
     arm = hosted(ARM, UnstableWorld)
     end = time.monotonic() + PATIENCE_S
-    while any(arm.listen(0.2).values()):
+    while any(arm.collect(0.2).values()):
         assert time.monotonic() < end
     arm.reset()
     arm.newest("joints")

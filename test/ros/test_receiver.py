@@ -124,7 +124,7 @@ def test_closing_a_node_is_idempotent(domain_id):
 
 @pytest.fixture
 def pair(nodes):
-    """A receiver of raw joints and typed words, and what publishes them."""
+    """A receiver of raw joint states and typed strings, and their publishers."""
     _, ours, theirs = nodes
     receiver = Receiver(ours, SteadyClock())
     receiver.subscribe("joints", JointState, "joints", raw=True)

@@ -1,4 +1,4 @@
-"""The raw ROS 2 messages of a run: what was on the wire is in ``messages.mcap``, with definitions that others can read."""
+"""Raw ROS 2 messages of a run: ``messages.mcap`` holds the bytes of the wire and self-contained definitions."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def wire(name, *, topic="/a", log_ns=5, is_ours=True, message=None):
 
 @pytest.fixture
 def log(tmp_path):
-    """Give a log of one message of every type that a contract knows, and of one with some sequences empty."""
+    """Yield a log with one message of every contract type, and one with some sequences empty."""
     writer = MessageLog(tmp_path / "messages.mcap")
     names = sorted({*SENSOR_MESSAGES, *ACTUATOR_MESSAGES})
     for number, name in enumerate(names):
@@ -135,7 +135,7 @@ def test_rosbags_decodes_every_type_with_the_stored_definitions(log):
 @pytest.mark.ros
 @pytest.mark.parametrize("name", sorted({*SENSOR_MESSAGES, *ACTUATOR_MESSAGES, "std_msgs/msg/Empty"}))
 def test_a_recorded_message_has_its_size_on_the_wire(bare_node, name):
-    """What is behind its end, `serialize_message` made up; the bytes that fill gaps mean nothing."""
+    """Bytes behind the end are from `serialize_message`; padding bytes mean nothing."""
     kind = message_class(name)
     assert len(bare_node.over_the_wire(kind())) == len(to_cdr(kind()))
 
@@ -157,7 +157,7 @@ def test_qos_is_written_with_rmw_numbers():
 
 @pytest.fixture(scope="module")
 def bare_node(lasting_domain):
-    """Give a node that sends a message to itself and returns the bytes that came."""
+    """Yield a node that sends a message to itself and returns the received bytes."""
     with lasting_domain() as domain_id:
         ros = RosNode("bare", namespace="/", clock=SteadyClock(), domain_id=domain_id)
 
@@ -180,7 +180,7 @@ def bare_node(lasting_domain):
 
 @pytest.fixture(scope="module")
 def recorded(lasting_domain, tmp_path_factory):
-    """Give the closed run of a short episode over ROS 2, and the info of its last step."""
+    """Return the closed run of a short episode over ROS 2, and the info of its last step."""
     with lasting_domain() as domain_id:
         env = embodied_env.make(
             "arm_reach", backend="mujoco_ros", domain_id=domain_id, record=tmp_path_factory.mktemp("runs"),

@@ -47,7 +47,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime]
 
 NAMESPACE = "/relayed"
 TIMEOUT_S = 20.0
-LEASE_S = 60.0  # until the middleware forgets a killed process
+LEASE_S = 60.0  # until the middleware drops a killed process
 ARM = embodied_env.load_contract("arm_reach")
 CART = embodied_env.load_contract("cart_goal")
 WITH_BUTTON = changed_text(ARM, {"backends.real.estop": {"button": {"topic": "button", "timeout_s": 2.0}}})
@@ -60,7 +60,7 @@ COMMANDS = {
 
 
 class Bench:
-    """A robot that reports its joints, and a client: one node of plain rclpy, spun by the test."""
+    """A robot that reports its joints, and a client: one plain rclpy node, spun by the test."""
 
     def __init__(self, contract=ARM, *, domain_id):
         self.contract, self.layout = contract, ActionLayout(contract)
@@ -89,7 +89,7 @@ class Bench:
     def _listen(self, kind, topic, take, qos=10):
         self.node.create_subscription(kind, topic, take, qos)
 
-    def turn(self, timeout_s=0.005):
+    def spin(self, timeout_s=0.005):
         """Publish the joints every 0.01 s, and run one callback."""
         if time.monotonic() - self.published_s > 0.01:
             self.published_s = time.monotonic()
@@ -101,26 +101,26 @@ class Bench:
         self.executor.spin_once(timeout_sec=timeout_s)
 
     def until(self, condition, timeout_s=TIMEOUT_S):
-        """Spin until a condition holds."""
+        """Spin until the condition holds."""
         end = time.monotonic() + timeout_s
         while not (found := condition()):
             assert time.monotonic() < end, (self.states[-1:], self.reports[-1:])
-            self.turn()
+            self.spin()
         return found
 
-    def rest(self, seconds):
+    def wait_for_rest(self, seconds):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            self.turn()
+            self.spin()
 
-    def meet(self):
+    def connect(self):
         """Wait until the relay is running and all endpoints have matched."""
         self.until(lambda: all(client.service_is_ready() for client in self.services.values()))
         self.until(lambda: self.command.get_subscription_count() and self.states)
         if self.contract is ARM:
             self.until(self.joints.get_subscription_count)
         self.until(lambda: self.node.count_publishers("relay/report") and self.node.count_publishers("relay/applied"))
-        self.rest(0.1)
+        self.wait_for_rest(0.1)
 
     def call(self, name):
         future = self.services[name].call_async(Trigger.Request())
@@ -131,7 +131,7 @@ class Bench:
         end = time.monotonic() + TIMEOUT_S
         while not (answer := self.call("arm"))[0]:
             assert time.monotonic() < end, answer
-            self.rest(0.1)
+            self.wait_for_rest(0.1)
         self.epoch, self.seq = Armed.from_text(answer[1]).epoch, 0
         return Armed.from_text(answer[1])
 
@@ -143,7 +143,7 @@ class Bench:
         return tag
 
     def ask(self, values, **tag):
-        """Send a command, and return its report."""
+        """Send a command; return its report."""
         sent, known = self.send(values, **tag), len(self.reports)
         return self.until(lambda: next((r for r in self.reports[known:] if r.tag == sent), None))
 
@@ -152,7 +152,7 @@ class Bench:
         wanted = [3.0] * self.layout.size if values is None else values
         for _ in range(steps):
             self.ask(wanted)
-            self.rest(self.contract.control_period_s * 0.8)
+            self.wait_for_rest(self.contract.control_period_s * 0.8)
 
     def close(self):
         self.executor.shutdown()
@@ -167,7 +167,7 @@ def at_rest(bench):
 
 
 def start_relay(source, domain_id, log_folder):
-    """Start a relay by its command, and return its process."""
+    """Start a relay with its command; return its process."""
     surroundings = {"ROS_DOMAIN_ID": str(domain_id), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
     process = subprocess.Popen(
         [sys.executable, "-m", "embodied_env.cli", "relay", str(source), "--namespace", NAMESPACE],
@@ -180,7 +180,7 @@ def start_relay(source, domain_id, log_folder):
 
 
 def end_relay(process):
-    """Terminate a relay, which must exit with 0."""
+    """Terminate a relay; check that it exits with 0."""
     process.terminate()
     assert process.wait(timeout=TIMEOUT_S) == 0
     process.stdout.close()
@@ -188,7 +188,7 @@ def end_relay(process):
 
 @pytest.fixture(scope="module")
 def hosted(tmp_path_factory):
-    """A relay of the arm with an e-stop button, shared by the tests that kill no process, and its domain."""
+    """A relay of the arm with an e-stop button, shared by tests that kill no process, and its domain."""
     folder = tmp_path_factory.mktemp("relay")
     source = folder / "arm.yaml"
     source.write_text(WITH_BUTTON)
@@ -198,19 +198,19 @@ def hosted(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def lasting_bench(hosted):
+def shared_bench(hosted):
     """A robot and a client of the shared relay."""
     bench = Bench(domain_id=hosted.domain_id)
     bench.process = hosted.process
-    bench.meet()
+    bench.connect()
     yield bench
     bench.close()
 
 
 @pytest.fixture
-def bench(lasting_bench, domain_id):
-    """The shared bench, at rest, without an e-stop and without the messages of earlier tests."""
-    bench = lasting_bench
+def bench(shared_bench, domain_id):
+    """The shared bench, at rest, without an e-stop and without messages of earlier tests."""
+    bench = shared_bench
     bench.pressed = False
     assert bench.call("estop")[0]
     bench.until(lambda: at_rest(bench) or not bench.reports)
@@ -227,25 +227,25 @@ def armed(bench):
 
 
 @pytest.fixture
-def remains(domain_id):
-    """Names of shared memory that killed or suspended processes used, removed after the test."""
+def leftovers(domain_id):
+    """Names of the shared memory of killed or suspended processes, removed after the test."""
     names = set()
     yield names
     remove_orphaned_segments(names)
 
 
 @pytest.fixture
-def own(domain_id, remains, tmp_path):
+def own_relay(domain_id, leftovers, tmp_path):
     """Return a function that starts a relay for this test alone."""
     started = []
 
     def start(contract=ARM, *, source=None, arm=True):
         process = start_relay(source or contract.name, domain_id, tmp_path / "log")
-        remains.update(segments_of(process.pid))
+        leftovers.update(segments_of(process.pid))
         bench = Bench(contract, domain_id=domain_id)
         bench.process = process
         started.append(bench)
-        bench.meet()
+        bench.connect()
         if arm:
             bench.arm()
         return bench
@@ -257,7 +257,7 @@ def own(domain_id, remains, tmp_path):
 
 
 def check_account(bench, rounding=1e-9):
-    """Assert that the published commands, differentiated by the relay's stamps, keep every limit; return the reports."""
+    """Assert that the published commands, differentiated by relay stamps, keep every limit; return the reports."""
     bench.until(lambda: len(bench.commands) >= len([r for r in bench.reports if r.published]))
     published = [report for report in bench.reports if report.published]
     assert [report.applied_si.tolist() for report in published] == bench.commands
@@ -275,7 +275,7 @@ def check_account(bench, rounding=1e-9):
         assert (np.abs(velocity) <= limits.velocity + rounding).all()
         pause_s = (after.published_ns - before.published_ns) / 1e9
         if pause_s > 3 * bench.contract.control_period_s and not by_velocity.any():
-            continue  # the servo has arrived, and starts from rest
+            continue  # the servo has arrived and restarts from rest
         faster = np.abs(after.velocity_si) - np.abs(before.velocity_si)
         assert (faster <= limits.acceleration * after.dt_s + rounding).all()
         assert (-faster <= limits.deceleration * after.dt_s + rounding).all()
@@ -297,7 +297,7 @@ def test_the_applied_command_keeps_the_limits_and_is_published(armed):
 
 
 def test_a_feasible_command_arrives_bit_identically(armed):
-    armed.rest(2 * ARM.control_period_s)
+    armed.wait_for_rest(2 * ARM.control_period_s)
     report = armed.ask([0.001, -0.001, 0.0005, 0.0, -0.0, 1e-7])
     assert report.published
     assert report.applied_si.tolist() == [0.001, -0.001, 0.0005, 0.0, -0.0, 1e-7]
@@ -324,7 +324,7 @@ def test_duplicate_old_and_foreign_commands_are_not_published(armed):
 
 def test_a_second_command_publisher_stops_the_robot_and_blocks_arming(armed):
     armed.drive(4)
-    intruder = armed.node.create_publisher(JointState, "relay/command", 10)
+    foreign = armed.node.create_publisher(JointState, "relay/command", 10)
     try:
         armed.until(lambda: armed.states[-1].latched == "robot.contention")
         armed.until(lambda: at_rest(armed))
@@ -336,7 +336,7 @@ def test_a_second_command_publisher_stops_the_robot_and_blocks_arming(armed):
         assert not success
         assert "robot.contention" in text
     finally:
-        armed.node.destroy_publisher(intruder)
+        armed.node.destroy_publisher(foreign)
     armed.arm()
     assert armed.ask([0.0] * 6).published
 
@@ -347,7 +347,7 @@ def test_arming_returns_the_contract_fingerprint(bench):
 
 def test_arming_needs_measured_joints(bench, monkeypatch):
     monkeypatch.setattr(bench.joints, "publish", lambda _message: None)
-    bench.rest(ARM.sensors["joints"].max_age_s * 1.5)
+    bench.wait_for_rest(ARM.sensors["joints"].max_age_s * 1.5)
     success, text = bench.call("arm")
     assert not success
     assert "j1" in text
@@ -389,16 +389,16 @@ for seq in range(1, 10**6):
 
 
 @pytest.fixture
-def clients(remains):
+def clients(leftovers):
     """Return a function that runs a client in its own process; all are killed after the test."""
     started = []
 
     def run(bench, hang="pass"):
-        bench.node.destroy_publisher(bench.command)  # the relay obeys one client
+        bench.node.destroy_publisher(bench.command)  # the relay accepts one client
         process = subprocess.Popen([sys.executable, "-c", CLIENT.replace("HANG", hang)])
         started.append(process)
         bench.until(lambda: any(r.tag.seq >= 10 and r.velocity_si.any() for r in bench.reports if r.tag), 60.0)
-        remains.update(segments_of(process.pid))
+        leftovers.update(segments_of(process.pid))
         return process
 
     yield run
@@ -407,7 +407,7 @@ def clients(remains):
         process.wait()
 
 
-def check_it_came_to_rest(bench):
+def check_it_stopped(bench):
     """Assert that the relay braked in time by its own stamps, latched a STOP, and published nothing more."""
     bench.until(lambda: bench.states and bench.states[-1].state == "stopped")
     bench.until(lambda: at_rest(bench))
@@ -424,7 +424,7 @@ def check_it_came_to_rest(bench):
     taken_s = (ticks[-1].published_ns - commanded[-1].published_ns) / 1e9
     assert taken_s <= bound_s + 2.0  # on a busy machine
     sent = len(bench.commands)
-    bench.rest(0.5)
+    bench.wait_for_rest(0.5)
     assert len(bench.commands) == sent
     bench.command = bench.node.create_publisher(JointState, "relay/command", 10)
     bench.until(bench.command.get_subscription_count)
@@ -432,33 +432,33 @@ def check_it_came_to_rest(bench):
     assert [finding.code for finding in report.findings] == ["latch.stop", "wd.stop"]
 
 
-@pytest.mark.long  # `test_real_relay.py` has it with an environment as the client
-def test_a_killed_client_brakes_the_robot_until_armed(own, clients):
-    bench = own(arm=False)
+@pytest.mark.long  # `test_real_relay.py` tests this with an environment as the client
+def test_a_killed_client_brakes_the_robot_until_it_is_armed_again(own_relay, clients):
+    bench = own_relay(arm=False)
     clients(bench).kill()
-    check_it_came_to_rest(bench)
+    check_it_stopped(bench)
     bench.until(lambda: bench.node.count_publishers("/relayed/relay/command") == 1, LEASE_S)
     bench.arm()
-    bench.rest(2 * ARM.control_period_s)
+    bench.wait_for_rest(2 * ARM.control_period_s)
     assert bench.ask([0.001] * 6).published
 
 
-@pytest.mark.long  # `test_real_relay.py` has it with an environment as the client
-def test_a_client_that_blocks_the_gil_brakes_the_robot(own, clients):
-    bench = own(arm=False)
-    clients(bench, hang="seq == 15 and re.match('(a+)+b', 'a' * 64)")  # one endless call into C, under the lock
-    check_it_came_to_rest(bench)
+@pytest.mark.long  # `test_real_relay.py` tests this with an environment as the client
+def test_a_client_that_holds_the_gil_brakes_the_robot(own_relay, clients):
+    bench = own_relay(arm=False)
+    clients(bench, hang="seq == 15 and re.match('(a+)+b', 'a' * 64)")  # one endless C call that holds the GIL
+    check_it_stopped(bench)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-def test_a_terminated_relay_brakes_to_rest_first(own, number):
-    armed = own()
+def test_a_terminated_relay_brakes_the_robot_first(own_relay, number):
+    armed = own_relay()
     armed.drive(5)
     moving = armed.reports[-1]
     assert moving.velocity_si.any()
     armed.process.send_signal(number)
     armed.until(lambda: armed.process.poll() is not None)
-    armed.rest(0.2)
+    armed.wait_for_rest(0.2)
     published = check_account(armed)
     assert armed.process.returncode == 0
     assert not published[-1].velocity_si.any()
@@ -466,16 +466,16 @@ def test_a_terminated_relay_brakes_to_rest_first(own, number):
 
 
 @pytest.mark.long
-def test_a_relay_whose_parent_ends_brakes_to_rest_first(domain_id):
+def test_a_relay_whose_parent_ends_brakes_the_robot_first(domain_id):
     child = Child(relay("-", namespace=NAMESPACE, source=ARM.source), first_line=dump_contract(ARM))
     bench = Bench(domain_id=domain_id)
     try:
-        bench.meet()
+        bench.connect()
         bench.arm()
         bench.drive(8)
         child.close_input()
         bench.until(lambda: child.exit_code is not None)
-        bench.rest(0.2)
+        bench.wait_for_rest(0.2)
         published = check_account(bench)
         assert child.exit_code == 0
         assert not published[-1].velocity_si.any()
@@ -485,14 +485,14 @@ def test_a_relay_whose_parent_ends_brakes_to_rest_first(domain_id):
 
 
 @pytest.mark.long
-def test_a_resumed_relay_refuses_queued_commands(own):
-    armed = own()
+def test_a_resumed_relay_refuses_queued_commands(own_relay):
+    armed = own_relay()
     armed.drive(8)
     process = psutil.Process(armed.process.pid)
     process.suspend()
     for _ in range(5):
         armed.send([3.0] * 6)
-    armed.rest(ARM.safety.watchdog.stop_steps * ARM.control_period_s * 2)
+    armed.wait_for_rest(ARM.safety.watchdog.stop_steps * ARM.control_period_s * 2)
     accepted = [report for report in armed.reports if report.cause == "command"]
     process.resume()
     armed.until(lambda: armed.states[-1].state == "stopped")
@@ -504,17 +504,17 @@ def test_a_resumed_relay_refuses_queued_commands(own):
 
 
 @pytest.mark.long
-def test_a_velocity_base_receives_zero_and_then_nothing(own):
-    bench = own(CART)
+def test_a_velocity_base_receives_zero_and_then_no_more_commands(own_relay):
+    bench = own_relay(CART)
     bench.drive(8)
     bench.until(lambda: bench.states[-1].state == "stopped")
-    bench.rest(0.3)
+    bench.wait_for_rest(0.3)
     published = check_account(bench)
     zeros = list(itertools.takewhile(lambda values: not any(values), reversed(bench.commands)))
     assert len(zeros) >= 2
     assert published[-1].cause == "tick"
     sent = len(bench.commands)
-    bench.rest(0.5)
+    bench.wait_for_rest(0.5)
     assert len(bench.commands) == sent
 
 
@@ -578,10 +578,10 @@ def test_diagnostics_report_state_and_refusals(armed):
         return next((s for s in reports if wanted.items() <= {v.key: v.value for v in s.values}.items()), None)
 
     end = time.monotonic() + TIMEOUT_S
-    while not (status := newest_status()):  # it is armed for as long as commands come
+    while not (status := newest_status()):  # it is armed as long as commands arrive
         assert time.monotonic() < end
         armed.ask(None)
-        armed.rest(0.02)
+        armed.wait_for_rest(0.02)
     values = {value.key: value.value for value in status.values}
     assert int(values["refused.act.dup"]) >= 1
     assert int(values["accepted"]) >= 1
@@ -590,11 +590,11 @@ def test_diagnostics_report_state_and_refusals(armed):
     assert status.name == "relayed/relay: arm_reach"
 
 
-def test_a_relay_is_not_armed_with_unconfirmed_chosen_values(own, tmp_path):
+def test_a_relay_is_not_armed_with_unconfirmed_chosen_values(own_relay, tmp_path):
     path = "actuators.arm.joints.j1.acceleration"
     chosen = replace(ARM, robot=RobotSource(name="some_arm", sha256="0" * 64, chosen={path: "no source"}))
     (tmp_path / "chosen.yaml").write_text(dump_contract(chosen))
-    is_armed, message = own(source=tmp_path / "chosen.yaml", arm=False).call("arm")
+    is_armed, message = own_relay(source=tmp_path / "chosen.yaml", arm=False).call("arm")
     assert not is_armed
     assert f"{path}: no source" in message
     assert "--confirm-chosen" in message

@@ -1,4 +1,4 @@
-"""Runs over ROS 2 are replayed without it, to the same decisions: their rows record the timing."""
+"""Replay of ROS 2 runs without ROS 2 makes the same decisions, because rows record the timing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMESPACE = "/replayed"
 
 
 def recorded(contract, folder, episodes, **options):
-    """Record episodes in which the agent is late once, sends NaN once, and asks for too much at every step."""
+    """Record episodes in which the agent is late once, sends NaN once, and exceeds the limits at every step."""
     env = RecordTransitions(embodied_env.make(contract, **options), folder)
     codes = set()
     with env:

@@ -1,4 +1,4 @@
-"""Delays and clocks of the robot emulator, in its own process, as observed on its topics."""
+"""Delays and clocks of the robot emulator in its own process, as observed on its topics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ARM = embodied_env.load_contract("arm_reach")
 NAMESPACE = f"/stand_in_{os.getpid()}"
 PATIENCE_S = 20.0
 STATE = "state"
-SLACK_S = 0.05  # for a machine with other work
+SLACK_S = 0.05  # for a busy machine
 COMMAND_DELAY_S = 0.3
 DRIVER_DELAY_S = 0.2
 SKEW_S = 0.5
@@ -61,11 +61,11 @@ class Observations:
     after: list
 
     def late_s(self, sensor):
-        """Return how much later than its header each message was published."""
+        """Return how much later than its header stamp each message was published."""
         return np.array([(a.info["source_timestamp"] - stamp_ns(a.message)) / 1e9 for a in self.arrivals[sensor]])
 
 
-def listen(ros, seconds, observed):
+def collect(ros, seconds, observed):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for arrival in ros.receiver.receive(0.02):
@@ -74,7 +74,7 @@ def listen(ros, seconds, observed):
 
 
 def observe(ros):
-    """Command the robot twice, reset it while a third command is in transit, and return all that it publishes."""
+    """Command the robot twice, reset it with a third command in transit; return everything it publishes."""
     actuator = ARM.actuators["arm"]
     for name, sensor in ARM.sensors.items():
         ros.receiver.subscribe(name, message_class(sensor.type), sensor.topic)
@@ -84,17 +84,17 @@ def observe(ros):
     observed, end = {}, time.monotonic() + PATIENCE_S
     while len(observed) < len(ARM.sensors) + 1:
         assert time.monotonic() < end
-        listen(ros, 0.1, observed)
+        collect(ros, 0.1, observed)
     home, commands, observed = np.array(observed[STATE][-1].message.position), [], {}
     for step in (0.01, 0.02, 0.03):
         commands.append((time.time_ns(), home + step))
         publisher.publish(to_command(actuator, home + step, stamp_ns=time.time_ns(), period_s=0.05))
         if step < 0.03:
-            listen(ros, COMMAND_DELAY_S + 0.2, observed)
+            collect(ros, COMMAND_DELAY_S + 0.2, observed)
         else:
-            listen(ros, 0.1, observed)
+            collect(ros, 0.1, observed)
     response = ros.receiver.call(Trigger, RESET_SERVICE, Trigger.Request(), PATIENCE_S, lambda: None)
-    after = listen(ros, COMMAND_DELAY_S + 0.2, {})[STATE]
+    after = collect(ros, COMMAND_DELAY_S + 0.2, {})[STATE]
     return Observations(observed, commands, ResetReply.from_text(response.message), after)
 
 
@@ -113,27 +113,27 @@ def observed():
             child.stop()
 
 
-def test_a_reading_is_published_its_driver_delay_after_its_header(observed):
+def test_a_reading_is_published_one_driver_delay_after_its_header_stamp(observed):
     late_s = observed.late_s("joints")
     assert late_s.min() > DRIVER_DELAY_S - 0.001
     assert np.median(late_s) < DRIVER_DELAY_S + SLACK_S
 
 
-def test_a_stamp_of_publication_hides_the_delay(observed):
+def test_a_publication_stamp_hides_the_delay(observed):
     assert np.median(np.abs(observed.late_s("tcp"))) < SLACK_S
 
 
-def test_a_skewed_clock_stamps_the_future(observed):
+def test_a_skewed_clock_gives_stamps_in_the_future(observed):
     late_s = observed.late_s("target")
     assert late_s.min() > -SKEW_S - 0.001
     assert np.median(late_s) < -SKEW_S + SLACK_S
 
 
-def test_a_driver_without_a_clock_leaves_stamps_zero(observed):
+def test_a_driver_without_a_clock_publishes_zero_stamps(observed):
     assert {stamp_ns(a.message) for a in observed.arrivals["true_distance"]} == {0}
 
 
-def test_a_sensor_has_the_rate_of_its_driver_and_the_others_that_of_the_ticks(observed):
+def test_a_sensor_has_the_rate_of_its_driver_and_the_others_the_tick_rate(observed):
     joints, tcp = (len(observed.arrivals[name]) for name in ("joints", "tcp"))
     assert 1.6 < tcp / joints < 2.4
 
@@ -142,13 +142,13 @@ def test_a_command_takes_effect_after_its_delay_as_the_controller_reports(observ
     states = observed.arrivals[STATE]
     for sent_ns, values in observed.commands[:2]:
         stamps = {stamp_ns(a.message) for a in states if np.allclose(a.message.position, values, atol=1e-9)}
-        (stamp,) = stamps  # of many messages
+        (stamp,) = stamps  # over many messages
         assert -0.001 < (stamp - sent_ns) / 1e9 - COMMAND_DELAY_S < SLACK_S
     assert all(list(a.message.name) == list(ARM.actuators["arm"].joints) for a in states)
     assert all(stamp_ns(a.message) <= stamp_ns(b.message) for a, b in pairwise(states))
 
 
-def test_a_command_in_transit_at_a_reset_never_takes_effect(observed):
+def test_a_command_in_transit_at_a_reset_has_no_effect(observed):
     never = observed.commands[-1][1]
     states = observed.arrivals[STATE] + observed.after
     assert not any(np.allclose(a.message.position, never, atol=1e-9) for a in states)

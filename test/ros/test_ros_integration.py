@@ -19,7 +19,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
-from test_real_backend import NAMESPACE, SIMPLE, HandMade, in_s, reset, wait_for, with_profile
+from test_real_backend import NAMESPACE, SIMPLE, InProcessRobot, in_s, reset, wait_for, with_profile
 
 import embodied_env
 from embodied_env.backends.registry import make_backend
@@ -83,7 +83,7 @@ def node(opened, name="other", **options):
 
 
 def check_of(robot, name, profile=PROFILE):
-    """Return one check of the graph as the node of a backend sees it now."""
+    """Return one check of the graph as the backend's node sees it now."""
     return {check.name: check for check in graph_checks(SIMPLE, profile, robot._connection.ros.node)}[name]
 
 
@@ -91,34 +91,34 @@ def check_of(robot, name, profile=PROFILE):
 
 
 def test_remapped_topics_are_used_and_checked_under_their_new_names(opened, backend):
-    """One test of every use of a topic's name: each needs the same robot and 0.5 s of discovery."""
-    robot = opened(HandMade(MOVED))
+    """One test of every use of a topic name: each needs the same robot and 0.5 s of discovery."""
+    robot = opened(InProcessRobot(MOVED))
     remapped = backend(SIMPLE, ros_args=REMAPPED)
-    snapshot = reset(remapped)  # the preflight has found all of it
+    snapshot = reset(remapped)  # the preflight has found all endpoints
     command = approve(SIMPLE, np.full(6, 0.5), positions=snapshot.samples["joints"].values["position"])
     remapped.send(command)
     (arrival,) = robot.ros.receiver.receive(GENEROUS_S)
     np.testing.assert_array_equal(arrival.message.data, command.values)
-    intruder = node(opened, "intruder").node
-    intruder.create_publisher(Float64MultiArray, "arm_controller/commands", RELIABLE)  # a topic without a subscriber
-    time.sleep(0.6)  # longer than between two looks
+    foreign = node(opened, "foreign").node
+    foreign.create_publisher(Float64MultiArray, "arm_controller/commands", RELIABLE)  # a topic without a subscriber
+    time.sleep(0.6)  # longer than the period of graph checks
     assert remapped.estops()[CONTENTION] == "ok"
-    intruder.create_publisher(Float64MultiArray, "arm/commands", RELIABLE)
+    foreign.create_publisher(Float64MultiArray, "arm/commands", RELIABLE)
     wait_for(lambda: remapped.estops()[CONTENTION].startswith("contention: "))
 
 
 def test_command_line_remappings_apply_to_environment_and_doctor(opened, monkeypatch):
-    opened(HandMade(MOVED))
+    opened(InProcessRobot(MOVED))
     monkeypatch.setattr("sys.argv", ["embodied-env", "--ros-args", *REMAPPED])
     checks = survey(SIMPLE, PROFILE, namespace=NAMESPACE, timeout_s=GENEROUS_S, settle_s=0.2)
     found = {check.name: check for check in checks}
-    assert found["sensors.joints"].detail.startswith("/robot/arm/states: from /robot/hand_made")
+    assert found["sensors.joints"].detail.startswith("/robot/arm/states: from /robot/in_process")
     assert found["actuators.arm"].passed
     assert found["readings.joints"].passed
 
 
 def test_swapped_topics_are_remapped_once(opened):
-    """A name that is remapped twice would be its own again."""
+    """A name that is remapped twice would be itself again."""
     ours = node(opened, "swapped", ros_args=["-r", "joint_states:=tcp_pose", "-r", "tcp_pose:=joint_states"]).node
     other = node(opened).node
     for _ in range(2):
@@ -186,7 +186,7 @@ def test_a_parameter_file_cannot_override_our_parameters(opened):
 def test_an_old_latched_goal_is_received(opened, backend):
     target = replace(SIMPLE.sensors["target"], qos="latched", max_age_s=3600.0)
     contract = replace(SIMPLE, sensors={**SIMPLE.sensors, "target": target})
-    opened(HandMade(replace(SIMPLE, sensors={name: SIMPLE.sensors[name] for name in ("joints", "tcp")})))
+    opened(InProcessRobot(replace(SIMPLE, sensors={name: SIMPLE.sensors[name] for name in ("joints", "tcp")})))
     goal = node(opened, "goal").node.create_publisher(message_class(target.type), target.topic, LATCHED)
     said_ns = time.time_ns() - 60 * 10**9
     goal.publish(to_message(target, {"position": np.full(3, 0.25)}, said_ns))
@@ -199,17 +199,17 @@ def test_an_old_latched_goal_is_received(opened, backend):
 
 def test_a_publisher_with_incompatible_qos_is_reported_by_name(opened, backend):
     reliable = replace(SIMPLE.sensors["target"], qos="latched")
-    opened(HandMade(SIMPLE))  # it keeps nothing for late comers
+    opened(InProcessRobot(SIMPLE))  # it stores nothing for late joiners
     robot = backend(replace(SIMPLE, sensors={**SIMPLE.sensors, "target": reliable}))
     wait_for(lambda: check_of(robot, "sensors.target").code == "qos.incompatible")
     assert "transient local subscription" in check_of(robot, "sensors.target").detail
 
 
-# ------------------------------------------------------------------------------------------------- joints of others
+# ------------------------------------------------------------------------------------------ joints of other devices
 
 
 def test_messages_of_other_joints_on_the_same_topic_are_skipped(opened, backend):
-    opened(HandMade(SIMPLE))
+    opened(InProcessRobot(SIMPLE))
     gripper = node(opened, "gripper").node.create_publisher(JointState, "joint_states", RELIABLE)
     robot = backend(with_profile(SIMPLE, shared=("joints",)))
     reset(robot)
@@ -222,7 +222,7 @@ def test_messages_of_other_joints_on_the_same_topic_are_skipped(opened, backend)
 
 
 def test_a_second_joint_state_publisher_must_be_declared_as_shared(opened, backend):
-    opened(HandMade(SIMPLE))
+    opened(InProcessRobot(SIMPLE))
     node(opened, "gripper").node.create_publisher(JointState, "joint_states", RELIABLE)
     robot = backend()
     wait_for(lambda: check_of(robot, "sensors.joints").code == "pub.multiple")
@@ -232,8 +232,8 @@ def test_a_second_joint_state_publisher_must_be_declared_as_shared(opened, backe
 # ----------------------------------------------------------------------------------------------------- diagnostics
 
 
-class FarTarget(HandMade):
-    """Its target is out of reach: an episode goes on."""
+class UnreachableTarget(InProcessRobot):
+    """A target out of reach, so that an episode continues."""
 
     def _message(self, name, now_ns):
         message = super()._message(name, now_ns)
@@ -243,7 +243,7 @@ class FarTarget(HandMade):
 
 
 def test_diagnostics_are_published_every_second_and_when_a_level_rises(opened):
-    opened(FarTarget(SIMPLE))
+    opened(UnreachableTarget(SIMPLE))
     received = []
     listener = node(opened, "listener")
     listener.receiver.subscribe("diagnostics", DiagnosticArray, "/diagnostics")
@@ -283,7 +283,7 @@ FRAMED = with_profile(
 )
 
 
-class InWorld(HandMade):
+class InWorld(InProcessRobot):
     def _message(self, name, now_ns):
         message = super()._message(name, now_ns)
         message.header.frame_id = "world"
@@ -301,7 +301,7 @@ def test_values_are_transformed_to_the_declared_frame(opened, backend):
     assert (sample.reason, sample.values) == ("no transform from world to base", {})
 
 
-# ---------------------------------------------------------------------------------------------- what must be active
+# -------------------------------------------------------------------------------------------------- required states
 
 
 class Driver:
@@ -326,14 +326,14 @@ class Driver:
         self._executor.shutdown()
         machine = self.node._state_machine
         self.node.destroy_node()
-        machine.destroy_when_not_in_use()  # rclpy's node forgets it, and it keeps the participant
+        machine.destroy_when_not_in_use()  # rclpy's node drops it, but it keeps the participant
         self.ros.close()
 
 
 @pytest.fixture
 def driven(opened, backend):
-    """A robot whose driver is configured, not active; and a backend that wants it to be active."""
-    opened(HandMade(SIMPLE))
+    """A robot whose driver is configured but not active, and a backend that requires it to be active."""
+    opened(InProcessRobot(SIMPLE))
     driver = opened(Driver())
     driver.node.trigger_configure()
     return driver, backend(with_profile(SIMPLE, active={"driver": {"node": "driver"}}))
@@ -350,7 +350,7 @@ def test_a_driver_deactivated_during_an_episode_is_latched_until_reset(driven):
     reset(robot)
     assert robot.estops()["driver"] == "ok"
     driver.node.trigger_deactivate()
-    wait_for(lambda: robot.estops()["driver"].startswith("lapsed"), 0.4)  # sooner than it is asked
+    wait_for(lambda: robot.estops()["driver"].startswith("lapsed"), 0.4)  # sooner than the next poll
     driver.node.trigger_activate()
     wait_for(lambda: robot.estops()["driver"].startswith("inactive: driver is "))
     reset(robot)
@@ -358,7 +358,7 @@ def test_a_driver_deactivated_during_an_episode_is_latched_until_reset(driven):
 
 
 def test_deactivating_the_driver_brakes_then_ends_the_episode_with_a_reason(opened):
-    opened(FarTarget(SIMPLE))
+    opened(UnreachableTarget(SIMPLE))
     driver = opened(Driver())
     driver.node.trigger_configure()
     driver.node.trigger_activate()
@@ -379,7 +379,7 @@ def test_deactivating_the_driver_brakes_then_ends_the_episode_with_a_reason(open
 
 
 def test_a_missing_driver_is_reported_by_name(opened, backend):
-    opened(HandMade(SIMPLE))
+    opened(InProcessRobot(SIMPLE))
     robot = backend(with_profile(SIMPLE, active={"driver": {"node": "/nowhere"}}))
     with pytest.raises(BackendNotReadyError, match=r"active.driver: /nowhere/get_state: no service"):
         reset(robot, 1.5)

@@ -122,11 +122,11 @@ def test_a_malformed_message_is_an_invalid_sample_with_its_reason():
     assert "no position of b" in sample.reason
 
 
-# -------------------------------------------------------------------------------------- stamps that clocks are behind
+# ------------------------------------------------------------------------------------------ stamps ahead of the clock
 
 
-class HandClock:
-    """A steady clock, and UTC that is so much ahead of it."""
+class ManualClock:
+    """A steady clock, and UTC ahead of it by an offset."""
 
     virtual = False
     steady_ns, ahead_ns = 5 * NS_PER_S, 1_700_000_000 * NS_PER_S
@@ -140,11 +140,11 @@ class HandClock:
         return self.steady_ns + self.ahead_ns
 
 
-class Judged:
-    """A buffer whose stamps are judged, and a robot on our host that publishes every 50 ms."""
+class StampedBuffer:
+    """A buffer that checks stamps, and a robot on our host that publishes every 50 ms."""
 
     def __init__(self, *, sensor=SENSOR, simulated=False, require_stamp=True):
-        self.clock = HandClock()
+        self.clock = ManualClock()
         self.watch = SystemClockMonitor(self.clock)
         self.simulated = SimTimeTracker(self.watch, period_ns=50 * MS) if simulated else None
         stamping = StampTranslator(
@@ -182,7 +182,7 @@ class Judged:
 
 
 def test_a_translated_sample_keeps_its_header_stamp():
-    judged = Judged()
+    judged = StampedBuffer()
     sample = judged.publish(ahead_s=-0.01)
     assert sample.header_ns == judged.clock.system_ns() - 10 * MS == sample.stamp_ns
     assert (sample.stamp_quality, sample.transport_quality, sample.suspect_clock) == (Quality.OK, Quality.OK, "")
@@ -190,7 +190,7 @@ def test_a_translated_sample_keeps_its_header_stamp():
 
 @pytest.mark.parametrize("step_s", [10, -10])
 def test_a_step_back_of_utc_does_not_freeze_a_sensor(step_s):
-    judged = Judged()
+    judged = StampedBuffer()
     before = judged.publish()
     judged.clock.ahead_ns += step_s * NS_PER_S
     after = judged.publish()
@@ -199,8 +199,8 @@ def test_a_step_back_of_utc_does_not_freeze_a_sensor(step_s):
 
 
 @pytest.mark.parametrize("step_s", [10, -10])
-def test_a_message_from_before_a_utc_step_is_never_fresh_and_blocks_nothing(step_s):
-    judged = Judged()
+def test_a_message_from_before_a_utc_step_is_never_fresh_and_does_not_block_later_ones(step_s):
+    judged = StampedBuffer()
     judged.publish()
     late_ns = judged.clock.system_ns() + 40 * MS
     judged.clock.ahead_ns += step_s * NS_PER_S
@@ -210,7 +210,7 @@ def test_a_message_from_before_a_utc_step_is_never_fresh_and_blocks_nothing(step
 
 
 def test_a_future_stamp_is_replaced_by_the_next_message():
-    judged = Judged()
+    judged = StampedBuffer()
     judged.publish()
     future = judged.publish(ahead_s=3600.0)
     assert (future.quality, future.suspect_clock) == (Quality.FUTURE, "epoch")
@@ -219,34 +219,34 @@ def test_a_future_stamp_is_replaced_by_the_next_message():
 
 
 def test_a_future_stamp_does_not_become_fresh_with_time():
-    judged = Judged()
+    judged = StampedBuffer()
     judged.publish(ahead_s=1.0)
     judged.clock.steady_ns += NS_PER_S
     assert judged.buffer.sample().quality is Quality.FUTURE
 
 
 def test_an_older_stamp_is_dropped_after_a_future_one():
-    judged = Judged()
+    judged = StampedBuffer()
     newest = judged.publish()
     judged.publish(ahead_s=3600.0)
     assert judged.publish(header_ns=newest.header_ns - 1).reordered == 1
 
 
 def test_a_repeated_future_stamp_is_a_duplicate():
-    judged = Judged()
+    judged = StampedBuffer()
     future = judged.publish(ahead_s=3600.0)
     assert judged.publish(header_ns=future.header_ns).duplicated == 1
 
 
 def test_without_required_stamps_the_publication_time_is_used():
-    judged = Judged(require_stamp=False)
+    judged = StampedBuffer(require_stamp=False)
     samples = [judged.publish(header_ns=0) for _ in range(3)]
     assert [sample.seq for sample in samples] == [0, 1, 2]
     assert {(sample.quality, sample.stamp_quality) for sample in samples} == {(Quality.OK, Quality.FALLBACK_SOURCE)}
 
 
 def test_timeline_receive_uses_the_arrival_time():
-    judged = Judged(sensor=dataclasses.replace(SENSOR, timeline="receive"))
+    judged = StampedBuffer(sensor=dataclasses.replace(SENSOR, timeline="receive"))
     for header_ns in (5, 5, 3):
         sample = judged.publish(header_ns=header_ns)
         assert sample.stamp_ns == judged.watch.now_ns()
@@ -254,14 +254,14 @@ def test_timeline_receive_uses_the_arrival_time():
 
 
 def test_simulated_stamps_are_not_compared_with_the_middleware():
-    judged = Judged(simulated=True)
+    judged = StampedBuffer(simulated=True)
     judged.simulated.on_clock(100 * MS, judged.clock.now_ns())
     sample = judged.publish(header_ns=90 * MS)
     assert (sample.stamp_ns, sample.header_ns, sample.quality) == (90 * MS, None, Quality.OK)
 
 
 def test_clear_readings_keeps_the_counts():
-    judged = Judged()
+    judged = StampedBuffer()
     judged.publish()
     judged.buffer.clear_readings()
     assert judged.buffer.sample() is None

@@ -33,7 +33,7 @@ EXTRAS = {"range_min_m": 0.5, "range_max_m": 8.0}
 
 def sensor(message_type, fields, **keys):
     specs = {name: FieldSpec(**{"unit": "1", "low": 0.0, "high": 10.0, **given}) for name, given in fields.items()}
-    keys.setdefault("timeline", "receive")  # there may be no header
+    keys.setdefault("timeline", "receive")  # some types have no header
     return SensorSpec(topic="topic", type=message_type, fields=specs, max_age_s=1.0, **keys)
 
 
@@ -45,7 +45,7 @@ def read(spec, message):
     return SensorReader("thing", spec).read(message)
 
 
-def refused(spec, message, problem):
+def error_of(spec, message, problem):
     with pytest.raises(MalformedMessageError, match=problem):
         read(spec, message)
 
@@ -80,7 +80,7 @@ def trajectory(names, *points):
     ],
 )
 def test_a_malformed_joint_state_is_rejected_with_its_reason(names, positions, problem):
-    refused(JOINTS, joint_message(names, positions), problem)
+    error_of(JOINTS, joint_message(names, positions), problem)
 
 
 def test_undeclared_joints_are_skipped():
@@ -115,7 +115,7 @@ def test_the_last_point_of_a_trajectory_is_read():
     ],
 )
 def test_a_malformed_trajectory_is_rejected_with_its_reason(message, problem):
-    refused(TRAJECTORY, message(), problem)
+    error_of(TRAJECTORY, message(), problem)
 
 
 # ------------------------------------------------------------------------------------------------ frames and numbers
@@ -125,14 +125,14 @@ def test_another_frame_is_rejected():
     spec = sensor("geometry_msgs/msg/PointStamped", {"position": {}}, frame="map")
     message = to_message(spec, {"position": np.zeros(3)}, 1)
     message.header.frame_id = "odom"
-    refused(spec, message, r"frame_id is 'odom' \(expected 'map'\)")
+    error_of(spec, message, r"frame_id is 'odom' \(expected 'map'\)")
 
 
 def test_another_child_frame_is_rejected():
     spec = sensor("nav_msgs/msg/Odometry", {"position": {}}, child_frame="base")
     message = to_message(spec, {"position": np.zeros(3)}, 1)
     message.child_frame_id = "wheel"
-    refused(spec, message, "child_frame_id is 'wheel'")
+    error_of(spec, message, "child_frame_id is 'wheel'")
 
 
 def test_a_frame_for_a_message_without_header_is_a_contract_error():
@@ -143,19 +143,19 @@ def test_a_frame_for_a_message_without_header_is_a_contract_error():
 
 def test_an_array_of_another_length_is_rejected():
     spec = sensor("std_msgs/msg/Float64MultiArray", {"data": {"shape": (3,)}})
-    refused(spec, message_class(spec.type)(data=[1.0, 2.0]), "data has 2 values")
+    error_of(spec, message_class(spec.type)(data=[1.0, 2.0]), "data has 2 values")
 
 
 def test_an_unmeasured_battery_value_is_rejected():
     spec = sensor("sensor_msgs/msg/BatteryState", {"voltage": {}, "charge": {}})
     message = to_message(spec, {"voltage": np.array([12.0], np.float32), "charge": np.array([NAN], np.float32)}, 1)
-    refused(spec, message, "charge is NaN: not measured")
+    error_of(spec, message, "charge is NaN: not measured")
 
 
 def test_an_imu_field_marked_as_missing_is_rejected():
     spec = sensor("sensor_msgs/msg/Imu", {"orientation": {}})
     message = to_message(sensor("sensor_msgs/msg/Imu", {"angular_velocity": {}}), {"angular_velocity": np.ones(3)}, 1)
-    refused(spec, message, "no orientation: its covariance starts with -1")
+    error_of(spec, message, "no orientation: its covariance starts with -1")
 
 
 def test_an_undeclared_imu_field_is_published_as_unknown():
@@ -199,14 +199,14 @@ def test_ranges_follow_rep_117_and_the_contract(raw, meaning):
     ],
 )
 def test_invalid_ranges_without_a_replacement_are_rejected(ranges, problem):
-    refused(sensor(SCAN, {"ranges": {"shape": (3,)}}), scan(ranges), problem)
+    error_of(sensor(SCAN, {"ranges": {"shape": (3,)}}), scan(ranges), problem)
 
 
 @pytest.mark.parametrize("limits", [(2.0, 1.0), (NAN, 1.0), (1.0, NAN), (-INF, 1.0)])
 def test_a_scan_with_invalid_range_limits_is_rejected(limits):
     message = scan([1.0])
     message.range_min, message.range_max = limits
-    refused(sensor(SCAN, {"ranges": {"shape": (1,)}}), message, "invalid sensor range")
+    error_of(sensor(SCAN, {"ranges": {"shape": (1,)}}), message, "invalid sensor range")
 
 
 # ------------------------------------------------------------------------------------------------ images
@@ -234,7 +234,7 @@ def image(**changes):
     ],
 )
 def test_a_malformed_image_is_rejected_with_its_reason(changes, problem):
-    refused(RGB, image(**changes), problem)
+    error_of(RGB, image(**changes), problem)
 
 
 def test_row_padding_is_skipped():
@@ -269,7 +269,7 @@ def test_depth_row_padding_may_be_any_number_of_bytes():
     ],
 )
 def test_unmeasured_depth_is_counted_and_rejected(encoding, metres, problem):
-    refused(depth_spec(encoding), depth(encoding, metres), problem)
+    error_of(depth_spec(encoding), depth(encoding, metres), problem)
 
 
 def test_unmeasured_depth_is_replaced_as_declared():
@@ -292,7 +292,7 @@ def test_depth_outside_the_millimetre_range_is_published_as_unmeasured(metres):
 def test_big_endian_depth_is_rejected(encoding):
     message = depth(encoding, [1.0, 1.0, 1.0])
     message.is_bigendian = 1
-    refused(depth_spec(encoding), message, "is_bigendian is set")
+    error_of(depth_spec(encoding), message, "is_bigendian is set")
 
 
 # ------------------------------------------------------------------------------------------------ compressed images
@@ -322,7 +322,7 @@ def test_a_jpeg_is_read_approximately(text):
 
 @pytest.mark.parametrize("text", ["16UC1; compressedDepth png", "32FC1; compressedDepth", "tiff", "", "rgb8; "])
 def test_another_format_is_rejected(text):
-    refused(PNG, compressed(text), "format is '.*'")
+    error_of(PNG, compressed(text), "format is '.*'")
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_another_format_is_rejected(text):
     ],
 )
 def test_a_malformed_compressed_image_is_rejected_with_its_reason(message, problem):
-    refused(PNG, message(), problem)
+    error_of(PNG, message(), problem)
 
 
 @pytest.mark.parametrize(("text", "codec"), [("png", "PNG"), ("jpeg", "JPEG")])
@@ -345,7 +345,7 @@ def test_a_truncated_compressed_image_is_rejected(text, codec):
     spec = sensor(PNG.type, {"image": {"shape": (64, 64, 3)}}, encoding="rgb8")
     message = compressed(text, noise, codec)
     message.data = message.data[: len(message.data) // 2]
-    refused(spec, message, f"the {codec} cannot be decoded")
+    error_of(spec, message, f"the {codec} cannot be decoded")
 
 
 def test_missing_pillow_is_reported_with_its_extra(monkeypatch):
@@ -393,7 +393,7 @@ X, Y, Z = ("x", 0, 7, 1), ("y", 4, 7, 1), ("z", 8, 7, 1)
     ],
 )
 def test_a_malformed_cloud_is_rejected_with_its_reason(changes, problem):
-    refused(CLOUD, cloud(**changes), problem)
+    error_of(CLOUD, cloud(**changes), problem)
 
 
 def test_points_are_read_by_field_name_across_padded_rows():
@@ -416,7 +416,7 @@ def test_points_are_read_by_field_name_across_padded_rows():
 def test_unmeasured_points_are_counted_and_rejected(value, problem):
     points = POINTS.copy()
     points[1] = value
-    refused(CLOUD, cloud(points), problem)
+    error_of(CLOUD, cloud(points), problem)
 
 
 def test_unmeasured_points_are_replaced_as_declared():
@@ -488,12 +488,12 @@ def test_each_dtype_is_read_as_on_the_wire(dtype, type_name):
 
 def test_a_missing_element_is_rejected():
     spec = sensor("geometry_msgs/msg/PoseArray", {"x": {"path": "poses[0].position.x"}})
-    refused(spec, message_class(spec.type)(), "no such element")
+    error_of(spec, message_class(spec.type)(), "no such element")
 
 
 def test_a_sequence_of_another_length_is_rejected():
     spec = sensor("std_msgs/msg/Float64MultiArray", {"x": {"path": "data", "shape": (2, 2)}})
-    refused(spec, message_class(spec.type)(), "data has 0 values")
+    error_of(spec, message_class(spec.type)(), "data has 0 values")
 
 
 def test_an_unknown_type_is_a_contract_error():
@@ -508,7 +508,7 @@ def test_timeline_header_needs_a_header():
         SensorReader("thing", sensor("std_msgs/msg/Float64", {"x": {"path": "data"}}, timeline="header"))
 
 
-def test_the_simulator_rejects_the_same_sensors_before_it_runs():
+def test_the_simulator_rejects_the_same_sensors_at_start():
     arm = load_contract("arm_reach")
     thing = sensor("std_msgs/msg/Int32", {"x": {"path": "dta"}})
     contract = replace(arm, sensors={**arm.sensors, "thing": thing})
@@ -533,7 +533,7 @@ def test_the_simulator_rejects_the_same_sensors_before_it_runs():
 def test_an_orientation_far_from_unit_norm_is_rejected(message_type, quaternion):
     spec = sensor(message_type, {"orientation": {}})
     message = to_message(spec, {"orientation": np.array(quaternion, dtype=np.float64)}, 1)
-    refused(spec, message, "orientation")
+    error_of(spec, message, "orientation")
 
 
 @pytest.mark.parametrize("quaternion", [(0, 0, 0, 0.91), (0, -1.09, 0, 0), (0.5, 0.5, 0.5, -0.5)])
@@ -553,7 +553,7 @@ def covariance(block):
     return full.ravel()
 
 
-def test_within_one_standard_deviation_is_two_thirds():
+def test_the_confidence_within_one_standard_deviation_is_two_thirds():
     assert position_confidence(covariance(np.diag([0.01, 0.0001, 0.0])), 0.1) == pytest.approx(0.6827, abs=1e-4)
 
 

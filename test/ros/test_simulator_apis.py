@@ -1,4 +1,4 @@
-"""What each API asks for, and what it makes of what is offered: no node is needed, but the messages are."""
+"""Simulator APIs: the requests they build, and how they interpret features and replies; without a node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACKAGES = {"ros_gz": "ros_gz_interfaces", "simulation_interfaces": "simulation_
 
 @pytest.fixture
 def api(message_package):
-    """Return a function that builds an API; no ROS node is needed."""
+    """Return a function that builds an API without a ROS node."""
 
     def build(name, prefix=None):
         message_package(PACKAGES[name])
@@ -32,8 +32,8 @@ def api(message_package):
     return build
 
 
-def learned(api, features, services=("set_simulation_state", "step_simulation", "reset_simulation")):
-    """An API with these features, of a simulator under /sim."""
+def api_with(api, features, services=("set_simulation_state", "step_simulation", "reset_simulation")):
+    """Return an API with these features, of a simulator under /sim."""
     kinds = {"set_simulation_state": "SetSimulationState", "step_simulation": "StepSimulation"}
     kinds |= {"reset_simulation": "ResetSimulation", "get_simulator_features": "GetSimulatorFeatures"}
     offered = {f"/sim/{each}": (f"simulation_interfaces/srv/{kinds[each]}",) for each in services}
@@ -43,16 +43,16 @@ def learned(api, features, services=("set_simulation_state", "step_simulation", 
     return api
 
 
-def test_gazebo_is_never_reported_to_accept_a_seed(api):
+def test_gazebo_never_accepts_a_seed(api):
     assert api("ros_gz").reset().message.world_control.seed == 0
 
 
 @pytest.mark.parametrize("ask", [lambda d: d.step(3), lambda d: d.reset(), lambda d: d.pause()])
-def test_gazebo_is_always_asked_to_pause(api, ask):
+def test_gazebo_is_always_paused_on_connect(api, ask):
     assert ask(api("ros_gz")).message.world_control.pause is True
 
 
-def test_a_step_count_beyond_the_message_field_is_refused(api):
+def test_a_step_count_beyond_the_message_field_is_rejected(api):
     with pytest.raises(UsageError, match="expected 1 to 4294967295"):
         api("ros_gz").step(2**32)
 
@@ -63,12 +63,12 @@ def test_an_unbridged_world_is_reported_with_the_bridged_ones(api):
 
 
 def test_the_simulator_is_found_in_its_namespace(api):
-    built = learned(api("simulation_interfaces"), FEATURES)
+    built = api_with(api("simulation_interfaces"), FEATURES)
     assert built.pause().service == "/sim/set_simulation_state"
     assert built.capabilities.reset
 
 
-def test_of_two_simulators_one_must_be_named(api):
+def test_an_instance_name_is_required_with_two_simulators(api):
     offered = dict.fromkeys(
         ("/a/get_simulator_features", "/b/get_simulator_features"), ("simulation_interfaces/srv/GetSimulatorFeatures",)
     )
@@ -78,23 +78,23 @@ def test_of_two_simulators_one_must_be_named(api):
 
 
 def test_a_feature_without_its_service_is_unavailable(api):
-    assert not learned(api("simulation_interfaces"), FEATURES).capabilities.state_query
+    assert not api_with(api("simulation_interfaces"), FEATURES).capabilities.state_query
 
 
 @pytest.mark.parametrize("features", [[20], [25, 26]])
-def test_a_simulator_without_steps_is_refused_even_if_it_can_pause(api, features):
+def test_a_simulator_without_steps_is_rejected_even_if_it_can_pause(api, features):
     with pytest.raises(BackendNotReadyError, match="feature 31 with step_simulation"):
-        learned(api("simulation_interfaces"), features)
+        api_with(api("simulation_interfaces"), features)
 
 
-def test_many_steps_need_the_feature_for_many(api):
-    built = learned(api("simulation_interfaces"), [31])
+def test_multiple_steps_need_their_own_feature(api):
+    built = api_with(api("simulation_interfaces"), [31])
     assert built.step(1).message.steps == 1
     with pytest.raises(UsageError, match="feature 32"):
         built.step(2)
 
 
-def test_the_reply_of_gazebo_to_a_step_promises_nothing(api):
+def test_a_gazebo_step_reply_does_not_end_the_step(api):
     built = api("simulation_interfaces")
     offered = {
         f"/gzserver/default/{name}": (f"simulation_interfaces/srv/{kind}",)
@@ -103,11 +103,11 @@ def test_the_reply_of_gazebo_to_a_step_promises_nothing(api):
     (request,) = built.probe(offered)
     request.read(SimpleNamespace(features=SimpleNamespace(features=[31, 32])))
     assert not built.step(3).is_done_at_reply
-    assert learned(api("simulation_interfaces"), FEATURES).step(3).is_done_at_reply
+    assert api_with(api("simulation_interfaces"), FEATURES).step(3).is_done_at_reply
 
 
-def test_a_reply_of_zeros_is_no_success(api):
-    built = learned(api("simulation_interfaces"), FEATURES)
+def test_a_reply_of_zeros_is_an_error(api):
+    built = api_with(api("simulation_interfaces"), FEATURES)
     with pytest.raises(SimulatorRefusedError, match=r"FEATURE_UNSUPPORTED \(0\)"):
         built.step(1).read(built.step(1).type.Response())
 

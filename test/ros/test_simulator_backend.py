@@ -1,4 +1,4 @@
-"""`SimulatorBackend` over the real embedded simulator: moved by its services, as any other, without tokens."""
+"""`SimulatorBackend` over the real embedded simulator, driven by its standard services instead of step tokens."""
 
 from __future__ import annotations
 
@@ -65,22 +65,22 @@ def embedded(contract, domain_id=None):
 
 @pytest.fixture(scope="module")
 def simulated(lasting_domain):
-    """One embedded simulator for most tests; its domain."""
+    """One embedded simulator for most tests; yields its domain."""
     with lasting_domain() as domain_id, embedded(arm_with()):
         yield domain_id
 
 
 @pytest.fixture(scope="module")
-def stranger(simulated):
+def foreign_node(simulated):
     """Another client of the same simulator."""
-    node = RosNode("stranger", namespace="/", clock=SteadyClock(), domain_id=simulated)
+    node = RosNode("foreign_node", namespace="/", clock=SteadyClock(), domain_id=simulated)
     yield lambda name: node.receiver.call(Trigger, name, Trigger.Request(), 5.0, lambda: None)
     node.close()
 
 
 @contextlib.contextmanager
 def attached(contract, **options):
-    """Make an environment, and close it in the end."""
+    """Make an environment; close it at the end."""
     env = embodied_env.make(contract, backend="gazebo", **options)
     try:
         yield env
@@ -96,7 +96,7 @@ def env(simulated):
 
 
 class TestSimulatorBackend(BackendContract):
-    """The shipped suite; one backend for all tests but those that end it."""
+    """The public conformance suite, with one backend for all tests but those that end it."""
 
     contract = arm_with()
 
@@ -116,7 +116,7 @@ class TestSimulatorBackend(BackendContract):
         yield self.kept
 
 
-def test_steps_take_one_control_period_each_and_nothing_else(env):
+def test_steps_take_exactly_one_control_period(env):
     env.reset(seed=3)
     stamps = [env.unwrapped.last_reset.now_ns]
     for _ in range(40):
@@ -147,10 +147,10 @@ def test_the_arm_follows_its_commands(env):
     assert after["joints_position"][0] > before["joints_position"][0] + 0.2
 
 
-def test_a_foreign_step_between_two_steps_ends_the_episode_before_a_command_is_sent(env, stranger):
+def test_a_foreign_step_between_two_steps_ends_the_episode_before_a_command_is_sent(env, foreign_node):
     env.reset(seed=3)
     env.step(np.zeros(6))
-    assert stranger(STEP_ONCE_SERVICE).success
+    assert foreign_node(STEP_ONCE_SERVICE).success
     *_, truncated, info = env.step(np.zeros(6))
     assert (truncated, info["end_reason"]) == (True, "backend_lost:extra_steps")
 
@@ -173,9 +173,9 @@ def test_a_reading_from_the_far_future_is_reported_and_the_next_reset_works(env,
     assert env.step(np.zeros(6))[-1]["end_reason"] == ""
 
 
-def test_a_reset_follows_a_lost_episode(env, stranger):
+def test_a_reset_recovers_from_a_lost_episode(env, foreign_node):
     env.reset(seed=3)
-    stranger(RESTART_SERVICE)
+    foreign_node(RESTART_SERVICE)
     *_, info = env.step(np.zeros(6))
     assert info["end_reason"] == "backend_lost:extra_steps"
     env.reset(seed=4)

@@ -1,4 +1,4 @@
-"""`SimulatorBackend` over stand-ins of Gazebo's bridge and of the standard interfaces, with one environment each."""
+"""`SimulatorBackend` over stand-ins for Gazebo's bridge and the standard interfaces, with one environment each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
-from simulator_stand_ins import Mischief, hosted
+from simulator_stand_ins import Faults, hosted
 
 import embodied_env
 from embodied_env.errors import BackendNotReadyError
@@ -58,22 +58,22 @@ def stack(request, lasting_domain, message_package):
 
 @pytest.fixture
 def begun(stack):
-    """Return a function that gives the environment after a reset, with what then goes wrong."""
+    """Return a function that resets the environment and then sets a misbehaviour."""
     stand_in, made = stack
 
-    def begin(level="world", **mischief):
-        calm(stand_in)
+    def begin(level="world", **faults):
+        restore(stand_in)
         result = made[level].reset(seed=3)
-        stand_in.mischief = Mischief(**mischief)
+        stand_in.faults = Faults(**faults)
         return stand_in, made[level], result
 
     yield begin
-    calm(stand_in)
+    restore(stand_in)
 
 
-def calm(stand_in):
+def restore(stand_in):
     """Make the stand-in well-behaved and paused, without pending work."""
-    stand_in.mischief = Mischief()
+    stand_in.faults = Faults()
     stand_in.world.pending, stand_in.world.paused = 0, True
 
 
@@ -83,7 +83,7 @@ def end_of(env):
     return info["end_reason"]
 
 
-def test_steps_end_at_their_nanosecond_with_every_sensor(begun):
+def test_steps_end_at_the_exact_nanosecond_with_every_sensor(begun):
     stand_in, env, _ = begun()
     stamps = [env.unwrapped.last_reset.now_ns]
     for _ in range(30):
@@ -104,7 +104,7 @@ def test_values_drawn_by_our_seed_are_set_in_the_simulator(begun):
     np.testing.assert_allclose(samples["true_distance"].values["range"], np.linalg.norm(drawn - [0.1, 0.2, 0.3]))
 
 
-def test_a_soft_reset_drives_home_and_time_goes_on(begun):
+def test_a_soft_reset_homes_the_robot_and_time_continues(begun):
     stand_in, env, _ = begun()
     before_ns = stand_in.world.now_ns
     _, env, (observation, info) = begun("soft")
@@ -115,7 +115,7 @@ def test_a_soft_reset_drives_home_and_time_goes_on(begun):
 
 
 @pytest.mark.parametrize(
-    ("mischief", "reason"),
+    ("faults", "reason"),
     [
         ({"sensors": "late"}, ""),
         ({"replies": "early"}, ""),
@@ -126,13 +126,13 @@ def test_a_soft_reset_drives_home_and_time_goes_on(begun):
     ],
     ids=str,
 )
-def test_normal_variations_continue_and_faults_end_the_episode(begun, mischief, reason):
-    _, env, _ = begun(**mischief)
+def test_normal_variations_continue_and_faults_end_the_episode(begun, faults, reason):
+    _, env, _ = begun(**faults)
     assert end_of(env) == reason
 
 
 @pytest.mark.long
 def test_a_reset_without_effect_does_not_start_an_episode(begun):
-    _, env, _ = begun(does=False)
+    _, env, _ = begun(acts=False)
     with pytest.raises(BackendNotReadyError, match="reset_not_seen"):
         env.reset(seed=1)

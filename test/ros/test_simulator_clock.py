@@ -61,7 +61,7 @@ def test_every_decrease_of_the_clock_is_a_rewind(values):
 
 
 @given(stamps, st.integers(min_value=0, max_value=5))
-def test_hearing_the_same_twice_changes_only_how_often(values, again):
+def test_receiving_the_same_stamp_twice_changes_only_its_count(values, again):
     once, twice = clock_of([*values, again]), clock_of([*values, again, again])
     assert (once.now_ns, once.rewinds, once.changed_s) == (twice.now_ns, twice.rewinds, twice.changed_s)
     assert twice.seen == once.seen + 1

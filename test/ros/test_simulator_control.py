@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
-from simulator_stand_ins import STEP_NS, Mischief, hosted
+from simulator_stand_ins import STEP_NS, Faults, hosted
 
 from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import BackendLostError
@@ -24,10 +24,10 @@ pytestmark = pytest.mark.ros
 
 PERIOD_NS = 10 * STEP_NS
 PACKAGES = {"ros_gz": "ros_gz_interfaces", "simulation_interfaces": "simulation_interfaces"}
-PATIENCE_S = 0.25  # for a reply that never comes
+PATIENCE_S = 0.25  # for a reply that never arrives
 
 
-def soon(seconds=5.0):
+def deadline(seconds=5.0):
     return time.monotonic() + seconds
 
 
@@ -52,22 +52,22 @@ def pair(request, lasting_domain, message_package):
         with lasting_domain() as domain_id:
             stand_in = alive.enter_context(hosted(name))
             control = alive.enter_context(attached(name, domain_id))
-            control.connect(soon())
+            control.connect(deadline())
         yield name, stand_in, control
 
 
 @pytest.fixture
 def begun(pair):
-    """Return a function that resets the pair and then sets the misbehaviour of the stand-in."""
+    """Return a function that resets the pair and then sets a misbehaviour of the stand-in."""
     _, stand_in, control = pair
 
-    def begin(reply_timeout_s=5.0, **mischief):
+    def begin(reply_timeout_s=5.0, **faults):
         control.session.reply_timeout_s = 5.0  # a machine that stalls loses no reply
-        stand_in.order(stand_in.calm)
+        stand_in.run_between_iterations(stand_in.restore)
         while control.clock.now_ns != stand_in.world.now_ns:
             control.session.receive(0.05)
-        control.reset(soon())
-        stand_in.mischief = Mischief(**mischief)
+        control.reset(deadline())
+        stand_in.faults = Faults(**faults)
         stand_in.requests.clear()
         control.session.reply_timeout_s = reply_timeout_s
         return stand_in, control
@@ -87,18 +87,18 @@ def of(name):
     return pytest.mark.parametrize("pair", [name], indirect=True)
 
 
-def why_of(call, *arguments):
-    """Return the reason and the message of a failed call."""
+def error_of(call, *arguments):
+    """Return the reason and message of a failed call."""
     with pytest.raises((BackendLostError, SimulatorNotReadyError)) as caught:
         call(*arguments)
     return caught.value.why, str(caught.value)
 
 
 def stepping(stand_in, control, steps):
-    """Take `steps` steps; return the errors of the clock against the requested times, ns."""
+    """Take `steps` steps; return the clock errors against the requested times, ns."""
     begin_ns, errors = control.now_ns(), set()
     for count in range(1, steps + 1):
-        end_ns = control.step(PERIOD_NS, soon())
+        end_ns = control.step(PERIOD_NS, deadline())
         errors.add(end_ns - begin_ns - count * PERIOD_NS)
         errors.add(stand_in.world.now_ns - end_ns)
     return errors
@@ -143,7 +143,7 @@ def test_an_early_reply_does_not_end_a_step(begun):
 def test_steps_after_a_reset_count_from_zero(begun):
     stand_in, control = begun()
     stepping(stand_in, control, 3)
-    control.reset(soon())
+    control.reset(deadline())
     assert control.now_ns() == 0
     assert stepping(stand_in, control, 3) == {0}
     assert stand_in.world.now_ns == 3 * PERIOD_NS
@@ -152,26 +152,26 @@ def test_steps_after_a_reset_count_from_zero(begun):
 @of_both
 def test_pausing_a_paused_world_is_no_error(begun):
     stand_in, control = begun()
-    control.pause(soon())
-    control.pause(soon())
+    control.pause(deadline())
+    control.pause(deadline())
     assert stepping(stand_in, control, 1) == {0}
 
 
-# ------------------------------------------------------------------------------------------------------ the faults
+# ---------------------------------------------------------------------------------------------------------- faults
 
 
 @of_both
 def test_a_reply_without_its_step_does_not_end_a_step(begun, pair):
-    _, control = begun(PATIENCE_S, does=False)
+    _, control = begun(PATIENCE_S, acts=False)
     promised = pair[0] == "simulation_interfaces"  # its reply is specified to come after the step
-    assert why_of(control.step, PERIOD_NS, soon(0.6))[0] == ("step_unfinished" if promised else "clock_stopped")
+    assert error_of(control.step, PERIOD_NS, deadline(0.6))[0] == ("step_unfinished" if promised else "clock_stopped")
 
 
 @of_both
-@pytest.mark.parametrize(("does", "detail"), [(True, "was carried out"), (False, "was not carried out")])
-def test_a_lost_reply_is_reported_and_no_request_is_repeated(begun, does, detail):
-    stand_in, control = begun(PATIENCE_S, replies="never", does=does)
-    why, text = why_of(control.step, PERIOD_NS, soon())
+@pytest.mark.parametrize(("acts", "detail"), [(True, "was carried out"), (False, "was not carried out")])
+def test_a_lost_reply_is_reported_and_no_request_is_repeated(begun, acts, detail):
+    stand_in, control = begun(PATIENCE_S, replies="never", acts=acts)
+    why, text = error_of(control.step, PERIOD_NS, deadline())
     assert (why, len(stand_in.requests)) == ("reply_lost", 1)
     assert text.endswith(detail)
 
@@ -179,49 +179,49 @@ def test_a_lost_reply_is_reported_and_no_request_is_repeated(begun, does, detail
 @of_both
 def test_a_clock_that_stops_during_a_step_is_reported(begun):
     _, control = begun(PATIENCE_S, stops_after=4)
-    assert why_of(control.step, PERIOD_NS, soon(0.6))[0] == "clock_stopped"
+    assert error_of(control.step, PERIOD_NS, deadline(0.6))[0] == "clock_stopped"
 
 
 @of("ros_gz")
 def test_a_clock_that_falls_silent_during_a_step_is_reported(begun):
     _, control = begun(PATIENCE_S, silent=True)
-    assert why_of(control.step, PERIOD_NS, soon(0.6))[0] == "clock_stopped"
+    assert error_of(control.step, PERIOD_NS, deadline(0.6))[0] == "clock_stopped"
 
 
 @of_both
 def test_a_clock_rewound_during_a_step_is_reported(begun):
     stand_in, control = begun()
-    control.step(PERIOD_NS, soon())
-    stand_in.mischief = Mischief(rewinds_in=4)
-    assert why_of(control.step, PERIOD_NS, soon())[0] == "clock_rewound"
+    control.step(PERIOD_NS, deadline())
+    stand_in.faults = Faults(rewinds_in=4)
+    assert error_of(control.step, PERIOD_NS, deadline())[0] == "clock_rewound"
 
 
 @of_both
 def test_a_foreign_reset_between_two_steps_is_reported(begun):
     stand_in, control = begun()
-    control.step(PERIOD_NS, soon())
+    control.step(PERIOD_NS, deadline())
     before = control.clock.received
-    stand_in.order(stand_in.ask_reset)
+    stand_in.run_between_iterations(stand_in.request_reset)
     while control.clock.received == before or control.clock.now_ns:
         control.session.receive(0.05)
-    assert why_of(control.step, PERIOD_NS, soon())[0] == "clock_rewound"
+    assert error_of(control.step, PERIOD_NS, deadline())[0] == "clock_rewound"
 
 
 @of_both
 def test_foreign_steps_during_ours_are_reported(begun):
     _, control = begun(extra_steps=3)
-    assert why_of(control.step, PERIOD_NS, soon())[0] == "extra_steps"
+    assert error_of(control.step, PERIOD_NS, deadline())[0] == "extra_steps"
 
 
 @of_both
 def test_foreign_steps_between_ours_are_reported_before_a_request(begun):
     stand_in, control = begun()
-    control.step(PERIOD_NS, soon())
+    control.step(PERIOD_NS, deadline())
     asked, before_ns = len(stand_in.requests), control.now_ns()
-    stand_in.order(lambda: stand_in.ask_steps(3))
+    stand_in.run_between_iterations(lambda: stand_in.request_steps(3))
     while control.now_ns() < before_ns + 3 * STEP_NS:
         control.session.receive(0.05)
-    assert why_of(control.step, PERIOD_NS, soon())[0] == "extra_steps"
+    assert error_of(control.step, PERIOD_NS, deadline())[0] == "extra_steps"
     assert len(stand_in.requests) == asked
 
 
@@ -229,7 +229,7 @@ def test_foreign_steps_between_ours_are_reported_before_a_request(begun):
 def test_the_reason_of_a_refused_step_is_quoted(begun, pair):
     name = pair[0]
     _, control = begun(refuses=True)
-    why, text = why_of(control.step, PERIOD_NS, soon())
+    why, text = error_of(control.step, PERIOD_NS, deadline())
     assert why == "refused"
     assert ("success = false" if name == "ros_gz" else "OPERATION_FAILED (4): not in the mood") in text
 
@@ -237,44 +237,44 @@ def test_the_reason_of_a_refused_step_is_quoted(begun, pair):
 @of_both
 def test_an_accepted_reset_without_effect_is_reported(begun):
     stand_in, control = begun()
-    control.step(PERIOD_NS, soon())
-    stand_in.mischief = Mischief(does=False)
-    assert why_of(control.reset, soon(0.6))[0] == "reset_not_seen"
+    control.step(PERIOD_NS, deadline())
+    stand_in.faults = Faults(acts=False)
+    assert error_of(control.reset, deadline(0.6))[0] == "reset_not_seen"
 
 
 @of_both
 def test_a_lost_reply_to_a_reset_is_reported(begun):
     stand_in, control = begun()
-    control.step(PERIOD_NS, soon())
-    stand_in.mischief, control.session.reply_timeout_s = Mischief(replies="never"), PATIENCE_S
-    why, text = why_of(control.reset, soon())
+    control.step(PERIOD_NS, deadline())
+    stand_in.faults, control.session.reply_timeout_s = Faults(replies="never"), PATIENCE_S
+    why, text = error_of(control.reset, deadline())
     assert why == "reply_lost"
     assert text.endswith("the clock shows the reset")
 
 
 @one_by_default
-def test_pending_steps_of_a_dead_client_are_waited_out(message_package, domain_id, name):
+def test_pending_steps_of_a_dead_client_are_awaited(message_package, domain_id, name):
     message_package(PACKAGES[name])
     with hosted(name) as stand_in, attached(name, domain_id) as control:
         stand_in.pace_s = 0.005
-        stand_in.order(lambda: stand_in.ask_steps(10_000))
+        stand_in.run_between_iterations(lambda: stand_in.request_steps(10_000))
         while not control.clock.received:
             control.session.receive(0.1)
-        stand_in.order(stand_in.calm)
-        stand_in.order(lambda: stand_in.ask_steps(100))
-        control.connect(soon(20.0))
+        stand_in.run_between_iterations(stand_in.restore)
+        stand_in.run_between_iterations(lambda: stand_in.request_steps(100))
+        control.connect(deadline(20.0))
         assert control.now_ns() == stand_in.world.now_ns >= 100 * STEP_NS
         stand_in.pace_s = 0.0
         assert stepping(stand_in, control, 2) == {0}
 
 
 @one_by_default
-def test_a_world_that_never_pauses_is_refused(message_package, domain_id, name):
+def test_a_world_that_never_pauses_is_rejected(message_package, domain_id, name):
     message_package(PACKAGES[name])
     with hosted(name) as stand_in, attached(name, domain_id) as control:
         stand_in.pace_s = 0.005
         stand_in.world.paused = False
-        why, _ = why_of(control.connect, soon(0.6))
+        why, _ = error_of(control.connect, deadline(0.6))
         moving = [request for request in stand_in.requests if not request.endswith("get_simulator_features")]
     assert (why, moving) == ("settling", [])
 
@@ -285,31 +285,31 @@ def test_a_world_that_never_pauses_is_refused(message_package, domain_id, name):
 @of("ros_gz")
 def test_gazebo_sets_the_pose_of_a_model(begun):
     stand_in, control = begun()
-    control.set_state("cart", np.array([1.0, 2.0, 3.0]), np.array([0.0, 0.0, 1.0, 0.0]), soon())
+    control.set_state("cart", np.array([1.0, 2.0, 3.0]), np.array([0.0, 0.0, 1.0, 0.0]), deadline())
     assert stand_in.world.poses["cart"] == (1.0, 2.0, 3.0, 0.0, 0.0, 1.0, 0.0)
 
 
 @of("simulation_interfaces")
 def test_the_standard_interface_reports_the_state_that_was_set(begun):
     _, control = begun()
-    control.step(PERIOD_NS, soon())
-    control.set_state("cart", np.array([1.0, 2.0, 3.0]), np.array([0.0, 0.0, 1.0, 0.0]), soon())
-    state = control.state("cart", soon())
+    control.step(PERIOD_NS, deadline())
+    control.set_state("cart", np.array([1.0, 2.0, 3.0]), np.array([0.0, 0.0, 1.0, 0.0]), deadline())
+    state = control.state("cart", deadline())
     np.testing.assert_array_equal(np.concatenate([state.position, state.orientation]), [1, 2, 3, 0, 0, 1, 0])
     assert state.stamp_ns == PERIOD_NS
 
 
 @of("simulation_interfaces")
-def test_an_unknown_entity_is_refused(begun):
+def test_an_unknown_entity_is_rejected(begun):
     _, control = begun()
-    why, text = why_of(control.state, "nobody", soon())
+    why, text = error_of(control.state, "nobody", deadline())
     assert (why, "NOT_FOUND (2)" in text) == ("refused", True)
 
 
-def test_a_bridge_without_set_pose_lacks_that_capability(message_package, domain_id):
+def test_a_bridge_without_set_pose_lacks_this_capability(message_package, domain_id):
     message_package("ros_gz_interfaces")
     with hosted("ros_gz", sets_pose=False), attached("ros_gz", domain_id) as control:
-        control.connect(soon())
+        control.connect(deadline())
         assert not control.capabilities.set_state
 
 
@@ -321,8 +321,8 @@ def test_the_step_action_replaces_a_missing_step_service(message_package, domain
         hosted("simulation_interfaces", features=features) as stand_in,
         attached("simulation_interfaces", domain_id) as control,
     ):
-        control.connect(soon())
-        control.wake_clock(soon())
+        control.connect(deadline())
+        control.wake_clock(deadline())
         assert stepping(stand_in, control, 20) == {0}
         asked = [name for name in stand_in.requests if name.endswith("simulate_steps/_action/send_goal")]
     assert len(asked) == 21

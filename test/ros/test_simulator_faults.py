@@ -1,4 +1,4 @@
-"""Habits of simulators, seen from the environment: what is a fault ends the episode, and what is normal does not."""
+"""Simulator quirks as seen by the environment: faults end the episode, normal variations do not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
-from small_simulator import Habits, small_simulator
+from small_simulator import Faults, small_simulator
 
 import embodied_env
 
@@ -31,7 +31,7 @@ PROFILE = {
 
 @pytest.fixture(scope="module")
 def stack(lasting_domain):
-    """One toy simulator, and an environment over it."""
+    """A small simulator, and an environment over it."""
     with lasting_domain() as domain_id, small_simulator(ARM, domain_id) as small:
         contract = dataclasses.replace(ARM, backends={"gazebo": PROFILE})
         env = embodied_env.make(
@@ -44,11 +44,11 @@ def stack(lasting_domain):
 
 @pytest.fixture
 def small(stack):
-    """The toy simulator, without bad habits."""
+    """The small simulator, well-behaved."""
     small = stack[0]
-    small.habits, small.is_running = Habits(), False
+    small.faults, small.is_running = Faults(), False
     yield small
-    small.habits, small.is_running = Habits(), False
+    small.faults, small.is_running = Faults(), False
 
 
 @pytest.fixture
@@ -69,19 +69,19 @@ def end_of(env):
 @pytest.mark.parametrize(
     ("habit", "why"),
     [
-        pytest.param({"loses_reply": True}, "reply_lost", marks=pytest.mark.long),
-        ({"stops_at": 4, "loses_reply": True}, "clock_stopped"),
+        pytest.param({"drops_reply": True}, "reply_lost", marks=pytest.mark.long),
+        ({"stops_at": 4, "drops_reply": True}, "clock_stopped"),
         ({"rewinds": True}, "clock_rewound"),
         ({"extra_ticks": 20_000}, "extra_steps"),
         ({"drops": {"tcp"}}, "sensor_late"),
-        ({"is_deaf": True}, "command_unheard"),
+        ({"drops_echo": True}, "command_unheard"),
         pytest.param({"refuses": "no"}, "refused", marks=pytest.mark.long),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_each_fault_truncates_the_episode_with_its_reason(exact, small, habit, why):
     assert end_of(exact) == ""
-    small.habits = Habits(**habit)
+    small.faults = Faults(**habit)
     assert end_of(exact) == f"backend_lost:{why}"
 
 
@@ -103,20 +103,20 @@ def test_a_clock_rewound_between_two_steps_ends_the_episode_without_a_command(ex
     assert len(small.commands) == sent
 
 
-def test_a_reply_before_the_end_is_waited_out(exact, small):
-    small.habits.early_reply_s = 0.03
+def test_a_step_continues_after_an_early_reply(exact, small):
+    small.faults.early_reply_s = 0.03
     assert end_of(exact) == ""
     assert exact.unwrapped.last_transition.snapshot.now_ns == small.now_ns
 
 
-def test_a_late_sensor_is_waited_for(exact, small):
-    small.habits.late = {"tcp": 0.1}
+def test_a_step_waits_for_a_late_sensor(exact, small):
+    small.faults.late = {"tcp": 0.1}
     *_, info = exact.step(np.zeros(6))
     assert (info["end_reason"], info["sensors"]["tcp"]["age_s"]) == ("", 0.0)
 
 
-def test_an_old_stamp_is_counted_and_never_taken_for_fresh(exact, small):
-    small.habits.old_after = {"tcp"}
+def test_an_old_stamp_is_counted_and_never_fresh(exact, small):
+    small.faults.old_after = {"tcp"}
     for _ in range(3):
         *_, info = exact.step(np.zeros(6))
     counted = info["sensors"]["tcp"]["reordered"]
@@ -125,7 +125,7 @@ def test_an_old_stamp_is_counted_and_never_taken_for_fresh(exact, small):
 
 
 def test_sensors_may_be_silent_until_the_first_step(exact, small):
-    small.habits.is_silent_until_step = True
+    small.faults.is_silent_until_step = True
     exact.reset(seed=2)
     assert end_of(exact) == ""
 

@@ -1,4 +1,4 @@
-"""The profile of a simulator that others wrote: each error names its path, the value and what is allowed."""
+"""Profiles of external simulators: each error names its path, the value and the allowed values."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_step_of_physics_is_required():
     assert caught.value.path == "backends.gazebo.step_s"
 
 
-def test_a_step_of_the_embedded_simulator_is_a_control_period():
+def test_the_physics_step_of_the_embedded_simulator_is_a_control_period():
     with pytest.raises(ContractError, match=r"expected control_period_s 0\.05"):
         loaded(control="embedded")
     with pytest.raises(ContractError, match=r"5 .expected 1, a control period"):
@@ -115,7 +115,7 @@ def test_a_place_on_the_floor_needs_a_height():
     loaded(CART, draws={"goal": {"entity": "flag"}}, entities={"flag": {"position": [0.0, 0.0, 0.4]}})
 
 
-def test_equal_seeds_draw_equal_places_and_an_option_shifts_no_other():
+def test_equal_seeds_draw_equal_places_and_an_option_changes_no_other():
     profile, _ = loaded(
         CART,
         draws={"goal": {"entity": "flag"}, "start": {"pose": "cart"}},
@@ -142,7 +142,7 @@ def test_a_heading_turns_about_the_vertical():
 @pytest.mark.parametrize(
     ("stamp_ns", "now_ns", "satisfies"), [(100, 100, True), (99, 100, False), (120, 100, True), (-1, 100, False)]
 )
-def test_a_sensor_without_a_rate_is_there_from_the_end_of_the_step_on(stamp_ns, now_ns, satisfies):
+def test_a_sensor_without_a_rate_is_due_at_the_end_of_the_step(stamp_ns, now_ns, satisfies):
     due = DueReading.of(ARM.sensors["joints"], 1_000_000)
     assert due.satisfies(stamp_ns, now_ns) is satisfies
 

@@ -1,4 +1,4 @@
-"""Sensors that a simulator does not publish: poses in the frame of another, distances, events; and wrong profiles."""
+"""Computed sensors of a simulator: relative poses, distances and events; and invalid profiles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from embodied_env.ros.external_sim.control.api import EntityState
 from embodied_env.ros.external_sim.derived_sensors import DerivedSensors
 
 CART, DOOR = load_contract("cart_goal"), load_contract("door_open")
-QUARTER = (0.0, 0.0, np.sqrt(0.5), np.sqrt(0.5))  # a turn to the left
+QUARTER = (0.0, 0.0, np.sqrt(0.5), np.sqrt(0.5))  # a left turn
 
 
 def state(position, orientation=(0.0, 0.0, 0.0, 1.0)) -> EntityState:
@@ -33,7 +33,7 @@ def profile_with(contract, **changes):
 
 
 def test_a_pose_can_be_relative_to_another_entity():
-    """The cart looks north: a goal in the north is ahead of it, one in the west on its left."""
+    """The cart faces north: a goal in the north is ahead of it, one in the west on its left."""
     states = {"cart": state([1.0, 1.0, 0.0], QUARTER), "goal": state([0.0, 3.0, 0.0])}
     found = reading(CART, "goal", {"entity": "goal", "relative_to": "cart"}, states)
     np.testing.assert_allclose(found["position"], [2.0, 1.0, 0.0], atol=1e-12)

@@ -40,16 +40,16 @@ WITH_TURNS = {
 CONTRACT = dataclasses.replace(ARM, sensors=WITH_TURNS, backends={"gazebo": PROFILE})
 
 
-class Teller(SmallSimulator):
-    """The toy simulator, whose poses have a rotation."""
+class PosePublisher(SmallSimulator):
+    """The small simulator, with a rotation in its poses."""
 
     def _values(self, name):
         values = super()._values(name)
         return {**values, "orientation": np.array([0.0, 0.0, 0.0, 1.0])} if name in ("tcp", "target") else values
 
 
-def test_a_source_is_computed_from_poses_of_the_end_of_the_step(domain_id):
-    with contextlib.closing(Teller(CONTRACT, domain_id)):
+def test_a_source_is_computed_from_poses_at_the_end_of_the_step(domain_id):
+    with contextlib.closing(PosePublisher(CONTRACT, domain_id)):
         env = embodied_env.make(CONTRACT, backend="gazebo", evaluator_info=True)
         env.reset(seed=1)
         for _ in range(3):
@@ -60,10 +60,10 @@ def test_a_source_is_computed_from_poses_of_the_end_of_the_step(domain_id):
 
 
 def test_a_silent_entity_ends_the_episode_with_its_topic(domain_id):
-    with contextlib.closing(Teller(CONTRACT, domain_id)) as simulator:
+    with contextlib.closing(PosePublisher(CONTRACT, domain_id)) as simulator:
         env = embodied_env.make(CONTRACT, backend="gazebo")
         env.reset(seed=1)
-        simulator.habits.drops = {"target"}
+        simulator.faults.drops = {"target"}
         _, _, terminated, truncated, info = env.step(np.zeros(6))
         env.close()
     assert (terminated, truncated) == (False, True)

@@ -1,4 +1,4 @@
-"""What stamps are worth: of whose clock they are, and where they lie on the world's clock."""
+"""Stamp translation: which clock a stamp is from, and its time on the world's clock."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MS = 1_000_000
 UTC_NS = 1_700_000_000 * NS_PER_S
 
 
-class HandClock:
-    """A steady clock and UTC that a test moves by hand."""
+class ManualClock:
+    """A steady clock and UTC, advanced by the test."""
 
     virtual = False
 
@@ -41,10 +41,10 @@ class HandClock:
 
 
 class Scene:
-    """One sensor, whose messages take 3 ms from their stamp to their publication and 2 ms to arrive."""
+    """One sensor whose messages take 3 ms from stamp to publication and 2 ms to arrive."""
 
     def __init__(self, *, host=True, simulated=False, require_stamp=True, **spec):
-        self.clock = HandClock()
+        self.clock = ManualClock()
         self.watch = SystemClockMonitor(self.clock)
         self.simulated = SimTimeTracker(self.watch, period_ns=50 * MS) if simulated else None
         self.stamping = StampTranslator(
@@ -78,7 +78,7 @@ class Scene:
         self.watch.resync()
 
 
-# ------------------------------------------------------------------------------------------- a clock that we know
+# ----------------------------------------------------------------------------------------- the clock of this host
 
 
 def test_a_stamp_of_this_host_is_used_as_is():
@@ -109,7 +109,7 @@ def test_a_stamp_further_ahead_is_in_the_future():
 
 
 @pytest.mark.parametrize(("age_s", "quality"), [(-0.019, Quality.OK), (-0.021, Quality.FUTURE)])
-def test_a_clock_that_is_synchronised_may_be_further_ahead(age_s, quality):
+def test_a_synchronised_clock_may_be_further_ahead(age_s, quality):
     scene = Scene(host=False, sync="chrony", error_s=0.001)
     assert scene.translate(age_s=age_s).quality is quality
 
@@ -152,7 +152,7 @@ def test_the_reason_names_the_suspected_clock():
     assert Scene().translate(age_s=-37.0).reason == "stamped 37.000 s after its arrival (possibly TAI)"
 
 
-# ------------------------------------------------------------------------------------------------------ no stamp
+# ------------------------------------------------------------------------------------------------ missing stamps
 
 
 def test_a_message_without_a_required_stamp_is_rejected():
@@ -188,7 +188,7 @@ def test_a_future_publication_time_is_in_the_future():
     assert Scene(require_stamp=False).translate(header_ns=0, source_s=-60.0).quality is Quality.FUTURE
 
 
-# --------------------------------------------------------------------------------------------- an unknown clock
+# ------------------------------------------------------------------------------------------------ unknown clock
 
 
 @pytest.mark.parametrize("host", [False, None], ids=["another host", "not known"])
@@ -334,11 +334,11 @@ def test_a_publication_time_is_not_a_simulated_stamp(simulated):
     assert simulated.translate(header_ns=0).stamp_quality is Quality.FALLBACK_RECEIVED
 
 
-# ----------------------------------------------------------------------------------------------------- our host
+# ---------------------------------------------------------------------------------------------------- this host
 
 
 class Graph:
-    """Endpoint information of a topic; `host` is where Fast DDS encodes it."""
+    """Endpoint information of a topic; `host` is encoded as in Fast DDS."""
 
     def __init__(self, publishers, *, listens=True):
         self._publishers = publishers

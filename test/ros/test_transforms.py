@@ -1,4 +1,4 @@
-"""Readings in another frame: which sensors can be, when a message waits, and what is never handed out."""
+"""Readings transformed to another frame: which sensors support it, when a message waits, and what is rejected."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HALF = np.sqrt(0.5)
 
 
 class SpyFrames:
-    """Knows the frames up to a time: a metre up, and a quarter turn about z."""
+    """Has transforms up to a time: 1 m up, and a quarter turn about z."""
 
     def __init__(self, *, known_until_ns=10**18, translation=(0.0, 0.0, 1.0)):
         self.known_until_ns = known_until_ns
@@ -104,7 +104,7 @@ def test_a_message_waits_for_its_transform_and_keeps_its_arrival(bench):
     assert handed == [late]
 
 
-def test_a_message_that_can_be_transformed_does_not_wait_for_one_that_cannot(bench):
+def test_a_transformable_message_does_not_wait_for_another(bench):
     _, intake, handed = bench
     intake.on_message(arrival(pose(2 * NS_PER_S)))
     ready = arrival(pose(NS_PER_S))

@@ -1,4 +1,4 @@
-"""Turning readings into another frame: lengths, angles and variances are those that they were."""
+"""Properties of transforms: lengths, angles and variances are preserved."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_transform_and_its_inverse_cancel(transform, position, orientation):
 @many
 @given(TRANSFORMS, COVARIANCES, VECTORS)
 def test_a_rotated_covariance_is_that_of_the_rotated_errors(transform, covariance, position):
-    """By its definition: J C J^T of how the reading changes with each error, found by differences."""
+    """By its definition, J C J^T, with the Jacobian of the reading by finite differences."""
     values = {"position": position, "covariance": covariance}
     block = transformed(values, transform)["covariance"].reshape(6, 6)[:3, :3]
     origin = transformed({"position": position}, transform)["position"]

@@ -1,4 +1,4 @@
-"""The safety inputs of a UR5e on the robot emulator: with the maker's messages, and with variants where they are missing."""
+"""Safety inputs of a UR5e on the emulator, with the manufacturer's messages and with stand-ins for missing ones."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def ur5e(**keys):
 
 @pytest.fixture
 def without_messages(monkeypatch):
-    """No `ur_dashboard_msgs`, even if another test has generated it."""
+    """Hide `ur_dashboard_msgs`, even if another test has generated it."""
     if any(Path(place, PACKAGE).is_dir() for place in sys.path if "interfaces" not in place):
         pytest.skip(f"{PACKAGE} is installed")
     message_class.cache_clear()
@@ -67,7 +67,7 @@ def without_messages(monkeypatch):
 
 @pytest.fixture(params=["variant", pytest.param("message", marks=pytest.mark.long)])
 def messages(request, monkeypatch):
-    """The message packages of both sides; the value is the inputs that use a variant."""
+    """Set the message packages of both sides; the value is the inputs that use a stand-in."""
     if request.param == "variant":
         request.getfixturevalue("without_messages")
         return "safety_mode", "robot_mode"
@@ -99,11 +99,11 @@ def switch(node, name, *, on):
     request = SetBool.Request(data=on)
     reply = node.receiver.call(SetBool, f"simulator/{name}", request, PATIENCE_S, lambda: None)
     assert reply.success
-    time.sleep(0.1)  # the message on the topic may be later than the reply
+    time.sleep(0.1)  # the message on the topic may arrive after the reply
     return reply.message
 
 
-def test_the_estop_ends_the_episode_at_rest_and_without_its_program_the_robot_does_not_move(robot, messages):
+def test_the_estop_ends_the_episode_at_rest_and_the_robot_does_not_move_without_its_program(robot, messages):
     contract = ur5e()
     with embodied_env.make(contract, backend="real", namespace=NAMESPACE, emulator=True) as env:
         observation, _ = env.reset(seed=0)
@@ -120,7 +120,7 @@ def test_the_estop_ends_the_episode_at_rest_and_without_its_program_the_robot_do
         while not info["end_reason"]:
             *_, info = env.step(action)
         assert info["end_reason"] == "safety_stop:robot.protective_stop"
-        time.sleep(0.3)  # braking goes on in the background
+        time.sleep(0.3)  # braking continues in the background
         found = received(robot)
         np.testing.assert_array_equal(found["commands"][-1].data, found["commands"][-2].data)
         assert set(parse_urdf(found["description"][-1].data).joints) == set(UR_ORDER)
@@ -141,12 +141,12 @@ def test_the_estop_ends_the_episode_at_rest_and_without_its_program_the_robot_do
 
 @pytest.fixture
 def other_robot(domain_id, without_messages):
-    """A robot whose safety mode is not of the variant's type, as on every real UR5e."""
+    """A robot whose safety mode is not of the stand-in's type, as on every real UR5e."""
     mode = {"topic": "io_and_status_controller/safety_mode", "type": "std_msgs/msg/Int32", "safe": [1], "latched": True}
     yield from emulator_of(ur5e(estop={"safety_mode": mode}))
 
 
-def test_a_robot_with_its_own_messages_does_not_move_for_a_variant(other_robot):
+def test_a_robot_with_its_own_messages_does_not_move_for_a_stand_in(other_robot):
     other_robot.receiver.subscribe("commands", Float64MultiArray, "forward_position_controller/commands", RELIABLE)
     env = embodied_env.make(ur5e(), backend="real", namespace=NAMESPACE, emulator=True, connect_timeout_s=1.0)
     with (

@@ -1,4 +1,4 @@
-"""A vector of simulator processes over ROS 2: equal to in-process worlds, also when one is killed."""
+"""A vector of simulator processes over ROS 2 equals in-process worlds, also when one is killed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pids(env):
 
 @pytest.mark.kills
 @pytest.mark.parametrize("num_envs", [2, pytest.param(4, marks=pytest.mark.long)])
-def test_a_killed_simulator_truncates_its_own_slot_and_comes_back_while_the_others_go_on(make_vec, num_envs):
+def test_a_killed_simulator_truncates_its_own_slot_and_restarts_while_the_others_continue(make_vec, num_envs):
     env = make_vec(num_envs=num_envs, backend="mujoco_ros")
     env.reset(seed=0)
     still = np.zeros(env.action_space.shape)
@@ -86,11 +86,11 @@ def test_a_vector_over_ros_equals_one_in_process(make_vec, mode):
     [{"spawn": False}, {"namespace": "/one"}, {"spawn": False, "domain_id": 3}],
     ids=["attached", "in one namespace", "attached in one domain"],
 )
-def test_slots_that_would_share_a_simulator_are_refused(make_vec, shared):
+def test_slots_that_would_share_a_simulator_are_rejected(make_vec, shared):
     with pytest.raises(UsageError, match="shared by 2 slots"):
         make_vec(num_envs=2, backend="mujoco_ros", **shared)
 
 
-def test_slots_in_domains_of_their_own_may_attach(make_vec):
+def test_slots_in_separate_domains_may_attach(make_vec):
     env = make_vec(num_envs=2, backend="mujoco_ros", spawn=False, per_slot=lambda slot: {"domain_id": 60 + slot})
     assert env.num_envs == 2

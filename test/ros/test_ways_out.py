@@ -35,9 +35,9 @@ DOMAIN_ID = ros_domains.FOR_KILLS
 SURROUNDINGS = {"ROS_DOMAIN_ID": str(DOMAIN_ID), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
 PATIENCE_S = 60.0
 QUIET_S = 0.3  # without a command at rest: the last one has arrived
-STALL_S = 3.0  # without a command in motion: longer than the delay of a busy machine
+STALL_S = 3.0  # without a command in motion: longer than a busy machine delays one
 SHIPPED = {"arm": "arm_reach", "cart": "cart_goal"}
-DRIVEN = {"arm": 0, "cart": 1}  # the joint: the shoulder, and turning on the spot
+DRIVEN = {"arm": 0, "cart": 1}  # the joint: the shoulder, or rotation in place
 ROUNDING = 1e-9
 CAME_TO_REST_BY_ITSELF = 7
 
@@ -164,7 +164,7 @@ ENDS = {  # the rest of the program, and its exit status
     "a forked worker": ("in_forked_worker()", 0),
     "recorded": ("env = make(record=folder, record_messages=True); drive(env)", 0),
 }
-FREED = {  # these come to rest and free everything while the program continues
+FREED = {  # these brake and release everything while the program continues
     "freed by del": "env = make(); drive(env); del env",
     "freed by return": "function()",
     "freed by a caught exception": "caught()",
@@ -208,12 +208,12 @@ class Robot:
         value = message.twist.angular.z if hasattr(message, "twist") else message.data[self.joint]
         self.commands.append((arrival.info["source_timestamp"], value))
 
-    def begin(self):
+    def connect(self):
         with self.listener.condition:
             self.commands.clear()
 
     def until_quiet(self):
-        """Return stamps, s, and commands of the joint once no more arrive, at rest or stalled."""
+        """Return stamps, s, and joint commands once no more arrive, at rest or stalled."""
         end_s = time.monotonic() + PATIENCE_S
         while True:
             count = len(self.commands)
@@ -223,7 +223,7 @@ class Robot:
             if len(self.commands) == count:
                 stamps_ns, values = zip(*self.commands, strict=True)
                 return np.array(stamps_ns) / NS_PER_S, np.array(values)
-            assert time.monotonic() < end_s, "the commands do not end"
+            assert time.monotonic() < end_s, "commands do not end"
 
     def _is_at_rest(self):
         last = [value for _, value in self.commands[-2:]]
@@ -278,15 +278,15 @@ def check_it_braked(robot, output=""):
     """Assert that the last commands brake from full speed to rest within the limits."""
     (stamps_s, values), joint = robot.until_quiet(), robot.joint
     limits, period_s = robot.layout.limits, robot.contract.control_period_s
-    fastest, slowing = limits.velocity[joint], limits.deceleration[joint] * period_s  # by one command, at most
+    fastest, slowing = limits.velocity[joint], limits.deceleration[joint] * period_s  # at most one command
     is_velocity = robot.layout.is_velocity[joint]
-    speeds = np.abs(values if is_velocity else np.diff(values) / period_s)  # of a position, at least so fast
+    speeds = np.abs(values if is_velocity else np.diff(values) / period_s)  # for a position, at least this fast
     fast = np.flatnonzero(speeds > 0.6 * fastest)
-    assert fast.size > 0, f"it never drove: {output} {values}"
+    assert fast.size > 0, f"it never moved: {output} {values}"
     last = fast[-1]
     assert speeds[-1] == 0.0, speeds[last:]
     if not is_velocity and stamps_s[last + 2] - stamps_s[last + 1] > 2.9 * period_s:
-        return  # on a busy machine the arm has already arrived
+        return  # on a busy machine the arm may already have arrived
     assert np.count_nonzero(speeds[last + 1 :]) >= np.floor(0.8 * speeds[last] / slowing), speeds[last:]
     assert (speeds <= fastest + ROUNDING).all()
     if is_velocity:
@@ -311,10 +311,10 @@ def cases():
 
 
 @pytest.mark.parametrize(("robots", "way"), cases(), indirect=["robots"])
-def test_robot_brakes_and_the_exit_status_is_that_of_the_program(robots, tmp_path, way):
+def test_robot_brakes_and_the_program_keeps_its_exit_status(robots, tmp_path, way):
     (robot,) = robots.each
     text, status = WAYS[way]
-    robot.begin()
+    robot.connect()
     returned, output = run(text, robot, tmp_path)
     assert returned == status, output
     check_it_braked(robot, output)
@@ -337,7 +337,7 @@ def test_robot_brakes_and_the_exit_status_is_that_of_the_program(robots, tmp_pat
 )
 def test_both_robots_brake(robots, tmp_path, text, status):
     for robot in robots.each:
-        robot.begin()
+        robot.connect()
     returned, output = run(text, *robots.each[:1], tmp_path, robots.each[1])
     assert returned == status, output
     for robot in robots.each:
@@ -348,7 +348,7 @@ def test_both_robots_brake(robots, tmp_path, text, status):
 @pytest.mark.parametrize("robots", [ALONE["cart", True], ALONE["arm", True]], indirect=True)
 def test_relay_brakes_the_robot_of_a_killed_program(robots, tmp_path):
     (robot,) = robots.each
-    robot.begin()
+    robot.connect()
     program = start("env = make(); drive(env); print('moving', flush=True)\nwhile True: env.step(forward(env))", robot)
     assert program.stdout.readline() == "moving\n"
     robots.remains.update(segments_of(program.pid))
@@ -360,7 +360,7 @@ def test_relay_brakes_the_robot_of_a_killed_program(robots, tmp_path):
 @pytest.mark.parametrize("robots", [pytest.param(ALONE["cart", False], marks=pytest.mark.long)], indirect=True)
 def test_closing_in_a_forked_child_does_not_brake_the_parents_robot(robots, tmp_path):
     (robot,) = robots.each
-    robot.begin()
+    robot.connect()
     text = (
         "env = make(); drive(env)\nif (pid := os.fork()) == 0:\n    env.close()\n    os._exit(4)\n"
         "while env.unwrapped.step_index < 100:\n"

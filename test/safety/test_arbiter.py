@@ -1,4 +1,4 @@
-"""The arbiter by example: one owner of the last published command."""
+"""Examples of the arbiter: one owner of the last published command."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_free_running_dt_is_measured_and_at_most_the_control_period(running, ela
     assert running.publish().report.dt_s == pytest.approx(dt_s)
 
 
-def test_two_commands_at_one_instant_are_one_motion(running):
+def test_two_commands_at_one_instant_count_as_one_motion(running):
     running.clock.advance_ns(PERIOD_NS)
     first = running.publish((1.0, 0.0))
     second = running.publish((1.0, 0.0))
@@ -198,7 +198,7 @@ def test_dry_run_continues_from_the_measured_positions(running):
     assert after.positions.tolist() == [0.25, 0.0]
     assert after.velocities.tolist() == before.velocities.tolist()
     assert after.seq == before.seq
-    assert running.arbiter._published_ns == published_ns  # or no time would have passed for the limits
+    assert running.arbiter._published_ns == published_ns  # so that time passes for the limits
 
 
 def test_only_braking_is_published_after_close(running):

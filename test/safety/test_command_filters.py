@@ -1,4 +1,4 @@
-"""Gates that weaken, and those of third parties: the share that they leave, and what becomes of one that errs."""
+"""Command filters, workspace and plugins: the share they grant, and the handling of faulty ones."""
 
 from __future__ import annotations
 
@@ -20,53 +20,53 @@ from embodied_env.safety.command_filters import GROUP, FilterDecision, load_plug
 HALF = FilterDecision(severity=Severity.LIMIT, share=0.5, detail="near the table")
 STATE = {"positions": (0.25, 0.0), "velocities": (0.5, -0.25)}
 BRAKED = (0.1, 0.0)  # one step of full braking from there
-ASKED = (0.7, -0.45)  # what speeding up fully leads to
+REQUESTED = (0.7, -0.45)  # the result of full acceleration
 
 
 def reference() -> CommandState:
     return CommandState(**{key: np.array(values) for key, values in STATE.items()}, seq=0, epoch=0)
 
 
-class Says:
-    """A filter that returns a given ruling and records its arguments."""
+class ScriptedFilter:
+    """A filter that returns the given decisions and records its proposals."""
 
-    def __init__(self, *answers):
-        self.answers, self.asked, self.resets = list(answers), [], 0
+    def __init__(self, *decisions):
+        self.decisions, self.proposals, self.resets = list(decisions), [], 0
 
     def reset(self):
         self.resets += 1
 
     def filter(self, proposal):
-        self.asked.append(proposal)
-        answer = self.answers[(len(self.asked) - 1) % len(self.answers)]
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer(proposal) if callable(answer) else answer
+        self.proposals.append(proposal)
+        decision = self.decisions[(len(self.proposals) - 1) % len(self.decisions)]
+        if isinstance(decision, BaseException):
+            raise decision
+        return decision(proposal) if callable(decision) else decision
 
 
-def gate_with(*, mode="enforce", **shapers) -> SafetyGate:
+def gate_with(*, mode="enforce", **filters) -> SafetyGate:
     plain = scripted_tasks.document()["safety"]
-    return SafetyGate(scripted_tasks.contract(safety={**plain, "mode": mode}), filters=shapers)
+    return SafetyGate(scripted_tasks.contract(safety={**plain, "mode": mode}), filters=filters)
 
 
-def judged(*, action=(1.0, -1.0), mode="enforce", **shapers):
-    return gate_with(mode=mode, **shapers).judge(list(action), reference(), PERIOD_S)
+def judge(*, action=(1.0, -1.0), mode="enforce", **filters):
+    return gate_with(mode=mode, **filters).judge(list(action), reference(), PERIOD_S)
 
 
-def of(approved, gate):
+def findings_of(approved, gate):
     return [finding for finding in approved.report.findings if finding.gate == gate]
 
 
 # ---------------------------------------------------------------------------------------------------------- the share
 
 
-def test_none_lets_the_proposal_pass():
-    assert judged(fence=Says(None)).values.tolist() == judged().values.tolist()
+def test_a_decision_of_none_passes_the_proposal():
+    assert judge(fence=ScriptedFilter(None)).values.tolist() == judge().values.tolist()
 
 
 def test_share_of_one_half_is_halfway_between_braking_and_proposal():
-    approved = judged(fence=Says(HALF))
-    middle = (np.array(BRAKED) + np.array(ASKED)) / 2
+    approved = judge(fence=ScriptedFilter(HALF))
+    middle = (np.array(BRAKED) + np.array(REQUESTED)) / 2
     assert approved.report.velocity_si.tolist() == pytest.approx(middle.tolist())
     assert approved.values.tolist() == pytest.approx((reference().positions + middle * PERIOD_S).tolist())
     assert approved.report.disposition is Severity.LIMIT
@@ -74,52 +74,52 @@ def test_share_of_one_half_is_halfway_between_braking_and_proposal():
 
 @pytest.mark.parametrize("share", [0.01, 0.25, 0.9])
 def test_share_interpolates_between_braking_and_proposal(share):
-    approved = judged(fence=Says(FilterDecision(severity=Severity.LIMIT, share=share)))
-    part = np.array(BRAKED) + share * (np.array(ASKED) - np.array(BRAKED))
+    approved = judge(fence=ScriptedFilter(FilterDecision(severity=Severity.LIMIT, share=share)))
+    part = np.array(BRAKED) + share * (np.array(REQUESTED) - np.array(BRAKED))
     assert approved.report.velocity_si.tolist() == pytest.approx(part.tolist())
     assert approved.report.disposition is Severity.LIMIT
 
 
 def test_finding_names_the_filter_reason_and_share():
-    (finding,) = of(judged(fence=Says(HALF)), "plugins")
+    (finding,) = findings_of(judge(fence=ScriptedFilter(HALF)), "plugins")
     assert (finding.code, finding.severity, finding.joints) == ("gate.plugin", Severity.LIMIT, JOINTS)
     assert "fence" in finding.detail
     assert "near the table" in finding.detail
-    assert finding.before.tolist() == judged().values.tolist()
-    assert finding.after.tolist() == judged(fence=Says(HALF)).values.tolist()
+    assert finding.before.tolist() == judge().values.tolist()
+    assert finding.after.tolist() == judge(fence=ScriptedFilter(HALF)).values.tolist()
 
 
 def test_workspace_filter_has_its_own_gate_and_code():
-    (finding,) = of(judged(workspace=Says(HALF)), "workspace")
+    (finding,) = findings_of(judge(workspace=ScriptedFilter(HALF)), "workspace")
     assert finding.code == "ws.keepout"
-    assert of(judged(workspace=Says(HALF)), "plugins") == []
+    assert findings_of(judge(workspace=ScriptedFilter(HALF)), "plugins") == []
 
 
-class Keeps(Says):
+class KeepsWorkspace(ScriptedFilter):
     is_kept = True
 
 
 def test_workspace_is_guaranteed_only_by_a_workspace_filter_that_keeps_it():
-    assert judged(workspace=Keeps(None)).report.guaranteed["workspace"]
-    assert not judged(workspace=Says(None)).report.guaranteed["workspace"]
-    assert not judged(fence=Keeps(None)).report.guaranteed["workspace"]
+    assert judge(workspace=KeepsWorkspace(None)).report.guaranteed["workspace"]
+    assert not judge(workspace=ScriptedFilter(None)).report.guaranteed["workspace"]
+    assert not judge(fence=KeepsWorkspace(None)).report.guaranteed["workspace"]
 
 
-def test_filters_are_applied_in_turn_to_each_others_result():
-    first, second = Says(HALF), Says(HALF)
-    approved = judged(first=first, second=second)
-    quarter = np.array(BRAKED) + 0.25 * (np.array(ASKED) - np.array(BRAKED))
+def test_each_filter_receives_the_result_of_the_previous_one():
+    first, second = ScriptedFilter(HALF), ScriptedFilter(HALF)
+    approved = judge(first=first, second=second)
+    quarter = np.array(BRAKED) + 0.25 * (np.array(REQUESTED) - np.array(BRAKED))
     assert approved.report.velocity_si.tolist() == pytest.approx(quarter.tolist())
-    assert first.asked[0].velocities.tolist() == pytest.approx(list(ASKED))
-    assert second.asked[0].velocities.tolist() == pytest.approx(((np.array(BRAKED) + ASKED) / 2).tolist())
+    assert first.proposals[0].velocities.tolist() == pytest.approx(list(REQUESTED))
+    assert second.proposals[0].velocities.tolist() == pytest.approx(((np.array(BRAKED) + REQUESTED) / 2).tolist())
 
 
-def test_filter_gets_the_command_after_the_joint_limits():
-    fence = Says(None)
-    judged(fence=fence)
-    (proposal,) = fence.asked
+def test_filter_receives_the_command_after_the_joint_limits():
+    fence = ScriptedFilter(None)
+    judge(fence=fence)
+    (proposal,) = fence.proposals
     assert proposal.joints == JOINTS
-    assert proposal.velocities.tolist() == pytest.approx(list(ASKED))
+    assert proposal.velocities.tolist() == pytest.approx(list(REQUESTED))
     assert proposal.braking.tolist() == pytest.approx(list(BRAKED))
     assert (proposal.positions.tolist(), proposal.previous.tolist()) == ([0.25, 0.0], [0.5, -0.25])
     assert proposal.dt_s == PERIOD_S
@@ -127,15 +127,15 @@ def test_filter_gets_the_command_after_the_joint_limits():
 
 def test_scaled_velocity_is_published_as_a_velocity():
     contract = scripted_tasks.contract(actuators__arm__command="velocity")
-    gate = SafetyGate(contract, filters={"fence": Says(HALF)})
+    gate = SafetyGate(contract, filters={"fence": ScriptedFilter(HALF)})
     approved = gate.judge([1.0, -1.0], reference(), PERIOD_S)
-    assert approved.values.tolist() == pytest.approx(((np.array(BRAKED) + ASKED) / 2).tolist())
+    assert approved.values.tolist() == pytest.approx(((np.array(BRAKED) + REQUESTED) / 2).tolist())
 
 
 def test_passing_decision_changes_and_reports_nothing():
-    approved = judged(action=(0.3, -0.1), fence=Says(FilterDecision(severity=Severity.PASS, share=0.3)))
-    assert approved.values.tobytes() == judged(action=(0.3, -0.1)).values.tobytes()
-    assert of(approved, "plugins") == []
+    approved = judge(action=(0.3, -0.1), fence=ScriptedFilter(FilterDecision(severity=Severity.PASS, share=0.3)))
+    assert approved.values.tobytes() == judge(action=(0.3, -0.1)).values.tobytes()
+    assert findings_of(approved, "plugins") == []
 
 
 @pytest.mark.parametrize("share", [math.ulp(0.0), 1e-9, 0.5, math.nextafter(1.0, 0.0)])
@@ -153,58 +153,58 @@ def test_any_other_share_is_invalid(share):
 
 @pytest.mark.parametrize("share", NONSENSE, ids=repr)
 def test_limit_with_an_invalid_share_brakes(share):
-    approved = judged(fence=Says(FilterDecision(severity=Severity.LIMIT, share=share)))
+    approved = judge(fence=ScriptedFilter(FilterDecision(severity=Severity.LIMIT, share=share)))
     assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
     assert approved.report.disposition is Severity.HOLD
 
 
-# ------------------------------------------------------------------------------------------------- what it may answer
+# ---------------------------------------------------------------------------------------------------------- decisions
 
 
 @pytest.mark.parametrize("severity", [Severity.HOLD, Severity.STOP, Severity.ESTOP])
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_refusing_filter_brakes_whatever_its_share(severity, share):
-    approved = judged(fence=Says(FilterDecision(severity=severity, share=share)))
+def test_refusing_filter_brakes_at_any_share(severity, share):
+    approved = judge(fence=ScriptedFilter(FilterDecision(severity=severity, share=share)))
     assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
     assert approved.report.disposition is severity
 
 
 @pytest.mark.parametrize("severity", [Severity.STOP, Severity.ESTOP])
 def test_plugin_stop_is_latched(severity):
-    gate = gate_with(fence=Says(FilterDecision(severity=severity), None))
+    gate = gate_with(fence=ScriptedFilter(FilterDecision(severity=severity), None))
     gate.judge([1.0, 1.0], reference(), PERIOD_S)
     assert (gate.latched.severity, gate.latched.code) == (severity, "gate.plugin")
     assert gate.judge([1.0, 1.0], reference(), PERIOD_S).report.disposition is severity
 
 
 def test_plugin_hold_ends_when_the_plugin_passes():
-    gate = gate_with(fence=Says(FilterDecision(severity=Severity.HOLD), None))
+    gate = gate_with(fence=ScriptedFilter(FilterDecision(severity=Severity.HOLD), None))
     gate.judge([0.0, 0.0], reference(), PERIOD_S)
     assert gate.latched is None
     assert gate.judge([1.0, 1.0], reference(), PERIOD_S).report.disposition is Severity.LIMIT  # of acceleration
 
 
 def test_most_severe_decision_wins():
-    stop, half = Says(FilterDecision(severity=Severity.STOP)), Says(HALF)
-    for shapers in ({"a": stop, "b": half}, {"a": half, "b": stop}):
-        approved = judged(**shapers)
+    stop, half = ScriptedFilter(FilterDecision(severity=Severity.STOP)), ScriptedFilter(HALF)
+    for filters in ({"a": stop, "b": half}, {"a": half, "b": stop}):
+        approved = judge(**filters)
         assert approved.report.disposition is Severity.STOP
         assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
 
 
 @pytest.mark.parametrize(
-    "answer", [1.0, True, "stop", (Severity.LIMIT, 0.5), SimpleNamespace(), object()], ids=stable_repr
+    "decision", [1.0, True, "stop", (Severity.LIMIT, 0.5), SimpleNamespace(), object()], ids=stable_repr
 )
-def test_invalid_decision_type_stops(answer):
-    approved = judged(fence=Says(lambda _: answer))
+def test_invalid_decision_type_stops(decision):
+    approved = judge(fence=ScriptedFilter(lambda _: decision))
     assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
     assert approved.report.disposition is Severity.STOP
-    assert "fence" in of(approved, "plugins")[0].detail
+    assert "fence" in findings_of(approved, "plugins")[0].detail
 
 
 @pytest.mark.parametrize("severity", [1, 9, -1, None, "LIMIT", math.nan], ids=repr)
 def test_decision_with_an_invalid_severity_stops(severity):
-    approved = judged(fence=Says(FilterDecision(severity=severity, share=0.5)))
+    approved = judge(fence=ScriptedFilter(FilterDecision(severity=severity, share=0.5)))
     assert approved.report.disposition is Severity.STOP
 
 
@@ -216,12 +216,12 @@ class MuteError(Exception):
 @pytest.mark.parametrize(
     "error", [RuntimeError("a bug"), ZeroDivisionError(), MuteError()], ids=lambda e: type(e).__name__
 )
-def test_raising_filter_stops_the_robot_and_not_the_program(error):
-    gate = gate_with(fence=Says(error))
+def test_raising_filter_stops_the_robot_but_not_the_program(error):
+    gate = gate_with(fence=ScriptedFilter(error))
     approved = gate.judge([1.0, -1.0], reference(), PERIOD_S)
     assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
     assert approved.report.disposition is gate.latched.severity is Severity.STOP
-    assert type(error).__name__ in of(approved, "plugins")[0].detail
+    assert type(error).__name__ in findings_of(approved, "plugins")[0].detail
 
 
 class MuteText(str):
@@ -252,27 +252,29 @@ class Broken(FilterDecision):
 @pytest.mark.parametrize("detail", [Mute(), None, 7, b"text", ["text"]], ids=lambda detail: type(detail).__name__)
 @pytest.mark.parametrize("severity", [Severity.LIMIT, Severity.HOLD])
 def test_decision_with_an_invalid_detail_stops(severity, detail):
-    gate = gate_with(fence=Says(FilterDecision(severity=severity, share=0.5, detail=detail)))
+    gate = gate_with(fence=ScriptedFilter(FilterDecision(severity=severity, share=0.5, detail=detail)))
     approved = gate.judge([1.0, -1.0], reference(), PERIOD_S)
     assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
     assert (approved.report.disposition, gate.latched.code) == (Severity.STOP, "gate.plugin")
 
 
-@pytest.mark.parametrize("answer", [Bare, Broken])
-def test_decision_with_raising_fields_stops(answer):
-    approved = judged(fence=Says(lambda _: answer()))
+@pytest.mark.parametrize("decision", [Bare, Broken])
+def test_decision_with_raising_fields_stops(decision):
+    approved = judge(fence=ScriptedFilter(lambda _: decision()))
     assert approved.report.disposition is Severity.STOP
-    assert "fence" in of(approved, "plugins")[0].detail
+    assert "fence" in findings_of(approved, "plugins")[0].detail
 
 
 @pytest.mark.parametrize("text", [MuteText("near"), "\ud800", "x" * 10**6], ids=["mute", "surrogate", "long"])
 def test_filter_detail_is_printable_and_truncated(text):
-    (finding,) = of(judged(fence=Says(FilterDecision(severity=Severity.LIMIT, share=0.5, detail=text))), "plugins")
+    (finding,) = findings_of(
+        judge(fence=ScriptedFilter(FilterDecision(severity=Severity.LIMIT, share=0.5, detail=text))), "plugins"
+    )
     assert finding.severity is Severity.LIMIT
     assert len(finding.detail.encode()) < 1000
 
 
-class Unresettable(Says):
+class Unresettable(ScriptedFilter):
     def reset(self):
         raise MuteError
 
@@ -288,56 +290,56 @@ def test_filter_raising_in_reset_stops_the_episode():
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()], ids=lambda e: type(e).__name__)
 def test_interrupt_in_a_filter_propagates(error):
     with pytest.raises(type(error)):
-        judged(fence=Says(error))
+        judge(fence=ScriptedFilter(error))
 
 
 @pytest.mark.parametrize("name", ["positions", "previous", "velocities", "braking"])
 def test_filter_that_writes_into_the_proposal_stops(name):
-    """They are the arbiter's own reference, and what is about to be published."""
+    """The arrays are the arbiter's reference and the values about to be published."""
 
-    def scribble(proposal):
+    def overwrite(proposal):
         getattr(proposal, name)[:] = 99.0
 
     state = reference()
-    gate = gate_with(fence=Says(scribble))
+    gate = gate_with(fence=ScriptedFilter(overwrite))
     approved = gate.judge([1.0, -1.0], state, PERIOD_S)
     assert approved.report.disposition is Severity.STOP
     assert approved.report.velocity_si.tolist() == pytest.approx(list(BRAKED))
     assert (state.positions.tolist(), state.velocities.tolist()) == ([0.25, 0.0], [0.5, -0.25])
 
 
-# -------------------------------------------------------------------------------------------------- when it is asked
+# ------------------------------------------------------------------------------------------------------------- calls
 
 
 def test_filters_are_not_called_for_a_refused_action():
-    fence = Says(None)
-    judged(action=(math.nan, 0.0), fence=fence)
-    assert fence.asked == []
+    fence = ScriptedFilter(None)
+    judge(action=(math.nan, 0.0), fence=fence)
+    assert fence.proposals == []
 
 
 def test_filters_are_not_called_for_braking():
-    """It must always be possible; a gate that weakens towards it could only say the same."""
-    fence, gate = Says(FilterDecision(severity=Severity.STOP)), None
+    """Braking must always be possible, and a filter could only scale towards it."""
+    fence, gate = ScriptedFilter(FilterDecision(severity=Severity.STOP)), None
     gate = gate_with(fence=fence)
-    gate.latch(judged(fence=Says(FilterDecision(severity=Severity.STOP))).report.findings[-1])
+    gate.latch(judge(fence=ScriptedFilter(FilterDecision(severity=Severity.STOP))).report.findings[-1])
     gate.judge([1.0, 1.0], reference(), PERIOD_S)
-    assert fence.asked == []
+    assert fence.proposals == []
 
 
 def test_reset_is_passed_on_to_filters():
-    fence = Says(None)
+    fence = ScriptedFilter(None)
     gate_with(fence=fence).reset()
     assert fence.resets == 1
 
 
 def test_filters_apply_to_relayed_commands():
-    """What a relay is sent."""
-    approved = gate_with(fence=Says(HALF)).limit(np.array([2.0, -2.0]), reference(), PERIOD_S)
-    assert approved.report.velocity_si.tolist() == pytest.approx(((np.array(BRAKED) + ASKED) / 2).tolist())
+    """A relay receives filtered commands."""
+    approved = gate_with(fence=ScriptedFilter(HALF)).limit(np.array([2.0, -2.0]), reference(), PERIOD_S)
+    assert approved.report.velocity_si.tolist() == pytest.approx(((np.array(BRAKED) + REQUESTED) / 2).tolist())
 
 
 def test_stop_of_a_relayed_command_is_latched():
-    gate = gate_with(fence=Says(FilterDecision(severity=Severity.STOP)))
+    gate = gate_with(fence=ScriptedFilter(FilterDecision(severity=Severity.STOP)))
     gate.limit(np.array([0.25, 0.0]), reference(), PERIOD_S)
     assert gate.latched.code == "gate.plugin"
 
@@ -387,7 +389,7 @@ number = 7
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """Install a distribution that offers gates, some of which are broken."""
+    """Install a distribution with filters, some of which are broken."""
     (tmp_path / "a_partys_gates.py").write_text(MODULE)
     info = tmp_path / "a_partys_gates-1.0.dist-info"
     info.mkdir()
@@ -429,7 +431,7 @@ def test_plugins_are_in_the_order_of_the_contract():
 def test_plugin_scales_the_command():
     contract = contract_naming(slow={})
     approved = SafetyGate(contract, filters=load_plugin_filters(contract)).judge([1.0, -1.0], reference(), PERIOD_S)
-    assert approved.report.velocity_si.tolist() == pytest.approx(((np.array(BRAKED) + ASKED) / 2).tolist())
+    assert approved.report.velocity_si.tolist() == pytest.approx(((np.array(BRAKED) + REQUESTED) / 2).tolist())
 
 
 @pytest.mark.usefixtures("installed")

@@ -1,4 +1,4 @@
-"""What is known beside an action: which sensors count, how old they are, where the joints are."""
+"""Safety context of an action: required sensors, their ages, and the measured joint positions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def contract_with(**safety):
 
 
 def snapshot(**ages_ns) -> Snapshot:
-    """Return a snapshot of all sensors, of these ages; the joints are at 0.5 and -0.5."""
+    """Return a snapshot of all sensors with these ages; the joints are at 0.5 and -0.5."""
     values = {
         "joints": {"position": np.array([0.5, -0.5])},
         "beacon": {"position": np.array([3.0, 4.0, 0.0])},
@@ -80,7 +80,7 @@ def test_force_limited_sensor_is_required_exactly_once(required):
     assert set(found) == {"beacon", *(required or ["joints"])}
 
 
-# ---------------------------------------------------------------------------------------------------------- situation
+# ------------------------------------------------------------------------------------------------------------ context
 
 
 def test_readings_do_not_age_after_the_snapshot_in_lockstep():
@@ -141,12 +141,12 @@ def test_non_finite_field_gives_a_non_finite_force():
     assert math.isnan(read(contract, world).forces["beacon"])
 
 
-def test_safety_inputs_are_passed_on_unchanged():
+def test_safety_inputs_are_copied_unchanged():
     assert read(scripted_tasks.contract(), estops={"door": "expired"}).estops == {"door": "expired"}
 
 
-def test_stepper_judges_by_the_snapshot_of_the_agent():
-    """The state of the joints after the reset is the commanded one: no tracking error from the first step on."""
+def test_stepper_uses_the_snapshot_of_the_agent():
+    """The joint state after the reset is the commanded one, so that the first step has no tracking error."""
     scene = Scene(contract_with(tracking={"tolerance": 1e-6, "debounce_steps": 1, "delay_steps": 1, "stop_steps": 2}))
     scene.reset()
     assert [scene.step((0.1, -0.1)).report.disposition for _ in range(5)] == [0] * 5

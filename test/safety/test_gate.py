@@ -1,4 +1,4 @@
-"""The gate chain by example: what each kind of action becomes, and what is reported."""
+"""Examples of the gate chain: commands and reports for each kind of action."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def gate():
     return SafetyGate(scripted_tasks.contract())
 
 
-def at(*states, seq=0, epoch=0):
+def reference_at(*states, seq=0, epoch=0):
     positions, velocities = zip(*states, strict=True)
     return CommandState(
         positions=np.array(positions, float), velocities=np.array(velocities, float), seq=seq, epoch=epoch
     )
 
 
-REST = at((0.0, 0.0), (0.0, 0.0))
-MOVING = at((0.0, 0.5), (0.0, -0.3))
+REST = reference_at((0.0, 0.0), (0.0, 0.0))
+MOVING = reference_at((0.0, 0.5), (0.0, -0.3))
 
 
 def codes(approved):
@@ -46,7 +46,7 @@ def codes(approved):
 
 
 class Tensor:
-    """A stand-in for a torch tensor: on a device, in a graph."""
+    """A stand-in for a torch tensor with a device and a gradient."""
 
     def __init__(self, values, *, attached=True):
         self._values, self._attached = values, attached
@@ -61,7 +61,7 @@ class Tensor:
         raise RuntimeError("can't convert a tensor that requires grad: call detach() first")
 
 
-class Rude:
+class RaisesOnConversion:
     def __array__(self, *args, **kwargs):
         raise RuntimeError("no")
 
@@ -109,7 +109,7 @@ def test_integers_are_accepted(gate):
         ([1j, 0j], "form.type"),
         (["0.1", "0.2"], "form.type"),
         ({"arm": [0.0, 0.0]}, "form.type"),
-        (Rude(), "form.type"),
+        (RaisesOnConversion(), "form.type"),
         (np.array([0.0, 0.0], object), "form.type"),
         (object(), "form.type"),
     ],
@@ -180,7 +180,7 @@ def test_unprintable_error_is_a_malformed_action(gate):
 
 
 def test_action_at_its_bound_is_not_clipped_at_full_speed(gate):
-    fast = at((0.0, VELOCITY), (0.0, -VELOCITY))
+    fast = reference_at((0.0, VELOCITY), (0.0, -VELOCITY))
     approved = gate.judge([1.0, -1.0], fast, PERIOD_S)
     assert approved.report.findings == ()
     assert approved.values.tolist() == [VELOCITY * PERIOD_S, -VELOCITY * PERIOD_S]
@@ -198,7 +198,7 @@ def test_space_box_finding_names_joints_and_margins(gate):
 
 
 def test_delta_action_starts_from_the_last_published_command(gate):
-    approved = gate.judge([0.1, 0.0], at((1.0, 0.1), (-1.0, 0.0)), PERIOD_S)
+    approved = gate.judge([0.1, 0.0], reference_at((1.0, 0.1), (-1.0, 0.0)), PERIOD_S)
     assert approved.values.tolist() == [1.0 + 0.1 * VELOCITY * PERIOD_S, -1.0]
 
 
@@ -220,7 +220,7 @@ def test_two_actuators_take_a_dict():
 @pytest.mark.parametrize(
     "action", [[0.0, 0.0], {"upper": [0.0]}, {"upper": [0.0], "lower": [0.0], "legs": [0.0]}, None]
 )
-def test_two_actuators_refuse_anything_but_a_dict_of_both(action):
+def test_two_actuators_reject_anything_but_a_dict_of_both(action):
     plain = scripted_tasks.document()
     arm = plain["actuators"]["arm"]
     gate = SafetyGate(
@@ -244,13 +244,13 @@ def test_speeding_up_is_limited_by_acceleration(gate):
 
 
 def test_slowing_down_is_limited_by_deceleration(gate):
-    approved = gate.judge([0.0, 0.0], at((0.0, 0.9), (0.0, 0.0)), PERIOD_S)
+    approved = gate.judge([0.0, 0.0], reference_at((0.0, 0.9), (0.0, 0.0)), PERIOD_S)
     assert codes(approved) == ["acc.limit"]
     assert approved.report.velocity_si[0] == pytest.approx(0.9 - DECELERATION * PERIOD_S)
 
 
 def test_robot_brakes_in_time_before_a_position_limit(gate):
-    near = at((2.0 - 0.05, 0.5), (0.0, 0.0))
+    near = reference_at((2.0 - 0.05, 0.5), (0.0, 0.0))
     approved = gate.judge([1.0, 0.0], near, PERIOD_S)
     assert codes(approved) == ["pos.limit"]
     reached, speed = approved.values[0], approved.report.velocity_si[0]
@@ -258,7 +258,7 @@ def test_robot_brakes_in_time_before_a_position_limit(gate):
 
 
 def test_each_binding_limit_has_its_own_finding(gate):
-    approved = gate.judge([1.0, 1.0], at((2.0, 0.0), (0.0, 0.0)), PERIOD_S)
+    approved = gate.judge([1.0, 1.0], reference_at((2.0, 0.0), (0.0, 0.0)), PERIOD_S)
     assert {finding.code: finding.joints for finding in approved.report.findings} == {
         "pos.limit": ("shoulder",),
         "acc.limit": ("elbow",),
@@ -266,7 +266,7 @@ def test_each_binding_limit_has_its_own_finding(gate):
 
 
 def test_infeasible_state_is_a_stop(gate):
-    approved = gate.judge([0.0, 1.0], at((1.99, 1.0), (0.0, 0.0)), PERIOD_S)
+    approved = gate.judge([0.0, 1.0], reference_at((1.99, 1.0), (0.0, 0.0)), PERIOD_S)
     assert codes(approved) == ["limits.infeasible"]
     assert approved.report.disposition is Severity.STOP
     assert gate.latched.severity is Severity.STOP
@@ -274,14 +274,14 @@ def test_infeasible_state_is_a_stop(gate):
 
 
 def test_stop_brakes_every_joint(gate):
-    approved = gate.judge([0.0, 1.0], at((1.99, 1.0), (0.0, 0.3)), PERIOD_S)
+    approved = gate.judge([0.0, 1.0], reference_at((1.99, 1.0), (0.0, 0.3)), PERIOD_S)
     assert approved.report.velocity_si[1] == 0.0
     assert approved.values[0] <= 2.0
 
 
 def test_braking_from_an_infeasible_state_does_not_raise(gate):
     gate.latch(ESTOP)
-    approved = gate.judge([0.0, 0.0], at((1.99, 1.0), (0.0, 0.0)), PERIOD_S)
+    approved = gate.judge([0.0, 0.0], reference_at((1.99, 1.0), (0.0, 0.0)), PERIOD_S)
     assert approved.values[0] == 2.0
     assert not approved.report.guaranteed["position"]
 
@@ -335,11 +335,11 @@ def test_latched_gate_also_reports_a_malformed_action(gate):
     assert codes(gate.judge(None, REST, PERIOD_S)) == ["latch.stop", "form.type"]
 
 
-# --------------------------------------------------------------------------------------------------------- post-condition
+# ---------------------------------------------------------------------------------------------------- check of the result
 
 
 def test_limiter_bug_is_caught_before_publication(gate, monkeypatch):
-    """Tests that replace a part of the gate to simulate a bug in it."""
+    """Replace a part of the gate to simulate a bug in it."""
     broken = limiter.JointStep(position=1.0, velocity=20.0, code="", bound=1.0)
     monkeypatch.setattr(limiter, "limit_joint", lambda *_: broken)
     approved = gate.judge([0.1, 0.1], REST, PERIOD_S)
@@ -373,7 +373,7 @@ def test_passing_action_is_unchanged_without_findings(gate):
 
 
 def test_commands_are_numbered_from_the_reference_and_keep_its_epoch(gate):
-    approved = gate.judge([0.0, 0.0], at((0.0, 0.0), (0.0, 0.0), seq=41, epoch=7), PERIOD_S)
+    approved = gate.judge([0.0, 0.0], reference_at((0.0, 0.0), (0.0, 0.0), seq=41, epoch=7), PERIOD_S)
     assert (approved.seq, approved.epoch) == (42, 7)
 
 

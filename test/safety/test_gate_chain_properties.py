@@ -1,35 +1,35 @@
-"""Properties of the whole chain: with what is known beside an action, with gates that weaken, with jerk.
+"""Properties of the whole chain, with safety context, command filters and jerk limits.
 
-Where each property of ``reference/safety.md`` A4.4 is shown (files of test/property, unless a folder is named):
+Tests of each property of ``reference/safety.md`` A4.4 (files of test/safety, unless a folder is named):
 
 ====  ==========================================================================================================
-P1    finite: test_gate_properties::test_p1_*, test_limits_properties::test_p1_*, here test_p1_to_p4_*, the storms
-P2    box: test_gate_properties::test_p2_*, test_limits_properties::test_p2_*, here test_p1_to_p4_*
-P3    speed, acceleration, any dt: test_limits_properties::test_p3_*, test_gate_properties::test_p3_p4_*,
+P1    finite: test_gate_properties::test_p1_*, test_joint_limits_properties::test_p1_*, here test_p1_to_p4_*, the storms
+P2    box: test_gate_properties::test_p2_*, test_joint_limits_properties::test_p2_*, here test_p1_to_p4_*
+P3    speed, acceleration, any dt: test_joint_limits_properties::test_p3_*, test_gate_properties::test_p3_p4_*,
       test_velocity_properties::*keeps_speed*, here test_p1_to_p4_*, the storms
-P4    range: test_limits_properties::test_p4_*, test_gate_properties::test_p3_p4_*, here test_p1_to_p4_*, the storms
-P5    an admissible velocity exists: test_limits_properties::test_p5_*, here test_p5_*
-P6    idempotent: test_limits_properties::test_p6_*, test_gate_properties::test_p6_*
-P7    identity: test_limits_properties::test_p7_*, test_gate_properties::test_p7_*, here test_p7_*
-P8    nearest: test_limits_properties::test_p8_*, test_velocity_properties::*nearest*
-P9    monotone: test_limits_properties::test_p9_*
-P10   rest is reached: test_limits_properties::test_p10_*, test_gate_properties::test_p10_*, here test_p10_*
-P11   inwards is never blocked: test_limits_properties::test_p11_*
-P12   the report is sound: test_gate_properties::test_p12_*, test_limits_properties::test_p12_*, here test_p12_*
+P4    range: test_joint_limits_properties::test_p4_*, test_gate_properties::test_p3_p4_*, here test_p1_to_p4_*, the storms
+P5    an admissible velocity exists: test_joint_limits_properties::test_p5_*, here test_p5_*
+P6    idempotent: test_joint_limits_properties::test_p6_*, test_gate_properties::test_p6_*
+P7    identity: test_joint_limits_properties::test_p7_*, test_gate_properties::test_p7_*, here test_p7_*
+P8    nearest: test_joint_limits_properties::test_p8_*, test_velocity_properties::*nearest*
+P9    monotone: test_joint_limits_properties::test_p9_*
+P10   rest is reached: test_joint_limits_properties::test_p10_*, test_gate_properties::test_p10_*, here test_p10_*
+P11   inwards is never blocked: test_joint_limits_properties::test_p11_*
+P12   the report is sound: test_gate_properties::test_p12_*, test_joint_limits_properties::test_p12_*, here test_p12_*
 P13   no further gate lowers the disposition: test_gate_properties::test_p13_*, here test_p13_*
-P14   latches: test_gate_machine::FreeRunningRobot (steps, malformed steps, inputs on and off, a person's clearing,
+P14   latches: test_gate_machine::FreeRunningRobot (steps, malformed steps, inputs on and off, operator clearing,
       resets, silent sensors, late actions, time, suspension), here test_p14_*
-P15   the watchdog: test_gate_machine::FreeRunningRobot, test/safety/test_watchdog.py
-P16   numbers increase, over threads: test_gate_machine::test_p16_*, here test_p16_*
+P15   the watchdog: test_gate_machine::FreeRunningRobot, test_watchdog.py
+P16   numbers increase across threads: test_gate_machine::test_p16_*, here test_p16_*
 P17   nothing crosses a reset: test_gate_machine::FreeRunningRobot, here test_p17_*
-P18   configuration: test_limits_properties::test_p18_*, test_gate_properties::test_p18_*,
+P18   configuration: test_joint_limits_properties::test_p18_*, test_gate_properties::test_p18_*,
       test/contract/test_safety_rules.py
 P19   determinism: here test_p19_*
-P20   two worlds, one report: here test_p20_*
-P21   does not apply: joints are clipped one by one, there is no mode that scales them together. Only the gate of the
-      workspace scales; that its share is the largest of its steps is shown in test_workspace_properties.py
-P22   many joints as each alone: test_gate_properties::test_p22_*
-P23   a pause gains nothing: test_gate_properties::test_p23_*
+P20   two worlds give one report: here test_p20_*
+P21   does not apply: joints are clipped independently, and no mode scales them together. Only the workspace
+      filter scales; test_workspace_properties.py shows that its share is the largest admissible one
+P22   many joints behave like single ones: test_gate_properties::test_p22_*
+P23   a pause allows no larger step: test_gate_properties::test_p23_*
 ====  ==========================================================================================================
 """
 
@@ -47,23 +47,23 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from safety_strategies import (
-    Weakener,
+    ScriptedFilter,
     actions_of,
     any_actions,
     bounds,
     calm,
-    circumstances,
+    command_filters,
+    contexts,
     contract_of,
     examples,
     finite_vectors,
     gates,
     magnitudes,
     plain_contract,
+    rebuilt,
     reference_at,
-    remade,
     rounding,
     stopping_excess,
-    weakeners,
     with_safety,
 )
 from test_gate_properties import bits, flat, mapped
@@ -103,8 +103,8 @@ def numbers_of(found: Finding) -> tuple:
     return found.before, found.after, found.limit, found.margin
 
 
-def told(report) -> list:
-    """Return all that the findings of a report say; what is not a number equals itself."""
+def contents_of(report) -> list:
+    """Return the contents of all findings of a report; NaN equals NaN."""
     return [
         (f.gate, f.severity, f.code, f.joints, f.detail, [None if a is None else bits(a) for a in numbers_of(f)])
         for f in report.findings
@@ -112,17 +112,17 @@ def told(report) -> list:
 
 
 def same_command(one, other) -> bool:
-    """Tell whether two approved commands are the same, to the last bit of their reports."""
+    """Return whether two approved commands are bit-identical, including their reports."""
     return (
         bits(one.values) == bits(other.values)
         and bits(one.report.velocity_si) == bits(other.report.velocity_si)
         and bits(one.report.applied) == bits(other.report.applied)
-        and told(one.report) == told(other.report)
+        and contents_of(one.report) == contents_of(other.report)
     )
 
 
-def moved_on(reference: CommandState, approved, dt: float) -> CommandState:
-    """Return the reference after `approved`, with the acceleration that it took."""
+def next_reference(reference: CommandState, approved, dt: float) -> CommandState:
+    """Return the reference after `approved`, with its acceleration."""
     velocities = approved.report.velocity_si
     return dataclasses.replace(
         reference,
@@ -137,21 +137,21 @@ _PARTS = st.one_of(st.just(1.0), st.floats(0.001, 1.0))
 
 
 def _legs(g, draw_actions, *, latching: bool, most: int = 8):
-    leg = st.tuples(_PARTS, draw_actions(g.contract), circumstances(g.gate.layout.size, latching=latching))
+    leg = st.tuples(_PARTS, draw_actions(g.contract), contexts(g.gate.layout.size, latching=latching))
     return st.lists(leg, min_size=1, max_size=most)
 
 
 def rides(
     draw_actions=any_actions, *, latching: bool = True, refusing: bool = True, joints: int = 3, mode: str = "enforce"
 ):
-    """A gate, gates that weaken, and legs of (part of the control period, action, what is known beside it)."""
+    """Draw a gate, command filters, and legs of (part of the control period, action, context)."""
     return gates(joints=joints, mode=mode).flatmap(
-        lambda g: st.tuples(st.just(g), weakeners(refusing=refusing), _legs(g, draw_actions, latching=latching))
+        lambda g: st.tuples(st.just(g), command_filters(refusing=refusing), _legs(g, draw_actions, latching=latching))
     )
 
 
 def with_jerk(g, jerk: float):
-    """Return the contract of `g` in which every joint has this limit of jerk, in parts of A / period."""
+    """Return the contract of `g` with this jerk limit on every joint, in parts of A / period."""
     actuators = {
         name: dataclasses.replace(
             actuator,
@@ -165,13 +165,13 @@ def with_jerk(g, jerk: float):
     return dataclasses.replace(g.contract, actuators=actuators)
 
 
-# ------------------------------------------------------------------------------------------------ limits, whatever happens
+# --------------------------------------------------------------------------------------------------- limits in any context
 
 
 @examples(60)
 @given(rides(), st.one_of(st.none(), magnitudes(1e-2, 1e2)))
 def test_p1_to_p4_every_limit_holds_for_any_context_and_filter(ride, jerk):
-    """Shares, refusals and jerk never make another limit break. Any dt, any action, any situation."""
+    """Filters and jerk limits never break another limit, for any dt, action and context."""
     g, make_command_filters, legs = ride
     contract = g.contract if jerk is None else with_jerk(g, jerk)
     gate = SafetyGate(with_safety(contract, **STRICT), filters=make_command_filters())
@@ -192,22 +192,22 @@ def test_p1_to_p4_every_limit_holds_for_any_context_and_filter(ride, jerk):
             assert abs(reached - x - w * dt) <= slack * dt
             allowed = 2.0 * longest[i] + abs(w) / b.deceleration * slack
             assert stopping_excess(reached, w, b) <= Fraction(float(allowed))
-        reference = moved_on(reference, approved, dt)
+        reference = next_reference(reference, approved, dt)
 
 
 @examples(60)
 @given(rides(actions_of, latching=False, refusing=False))
 def test_p5_no_gate_leads_to_a_state_without_an_admissible_velocity(ride):
-    """Were one to, the next step would be a STOP for infeasible limits, or for the post-condition."""
+    """Such a state would give a STOP in the next step: for infeasible limits, or in the check of the result."""
     g, make_command_filters, legs = ride
-    gate = remade(g, make_command_filters(), **{**STRICT, "nonfinite": Nonfinite(stop_after=99)})
+    gate = rebuilt(g, make_command_filters(), **{**STRICT, "nonfinite": Nonfinite(stop_after=99)})
     reference = g.reference
     for part, action, beside in legs:
         dt = part * g.contract.control_period_s
         approved = gate.judge(action, reference, dt, beside(reference))
         codes = {finding.code for finding in approved.report.findings}
         assert not codes & {"limits.infeasible", "fault.internal"}
-        reference = moved_on(reference, approved, dt)
+        reference = next_reference(reference, approved, dt)
 
 
 @examples(40)
@@ -215,15 +215,15 @@ def test_p5_no_gate_leads_to_a_state_without_an_admissible_velocity(ride):
 def test_p7_a_faultless_context_changes_nothing(g, data):
     action = data.draw(any_actions(g.contract))
     without = g.gate.judge(copy.deepcopy(action), g.reference, g.dt)
-    strict = remade(g, {"fence": Weakener([None])}, **STRICT)
+    strict = rebuilt(g, {"fence": ScriptedFilter([None])}, **STRICT)
     assert same_command(without, strict.judge(copy.deepcopy(action), g.reference, g.dt, calm(g.reference)))
 
 
 @examples(30)
 @given(gates(joints=3), st.data())
 def test_p10_refused_actions_bring_the_robot_to_rest_in_time(g, data):
-    """Whatever it asks for: a stale observation brakes it within |v| / (D dt) steps."""
-    gate = remade(g, **{**STRICT, "observation": ObservationAge(stop_steps=10**6)})
+    """For any action: a stale observation brakes the robot within |v| / (D dt) steps."""
+    gate = rebuilt(g, **{**STRICT, "observation": ObservationAge(stop_steps=10**6)})
     reference, dt = g.reference, g.dt
     ticks = max(
         math.ceil(Fraction(abs(float(v))) / (Fraction(b.deceleration) * Fraction(dt)))
@@ -235,7 +235,7 @@ def test_p10_refused_actions_bring_the_robot_to_rest_in_time(g, data):
         approved = gate.judge(action, reference, dt, calm(reference, sensors={}))
         assert approved.report.disposition is Severity.HOLD
         assert (np.abs(approved.report.velocity_si) <= np.abs(reference.velocities)).all()
-        reference = moved_on(reference, approved, dt)
+        reference = next_reference(reference, approved, dt)
     assert (np.abs(reference.velocities) <= ticks * 1e-15 * np.abs(g.reference.velocities)).all()
 
 
@@ -265,11 +265,11 @@ def test_p12_the_report_accounts_for_every_step(ride, jerk):
             assert bits(approved.values) == bits(braked.values)
         else:
             _check_telescope(gate, action, reference, approved)
-        reference = moved_on(reference, approved, dt)
+        reference = next_reference(reference, approved, dt)
 
 
 def _check_telescope(gate, action, reference, approved) -> None:
-    """Check that the findings lead from the request to what is published, and that none is missing."""
+    """Check that the findings lead from the request to the published command without a gap."""
     value = flat(gate, action)
     requested = mapped(gate, value, reference)
     fired = [finding for finding in approved.report.findings if finding.severity >= Severity.LIMIT]
@@ -290,15 +290,15 @@ def _check_telescope(gate, action, reference, approved) -> None:
 @examples(60)
 @given(gates(joints=3), st.data())
 def test_p13_adding_a_gate_never_lowers_the_disposition(g, data):
-    """Of any two chains, of which one has all the gates of the other and more. The state is a safe one."""
+    """Compare two chains, one of which has all gates of the other and more, in a safe state."""
     action = data.draw(any_actions(g.contract))
-    beside = data.draw(circumstances(g.gate.layout.size))(g.reference)
-    few = data.draw(weakeners())
-    more = data.draw(weakeners())
+    beside = data.draw(contexts(g.gate.layout.size))(g.reference)
+    few = data.draw(command_filters())
+    more = data.draw(command_filters())
     keep = data.draw(st.sets(st.sampled_from(sorted(LAX))))
     lax = {key: value for key, value in LAX.items() if key not in keep}
-    smaller = remade(g, few(), **{**STRICT, **lax})
-    larger = remade(g, {**{f"more_{name}": shaper for name, shaper in more().items()}, **few()}, **STRICT)
+    smaller = rebuilt(g, few(), **{**STRICT, **lax})
+    larger = rebuilt(g, {**{f"more_{name}": shaper for name, shaper in more().items()}, **few()}, **STRICT)
     low = smaller.judge(copy.deepcopy(action), g.reference, g.dt, beside).report
     high = larger.judge(copy.deepcopy(action), g.reference, g.dt, beside).report
     assert low.disposition <= high.disposition
@@ -307,10 +307,10 @@ def test_p13_adding_a_gate_never_lowers_the_disposition(g, data):
 @examples(60)
 @given(gates(joints=2), st.data())
 def test_p13_a_malformed_action_hides_no_other_finding(g, data):
-    """The gate of forms is one more gate: what refuses a good action refuses a malformed one as gravely."""
-    beside = data.draw(circumstances(g.gate.layout.size))(g.reference)
+    """The form gate is one more gate: what refuses a valid action refuses a malformed one as severely."""
+    beside = data.draw(contexts(g.gate.layout.size))(g.reference)
     good, bad = (
-        remade(g, **STRICT).judge(action, g.reference, g.dt, beside).report
+        rebuilt(g, **STRICT).judge(action, g.reference, g.dt, beside).report
         for action in (data.draw(actions_of(g.contract)), None)
     )
     assert bad.disposition >= good.disposition
@@ -321,10 +321,10 @@ def test_p13_a_malformed_action_hides_no_other_finding(g, data):
 @examples(40)
 @given(gates(joints=2), st.data())
 def test_p13_relay_findings_are_added_to_local_findings(g, data):
-    """The report of a command that a relay had the last word on loses nothing of either."""
-    near = remade(g, data.draw(weakeners())(), **STRICT)
-    far = remade(g, data.draw(weakeners())())
-    beside = data.draw(circumstances(g.gate.layout.size))(g.reference)
+    """The report of a relayed command keeps all findings of both sides."""
+    near = rebuilt(g, data.draw(command_filters())(), **STRICT)
+    far = rebuilt(g, data.draw(command_filters())())
+    beside = data.draw(contexts(g.gate.layout.size))(g.reference)
     here = near.judge(data.draw(any_actions(g.contract)), g.reference, g.dt, beside)
     there = far.limit(here.values, g.reference, g.dt)
     both = merge_relay_report(here, there.report)
@@ -340,9 +340,12 @@ def test_p13_relay_findings_are_added_to_local_findings(g, data):
 
 
 def test_p12_the_reference_is_what_the_relay_published():
-    """With a relay the limits of the next step are measured from what left it, not from what it was sent."""
+    """With a relay, the limits of the next step start from what the relay published, not from what it received."""
     contract = plain_contract()
-    gate, relay = SafetyGate(contract, limits_elsewhere=True), SafetyGate(contract, filters={"slow": Weakener([SLOW])})
+    gate, relay = (
+        SafetyGate(contract, limits_elsewhere=True),
+        SafetyGate(contract, filters={"slow": ScriptedFilter([SLOW])}),
+    )
 
     def send(command):
         answer = relay.limit(command.values, reference_at((0.0, 0.0), (0.0, 0.0)), 0.05)
@@ -363,7 +366,7 @@ def test_p12_the_reference_is_what_the_relay_published():
 @given(rides(joints=2))
 def test_p14_once_latched_the_robot_only_slows_down_until_a_reset(ride):
     g, make_command_filters, legs = ride
-    gate = remade(g, make_command_filters(), **STRICT)
+    gate = rebuilt(g, make_command_filters(), **STRICT)
     reference, latched = g.reference, Severity.PASS
     for part, action, beside in legs:
         dt = part * g.contract.control_period_s
@@ -373,14 +376,14 @@ def test_p14_once_latched_the_robot_only_slows_down_until_a_reset(ride):
             assert (np.abs(approved.report.velocity_si) <= np.abs(reference.velocities)).all()
         assert (gate.latched.severity if gate.latched else Severity.PASS) >= latched
         latched = gate.latched.severity if gate.latched else Severity.PASS
-        reference = moved_on(reference, approved, dt)
+        reference = next_reference(reference, approved, dt)
 
 
 @examples(40)
-@given(gates(joints=2), weakeners(), st.data())
+@given(gates(joints=2), command_filters(), st.data())
 def test_p14_relayed_commands_are_latched_like_actions(g, make_command_filters, data):
-    """What a relay does: `limit` obeys the latch, makes one, and keeps every limit."""
-    gate = remade(g, make_command_filters())
+    """The relay's method `limit` obeys the latch, sets one, and keeps every limit."""
+    gate = rebuilt(g, make_command_filters())
     reference = g.reference
     for target in data.draw(st.lists(finite_vectors(gate.layout.size), min_size=1, max_size=5)):
         was = gate.latched
@@ -392,7 +395,7 @@ def test_p14_relayed_commands_are_latched_like_actions(g, make_command_filters, 
         for i, b in enumerate(g.bounds):
             assert b.low <= approved.values[i] <= b.high
             assert abs(approved.report.velocity_si[i]) <= b.velocity
-        reference = moved_on(reference, approved, g.dt)
+        reference = next_reference(reference, approved, g.dt)
 
 
 @examples(25)
@@ -419,14 +422,14 @@ def test_p1_a_non_finite_relayed_command_brakes(g, bad, data):
 @examples(40)
 @given(rides(), st.data())
 def test_p17_a_reset_clears_all_state_of_the_episode(ride, data):
-    """A gate that has seen anything, and was cleared and reset, judges like a new one: counts, latches, commands."""
+    """After any history, a clear and a reset, the gate behaves like a new one: counts, latches, commands."""
     g, make_command_filters, legs = ride
-    used, new = (remade(g, make_command_filters(), **STRICT) for _ in range(2))
+    used, new = (rebuilt(g, make_command_filters(), **STRICT) for _ in range(2))
     reference = g.reference
     for part, action, beside in legs:
         dt = part * g.contract.control_period_s
         approved = used.judge(copy.deepcopy(action), reference, dt, beside(reference))
-        reference = moved_on(reference, approved, dt)
+        reference = next_reference(reference, approved, dt)
     used.clear_estop()
     used.reset()
     reference = g.reference
@@ -435,7 +438,7 @@ def test_p17_a_reset_clears_all_state_of_the_episode(ride, data):
         commands = [gate.judge(copy.deepcopy(action), reference, dt, beside(reference)) for gate in (used, new)]
         assert same_command(*commands)
         assert used.intervention_share == new.intervention_share
-        reference = moved_on(reference, commands[0], dt)
+        reference = next_reference(reference, commands[0], dt)
 
 
 COUNTED = {
@@ -474,7 +477,7 @@ def test_p17_counts_are_cleared_by_a_reset(what, steps):
 @given(rides())
 def test_p19_the_same_trace_gives_the_same_reports(ride):
     g, make_command_filters, legs = ride
-    one, other = (remade(g, make_command_filters(), **STRICT) for _ in range(2))
+    one, other = (rebuilt(g, make_command_filters(), **STRICT) for _ in range(2))
     reference = g.reference
     for part, action, beside in legs:
         dt = part * g.contract.control_period_s
@@ -482,7 +485,7 @@ def test_p19_the_same_trace_gives_the_same_reports(ride):
         second = other.judge(copy.deepcopy(action), reference, dt, beside(reference))
         assert same_command(first, second)
         assert first.report.guaranteed == second.report.guaranteed
-        reference = moved_on(reference, first, dt)
+        reference = next_reference(reference, first, dt)
 
 
 # ------------------------------------------------------------------------------------------------------------ monitoring
@@ -492,7 +495,7 @@ def test_p19_the_same_trace_gives_the_same_reports(ride):
 @given(rides(actions_of, mode="monitor", joints=2))
 def test_monitoring_refuses_only_for_safety_inputs_and_malformed_actions(ride):
     g, make_command_filters, legs = ride
-    gate = remade(g, make_command_filters(), **STRICT)
+    gate = rebuilt(g, make_command_filters(), **STRICT)
     reference, asserted = g.reference, False
     for part, action, beside in legs:
         dt, situation = part * g.contract.control_period_s, beside(reference)
@@ -511,7 +514,7 @@ def test_monitoring_refuses_only_for_safety_inputs_and_malformed_actions(ride):
 
 
 def _smooth_rides():
-    """A joint whose A is its D, with a limit of jerk, a fixed step, and what it is asked for from step to step."""
+    """Draw a joint with A = D, a jerk limit and a fixed step, and its requests in each step."""
     return st.tuples(
         bounds(continuous=True),
         magnitudes(1e-2, 1e2),
@@ -523,7 +526,7 @@ def _smooth_rides():
 @examples(80)
 @given(_smooth_rides())
 def test_jerk_speed_and_acceleration_limits_hold_in_free_motion(ride):
-    """|j| <= J (1 + 1e-6), from rest, with one dt. Only at rest an acceleration may end at once: see the limiter."""
+    """|j| <= J (1 + 1e-6), from rest, with constant dt. Only at rest may an acceleration end at once: see the limiter."""
     b, part, dt, legs = ride
     acceleration = b.acceleration
     jerk = part * acceleration / dt
@@ -541,13 +544,13 @@ def test_jerk_speed_and_acceleration_limits_hold_in_free_motion(ride):
         assert abs(w - v) <= acceleration * dt + rounding(b, 0.0, float(approved.values[0]), w, dt)
         if approved.report.guaranteed["jerk"]:
             assert keeps
-        reference = moved_on(reference, approved, dt)
+        reference = next_reference(reference, approved, dt)
 
 
 @examples(60)
 @given(rides(latching=False), magnitudes(1e-2, 1e2))
-def test_guaranteed_jerk_was_kept(ride, part):
-    """Also near the ends of the range, through zero, while braking and where shares are taken."""
+def test_guaranteed_jerk_is_kept(ride, part):
+    """Also near the ends of the range, through zero, while braking and with scaled commands."""
     g, make_command_filters, legs = ride
     contract = with_jerk(g, part)
     gate = SafetyGate(with_safety(contract, **STRICT), filters=make_command_filters())
@@ -559,30 +562,30 @@ def test_guaranteed_jerk_was_kept(ride, part):
         allowed = gate.layout.limits.jerk * dt + 2e-9 * gate.layout.limits.velocity / dt
         kept = bool((np.abs(changes) <= allowed * (1 + 1e-9)).all())
         assert kept or not approved.report.guaranteed["jerk"]
-        reference = moved_on(reference, approved, dt)
+        reference = next_reference(reference, approved, dt)
 
 
 @examples(40)
 @given(gates(joints=2), magnitudes(1e-2, 1e2), st.data())
 def test_robot_braked_to_rest_stays_at_rest_on_hold(g, part, data):
-    """What is left of the deceleration does not move it, least of all backwards."""
+    """Remaining deceleration must not move it, least of all backwards."""
     gate = SafetyGate(with_jerk(g, part))
     dt = g.contract.control_period_s
     reference = dataclasses.replace(g.reference, accelerations=np.zeros(gate.layout.size))
     for action in data.draw(st.lists(actions_of(g.contract), max_size=4)):
-        reference = moved_on(reference, gate.judge(action, reference, dt), dt)
+        reference = next_reference(reference, gate.judge(action, reference, dt), dt)
     hold = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
     for _ in range(200):
         if not reference.velocities.any():
             break
-        reference = moved_on(reference, gate.brake(reference, dt, hold), dt)
+        reference = next_reference(reference, gate.brake(reference, dt, hold), dt)
     assume(not reference.velocities.any())
     approved = gate.judge(gate.layout.as_action(gate.hold_action(reference)), reference, dt)
     for b, x, w in zip(g.bounds, reference.positions.tolist(), approved.report.velocity_si.tolist(), strict=True):
         assert abs(w) <= rounding(b, x, x, 0.0, dt)
 
 
-# ---------------------------------------------------------------------------------------------------- two worlds, one gate
+# -------------------------------------------------------------------------------------------------- one gate in two worlds
 
 
 class _Still:
@@ -595,8 +598,8 @@ class _Still:
         return TaskResult(reward=0.0, verdict=Verdict.running(), terms={"zero": 0.0})
 
 
-class _From(FakeBackend):
-    """A fake world that begins at a given state."""
+class StartsAt(FakeBackend):
+    """A fake world that starts in a given state."""
 
     def __init__(self, contract, *, start, **options):
         super().__init__(contract, **options)
@@ -623,7 +626,7 @@ def _reports(contract, backend, actions):
 
 
 def test_p20_one_trace_through_two_backends_gives_the_same_reports():
-    """The simulated arm lags and the fake one does not; as long as both follow, the gate reports the same for both."""
+    """The simulated arm lags and the fake one does not; while both follow, the reports are the same."""
     contract = with_safety(load_contract("arm_reach"), nonfinite=Nonfinite(stop_after=9))
     draw = np.random.default_rng(20)
     actions = [draw.uniform(-1.3, 1.3, 6) * draw.choice([0.05, 1.0]) for _ in range(60)]
@@ -631,12 +634,12 @@ def test_p20_one_trace_through_two_backends_gives_the_same_reports():
     actions[20] = np.zeros(5)
     actions[30] = np.full(6, 1e308)
     start, simulated = _reports(contract, make_backend("mujoco", contract, clock=ManualClock()), actions)
-    _, faked = _reports(contract, _From(contract, clock=ManualClock(), start=start), actions)
+    _, faked = _reports(contract, StartsAt(contract, clock=ManualClock(), start=start), actions)
     for one, other in zip(simulated, faked, strict=True):
         assert bits(one.applied_si) == bits(other.applied_si)
         assert bits(one.velocity_si) == bits(other.velocity_si)
         assert bits(one.applied) == bits(other.applied)
-        assert told(one) == told(other)
+        assert contents_of(one) == contents_of(other)
         assert (one.disposition, one.intervened, one.guaranteed) == (
             other.disposition,
             other.intervened,
@@ -689,7 +692,7 @@ def test_p16_sequence_numbers_increase_across_step_watchdog_input_and_close():
     assert speeds == sorted(speeds, reverse=True)
 
 
-# ----------------------------------------------------------------------------------------------------------------- storms
+# ------------------------------------------------------------------------------------------------------ adversarial steps
 
 STORMS = """
 contract: embodied_env/1
@@ -733,14 +736,14 @@ def _random(step, draw, scale):
     return draw.uniform(-1.5, 1.5, scale.high.size) * scale.high
 
 
-def _laced(step, draw, scale):
+def _interleaved(step, draw, scale):
     action = _random(step, draw, scale) * draw.choice([1.0, 1e6, 1e300])
     if draw.random() < 0.3:
         action[draw.integers(scale.high.size)] = draw.choice([math.nan, math.inf, -math.inf, 5e-324])
     return action
 
 
-AGENTS = {"max": _maximal, "alternating": _alternating, "random": _random, "NaN-laced": _laced}
+AGENTS = {"max": _maximal, "alternating": _alternating, "random": _random, "NaN-laced": _interleaved}
 COMMANDS = [
     ("position_delta", "normalized"),
     ("position", "physical"),
@@ -750,13 +753,13 @@ COMMANDS = [
 
 
 def storm(command: str, scale: str, agent: str, *, steps: int, jittered: bool) -> None:
-    """Let an adversary act on the gate; judge it by differentiating what it publishes.
+    """Let an adversary act on the gate; differentiate the published positions and check the limits.
 
-    The bound that is stated: `rounding_of_velocity` over the extent of the joint's range for each velocity, and
-    twice that for a difference of two. Speed and position are exceeded by nothing at all.
+    The bound is `rounding_of_velocity` over the extent of the joint's range for each velocity, and
+    twice that for a difference of two. Speed and position never exceed their limits at all.
     """
     contract = storm_contract(command, scale)
-    gate, draw = SafetyGate(contract, filters={"fence": Weakener([None])}), np.random.default_rng(steps)
+    gate, draw = SafetyGate(contract, filters={"fence": ScriptedFilter([None])}), np.random.default_rng(steps)
     limits, is_velocity, act = gate.layout.limits, gate.layout.is_velocity, AGENTS[agent]
     known = np.isfinite(limits.position_low)
     extent = np.where(known, np.maximum(np.abs(limits.position_low), np.abs(limits.position_high)), 0.0)
@@ -777,7 +780,7 @@ def storm(command: str, scale: str, agent: str, *, steps: int, jittered: bool) -
         assert (np.abs(after) - np.abs(velocities) <= limits.acceleration * dt + 2.0 * slack).all()
         assert (np.abs(velocities) - np.abs(after) <= limits.deceleration * dt + 2.0 * slack).all()
         velocities = after
-        moved = moved_on(reference, approved, dt)
+        moved = next_reference(reference, approved, dt)
         reference = dataclasses.replace(moved, positions=np.where(is_velocity & ~known, 0.0, truth))
 
 

@@ -1,6 +1,6 @@
-"""Properties over any order of events: latch (P14), watchdog (P15), sequence numbers (P16), episodes.
+"""Stateful properties over any order of events: latch (P14), watchdog (P15), sequence numbers (P16), episodes.
 
-P-numbers: ``reference/safety.md`` A4.4. The machines keep a small model beside the real thing, and compare.
+P-numbers: ``reference/safety.md`` A4.4. The machines keep a small model of the gate and compare it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PERIOD_NS = round(PERIOD_S * NS_PER_S)
 TICK_NS = PERIOD_NS // 2  # of the watchdog's thread
 SPEC = WatchdogSpec(hold_steps=2, stop_steps=10)
 STOP_AFTER = 3
-SILENT_STEPS = 3  # of a required sensor, that make a STOP
+SILENT_STEPS = 3  # of a required sensor, until a STOP
 INPUT_SEVERITY = {"ok": Severity.PASS, "inactive": Severity.STOP, "contention": Severity.STOP}  # others: ESTOP
 LIMITS = joint_limits()
 ROUNDING = 1e-12
@@ -45,7 +45,7 @@ def finding(severity: Severity, code: str) -> Finding:
 
 
 class FreeRunningRobot(RuleBasedStateMachine):
-    """A gate, an arbiter and a watchdog in a free-running world, and everything that may happen to them."""
+    """A gate, an arbiter and a watchdog in a free-running world, with all events that may occur."""
 
     @initialize()
     def build(self):
@@ -81,11 +81,11 @@ class FreeRunningRobot(RuleBasedStateMachine):
         self.latched = max(self.latched, severity)
 
     def _asserted(self) -> Severity:
-        """Return what the safety inputs ask for."""
+        """Return the severity that the safety inputs request."""
         return max((INPUT_SEVERITY.get(state, Severity.ESTOP) for state in self.inputs.values()), default=Severity.PASS)
 
     def _step(self, action, *, age_s=0.0):
-        """Take a step; return the reference, the command, and the least disposition that the model wants."""
+        """Take a step; return the reference, the command, and the lowest disposition that the model expects."""
         wanted = Severity.PASS
         self._latch(self._asserted())
         if not self.latched:
@@ -143,13 +143,13 @@ class FreeRunningRobot(RuleBasedStateMachine):
         state=st.sampled_from(INPUT_STATES[4:]),
     )
     def an_episode(self, actions, end, state):
-        """Everything is well and the robot moves; then one thing goes wrong."""
+        """The robot moves without a fault; then one fault occurs."""
         self.inputs, self.is_silent = {}, False
         self.estop_is_cleared()
         self.reset()
         for action in actions:
             self.clock.advance_ns(TICK_NS)
-            self.the_watchdog_looks()
+            self.the_watchdog_checks()
             self.step(action, 0.0)
         if end == "malformed":
             self.malformed_steps([None] * STOP_AFTER)
@@ -159,11 +159,11 @@ class FreeRunningRobot(RuleBasedStateMachine):
                 self.step(actions[0], 0.0)
         elif end == "late":
             self.clock.advance_ns(TICK_NS)
-            self.the_watchdog_looks()
+            self.the_watchdog_checks()
             self.step(actions[0], math.inf)
         elif end == "input":
             self.inputs = {"door": state}
-            self.the_watchdog_looks()
+            self.the_watchdog_checks()
         else:
             self.time_passes(21)
 
@@ -176,11 +176,11 @@ class FreeRunningRobot(RuleBasedStateMachine):
         self.inputs = dict.fromkeys(self.inputs, "ok")
 
     @rule(is_silent=st.booleans())
-    def a_required_sensor_falls_silent_or_returns(self, is_silent):
+    def a_required_sensor_stops_or_resumes(self, is_silent):
         self.is_silent = is_silent
 
     @rule(action=finite_vectors(2))
-    def an_emergency_stop_is_cleared_by_nothing_but_a_person_and_a_reset(self, action):
+    def an_estop_needs_an_operator_and_a_reset(self, action):
         self.inputs = {"door": "active"}
         self._step(action)
         self.inputs = {}
@@ -202,7 +202,7 @@ class FreeRunningRobot(RuleBasedStateMachine):
         self.latched = min(self.latched, Severity.STOP)
 
     @rule()
-    def an_estop_outlives_a_reset(self):
+    def an_estop_survives_a_reset(self):
         self.something_latches(Severity.ESTOP)
         self.reset()
 
@@ -210,20 +210,20 @@ class FreeRunningRobot(RuleBasedStateMachine):
     def time_passes(self, ticks):
         for _ in range(ticks):
             self.clock.advance_ns(TICK_NS)
-            self.the_watchdog_looks()
+            self.the_watchdog_checks()
 
     @rule(ns=st.sampled_from([0, 1, 1000, TICK_NS - 1]))
     def a_moment_passes(self, ns):
-        ns = max(0, min(ns, self.checked_ns + TICK_NS - self.clock.now_ns()))  # the watchdog looks every tick
+        ns = max(0, min(ns, self.checked_ns + TICK_NS - self.clock.now_ns()))  # the watchdog checks every tick
         self.clock.advance_ns(ns)
 
     @rule(ns=st.integers(0, 100 * PERIOD_NS))
     def the_process_is_suspended(self, ns):
         self.clock.advance_ns(ns)
-        self.the_watchdog_looks()
+        self.the_watchdog_checks()
 
     @rule()
-    def the_watchdog_looks(self):
+    def the_watchdog_checks(self):
         age_ns, asserted = self.clock.now_ns() - self.fed_ns, self._asserted()
         before = len(self.sent)
         found = self.watchdog.check()
@@ -252,7 +252,7 @@ class FreeRunningRobot(RuleBasedStateMachine):
         assert numbers == sorted(set(numbers))
 
     @invariant()
-    def p17_no_command_bears_the_epoch_of_another_episode(self):
+    def p17_every_command_has_the_epoch_of_its_episode(self):
         assert all(command.epoch == self.epoch for command in self.sent[self.first_of_epoch :])
         assert all(command.epoch < self.epoch for command in self.sent[: self.first_of_epoch])
 
@@ -289,7 +289,7 @@ class _Still:
 
 
 class Episodes(RuleBasedStateMachine):
-    """A stepper over the fake world, in any order of calls, good and bad."""
+    """A stepper over the fake world, with valid and invalid calls in any order."""
 
     @initialize()
     def build(self):
@@ -357,8 +357,8 @@ TestEpisodes = Episodes.TestCase
 # ---------------------------------------------------------------------------------------------------------- real threads
 
 
-class Crowd:
-    """Threads that step, watch and stop one robot, all at once and as unfairly as threads can be."""
+class ConcurrentRobot:
+    """Threads that step, watch and stop one robot at the same time."""
 
     def __init__(self):
         contract = plain_contract(control_period_s=0.001)
@@ -406,7 +406,7 @@ class Crowd:
 
 
 def test_p16_sequence_numbers_strictly_increase_with_concurrent_threads():
-    crowd = Crowd()
+    crowd = ConcurrentRobot()
     crowd.run()
     assert [command.seq for command in crowd.sent] == list(range(1, len(crowd.sent) + 1))
     assert len(crowd.sent) >= 3 * 150 + 2 * 100

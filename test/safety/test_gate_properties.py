@@ -50,7 +50,7 @@ def flat(gate: SafetyGate, action) -> np.ndarray:
 
 
 def mapped(gate: SafetyGate, action: np.ndarray, reference) -> np.ndarray:
-    """Return the positions that a flat action asks for; the rounding of the sum does not count at a bound."""
+    """Return the requested positions of a flat action; rounding of the sum does not count at a bound."""
     si = gate.layout.scale.to_si(action)
     target = np.where(gate.layout.is_delta, reference.positions + si, si)
     bound = np.clip(target, gate.layout.limits.position_low, gate.layout.limits.position_high)
@@ -94,7 +94,7 @@ def same_command(one, other) -> bool:
     )
 
 
-# ------------------------------------------------------------------------------------------------ whatever the agent sends
+# -------------------------------------------------------------------------------------------------------------- any action
 
 
 @examples(50)
@@ -144,7 +144,7 @@ def test_p2_an_action_outside_its_space_is_clipped_first(g, data):
 
 @examples(40)
 @given(gates(joints=2), st.data())
-def test_the_array_of_the_agent_is_never_written(g, data):
+def test_the_array_of_the_agent_is_never_modified(g, data):
     action = data.draw(any_actions(g.contract))
     arrays = arrays_in(action)
     before = [array.tobytes() for array in arrays]
@@ -185,7 +185,7 @@ _PARTS = st.one_of(st.just(1.0), st.floats(0.001, 1.0))
 
 
 def _rides(mode: str = "enforce"):
-    """A gate, and legs of (part of the control period, action)."""
+    """Draw a gate, and legs of (part of the control period, action)."""
     return gates(joints=3, mode=mode).flatmap(
         lambda g: st.tuples(st.just(g), st.lists(st.tuples(_PARTS, actions_of(g.contract)), min_size=1, max_size=10))
     )
@@ -373,7 +373,7 @@ def test_p13_the_disposition_is_the_most_severe_finding(g, time, latch, data):
 @examples(25)
 @given(gates(), st.data())
 def test_command_and_report_are_read_only(g, data):
-    """They are the reference of the next step: writing to one would be a way round the gate."""
+    """They are the reference of the next step: writing to one would bypass the gate."""
     approved = g.gate.judge(data.draw(any_actions(g.contract)), g.reference, g.dt)
     report = approved.report
     for array in (approved.values, report.applied_si, report.velocity_si, report.applied, report.requested):
@@ -401,7 +401,7 @@ WRONG_MARGINS = [
 
 
 @pytest.mark.parametrize("wrong", WRONG_LIMITS, ids=str)
-def test_p18_an_invalid_limit_is_refused_and_changes_nothing(wrong):
+def test_p18_an_invalid_limit_is_rejected_and_changes_nothing(wrong):
     gate, reference = SafetyGate(plain_contract(joints=3)), reference_at((0.1, 0.2), (0.0, 0.0), (-2.0, 0.0))
     before = gate.judge([0.5, -0.5, -0.5], reference, 0.05)
     for at in range(3):
@@ -413,19 +413,19 @@ def test_p18_an_invalid_limit_is_refused_and_changes_nothing(wrong):
 
 
 @pytest.mark.parametrize("wrong", WRONG_MARGINS, ids=str)
-def test_p18_an_invalid_margin_is_refused(wrong):
+def test_p18_an_invalid_margin_is_rejected(wrong):
     with pytest.raises(ContractError, match="margins"):
         plain_contract(margins=Margins(**{"position": 0.0, "velocity": 1.0, "acceleration": 1.0, **wrong}))
 
 
-def test_p18_margins_that_leave_no_range_are_refused():
+def test_p18_margins_that_leave_no_range_are_rejected():
     with pytest.raises(ContractError, match=r"safety\.margins\.position"):
         plain_contract(margins=Margins(position=2.0, velocity=1.0, acceleration=1.0))
 
 
 @examples(25)
 @given(bounds(continuous=False), st.floats(0.0, 0.4), st.floats(0.01, 1.0), st.floats(0.01, 1.0), st.data())
-def test_margins_keep_every_command_that_far_inside_the_limits(b, inset, speed, strength, data):
+def test_margins_keep_every_command_inside_the_limits(b, inset, speed, strength, data):
     margin = inset * (b.high - b.low)
     contract = contract_of(as_joint_limits(b), margins=Margins(position=margin, velocity=speed, acceleration=strength))
     inner = JointBounds(
@@ -543,7 +543,7 @@ def test_monitoring_still_brakes_for_a_malformed_action(g, data):
 @example((None, None))
 def test_monitoring_neither_stops_for_limits_nor_publishes_non_finite_values(ride):
     g, legs = ride
-    if g is None:  # the longest way out: huge, then refused, then huge again
+    if g is None:  # the longest sequence: huge, then refused, then huge again
         contract = plain_contract(mode="monitor", scale="physical")
         reference, legs = (
             reference_at((0.0, 0.0), (0.0, 0.0)),
@@ -590,7 +590,7 @@ def publish(arbiter: Arbiter, gate: SafetyGate, action):
     steps_of_time,
 )
 def test_p23_a_step_after_any_pause_moves_at_most_one_period(legs, b, period):
-    command = "position" if math.isfinite(b.low) else "position_delta"  # any distance can be asked for
+    command = "position" if math.isfinite(b.low) else "position_delta"  # any distance can be requested
     contract = contract_of(as_joint_limits(b), as_joint_limits(b), command=command, control_period_s=period)
     clock = ManualClock(5)
     arbiter, gate, _ = free_running_arbiter(contract, clock)
@@ -651,7 +651,7 @@ def test_p10_stopping_a_free_running_robot_ends_at_rest_within_limits(b, part, p
     assert all(a - c <= b.deceleration * period + slack for a, c in itertools.pairwise(speeds))
 
 
-def test_non_finite_values_are_refused_in_every_component():
+def test_non_finite_values_are_rejected_in_every_component():
     gate, reference = SafetyGate(plain_contract(joints=3)), reference_at(*[(0.0, 0.5)] * 3)
     for bad in NOT_FINITE:
         for at in range(3):

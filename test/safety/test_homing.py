@@ -1,4 +1,4 @@
-"""The way home: through the gate, slowly, to where it should be; and every way in which it may end before."""
+"""Homing: slowly through the gate to the home position, and all reasons for it to end early."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ HOME = {"shoulder": 0.6, "elbow": -0.4}
 ROUTINE = ResetRoutine(home=HOME, speed=0.5)
 
 
-class Elsewhere(FakeBackend):
-    """A reset puts the joints at `start`; `verified` are the positions that a second reading returns."""
+class DisplacedBackend(FakeBackend):
+    """A reset puts the joints at `start`; `verified` are the positions of a second reading."""
 
     start = (0.0, 0.0)
     verified: tuple[float, float] | None = None
@@ -40,7 +40,7 @@ class Elsewhere(FakeBackend):
         return super().verify(deadline)
 
 
-def scene_of(routine=ROUTINE, *, backend=Elsewhere, options=None, start=(0.0, 0.0), filters=None, **changes):
+def scene_of(routine=ROUTINE, *, backend=DisplacedBackend, options=None, start=(0.0, 0.0), filters=None, **changes):
     contract, own = scripted_tasks.contract(**changes), {"free_running": True, **(options or {})}
     made = Scene(contract, backend=backend, filters=filters or {}, **own)
     made.backend.routine, made.backend.start = routine, start
@@ -56,27 +56,27 @@ def closing(scene):
         scene.close()
 
 
-def at(scene):
+def positions_of(scene):
     return dict(zip(scene.backend._joints, scene.backend._positions.tolist(), strict=True))
 
 
 def velocities(scene, start):
-    """The velocity of each published command, by the positions alone. Shape (n_commands, n_joints)."""
+    """Return the velocity of each published command from the positions alone, shape (n_commands, n_joints)."""
     values = [np.array(start), *(command.values for command in scene.sent)]
     return np.diff(values, axis=0) / PERIOD_S
 
 
-# ------------------------------------------------------------------------------------------------- it comes home
+# ------------------------------------------------------------------------------------------------------- success
 
 
-def test_reset_drives_the_robot_home_and_reports_it():
+def test_reset_homes_the_robot_and_reports_it():
     with closing(scene_of()) as scene:
         observation, info = scene.reset()
-        assert at(scene) == pytest.approx(HOME, abs=ROUTINE.tolerance)
+        assert positions_of(scene) == pytest.approx(HOME, abs=ROUTINE.tolerance)
         assert observation["joints_position"] == pytest.approx(list(HOME.values()), abs=ROUTINE.tolerance)
         assert info["reset"]["routine"] == "home"
         assert "commands" in scene.stepper.last_reset.reset.details["home"]
-        scene.clock.advance_ns(PERIOD_NS)  # without it no time has passed since the reset
+        scene.clock.advance_ns(PERIOD_NS)  # otherwise no time would have passed since the reset
         assert scene.step((0.1, 0.1)).report.disposition is Severity.PASS
 
 
@@ -130,7 +130,7 @@ WAYS = {
 }
 
 
-# The last 0.1 of the tolerance used to be one step, which the limit of the jerk turned into an oscillation.
+# One step used to cover the last 0.1 of the tolerance; the jerk limit turned it into an oscillation.
 STEP_AT_THE_END = {
     "start": (0.0, 0.34375),
     "home": (1.0, 0.0),
@@ -158,19 +158,19 @@ def test_home_is_reached_from_anywhere_within_the_speed_share(way):
         slack = 1e-9 + 1e-14 / PERIOD_S
         assert np.abs(moved).max() <= speed * limits["velocity"] + slack
         positions = np.array([command.values for command in scene.sent])
-        low, high = np.minimum(start, home), np.maximum(start, home)  # it never passes its home
+        low, high = np.minimum(start, home), np.maximum(start, home)  # it never overshoots
         passed = 1e-12 if "jerk" not in limits else 0.01 * routine.tolerance
         assert (positions >= low - passed).all()
         assert (positions <= high + passed).all()
-        assert at(scene) == pytest.approx(routine.home, abs=routine.tolerance)
+        assert positions_of(scene) == pytest.approx(routine.home, abs=routine.tolerance)
         assert not scene.sent[-1].report.velocity_si.any()
 
 
-# ------------------------------------------------------------------------------------- what ends it, at rest
+# ---------------------------------------------------------------------------------- failures, ending at rest
 
 
-class Blocked(Elsewhere):
-    """Its elbow gets no further than `end`."""
+class Blocked(DisplacedBackend):
+    """Its elbow moves no further than `end`."""
 
     end = -0.37
 
@@ -183,8 +183,8 @@ class BlockedEarly(Blocked):
     end = -0.1
 
 
-class Interrupting(Elsewhere):
-    """Somebody presses Ctrl-C at the tenth period."""
+class Interrupting(DisplacedBackend):
+    """Ctrl-C at the tenth period."""
 
     def advance(self, target, deadline):
         super().advance(target, deadline)
@@ -193,7 +193,7 @@ class Interrupting(Elsewhere):
 
 
 def pressed_at(step):
-    class Pressed(Elsewhere):
+    class Pressed(DisplacedBackend):
         def advance(self, target, deadline):
             super().advance(target, deadline)
             if self._step == step:
@@ -203,7 +203,7 @@ def pressed_at(step):
 
 
 def assert_at_rest(scene):
-    """The robot has moved and braked, and accepts no further command."""
+    """Assert that the robot has moved and braked, and accepts no further command."""
     speeds = [np.abs(command.report.velocity_si).max() for command in scene.sent]
     assert max(speeds) > 0.1
     assert speeds[-1] == 0.0
@@ -212,7 +212,7 @@ def assert_at_rest(scene):
         scene.step()
 
 
-def refused(scene, match):
+def check_reset_fails(scene, match):
     with pytest.raises(BackendNotReadyError, match=match):
         scene.reset()
     assert_at_rest(scene)
@@ -230,19 +230,19 @@ def refused(scene, match):
             r"was stopped by the safety gate \(tracking track.error of elbow\): elbow is at -0\.1, 0\.3 from home -0\.4",
         ),
     ],
-    ids=["near its home", "far from it"],
+    ids=["near home", "far from home"],
 )
 def test_blocked_joint_is_named_with_its_distance(backend, match):
     with closing(scene_of(backend=backend)) as scene:
-        refused(scene, match)
+        check_reset_fails(scene, match)
 
 
 def test_estop_ends_homing():
     with closing(scene_of(backend=pressed_at(10))) as scene:
-        refused(scene, r"an ESTOP is latched, estop estop.active: button is active.*clear_estop")
+        check_reset_fails(scene, r"an ESTOP is latched, estop estop.active: button is active.*clear_estop")
 
 
-@pytest.mark.parametrize("start", [(0.0, 0.0), (0.6039, -0.4)], ids=["away", "near its home"])
+@pytest.mark.parametrize("start", [(0.0, 0.0), (0.6039, -0.4)], ids=["away", "near home"])
 def test_reset_after_an_estop_names_the_estop(start):
     with closing(scene_of(start=tuple(HOME.values()))) as scene:
         scene.reset()
@@ -259,24 +259,24 @@ def test_reset_after_an_estop_names_the_estop(start):
         scene.reset()
 
 
-def test_silent_sensor_holds_the_robot_and_ends_homing():
+def test_missing_sensor_holds_the_robot_and_ends_homing():
     faults = [Fault(kind="drop", sensor="joints", step=step) for step in range(8, 200)]
     with closing(scene_of(options={"faults": faults})) as scene:
-        refused(scene, r"was stopped .*\(observation obs.stale: reading of joints is .* old.*shoulder is at")
+        check_reset_fails(scene, r"was stopped .*\(observation obs.stale: reading of joints is .* old.*shoulder is at")
 
 
 def test_short_sensor_gap_pauses_homing_and_is_reported():
     faults = [Fault(kind="drop", sensor="joints", step=step) for step in range(8, 14)]
     with closing(scene_of(options={"faults": faults})) as scene:
         scene.reset()
-        assert at(scene) == pytest.approx(HOME, abs=ROUTINE.tolerance)
+        assert positions_of(scene) == pytest.approx(HOME, abs=ROUTINE.tolerance)
         assert "x obs.stale" in scene.stepper.last_reset.reset.details["home"]
 
 
 def test_gap_that_ends_episodes_ends_homing():
     fault = Fault(kind="drop", sensor="beacon", step=8)
     with closing(scene_of(options={"faults": [fault]}, sensors__beacon__on_gap="stop")) as scene:
-        refused(scene, "no valid reading of beacon")
+        check_reset_fails(scene, "no valid reading of beacon")
 
 
 def test_lost_backend_ends_homing():
@@ -286,8 +286,8 @@ def test_lost_backend_ends_homing():
         assert isinstance(caught.value.__cause__, BackendLostError)
 
 
-class Stalling(Elsewhere):
-    """The program hangs at the tenth period; `meanwhile` is called then."""
+class Stalling(DisplacedBackend):
+    """The program hangs at the tenth period and calls `meanwhile`."""
 
     def advance(self, target, deadline):
         super().advance(target, deadline)
@@ -300,21 +300,21 @@ def test_watchdog_is_armed_during_homing():
     seen = []
     with closing(scene_of(backend=Stalling, options={"step_timeout_s": 5.0})) as scene:
         scene.backend.meanwhile = lambda: seen.append(scene.stepper._guard.watchdog.check())
-        refused(scene, "was stopped by the safety gate")
+        check_reset_fails(scene, "was stopped by the safety gate")
         assert seen[0].code == "wd.stop"
         assert scene.stepper._guard.watchdog.check() is None  # and not over what follows
 
 
 def test_homing_times_out():
     with closing(scene_of(replace(ROUTINE, timeout_s=0.6))) as scene:
-        refused(scene, "timed out: shoulder is at")
+        check_reset_fails(scene, "timed out: shoulder is at")
         assert scene.clock.now_ns() < 2 * NS_PER_S
 
 
 def test_homing_ends_at_the_reset_timeout():
     with closing(scene_of(replace(ROUTINE, timeout_s=100.0))) as scene:
         scene.backend.reset_timeout_s = 0.6
-        refused(scene, "timed out")
+        check_reset_fails(scene, "timed out")
 
 
 def test_interrupt_during_homing_brakes_and_propagates():
@@ -327,11 +327,11 @@ def test_interrupt_during_homing_brakes_and_propagates():
 def test_robot_that_left_home_is_reported():
     with closing(scene_of()) as scene:
         scene.backend.verified = (0.6, 0.4)
-        refused(scene, "left home after homing: elbow is at 0.4, 0.8 from")
+        check_reset_fails(scene, "left home after homing: elbow is at 0.4, 0.8 from")
 
 
 class Wall:
-    """Nothing goes on beyond 0.3 rad of the first joint."""
+    """A filter that blocks motion beyond 0.3 rad of the first joint."""
 
     def reset(self):
         pass
@@ -342,7 +342,7 @@ class Wall:
 
 def test_homing_blocked_by_a_gate_names_the_gate():
     with closing(scene_of(filters={"workspace": Wall()})) as scene:
-        refused(
+        check_reset_fails(
             scene,
             "20 commands in a row were held .the straight joint path is blocked by the workspace gate, ws.keepout.*a wall",
         )
@@ -354,29 +354,29 @@ def test_next_reset_retries_failed_homing():
             scene.reset()
         scene.backend._faults = ()
         scene.reset()
-        assert at(scene) == pytest.approx(HOME, abs=ROUTINE.tolerance)
+        assert positions_of(scene) == pytest.approx(HOME, abs=ROUTINE.tolerance)
 
 
-# ------------------------------------------------------------------------------------------- a person's word
+# ------------------------------------------------------------------------------------- operator confirmation
 
 
-class Asking(Elsewhere):
-    """Records each request to the operator; with `declines`, the answer is no."""
+class ConfirmingBackend(DisplacedBackend):
+    """Records each request to the operator; `declines` declines them."""
 
     declines = False
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
-        self.asked = []
+        self.questions = []
 
     def confirm(self, question, deadline):
-        self.asked.append((question, len(self.sent)))
+        self.questions.append((question, len(self.sent)))
         if self.declines:
             raise BackendNotReadyError("the operator has declined")
 
 
-class Unseedable(Asking):
-    """Like a robot: options mean nothing to it."""
+class Unseedable(ConfirmingBackend):
+    """Ignores options, like a robot."""
 
     def reset(self, request, deadline):
         snapshot = super().reset(request, deadline)
@@ -386,17 +386,17 @@ class Unseedable(Asking):
 
 
 def test_operator_is_prompted_at_home_with_options_and_joints():
-    with closing(scene_of(replace(ROUTINE, confirm="prompt"), backend=Asking)) as scene:
+    with closing(scene_of(replace(ROUTINE, confirm="prompt"), backend=ConfirmingBackend)) as scene:
         info = scene.reset(goal=[0.2, 0.3, 0.4])[1]
-        ((question, commands),) = scene.backend.asked
+        ((question, commands),) = scene.backend.questions
         assert commands == len(scene.sent)
         assert "goal=[0.2, 0.3, 0.4]" in question
         assert "elbow -0.4" in question
         assert info["reset"]["confirmed_by"] == "prompt"
 
 
-def test_nothing_moves_without_confirmation():
-    with closing(scene_of(ResetRoutine(confirm="topic"), backend=Asking)) as scene:
+def test_nothing_moves_before_confirmation():
+    with closing(scene_of(ResetRoutine(confirm="topic"), backend=ConfirmingBackend)) as scene:
         scene.backend.declines = True
         with pytest.raises(BackendNotReadyError, match="declined"):
             scene.reset()
@@ -419,7 +419,7 @@ def test_ignored_options_are_reported_with_a_warning():
         assert (info["options_ignored"], info["seed_applied"], info["confirmed_by"]) == ("goal,load", -1, "")
 
 
-class MovedAndMute(Elsewhere):
+class MovedWithoutSensor(DisplacedBackend):
     """The second reset moves the robot, and then a sensor is silent."""
 
     resets = 0
@@ -432,8 +432,8 @@ class MovedAndMute(Elsewhere):
 
 
 def test_failed_reset_never_commands_the_old_position():
-    """`close` brakes where it last commanded: a reset service may have moved the robot since."""
-    scene = scene_of(None, backend=MovedAndMute)
+    """`close` must not brake at the last command: a reset service may have moved the robot since."""
+    scene = scene_of(None, backend=MovedWithoutSensor)
     scene.reset()
     scene.clock.advance_ns(PERIOD_NS)
     scene.step((0.5, 0.5))
@@ -444,7 +444,7 @@ def test_failed_reset_never_commands_the_old_position():
     assert len(scene.sent) == before
 
 
-# --------------------------------------------------------------------------------------------- what may be home
+# ----------------------------------------------------------------------------------------- valid home positions
 
 
 def test_home_must_name_every_position_joint():

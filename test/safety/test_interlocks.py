@@ -1,4 +1,4 @@
-"""Each interlock by itself: what it accepts, its threshold, its finding, and what a reset clears."""
+"""Each interlock alone: accepted values, threshold, finding, and what a reset clears."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ ZERO = np.zeros(2)
 FORCES = {"beacon": {"field": "position", "limit": 5.0}}
 
 
-def beside(quality=Quality.OK, age_s=0.0, measured=(0.0, 0.0), **others) -> SafetyContext:
-    """Return a situation in which nothing is wrong, but for what is given."""
+def context(quality=Quality.OK, age_s=0.0, measured=(0.0, 0.0), **others) -> SafetyContext:
+    """Return a context without faults, except for the given values."""
     sensors = {"joints": SensorStatus(quality=quality, age_s=age_s)}
     return SafetyContext(**{"sensors": sensors, "measured": np.array(measured, float), **others})
 
 
-CALM = beside()
+FAULTLESS = context()
 
 
 def contract_with(**safety):
@@ -46,7 +46,7 @@ def contract_with(**safety):
 
 
 def gate_of(kind, **safety):
-    """Return the one refusing gate of this class, of the scripted contract."""
+    """Return the only interlock of this class, for the scripted contract."""
     contract = contract_with(**safety)
     (found,) = [gate for gate in make_interlocks(contract, SafetyGate(contract).layout) if isinstance(gate, kind)]
     return found
@@ -71,17 +71,17 @@ def test_interlocks_are_in_the_order_of_the_gates():
 
 @pytest.mark.parametrize("jump", ["stepped", "rewound", "skipped"])
 def test_clock_jump_is_a_hold(jump):
-    assert codes_of(gate_of(ClockGate).check(beside(clock_jump=jump), ZERO)) == [("clock.jump", Severity.HOLD)]
+    assert codes_of(gate_of(ClockGate).check(context(clock_jump=jump), ZERO)) == [("clock.jump", Severity.HOLD)]
 
 
 def test_suspended_host_is_a_stop():
-    assert codes_of(gate_of(ClockGate).check(beside(clock_jump="suspended"), ZERO)) == [
+    assert codes_of(gate_of(ClockGate).check(context(clock_jump="suspended"), ZERO)) == [
         ("clock.suspended", Severity.STOP)
     ]
 
 
 def test_no_clock_jump_is_no_finding():
-    assert gate_of(ClockGate).check(CALM, ZERO) == []
+    assert gate_of(ClockGate).check(FAULTLESS, ZERO) == []
 
 
 def test_no_tracking_gate_without_tracking_in_the_contract():
@@ -99,8 +99,8 @@ STRICT = {
 
 
 def all_wrong() -> SafetyContext:
-    """Return a situation in which everything but the safety inputs is wrong. The beacon measures a force, but well."""
-    situation = beside(**ALL_WRONG)
+    """Return a context in which everything but the safety inputs is wrong; the beacon's force is valid."""
+    situation = context(**ALL_WRONG)
     sensors = {**situation.sensors, "beacon": SensorStatus(quality=Quality.OK, age_s=0.0)}
     return dataclasses.replace(situation, sensors=sensors)
 
@@ -120,25 +120,25 @@ def test_all_findings_are_reported_in_the_order_of_the_gates():
 
 def test_refused_action_skips_the_modifying_gates():
     """Interlocks come before limits: an action that brakes is not reported as clipped."""
-    approved = SafetyGate(scripted_tasks.contract()).judge([7.0, 7.0], MOVING, PERIOD_S, beside(age_s=1.0))
+    approved = SafetyGate(scripted_tasks.contract()).judge([7.0, 7.0], MOVING, PERIOD_S, context(age_s=1.0))
     assert codes(approved) == ["obs.stale"]
     assert approved.report.requested.tolist() == [7.0, 7.0]
 
 
 def test_refused_action_brakes_within_the_limits():
-    approved = SafetyGate(scripted_tasks.contract()).judge([1.0, -1.0], MOVING, PERIOD_S, beside(age_s=1.0))
+    approved = SafetyGate(scripted_tasks.contract()).judge([1.0, -1.0], MOVING, PERIOD_S, context(age_s=1.0))
     assert approved.report.velocity_si.tolist() == pytest.approx([0.1, 0.0])
     assert approved.report.disposition is Severity.HOLD
 
 
 def test_hold_ends_with_its_reason():
     gate = SafetyGate(scripted_tasks.contract())
-    gate.judge([0.0, 0.0], REST, PERIOD_S, beside(age_s=1.0))
-    assert gate.judge([0.0, 0.0], REST, PERIOD_S, CALM).report.disposition is Severity.PASS
+    gate.judge([0.0, 0.0], REST, PERIOD_S, context(age_s=1.0))
+    assert gate.judge([0.0, 0.0], REST, PERIOD_S, FAULTLESS).report.disposition is Severity.PASS
 
 
 def test_malformed_action_does_not_hide_other_findings():
-    """Adding a gate never lowers the disposition (P13): the force stays a STOP when the action is NaN too."""
+    """Adding a gate never lowers the disposition (P13): the force is a STOP also for a NaN action."""
     gate = SafetyGate(contract_with(**STRICT))
     approved = gate.judge([math.nan, 0.0], REST, PERIOD_S, all_wrong())
     assert codes(approved)[0] == "form.nan"
@@ -176,7 +176,7 @@ def test_each_state_of_a_safety_input_has_its_code(state, code, severity):
 
 def test_lapsed_input_holds_without_latching():
     gate = SafetyGate(scripted_tasks.contract())
-    approved = gate.judge([1.0, 1.0], MOVING, PERIOD_S, beside(estops={"driver": "lapsed: /arm is deactivating"}))
+    approved = gate.judge([1.0, 1.0], MOVING, PERIOD_S, context(estops={"driver": "lapsed: /arm is deactivating"}))
     assert codes(approved) == ["robot.inactive"]
     assert approved.report.disposition is Severity.HOLD
     assert gate.latched is None
@@ -200,7 +200,7 @@ def test_every_safety_input_is_named():
 @pytest.mark.parametrize(("state", "code", "severity"), INPUTS)
 def test_safety_input_latches_and_brakes(state, code, severity):
     gate = SafetyGate(scripted_tasks.contract())
-    approved = gate.judge([1.0, 1.0], MOVING, PERIOD_S, beside(estops={"door": state}))
+    approved = gate.judge([1.0, 1.0], MOVING, PERIOD_S, context(estops={"door": state}))
     assert code in codes(approved)
     assert approved.report.disposition is severity
     assert gate.latched.code == code
@@ -210,31 +210,31 @@ def test_safety_input_latches_and_brakes(state, code, severity):
 @pytest.mark.parametrize("mode", ["enforce", "monitor"])
 @pytest.mark.parametrize(("state", "code", "severity"), INPUTS[:6])
 def test_latch_remains_after_the_input_is_ok(mode, state, code, severity):
-    """While monitoring too: the robot's own inputs are not for the gate to overrule."""
+    """Also while monitoring: the gate does not override the robot's own inputs."""
     gate = SafetyGate(contract_with(mode=mode))
-    gate.judge([0.0, 0.0], MOVING, PERIOD_S, beside(estops={"door": state}))
-    approved = gate.judge([1.0, 1.0], MOVING, PERIOD_S, beside(estops={"door": "ok"}))
+    gate.judge([0.0, 0.0], MOVING, PERIOD_S, context(estops={"door": state}))
+    approved = gate.judge([1.0, 1.0], MOVING, PERIOD_S, context(estops={"door": "ok"}))
     assert approved.report.disposition is severity
     assert approved.report.velocity_si.tolist() == pytest.approx([0.1, 0.0])
 
 
 def test_more_severe_input_raises_the_latch():
     gate = SafetyGate(scripted_tasks.contract())
-    gate.judge([0.0, 0.0], REST, PERIOD_S, beside(estops={"driver": "inactive"}))
-    approved = gate.judge([0.0, 0.0], REST, PERIOD_S, beside(estops={"driver": "inactive", "door": "active"}))
+    gate.judge([0.0, 0.0], REST, PERIOD_S, context(estops={"driver": "inactive"}))
+    approved = gate.judge([0.0, 0.0], REST, PERIOD_S, context(estops={"driver": "inactive", "door": "active"}))
     assert approved.report.disposition is gate.latched.severity is Severity.ESTOP
 
 
 def test_estop_latches_despite_a_malformed_action():
     gate = SafetyGate(scripted_tasks.contract())
-    approved = gate.judge(None, REST, PERIOD_S, beside(estops={"door": "active"}))
+    approved = gate.judge(None, REST, PERIOD_S, context(estops={"door": "active"}))
     assert approved.report.disposition is Severity.ESTOP
     assert gate.latched.code == "estop.active"
 
 
 def test_clearing_an_asserted_estop_latches_it_again():
     gate = SafetyGate(scripted_tasks.contract())
-    asserted = beside(estops={"door": "active"})
+    asserted = context(estops={"door": "active"})
     gate.judge([0.0, 0.0], REST, PERIOD_S, asserted)
     gate.clear_estop()
     gate.reset()
@@ -243,7 +243,7 @@ def test_clearing_an_asserted_estop_latches_it_again():
 
 
 def test_gate_reports_the_safety_inputs_without_a_stepper():
-    assert codes_of(gate_of(EstopGate).check(beside(estops={"door": "active"}), ZERO)) == [
+    assert codes_of(gate_of(EstopGate).check(context(estops={"door": "active"}), ZERO)) == [
         ("estop.active", Severity.ESTOP)
     ]
 
@@ -254,75 +254,77 @@ def test_gate_reports_the_safety_inputs_without_a_stepper():
 @pytest.mark.parametrize("quality", [Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE])
 def test_reading_is_valid_up_to_its_maximum_age(quality):
     gate = gate_of(ObservationGate)
-    assert gate.check(beside(quality, MAX_AGE_S), ZERO) == []
-    assert codes_of(gate.check(beside(quality, math.nextafter(MAX_AGE_S, 1.0)), ZERO)) == [("obs.stale", Severity.HOLD)]
+    assert gate.check(context(quality, MAX_AGE_S), ZERO) == []
+    assert codes_of(gate.check(context(quality, math.nextafter(MAX_AGE_S, 1.0)), ZERO)) == [
+        ("obs.stale", Severity.HOLD)
+    ]
 
 
 def test_reading_may_be_in_the_future_by_the_tolerance():
     gate = gate_of(ObservationGate, observation={"future_tolerance_s": 0.004})
-    assert gate.check(beside(age_s=-0.004), ZERO) == []
-    assert codes_of(gate.check(beside(age_s=math.nextafter(-0.004, -1.0)), ZERO)) == [("obs.future", Severity.HOLD)]
+    assert gate.check(context(age_s=-0.004), ZERO) == []
+    assert codes_of(gate.check(context(age_s=math.nextafter(-0.004, -1.0)), ZERO)) == [("obs.future", Severity.HOLD)]
 
 
 @pytest.mark.parametrize("quality", sorted(set(Quality) - {Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE}))
 def test_reading_of_other_quality_is_invalid_at_any_age(quality):
     code = "obs.future" if quality is Quality.FUTURE else "obs.invalid"
-    assert codes_of(gate_of(ObservationGate).check(beside(quality, 0.0), ZERO)) == [(code, Severity.HOLD)]
+    assert codes_of(gate_of(ObservationGate).check(context(quality, 0.0), ZERO)) == [(code, Severity.HOLD)]
 
 
 @pytest.mark.parametrize("age_s", [math.nan, math.inf, -math.inf])
 def test_non_finite_age_is_invalid(age_s):
-    assert codes_of(gate_of(ObservationGate).check(beside(age_s=age_s), ZERO)) == [("obs.invalid", Severity.HOLD)]
+    assert codes_of(gate_of(ObservationGate).check(context(age_s=age_s), ZERO)) == [("obs.invalid", Severity.HOLD)]
 
 
 def test_missing_sensor_is_invalid():
-    found = gate_of(ObservationGate).check(dataclasses.replace(CALM, sensors={}), ZERO)
+    found = gate_of(ObservationGate).check(dataclasses.replace(FAULTLESS, sensors={}), ZERO)
     assert codes_of(found) == [("obs.invalid", Severity.HOLD)]
     assert "joints" in found[0].detail
 
 
 def test_each_failing_required_sensor_is_named():
     gate = gate_of(ObservationGate, observation={"required": ["joints", "goal"]})
-    found = gate.check(beside(age_s=1.0), ZERO)
+    found = gate.check(context(age_s=1.0), ZERO)
     assert codes_of(found) == [("obs.stale", Severity.HOLD), ("obs.invalid", Severity.HOLD)]
     assert "joints" in found[0].detail
     assert "goal" in found[1].detail
 
 
 def test_optional_sensor_may_fail():
-    sensors = {**CALM.sensors, "goal": SensorStatus(quality=Quality.LOST, age_s=math.nan)}
-    assert gate_of(ObservationGate).check(dataclasses.replace(CALM, sensors=sensors), ZERO) == []
+    sensors = {**FAULTLESS.sensors, "goal": SensorStatus(quality=Quality.LOST, age_s=math.nan)}
+    assert gate_of(ObservationGate).check(dataclasses.replace(FAULTLESS, sensors=sensors), ZERO) == []
 
 
 def test_force_limited_sensor_is_required():
     """Otherwise the last force of a silent sensor would count without a time limit."""
-    found = gate_of(ObservationGate, forces=FORCES).check(CALM, ZERO)
+    found = gate_of(ObservationGate, forces=FORCES).check(FAULTLESS, ZERO)
     assert codes_of(found) == [("obs.invalid", Severity.HOLD)]
 
 
 def test_stop_after_stop_steps_failures_in_a_row():
     gate = gate_of(ObservationGate, observation={"stop_steps": 3})
-    found = [gate.check(beside(age_s=1.0), ZERO)[0].severity for _ in range(4)]
+    found = [gate.check(context(age_s=1.0), ZERO)[0].severity for _ in range(4)]
     assert found == [Severity.HOLD, Severity.HOLD, Severity.STOP, Severity.STOP]
 
 
 @pytest.mark.parametrize("between", ["a good step", "a reset"])
 def test_valid_step_or_reset_clears_the_failure_count(between):
     gate = gate_of(ObservationGate, observation={"stop_steps": 2})
-    gate.check(beside(age_s=1.0), ZERO)
+    gate.check(context(age_s=1.0), ZERO)
     if between == "a reset":
         gate.reset()
     else:
-        gate.check(CALM, ZERO)
-    assert gate.check(beside(age_s=1.0), ZERO)[0].severity is Severity.HOLD
+        gate.check(FAULTLESS, ZERO)
+    assert gate.check(context(age_s=1.0), ZERO)[0].severity is Severity.HOLD
 
 
 def test_observation_stop_is_latched():
     gate = SafetyGate(contract_with(observation={"stop_steps": 2}))
     for _ in range(2):
-        gate.judge([0.0, 0.0], REST, PERIOD_S, beside(age_s=1.0))
+        gate.judge([0.0, 0.0], REST, PERIOD_S, context(age_s=1.0))
     assert gate.latched.code == "obs.stale"
-    assert gate.judge([0.0, 0.0], REST, PERIOD_S, CALM).report.disposition is Severity.STOP
+    assert gate.judge([0.0, 0.0], REST, PERIOD_S, FAULTLESS).report.disposition is Severity.STOP
 
 
 # --------------------------------------------------------------------------------------------------------- action age
@@ -331,20 +333,20 @@ def test_observation_stop_is_latched():
 @pytest.mark.parametrize(("steps", "most_s"), [(1, 0.05), (2, 0.1)])
 def test_action_is_valid_up_to_its_maximum_age(steps, most_s):
     gate = gate_of(ActionAgeGate, action={"max_age_steps": steps})
-    assert gate.check(beside(action_age_s=most_s), ZERO) == []
-    late = gate.check(beside(action_age_s=math.nextafter(most_s, 1.0)), ZERO)
+    assert gate.check(context(action_age_s=most_s), ZERO) == []
+    late = gate.check(context(action_age_s=math.nextafter(most_s, 1.0)), ZERO)
     assert codes_of(late) == [("act.late", Severity.HOLD)]
 
 
 @pytest.mark.parametrize("age_s", [math.nan, math.inf])
 def test_action_of_unknown_age_is_late(age_s):
-    assert codes_of(gate_of(ActionAgeGate).check(beside(action_age_s=age_s), ZERO)) == [("act.late", Severity.HOLD)]
+    assert codes_of(gate_of(ActionAgeGate).check(context(action_age_s=age_s), ZERO)) == [("act.late", Severity.HOLD)]
 
 
 def test_late_actions_never_stop():
     gate = SafetyGate(scripted_tasks.contract())
     for _ in range(100):
-        gate.judge([0.0, 0.0], REST, PERIOD_S, beside(action_age_s=9.0))
+        gate.judge([0.0, 0.0], REST, PERIOD_S, context(action_age_s=9.0))
     assert gate.latched is None
 
 
@@ -361,31 +363,31 @@ def tracking(**changes):
 
 def test_joint_error_may_equal_the_tolerance():
     gate = tracking()
-    assert gate.check(beside(measured=(TOLERANCE, -TOLERANCE)), ZERO) == []
-    found = gate.check(beside(measured=(math.nextafter(TOLERANCE, 9.0), 0.0)), ZERO)
+    assert gate.check(context(measured=(TOLERANCE, -TOLERANCE)), ZERO) == []
+    found = gate.check(context(measured=(math.nextafter(TOLERANCE, 9.0), 0.0)), ZERO)
     assert codes_of(found) == [("track.error", Severity.HOLD)]
 
 
 def test_tracking_finding_names_joints_and_errors():
-    (finding,) = tracking().check(beside(measured=(0.0, 1.0)), np.array([0.0, 0.5]))
+    (finding,) = tracking().check(context(measured=(0.0, 1.0)), np.array([0.0, 0.5]))
     assert finding.joints == (JOINTS[1],)
     assert (finding.before, finding.after, finding.limit) == ([0.5], [1.0], [TOLERANCE])
     assert finding.margin == [TOLERANCE - 0.5]
 
 
 def test_joint_of_unknown_position_has_a_tracking_error():
-    (finding,) = tracking().check(beside(measured=(math.nan, 0.0)), ZERO)
+    (finding,) = tracking().check(context(measured=(math.nan, 0.0)), ZERO)
     assert (finding.code, finding.joints) == ("track.error", (JOINTS[0],))
 
 
 def test_infinite_position_is_a_tracking_error():
-    (finding,) = tracking().check(beside(measured=(0.0, math.inf)), ZERO)
+    (finding,) = tracking().check(context(measured=(0.0, math.inf)), ZERO)
     assert finding.joints == (JOINTS[1],)
 
 
 def test_tracking_holds_after_debounce_and_stops_after_stop_steps():
     gate = tracking(debounce_steps=3, stop_steps=5)
-    found = [codes_of(gate.check(beside(measured=(1.0, 0.0)), ZERO)) for _ in range(6)]
+    found = [codes_of(gate.check(context(measured=(1.0, 0.0)), ZERO)) for _ in range(6)]
     hold, stop = [("track.error", Severity.HOLD)], [("track.error", Severity.STOP)]
     assert found == [[], [], hold, hold, stop, stop]
 
@@ -393,34 +395,34 @@ def test_tracking_holds_after_debounce_and_stops_after_stop_steps():
 @pytest.mark.parametrize("between", ["a good step", "a reset"])
 def test_good_step_or_reset_clears_the_tracking_count(between):
     gate = tracking(debounce_steps=2)
-    gate.check(beside(measured=(1.0, 0.0)), ZERO)
+    gate.check(context(measured=(1.0, 0.0)), ZERO)
     if between == "a reset":
         gate.reset()
     else:
-        gate.check(CALM, ZERO)
-    assert gate.check(beside(measured=(1.0, 0.0)), ZERO) == []
+        gate.check(FAULTLESS, ZERO)
+    assert gate.check(context(measured=(1.0, 0.0)), ZERO) == []
 
 
-def test_joint_may_be_at_any_of_the_last_commands():
+def test_joint_may_match_any_of_the_last_commands():
     gate = tracking(delay_steps=2)
     for command in (0.0, 0.5, 1.0):
-        last = gate.check(beside(measured=(0.0, 0.0)), np.array([command, 0.0]))
+        last = gate.check(context(measured=(0.0, 0.0)), np.array([command, 0.0]))
     assert last == []
-    beyond = gate.check(beside(measured=(0.0, 0.0)), np.array([1.5, 0.0]))  # the command at zero is forgotten now
+    beyond = gate.check(context(measured=(0.0, 0.0)), np.array([1.5, 0.0]))  # the command at zero has been dropped
     assert codes_of(beyond) == [("track.error", Severity.HOLD)]
 
 
 def test_commands_are_cleared_by_a_reset():
     gate = tracking(delay_steps=5)
-    gate.check(CALM, ZERO)
+    gate.check(FAULTLESS, ZERO)
     gate.reset()
-    assert codes_of(gate.check(CALM, np.array([1.0, 0.0]))) == [("track.error", Severity.HOLD)]
+    assert codes_of(gate.check(FAULTLESS, np.array([1.0, 0.0]))) == [("track.error", Severity.HOLD)]
 
 
 def test_no_tracking_error_between_two_commands():
     gate = tracking(delay_steps=1)
-    gate.check(CALM, np.array([-1.0, 0.0]))
-    assert gate.check(CALM, np.array([1.0, 0.0])) == []
+    gate.check(FAULTLESS, np.array([-1.0, 0.0]))
+    assert gate.check(FAULTLESS, np.array([1.0, 0.0])) == []
 
 
 @pytest.mark.parametrize(("unit", "turn"), [("rad", 2.0 * math.pi), ("m", 1.0)])
@@ -434,8 +436,8 @@ def test_unlimited_joint_has_a_tolerance_of_a_turn_or_a_metre(unit, turn):
     )
     gate = SafetyGate(contract)
     most = SHARE * turn
-    assert gate.judge([0.0, 0.0], REST, PERIOD_S, beside(measured=(most, 0.0))).report.findings == ()
-    off = beside(measured=(math.nextafter(most, 99.0), 0.0))
+    assert gate.judge([0.0, 0.0], REST, PERIOD_S, context(measured=(most, 0.0))).report.findings == ()
+    off = context(measured=(math.nextafter(most, 99.0), 0.0))
     assert codes(gate.judge([0.0, 0.0], REST, PERIOD_S, off)) == ["track.error"]
 
 
@@ -445,13 +447,13 @@ def test_velocity_joint_has_no_tracking_error():
         actuators__arm__command="velocity",
         safety__tracking=STRICT_TRACKING,
     )
-    approved = SafetyGate(contract).judge([0.0, 0.0], REST, PERIOD_S, beside(measured=(math.nan, 1.0)))
+    approved = SafetyGate(contract).judge([0.0, 0.0], REST, PERIOD_S, context(measured=(math.nan, 1.0)))
     assert codes(approved) == []
 
 
 def test_blocked_robot_is_held_and_then_stopped():
     gate = SafetyGate(contract_with(tracking={**STRICT_TRACKING, "debounce_steps": 2}))
-    found = [gate.judge([0.0, 0.0], REST, PERIOD_S, beside(measured=(1.0, 0.0))).report for _ in range(3)]
+    found = [gate.judge([0.0, 0.0], REST, PERIOD_S, context(measured=(1.0, 0.0))).report for _ in range(3)]
     assert [report.disposition for report in found] == [Severity.PASS, Severity.HOLD, Severity.STOP]
 
 
@@ -460,27 +462,27 @@ def test_blocked_robot_is_held_and_then_stopped():
 
 def test_force_may_equal_its_limit():
     gate = gate_of(ForceGate, forces=FORCES)
-    assert gate.check(beside(forces={"beacon": 5.0}), ZERO) == []
-    found = gate.check(beside(forces={"beacon": math.nextafter(5.0, 9.0)}), ZERO)
+    assert gate.check(context(forces={"beacon": 5.0}), ZERO) == []
+    found = gate.check(context(forces={"beacon": math.nextafter(5.0, 9.0)}), ZERO)
     assert codes_of(found) == [("force.limit", Severity.STOP)]
     assert "beacon" in found[0].detail
 
 
 @pytest.mark.parametrize("forces", [{}, {"beacon": math.nan}, {"beacon": math.inf}, {"other": 1.0}], ids=str)
-def test_unknown_force_is_too_large(forces):
-    assert codes_of(gate_of(ForceGate, forces=FORCES).check(beside(forces=forces), ZERO)) == [
+def test_unknown_force_is_excessive(forces):
+    assert codes_of(gate_of(ForceGate, forces=FORCES).check(context(forces=forces), ZERO)) == [
         ("force.limit", Severity.STOP)
     ]
 
 
 def test_unlimited_force_may_have_any_value():
-    assert gate_of(ForceGate).check(beside(forces={"beacon": 1e9}), ZERO) == []
+    assert gate_of(ForceGate).check(context(forces={"beacon": 1e9}), ZERO) == []
 
 
 def test_excessive_force_is_latched_until_the_reset():
     gate = SafetyGate(contract_with(forces=FORCES))
-    sensors = {**CALM.sensors, "beacon": SensorStatus(quality=Quality.OK, age_s=0.0)}
-    fine = dataclasses.replace(CALM, sensors=sensors, forces={"beacon": 0.0})
+    sensors = {**FAULTLESS.sensors, "beacon": SensorStatus(quality=Quality.OK, age_s=0.0)}
+    fine = dataclasses.replace(FAULTLESS, sensors=sensors, forces={"beacon": 0.0})
     gate.judge([0.0, 0.0], REST, PERIOD_S, dataclasses.replace(fine, forces={"beacon": 6.0}))
     assert gate.judge([0.0, 0.0], REST, PERIOD_S, fine).report.disposition is Severity.STOP
     gate.reset()
@@ -495,37 +497,37 @@ BUDGET = {"budget_s": 0.02, "misses": 2, "window_steps": 3}
 @pytest.mark.parametrize(("action", "severity"), [("warn", Severity.PASS), ("hold", Severity.HOLD)])
 def test_latency_misses_in_the_window_warn_or_hold(action, severity):
     gate = gate_of(LatencyGate, latency={**BUDGET, "action": action})
-    found = [codes_of(gate.check(beside(latency_s=s), ZERO)) for s in (0.03, 0.0, 0.03, 0.0, 0.0)]
+    found = [codes_of(gate.check(context(latency_s=s), ZERO)) for s in (0.03, 0.0, 0.03, 0.0, 0.0)]
     assert found == [[], [], [("lat.budget", severity)], [], []]
 
 
-def test_latency_equal_to_the_budget_is_no_miss():
+def test_latency_equal_to_the_budget_is_not_a_miss():
     gate = gate_of(LatencyGate, latency={**BUDGET, "misses": 1})
-    assert gate.check(beside(latency_s=0.02), ZERO) == []
-    assert codes_of(gate.check(beside(latency_s=math.nextafter(0.02, 1.0)), ZERO)) == [("lat.budget", Severity.PASS)]
+    assert gate.check(context(latency_s=0.02), ZERO) == []
+    assert codes_of(gate.check(context(latency_s=math.nextafter(0.02, 1.0)), ZERO)) == [("lat.budget", Severity.PASS)]
 
 
 @pytest.mark.parametrize("latency_s", [math.nan, math.inf])
 def test_unknown_latency_is_a_miss(latency_s):
     gate = gate_of(LatencyGate, latency={**BUDGET, "misses": 1})
-    assert codes_of(gate.check(beside(latency_s=latency_s), ZERO)) == [("lat.budget", Severity.PASS)]
+    assert codes_of(gate.check(context(latency_s=latency_s), ZERO)) == [("lat.budget", Severity.PASS)]
 
 
 def test_no_misses_without_a_budget():
     gate = gate_of(LatencyGate, latency={"misses": 1})
-    assert gate.check(beside(latency_s=math.inf), ZERO) == []
+    assert gate.check(context(latency_s=math.inf), ZERO) == []
 
 
 def test_misses_are_cleared_by_a_reset():
     gate = gate_of(LatencyGate, latency=BUDGET)
-    gate.check(beside(latency_s=1.0), ZERO)
+    gate.check(context(latency_s=1.0), ZERO)
     gate.reset()
-    assert gate.check(beside(latency_s=1.0), ZERO) == []
+    assert gate.check(context(latency_s=1.0), ZERO) == []
 
 
 def test_warning_leaves_the_action_unchanged():
     gate = SafetyGate(contract_with(latency={**BUDGET, "misses": 1}))
-    report = gate.judge([0.1, 0.1], REST, PERIOD_S, beside(latency_s=1.0)).report
+    report = gate.judge([0.1, 0.1], REST, PERIOD_S, context(latency_s=1.0)).report
     assert (report.disposition, report.intervened) == (Severity.PASS, False)
     assert report.applied.tolist() == [0.1, 0.1]
     assert [finding.code for finding in report.findings] == ["lat.budget"]
@@ -547,7 +549,7 @@ def test_monitoring_reports_refusals_and_passes_the_action():
 @pytest.mark.parametrize(("state", "code", "severity"), INPUTS)
 def test_monitoring_obeys_the_safety_inputs(state, code, severity):
     gate = SafetyGate(contract_with(mode="monitor"))
-    approved = gate.judge([1.0, 1.0], MOVING, PERIOD_S, beside(estops={"door": state}))
+    approved = gate.judge([1.0, 1.0], MOVING, PERIOD_S, context(estops={"door": state}))
     assert approved.report.disposition is severity
     assert approved.report.velocity_si.tolist() == pytest.approx([0.1, 0.0])
     assert gate.latched.code == code

@@ -1,4 +1,4 @@
-"""A signal or an exception at any line of the send path: the next braking starts from the command that was published."""
+"""Signals and exceptions at any line of the send path: braking starts from the command that was published."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Interrupted(Exception):  # noqa: N818
 
 
 class Injection:
-    """Calls `act` at the line number `at` (from 0) that the thread executes in the traced files."""
+    """Calls `act` at line number `at` (from 0) executed by the thread in the traced files."""
 
     def __init__(self, at, act, files=TRACED):
         self.at, self.act, self.files, self.lines = at, act, files, 0
@@ -90,7 +90,7 @@ def raising_signal(request):
 
 
 class Bench:
-    """An arbiter whose transport is a list; the lockstep one delays no signal."""
+    """An arbiter whose transport is a list; in lockstep no signal is delayed."""
 
     def __init__(self, *, free_running=True):
         self.clock, self.sent = ManualClock(start_ns=1000), []
@@ -122,7 +122,7 @@ def refers_to(reference, command):
 
 
 def may_publish_in_another_thread(arbiter):
-    """Return whether the lock of `arbiter` was given back: else the watchdog waits for it without end."""
+    """Return whether the lock of `arbiter` was released; otherwise the watchdog would block forever."""
 
     def take():
         with arbiter.exclusive():
@@ -169,7 +169,7 @@ def test_braking_after_a_signal_starts_from_the_published_command(raising_signal
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
 def test_exception_at_any_line_keeps_the_reference_consistent(error):
-    """An exception that no hold delays: a command that did not leave may count as published, never the other way."""
+    """An exception is not delayed: a command that was not sent may count as published, never the reverse."""
 
     def fail():
         raise error
@@ -185,7 +185,7 @@ def test_exception_at_any_line_keeps_the_reference_consistent(error):
             assert refers_to(reference, bench.sent[-1])
 
 
-def test_braking_starts_from_a_message_that_left_before_its_transport_failed():
+def test_braking_starts_from_a_message_sent_before_its_transport_failed():
     bench = Bench()
 
     def fail(command):
@@ -214,8 +214,8 @@ def test_refused_command_leaves_the_reference_unchanged():
 # ------------------------------------------------------------------------------------------------- relay and homing
 
 
-class Outlet:
-    """Keeps what a relay publishes."""
+class OutletSpy:
+    """Stores what a relay publishes."""
 
     def __init__(self):
         self.published = []
@@ -236,7 +236,7 @@ class Outlet:
 
 def moving_relay():
     """Return a relay with both joints in motion, its clock, its outlet, and a function that sends the next command."""
-    contract, clock, outlet = PLAIN, ManualClock(start_ns=1_000 * NS_PER_S), Outlet()
+    contract, clock, outlet = PLAIN, ManualClock(start_ns=1_000 * NS_PER_S), OutletSpy()
     relay = Relay(contract, outlet, clock=clock)
     relay.on_joint_positions("joints", np.zeros(2), clock.now_ns())
     epoch = Armed.from_text(relay.arm()[1]).epoch

@@ -1,4 +1,4 @@
-"""The bound on jerk by example: what is kept of a velocity, and when the bound gives way."""
+"""Examples of the jerk limit: the resulting velocity, and when the limit yields to another."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def limits(*jerks, most=4.0, braking=4.0) -> EffectiveLimits:
     )
 
 
-def kept(desired, velocity=0.0, acceleration=0.0, **changes) -> float:
+def limited(desired, velocity=0.0, acceleration=0.0, **changes) -> float:
     vectors = [np.array([float(value)]) for value in (desired, velocity, acceleration)]
     return float(limit_jerk(*vectors, limits(JERK, **changes), DT_S)[0])
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_first_step_from_rest_is_limited_by_jerk(sign):
-    assert kept(sign) == sign * JERK * DT_S * DT_S
+    assert limited(sign) == sign * JERK * DT_S * DT_S
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_acceleration_continues_from_the_last_one(sign):
-    assert kept(sign, acceleration=sign * 2.0) == sign * (2.0 + JERK * DT_S) * DT_S
+    assert limited(sign, acceleration=sign * 2.0) == sign * (2.0 + JERK * DT_S) * DT_S
 
 
 def test_velocity_within_the_jerk_limit_is_unchanged():
@@ -57,26 +57,26 @@ def test_velocity_within_the_jerk_limit_is_unchanged():
 
 def test_rounding_difference_is_unchanged():
     desired = JERK * DT_S * DT_S + 5e-10
-    assert kept(desired) == desired
+    assert limited(desired) == desired
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_acceleration_falls_to_zero_at_the_speed_limit(sign):
     slope = JERK / 4.0
-    assert kept(sign * 3.0, velocity=sign * 0.9, acceleration=sign * 0.5) == pytest.approx(
+    assert limited(sign * 3.0, velocity=sign * 0.9, acceleration=sign * 0.5) == pytest.approx(
         sign * (0.9 + slope * 0.1 * DT_S), rel=1e-12
     )
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_barrier_never_exceeds_the_jerk_limit(sign):
-    """A speed limit reached with an acceleration: the jerk holds, and the speed limit is the joint limits' to keep."""
-    assert kept(sign, velocity=sign, acceleration=sign * 3.0) == pytest.approx(sign * (1.0 + 2.0 * DT_S))
+    """At a speed limit the jerk limit holds; the joint limits enforce the speed."""
+    assert limited(sign, velocity=sign, acceleration=sign * 3.0) == pytest.approx(sign * (1.0 + 2.0 * DT_S))
 
 
 def test_barrier_uses_the_lesser_of_acceleration_and_deceleration():
     for pair in ((2.0, 4.0), (4.0, 2.0)):
-        value = kept(1.0, 0.98, 0.5, most=pair[0], braking=pair[1])
+        value = limited(1.0, 0.98, 0.5, most=pair[0], braking=pair[1])
         assert value == pytest.approx(0.98 + JERK / 2.0 * 0.02 * DT_S)
 
 
@@ -121,7 +121,7 @@ def contract_with_jerk(jerk=40.0, **changes):
 
 
 class Bench:
-    """A gate and its arbiter in a world of fixed steps."""
+    """A gate and its arbiter in a world with fixed steps."""
 
     def __init__(self, *, free_running=False, **changes):
         self.clock = ManualClock()
@@ -209,7 +209,7 @@ def test_braking_ignores_the_jerk_limit():
 
 
 def test_robot_braked_to_rest_stays_there():
-    """Its last acceleration was that of braking; to fade it out would drive the robot backwards."""
+    """Fading out the acceleration of braking would drive the robot backwards."""
     bench = Bench()
     for _ in range(30):
         bench.step(1.0, 0.0)
@@ -232,7 +232,7 @@ def test_acceleration_jump_after_braking_is_not_guaranteed():
 
 @pytest.mark.parametrize("steps", [1, 3, 30])
 def test_free_running_robot_does_not_move_backwards_after_a_pause(steps):
-    """A servo left alone has arrived: neither its velocity nor its acceleration is still there."""
+    """A servo left alone has arrived, so its velocity and acceleration are zero."""
     bench = Bench(free_running=True)
     for _ in range(steps):
         bench.step(1.0, 0.0)
@@ -251,7 +251,7 @@ def test_acceleration_is_zero_after_a_pause():
     with bench.arbiter.exclusive() as (reference, _):
         assert reference.accelerations is None
     bench.step(0.0, 0.0, after_ns=0)
-    assert bench.arbiter.reference.accelerations.tolist() == [0.0, 0.0]  # not that of the velocity of long ago
+    assert bench.arbiter.reference.accelerations.tolist() == [0.0, 0.0]  # not from the velocity before the pause
 
 
 def test_reset_starts_without_acceleration():

@@ -41,14 +41,14 @@ def step_to(s, target: float) -> JointStep:
     return limit_joint(s.x, s.v, target, s.b, s.dt)
 
 
-def aimed(s) -> float:
+def step_towards(s) -> float:
     target = s.aim.target(s.x, velocity_interval(s.x, s.v, s.b, s.dt), s.b, s.dt)
     assume(math.isfinite(target))
     return target
 
 
 def keeps_acceleration(v: float, w: float, b: JointBounds, dt: float, slack: float) -> bool:
-    """Physics, not the formula: braking to zero takes |v|/D, speeding up from zero |w|/A, and there is dt for both."""
+    """By definition, not by the formula: braking to zero takes |v|/D, speeding up from zero |w|/A, both within dt."""
     if v * w >= 0.0:
         return abs(v) - abs(w) <= b.deceleration * dt + slack and abs(w) - abs(v) <= b.acceleration * dt + slack
     return abs(v) / b.deceleration + abs(w) / b.acceleration <= dt + slack / min(b.acceleration, b.deceleration)
@@ -60,7 +60,7 @@ def keeps_acceleration(v: float, w: float, b: JointBounds, dt: float, slack: flo
 @examples(80)
 @given(situations(quick=True))
 def test_p1_every_step_is_finite_for_any_finite_target(s):
-    step = step_to(s, aimed(s))
+    step = step_to(s, step_towards(s))
     assert math.isfinite(step.position)
     assert math.isfinite(step.velocity)
     assert math.isfinite(step.bound)
@@ -68,27 +68,27 @@ def test_p1_every_step_is_finite_for_any_finite_target(s):
 
 @examples(80)
 @given(situations(quick=True))
-def test_p2_the_position_never_leaves_its_range_by_a_single_bit(s):
-    assert s.b.low <= step_to(s, aimed(s)).position <= s.b.high
+def test_p2_the_position_never_leaves_its_range(s):
+    assert s.b.low <= step_to(s, step_towards(s)).position <= s.b.high
 
 
 @examples(80)
 @given(situations(quick=True))
-def test_p3_the_speed_never_exceeds_its_limit_by_a_single_bit(s):
-    assert abs(step_to(s, aimed(s)).velocity) <= s.b.velocity
+def test_p3_the_speed_never_exceeds_its_limit(s):
+    assert abs(step_to(s, step_towards(s)).velocity) <= s.b.velocity
 
 
 @examples(100)
 @given(situations(quick=True))
 def test_p3_the_velocity_changes_no_faster_than_acceleration_and_deceleration_allow(s):
-    step = step_to(s, aimed(s))
+    step = step_to(s, step_towards(s))
     assert keeps_acceleration(s.v, step.velocity, s.b, s.dt, rounding(s.b, s.x, step.position, step.velocity, s.dt))
 
 
 @examples(100)
 @given(situations(quick=True))
-def test_p3_the_reported_velocity_is_that_of_the_published_positions(s):
-    step = step_to(s, aimed(s))
+def test_p3_the_reported_velocity_matches_the_published_positions(s):
+    step = step_to(s, step_towards(s))
     implied = (Fraction(step.position) - Fraction(s.x)) / Fraction(s.dt)
     assert abs(implied - Fraction(step.velocity)) <= Fraction(rounding(s.b, s.x, step.position, step.velocity, s.dt))
 
@@ -98,13 +98,13 @@ def test_p3_the_reported_velocity_is_that_of_the_published_positions(s):
 def test_p5_from_a_safe_state_some_velocity_keeps_every_limit(s):
     lower, upper = velocity_interval(s.x, s.v, s.b, s.dt)
     assert lower - upper <= rounding(s.b, s.x, s.x, s.v, s.dt)
-    assert step_to(s, aimed(s)).code != "limits.infeasible"
+    assert step_to(s, step_towards(s)).code != "limits.infeasible"
 
 
 @examples(100)
 @given(situations(quick=True))
 def test_p6_limiting_twice_changes_no_bit_and_reports_nothing(s):
-    once = step_to(s, aimed(s))
+    once = step_to(s, step_towards(s))
     twice = step_to(s, once.position)
     assert (twice.position, twice.code) == (once.position, "")
 
@@ -123,7 +123,7 @@ def test_p7_a_target_that_keeps_every_limit_is_returned_bit_for_bit(s, part):
 @examples(100)
 @given(situations())
 def test_p8_nothing_nearer_to_the_target_keeps_every_limit(s):
-    target = aimed(s)
+    target = step_towards(s)
     step = step_to(s, target)
     if not step.code:
         return
@@ -136,7 +136,7 @@ def test_p8_nothing_nearer_to_the_target_keeps_every_limit(s):
 @examples(100)
 @given(situations(), aims)
 def test_p9_a_larger_target_never_gives_a_smaller_position(s, other):
-    first, second = aimed(s), other.target(s.x, velocity_interval(s.x, s.v, s.b, s.dt), s.b, s.dt)
+    first, second = step_towards(s), other.target(s.x, velocity_interval(s.x, s.v, s.b, s.dt), s.b, s.dt)
     assume(math.isfinite(second))
     less, more = step_to(s, min(first, second)), step_to(s, max(first, second))
     allowed = rounding(s.b, s.x, more.position, more.velocity, s.dt) * s.dt
@@ -191,7 +191,7 @@ def assert_nested(s, tighter: JointBounds) -> None:
 
 
 def travel(journey) -> list[tuple[float, float, float, JointStep]]:
-    """Take the legs one after the other; return (x, v, dt, step) of each."""
+    """Take the legs in order; return (x, v, dt, step) of each."""
     b, (x, v) = journey.b, journey.state
     taken = []
     for dt, aim in journey.legs:
@@ -219,7 +219,7 @@ def test_p3_p4_every_limit_holds_over_any_sequence_of_time_steps(journey):
 @given(journeys(quick=True))
 def test_p4_the_robot_can_always_stop_before_the_end_of_its_range(journey):
     b = journey.b
-    longest = 0.0  # a rounding of the past is forgotten only by braking: the longest step so far bounds it
+    longest = 0.0  # only braking removes earlier rounding: the longest step so far bounds it
     for x, _, dt, step in travel(journey):
         longest = max(longest, rounding(b, x, step.position, step.velocity, dt) * dt)
         speed = abs(step.velocity)
@@ -229,7 +229,7 @@ def test_p4_the_robot_can_always_stop_before_the_end_of_its_range(journey):
 
 @examples(50)
 @given(journeys(quick=True))
-def test_p5_the_limiter_never_runs_into_a_state_without_an_admissible_velocity(journey):
+def test_p5_the_limiter_never_reaches_a_state_without_an_admissible_velocity(journey):
     assert all(step.code != "limits.infeasible" for _, _, _, step in travel(journey))
 
 
@@ -264,7 +264,7 @@ def test_p10_braking_is_always_among_the_admissible_velocities(s):
     assert lower - slack <= brake_velocity(s.v, s.b, s.dt) <= upper + slack
 
 
-# ------------------------------------------------------------------------------------------------------ the post-condition
+# ----------------------------------------------------------------------------------------------------- check of the result
 
 
 @examples(100)
@@ -285,9 +285,9 @@ def test_p12_the_post_condition_detects_violations_of_a_thousandth(s, part):
 
 @pytest.mark.parametrize("side", [1.0, -1.0])
 def test_p12_the_post_condition_detects_unstoppable_steps(side):
-    """Every other limit holds: it is inside, not too fast, and speeds up less than it may."""
+    """The result is inside its range, slow enough, and within the acceleration limit."""
     b = JointBounds(low=-1.0, high=1.0, velocity=10.0, acceleration=100.0, deceleration=1.0)
-    x, v, faster, dt = 0.9, 0.4, 0.45, 0.01  # stops at 0.98 m; a little faster, at 1.006 m
+    x, v, faster, dt = 0.9, 0.4, 0.45, 0.01  # stops at 0.98 m; slightly faster, at 1.006 m
     assert "stops only at" in limit_violation(side * x, side * v, side * (x + faster * dt), side * faster, b, dt)
     assert limit_violation(side * x, side * v, side * (x + v * dt), side * v, b, dt) == ""
 
@@ -312,7 +312,7 @@ def test_p1_the_post_condition_detects_non_finite_values(s, bad, in_position):
 @examples(80)
 @given(bounds(continuous=False), st.data())
 def test_joint_outside_its_range_only_moves_inwards_without_a_jump(b, data):
-    """From rest, as after a reset: no aim takes it further out, and every limit but the range holds on the way in."""
+    """From rest, as after a reset: no target moves it further out, and all limits but the range hold on the way in."""
     outside = data.draw(st.floats(1e-6, 10.0)) * (1.0 if data.draw(st.booleans()) else -1.0)
     x, v = (b.high + outside if outside > 0 else b.low + outside), 0.0
     for dt, aim in data.draw(st.lists(st.tuples(steps_of_time, aims), min_size=1, max_size=20)):
@@ -329,7 +329,7 @@ def test_joint_outside_its_range_only_moves_inwards_without_a_jump(b, data):
         x, v = step.position, step.velocity
 
 
-# ---------------------------------------------------------------------------------------------------------- once they failed
+# ---------------------------------------------------------------------------------------------------------- earlier failures
 
 FOUND = {
     "a speed left over at a bound, and a moment": (
@@ -360,12 +360,12 @@ def test_p5_and_p12_hold_for_known_rounding_cases(name):
     assert limit_joint(x, v, step.position, b, dt).code == ""
 
 
-# ----------------------------------------------------------------------------------------------------------------- a storm
+# ------------------------------------------------------------------------------------------------------------ random steps
 
 
 @pytest.mark.parametrize("shortest_s", [1e-4, 1e-9])
 def test_p2_to_p6_and_p12_hold_in_random_steps(shortest_s):
-    """Hypothesis looks for corners; this is for mass. Its seed is fixed."""
+    """Many steps complement the corner cases of Hypothesis. The seed is fixed."""
     draw = random.Random(shortest_s)
     for _ in range(STORM):
         b = random_bounds(draw)
@@ -404,7 +404,7 @@ def random_bounds(draw: random.Random) -> JointBounds:
 
 
 def test_every_kind_of_target_is_drawn():
-    """The adversary's means are all in use: a typing error in a kind would weaken every property above."""
+    """All kinds of targets are drawn: a typo in one would weaken every property above."""
     b = JointBounds(low=-1.0, high=1.0, velocity=1.0, acceleration=1.0, deceleration=1.0)
     kinds = ("far", "bound", "edge", "inside", "hold", "anything")
     assert all(math.isfinite(Aim(kind, 1.0).target(0.0, (-0.1, 0.1), b, 0.1)) for kind in kinds)

@@ -1,4 +1,4 @@
-"""Limits may be tightened while a robot runs; loosening waits for a reset; nonsense changes nothing."""
+"""Limits may be tightened at run time; loosening waits for a reset; invalid values change nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def gate():
 
 
 def fastest(gate):
-    """Return the largest velocity that joint a reaches from rest, asked for its upper end again and again."""
+    """Return the largest velocity that joint a reaches from rest when its upper end is requested."""
     reference, fastest = CommandState(positions=np.zeros(2), velocities=np.zeros(2), seq=0, epoch=0), 0.0
     for _ in range(30):
         command = gate.judge([1.0, 0.0], reference, PERIOD_S)
@@ -53,7 +53,7 @@ def test_looser_limits_apply_from_the_next_reset(gate):
 
 
 def test_changed_acceleration_applies_from_the_next_reset(gate):
-    """With weaker brakes the last command may lead beyond a limit."""
+    """With weaker deceleration the last command might lead beyond a limit."""
     assert not gate.change_limits({"a": replace(OWN, acceleration=1.0)})
     before = fastest(gate)
     gate.reset()
@@ -69,7 +69,7 @@ def test_changed_acceleration_applies_from_the_next_reset(gate):
         {"position": (OWN.position[0] - 0.1, OWN.position[1])},
     ],
 )
-def test_limits_beyond_the_contract_are_refused(gate, beyond):
+def test_limits_beyond_the_contract_are_rejected(gate, beyond):
     with pytest.raises(UsageError, match="the contract's"):
         gate.change_limits({"a": replace(OWN, **beyond)})
 
@@ -89,7 +89,7 @@ def test_an_unknown_joint_is_named(gate):
 
 
 def test_changed_limits_keep_the_action_space(gate):
-    """The action space is the contract's; what tighter limits take away shows as clipping."""
+    """The action space is the contract's; tighter limits show as clipping."""
     gate.change_limits({"a": SLOW})
     reference = CommandState(positions=np.zeros(2), velocities=np.array([0.95, 0.0]), seq=0, epoch=0)
     report = gate.judge([0.5, 0.0], reference, PERIOD_S).report

@@ -1,4 +1,4 @@
-"""Limits that become narrower in motion: whatever the state, the published rate never changes faster than allowed."""
+"""Properties of limits tightened in motion: in any state the published rate changes no faster than allowed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 
 
 class Robot:
-    """A gate and an arbiter in lockstep, and every command that was published."""
+    """A gate and an arbiter in lockstep, and every published command."""
 
     def __init__(self, *limits, **options):
         self.contract = contract_of(*(limits or (OWN,)), **options)
@@ -53,7 +53,7 @@ class Robot:
         return command.report
 
     def positions(self):
-        """Where velocities have led to, of a plant without lag."""
+        """Return the positions that the velocities lead to, for a plant without lag."""
         return (
             self.start + PERIOD_S * np.sum([command.values for command in self.sent], axis=0)
             if self.sent
@@ -61,7 +61,7 @@ class Robot:
         )
 
     def rates(self):
-        """The published velocity of each step by the published values alone, shape (n_steps + 1, n_joints)."""
+        """Return the velocity of each step from the published values alone, shape (n_steps + 1, n_joints)."""
         if self.gate.has_velocity:
             return np.array([np.zeros(self.size), *(command.values for command in self.sent)])
         values = np.array([self.start, *(command.values for command in self.sent)])
@@ -69,7 +69,7 @@ class Robot:
 
 
 def check_rates(robot, limits=OWN):
-    """No published rate changes faster than speeding up and braking may."""
+    """Assert that no published rate changes faster than acceleration and deceleration allow."""
     rates = robot.rates()
     before, after = rates[:-1], rates[1:]
     faster = (np.abs(after) - np.abs(before)) / PERIOD_S
@@ -146,7 +146,7 @@ def test_joint_at_full_speed_brakes_into_narrower_limits(command, narrower):
         assert robot.rates()[-1, 0] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_joint_beyond_its_new_range_is_reported_until_it_is_back():
+def test_joint_beyond_its_new_range_is_reported_until_it_is_inside():
     robot = Robot()
     robot.begin([1.0])
     change(robot, position=(-0.5, 0.5))
@@ -161,7 +161,7 @@ def test_joint_beyond_its_new_range_is_reported_until_it_is_back():
     check_rates(robot)
 
 
-def test_a_jerk_limited_joint_brakes_into_narrower_limits_as_fast_as_allowed():
+def test_a_jerk_limited_joint_brakes_into_narrower_limits_without_delay():
     limits = dataclasses.replace(OWN, jerk=20.0)
     robot = Robot(limits)
     for _ in range(40):
@@ -192,7 +192,7 @@ def test_changed_accelerations_have_no_effect_in_motion(key):
     st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.floats(0.01, 1.0)),
     st.floats(0.001, 0.2),
 )
-def test_widened_limits_allow_full_braking_within_the_limits_before(b, parts, narrower, dt):
+def test_widened_limits_allow_full_braking_within_the_previous_limits(b, parts, narrower, dt):
     x, v = safe_state(b, parts)
     ends = sorted(b.low + part * (b.high - b.low) for part in narrower[:2])
     narrow = dataclasses.replace(b, low=ends[0], high=ends[1], velocity=narrower[2] * b.velocity)

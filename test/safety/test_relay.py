@@ -33,7 +33,7 @@ BASE = JointLimits(position=None, velocity=1.0, acceleration=4.0, deceleration=8
 
 
 class Spy:
-    """Keeps what is published."""
+    """Stores what is published."""
 
     def __init__(self):
         self.published, self.applied_fields, self.reports, self.states = [], [], [], []
@@ -74,7 +74,7 @@ class Robot:
         assert success, message
         self.epoch, self.seq = Armed.from_text(message).epoch, 0
 
-    def say(self, values, **tag):
+    def command(self, values, **tag):
         """Command `values` (None: brake) under the next number; return the report."""
         self.seq += 1
         vector = None if values is None else np.array(values, dtype=np.float64)
@@ -83,16 +83,16 @@ class Robot:
         return self.spy.reports[-1]
 
     def wait(self, periods=1):
-        """Let time pass, with a tick at the end of each period."""
+        """Advance the clock, with a tick at the end of each period."""
         for _ in range(periods):
             self.clock.advance_ns(PERIOD_NS)
             self.core.tick()
 
     def move(self, steps=4):
-        """Drive both joints up, and stay in motion."""
+        """Drive both joints upwards, and stay in motion."""
         for _ in range(steps):
             self.clock.advance_ns(PERIOD_NS)
-            self.say([1.5] * self.layout.size)
+            self.command([1.5] * self.layout.size)
         assert not self.core.at_rest
 
     @property
@@ -107,7 +107,7 @@ def robot():
 
 @pytest.fixture
 def base():
-    """A robot that is commanded by velocity, and has no position limits."""
+    """A robot with velocity commands and no position limits."""
     return Robot(contract_of(BASE, BASE, command="velocity", watchdog=WATCHDOG))
 
 
@@ -185,7 +185,7 @@ def test_reference_starts_at_the_measured_positions():
     robot = Robot(armed=False)
     robot.arm([0.5, -0.5])
     robot.clock.advance_ns(PERIOD_NS)
-    assert np.abs(robot.say([1.5, 1.5]).applied_si - [0.5, -0.5]).max() <= LIMITS.acceleration * PERIOD_S**2 + 1e-12
+    assert np.abs(robot.command([1.5, 1.5]).applied_si - [0.5, -0.5]).max() <= LIMITS.acceleration * PERIOD_S**2 + 1e-12
 
 
 def test_arming_refuses_a_moving_robot(robot):
@@ -201,9 +201,9 @@ def test_joint_outside_its_limits_is_named_and_only_moves_inwards():
     assert Armed.from_text(robot.core.arm()[1]).outside == ("j0",)
     robot.epoch = robot.core.tag.epoch
     robot.clock.advance_ns(PERIOD_NS)
-    assert robot.say([9.0, 0.0]).applied_si[0] <= 2.5
+    assert robot.command([9.0, 0.0]).applied_si[0] <= 2.5
     robot.clock.advance_ns(PERIOD_NS)
-    assert robot.say([0.0, 0.0]).applied_si[0] < 2.5
+    assert robot.command([0.0, 0.0]).applied_si[0] < 2.5
 
 
 # ----------------------------------------------------------------------------------------------------------- commands
@@ -211,7 +211,7 @@ def test_joint_outside_its_limits_is_named_and_only_moves_inwards():
 
 def test_feasible_command_is_published_bit_for_bit(robot):
     robot.clock.advance_ns(PERIOD_NS)
-    report = robot.say([0.001, -0.001])
+    report = robot.command([0.001, -0.001])
     assert report.published
     assert report.disposition is Severity.PASS
     assert robot.spy.published[-1].values.tolist() == [0.001, -0.001]
@@ -219,7 +219,7 @@ def test_feasible_command_is_published_bit_for_bit(robot):
 
 def test_command_beyond_the_limits_is_limited_with_a_finding(robot):
     robot.clock.advance_ns(PERIOD_NS)
-    report = robot.say([1.0, 0.0])
+    report = robot.command([1.0, 0.0])
     assert report.disposition is Severity.LIMIT
     assert [finding.code for finding in report.findings] == ["acc.limit"]
     assert report.applied_si[0] <= LIMITS.acceleration * PERIOD_S**2
@@ -227,7 +227,7 @@ def test_command_beyond_the_limits_is_limited_with_a_finding(robot):
 
 def test_applied_command_has_the_tag_of_the_command(robot):
     robot.clock.advance_ns(PERIOD_NS)
-    report = robot.say([1.0, 0.0])
+    report = robot.command([1.0, 0.0])
     applied = robot.spy.applied_fields[-1]
     assert applied.frame_id == report.tag.to_text() == f"{robot.epoch}/1"
     assert applied.positions == tuple(report.applied_si.tolist()) == tuple(robot.spy.published[-1].values.tolist())
@@ -239,7 +239,7 @@ def test_applied_command_has_the_tag_of_the_command(robot):
 def test_command_of_another_epoch_or_an_old_number_is_refused(robot, tag, code):
     robot.move(steps=4)
     before = len(robot.spy.published)
-    report = robot.say([0.0, 0.0], **tag)
+    report = robot.command([0.0, 0.0], **tag)
     assert (report.published, [finding.code for finding in report.findings]) == (False, [code])
     assert len(robot.spy.published) == before
     assert robot.core.refused == {code: 1}
@@ -247,14 +247,14 @@ def test_command_of_another_epoch_or_an_old_number_is_refused(robot, tag, code):
 
 def test_report_of_a_refused_command_has_the_acting_command(robot):
     robot.move()
-    report = robot.say([0.0, 0.0], seq=1)
+    report = robot.command([0.0, 0.0], seq=1)
     assert report.applied_si.tolist() == robot.spy.published[-1].values.tolist()
 
 
 def test_command_of_the_previous_epoch_is_refused(robot):
     old = robot.epoch
     robot.arm()
-    assert [finding.code for finding in robot.say([0.0, 0.0], epoch=old, seq=99).findings] == ["act.epoch"]
+    assert [finding.code for finding in robot.command([0.0, 0.0], epoch=old, seq=99).findings] == ["act.epoch"]
 
 
 @pytest.mark.parametrize("age_s", [0.11, -0.11, 3600.0])
@@ -283,24 +283,24 @@ def test_untagged_command_is_refused_and_reported_without_a_tag(robot):
 def test_refused_commands_do_not_feed_the_watchdog(robot):
     robot.move()
     for _ in range(20):
-        robot.say([1.0, 1.0], seq=1)
+        robot.command([1.0, 1.0], seq=1)
         robot.wait()
     assert robot.core.at_rest
     assert robot.state == "stopped"
 
 
-def test_number_far_ahead_is_refused_and_locks_nothing_out(robot):
+def test_number_far_ahead_is_refused_without_blocking_later_ones(robot):
     robot.move()
-    report = robot.say([1.5, 1.5], seq=10**15)
+    report = robot.command([1.5, 1.5], seq=10**15)
     assert [finding.code for finding in report.findings] == ["act.jump"]
     robot.seq -= 1
     robot.clock.advance_ns(PERIOD_NS)
-    assert robot.say([1.5, 1.5]).published
+    assert robot.command([1.5, 1.5]).published
 
 
 def test_numbers_may_have_gaps_where_commands_were_lost(robot):
     robot.clock.advance_ns(PERIOD_NS)
-    assert robot.say([0.1, 0.1], seq=100).published
+    assert robot.command([0.1, 0.1], seq=100).published
 
 
 def test_contention_on_the_command_topic_stops_and_explains_every_refusal(robot):
@@ -309,8 +309,8 @@ def test_contention_on_the_command_topic_stops_and_explains_every_refusal(robot)
     published = len(robot.spy.published)
     for _ in range(5):
         robot.core.inputs(contended)
-    assert len(robot.spy.published) == published + 1  # it brakes at once, and then with the ticks
-    report = robot.say([1.0, 1.0])
+    assert len(robot.spy.published) == published + 1  # it brakes at once, and then at each tick
+    report = robot.command([1.0, 1.0])
     assert [finding.code for finding in report.findings] == ["latch.stop", "robot.contention"]
     assert "/a, /b" in report.findings[-1].detail
     robot.wait(30)
@@ -324,17 +324,17 @@ def test_contention_on_the_command_topic_stops_and_explains_every_refusal(robot)
 
 def test_commands_before_arming_are_refused():
     robot = Robot(armed=False)
-    report = robot.say([0.0, 0.0])
+    report = robot.command([0.0, 0.0])
     assert [finding.code for finding in report.findings] == ["latch.stop"]
     assert robot.spy.published == []
 
 
 def test_commands_faster_than_the_control_rate_do_not_move_faster(robot):
     robot.clock.advance_ns(PERIOD_NS)
-    start = robot.say([1.5, 1.5]).applied_si[0]
+    start = robot.command([1.5, 1.5]).applied_si[0]
     for _ in range(50):
         robot.clock.advance_ns(PERIOD_NS // 50)
-        end = robot.say([1.5, 1.5]).applied_si[0]
+        end = robot.command([1.5, 1.5]).applied_si[0]
     assert end - start <= LIMITS.velocity * PERIOD_S
 
 
@@ -342,13 +342,13 @@ def test_pause_never_enlarges_the_step(robot):
     robot.move()
     before = robot.spy.published[-1].values
     robot.clock.advance_ns(PERIOD_NS * 2 - 1)
-    assert (np.abs(robot.say([1.5, 1.5]).applied_si - before) <= LIMITS.velocity * PERIOD_S + 1e-12).all()
+    assert (np.abs(robot.command([1.5, 1.5]).applied_si - before) <= LIMITS.velocity * PERIOD_S + 1e-12).all()
 
 
 # ------------------------------------------------------------------------------------------------------------ braking
 
 
-def test_it_brakes_when_commands_stop_for_the_hold_time(robot):
+def test_relay_brakes_when_commands_stop_for_the_hold_time(robot):
     robot.move()
     robot.wait(1)
     assert robot.spy.reports[-1].cause == "command"
@@ -358,13 +358,13 @@ def test_it_brakes_when_commands_stop_for_the_hold_time(robot):
     assert (report.velocity_si < 1.0).all()
 
 
-def test_braking_ticks_have_the_last_tag_and_a_tick(robot):
+def test_braking_ticks_have_the_last_command_id_and_a_tick_number(robot):
     robot.move()
     robot.wait(4)
     assert [report.tag.to_text() for report in robot.spy.reports[-2:]] == [f"{robot.epoch}/4+{tick}" for tick in (1, 2)]
 
 
-def test_nothing_is_sent_to_a_position_robot_at_rest(robot):
+def test_no_command_is_sent_to_a_position_robot_at_rest(robot):
     robot.move()
     robot.wait(8)
     assert robot.core.at_rest
@@ -390,7 +390,7 @@ def test_command_after_a_short_pause_ends_the_braking(robot):
     robot.move()
     robot.wait(3)
     robot.clock.advance_ns(PERIOD_NS)
-    assert robot.say([1.5, 1.5]).cause == "command"
+    assert robot.command([1.5, 1.5]).cause == "command"
     sent = len(robot.spy.published)
     robot.wait(1)
     assert len(robot.spy.published) == sent
@@ -401,14 +401,14 @@ def test_missing_commands_latch_a_stop(robot):
     robot.wait(10)
     assert robot.state == "stopped"
     assert robot.spy.states[-1].latched == "wd.stop"
-    assert [finding.code for finding in robot.say([1.0, 1.0]).findings] == ["latch.stop", "wd.stop"]
+    assert [finding.code for finding in robot.command([1.0, 1.0]).findings] == ["latch.stop", "wd.stop"]
     assert robot.core.at_rest
 
 
 def test_command_after_the_stop_time_is_refused_without_a_tick_between(robot):
     robot.move()
     robot.clock.advance_ns(10 * PERIOD_NS)
-    assert not robot.say([1.0, 1.0]).published
+    assert not robot.command([1.0, 1.0]).published
 
 
 def test_arming_ends_a_stop(robot):
@@ -416,24 +416,24 @@ def test_arming_ends_a_stop(robot):
     robot.wait(20)
     robot.arm([0.3, 0.3])
     robot.clock.advance_ns(PERIOD_NS)
-    assert robot.say([0.3, 0.3]).published
+    assert robot.command([0.3, 0.3]).published
 
 
 def test_requested_braking_continues_until_the_next_command(robot):
     robot.move()
     robot.clock.advance_ns(PERIOD_NS)
-    assert robot.say(None).cause == "brake"
+    assert robot.command(None).cause == "brake"
     robot.wait(1)
     assert robot.spy.reports[-1].cause == "tick"
     robot.clock.advance_ns(PERIOD_NS)
-    assert robot.say([1.5, 1.5]).cause == "command"
+    assert robot.command([1.5, 1.5]).cause == "command"
 
 
 def test_repeated_braking_requests_feed_the_watchdog(robot):
     robot.move()
     for _ in range(40):
         robot.clock.advance_ns(PERIOD_NS)
-        robot.say(None)
+        robot.command(None)
         robot.core.tick()
     assert robot.core.at_rest
     assert robot.state == "armed"
@@ -444,7 +444,7 @@ def test_shutdown_brakes_to_rest_and_refuses_everything(robot):
     robot.core.end()
     robot.wait(5)
     assert robot.core.at_rest
-    assert not robot.say([1.0, 1.0]).published
+    assert not robot.command([1.0, 1.0]).published
     assert not robot.core.arm()[0]
 
 
@@ -460,7 +460,7 @@ def test_estop_brakes_at_once_and_is_latched(robot):
     robot.wait(5)
     assert robot.core.at_rest
     assert robot.state == "estop"
-    assert [finding.code for finding in robot.say([1.0, 1.0]).findings] == ["latch.estop", "estop.active"]
+    assert [finding.code for finding in robot.command([1.0, 1.0]).findings] == ["latch.estop", "estop.active"]
 
 
 def test_arming_does_not_clear_an_estop(robot):
@@ -474,10 +474,10 @@ def test_cleared_estop_is_a_stop_until_arming(robot):
     robot.core.estop("pressed")
     assert robot.core.clear_estop()[0]
     assert robot.state == "stopped"
-    assert not robot.say([0.0, 0.0]).published
+    assert not robot.command([0.0, 0.0]).published
     robot.arm()
     robot.clock.advance_ns(PERIOD_NS)
-    assert robot.say([0.0, 0.0]).published
+    assert robot.command([0.0, 0.0]).published
 
 
 def test_clear_estop_without_an_estop_has_no_effect(robot):
@@ -530,7 +530,7 @@ def test_unknown_input_before_the_first_arming_is_not_latched():
 
 
 class FaultyGate(SafetyGate):
-    """Reports that it broke a limit once the test sets its flag."""
+    """Reports a broken limit once the test sets its flag."""
 
     broken = False
 
@@ -548,7 +548,7 @@ def test_internal_fault_stops_and_brakes():
     gate.broken = True
     robot.clock.advance_ns(PERIOD_NS)
     sent = len(robot.spy.published)
-    robot.say([1.0, 1.0])
+    robot.command([1.0, 1.0])
     assert len(robot.spy.published) == sent
     assert robot.spy.states[-1].latched == "fault.internal"
     robot.wait(5)
@@ -574,7 +574,7 @@ def test_gate_stop_is_latched_and_ends_publication():
     robot.move()
     gate.stopping = True
     robot.clock.advance_ns(PERIOD_NS)
-    assert robot.say([1.0, 1.0]).disposition is Severity.STOP
+    assert robot.command([1.0, 1.0]).disposition is Severity.STOP
     assert (robot.state, robot.spy.states[-1].latched) == ("stopped", "gate.plugin")
     robot.wait(5)
     assert robot.core.at_rest
@@ -589,20 +589,20 @@ def test_measured_position_beyond_its_limit_brakes_a_velocity():
     robot.move(steps=6)
     robot.measure([0.999])
     robot.clock.advance_ns(PERIOD_NS)
-    report = robot.say([1.0])
+    report = robot.command([1.0])
     assert report.disposition >= Severity.HOLD
     assert report.velocity_si[0] < 1.0
 
 
-# -------------------------------------------------------------------------------------------------- what it relays for
+# ------------------------------------------------------------------------------------------------- supported contracts
 
 
-def test_monitored_contract_is_refused():
+def test_monitored_contract_is_rejected():
     with pytest.raises(ContractError, match=r"safety.mode: mode is 'monitor'"):
         Robot(plain_contract(mode="monitor"))
 
 
-def test_contract_without_limits_is_refused():
+def test_contract_without_limits_is_rejected():
     unlimited = SimpleNamespace(
         limits=lambda _margins: SimpleNamespace(
             joints=("j0",), velocity=np.array([np.inf]), acceleration=np.ones(1), deceleration=np.ones(1)
@@ -620,24 +620,24 @@ def test_every_shipped_contract_can_be_relayed(name):
     check_relayed(embodied_env.load_contract(name))
 
 
-def test_stopping_time_is_of_the_slowest_joint_plus_a_period():
+def test_stopping_time_is_that_of_the_slowest_joint_plus_a_period():
     slow = dataclasses.replace(LIMITS, deceleration=0.5)
     assert stopping_time_s(contract_of(LIMITS, slow)) == pytest.approx(LIMITS.velocity / 0.5 + PERIOD_S)
 
 
-def test_relaying_a_monitored_contract_is_wrong_usage(tmp_path, capsys):
+def test_relaying_a_monitored_contract_is_a_usage_error(tmp_path, capsys):
     other = tmp_path / "other.yaml"
     other.write_text(changed_text("arm_reach", {"safety.mode": "monitor"}))
     assert main(["relay", str(other)]) == WRONG_USAGE
     assert "safety.mode: mode is 'monitor'" in capsys.readouterr().err
 
 
-def test_backend_without_a_profile_is_wrong_usage(capsys):
+def test_backend_without_a_profile_is_a_usage_error(capsys):
     assert main(["relay", "arm_reach", "--backend", "reel"]) == WRONG_USAGE
     assert "--backend 'reel'" in capsys.readouterr().err
 
 
-def test_the_relay_of_the_table_is_the_command_line():
+def test_relay_command_line_matches_its_description():
     spec = relay("arm_reach", namespace="/a", backend="real")
     assert (spec.role, spec.arguments) == ("relay", ("relay", "arm_reach", "--namespace", "/a", "--backend", "real"))
 
@@ -649,7 +649,7 @@ def test_state_is_published_only_on_change(robot):
     robot.core.announce()
     told = len(robot.spy.states)
     robot.clock.advance_ns(PERIOD_NS)
-    robot.say([0.001, 0.0])
+    robot.command([0.001, 0.0])
     robot.core.tick()
     robot.core.announce()
     assert len(robot.spy.states) == told
@@ -659,7 +659,7 @@ def test_state_is_published_only_on_change(robot):
 
 
 def speeding_base(**options):
-    """Return a base at full speed, with a sensor of its joints' velocities, behind a relay."""
+    """Return a base at full speed, with a sensor of its joint velocities, behind a relay."""
     contract = contract_of(BASE, BASE, command="velocity", watchdog=WATCHDOG)
     joints = contract.sensors["joints"]
     velocity = dataclasses.replace(joints.fields["position"], unit="rad/s")

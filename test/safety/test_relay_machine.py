@@ -1,6 +1,6 @@
-"""Properties of a relay over any order of events: latch (P14), watchdog (P15), numbers (P16), epochs (P17), limits.
+"""Stateful properties of a relay over any order of events: latch (P14), watchdog (P15), numbers (P16), epochs (P17).
 
-P-numbers: ``reference/safety.md`` A4.4. The machine keeps a small model beside the real thing, and compares.
+P-numbers: ``reference/safety.md`` A4.4. The machine keeps a small model of the relay and compares it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MALFORMED = st.sampled_from(
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """One publication: when, on the relay's clock, and the epoch of the relay then."""
+    """One publication, with its time on the relay's clock and the relay's epoch at that time."""
 
     at_ns: int
     epoch: int
@@ -54,7 +54,7 @@ class Event:
 
 
 class Relays(RuleBasedStateMachine):
-    """A relay and everything that may happen to it; a tick comes at least once a period, as its loop promises."""
+    """A relay and all events that may occur; it ticks at least once a period, as its loop guarantees."""
 
     command = "position"
     limits = LIMITS
@@ -89,15 +89,15 @@ class Relays(RuleBasedStateMachine):
     def state(self, state):
         self.states.append(RelayState.from_text(state.to_text()))
 
-    # what happens
+    # events
 
     def _follow(self):
-        """The robot is where it was sent."""
+        """Move the robot to its last command."""
         if self.events and self.command == "position":
             self.where = self.events[-1].command.values
 
     def _expected_stop(self):
-        """The model of the watchdog."""
+        """Update the model by the rule of the watchdog."""
         overdue = self.accepted_ns is not None and self.clock.now_ns() - self.accepted_ns >= SPEC.stop_steps * PERIOD_NS
         if self.armed and overdue:
             self._model_latch(Severity.STOP)
@@ -115,7 +115,7 @@ class Relays(RuleBasedStateMachine):
         return report
 
     @rule(wanted=finite_vectors(2))
-    def a_command_comes(self, wanted):
+    def a_command_arrives(self, wanted):
         tag = CommandId(epoch=self.epoch, seq=self.seq + 1)
         self._expected_stop()
         may = self.armed
@@ -133,10 +133,10 @@ class Relays(RuleBasedStateMachine):
     def a_client_drives(self, steps, wanted):
         for _ in range(steps):
             self.time_passes(1)
-            self.a_command_comes(np.array(wanted))
+            self.a_command_arrives(np.array(wanted))
 
     @rule()
-    def braking_is_asked_for(self):
+    def braking_is_requested(self):
         tag = CommandId(epoch=self.epoch, seq=self.seq + 1)
         self._expected_stop()
         may = self.armed
@@ -148,26 +148,26 @@ class Relays(RuleBasedStateMachine):
         self._follow()
 
     @rule(wanted=finite_vectors(2), back=st.integers(0, 5))
-    def an_old_number_comes(self, wanted, back):
+    def an_old_number_arrives(self, wanted, back):
         report = self._send(
             write_command(CommandId(epoch=self.epoch, seq=max(0, self.seq - back)), wanted, self.layout)
         )
         assert not report.published
 
     @rule(wanted=finite_vectors(2), by=st.sampled_from([-1, 1, -1000, 10**6]), ahead=st.integers(1, 99))
-    def a_command_of_another_epoch_comes(self, wanted, by, ahead):
+    def a_command_of_another_epoch_arrives(self, wanted, by, ahead):
         tag = CommandId(epoch=max(0, self.epoch + by), seq=self.seq + ahead)
         if tag.epoch != self.epoch:
             assert not self._send(write_command(tag, wanted, self.layout)).published
 
     @rule(changes=MALFORMED)
-    def a_malformed_command_comes(self, changes):
+    def a_malformed_command_arrives(self, changes):
         tag = CommandId(epoch=self.epoch, seq=self.seq + 1)
         fields = JointFields(frame_id=tag.to_text(), names=("j0", "j1"), positions=(), velocities=())
         assert not self._send(dataclasses.replace(fields, **changes)).published
 
     @rule(off=st.sampled_from([-1.0, 0.2, 3600.0]))
-    def a_command_with_another_times_stamp_comes(self, off):
+    def a_command_with_a_wrong_stamp_arrives(self, off):
         stamp_ns = self.clock.system_ns() + round(off * NS_PER_S)
         tag = CommandId(epoch=self.epoch, seq=self.seq + 1)
         assert not self._send(write_command(tag, np.zeros(2), self.layout, stamp_ns=stamp_ns)).published
@@ -199,7 +199,7 @@ class Relays(RuleBasedStateMachine):
         assert self.core.on_joint_positions("joints", self.where, self.clock.now_ns())
 
     @rule(positions=st.sampled_from([(math.nan, 0.0), (math.inf, 0.0)]))
-    def a_bad_measurement_comes(self, positions):
+    def a_bad_measurement_arrives(self, positions):
         assert not self.core.on_joint_positions("joints", np.array(positions), self.clock.now_ns())
 
     @rule(measured=st.booleans())
@@ -224,8 +224,8 @@ class Relays(RuleBasedStateMachine):
         self.it_is_armed(measured=True)
 
     @rule(steps=st.integers(1, 6), ticks=st.integers(0, 4), noise=st.booleans())
-    def it_is_driven_anew(self, steps, ticks, noise):
-        """What random order seldom leads to: everything cleared, armed, in motion, and then no command but refused ones."""
+    def it_is_cleared_armed_and_driven(self, steps, ticks, noise):
+        """Seldom reached in random order: cleared, armed, in motion, and then no command, or only refused ones."""
         if self.ended:
             return
         self.the_button_changes("ok")
@@ -236,11 +236,11 @@ class Relays(RuleBasedStateMachine):
         for _ in range(ticks):
             self.time_passes(1)
             if noise:
-                self.an_old_number_comes(np.zeros(2), 0)
+                self.an_old_number_arrives(np.zeros(2), 0)
             self.p15_without_commands_the_newest_publication_brakes_within_a_tick()
 
     @rule()
-    def the_estop_is_called(self):
+    def the_estop_is_triggered(self):
         self.core.estop("pressed")
         self._model_latch(Severity.ESTOP)
 
@@ -265,7 +265,7 @@ class Relays(RuleBasedStateMachine):
             self.core.end()
             self.ended, self.armed = True, False
 
-    # what always holds
+    # invariants
 
     @invariant()
     def p14_no_command_and_no_time_clears_a_latch(self):
@@ -302,14 +302,14 @@ class Relays(RuleBasedStateMachine):
         )
 
     @invariant()
-    def every_publication_has_its_account(self):
+    def every_publication_has_its_report(self):
         assert len(self.applied_tags) == len(self.events)
         for report, event in zip(self._published()[-3:], self.events[-3:], strict=True):
             assert report.applied_si.tolist() == event.command.values.tolist()
             assert report.published_ns == event.at_ns
 
     @invariant()
-    def disarmed_nothing_is_published_but_braking(self):
+    def only_braking_is_published_when_disarmed(self):
         if not self.armed and self.events and self.events[-1].at_ns == self.clock.now_ns():
             before = self.events[-2].command.report.velocity_si if len(self.events) > 1 else np.zeros(2)
             now = self.events[-1].command.report
@@ -318,7 +318,7 @@ class Relays(RuleBasedStateMachine):
 
     @invariant()
     def every_published_value_keeps_every_limit(self):
-        """Differentiated from what was published, by the relay's own clock; each pair is looked at once."""
+        """Differentiate what was published, by the relay's own clock; check each pair once."""
         for before, after in itertools.pairwise(self.events[-12:]):
             assert np.isfinite(after.command.values).all()
             if before.epoch == after.epoch:
@@ -335,7 +335,7 @@ class Relays(RuleBasedStateMachine):
         else:
             assert (np.abs(values) <= LIMITS.velocity + ROUNDING).all()
         if after.at_ns - before.at_ns > 3 * PERIOD_NS and self.command == "position":
-            return  # the servo has arrived: it begins at rest
+            return  # the servo has arrived: it starts from rest
         faster = np.abs(velocity) - np.abs(before.command.report.velocity_si)
         assert (faster <= LIMITS.acceleration * dt_s + ROUNDING).all()
         assert (-faster <= LIMITS.deceleration * dt_s + ROUNDING).all()
@@ -344,7 +344,7 @@ class Relays(RuleBasedStateMachine):
         return [report for report in self.reports if report.published]
 
     def teardown(self):
-        """The robot comes to rest within its braking time, and then publishes nothing."""
+        """Check that the robot stops within its braking time, and then publishes nothing."""
         if not hasattr(self, "core"):
             return
         ticks = SPEC.stop_steps + math.ceil(LIMITS.velocity / (LIMITS.deceleration * PERIOD_S)) + 1
@@ -354,16 +354,16 @@ class Relays(RuleBasedStateMachine):
         self.time_passes(SPEC.stop_steps)
         assert len(self.events) == sent
         if not self.ended:
-            self.it_is_driven_anew(3, 0, noise=False)
+            self.it_is_cleared_armed_and_driven(3, 0, noise=False)
             self.core.end()
             self.ended, self.armed = True, False
-            self.a_command_comes(np.zeros(2))
+            self.a_command_arrives(np.zeros(2))
             self.time_passes(ticks)
             assert self.core.at_rest
 
 
 class RelaysByVelocity(Relays):
-    """The same, for what is commanded by velocity."""
+    """The same properties with velocity commands."""
 
     command = "velocity"
     limits = FREE

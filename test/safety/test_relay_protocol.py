@@ -1,4 +1,4 @@
-"""What an environment and a relay say to each other: it reads back whole, and nothing else is read."""
+"""Messages between environment and relay: they round-trip, and anything else is rejected."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_tag_round_trips(tag):
 @pytest.mark.parametrize(
     "text", ["", "1", "1/", "/1", "1/2/3", "-1/2", "1/2+", " 1/2", "1/2\n", "1e3/2", "٣/1", "1/" + "9" * 20]
 )
-def test_invalid_tag_is_refused(text):
+def test_invalid_tag_is_rejected(text):
     with pytest.raises(ValueError, match="invalid tag"):
         CommandId.from_text(text)
 
@@ -173,7 +173,7 @@ def test_report_round_trips_bit_for_bit():
     assert (finding.before.tolist(), finding.margin, finding.severity) == ([math.inf], None, Severity.LIMIT)
 
 
-def asked(*findings, disposition=Severity.PASS):
+def local_report(*findings, disposition=Severity.PASS):
     return GateReport(
         disposition=disposition,
         findings=findings,
@@ -202,7 +202,7 @@ def test_foreign_text_is_a_value_error(kind, text):
         kind.from_text(text)
 
 
-def test_report_with_an_unknown_key_is_refused():
+def test_report_with_an_unknown_key_is_rejected():
     plain = {**json.loads(report().to_text()), "more": 1}
     with pytest.raises(ValueError, match="relay/report: field 'more' is unknown"):
         RelayReport.from_text(json.dumps(plain))

@@ -1,4 +1,4 @@
-"""Properties of what is commanded by velocity: twists, wheels, joints with and without position limits."""
+"""Properties of velocity commands: twists, wheels, joints with and without position limits."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def as_action(vector):
 
 
 def velocities() -> st.SearchStrategy[np.ndarray]:
-    """Velocities within the limits, at which the gate may find its reference."""
+    """Draw velocities within the limits, from which the gate may start."""
     parts = st.lists(st.floats(-1.0, 1.0), min_size=4, max_size=4)
     return parts.map(lambda part: np.array(part) * LIMITS.velocity)
 
@@ -76,7 +76,7 @@ def test_published_velocity_keeps_speed_and_acceleration(action, before):
 @given(velocities(), st.lists(st.floats(-1.0, 1.0), min_size=4, max_size=4))
 def test_admissible_velocity_is_published_bit_for_bit(before, parts):
     action = as_action([*parts[:2], 0.5 * parts[2], 0.0])
-    approved = SafetyGate(CONTRACT).judge(action, reference(before), 10.0)  # so much time that every change is slow
+    approved = SafetyGate(CONTRACT).judge(action, reference(before), 10.0)  # enough time for every change
     wanted = LAYOUT.scale.to_si(np.concatenate([np.atleast_1d(part) for part in action.values()]))
     assert approved.values[:2].tobytes() == wanted[:2].tobytes()
     np.testing.assert_array_equal(approved.report.applied[:2], np.concatenate(list(action.values()))[:2])
@@ -84,15 +84,15 @@ def test_admissible_velocity_is_published_bit_for_bit(before, parts):
 
 @examples(60)
 @given(bounds(), st.floats(-1.0, 1.0), st.floats(0.0, 1.0), steps_of_time, st.floats(-3.0, 3.0))
-def test_nearest_admissible_velocity_is_chosen(b, part, at, dt, asked):
+def test_nearest_admissible_velocity_is_chosen(b, part, at, dt, fail_if_read):
     x = 0.0 if not np.isfinite(b.low) else b.low + at * (b.high - b.low)
     v = part * b.velocity
     lower, upper = velocity_interval(x, v, b, dt)
-    step = limit_velocity(x, v, asked * b.velocity, b, dt)
+    step = limit_velocity(x, v, fail_if_read * b.velocity, b, dt)
     if lower <= upper:
-        nearest = min(max(asked * b.velocity, lower), upper)
+        nearest = min(max(fail_if_read * b.velocity, lower), upper)
         assert step.velocity == pytest.approx(nearest, rel=1e-14, abs=1e-15 * abs(v))
-        assert (step.code == "") == (step.velocity == asked * b.velocity)
+        assert (step.code == "") == (step.velocity == fail_if_read * b.velocity)
     else:
         slack = rounding(b, x, step.position, v, dt)
         assert abs(step.velocity) <= max(abs(brake_velocity(v, b, dt)), abs(lower), abs(upper)) + slack
@@ -149,7 +149,7 @@ def test_hold_is_zero_velocity_and_the_last_position():
 
 
 class World:
-    """Takes commands of a free-running world."""
+    """A free-running world that takes commands."""
 
     def __init__(self, **options):
         self.clock = ManualClock()
@@ -200,7 +200,7 @@ _SPEEDS = st.one_of(st.sampled_from([0.0, -0.0, 1e-9]), st.floats(-3.0, 3.0))
 
 
 def driven(**options):
-    """Return a world whose base and rail move at their limits, and whose arm does so as long as it is led."""
+    """Return a world whose base and rail move at their limits, and whose arm follows while it is commanded."""
     world = World(**options)
     for _ in range(20):
         world.publish([1.0, -1.0, 0.475, 0.0])
@@ -235,7 +235,7 @@ def test_reference_after_a_gap_is_nearer_to_the_true_velocity(b, part, u, age, c
 
 @examples(100)
 @given(bounds(), st.floats(-1.0, 1.0), _SPEEDS, st.floats(0.001, 0.5))
-def test_unresponsive_joint_counts_as_resting_only_if_one_period_stops_it(b, part, m, period):
+def test_unresponsive_joint_counts_as_at_rest_only_if_one_period_stops_it(b, part, m, period):
     published, measured = part * b.velocity, m * b.velocity
     lowered = lowered_velocity(published, measured, 0.0, b, settled=True, period_s=period)
     assert abs(lowered - measured) <= abs(published - measured) * (1 + 1e-12)
@@ -246,7 +246,7 @@ def test_unresponsive_joint_counts_as_resting_only_if_one_period_stops_it(b, par
 
 
 @pytest.mark.parametrize("measured", [np.nan, np.inf, -np.inf])
-def test_unknown_velocity_lowers_nothing(measured):
+def test_unknown_velocity_changes_nothing(measured):
     b = joint_bounds(LIMITS)[0]
     assert lowered_velocity(0.5, measured, 0.0, b, settled=True, period_s=0.1) == 0.5
     assert lowered_velocity(0.5, 0.0, np.nan, b, settled=True, period_s=0.1) == 0.5
@@ -301,7 +301,7 @@ def test_noise_does_not_lower_a_following_joint():
         assert state.before_gap is None
 
 
-def test_old_reading_lowers_nothing():
+def test_old_reading_changes_nothing():
     world = driven(measured_velocities=lambda: (np.zeros(4), np.full(4, 0.85)))
     before = world.sent[-1].values
     world.clock.advance_ns(900_000_000)
@@ -321,10 +321,10 @@ def test_reading_after_the_start_of_braking_is_used():
 
 
 def test_measured_velocities_are_not_read_without_a_gap():
-    def asked():
+    def fail_if_read():
         raise AssertionError
 
-    world = driven(measured_velocities=asked, downstream_timeout_s=0.5)
+    world = driven(measured_velocities=fail_if_read, downstream_timeout_s=0.5)
     world.arbiter.brake(HOLD)
 
 
@@ -350,9 +350,9 @@ _PAUSES = st.one_of(st.floats(0.0, 0.2), st.sampled_from([0.3, 0.35, 0.5, 0.51])
 @examples(60)
 @given(st.lists(st.tuples(_PAUSES, st.booleans(), st.floats(-1.0, 1.0)), min_size=1, max_size=25), st.floats(0.0, 0.2))
 def test_braking_never_starts_a_robot_with_a_timeout(steps, lag_s):
-    """The plant follows the command in force with a lag of the first order, and stops it after 0.5 s."""
+    """The plant follows the active command with a first-order lag, and stops after 0.5 s without one."""
     world, true, in_force = World(downstream_timeout_s=0.5), 0.0, 0.0
-    for pause_s, brakes, asked in steps:
+    for pause_s, brakes, fail_if_read in steps:
         pause_ns = round(pause_s * 1e9)
         for held_ns, command in ((min(pause_ns, 500_000_000), in_force), (max(0, pause_ns - 500_000_000), 0.0)):
             true = command + (true - command) * (
@@ -364,7 +364,7 @@ def test_braking_never_starts_a_robot_with_a_timeout(steps, lag_s):
             world.arbiter.brake(HOLD)
         else:
             with world.arbiter.exclusive() as (state, dt_s):
-                world.arbiter.send(world.gate.judge(as_action([asked, 0.0, 0.0, 0.0]), state, dt_s))
+                world.arbiter.send(world.gate.judge(as_action([fail_if_read, 0.0, 0.0, 0.0]), state, dt_s))
         now = float(world.sent[-1].values[0])
         dt_s = min(pause_ns / 1e9, 0.1)
         if brakes:

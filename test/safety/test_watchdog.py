@@ -1,4 +1,4 @@
-"""The watchdog by example: fed by steps, it brakes when they stop coming."""
+"""Examples of the watchdog: steps feed it, and it brakes when they stop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Bench:
 
     def __init__(self, clock, *, period_s=PERIOD_S):
         self.clock, self.sent, self.failures = clock, [], 0
-        self.inputs = {}  # what the safety inputs say, or an error
+        self.inputs = {}  # the states of the safety inputs, or an error
         self.gate = SafetyGate(scripted_tasks.contract(control_period_s=period_s))
         self.arbiter = Arbiter(self._send, self.gate, clock=clock, control_period_s=period_s, free_running=True)
         self.watchdog = Watchdog(
@@ -138,13 +138,13 @@ def test_disarmed_watchdog_does_nothing(bench):
 
 
 def test_step_with_the_lock_is_not_overdue(bench):
-    """The watchdog waits for its turn to publish; what it then does is decided then."""
+    """The watchdog waits for the lock and decides once it holds it."""
     bench.clock.advance_ns(10 * PERIOD_NS)
     looking = threading.Thread(target=bench.watchdog.check)
     with bench.arbiter.exclusive() as (reference, dt_s):
         looking.start()
         bench.watchdog.feed()
-        time.sleep(0.05)  # it looks now, and waits
+        time.sleep(0.05)  # it checks now, and waits
         bench.arbiter.send(bench.gate.judge([0.0, 0.0], reference, dt_s))
     looking.join(timeout=5.0)
     assert len(bench.sent) == 1
@@ -152,7 +152,7 @@ def test_step_with_the_lock_is_not_overdue(bench):
 
 
 def test_nothing_is_published_after_disarm(bench):
-    """A braking command that is on its way is waited for: none falls into the next reset."""
+    """A braking command in progress is completed first: none falls into the next reset."""
     bench.clock.advance_ns(2 * PERIOD_NS)
     sending, go_on = threading.Event(), threading.Event()
     send = bench._send
@@ -193,7 +193,7 @@ def test_nothing_is_published_after_disarm(bench):
     ],
 )
 def test_safety_input_between_steps_brakes_and_latches(bench, state, code, severity):
-    """The agent may think for long: the robot does not wait for its next step."""
+    """The robot does not wait for the next step of a slow agent."""
     bench.inputs = {"door": state}
     bench.clock.advance_ns(PERIOD_NS // 2)
     found = bench.watchdog.check()
@@ -264,7 +264,7 @@ def test_safety_inputs_are_not_watched_between_episodes(bench):
 
 
 def test_unreadable_safety_inputs_are_unknown(bench):
-    """They must not keep the watchdog from braking, either."""
+    """Nor do they keep the watchdog from braking."""
     bench.inputs = BackendLostError("gone", "no such node")
     assert bench.watchdog.check().code == "estop.unknown"
     assert bench.gate.latched.severity is Severity.ESTOP
@@ -280,7 +280,7 @@ def wait_until(condition):
 
 @pytest.fixture
 def live():
-    """A watchdog that runs, with a period of 4 ms."""
+    """A running watchdog with a period of 4 ms."""
     made = Bench(SteadyClock(), period_s=0.004)
     thread = WatchdogThread(made.watchdog, bool, control_period_s=0.004)
     thread.start()
@@ -292,7 +292,7 @@ def watchdog_threads():
     return {thread for thread in threading.enumerate() if thread.name == "embodied_env watchdog"}
 
 
-def test_thread_brakes_on_its_own(live):
+def test_thread_brakes_without_a_step(live):
     live.watchdog.feed()
     assert wait_until(lambda: len(live.sent) >= 2)
 

@@ -1,4 +1,4 @@
-"""What the workspace allows a planar arm of two links and the six-axis arm, case by case."""
+"""Cases of the workspace filter, for a planar arm of two links and the six-axis arm."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def workspace(model: UrdfRobot | None = None, **spec) -> Workspace:
     )
 
 
-def asked(of: Workspace, positions, velocities, **kwargs) -> Scaling:
-    """Ask, from rest, for velocities that are reached at once."""
+def scale(of: Workspace, positions, velocities, **kwargs) -> Scaling:
+    """Scale velocities that are reached at once, from rest."""
     return of.scale(np.array(positions), np.array(velocities), np.zeros(len(velocities)), DT_S, **kwargs)
 
 
@@ -69,7 +69,7 @@ def test_keep_out_regions_may_be_spheres_and_capsules():
 def test_keep_in_box_applies_to_every_moving_link():
     cell = BoxSpec(low_m=(-2.0, -2.0, -0.05), high_m=(1.2, 2.0, 1.0))  # the post is outside, but cannot move
     h_m, nearest = workspace(keep_out={}, keep_in={"cell": cell}, margin_m=0.0).nearest(STRAIGHT)
-    assert h_m == pytest.approx(0.01)  # the floor, under the upper link or the fore
+    assert h_m == pytest.approx(0.01)  # the floor, under the upper link or the forearm
     assert "inside of keep_in.cell" in nearest
 
 
@@ -98,11 +98,11 @@ def test_joints_are_in_the_order_of_the_workspace():
 
 
 def test_full_motion_is_granted_away_from_obstacles():
-    assert asked(workspace(), [-1.5, 0.0], [0.4, 0.4]).share == 1.0
+    assert scale(workspace(), [-1.5, 0.0], [0.4, 0.4]).share == 1.0
 
 
 def test_motion_towards_a_wall_is_scaled_down():
-    scaling = asked(workspace(), [0.15, 0.0], [1.5, 0.0])
+    scaling = scale(workspace(), [0.15, 0.0], [1.5, 0.0])
     assert 0.0 < scaling.share < 1.0
     assert scaling.nearest == "fore to keep_out.wall"
     assert scaling.h_m == pytest.approx(0.3 - np.sin(0.15) - 0.06)
@@ -110,34 +110,34 @@ def test_motion_towards_a_wall_is_scaled_down():
 
 def test_motion_into_a_wall_is_refused():
     touching = float(np.arcsin(0.24))
-    assert asked(workspace(), [touching, 0.0], [1.5, 0.0]).share == 0.0
+    assert scale(workspace(), [touching, 0.0], [1.5, 0.0]).share == 0.0
 
 
-def test_motion_away_from_a_wall_is_granted_from_anywhere():
+def test_motion_away_from_a_wall_is_granted_from_any_position():
     for shoulder in (float(np.arcsin(0.24)), 0.3, 0.35):  # touching, and inside
-        assert asked(workspace(), [shoulder, 0.0], [-2.0, 0.0]).share == 1.0
+        assert scale(workspace(), [shoulder, 0.0], [-2.0, 0.0]).share == 1.0
 
 
 def test_leaving_one_region_does_not_allow_entering_another():
     step = KeepOutSpec(box=BoxSpec(low_m=(0.8, 0.1, -1.0), high_m=(1.2, 0.24, 1.0)))
     of, inside_both = workspace(keep_out={"wall": WALL, "step": step}), [0.33, 0.0]
-    assert asked(workspace(), inside_both, [-0.2, 0.0]).share == 1.0
-    assert asked(of, inside_both, [-0.2, 0.0]).share == 0.0
+    assert scale(workspace(), inside_both, [-0.2, 0.0]).share == 1.0
+    assert scale(of, inside_both, [-0.2, 0.0]).share == 0.0
     assert (of._clearances.measure(np.array([inside_both])) < 0.0).sum() == 2
 
 
 def test_rest_is_granted_inside_a_wall():
-    assert asked(workspace(), [0.6, 0.0], [0.0, 0.0]).share == 1.0
+    assert scale(workspace(), [0.6, 0.0], [0.0, 0.0]).share == 1.0
 
 
 def test_distance_shrinks_by_at_most_its_share_per_step():
     of = workspace(gamma=0.1)
     before = of.nearest(np.array([0.1, 0.0]))[0]
-    scaling = asked(of, [0.1, 0.0], [0.5, 0.0])
+    scaling = scale(of, [0.1, 0.0], [0.5, 0.0])
     after = of.nearest(np.array([0.1 + scaling.share * 0.5 * DT_S, 0.0]))[0]
     assert scaling.share == 0.5
     assert (1 - 0.1) * before <= after < before
-    assert asked(workspace(gamma=0.9), [0.1, 0.0], [0.5, 0.0]).share == 1.0
+    assert scale(workspace(gamma=0.9), [0.1, 0.0], [0.5, 0.0]).share == 1.0
 
 
 def test_wall_within_the_braking_path_is_detected():
@@ -146,22 +146,22 @@ def test_wall_within_the_braking_path_is_detected():
     before, after = np.array([0.0, 0.0]), np.array([2.0 * DT_S + 2.0 * 2.0 / 20.0, 0.0])
     assert of.nearest(before)[0] > 0.0
     assert of.nearest(after)[0] > 0.0
-    assert asked(of, before, [2.0, 0.0]).share < 1.0
+    assert scale(of, before, [2.0, 0.0]).share < 1.0
 
 
 def test_latency_increases_the_distance():
     of, start, velocity = workspace(gamma=1.0), [0.0, 0.0], [1.0, 0.0]
-    assert asked(of, start, velocity).share == 1.0
-    assert asked(of, start, velocity, latency_s=0.2).share < 1.0
+    assert scale(of, start, velocity).share == 1.0
+    assert scale(of, start, velocity, latency_s=0.2).share < 1.0
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
-def test_unknown_position_is_refused(broken):
-    assert asked(workspace(), [broken, 0.0], [0.1, 0.0]).share == 0.0
-    assert asked(workspace(), [0.0, 0.0], [broken, 0.0]).share == 0.0
+def test_unknown_position_is_rejected(broken):
+    assert scale(workspace(), [broken, 0.0], [0.1, 0.0]).share == 0.0
+    assert scale(workspace(), [0.0, 0.0], [broken, 0.0]).share == 0.0
 
 
-def test_zero_dt_is_refused():
+def test_zero_dt_is_rejected():
     assert workspace().scale(STRAIGHT, np.ones(2), REST, 0.0).share == 0.0
 
 
@@ -200,7 +200,7 @@ def test_gate_limits_to_the_share_with_a_reason():
     ruling = WorkspaceFilter(workspace()).filter(proposal([1.5, 0.0]))
     assert ruling is not None
     assert (ruling.severity, ruling.detail) == (Severity.LIMIT, "fore to keep_out.wall: 0.0906 m left")
-    assert ruling.share == asked(workspace(), [0.15, 0.0], [1.5, 0.0]).share
+    assert ruling.share == scale(workspace(), [0.15, 0.0], [1.5, 0.0]).share
 
 
 def test_gate_holds_a_refused_motion():
@@ -209,7 +209,7 @@ def test_gate_holds_a_refused_motion():
     assert ruling.severity == Severity.HOLD
 
 
-# ------------------------------------------------------------------------------------------------------ the arm of six
+# -------------------------------------------------------------------------------------------------------- six-axis arm
 
 
 def test_self_distances_of_the_arm_at_home_are_plausible():
@@ -226,7 +226,7 @@ def test_self_distances_of_the_arm_at_home_are_plausible():
 # --------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_region_over_the_fixed_base_is_refused():
+def test_region_over_the_fixed_base_is_rejected():
     regions = {
         "table": KeepOutSpec(box=BoxSpec(low_m=(-1.0, -1.0, -0.5), high_m=(1.0, 1.0, -0.03))),
         "ball": KeepOutSpec(sphere=SphereSpec(center_m=(0.0, 0.0, 0.1), radius_m=0.05)),
@@ -251,12 +251,12 @@ def test_unknown_link_is_named(spec, message):
         workspace(**spec)
 
 
-def test_joints_of_another_robot_are_refused():
+def test_joints_of_another_robot_are_rejected():
     with pytest.raises(UsageError, match=r"2 bounds, joints shoulder, wrist \(expected shoulder, elbow\)"):
         Workspace(WorkspaceSpec(keep_out={"wall": WALL}), planar(), ("shoulder", "wrist"), [BOUNDS, BOUNDS])
 
 
-def test_unbounded_prismatic_joint_after_a_revolute_one_is_refused():
+def test_unbounded_prismatic_joint_after_a_revolute_one_is_rejected():
     text = (
         (DATA / "planar.urdf")
         .read_text()

@@ -1,4 +1,4 @@
-"""Signed distances of capsules against what one can count on one's fingers, and against brute force."""
+"""Signed distances of capsules, against cases computed by hand and brute force."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def along(ends: np.ndarray) -> np.ndarray:
 
 
 def point_to_box(p: np.ndarray) -> np.ndarray:
-    """Return the signed distance of points (k, 3): the textbook form."""
+    """Return the signed distance of points (k, 3), by the textbook formula."""
     q = np.abs(p - (LOW + HIGH) / 2) - (HIGH - LOW) / 2
     return np.linalg.norm(np.maximum(q, 0.0), axis=-1) + np.minimum(q.max(axis=-1), 0.0)
 
@@ -39,7 +39,7 @@ def point_to_segment(p: np.ndarray, ends: np.ndarray) -> np.ndarray:
 
 
 def resolution(ends: np.ndarray) -> float:
-    """Return how far apart the samples of `along` are, and rounding."""
+    """Return the sample spacing of `along`, and rounding."""
     return float(np.linalg.norm(ends[1] - ends[0])) / (len(STEPS) - 1) + 1e-9
 
 

@@ -1,6 +1,6 @@
-"""Properties of the workspace, stepped as the gate steps: joint limits first, then the share, or braking.
+"""Properties of the workspace filter, stepped like the gate: joint limits first, then the share, or braking.
 
-Distances are those of `Workspace.h`; that they are right is the business of ``test/safety/test_workspace_capsules.py``.
+Distances are those of `Workspace.h`; ``test/safety/test_workspace_capsules.py`` checks them.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def made(spec: WorkspaceSpec, model, bounds) -> Workspace:
 
 
 class Mover:
-    """Steps as the gate does: an interval of velocities by joint, then the largest share, or braking."""
+    """Steps like the gate: a velocity interval for each joint, then the largest share, or braking."""
 
     def __init__(self, workspace: Workspace, positions: np.ndarray, bounds: list[JointBounds], latency_s: float = 0.0):
         self.workspace, self.bounds, self.latency_s = workspace, bounds, latency_s
@@ -95,11 +95,11 @@ class Mover:
 
 
 def lowest_on(mover: Mover) -> np.ndarray:
-    """Return each distance at its lowest within the last step."""
+    """Return the lowest value of each distance within the last step."""
     return mover.workspace._clearances.measure(mover.between).min(axis=0)
 
 
-def wishes(kind: str, rng: np.random.Generator, k: int, n: int, held: np.ndarray) -> np.ndarray:
+def desired_velocities(kind: str, rng: np.random.Generator, k: int, n: int, held: np.ndarray) -> np.ndarray:
     if kind == "max":
         return held if k % 15 else rng.choice([-3.0, 3.0], n)
     if kind == "alternating":
@@ -108,11 +108,11 @@ def wishes(kind: str, rng: np.random.Generator, k: int, n: int, held: np.ndarray
 
 
 def journey(mover: Mover, kind: str, seed: int, steps: int, times) -> float:
-    """Return the lowest h on the way."""
+    """Return the lowest h of a journey."""
     rng, lowest = np.random.default_rng(seed), np.inf
     wanted = rng.choice([-3.0, 3.0], len(mover.bounds))
     for k in range(steps):
-        wanted = wishes(kind, rng, k, len(mover.bounds), wanted)
+        wanted = desired_velocities(kind, rng, k, len(mover.bounds), wanted)
         mover.step(wanted, times(rng))
         lowest = min(lowest, float(lowest_on(mover).min()))
     return lowest
@@ -198,14 +198,14 @@ def test_violated_distance_never_decreases(spec, start, kind, seed):
     mover = Mover(workspace, np.array(start), PLANAR_BOUNDS)
     rng, wanted = np.random.default_rng(seed), np.array([3.0, -3.0])
     for k in range(40):
-        wanted = wishes(kind, rng, k, 2, wanted)
+        wanted = desired_velocities(kind, rng, k, 2, wanted)
         mover.step(wanted, 0.05)
         assert (lowest_on(mover) >= np.minimum(first, 0.0) - SAMPLING_BOUND_M - 1e-9).all()
 
 
 @costly(40)
 @given(specs(), st.tuples(angles, angles), st.sampled_from([(1, 0), (-1, 0), (0, 1), (0, -1)]), st.floats(0.01, 0.5))
-def test_motion_that_approaches_nothing_is_granted(spec, start, direction, speed):
+def test_motion_that_approaches_nothing_is_granted_in_full(spec, start, direction, speed):
     workspace = made(spec, PLANAR, PLANAR_BOUNDS)
     positions, velocities = np.array(start), speed * np.array(direction, dtype=float)
     way = positions + np.linspace(0.0, 1.0, 200)[:, None] * velocities * (0.05 + speed / 20.0)

@@ -1,4 +1,4 @@
-"""From commands to the controls of a model: what acts when, and which servos fit."""
+"""Actuation of a model from commands: when commands act, and which servos are supported."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def profile(**drives: Drive) -> WorldProfile:
 
 
 class Rover:
-    """An actuation on a model of its own. The command is: lift, pan, angular.z, linear.x."""
+    """The actuation of a model; the command is: lift, pan, angular.z, linear.x."""
 
     def __init__(self, folder: Path) -> None:
         contract, world = contract_in(folder), profile(base=DRIVE)
@@ -109,14 +109,14 @@ def test_the_command_names_joints_and_axes_in_the_order_of_the_contract(tmp_path
     assert Rover(tmp_path).actuation.joints == ("lift", "pan", "angular.z", "linear.x")
 
 
-def test_a_reset_holds_the_positions_and_stops_the_rest(tmp_path: Path) -> None:
+def test_a_reset_holds_positions_and_stops_velocities(tmp_path: Path) -> None:
     rover = Rover(tmp_path)
     rover.path(0.9, 0.5, 0.5, 0.5)
     rover.actuation.begin(rover.data)
     np.testing.assert_array_equal(rover.data.ctrl, [0.3, 0.0, 0.0, 0.0])
 
 
-def test_after_a_reset_the_first_path_leads_nowhere(tmp_path: Path) -> None:
+def test_the_first_path_after_a_reset_is_constant(tmp_path: Path) -> None:
     rover = Rover(tmp_path)
     rover.path(0.9, 0.5, 0.5, 0.5)
     rover.actuation.begin(rover.data)
@@ -134,11 +134,11 @@ def test_the_next_position_starts_from_the_last_command(tmp_path: Path) -> None:
     np.testing.assert_allclose(rover.path(-0.1, 0, 0, 0)["lift"], [0.5, 0.3, 0.1, -0.1], atol=1e-15)
 
 
-def test_a_velocity_acts_at_once_and_through_the_whole_period(tmp_path: Path) -> None:
+def test_a_velocity_acts_immediately_and_during_the_whole_period(tmp_path: Path) -> None:
     np.testing.assert_array_equal(Rover(tmp_path).path(0.3, 0.8, 0, 0)["pan"], np.full(4, 0.8))
 
 
-def test_without_a_new_command_the_last_one_goes_on(tmp_path: Path) -> None:
+def test_the_last_command_continues_without_a_new_one(tmp_path: Path) -> None:
     rover = Rover(tmp_path)
     rover.path(0.7, 0.8, 0, 0)
     again = rover.path()
@@ -146,18 +146,18 @@ def test_without_a_new_command_the_last_one_goes_on(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again["pan"], np.full(4, 0.8))
 
 
-def test_driving_ahead_turns_both_wheels_alike(tmp_path: Path) -> None:
+def test_driving_forward_turns_both_wheels_equally(tmp_path: Path) -> None:
     controls = Rover(tmp_path).path(0.3, 0, 0, 0.5)
     np.testing.assert_allclose([controls["left"], controls["right"]], np.full((2, 4), 5.0), rtol=1e-15)
 
 
-def test_turning_left_turns_the_left_wheel_back_and_the_right_one_ahead(tmp_path: Path) -> None:
+def test_turning_left_turns_the_left_wheel_backwards_and_the_right_one_forwards(tmp_path: Path) -> None:
     controls = Rover(tmp_path).path(0.3, 0, 1.5, 0)
     np.testing.assert_allclose(controls["left"], np.full(4, -3.0), rtol=1e-15)  # 1.5 rad/s * 0.2 m / 0.1 m
     np.testing.assert_allclose(controls["right"], np.full(4, 3.0), rtol=1e-15)
 
 
-def test_a_curve_is_the_sum_of_both(tmp_path: Path) -> None:
+def test_a_curve_is_the_sum_of_both_motions(tmp_path: Path) -> None:
     controls = Rover(tmp_path).path(0.3, 0, -1.0, 0.5)
     np.testing.assert_allclose(controls["left"], np.full(4, 7.0), rtol=1e-15)
     np.testing.assert_allclose(controls["right"], np.full(4, 3.0), rtol=1e-15)
@@ -172,7 +172,7 @@ def test_a_velocity_changes_no_other_control(tmp_path: Path) -> None:
     np.testing.assert_array_equal(after["lift"], np.full(4, 0.7))
 
 
-def test_what_the_caller_does_with_its_array_later_changes_no_command(tmp_path: Path) -> None:
+def test_later_changes_of_the_callers_array_change_no_command(tmp_path: Path) -> None:
     rover = Rover(tmp_path)
     command = np.array([0.3, 0.8, 0.0, 0.0])
     rover.actuation.command(command)
@@ -180,17 +180,17 @@ def test_what_the_caller_does_with_its_array_later_changes_no_command(tmp_path: 
     np.testing.assert_array_equal(rover.path()["pan"], np.full(4, 0.8))
 
 
-def test_refuses_a_command_of_another_shape(tmp_path: Path) -> None:
+def test_a_command_of_another_shape_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"\(3,\) \(expected \(4,\): lift, pan, angular.z, linear.x\)"):
         Rover(tmp_path).actuation.command(np.zeros(3))
 
 
-def test_a_velocity_servo_turns_its_joint_through_the_whole_period(tmp_path: Path) -> None:
+def test_a_velocity_servo_turns_its_joint_during_the_whole_period(tmp_path: Path) -> None:
     world = World(contract_in(tmp_path), profile(base=DRIVE))
     world.reset(0, {})
     command = np.array([0.3, 0.8, 0.0, 0.0])
     world.command(command)
-    world.step()  # gathers speed
+    world.step()  # acceleration phase
     before_rad = sense(world, "joints")["position"][1]
     world.command(command)
     world.step()
@@ -199,10 +199,10 @@ def test_a_velocity_servo_turns_its_joint_through_the_whole_period(tmp_path: Pat
     assert read["position"][1] - before_rad == pytest.approx(0.8 * 0.05, rel=1e-3)
 
 
-# ----------------------------------------------------------------------------------------------- what is refused
+# -------------------------------------------------------------------------------------------------------- errors
 
 
-def refused(contract: Contract, **drives: Drive) -> ContractError:
+def error_of(contract: Contract, **drives: Drive) -> ContractError:
     with pytest.raises(ContractError) as caught:
         World(contract, profile(**drives))
     return caught.value
@@ -257,77 +257,77 @@ WRONG_SERVOS = {
 
 
 @pytest.mark.parametrize(("actuators", "joint", "servo", "problem"), WRONG_SERVOS.values(), ids=WRONG_SERVOS.keys())
-def test_refuses(tmp_path: Path, actuators: str, joint: str, servo: str, problem: str) -> None:
-    error = refused(contract_in(tmp_path, actuators, **{joint: servo}))
+def test_an_unsupported_servo_is_rejected(tmp_path: Path, actuators: str, joint: str, servo: str, problem: str) -> None:
+    error = error_of(contract_in(tmp_path, actuators, **{joint: servo}))
     assert error.path == f"actuators.{joint}.joints.{joint}"
     assert problem in error.problem
 
 
-def test_refuses_a_velocity_servo_of_a_joint_that_is_not_one_number(tmp_path: Path) -> None:
+def test_a_velocity_servo_of_a_ball_or_free_joint_is_rejected(tmp_path: Path) -> None:
     contract = contract_in(tmp_path, PAN, pan='<velocity name="ball" joint="ball" kv="1"/>')
     model = tmp_path / "rover.xml"
     ball = '<body><joint name="ball" type="ball"/><geom size="0.1"/></body></worldbody>'
     model.write_text(model.read_text().replace("</worldbody>", ball).replace('qpos="0.3 0 0 0"', ""))
-    error = refused(
+    error = error_of(
         parse_contract(contract.text.replace("{pan: {position", "{ball: {position"), source=contract.source)
     )
     assert "'ball' (expected a hinge or slide joint)" in error.problem
 
 
-def test_takes_a_position_servo_with_a_filter(tmp_path: Path) -> None:
+def test_a_position_servo_with_a_filter_is_supported(tmp_path: Path) -> None:
     servo = '<position name="lift" joint="lift" kp="7" timeconst="0.1"/>'
     World(contract_in(tmp_path, LIFT, lift=servo), profile()).reset(0, {})
 
 
 @pytest.mark.parametrize("servo", ['<motor name="left" joint="left"/>', '<position name="left" joint="left" kp="1"/>'])
-def test_refuses_a_wheel_without_a_velocity_servo(tmp_path: Path, servo: str) -> None:
-    error = refused(contract_in(tmp_path, BASE, left=servo), base=DRIVE)
+def test_a_wheel_without_a_velocity_servo_is_rejected(tmp_path: Path, servo: str) -> None:
+    error = error_of(contract_in(tmp_path, BASE, left=servo), base=DRIVE)
     assert error.path == "backends.mujoco.drives.base.left"
     assert "'left' in rover.xml" in error.problem
 
 
-def test_refuses_a_wheel_that_is_not_there(tmp_path: Path) -> None:
-    error = refused(contract_in(tmp_path, BASE), base=Drive(left="left", right="rigt", radius_m=1, separation_m=1))
+def test_an_unknown_wheel_is_rejected(tmp_path: Path) -> None:
+    error = error_of(contract_in(tmp_path, BASE), base=Drive(left="left", right="rigt", radius_m=1, separation_m=1))
     assert error.path == "backends.mujoco.drives.base.right"
     assert "did you mean 'right'?" in error.problem
 
 
-def test_refuses_one_wheel_for_both(tmp_path: Path) -> None:
-    error = refused(contract_in(tmp_path, BASE), base=Drive(left="left", right="left", radius_m=1, separation_m=1))
+def test_one_wheel_for_both_sides_is_rejected(tmp_path: Path) -> None:
+    error = error_of(contract_in(tmp_path, BASE), base=Drive(left="left", right="left", radius_m=1, separation_m=1))
     assert error.path == "actuators.base"
 
 
-def test_refuses_a_wheel_that_another_actuator_drives(tmp_path: Path) -> None:
-    error = refused(
+def test_a_wheel_driven_by_another_actuator_is_rejected(tmp_path: Path) -> None:
+    error = error_of(
         contract_in(tmp_path, PAN + BASE), base=Drive(left="pan", right="right", radius_m=1, separation_m=1)
     )
     assert error.path == "actuators.base"
 
 
-def test_refuses_a_twist_without_a_drive(tmp_path: Path) -> None:
-    error = refused(contract_in(tmp_path, BASE))
+def test_a_twist_without_a_drive_is_rejected(tmp_path: Path) -> None:
+    error = error_of(contract_in(tmp_path, BASE))
     assert error.path == "backends.mujoco.drives"
     assert "the twist of 'base' (expected base: {left, right" in error.problem
 
 
-def test_refuses_a_drive_of_no_actuator(tmp_path: Path) -> None:
-    error = refused(contract_in(tmp_path, BASE), base=DRIVE, bsae=DRIVE)
+def test_a_drive_without_an_actuator_is_rejected(tmp_path: Path) -> None:
+    error = error_of(contract_in(tmp_path, BASE), base=DRIVE, bsae=DRIVE)
     assert error.path == "backends.mujoco.drives.bsae"
     assert "did you mean 'base'?" in error.problem
 
 
-def test_refuses_a_drive_of_an_actuator_that_takes_no_twist(tmp_path: Path) -> None:
-    error = refused(contract_in(tmp_path, PAN), pan=DRIVE)
+def test_a_drive_of_an_actuator_without_a_twist_is_rejected(tmp_path: Path) -> None:
+    error = error_of(contract_in(tmp_path, PAN), pan=DRIVE)
     assert error.path == "backends.mujoco.drives.pan"
 
 
 @pytest.mark.parametrize("axes", [("linear.x", "linear.y"), ("linear.x",), ("linear.x", "linear.y", "angular.z")])
-def test_refuses_what_a_differential_drive_cannot_do(tmp_path: Path, axes: tuple[str, ...]) -> None:
+def test_axes_impossible_for_a_differential_drive_are_rejected(tmp_path: Path, axes: tuple[str, ...]) -> None:
     joints: dict[str, Any] = {
         axis: f"{{position: null, {LIMITS}, unit: {'m' if axis.startswith('linear') else 'rad'}}}" for axis in axes
     }
     written = ", ".join(f"{axis}: {limits}" for axis, limits in joints.items())
     base = BASE[: BASE.index("    joints:")] + f"    joints: {{{written}}}\n"
-    error = refused(contract_in(tmp_path, base), base=DRIVE)
+    error = error_of(contract_in(tmp_path, base), base=DRIVE)
     assert error.path == "actuators.base.joints"
     assert f"{list(axes)} (expected linear.x and angular.z)" in error.problem

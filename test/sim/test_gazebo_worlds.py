@@ -1,6 +1,6 @@
-"""The Gazebo worlds match our own models, and contain and bridge everything that the contracts name.
+"""The Gazebo worlds match the MuJoCo models, and contain and bridge everything that the contracts name.
 
-No Gazebo is needed, and none is proved: what a server makes of the files is not seen here.
+These tests read the files without Gazebo, and do not show how a server runs them.
 """
 
 from __future__ import annotations
@@ -120,58 +120,58 @@ def plugin_with(name: str, key: str) -> ET.Element:
 
 
 def angle_joints(contract: Contract) -> dict[str, Any]:
-    """Return the joints that are commanded by name, with their limits; the axes of a twist are no joints."""
+    """Return the joints commanded by name, with their limits; the axes of a twist are not joints."""
     joints = [item for actuator in contract.actuators.values() for item in actuator.joints.items()]
     return {name: limits for name, limits in joints if "." not in name}
 
 
 def pairs_of_links(name: str) -> list[tuple[str, str]]:
-    """Return the links that are bodies of our model, each with the body's name; those that move first of all."""
+    """Return the links that are bodies of the MuJoCo model, each with the body's name, moving ones first."""
     bodies = {model_of(name).body(i).name for i in range(1, model_of(name).nbody)}
     links = [link for model in world_of(name).models.values() for link in model.links]
     return [(link, IN_OUR_MODEL.get(link, link)) for link in links if IN_OUR_MODEL.get(link, link) in bodies]
 
 
-def has_weight(model: mujoco.MjModel, body: str) -> bool:
-    """Return whether the mass of a body of our model has a meaning: what is only put somewhere has none."""
+def has_inertia(model: mujoco.MjModel, body: str) -> bool:
+    """Return whether the mass of a body of the MuJoCo model matters: bodies placed by a reset have none."""
     return bool(model.body(body).mass[0] > 0 and model.body(body).mocapid[0] < 0)
 
 
-# ------------------------------------------------------------------------------------------------------------ the world
+# ---------------------------------------------------------------------------------------------------------------- world
 
 
 @each_world
-def test_the_world_has_the_name_that_the_profile_says(name):
+def test_the_world_has_the_name_in_the_profile(name):
     assert world_of(name).name == profile_of(name)["world"]
 
 
 @each_world
-def test_physics_takes_the_step_of_the_profile_and_never_waits(name):
+def test_physics_has_the_step_of_the_profile_and_no_real_time_limit(name):
     physics = world_of(name).element.find("physics")
     assert number_of(physics, "max_step_size") == profile_of(name)["step_s"]
     assert number_of(physics, "real_time_factor") == 0
 
 
 @each_world
-def test_a_control_period_and_the_settling_are_whole_numbers_of_steps_and_periods(name):
+def test_control_period_and_settling_are_whole_numbers_of_steps_and_periods(name):
     period_ns, step_ns = contract_of(name).control_period_ns, round(profile_of(name)["step_s"] * 1e9)
     assert period_ns % step_ns == 0
     assert profile_of(name)["settle_steps"] * step_ns % period_ns == 0
 
 
 @each_world
-def test_everything_that_a_reset_brings_back_stands_in_the_world_itself(name):
+def test_everything_a_reset_restores_is_in_the_world_file(name):
     assert [element.tag for element in world_of(name).element.iter() if element.tag in ("include", "population")] == []
 
 
 @each_world
-def test_every_system_is_one_that_all_three_versions_have(name):
+def test_every_system_is_available_in_all_three_versions(name):
     for plugin in world_of(name).element.iter("plugin"):
         assert SYSTEMS[plugin.get("filename")] == plugin.get("name")
 
 
 @each_world
-def test_the_systems_that_control_and_sensors_need_are_there(name):
+def test_the_systems_for_control_and_sensors_are_present(name):
     world = world_of(name).element
     systems = {plugin.get("filename") for plugin in world.findall("plugin")}
     kinds = {sensor.get("type") for sensor in world.iter("sensor")}
@@ -180,8 +180,8 @@ def test_the_systems_that_control_and_sensors_need_are_there(name):
 
 
 @each_world
-def test_no_two_things_beside_each_other_have_one_name(name):
-    """In the scope of a model links, joints and models share their names: libsdformat refuses the world else."""
+def test_names_are_unique_within_a_scope(name):
+    """Links, joints and models share the scope of a model; libsdformat rejects duplicate names."""
     for scope in [world_of(name).element, *world_of(name).element.iter("model"), *world_of(name).element.iter("link")]:
         kinds = (("link", "joint", "model"), ("collision",), ("visual",), ("sensor",))
         for kind in kinds:
@@ -189,18 +189,18 @@ def test_no_two_things_beside_each_other_have_one_name(name):
             assert sorted(names) == sorted(set(names))
 
 
-# -------------------------------------------------------------------------------------------------- the same as our model
+# ----------------------------------------------------------------------------------------- equality with the MuJoCo model
 
 
 @each_world
-def test_every_body_of_our_model_is_a_link(name):
+def test_every_body_is_a_link(name):
     bodies = {model_of(name).body(i).name for i in range(1, model_of(name).nbody)}
     links = {body for _, body in pairs_of_links(name)}
-    assert bodies - links == ({"obstacle"} if name == "cart_goal" else set())  # which is the model truck
+    assert bodies - links == ({"obstacle"} if name == "cart_goal" else set())  # that is the model truck
 
 
 @each_world
-def test_links_are_where_our_model_has_them_whatever_the_joints(name):
+def test_link_frames_match_the_model_at_any_joint_positions(name):
     model, world = model_of(name), world_of(name)
     data = mujoco.MjData(model)
     joints = [model.joint(i) for i in range(model.njnt) if model.jnt_type[i] != mujoco.mjtJoint.mjJNT_FREE]
@@ -214,7 +214,7 @@ def test_links_are_where_our_model_has_them_whatever_the_joints(name):
         mujoco.mj_kinematics(model, data)
         for link, body in pairs_of_links(name):
             in_world = world.model_with_link(link)
-            root = next(iter(in_world.links))  # a model that is put elsewhere is compared from its own first link
+            root = next(iter(in_world.links))  # a relocated model is compared relative to its first link
             at = np.eye(4)
             at[:3, :3] = data.body(IN_OUR_MODEL.get(root, root)).xmat.reshape(3, 3)
             at[:3, 3] = data.body(IN_OUR_MODEL.get(root, root)).xpos
@@ -224,9 +224,9 @@ def test_links_are_where_our_model_has_them_whatever_the_joints(name):
 
 
 @each_world
-def test_links_are_as_heavy_and_as_hard_to_turn_as_our_models_bodies(name):
+def test_masses_and_inertias_match_the_model(name):
     model, world = model_of(name), world_of(name)
-    moved = [(link, body) for link, body in pairs_of_links(name) if has_weight(model, body)]
+    moved = [(link, body) for link, body in pairs_of_links(name) if has_inertia(model, body)]
     assert moved
     for link, body in moved:
         element, ours = world.model_with_link(link).links[link].find("inertial"), model.body(body)
@@ -241,16 +241,16 @@ def test_links_are_as_heavy_and_as_hard_to_turn_as_our_models_bodies(name):
 
 
 @each_world
-def test_links_feel_gravity_where_our_models_bodies_do(name):
+def test_gravity_matches_the_model(name):
     model, world = model_of(name), world_of(name)
     for link, body in pairs_of_links(name):
-        if has_weight(model, body):
+        if has_inertia(model, body):
             is_free = world.model_with_link(link).links[link].findtext("gravity") == "false"
             assert is_free == (model.body_gravcomp[model.body(body).id] == 1)
 
 
 @each_world
-def test_joints_end_where_our_models_joints_end(name):
+def test_joint_ranges_match_the_model(name):
     model = model_of(name)
     for i in range(model.njnt):
         joint = model.joint(i)
@@ -262,7 +262,7 @@ def test_joints_end_where_our_models_joints_end(name):
 
 
 @each_world
-def test_joints_push_no_harder_than_our_models_actuators(name):
+def test_effort_limits_match_the_model(name):
     model = model_of(name)
     for i in range(model.nu):
         joint = model.joint(model.actuator_trnid[i, 0]).name
@@ -280,7 +280,7 @@ def test_no_limit_is_tighter_than_the_contracts(name):
 
 
 def sizes(geometry: ET.Element) -> list[float]:
-    """Return the numbers of a shape as MuJoCo has them: halves."""
+    """Return the size of a shape as in MuJoCo, in half lengths."""
     (shape,) = geometry
     if shape.tag == "box":
         return [*(numbers(shape.find("size")) / 2)]
@@ -289,7 +289,7 @@ def sizes(geometry: ET.Element) -> list[float]:
 
 
 @each_world
-def test_what_can_be_touched_has_the_shape_and_the_place_of_our_models(name):
+def test_collision_shapes_and_poses_match_the_model(name):
     model = model_of(name)
     kinds = {mujoco.mjtGeom.mjGEOM_ELLIPSOID: "cylinder"}  # the wheels
     compared = 0
@@ -317,23 +317,23 @@ def test_what_can_be_touched_has_the_shape_and_the_place_of_our_models(name):
     assert compared > 10
 
 
-# ------------------------------------------------------------------------------------------- what the contract names
+# --------------------------------------------------------------------------------------------- names in the contract
 
 
-def is_ready_made(entry: dict[str, Any], sensor: SensorSpec) -> bool:
+def matches_sensor(entry: dict[str, Any], sensor: SensorSpec) -> bool:
     return entry["ros_type_name"] == sensor.type and entry["direction"] == "GZ_TO_ROS"
 
 
 @each_world
-def test_every_sensor_comes_over_the_bridge_with_its_type_or_has_a_source(name):
+def test_every_sensor_is_bridged_with_its_type_or_has_a_source(name):
     sources, topics = profile_of(name).get("sources", {}), topics_of(name)
     for sensor_name, sensor in contract_of(name).sensors.items():
         if sensor_name not in sources:
-            assert is_ready_made(topics[sensor.topic], sensor), sensor_name
+            assert matches_sensor(topics[sensor.topic], sensor), sensor_name
 
 
 @each_world
-def test_every_source_names_what_is_there(name):
+def test_every_source_names_existing_entities(name):
     contract, profile = contract_of(name), profile_of(name)
     places = {*profile.get("states", {}), *profile["entities"]}
     for sensor, source in profile["sources"].items():
@@ -346,14 +346,14 @@ def test_every_source_names_what_is_there(name):
 
 
 @each_world
-def test_every_state_comes_over_the_bridge_with_its_type(name):
+def test_every_state_is_bridged_with_its_type(name):
     for state in profile_of(name).get("states", {}).values():
         entry = topics_of(name)[state["topic"]]
         assert (entry["ros_type_name"], entry["direction"]) == (state["type"], "GZ_TO_ROS")
 
 
 @each_world
-def test_commands_go_over_the_bridge_or_to_a_controller_of_ros(name):
+def test_commands_are_bridged_or_go_to_a_ros_controller(name):
     for actuator_name, actuator in contract_of(name).actuators.items():
         controllers = FOLDER / f"{name}.controllers.yaml"
         if controllers.exists():
@@ -368,13 +368,13 @@ def test_commands_go_over_the_bridge_or_to_a_controller_of_ros(name):
 
 
 @each_world
-def test_the_bridge_is_asked_for_pairs_that_it_has(name):
+def test_every_bridged_pair_of_types_is_supported(name):
     for entry in topics_of(name).values():
         assert (entry["ros_type_name"], entry["gz_type_name"]) in PAIRS
 
 
 @each_world
-def test_behind_each_topic_of_the_bridge_is_one_of_the_world_that_speaks_or_hears_it(name):
+def test_every_bridged_topic_has_an_endpoint_in_the_world(name):
     ends = list(world_of(name).topics())
     for ros_topic, entry in topics_of(name).items():
         if ros_topic == "/clock":
@@ -385,7 +385,7 @@ def test_behind_each_topic_of_the_bridge_is_one_of_the_world_that_speaks_or_hear
 
 
 @each_world
-def test_the_clock_of_this_world_and_its_services_are_bridged(name):
+def test_the_clock_and_services_of_the_world_are_bridged(name):
     clock = topics_of(name)["/clock"]
     assert (clock["gz_topic_name"], clock["direction"]) == (f"/world/{name}/clock", "GZ_TO_ROS")
     services = {entry["service_name"]: entry for entry in bridge_of(name) if "service_name" in entry}
@@ -398,7 +398,7 @@ def test_the_clock_of_this_world_and_its_services_are_bridged(name):
 
 
 @each_world
-def test_what_a_reset_places_is_a_model_that_can_be_moved(name):
+def test_every_entity_placed_by_a_reset_is_a_movable_model(name):
     profile, world = profile_of(name), world_of(name)
     drawn = [next(iter(draw.values())) for draw in profile["draws"].values()]
     placed = {*profile["entities"], *drawn}
@@ -410,8 +410,8 @@ def test_what_a_reset_places_is_a_model_that_can_be_moved(name):
 
 
 @each_world
-def test_what_floats_bears_no_gravity(name):
-    """A model that a reset puts somewhere stays there: nothing carries it."""
+def test_floating_models_have_no_gravity(name):
+    """A model placed by a reset stays there without support."""
     for entity in profile_of(name)["entities"]:
         first = next(iter(world_of(name).models[entity].links.values()))
         assert first.findtext("gravity") == "false" or entity == "cart"
@@ -445,7 +445,7 @@ def test_odometry_has_the_frames_of_the_contract():
 
 
 @each_world
-def test_a_sensor_that_is_drawn_has_a_picture_at_the_end_of_each_control_period(name):
+def test_a_rendered_sensor_has_an_image_at_the_end_of_each_control_period(name):
     period_s = contract_of(name).control_period_s
     for sensor in world_of(name).element.iter("sensor"):
         if sensor.get("type") in RENDERED:
@@ -455,13 +455,13 @@ def test_a_sensor_that_is_drawn_has_a_picture_at_the_end_of_each_control_period(
 
 
 @each_world
-def test_every_other_sensor_is_read_at_each_step_of_physics(name):
+def test_every_other_sensor_is_read_at_each_physics_step(name):
     for sensor in world_of(name).element.iter("sensor"):
         if sensor.get("type") not in RENDERED:
             assert number_of(sensor, "update_rate") == pytest.approx(1 / profile_of(name)["step_s"])
 
 
-def test_images_have_the_size_the_format_and_the_lens_of_the_contract_and_the_model():
+def test_images_have_the_size_format_and_lens_of_contract_and_model():
     world, contract, model = world_of("door_open"), contract_of("door_open"), model_of("door_open")
     for sensor, camera, encoding in (("camera", "wrist", "R8G8B8"), ("depth", "side", "R_FLOAT32")):
         spec = contract.sensors[sensor]
@@ -479,7 +479,7 @@ def test_images_have_the_size_the_format_and_the_lens_of_the_contract_and_the_mo
         np.testing.assert_allclose(lens[:3, 3], model.cam_pos[ours.id], atol=1e-8)
 
 
-def test_the_laser_sweeps_as_that_of_our_model():
+def test_the_laser_scan_matches_the_model():
     rays = contract_of("cart_goal").backends["mujoco"]["sources"]["scan"]["rays"]
     laser = world_of("cart_goal").sensor_on("scan").find("lidar")
     sweep = laser.find("scan/horizontal")
@@ -491,8 +491,8 @@ def test_the_laser_sweeps_as_that_of_our_model():
     assert limits == (rays["range_min_m"], rays["range_max_m"])
 
 
-def test_the_laser_sees_neither_its_own_case_nor_the_goal():
-    """It sees what is drawn, so nothing is drawn there: its plane is 0.25 m above the floor."""
+def test_the_laser_does_not_detect_its_own_case_or_the_goal():
+    """It detects visuals, so none are in its plane, 0.25 m above the floor."""
     world = world_of("cart_goal")
     drawn = [*world.models["cart"].links["base"].findall("visual"), *world.models["goal"].element.iter("visual")]
     for visual in drawn:
@@ -503,7 +503,7 @@ def test_the_laser_sees_neither_its_own_case_nor_the_goal():
     assert all(pose_frame(box)[2, 3] + numbers(box.find("geometry/box/size"))[2] / 2 < 0.25 for box in boxes)
 
 
-def test_the_drive_has_the_wheels_of_our_model():
+def test_the_drive_has_the_wheels_of_the_model():
     drive = contract_of("cart_goal").backends["mujoco"]["drives"]["base"]
     plugin = plugin_with("cart_goal", "wheel_radius")
     assert number_of(plugin, "wheel_radius") == drive["radius_m"]
@@ -511,7 +511,7 @@ def test_the_drive_has_the_wheels_of_our_model():
     assert (plugin.findtext("left_joint"), plugin.findtext("right_joint")) == (drive["left"], drive["right"])
 
 
-def test_the_truck_goes_to_and_fro_as_that_of_our_model():
+def test_the_truck_moves_like_that_of_the_model():
     mover = contract_of("cart_goal").backends["mujoco"]["movers"]["truck"]
     truck = world_of("cart_goal").models["truck"].element
     turns = [plugin for plugin in truck.findall("plugin") if plugin.find("input") is not None]
@@ -520,10 +520,10 @@ def test_the_truck_goes_to_and_fro_as_that_of_our_model():
     speed = mover["speed_m_per_s"]
     assert ends == {mover["to_m"][1]: f"linear: {{y: {-speed}}}", mover["from_m"][1]: f"linear: {{y: {speed}}}"}
     tolerance = [float(turn.find("input/match").get("tol")) for turn in turns]
-    assert min(tolerance) > speed * profile_of("cart_goal")["step_s"]  # an end is not jumped over
+    assert min(tolerance) > speed * profile_of("cart_goal")["step_s"]  # it does not step over an end
 
 
-def test_the_points_of_the_door_world_are_those_of_our_model():
+def test_the_sites_of_the_door_world_match_the_model():
     model, world = model_of("door_open"), world_of("door_open")
     for point, owner, link, site in (("tcp", "arm", "tool", "tcp"), ("lever_end", "door", "lever", "handle")):
         nested = named(world.models[owner].element, "model")[point]
@@ -531,7 +531,7 @@ def test_the_points_of_the_door_world_are_those_of_our_model():
         np.testing.assert_allclose(numbers(nested.find("pose"))[:3], model.site(site).pos, atol=1e-9)
 
 
-def test_the_arm_of_the_door_world_begins_at_home():
+def test_the_arm_of_the_door_world_starts_at_home():
     controller = plugin_with("door_open", "position_p_gain")
     joints = [joint.text for joint in controller.findall("joint_name")]
     begin = [float(place.text) for place in controller.findall("initial_position")]
@@ -541,8 +541,8 @@ def test_the_arm_of_the_door_world_begins_at_home():
     np.testing.assert_allclose(begin, home, atol=1e-9)
 
 
-def test_the_bolt_holds_the_door_until_the_cam_has_drawn_it_back():
-    """The cam is as far from the lever's axis as our model draws the bolt per radian, and its tab is next to it."""
+def test_the_bolt_holds_the_door_until_the_cam_has_retracted_it():
+    """The cam's radius is the bolt's travel per radian in the model, and its tab is next to it."""
     model, door = model_of("door_open"), world_of("door_open").models["door"]
     ratio = model.equality("latch").data[1]
     cam = pose_frame(named(door.links["lever"], "collision")["cam"])[:3, 3]
@@ -560,23 +560,23 @@ def bits(door: Any, link: str, shape: str) -> int:
     return int(number_of(named(door.links[link], "collision")[shape], "surface/contact/collide_bitmask"))
 
 
-def test_the_bolt_meets_the_strike_alone_and_the_cam_its_tab_alone():
+def test_the_bolt_collides_only_with_the_strike_and_the_cam_only_with_its_tab():
     door = world_of("door_open").models["door"]
     assert door.element.findtext("self_collide") == "true"
     shapes = [(link, shape) for link in door.links for shape in named(door.links[link], "collision")]
 
-    def meets(link: str, shape: str) -> set[str]:
+    def collide(link: str, shape: str) -> set[str]:
         own = bits(door, link, shape)
         return {other for owner, other in shapes if other != shape and bits(door, owner, other) & own}
 
-    assert meets("bolt_slide", "bolt") == {"strike"}
-    assert meets("bolt_slide", "tab") == {"cam"}
+    assert collide("bolt_slide", "bolt") == {"strike"}
+    assert collide("bolt_slide", "tab") == {"cam"}
 
 
 # ------------------------------------------------------------------------------------------------------ gz_ros2_control
 
 
-def test_the_urdf_for_the_controllers_is_the_arm_of_the_world():
+def test_the_urdf_for_the_controllers_matches_the_arm_of_the_world():
     robot, world = parse_urdf((FOLDER / "arm_reach.urdf").read_bytes()), world_of("arm_reach").models["arm"]
     for joints_rad in np.random.default_rng(3).uniform(-3.0, 3.0, (20, len(robot.joints))):
         positions = dict(zip(robot.joints, joints_rad.tolist(), strict=True))
@@ -593,7 +593,7 @@ def test_the_urdf_has_the_limits_of_the_world():
         assert ours.velocity == pytest.approx(number_of(limit, "velocity"))
 
 
-def test_the_controllers_begin_at_home_and_every_reset_goes_there():
+def test_the_controllers_start_at_home_and_each_reset_returns_there():
     root = ET.parse(FOLDER / "arm_reach.urdf").getroot()  # noqa: S314 - our own file
     control = {joint.get("name"): joint for joint in root.find("ros2_control").findall("joint")}
     begin = {name: number_of(joint, "state_interface[@name='position']/param") for name, joint in control.items()}
@@ -603,7 +603,7 @@ def test_the_controllers_begin_at_home_and_every_reset_goes_there():
     assert begin == pytest.approx(home)
 
 
-def test_controllers_run_at_each_step_of_physics_from_a_file_beside_the_world():
+def test_controllers_run_at_each_physics_step_from_a_file_beside_the_world():
     plugin = plugin_with("arm_reach", "parameters")
     settings = yaml.safe_load((FOLDER / text_of(plugin, "parameters")).read_text())
     rate_hz = settings["controller_manager"]["ros__parameters"]["update_rate"]
@@ -611,7 +611,7 @@ def test_controllers_run_at_each_step_of_physics_from_a_file_beside_the_world():
 
 
 @each_world
-def test_a_reset_of_the_world_is_asked_for_only_where_it_is_survived(name):
+def test_the_world_is_reset_only_where_the_controllers_support_it(name):
     has_controllers = any(p.get("filename", "").startswith("gz_ros2") for p in world_of(name).element.iter("plugin"))
     assert profile_of(name)["reset"] == ("soft" if has_controllers else "world")
 

@@ -1,4 +1,4 @@
-"""Models generated for profiles without one: robot files without a model move, hold their limits and report names."""
+"""Generated models for robot files without one: joints move, keep their limits, and sensors have names."""
 
 from __future__ import annotations
 
@@ -76,19 +76,19 @@ def test_a_base_drives_as_commanded():
     world.close()
 
 
-def test_drawn_bodies_are_placed():
+def test_bodies_of_reset_draws_are_placed():
     world = world_of(contract_over("fr3"))
     drawn = world.reset(0, {})
     np.testing.assert_allclose(world.read()["target"].values["position"], drawn["target"])
     world.close()
 
 
-def test_a_keyframe_of_a_generated_model_is_refused():
+def test_a_keyframe_of_a_generated_model_is_rejected():
     with pytest.raises(ContractError) as caught:
         world_of(contract_over("fr3", keyframe="home"))
     assert caught.value.path == "backends.mujoco.keyframe"
 
 
-def test_a_generated_model_is_not_the_shape_of_the_robot():
+def test_a_generated_model_gives_no_robot_shape():
     contract = contract_over("fr3")
     assert not MujocoKinematics(contract, load_profile(contract, "mujoco")).shapes

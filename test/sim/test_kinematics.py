@@ -1,4 +1,4 @@
-"""The arms' kinematics against the published tables that their models were built from."""
+"""Kinematics of the arms against the published tables from which their models were built."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def arm() -> MujocoKinematics:
 
 
 @pytest.mark.parametrize("name", ["arm_reach", "ur5e_reach"])
-def test_the_tcp_is_where_the_dh_table_says(name: str) -> None:
+def test_the_tcp_matches_the_dh_table(name: str) -> None:
     model = kinematics(name)
     for joints_rad in random_joints(200):
         np.testing.assert_allclose(model.position_m("tcp", joints_rad), dh_tcp_m(joints_rad), atol=1e-9)
 
 
 def urdf_transform(xyz: tuple[float, float, float], rpy: tuple[float, float, float]) -> np.ndarray:
-    """Return the pose of a URDF origin: a turn by rpy about the fixed axes x, y, z, shape (4, 4)."""
+    """Return the pose of a URDF origin: rotations by rpy about the fixed axes x, y, z, shape (4, 4)."""
     pose = np.eye(4)
     for axis, angle in enumerate(rpy):
         turn = np.eye(4)
@@ -95,7 +95,7 @@ def urdf_transform(xyz: tuple[float, float, float], rpy: tuple[float, float, flo
     return pose
 
 
-def test_the_tip_of_the_so101_is_where_its_urdf_says() -> None:
+def test_the_tip_of_the_so101_matches_its_urdf() -> None:
     model = kinematics("so101_reach")
     assert model.joints == (*SO101, "gripper")
     for joints_rad in random_joints(200):
@@ -107,10 +107,10 @@ def test_the_tip_of_the_so101_is_where_its_urdf_says() -> None:
 
 
 @pytest.mark.parametrize("name", ["so101", "ur5e"])
-def test_the_ranges_of_the_model_are_the_limits_of_the_robot_file(name: str) -> None:
+def test_the_ranges_of_the_model_match_the_robot_file(name: str) -> None:
     model = mujoco.MjModel.from_xml_path(str(SHIPPED / f"{name}.xml"))
     for joint, limits in load_contract(f"{name}_reach").actuators["arm"].joints.items():
-        np.testing.assert_allclose(model.joint(joint).range, limits.position, atol=2e-5)  # the maker rounds 2 pi
+        np.testing.assert_allclose(model.joint(joint).range, limits.position, atol=2e-5)  # the manufacturer rounds 2 pi
 
 
 def test_the_home_pose_is_in_front_with_the_elbow_up() -> None:
@@ -132,14 +132,14 @@ def test_the_jacobian_is_the_derivative_of_the_position() -> None:
 
 
 @pytest.mark.parametrize("name", ["arm6", "ur5e"])
-def test_masses_and_centres_of_mass_are_the_published_ones(name: str) -> None:
+def test_masses_and_centres_of_mass_match_the_published_values(name: str) -> None:
     model = mujoco.MjModel.from_xml_path(str(SHIPPED / f"{name}.xml"))
     links = [model.body(f"link{i}") for i in range(1, 7)]
     np.testing.assert_allclose([link.mass[0] for link in links], MASSES_KG)
     np.testing.assert_allclose([link.ipos for link in links], CENTRES_M)
 
 
-def test_the_masses_of_the_so101_are_the_published_ones() -> None:
+def test_the_masses_of_the_so101_match_the_published_values() -> None:
     model = mujoco.MjModel.from_xml_path(str(SHIPPED / "so101.xml"))
     np.testing.assert_allclose(model.body_mass[1:8], (0.147, 0.100006, 0.103, 0.104, 0.079, 0.087, 0.012))
 
@@ -150,13 +150,13 @@ def test_the_total_mass_is_that_of_the_links() -> None:
 
 
 @pytest.mark.parametrize("name", ["arm6", "ur5e"])
-def test_torque_limits_are_the_published_ones(name: str) -> None:
+def test_torque_limits_match_the_published_values(name: str) -> None:
     model = mujoco.MjModel.from_xml_path(str(SHIPPED / f"{name}.xml"))
     limits = np.array([150.0, 150.0, 150.0, 28.0, 28.0, 28.0])
     np.testing.assert_array_equal(model.actuator_forcerange, np.stack([-limits, limits], axis=1))
 
 
-def test_columns_follow_the_order_of_the_actions_joints() -> None:
+def test_columns_are_in_the_order_of_the_action() -> None:
     actuator = CONTRACT.actuators["arm"]
     backwards = replace(actuator, joints=dict(reversed(list(actuator.joints.items()))))
     model = MujocoKinematics(replace(CONTRACT, actuators={"arm": backwards}), PROFILE)
@@ -164,14 +164,14 @@ def test_columns_follow_the_order_of_the_actions_joints() -> None:
     np.testing.assert_array_equal(model.jacobian("tcp", HOME[::-1]), arm().jacobian("tcp", HOME)[:, ::-1])
 
 
-def test_joints_that_are_not_actuated_stand_as_in_the_keyframe() -> None:
+def test_unactuated_joints_have_the_positions_of_the_keyframe() -> None:
     actuator = CONTRACT.actuators["arm"]
     three = replace(actuator, joints={name: actuator.joints[name] for name in ("j1", "j2", "j3")})
     model = MujocoKinematics(replace(CONTRACT, actuators={"arm": three}), PROFILE)
     np.testing.assert_array_equal(model.position_m("tcp", HOME[:3]), arm().position_m("tcp", HOME))
 
 
-def test_a_place_is_also_known_by_the_sensor_that_reports_it() -> None:
+def test_a_site_can_be_named_by_its_sensor() -> None:
     sensors = {**CONTRACT.sensors, "hand": replace(CONTRACT.sensors["tcp"], topic="hand")}
     profile = replace(PROFILE, sources={**PROFILE.sources, "hand": Source(site="tcp")})
     model = MujocoKinematics(replace(CONTRACT, sensors=sensors), profile)
@@ -186,12 +186,12 @@ def test_positions_are_fresh_arrays() -> None:
     np.testing.assert_array_equal(at_home, kept)
 
 
-def test_refuses_an_unknown_site() -> None:
+def test_an_unknown_site_is_rejected() -> None:
     with pytest.raises(UsageError, match=r"'tpc' .*did you mean 'tcp'"):
         arm().position_m("tpc", HOME)
 
 
-def test_refuses_joint_positions_of_another_shape() -> None:
+def test_joint_positions_of_another_shape_are_rejected_by_the_kinematics() -> None:
     with pytest.raises(UsageError, match=r"shape \(5,?\) .expected \(6,\)"):
         arm().jacobian("tcp", HOME[:5])
 
@@ -233,7 +233,7 @@ GEOMS = """
 """
 
 
-def made_of(tmp_path, text: str) -> MujocoKinematics:
+def shape_of(tmp_path, text: str) -> MujocoKinematics:
     file = tmp_path / "robot.xml"
     file.write_text(text)
     actuator = CONTRACT.actuators["arm"]
@@ -243,7 +243,7 @@ def made_of(tmp_path, text: str) -> MujocoKinematics:
 
 
 def surface_points(mj: mujoco.MjModel, data: mujoco.MjData, geom: int) -> np.ndarray:
-    """Return points on (or in) a geom in the world frame, shape (k, 3)."""
+    """Return points on or in a geom in the world frame, shape (k, 3)."""
     kind, size = mujoco.mjtGeom(mj.geom_type[geom]), mj.geom_size[geom]
     ball = np.random.default_rng(1).normal(size=(300, 3))
     ball /= np.linalg.norm(ball, axis=1, keepdims=True)
@@ -266,7 +266,7 @@ def surface_points(mj: mujoco.MjModel, data: mujoco.MjData, geom: int) -> np.nda
 
 
 def assert_encloses(model: MujocoKinematics, joints: np.ndarray) -> None:
-    """Every point of a geom that collides is in the capsule of the same index."""
+    """Assert that every point of a collision geom is inside the capsule with the same index."""
     shape, mj, data = model.capsules(joints), model._model.mj, model._data
     data.qpos[model._qpos] = joints
     mujoco.mj_kinematics(mj, data)
@@ -280,22 +280,22 @@ def assert_encloses(model: MujocoKinematics, joints: np.ndarray) -> None:
         assert (np.linalg.norm(points - ends[0] - part[:, None] * along, axis=1) <= radius + 1e-9).all()
 
 
-def test_the_arms_capsules_enclose_its_geoms() -> None:
+def test_the_capsules_of_the_arm_enclose_its_geoms() -> None:
     model = MujocoKinematics(CONTRACT, PROFILE)
     for joints_rad in random_joints(10):
         assert_encloses(model, joints_rad)
 
 
 def test_geoms_of_every_type_are_enclosed(tmp_path) -> None:
-    model = made_of(tmp_path, GEOMS)
+    model = shape_of(tmp_path, GEOMS)
     assert model.capsules(np.zeros(3)).links == ("base", "slider", "turner", "turner", "turner")
     for joints in np.random.default_rng(3).uniform(-0.5, 0.7, (10, 3)):
         assert_encloses(model, joints)
 
 
-def test_no_capsule_moves_further_than_its_levers_say(tmp_path) -> None:
+def test_capsule_motion_is_bounded_by_its_levers(tmp_path) -> None:
     rng = np.random.default_rng(4)
-    for model in (made_of(tmp_path, GEOMS), MujocoKinematics(CONTRACT, PROFILE)):
+    for model in (shape_of(tmp_path, GEOMS), MujocoKinematics(CONTRACT, PROFILE)):
         levers = model.levers()
         for a, b in rng.uniform(-0.5, 0.7, (100, 2, len(model.joints))):
             before, after = model.capsules(a).ends_m, model.capsules(b).ends_m
@@ -305,7 +305,7 @@ def test_no_capsule_moves_further_than_its_levers_say(tmp_path) -> None:
             assert (np.abs(far_after - far_before) <= levers.apart @ np.abs(a - b) + 1e-12).all()
 
 
-def test_the_base_is_a_link_that_does_not_move() -> None:
+def test_the_base_is_a_fixed_link() -> None:
     model = MujocoKinematics(CONTRACT, PROFILE)
     links, still = model.capsules(HOME).links, (model.levers().alone == 0.0).all(axis=1)
     assert {link for link, is_still in zip(links, still, strict=True) if is_still} == {"base", "link1"}
@@ -317,24 +317,24 @@ def test_links_of_one_joint_and_excluded_ones_are_adjacent(tmp_path) -> None:
     assert frozenset(("link2", "link3")) in MujocoKinematics(CONTRACT, PROFILE).adjacent
     assert frozenset(("link2", "link4")) not in MujocoKinematics(CONTRACT, PROFILE).adjacent
     excluded = GEOMS.replace("<asset>", '<contact><exclude body1="base" body2="turner"/></contact><asset>')
-    assert frozenset(("base", "turner")) not in made_of(tmp_path, GEOMS).adjacent
-    assert frozenset(("base", "turner")) in made_of(tmp_path, excluded).adjacent
+    assert frozenset(("base", "turner")) not in shape_of(tmp_path, GEOMS).adjacent
+    assert frozenset(("base", "turner")) in shape_of(tmp_path, excluded).adjacent
 
 
-def test_many_positions_are_taken_at_once() -> None:
+def test_positions_may_be_batched() -> None:
     model = MujocoKinematics(CONTRACT, PROFILE)
     many = random_joints(5)
     at_once = model.capsules(many).ends_m
     np.testing.assert_allclose(at_once, [model.capsules(one).ends_m for one in many], atol=1e-12)
 
 
-def test_refuses_a_geom_without_an_end_on_the_robot(tmp_path) -> None:
+def test_an_unbounded_geom_of_the_robot_is_rejected(tmp_path) -> None:
     heights = GEOMS.replace("<asset>", '<asset><hfield name="hill" nrow="2" ncol="2" size="1 1 1 1"/>')
     text = heights.replace('<geom type="sphere" size="0.06" pos="0.1 0.02 0"/>', '<geom type="hfield" hfield="hill"/>')
     with pytest.raises(ContractError, match="of 'turner' is a hfield"):
-        made_of(tmp_path, text)
+        shape_of(tmp_path, text)
 
 
-def test_refuses_capsules_for_joint_positions_of_another_shape() -> None:
+def test_joint_positions_of_another_shape_are_rejected_by_the_capsules() -> None:
     with pytest.raises(UsageError, match=r"shape \(2, 5,?\) .expected \(6,\)"):
         MujocoKinematics(CONTRACT, PROFILE).capsules(np.zeros((2, 5)))

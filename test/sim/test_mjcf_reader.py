@@ -1,4 +1,4 @@
-"""`contract init --mjcf`: a draft that runs in the user's own model."""
+"""`contract init --mjcf`: the draft runs in the user's model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def drafted(kind: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> tupl
 
 
 @pytest.mark.parametrize("kind", ["arm", "motors", "hand_eye"])
-def test_the_draft_of_a_model_runs_in_it(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_draft_of_a_model_runs_in_that_model(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, _ = drafted(kind, tmp_path, capsys)
     assert main(["contract", "validate", str(file)]) == 0
     env = embodied_env.make(file, backend="mujoco")
@@ -32,7 +32,7 @@ def test_the_draft_of_a_model_runs_in_it(kind: str, tmp_path: Path, capsys: pyte
     assert contract.backends["mujoco"]["model"].startswith("../model/")
 
 
-def test_motors_get_gains_that_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_gains_chosen_for_motors_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, printed = drafted("motors", tmp_path, capsys)
     assert "servo gains of the motors" in printed
     assert embodied_env.load_contract(file).backends["mujoco"]["servo_gains"]["m1"]["stiffness"] > 0

@@ -1,4 +1,4 @@
-"""Models of a user's own: names, servos, start, camera and files."""
+"""User models: names, servos, start, camera and files."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def error_of(kind: str, folder: Path, profile: str) -> ContractError:
     return caught.value
 
 
-# ------------------------------------------------------------------------------------------- a model of each kind
+# ------------------------------------------------------------------------------------------------ kinds of models
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_episode_runs_and_its_record_is_sound(kind: str, tmp_path: Path) -> None:
+def test_an_episode_runs_and_its_record_passes_the_audit(kind: str, tmp_path: Path) -> None:
     env = make(own_contract(kind, tmp_path), backend="mujoco", record=tmp_path / "runs")
     observation, _ = env.reset(seed=1)
     start = {key: np.array(value) for key, value in observation.items()}
@@ -64,7 +64,7 @@ def test_motors_with_gains_follow_like_servos(tmp_path: Path) -> None:
     np.testing.assert_allclose(ends[0], [0.38, -0.38], atol=0.05)
 
 
-def test_an_actuator_that_the_contract_does_not_command_keeps_the_control_of_the_keyframe(tmp_path: Path) -> None:
+def test_an_actuator_outside_the_contract_keeps_its_keyframe_control(tmp_path: Path) -> None:
     contract = own_contract("hand_eye", tmp_path)
     model = Model(contract, load_profile(contract, "mujoco"), "backends.mujoco")
     grip = model.find("actuator", "grip", "")
@@ -77,7 +77,7 @@ def test_an_actuator_that_the_contract_does_not_command_keeps_the_control_of_the
 
 # ---------------------------------------------------------------------------------------------------- actuators
 
-KNOWN: dict[str, tuple[bool, bool, bool]] = {  # MJCF -> takes positions, takes velocities, takes gains
+KNOWN: dict[str, tuple[bool, bool, bool]] = {  # MJCF -> supports positions, supports velocities, supports gains
     '<position joint="a" kp="9" kv="1"/>': (True, False, True),
     '<position joint="a" kp="9" timeconst="0.1"/>': (True, False, False),
     '<velocity joint="a" kv="3"/>': (False, True, True),
@@ -112,7 +112,7 @@ def compiled(actuator: str) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize(("actuator", "takes"), KNOWN.items())
-def test_a_supported_actuator_takes(actuator: str, takes: tuple[bool, bool, bool]) -> None:
+def test_a_supported_actuator_accepts_its_commands(actuator: str, takes: tuple[bool, bool, bool]) -> None:
     mujoco, mj = compiled(actuator)
     fits = [why_no_servo(mujoco, mj, 0, velocity=velocity) is None for velocity in (False, True)]
     assert (*fits, set_gains(mujoco, mj, 0, ServoGains(stiffness=9.0, damping=2.0)) is None) == takes
@@ -123,7 +123,7 @@ def test_a_supported_actuator_takes(actuator: str, takes: tuple[bool, bool, bool
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_an_unfit_actuator_is_refused_with_its_reason(kind: str) -> None:
+def test_an_unsupported_actuator_is_rejected_with_its_reason(kind: str) -> None:
     if kind in SINCE_4 and not hasattr(import_mujoco().mjtGain, kind):
         pytest.skip("needs MuJoCo 4")
     mujoco, mj = compiled(UNFIT[kind])
@@ -131,12 +131,12 @@ def test_an_unfit_actuator_is_refused_with_its_reason(kind: str) -> None:
     assert set_gains(mujoco, mj, 0, ServoGains(damping=1.0)) == REFUSED[kind][1]
 
 
-def test_each_element_of_the_table_is_tried() -> None:
+def test_each_element_of_the_table_is_tested() -> None:
     tried = {re.match(r"<(\w+)", actuator)[1] for actuator in KNOWN}  # type: ignore[index]
     assert tried == {re.match(r"`(\w+)`", element)[1] for element in ELEMENTS}  # type: ignore[index]
 
 
-def test_a_motor_keeps_its_largest_force_as_a_servo() -> None:
+def test_a_motor_used_as_a_servo_keeps_its_force_limit() -> None:
     mujoco, mj = compiled('<motor joint="a" gear="-20" ctrlrange="-1 0.5" forcerange="-0.8 2"/>')
     set_gains(mujoco, mj, 0, ServoGains(stiffness=100.0))
     assert mj.actuator_forcerange[0].tolist() == [-10.0, 16.0]
@@ -177,7 +177,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("profile", "path", "problem"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_has_a_remedy(profile: str, path: str, problem: str, tmp_path: Path) -> None:
+def test_the_error_of_a_mistake_has_a_remedy(profile: str, path: str, problem: str, tmp_path: Path) -> None:
     if profile == "TWICE":
         contract = own_contract("arm", tmp_path)
         scene = tmp_path / "model" / "scene.xml"
@@ -192,14 +192,14 @@ def test_a_mistake_has_a_remedy(profile: str, path: str, problem: str, tmp_path:
     assert re.search(problem, error.problem)
 
 
-def test_a_start_outside_the_limits_asks_for_a_home(tmp_path: Path) -> None:
+def test_the_error_of_a_start_outside_the_limits_requests_a_home(tmp_path: Path) -> None:
     contract = own_contract("arm", tmp_path, "joints: {j1: m1, j2: m2}")
     text = contract.text.replace("j2: {position: [-1.5, 1.5]", "j2: {position: [0.5, 1.5]")
     with pytest.raises(ContractError, match=r"j2 starts at 0 \(expected 0.52 to 1.48.*mujoco.home: \{j2: POSITION\}"):
         world_of(parse_contract(text, source=contract.source))
 
 
-def test_an_actuator_is_chosen_among_several(tmp_path: Path) -> None:
+def test_an_actuator_is_selected_among_several(tmp_path: Path) -> None:
     contract = own_contract("arm", tmp_path, "joints: {j1: m1, j2: m2}, actuators: {j1: base_servo}")
     scene = tmp_path / "model" / "scene.xml"
     scene.write_text(scene.read_text().replace("</actuator>", '<velocity name="two" joint="m1"/></actuator>'))
@@ -209,7 +209,7 @@ def test_an_actuator_is_chosen_among_several(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------- camera and home
 
 
-def test_a_model_without_a_camera_is_framed(tmp_path: Path) -> None:
+def test_the_default_camera_frames_the_model(tmp_path: Path) -> None:
     world = world_of(own_contract("arm", tmp_path))
     world.reset(0, {})
     image = world.render()
@@ -218,7 +218,7 @@ def test_a_model_without_a_camera_is_framed(tmp_path: Path) -> None:
     assert image[160:320, 240:400].std() > 1.0  # the arm is in the middle
 
 
-def test_home_is_in_force_at_each_reset_over_the_keyframe(tmp_path: Path) -> None:
+def test_home_overrides_the_keyframe_at_each_reset(tmp_path: Path) -> None:
     world = world_of(own_contract("hand_eye", tmp_path, PROFILES["hand_eye"] + ", home: {j2: -0.5, f1: 0.02}"))
     for seed in range(2):
         world.reset(seed, {})
@@ -235,7 +235,7 @@ def hash_of(contract: Contract) -> str:
     return contract.backend_fingerprint("mujoco")
 
 
-def test_the_fingerprint_of_the_profile_covers_each_file_of_the_model_and_no_path(tmp_path: Path) -> None:
+def test_the_fingerprint_of_the_profile_covers_file_contents_not_paths(tmp_path: Path) -> None:
     contract = own_contract("arm", tmp_path / "a")
     assert hash_of(own_contract("arm", tmp_path / "b")) == hash_of(contract)
     moved = contract.text.replace("../model", str(tmp_path / "b" / "model"))
@@ -249,21 +249,21 @@ def test_the_fingerprint_of_the_profile_covers_each_file_of_the_model_and_no_pat
         changed.write_text(before)
 
 
-def test_a_contract_of_a_run_opens_no_file_and_keeps_the_fingerprint(tmp_path: Path) -> None:
+def test_the_contract_of_a_run_opens_no_file_and_keeps_the_fingerprint(tmp_path: Path) -> None:
     contract = own_contract("arm", tmp_path)
     (tmp_path / "model" / "scene.xml").unlink()
     recorded = parse_contract(dump_contract(contract), source=contract.source, trusted=False)
     assert hash_of(recorded) == hash_of(contract)
 
 
-def test_a_model_that_changed_since_it_was_loaded_is_refused(tmp_path: Path) -> None:
+def test_a_model_changed_since_loading_is_rejected(tmp_path: Path) -> None:
     contract = own_contract("arm", tmp_path)
     (tmp_path / "model" / "meshes" / "link.obj").write_text("v 0 0 0\n")
     with pytest.raises(ContractError, match=r"model_sha256: .*scene.xml or one of its files has changed\); load"):
         world_of(contract)
 
 
-def test_texture_folders_nested_includes_and_stripped_paths_are_followed(tmp_path: Path) -> None:
+def test_texture_folders_nested_includes_and_stripped_paths_are_resolved(tmp_path: Path) -> None:
     write_model("arm", tmp_path)
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "sky.png").write_bytes(b"1")

@@ -1,4 +1,4 @@
-"""Pictures made off screen. What needs EGL or OSMesa is skipped where neither is."""
+"""Off-screen rendering. Tests that need EGL or OSMesa are skipped without them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytest.importorskip("mujoco", reason="needs mujoco: install the extra sim")
 mujoco = import_mujoco()  # whose warnings go to the log, not to a file
 
 AHEAD, TILTED, UP, FLAT = range(4)  # the cameras
-SKY, FLOOR = 0, -1  # rows of a picture taken AHEAD
+SKY, FLOOR = 0, -1  # rows of an image taken AHEAD
 ROOM = """
 <mujoco>
   <statistic extent="1"/>
@@ -68,7 +68,7 @@ def model():
 
 @pytest.fixture
 def data(model):
-    """The room with its wall out of sight."""
+    """The scene with its wall out of sight."""
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
     return data
@@ -124,13 +124,13 @@ def digest(*pictures):
 
 
 @needs_renderer
-def test_a_picture_has_the_size_asked_for(new_renderer, data):
+def test_an_image_has_the_requested_size(new_renderer, data):
     picture = new_renderer().rgb(data, AHEAD, 33, 47)
     assert (picture.shape, picture.dtype) == ((33, 47, 3), np.uint8)
 
 
 @needs_renderer
-def test_a_depth_picture_is_in_single_precision(new_renderer, data):
+def test_a_depth_image_has_single_precision(new_renderer, data):
     picture = new_renderer().depth(data, AHEAD, 33, 47)
     assert (picture.shape, picture.dtype) == ((33, 47), np.float32)
 
@@ -188,19 +188,19 @@ def test_depth_of_a_wall_is_its_distance_in_every_pixel(model, new_renderer, dat
 @needs_renderer
 def test_depth_of_the_floor_follows_from_geometry(new_renderer, data):
     depth = new_renderer().depth(data, AHEAD, 50, 20)
-    slopes = (np.arange(27, 50) + 0.5) / 25 - 1.0  # of the rays of the lower rows, down to 45 degrees
+    slopes = (np.arange(27, 50) + 0.5) / 25 - 1.0  # for the rays of the lower rows, down to 45 degrees
     assert np.allclose(depth[27:], (1.0 / slopes)[:, np.newaxis], rtol=1e-5)
 
 
 @needs_renderer
 def test_depth_is_measured_along_the_optical_axis(new_renderer, data):
-    """A camera 1 m above the floor, whose axis falls by 0.6: the middle of the picture is 1 / 0.6 m away."""
+    """A camera 1 m above the floor with an axis slope of 0.6 sees the floor at 1 / 0.6 m in its centre."""
     depth = new_renderer().depth(data, TILTED, 101, 101)
     assert depth[50, 50] == pytest.approx(1.0 / 0.6, rel=1e-5)
 
 
 @needs_renderer
-def test_an_orthographic_camera_measures_too(model, new_renderer, data):
+def test_an_orthographic_camera_measures_depth_along_its_axis(model, new_renderer, data):
     wall_at(model, data, 2.5)
     assert np.allclose(new_renderer().depth(data, FLAT, 20, 20)[5:15, 5:15], 2.5, atol=1e-5)
 
@@ -212,13 +212,13 @@ def test_depth_of_empty_space_is_infinite(new_renderer, data, camera):
 
 
 @needs_renderer
-def test_beyond_the_far_plane_the_depth_is_infinite(model, new_renderer, data):
+def test_depth_beyond_the_far_plane_is_infinite(model, new_renderer, data):
     wall_at(model, data, 50.5)
     assert np.isinf(new_renderer().depth(data, AHEAD, 400, 400)[199, 199])
 
 
 @needs_renderer
-def test_sizes_and_kinds_of_pictures_do_not_disturb_each_other(model, new_renderer, data):
+def test_images_of_different_sizes_and_kinds_are_independent(model, new_renderer, data):
     wall_at(model, data, 2.0)
     renderer = new_renderer()
     alone = renderer.rgb(data, AHEAD, 48, 64)
@@ -228,13 +228,13 @@ def test_sizes_and_kinds_of_pictures_do_not_disturb_each_other(model, new_render
 
 
 @needs_renderer
-def test_a_picture_may_be_larger_than_the_models_buffer(model, new_renderer, data):
+def test_an_image_may_be_larger_than_the_models_buffer(model, new_renderer, data):
     model.vis.global_.offwidth = model.vis.global_.offheight = 16
     assert new_renderer().rgb(data, AHEAD, 80, 90)[FLOOR, :, 1].all()
 
 
 @needs_renderer
-def test_a_picture_that_the_library_cannot_make_is_an_error(new_renderer, data):
+def test_an_image_too_large_for_the_library_is_an_error(new_renderer, data):
     renderer = new_renderer()
     with pytest.raises(UsageError, match="cannot render an image of 1 x 1000000 pixels"):
         renderer.rgb(data, AHEAD, 1_000_000, 1)
@@ -242,14 +242,14 @@ def test_a_picture_that_the_library_cannot_make_is_an_error(new_renderer, data):
 
 
 @needs_renderer
-def test_two_renderers_in_turns_make_equal_pictures(new_renderer, data):
+def test_two_renderers_in_turn_give_equal_images(new_renderer, data):
     one, other = new_renderer(), new_renderer()
     turns = [renderer.rgb(data, TILTED, 60, 80) for renderer in (one, other, one, other)]
     assert all(np.array_equal(picture, turns[0]) for picture in turns)
 
 
 @needs_renderer
-def test_a_renderer_goes_on_when_another_is_closed(new_renderer, data):
+def test_a_renderer_continues_when_another_is_closed(new_renderer, data):
     one, other = new_renderer(), new_renderer()
     before = one.rgb(data, TILTED, 20, 20)
     other.rgb(data, TILTED, 20, 20)
@@ -268,7 +268,7 @@ def test_rendering_does_not_change_the_state(new_renderer, model, data):
 
 
 @needs_renderer
-def test_another_process_makes_the_same_bytes(new_renderer, data):
+def test_another_process_renders_the_same_bytes(new_renderer, data):
     child = run_child(
         "pictures = renderer.rgb(data, 1, 60, 80), renderer.depth(data, 1, 60, 80)\n"
         "print(hashlib.sha256(b''.join(picture.tobytes() for picture in pictures)).hexdigest())"
@@ -291,7 +291,7 @@ def test_rays_of_rangefinders_are_not_rendered(new_renderer):
 
 
 @needs_renderer
-def test_too_many_shapes_for_a_picture_are_an_error_and_not_left_out(new_renderer):
+def test_too_many_geoms_for_an_image_are_an_error(new_renderer):
     sites = '<replicate count="101" offset="0 0.001 0"><site/></replicate>'
     sites = f'<replicate count="100" offset="0.001 0 0">{sites}</replicate></worldbody>'
     model = mujoco.MjModel.from_xml_string(room_xml().replace("</worldbody>", sites))
@@ -306,7 +306,7 @@ def test_the_library_is_reported(new_renderer):
     assert new_renderer().library in ("egl", "osmesa")
 
 
-def test_a_renderer_without_a_picture_touches_no_gl():
+def test_an_unused_renderer_does_not_use_gl():
     child = run_child(
         "renderer.close()\n"
         "print([name for name in sys.modules if name.split('.')[0] == 'OpenGL' or name.startswith('mujoco.egl')])"
@@ -315,14 +315,14 @@ def test_a_renderer_without_a_picture_touches_no_gl():
 
 
 @needs_renderer
-def test_closing_twice_is_closing_once(new_renderer, data):
+def test_close_is_idempotent(new_renderer, data):
     renderer = new_renderer()
     renderer.rgb(data, AHEAD, 8, 8)
     renderer.close()
     renderer.close()
 
 
-def test_after_close_there_is_no_picture(new_renderer, data):
+def test_rendering_after_close_is_rejected(new_renderer, data):
     renderer = new_renderer()
     renderer.close()
     with pytest.raises(ClosedError):
@@ -346,7 +346,7 @@ def test_process_without_close_ends_without_output(forgotten):
 
 @needs_renderer
 @pytest.mark.parametrize("whose", ["renderer", pytest.param("Renderer(mujoco, model)", marks=pytest.mark.long)])
-def test_rendering_in_a_fork_of_a_rendering_process_raises_and_does_not_hang(whose):
+def test_rendering_in_a_fork_of_a_rendering_process_raises_without_blocking(whose):
     child = run_child(
         "renderer.rgb(data, 0, 8, 8)\n"
         "pid = os.fork()\n"
@@ -357,7 +357,7 @@ def test_rendering_in_a_fork_of_a_rendering_process_raises_and_does_not_hang(who
         "        print(error)\n"
         "    renderer.close()\n"
         "    sys.stdout.flush()\n"
-        "    os._exit(0)\n"  # as multiprocessing ends a fork; OSMesa crashes when Python ends in one
+        "    os._exit(0)\n"  # the way multiprocessing ends a fork; OSMesa crashes at the normal end of Python
         "else:\n"
         "    print(os.waitpid(pid, 0)[1])\n"
     )
@@ -387,21 +387,21 @@ def test_an_unknown_library_raises(choice):
     assert child.stdout.startswith(f"UsageError unknown MUJOCO_GL={choice!r}")
 
 
-def test_only_the_library_of_mujoco_gl_is_tried():
+def test_mujoco_gl_selects_the_only_library():
     child = run_child(f"os.environ['MUJOCO_GL'] = 'osmesa'{ASKED}")
     assert child.stdout.strip() == "osmesa" or "egl: skipped, since MUJOCO_GL=osmesa" in child.stdout
 
 
-def test_without_a_library_the_error_names_both_their_failures_and_the_remedy():
-    """PyOpenGL bound to a third library can be bound to neither."""
+def test_the_error_without_a_library_has_both_failures_and_the_remedy():
+    """PyOpenGL bound to a third library cannot be bound to either."""
     child = run_child(f"os.environ['PYOPENGL_PLATFORM'] = 'glx'{ASKED}")
     assert child.stdout.startswith("MissingDependencyError")
     for part in ("egl: ", "osmesa: ", "apt install libegl1 libegl-mesa0, or libosmesa6", "MUJOCO_GL"):
         assert part in child.stdout
 
 
-def test_an_egl_without_a_device_is_named(tmp_path):
-    """The loader of EGL (libglvnd) is shown an empty folder of drivers."""
+def test_egl_without_a_device_is_reported(tmp_path):
+    """The EGL loader (libglvnd) gets an empty folder of drivers."""
     try:
         ctypes.CDLL("libEGL.so.1")
     except OSError:
@@ -411,7 +411,7 @@ def test_an_egl_without_a_device_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("variable", ["DISPLAY", "WAYLAND_DISPLAY"])
-def test_a_display_is_there_when_one_is_named(monkeypatch, variable):
+def test_a_display_is_available_when_one_is_named(monkeypatch, variable):
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     assert not display_available()
@@ -419,7 +419,7 @@ def test_a_display_is_there_when_one_is_named(monkeypatch, variable):
     assert display_available()
 
 
-def test_a_window_without_a_display_is_an_error_and_not_the_end_of_the_process():
+def test_a_window_without_a_display_is_an_error_that_does_not_end_the_process():
     script = (
         "from embodied_env.sim.rendering import Viewer\n"
         "viewer = Viewer(mujoco, model)\n"
@@ -447,7 +447,7 @@ def display():
 
 @needs_renderer
 @pytest.mark.parametrize("end", ["viewer.close(); viewer.close()", ""])
-def test_a_window_leaves_pictures_state_and_threads_as_they_are(display, end):
+def test_a_window_does_not_change_images_state_or_threads(display, end):
     script = (
         "import threading\n"
         "from embodied_env.sim.rendering import Viewer\n"
@@ -463,7 +463,7 @@ def test_a_window_leaves_pictures_state_and_threads_as_they_are(display, end):
     assert (child.returncode, child.stdout.strip(), child.stderr) == (0, "1" if end else "2", "")
 
 
-def test_a_viewer_that_showed_nothing_is_closed_twice(model):
+def test_an_unused_viewer_can_be_closed_twice(model):
     viewer = Viewer(mujoco, model)
     viewer.close()
     viewer.close()

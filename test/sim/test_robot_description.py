@@ -1,4 +1,4 @@
-"""The URDF that is generated from a model has its kinematics and limits."""
+"""The URDF generated from a model has its kinematics and limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def model_of(name, **stand_in):
 
 
 @pytest.mark.parametrize("name", ["arm_reach", "door_open", "so101_reach", "ur5e_reach"])
-def test_every_site_is_where_the_model_has_it(name):
+def test_every_site_has_the_position_of_the_model(name):
     model = model_of(name)
     robot, data, mj = parse_urdf(generate_urdf(model)), model.new_data(), model.mj
     model.mujoco.mj_resetData(mj, data)
@@ -38,7 +38,7 @@ def test_every_site_is_where_the_model_has_it(name):
             np.testing.assert_allclose(found, data.site_xpos[index], atol=1e-9)
 
 
-def test_the_limits_are_those_of_the_model_and_the_velocities_of_the_contract():
+def test_limits_are_from_the_model_and_velocities_from_the_contract():
     robot = parse_urdf(generate_urdf(model_of("ur5e_reach")))
     elbow = robot.specs["elbow_joint"]
     assert (elbow.kind, elbow.velocity) == ("revolute", 3.14)
@@ -51,7 +51,7 @@ def test_the_root_of_a_mobile_base_is_its_body():
     np.testing.assert_allclose(robot.position_m("rplidar_link", np.zeros(2)), (-0.04, 0.0, 0.19), atol=1e-9)
 
 
-def test_a_file_is_published_as_it_is(tmp_path):
+def test_a_urdf_file_is_published_unchanged(tmp_path):
     (tmp_path / "arm.urdf").write_text("<robot name='arm'/>")
     model = model_of("arm_reach", robot_description="arm.urdf")
     model.contract = replace(model.contract, source=str(tmp_path / "contract.yaml"))
@@ -62,7 +62,7 @@ def test_a_file_is_published_as_it_is(tmp_path):
     assert robot_description(model_of("arm_reach")) is None
 
 
-def test_a_joint_order_has_each_joint_once():
+def test_a_joint_order_contains_each_joint_once():
     contract = embodied_env.load_contract("ur5e_reach")
     with pytest.raises(ContractError, match=r"stand_in.joint_order: \['elbow_joint'\] \(expected each of these once: "):
         load_profile(contract, "mujoco_ros", stand_in={"joint_order": ["elbow_joint"]})

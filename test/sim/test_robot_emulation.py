@@ -1,4 +1,4 @@
-"""Delays of the robot emulator, on a manual clock and without ROS."""
+"""Delays of the robot emulator, with a manual clock and without ROS."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ delays_s = st.floats(0.0, 0.5)
 seeds = st.integers(0, 2**53)
 
 
-# -------------------------------------------------------------------------------------------------- what is due
+# -------------------------------------------------------------------------------------------------------- queue
 
 
 @given(st.lists(st.integers(0, 20)), st.integers(0, 20))
-def test_what_is_due_comes_out_in_order_and_nothing_before_its_time(times, now):
+def test_due_items_are_returned_in_order_and_never_early(times, now):
     queue = TimedQueue()
     for number, due_ns in enumerate(times):
         queue.put(due_ns, number)
@@ -50,18 +50,18 @@ def test_what_is_due_comes_out_in_order_and_nothing_before_its_time(times, now):
     assert queue.next_ns == min((due_ns for due_ns in times if due_ns > now), default=None)
 
 
-def test_what_was_cleared_never_comes_out():
+def test_cleared_items_are_never_returned():
     queue = TimedQueue()
     queue.put(1, "old")
     queue.clear()
     assert (queue.take_one(10), queue.next_ns) == (None, None)
 
 
-# ------------------------------------------------------------------------------------------- commands under way
+# ----------------------------------------------------------------------------------------------- command delays
 
 
 def arrivals_of(gaps):
-    """Return when the commands arrive, by a clock that is moved by hand."""
+    """Return the arrival times of the commands, on a manual clock."""
     clock = ManualClock()
     for gap in gaps:
         clock.advance_ns(gap)
@@ -69,7 +69,7 @@ def arrivals_of(gaps):
 
 
 def in_force(gaps, *, delay_s, jitter_s=0.0, seed=0):
-    """Return since when each command is in force, and its number, in the order in which they come into force."""
+    """Return the start time and number of each command, in the order in which they take effect."""
     stand_in = StandIn(command_delay_s=delay_s, command_jitter_s=jitter_s)
     controller = EmulatedController([slice(0, 1)], np.array([False]), stand_in=stand_in, timeout_s=None)
     controller.begin(seed, 0, np.zeros(1))
@@ -83,13 +83,13 @@ def in_force(gaps, *, delay_s, jitter_s=0.0, seed=0):
 
 
 @given(gaps, delays_s)
-def test_a_command_is_in_force_exactly_its_delay_after_its_arrival(gaps, delay_s):
+def test_a_command_takes_effect_exactly_its_delay_after_its_arrival(gaps, delay_s):
     expected = [(ns + round(delay_s * NS_PER_S), number) for number, ns in enumerate(arrivals_of(gaps))]
     assert in_force(gaps, delay_s=delay_s) == expected
 
 
 @given(gaps, delays_s, st.floats(0.0, 0.5), seeds)
-def test_with_jitter_commands_stay_in_order_and_none_is_early_or_later_than_the_latest(gaps, delay_s, jitter_s, seed):
+def test_commands_with_jitter_stay_in_order_and_within_the_jitter(gaps, delay_s, jitter_s, seed):
     found = in_force(gaps, delay_s=delay_s, jitter_s=jitter_s, seed=seed)
     arrivals = list(arrivals_of(gaps))
     assert [number for _, number in found] == list(range(len(arrivals)))
@@ -100,7 +100,7 @@ def test_with_jitter_commands_stay_in_order_and_none_is_early_or_later_than_the_
 
 
 @given(gaps, seeds)
-def test_jitter_is_repeated_with_its_seed(gaps, seed):
+def test_jitter_is_reproduced_by_its_seed(gaps, seed):
     runs = [in_force(gaps, delay_s=0.01, jitter_s=0.05, seed=seed) for _ in range(2)]
     assert runs[0] == runs[1]
 
@@ -113,16 +113,16 @@ def test_a_drawn_delay_replaces_the_declared_one_in_its_episode():
         assert made.next_ns == 5 * MS + expected_ns
 
 
-def test_jitter_differs_from_seed_to_seed():
+def test_jitter_differs_between_seeds():
     gaps = [100 * MS] * 10
     assert in_force(gaps, delay_s=0.0, jitter_s=0.05, seed=1) != in_force(gaps, delay_s=0.0, jitter_s=0.05, seed=2)
 
 
-# ------------------------------------------------------------------------------------------------ the controller
+# ---------------------------------------------------------------------------------------------------- controller
 
 
 def controller(stand_in, *, velocities=(False, False), timeout_s=None, target=(0.0, 0.0)):
-    """A controller of two actuators of a joint each, an episode begun at 0."""
+    """A controller of two actuators with one joint each, in an episode that started at 0."""
     made = EmulatedController([slice(0, 1), slice(1, 2)], np.array(velocities), stand_in=stand_in, timeout_s=timeout_s)
     made.begin(0, 0, np.array(target))
     return made
@@ -135,7 +135,7 @@ def enforced(made, now_ns):
 
 
 @given(st.integers(0, 300 * MS), st.integers(1, 200 * MS))
-def test_the_target_is_the_old_one_until_the_very_ns(arrival_ns, delay_ns):
+def test_a_target_changes_at_the_exact_nanosecond(arrival_ns, delay_ns):
     made = controller(StandIn(command_delay_s=delay_ns / NS_PER_S))
     made.receive(arrival_ns, 1, np.array([0.5]))
     assert enforced(made, arrival_ns + delay_ns - 1) == [0.0, 0.0]
@@ -144,11 +144,11 @@ def test_the_target_is_the_old_one_until_the_very_ns(arrival_ns, delay_ns):
 
 
 @given(gaps, delays_s)
-def test_nothing_of_an_old_episode_acts(gaps, delay_s):
+def test_commands_of_an_old_episode_have_no_effect(gaps, delay_s):
     made = controller(StandIn(command_delay_s=delay_s))
     for arrival_ns in arrivals_of(gaps):
         made.receive(arrival_ns, 0, np.array([9.0]))
-    made.enforce(10**12)  # one of them in force, unknown to the world
+    made.enforce(10**12)  # one of them active, but not yet in the world
     made.begin(1, 10**12, np.array([1.0, 2.0]))
     assert (made.next_ns, enforced(made, 10**15)) == (None, [1.0, 2.0])
     assert made.take_activations(0, 10**15) == []
@@ -156,21 +156,21 @@ def test_nothing_of_an_old_episode_acts(gaps, delay_s):
 
 
 @given(gaps, delays_s)
-def test_the_world_is_told_each_command_once_in_the_tick_of_its_time(gaps, delay_s):
+def test_the_world_receives_each_command_once_in_the_tick_of_its_time(gaps, delay_s):
     made = controller(StandIn(command_delay_s=delay_s))
     arrivals = list(arrivals_of(gaps))
     for number, arrival_ns in enumerate(arrivals):
         made.receive(arrival_ns, 0, np.array([float(number)]))
     applied = []
     for begin_ns in range(0, arrivals[-1] + NS_PER_S, TICK_NS):
-        enforced(made, begin_ns + TICK_NS + 3 * MS)  # a tick is run a little late
+        enforced(made, begin_ns + TICK_NS + 3 * MS)  # a tick runs slightly late
         applied += [
             (begin_ns + after_ns, values[0]) for after_ns, values in made.take_activations(begin_ns, begin_ns + TICK_NS)
         ]
     assert applied == [(ns + round(delay_s * NS_PER_S), number) for number, ns in enumerate(arrivals)]
 
 
-def test_a_command_that_a_late_tick_has_missed_acts_from_its_begin():
+def test_a_command_missed_by_a_late_tick_acts_from_its_start():
     made = controller(StandIn())
     made.receive(5, 0, np.array([1.0]))
     enforced(made, 5)
@@ -178,7 +178,7 @@ def test_a_command_that_a_late_tick_has_missed_acts_from_its_begin():
     assert (after_ns, values.tolist()) == (0, [1.0, 0.0])
 
 
-def test_a_velocity_ends_when_it_was_in_force_for_its_timeout_without_another():
+def test_a_velocity_ends_after_the_command_timeout():
     made = controller(StandIn(command_delay_s=0.1), velocities=(True, False), timeout_s=0.5)
     made.receive(0, 0, np.array([1.0]))
     made.receive(0, 1, np.array([2.0]))
@@ -189,7 +189,7 @@ def test_a_velocity_ends_when_it_was_in_force_for_its_timeout_without_another():
     assert not made.end_old_velocity(600 * MS + 1)
 
 
-def test_a_target_that_was_told_is_not_changed_afterwards():
+def test_later_commands_do_not_change_a_returned_target():
     made = controller(StandIn())
     for number in (1.0, 2.0):
         made.receive(0, 0, np.array([number]))
@@ -197,11 +197,11 @@ def test_a_target_that_was_told_is_not_changed_afterwards():
     assert [values[0] for _, values in made.take_activations(0, TICK_NS)] == [1.0, 2.0]
 
 
-# ----------------------------------------------------------------------------------------------------- the drivers
+# -------------------------------------------------------------------------------------------------- sensor drivers
 
 
 @given(delays_s, st.integers(0, 10**18))
-def test_a_reading_is_published_its_delay_after_it_was_there(delay_s, there_ns):
+def test_a_reading_is_published_its_delay_after_acquisition(delay_s, there_ns):
     drivers = EmulatedDrivers(StandIn(sensors={"late": Driver(driver_delay_s=delay_s)}))
     assert drivers.due_ns("late", there_ns) - there_ns == round(delay_s * NS_PER_S)
     assert drivers.due_ns("another", there_ns) == there_ns
@@ -211,7 +211,7 @@ def test_a_reading_is_published_its_delay_after_it_was_there(delay_s, there_ns):
     ("stamp", "header_ns"),
     [("acquisition", 1_000 + 350 * MS), ("publication", 2_000 + 350 * MS), ("zero", 0)],
 )
-def test_a_header_has_the_stamp_that_is_declared_on_the_clock_that_is(stamp, header_ns):
+def test_a_header_has_the_declared_stamp_on_the_declared_clock(stamp, header_ns):
     driver = Driver(stamp=stamp, clock_offset_s=0.25)
     drivers = EmulatedDrivers(StandIn(clock_offset_s=0.1, sensors={"a": driver}))
     assert drivers.header_ns("a", 1_000, 2_000) == header_ns
@@ -219,7 +219,7 @@ def test_a_header_has_the_stamp_that_is_declared_on_the_clock_that_is(stamp, hea
     assert drivers.robot_ns(1_000) == 1_000 + 100 * MS
 
 
-# ------------------------------------------------------------------------------------------------------- the profile
+# ----------------------------------------------------------------------------------------------------------- profile
 
 
 def profile_of(stand_in, contract=ARM):
@@ -230,7 +230,7 @@ def test_without_the_key_there_are_no_delays():
     assert load_profile(ARM, "mujoco_ros").stand_in == StandIn()
 
 
-def test_what_is_given_is_put_over_what_the_profile_says():
+def test_given_values_override_the_profile():
     declared = {"servo_lag_s": 0.04, "sensors": {"joints": {"rate_hz": 50, "driver_delay_s": 0.01}, "tcp": {}}}
     backends = {**ARM.backends, "mujoco_ros": {**ARM.backends["mujoco_ros"], "stand_in": declared}}
     over = {"command_delay_s": 1, "sensors": {"joints": {"driver_delay_s": 0.02}}}
@@ -259,7 +259,7 @@ def test_what_is_given_is_put_over_what_the_profile_says():
         ({"sensors": {"tcp": {"rate": 3.0}}}, "sensors.tcp.rate", "unknown key"),
     ],
 )
-def test_a_wrong_stand_in_is_refused_by_path_and_value(keys, path, problem):
+def test_an_invalid_stand_in_is_rejected_by_path_and_value(keys, path, problem):
     with pytest.raises(ContractError, match=problem) as caught:
         profile_of(keys)
     assert caught.value.path == f"backends.mujoco_ros.stand_in.{path}"
@@ -274,16 +274,16 @@ def test_a_wrong_stand_in_is_refused_by_path_and_value(keys, path, problem):
         (["--free-running", "--stand-in", '{"delay_s": 1}'], "stand_in.delay_s"),
     ],
 )
-def test_a_wrong_stand_in_on_the_command_line_is_wrong_usage(capsys, arguments, problem):
+def test_an_invalid_stand_in_on_the_command_line_is_a_usage_error(capsys, arguments, problem):
     assert main(["sim", "arm_reach", *arguments]) == 2
     assert problem in capsys.readouterr().err
 
 
-def test_the_simulator_of_the_table_takes_a_stand_in():
+def test_the_simulator_command_line_includes_the_stand_in():
     assert simulator("-", free_running=True, stand_in="{}").arguments[-2:] == ("--stand-in", "{}")
 
 
-# --------------------------------------------------------------------------------------------------------- the world
+# ------------------------------------------------------------------------------------------------------------- world
 
 
 def world_of(stand_in, contract=ARM):
@@ -301,36 +301,36 @@ def controls_of(world, ticks):
     return found
 
 
-def test_a_tick_is_what_is_declared():
+def test_a_tick_has_the_declared_length():
     assert world_of({"tick_s": 0.0025}).tick_ns == 2_500_000
 
 
 @pytest.mark.parametrize("tick_s", [0.004, 0.001])
-def test_a_tick_of_no_whole_physics_steps_is_refused(tick_s):
+def test_a_tick_that_is_not_whole_physics_steps_is_rejected(tick_s):
     with pytest.raises(ContractError, match=r"timesteps of the model, 0\.0025 s") as caught:
         world_of({"tick_s": tick_s})
     assert caught.value.path == "backends.mujoco_ros.stand_in.tick_s"
 
 
-def test_a_rate_above_that_of_the_ticks_is_refused():
+def test_a_rate_above_the_tick_rate_is_rejected():
     with pytest.raises(ContractError, match=r"at most one reading per tick of 0\.01 s") as caught:
         world_of({"sensors": {"joints": {"rate_hz": 100.1}}})
     assert caught.value.path == "backends.mujoco_ros.stand_in.sensors.joints.rate_hz"
 
 
-def test_joint_states_come_at_250_hz_and_the_others_at_the_rate_of_the_ticks():
+def test_joint_states_have_250_hz_and_the_others_the_tick_rate():
     world = world_of({"tick_s": 0.0025, "sensors": {"joints": {"rate_hz": 250}}})
     origin_ns, stamps = world.now_ns, {"joints": set(), "tcp": set()}
     for _ in range(400):
         world.step()
         for name, found in stamps.items():
             found.add(world.read()[name].stamp_ns - origin_ns)
-    assert (len(stamps["joints"]), len(stamps["tcp"])) == (251, 400)  # the first of joints is that of the reset
+    assert (len(stamps["joints"]), len(stamps["tcp"])) == (251, 400)  # the first one is that of the reset
     late_ns = [stamp - 4 * MS * k for k, stamp in enumerate(sorted(stamps["joints"]))]
     assert 0 <= min(late_ns) <= max(late_ns) < 2_500_000
 
 
-def test_a_lockstep_world_knows_no_stand_in():
+def test_a_lockstep_world_ignores_the_stand_in():
     keys = {"tick_s": 0.0025, "servo_lag_s": 0.1, "sensors": {"joints": {"rate_hz": 1.0}}}
     plain, declared = World(ARM, load_profile(ARM, "mujoco_ros")), World(ARM, profile_of(keys))
     for world in (plain, declared):
@@ -343,16 +343,16 @@ def test_a_lockstep_world_knows_no_stand_in():
 
 
 @pytest.mark.parametrize("after_ns", [0, 1, 2_500_000, 2_500_001, 6_000_000, 7_500_001, TICK_NS])
-def test_a_command_within_a_tick_acts_from_its_very_ns(after_ns):
+def test_a_command_within_a_tick_acts_from_its_exact_nanosecond(after_ns):
     world = world_of({})
     home = float(world.target[0])
     world.step([(after_ns, world.target + np.array([0.2, 0, 0, 0, 0, 0]))])
-    ways = [0.2 * max(0, at_ns - after_ns) / PERIOD_NS for at_ns in (7_500_000, 17_500_000)]  # where steps begin
+    ways = [0.2 * max(0, at_ns - after_ns) / PERIOD_NS for at_ns in (7_500_000, 17_500_000)]  # where steps start
     found = [float(world._data.ctrl[0]) - home, *(np.array(controls_of(world, 1)) - home)]
     assert found == pytest.approx(ways, abs=1e-12)
 
 
-def test_commands_within_a_tick_follow_each_other():
+def test_consecutive_commands_within_a_tick_act_in_order():
     world = world_of({})
     home = world.target
     first, second = home + 0.2, home - 0.2
@@ -371,8 +371,8 @@ def test_a_command_at_the_end_of_a_tick_acts_in_the_next():
 
 
 @pytest.mark.parametrize(("after_ns", "lag_s"), [(0, 0.0), (1_300_000, 0.0), (1_300_000, 0.04), (6_200_000, 0.01)])
-def test_a_joint_trails_a_steady_motion_by_its_servo_and_the_lag_and_nothing_else(after_ns, lag_s):
-    """The servo of j6 does so by (kv + damping) / kp, 30.5 / 1000 s."""
+def test_a_joint_lags_a_steady_motion_only_by_its_servo_and_the_declared_lag(after_ns, lag_s):
+    """The servo of j6 adds (kv + damping) / kp, 30.5 / 1000 s."""
     world, speed, joint = world_of({"servo_lag_s": lag_s}), 0.2, 5
     home, begin_ns = world.target, world.now_ns
     for tick in range(100):
@@ -382,12 +382,12 @@ def test_a_joint_trails_a_steady_motion_by_its_servo_and_the_lag_and_nothing_els
             wanted[joint] += speed * (world.now_ns + after_ns - begin_ns) / NS_PER_S
             due = [(after_ns, wanted)]
         world.step(due)
-    led_s = (world.now_ns - begin_ns - PERIOD_NS) / NS_PER_S  # a line leads there a period later
+    led_s = (world.now_ns - begin_ns - PERIOD_NS) / NS_PER_S  # a line reaches it one period later
     trailing_s = led_s - (sense(world, "joints")["position"][joint] - home[joint]) / speed
     assert trailing_s == pytest.approx(0.0305 + lag_s, abs=1e-4)
 
 
-def test_a_reset_ends_the_lag():
+def test_a_reset_clears_the_lag():
     world = world_of({"servo_lag_s": 1.0})
     world.command(world.target + 0.5)
     world.step()
@@ -395,12 +395,12 @@ def test_a_reset_ends_the_lag():
     np.testing.assert_allclose(controls_of(world, 3), world.target[0])
 
 
-# ------------------------------------------------------------------------------------------------------ its cameras
+# ---------------------------------------------------------------------------------------------------------- cameras
 
 
 @pytest.fixture(scope="module")
 def doors():
-    """A door that does not wait for its cameras, and one that does."""
+    """A door world that does not wait for its cameras, and one that does."""
     profile = load_profile(DOOR, "mujoco")
     worlds = World(DOOR, profile, free_running=True), World(DOOR, profile)
     for world in worlds:
@@ -412,14 +412,14 @@ def doors():
 
 @pytest.fixture
 def door(doors):
-    """Both, at the begin of one and the same episode, and when that is."""
+    """Return both worlds at the start of the same episode."""
     for world in doors:
         world.reset(3, {})
     return doors
 
 
-def next_picture(world):
-    """Return the next picture; the world is not moved on while it is made."""
+def next_image(world):
+    """Return the next image; the world does not advance meanwhile."""
     for _ in range(10):
         world.step()
     end = time.monotonic() + 30.0
@@ -430,35 +430,35 @@ def next_picture(world):
     return world.read()["camera"]
 
 
-def test_after_a_reset_each_camera_has_its_picture_at_once(door):
+def test_each_camera_has_an_image_at_reset(door):
     free, waiting = door
     picture = free.read()["camera"]
     np.testing.assert_array_equal(picture.values["image"], waiting.read()["camera"].values["image"])
     assert picture.stamp_ns == free.now_ns
 
 
-def test_a_picture_comes_later_and_shows_what_was_when_it_was_taken(door):
+def test_an_image_arrives_late_and_shows_the_state_at_its_stamp(door):
     free, waiting = door
     first_ns, begun_ns = free.now_ns, waiting.now_ns
     for world in door:
         world.command(world.target + 0.1)
     waiting.step()
     waiting.step()
-    picture = next_picture(free)
+    picture = next_image(free)
     expected = waiting.read()["camera"]
     assert (picture.stamp_ns - first_ns, expected.stamp_ns - begun_ns) == (100 * MS, 100 * MS)
     np.testing.assert_array_equal(picture.values["image"], expected.values["image"])
 
 
-class HeldSenses:
-    """Looks for as long as it is held."""
+class BlockedReader:
+    """A sensor reader that blocks until it is released."""
 
     def __init__(self):
-        self.let_go, self.looks = threading.Event(), []
+        self.release, self.sensors = threading.Event(), []
 
     def read(self, sensor):
-        self.looks.append(sensor)
-        self.let_go.wait(30.0)
+        self.sensors.append(sensor)
+        self.release.wait(30.0)
         return SensorOutput(values={}, extras={})
 
 
@@ -469,21 +469,21 @@ def wait_until(condition):
         time.sleep(0.001)
 
 
-def test_what_is_due_while_the_camera_is_at_work_is_left_out_and_of_what_waits_the_newest_is_taken():
+def test_cameras_skip_images_due_while_busy_and_take_the_newest_pending_one():
     model = Model(DOOR, load_profile(DOOR, "mujoco"), "backends.mujoco")
-    film, data, senses = AsyncCameras(model), model.new_data(), HeldSenses()
-    film._reader = senses
-    film.request("camera", 1, data)
-    wait_until(lambda: senses.looks)
+    cameras, data, reader = AsyncCameras(model), model.new_data(), BlockedReader()
+    cameras._reader = reader
+    cameras.request("camera", 1, data)
+    wait_until(lambda: reader.sensors)
     for sensor, taken_ns in (("camera", 2), ("depth", 3), ("depth", 4), ("camera", 5)):
-        film.request(sensor, taken_ns, data)
-    senses.let_go.set()
-    wait_until(lambda: all(image.done() for *_, image in film._images))
-    assert [(sensor, taken_ns) for sensor, taken_ns, _ in film.finished()] == [("camera", 1), ("depth", 4)]
-    film.close()
+        cameras.request(sensor, taken_ns, data)
+    reader.release.set()
+    wait_until(lambda: all(image.done() for *_, image in cameras._images))
+    assert [(sensor, taken_ns) for sensor, taken_ns, _ in cameras.finished()] == [("camera", 1), ("depth", 4)]
+    cameras.close()
 
 
-def test_no_picture_of_an_old_episode_is_ever_there(door):
+def test_no_image_of_an_old_episode_is_returned(door):
     free, _ = door
     for _ in range(10):
         free.step()
@@ -494,7 +494,7 @@ def test_no_picture_of_an_old_episode_is_ever_there(door):
     assert free.read()["camera"].stamp_ns == begun_ns
 
 
-def test_what_fails_in_the_thread_of_the_cameras_is_raised_by_the_reset(monkeypatch):
+def test_an_error_in_the_camera_thread_is_raised_by_the_reset(monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", "nonsense")
     world = World(DOOR, load_profile(DOOR, "mujoco"), free_running=True)
     with pytest.raises(UsageError, match="MUJOCO_GL='nonsense'"):
@@ -502,7 +502,7 @@ def test_what_fails_in_the_thread_of_the_cameras_is_raised_by_the_reset(monkeypa
     world.close()
 
 
-def test_a_world_that_is_closed_takes_no_pictures_and_its_thread_has_ended():
+def test_a_closed_world_takes_no_images_and_ends_its_thread():
     world = World(DOOR, load_profile(DOOR, "mujoco"), free_running=True)
     world.reset(0, {})
     (thread,) = world._cameras._executor._threads

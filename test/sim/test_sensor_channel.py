@@ -1,4 +1,4 @@
-"""The way of a reading: when it is due, what errors it has, how late it is, whether it is lost."""
+"""The sensor channel: due times, errors, delay and dropout of readings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def newest(channel: SensorChannel) -> Reading:
 
 
 def run(channel: SensorChannel, periods: int, substeps: int = 10) -> list[Reading]:
-    """Step `periods` after the reset and return the readings; the position of each is the period it was taken in."""
+    """Step `periods` after the reset and return the readings; the position of each is the period of its acquisition."""
     seen = []
     for k in range(1, periods + 1):
         start_ns = ORIGIN_NS + (k - 1) * PERIOD_NS
@@ -76,7 +76,7 @@ def many(channel: SensorChannel, count: int, first: SensorOutput) -> list[Readin
 # ----------------------------------------------------------------------------------------------------- due times
 
 
-def test_without_a_rate_it_is_due_at_the_end_of_each_control_period() -> None:
+def test_a_sensor_without_a_rate_is_due_at_the_end_of_each_control_period() -> None:
     assert after_reset_ms(run(begun(channel_of()), 4)) == [100, 200, 300, 400]
 
 
@@ -84,7 +84,7 @@ def test_a_rate_that_divides_the_control_period_is_met_exactly() -> None:
     assert after_reset_ms(run(begun(channel_of(spec(rate_hz=5.0))), 6)) == [0, 200, 200, 400, 400, 600]
 
 
-def test_a_rate_between_is_met_at_the_first_physics_step_at_or_after_the_due_time() -> None:
+def test_another_rate_is_met_at_the_first_physics_step_at_or_after_the_due_time() -> None:
     # 8 Hz: due at 125, 250, 375, 500 ms; physics steps are 10 ms
     assert after_reset_ms(run(begun(channel_of(spec(rate_hz=8.0))), 5)) == [0, 130, 250, 380, 500]
 
@@ -95,13 +95,13 @@ def test_due_times_do_not_drift_with_late_steps() -> None:
     assert due_ms == [10 * math.ceil(n * 1000 / 3 / 10) for n in range(31)]
 
 
-def test_a_rate_above_that_of_the_physics_is_due_at_each_of_its_steps() -> None:
+def test_a_rate_above_that_of_the_physics_is_due_at_each_physics_step() -> None:
     channel = begun(channel_of(spec(rate_hz=1000.0)))
     assert after_reset_ms(run(channel, 3)) == [100, 200, 300]
     assert newest(channel).seq == 3  # the others were not delivered
 
 
-def test_a_due_time_that_the_clock_cuts_to_nanoseconds_is_served_once() -> None:
+def test_a_due_time_truncated_to_nanoseconds_is_served_once() -> None:
     channel = begun(channel_of(spec(rate_hz=30.0)))  # due at 66 666 666.67 ns, and the physics reaches ...666
     taken = []
     for substep in range(1, 31):
@@ -112,23 +112,23 @@ def test_a_due_time_that_the_clock_cuts_to_nanoseconds_is_served_once() -> None:
     assert taken == [10, 20, 30]
 
 
-# --------------------------------------------------------------------------------------------- delay and drop-out
+# ---------------------------------------------------------------------------------------------- delay and dropout
 
 
-def test_a_delayed_reading_is_stamped_when_it_was_taken_and_there_when_the_delay_is_over() -> None:
+def test_a_delayed_reading_is_stamped_at_acquisition_and_delivered_after_its_delay() -> None:
     assert after_reset_ms(run(begun(channel_of(delay_s=0.2)), 5)) == [0, 0, 100, 200, 300]
 
 
-def test_a_delay_that_is_no_whole_period_ends_with_the_next_one() -> None:
+def test_a_delay_of_a_fractional_period_ends_with_the_next_one() -> None:
     assert after_reset_ms(run(begun(channel_of(delay_s=0.15)), 5)) == [0, 0, 100, 200, 300]
 
 
-def test_a_delayed_reading_has_the_values_of_when_it_was_taken() -> None:
+def test_a_delayed_reading_has_the_values_at_acquisition() -> None:
     readings = run(begun(channel_of(delay_s=0.2)), 5)
     assert [reading.values["position"][0] for reading in readings] == [0.0, 0.0, 1.0, 2.0, 3.0]
 
 
-def test_the_first_reading_is_there_at_once_whatever_the_delay_and_the_dropout() -> None:
+def test_the_first_reading_is_immediate_despite_delay_and_dropout() -> None:
     reading = newest(begun(channel_of(delay_s=10.0, dropout=0.999), first=measured(7.0)))
     assert (reading.stamp_ns, reading.seq, reading.values["position"][0]) == (ORIGIN_NS, 0, 7.0)
 
@@ -137,7 +137,7 @@ def test_the_first_reading_has_noise() -> None:
     assert newest(begun(channel_of(noise={"position": 0.1}))).values["position"].all()
 
 
-def test_a_reading_under_way_at_a_reset_never_arrives() -> None:
+def test_a_pending_reading_is_dropped_at_a_reset() -> None:
     channel = begun(channel_of(delay_s=0.2))
     run(channel, 1)
     channel.begin(1, ORIGIN_NS + 2 * PERIOD_NS, measured(-1.0))
@@ -145,7 +145,7 @@ def test_a_reading_under_way_at_a_reset_never_arrives() -> None:
     assert newest(channel).values["position"][0] == -1.0
 
 
-def test_a_reset_begins_the_due_times_anew() -> None:
+def test_a_reset_restarts_the_due_times() -> None:
     channel = begun(channel_of(spec(rate_hz=4.0)))
     channel.begin(1, ORIGIN_NS + PERIOD_NS, measured())
     assert channel.due_ns == pytest.approx(ORIGIN_NS + PERIOD_NS + 250_000_000, abs=1)
@@ -164,14 +164,14 @@ def test_dropout_loses_its_share_of_the_readings() -> None:
     assert abs(arrived / 5000 - 0.7) < 5 * math.sqrt(0.3 * 0.7 / 5000)
 
 
-def test_a_lost_reading_leaves_the_one_before_it() -> None:
+def test_the_previous_reading_remains_after_a_lost_one() -> None:
     readings = run(begun(channel_of(dropout=0.5)), 40)
     marks = [reading.values["position"][0] for reading in readings]
     assert after_reset_ms(readings) == [100 * mark for mark in marks]
     assert 5 < len(set(marks)) < 35
 
 
-def test_the_due_times_go_on_when_a_reading_is_lost() -> None:
+def test_due_times_continue_after_a_lost_reading() -> None:
     sensor = spec(rate_hz=4.0)
     lossy = sorted({*after_reset_ms(run(begun(channel_of(sensor, dropout=0.5)), 100))})
     sound = sorted({*after_reset_ms(run(begun(channel_of(sensor)), 100))})
@@ -181,33 +181,33 @@ def test_the_due_times_go_on_when_a_reading_is_lost() -> None:
 # ------------------------------------------------------------------------------------------------------ timeline
 
 
-def test_on_the_timeline_of_the_receipt_the_stamp_is_the_end_of_the_period_that_delivered() -> None:
-    # 8 Hz, late by 40 ms: taken at 130, 250, 380, 500 ms
+def test_on_the_receive_timeline_the_stamp_is_the_end_of_the_delivering_period() -> None:
+    # 8 Hz, 40 ms late: acquired at 130, 250, 380, 500 ms
     channel = begun(channel_of(spec(rate_hz=8.0, timeline="receive"), delay_s=0.04))
     assert after_reset_ms(run(channel, 6)) == [0, 200, 300, 300, 500, 600]
 
 
-def test_on_the_timeline_of_the_receipt_the_first_stamp_is_that_of_the_reset() -> None:
+def test_on_the_receive_timeline_the_first_stamp_is_that_of_the_reset() -> None:
     assert newest(begun(channel_of(spec(timeline="receive")))).stamp_ns == ORIGIN_NS
 
 
 # --------------------------------------------------------------------------------------------------------- noise
 
 
-def test_position_noise_has_no_mean_and_the_declared_deviation() -> None:
+def test_position_noise_has_zero_mean_and_the_declared_deviation() -> None:
     readings = many(channel_of(noise={"position": 0.2}), 4000, measured(1.0))
     errors = np.array([reading.values["position"] for reading in readings]) - 1.0
     assert np.abs(errors.mean(axis=0)).max() < 5 * 0.2 / math.sqrt(4000)
     np.testing.assert_allclose(errors.std(axis=0), 0.2, rtol=0.06)
 
 
-def test_the_components_of_the_noise_are_independent() -> None:
+def test_noise_components_are_independent() -> None:
     readings = many(channel_of(noise={"position": 0.2}), 4000, measured())
     correlation = np.corrcoef([reading.values["position"] for reading in readings], rowvar=False)
     assert np.abs(correlation - np.eye(3)).max() < 0.08
 
 
-def test_orientation_noise_turns_by_the_declared_deviation_about_each_axis() -> None:
+def test_orientation_noise_has_the_declared_deviation_about_each_axis() -> None:
     readings = many(channel_of(noise={"orientation": 0.05}), 4000, measured())
     quaternions = np.array([reading.values["orientation"] for reading in readings])
     np.testing.assert_allclose(np.linalg.norm(quaternions, axis=1), 1.0, rtol=1e-12)
@@ -216,19 +216,19 @@ def test_orientation_noise_turns_by_the_declared_deviation_about_each_axis() -> 
     assert np.abs(turned_rad.mean(axis=0)).max() < 5 * 0.05 / math.sqrt(4000)
 
 
-def test_orientation_noise_turns_what_was_measured() -> None:
+def test_orientation_noise_rotates_the_measured_orientation() -> None:
     tipped = np.array([1.0, 0.0, 0.0, 0.0])  # half a turn about x
     first = SensorOutput(values={"position": np.zeros(3), "orientation": tipped}, extras={})
     for reading in many(channel_of(noise={"orientation": 0.05}), 100, first):
         assert abs(reading.values["orientation"] @ tipped) > math.cos(0.15)  # half of the angle between them
 
 
-def test_a_field_without_noise_stays_as_it_was_measured() -> None:
+def test_a_field_without_noise_is_exact() -> None:
     reading = newest(begun(channel_of(noise={"position": 0.2})))
     np.testing.assert_array_equal(reading.values["orientation"], IDENTITY)
 
 
-def test_a_field_called_orientation_that_is_no_quaternion_has_plain_noise() -> None:
+def test_a_field_named_orientation_that_is_not_a_quaternion_has_additive_noise() -> None:
     heading = FieldSpec(unit="rad", low=-9.0, high=9.0, path="heading.orientation", dtype="float32")
     channel = channel_of(spec("any/msg/Heading", fields={"orientation": heading}), noise={"orientation": 0.1})
     first = SensorOutput(values={"orientation": np.ones(1, dtype=np.float32)}, extras={})
@@ -244,7 +244,7 @@ def test_noise_keeps_the_precision_of_the_message() -> None:
 
 
 def scan_of(*ranges: float, deviation: float) -> np.ndarray:
-    """Return 200 noisy scans of what is `ranges` far, by a scanner from 0.5 m to 8 m, shape (200, n)."""
+    """Return 200 noisy scans of true distances `ranges`, for a scanner from 0.5 m to 8 m, shape (200, n)."""
     scan = FieldSpec(unit="m", shape=(len(ranges),), low=0.0, high=9.0)
     channel = channel_of(spec("sensor_msgs/msg/LaserScan", fields={"ranges": scan}), noise={"ranges": deviation})
     values = {"ranges": np.array(ranges, dtype=np.float32)}
@@ -252,17 +252,17 @@ def scan_of(*ranges: float, deviation: float) -> np.ndarray:
     return np.array([reading.values["ranges"] for reading in many(channel, 200, first)])
 
 
-def test_noise_brings_no_range_out_of_the_scanner_s_limits() -> None:
+def test_noisy_ranges_stay_within_the_scanners_limits() -> None:
     scans = scan_of(0.51, 7.99, deviation=0.5)
     assert (scans.min(), scans.max()) == (0.5, 8.0)
 
 
-def test_noise_leaves_what_is_out_of_range_as_it_is() -> None:
+def test_noise_does_not_change_values_out_of_range() -> None:
     scans = scan_of(math.inf, -math.inf, math.nan, deviation=0.5)
     np.testing.assert_array_equal(scans, np.tile([np.inf, -np.inf, np.nan], (200, 1)))
 
 
-def test_noise_leaves_a_negative_distance_as_it_is() -> None:
+def test_noise_does_not_change_a_negative_distance() -> None:
     distance = FieldSpec(unit="m", low=0.0, high=9.0)
     channel = channel_of(spec("sensor_msgs/msg/Range", fields={"range": distance}), noise={"range": 0.5})
     first = SensorOutput(values={"range": np.array([-1.0], dtype=np.float32)}, extras={})
@@ -306,7 +306,7 @@ def test_two_sensors_have_different_errors() -> None:
     assert positions(noisy_channel("a"), 3) != positions(noisy_channel("b"), 3)
 
 
-def test_a_lost_reading_shifts_no_noise() -> None:
+def test_a_lost_reading_does_not_shift_the_noise() -> None:
     lossy = begun(channel_of(noise={"position": 0.1}, dropout=0.5))
     sound = {reading.stamp_ns: reading for reading in run(begun(channel_of(noise={"position": 0.1})), 50)}
     for reading in run(lossy, 50)[5:]:
@@ -340,7 +340,7 @@ def test_noise_adds_to_the_covariance_of_an_instrument() -> None:
     np.testing.assert_allclose(covariance(noise={"position": 0.5}, extras={"covariance": own}), expected)
 
 
-def test_a_covariance_that_the_contract_declares_is_a_field() -> None:
+def test_a_declared_covariance_is_a_field() -> None:
     fields = {"position": POSITION, "covariance": COVARIANCE}
     channel = channel_of(spec(POSE_COVARIANCE, fields=fields), noise={"position": 0.3})
     reading = newest(begun(channel, first=SensorOutput(values={"position": np.zeros(3)}, extras={})))
@@ -354,13 +354,13 @@ def test_a_message_without_a_covariance_gets_none() -> None:
 # -------------------------------------------------------------------------------------------------------- copies
 
 
-def test_a_copy_of_a_reading_has_values_of_its_own() -> None:
+def test_a_copy_of_a_reading_has_its_own_values() -> None:
     reading = newest(begun(channel_of()))
     reading.copy().values["position"][:] = 99.0
     np.testing.assert_array_equal(reading.values["position"], 0.0)
 
 
-def test_a_copy_of_a_reading_is_equal_otherwise() -> None:
+def test_other_fields_of_a_copied_reading_are_equal() -> None:
     reading = run(begun(channel_of(spec(POSE_COVARIANCE))), 3)[-1]
     copy = reading.copy()
     assert (copy.stamp_ns, copy.seq, copy.extras) == (reading.stamp_ns, reading.seq, reading.extras)
@@ -372,54 +372,54 @@ def test_a_copy_of_a_reading_is_equal_otherwise() -> None:
 def bump(**source: Any) -> SensorChannel:
     fields = {"data": FieldSpec(unit="1", low=0, high=1)}
     sensor = spec("std_msgs/msg/Bool", fields=fields, timeline="receive")
-    return begun(channel_of(sensor, contact=Contact(body="base"), **source), first=touch(0))
+    return begun(channel_of(sensor, contact=Contact(body="base"), **source), first=contact(0))
 
 
-def touch(value: int) -> SensorOutput:
+def contact(value: int) -> SensorOutput:
     return SensorOutput(values={"data": np.array([value], dtype=np.int8)}, extras={})
 
 
 def reported(channel: SensorChannel, *touches: int) -> int:
-    """Take these readings in one control period; return what is seen of them."""
+    """Return the reported value of these readings of one control period."""
     for i, value in enumerate(touches, start=1):
-        channel.capture(ORIGIN_NS + i, touch(value))
+        channel.capture(ORIGIN_NS + i, contact(value))
     channel.deliver(ORIGIN_NS + PERIOD_NS)
     return int(newest(channel).values["data"][0])
 
 
-def test_a_touch_is_told_by_the_newest_of_several_readings() -> None:
+def test_a_contact_is_reported_by_the_newest_of_several_readings() -> None:
     assert reported(bump(), 0, 1, 0, 0) == 1
 
 
-def test_a_touch_is_told_once() -> None:
+def test_a_contact_is_reported_once() -> None:
     channel = bump()
     reported(channel, 1, 0)
     assert reported(channel, 0, 0) == 0
 
 
-def test_without_a_touch_none_is_reported() -> None:
+def test_no_contact_is_reported_without_one() -> None:
     assert reported(bump(), 0, 0, 0) == 0
 
 
-def test_a_touch_of_a_reading_that_was_lost_is_told_by_the_next_one() -> None:
+def test_a_contact_in_a_lost_reading_is_reported_by_the_next_one() -> None:
     channel = bump(dropout=0.5)
-    channel._rng = Draws(0.0, 0.9)  # lost, sent
+    channel._rng = ScriptedRandom(0.0, 0.9)  # lost, delivered
     reported(channel, 1)
     assert newest(channel).seq == 0
     assert reported(channel, 0) == 1
 
 
-def test_a_touch_under_way_at_a_reset_is_told_to_nobody() -> None:
+def test_a_contact_pending_at_a_reset_is_dropped() -> None:
     channel = bump(dropout=0.5)
-    channel._rng = Draws(0.0)
+    channel._rng = ScriptedRandom(0.0)
     reported(channel, 1)
-    channel.begin(1, ORIGIN_NS, touch(0))
-    channel._rng = Draws(0.9)
+    channel.begin(1, ORIGIN_NS, contact(0))
+    channel._rng = ScriptedRandom(0.9)
     assert reported(channel, 0) == 0
 
 
-class Draws:
-    """Draws scripted values."""
+class ScriptedRandom:
+    """Returns scripted values."""
 
     def __init__(self, *draws: float) -> None:
         self._draws = list(draws)
@@ -428,7 +428,7 @@ class Draws:
         return self._draws.pop(0)
 
 
-# ------------------------------------------------------------------------------------------------ what does not fit
+# ------------------------------------------------------------------------------------------------- invalid readings
 
 
 def test_a_reading_without_values_keeps_its_reason() -> None:

@@ -1,4 +1,4 @@
-"""Invariants of a sensor's way: each due time is served once, in time, in order."""
+"""Properties of the sensor channel: each due time is served once, in time and in order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def measured(mark: float = 0.0, orientation: np.ndarray | None = None) -> Sensor
 
 
 class Run:
-    """What a channel took and handed over in an episode, in ns since the reset. A reading's mark is when it was taken."""
+    """The readings taken and delivered in an episode, in ns since the reset. A reading's value is its acquisition time."""
 
     def __init__(
         self, channel: SensorChannel, period_ns: int, *, substeps: int = 10, origin_ns: int = 0, seed: int = 0
@@ -66,17 +66,19 @@ class Run:
 
 @many
 @given(rate=RATES, period_ns=CONTROL_PERIODS_NS, substeps=SUBSTEPS, origin_ns=ORIGINS_NS)
-def test_each_due_time_is_served_once_by_the_first_physics_step_that_is_there(rate, period_ns, substeps, origin_ns):
+def test_each_due_time_is_served_once_by_the_next_physics_step(rate, period_ns, substeps, origin_ns):
     channel = SensorChannel("pose", pose(rate_hz=float(rate)), Source(), period_ns)
     run = Run(channel, period_ns, substeps=substeps, origin_ns=origin_ns)
     passed = due_times_passed(rate, period_ns, substeps)
-    assume(passed == due_times_passed(rate, period_ns, substeps, later_ns=2))  # cut to ns, and half a ns of grace
+    assume(
+        passed == due_times_passed(rate, period_ns, substeps, later_ns=2)
+    )  # truncated to ns, with half a ns of tolerance
     steps = zip(run.steps_ns, pairwise(passed), strict=True)
     assert run.taken_ns == [step_ns for step_ns, (before, now) in steps if now > before]
 
 
 def due_times_passed(rate: Fraction, period_ns: int, substeps: int, *, later_ns: int = 0) -> list[int]:
-    """Return how many due times are over at the reset, and `later_ns` after each physics step. In exact numbers."""
+    """Return the number of due times passed at the reset, and `later_ns` after each physics step, exactly."""
     per_ns = rate / S_NS
     return [
         int((Fraction(i * period_ns, substeps) + later_ns * (i > 0)) * per_ns) for i in range(PERIODS * substeps + 1)
@@ -85,7 +87,7 @@ def due_times_passed(rate: Fraction, period_ns: int, substeps: int, *, later_ns:
 
 @many
 @given(period_ns=CONTROL_PERIODS_NS, substeps=SUBSTEPS, origin_ns=ORIGINS_NS)
-def test_without_a_rate_the_end_of_each_period_is_served(period_ns, substeps, origin_ns):
+def test_a_sensor_without_a_rate_is_served_at_the_end_of_each_period(period_ns, substeps, origin_ns):
     run = Run(SensorChannel("pose", pose(), Source(), period_ns), period_ns, substeps=substeps, origin_ns=origin_ns)
     assert run.taken_ns == [k * period_ns for k in range(1, PERIODS + 1)]
 
@@ -98,7 +100,7 @@ def test_without_a_rate_the_end_of_each_period_is_served(period_ns, substeps, or
     origin_ns=ORIGINS_NS,
     seed=SEEDS,
 )
-def test_what_is_seen_is_in_order_not_before_its_delay_and_as_it_was_taken(rate, delay_s, dropout, origin_ns, seed):
+def test_delivered_readings_are_in_order_on_time_and_unchanged(rate, delay_s, dropout, origin_ns, seed):
     source = Source(delay_s=delay_s, dropout=dropout)
     run = Run(SensorChannel("pose", pose(rate_hz=rate), source, 50_000_000), 50_000_000, origin_ns=origin_ns, seed=seed)
     for (_, before), (_, after) in pairwise(run.seen):
@@ -112,7 +114,7 @@ def test_what_is_seen_is_in_order_not_before_its_delay_and_as_it_was_taken(rate,
 
 @many
 @given(rate=RATES.map(float), delay_s=st.floats(0.0, 1.0))
-def test_without_dropout_nothing_is_later_than_its_delay(rate, delay_s):
+def test_no_reading_is_later_than_its_delay_without_dropout(rate, delay_s):
     run = Run(SensorChannel("pose", pose(rate_hz=rate), Source(delay_s=delay_s), 50_000_000), 50_000_000)
     delay_ns = round(delay_s * 1e9)
     for now_ns, reading in run.seen:
@@ -121,7 +123,7 @@ def test_without_dropout_nothing_is_later_than_its_delay(rate, delay_s):
 
 @many
 @given(rate=RATES.map(float), delay_s=st.floats(0.0, 1.0), dropout=st.floats(0.0, 0.9), seed=SEEDS)
-def test_a_stamp_of_the_receipt_is_the_end_of_the_period_in_which_the_reading_was_new(rate, delay_s, dropout, seed):
+def test_a_receive_stamp_is_the_end_of_the_period_of_delivery(rate, delay_s, dropout, seed):
     source = Source(delay_s=delay_s, dropout=dropout)
     run = Run(SensorChannel("pose", pose(rate_hz=rate, timeline="receive"), source, 50_000_000), 50_000_000, seed=seed)
     seq = 0
@@ -163,15 +165,15 @@ def test_equal_seeds_give_equal_bytes(seed, rate):
     periods=st.integers(1, 7),
     seed=SEEDS,
 )
-def test_a_contact_tells_each_touch_since_the_last_reading_that_was_seen(touches, delay_s, dropout, periods, seed):
+def test_each_contact_since_the_last_delivered_reading_is_reported(touches, delay_s, dropout, periods, seed):
     flag = FieldSpec(unit="1", low=0, high=1)
     spec = SensorSpec(topic="bump", type="std_msgs/msg/Bool", fields={"data": flag}, max_age_s=1.0, timeline="receive")
     source = Source(contact=Contact(body="base"), delay_s=delay_s, dropout=dropout)
     channel = SensorChannel("bump", spec, source, S_NS)
-    channel.begin(seed, 0, touch(False, 0))
+    channel.begin(seed, 0, contact(False, 0))
     reported = 0  # number of the last reported reading
     for i, is_touched in enumerate(touches, start=1):
-        channel.capture(i * 10_000_000, touch(is_touched, i))
+        channel.capture(i * 10_000_000, contact(is_touched, i))
         if i % periods:
             continue
         before = channel.newest
@@ -181,5 +183,5 @@ def test_a_contact_tells_each_touch_since_the_last_reading_that_was_seen(touches
             reported = reading.extras["number"]
 
 
-def touch(is_touched: bool, number: int) -> SensorOutput:
+def contact(is_touched: bool, number: int) -> SensorOutput:
     return SensorOutput(values={"data": np.array([is_touched], dtype=np.int8)}, extras={"number": number})

@@ -1,4 +1,4 @@
-"""The instruments of a simulated world, and what else its sources read, against geometry worked out by hand."""
+"""Sensor models of the simulated world, and the sources of their readings, against geometry computed by hand."""
 
 from __future__ import annotations
 
@@ -49,24 +49,24 @@ ROBOT = """
 
 
 def scan(folder: Path, worldbody: str = ROBOT, *, beams: int = 5, euler: str = "0 0 0", mount: str = "0 0 0") -> Any:
-    """Scan from -60 to 60 degrees, from 0.5 to 8 m; the wall in front is 2 m far."""
+    """Scan from -60 to 60 degrees, from 0.5 to 8 m; the wall in front is 2 m away."""
     model = model_of(folder, worldbody.replace("EULER", euler).replace("MOUNT", mount))
     rays = Rays(site="laser", angle_min_rad=-math.pi / 3, angle_max_rad=math.pi / 3, range_min_m=0.5, range_max_m=8.0)
     return Scanner(model, state_of(model), rays, beams, "x").ranges()
 
 
-def test_a_wall_ahead_is_d_over_the_cosine_of_the_angle_away(tmp_path: Path) -> None:
+def test_the_distance_to_a_wall_ahead_is_d_over_the_cosine_of_the_angle(tmp_path: Path) -> None:
     angles = np.linspace(-math.pi / 3, math.pi / 3, 5)
     np.testing.assert_allclose(scan(tmp_path), 2.0 / np.cos(angles), rtol=1e-9)
 
 
-def test_the_robot_s_turn_turns_the_beams(tmp_path: Path) -> None:
+def test_beams_rotate_with_the_robot(tmp_path: Path) -> None:
     angles = np.linspace(-math.pi / 3, math.pi / 3, 5) + math.radians(10)
     np.testing.assert_allclose(scan(tmp_path, euler="0 0 10"), 2.0 / np.cos(angles), rtol=1e-9)
 
 
 def test_a_tilted_mount_tilts_the_plane_of_the_beams(tmp_path: Path) -> None:
-    # nose down by 30 degrees: straight ahead is 2 m / cos 30, and the height does not matter, the wall is high
+    # pitched down by 30 degrees: straight ahead is 2 m / cos 30, at any height, since the wall is high
     assert scan(tmp_path, mount="0 30 0")[2] == pytest.approx(2.0 / math.cos(math.radians(30)))
 
 
@@ -77,42 +77,42 @@ def test_the_first_beam_is_the_rightmost(tmp_path: Path) -> None:
     assert ranges[-1] == pytest.approx(4.0)
 
 
-def test_a_single_beam_looks_along_the_first_angle(tmp_path: Path) -> None:
+def test_a_single_beam_points_along_the_first_angle(tmp_path: Path) -> None:
     np.testing.assert_allclose(scan(tmp_path, beams=1), [4.0])
 
 
-def test_what_is_beyond_the_range_is_not_met(tmp_path: Path) -> None:
+def test_an_obstacle_beyond_the_range_is_not_detected(tmp_path: Path) -> None:
     far = ROBOT.replace("2.1 0 0", "8.2 0 0")  # 8.1 m
     np.testing.assert_array_equal(scan(tmp_path, far), np.full(5, np.inf))
 
 
-def test_what_is_just_within_the_range_is_met(tmp_path: Path) -> None:
+def test_an_obstacle_just_within_the_range_is_detected(tmp_path: Path) -> None:
     assert scan(tmp_path, ROBOT.replace("2.1 0 0", "8.09 0 0"))[2] == pytest.approx(7.99)
 
 
-def test_nothing_there_is_not_met(tmp_path: Path) -> None:
+def test_empty_space_is_not_detected(tmp_path: Path) -> None:
     empty = ROBOT[: ROBOT.index("<geom name=" + '"front"')]
     assert (scan(tmp_path, empty)[2:] == np.inf).all()
 
 
-def test_what_is_too_near_is_minus_infinity(tmp_path: Path) -> None:
+def test_an_obstacle_below_the_range_is_minus_infinity(tmp_path: Path) -> None:
     np.testing.assert_array_equal(scan(tmp_path, ROBOT.replace("2.1 0 0", "0.5 0 0"))[2], -np.inf)
 
 
-def test_its_own_body_is_not_met_but_what_hangs_on_it_is(tmp_path: Path) -> None:
+def test_a_scanner_ignores_its_own_body_but_not_attached_ones(tmp_path: Path) -> None:
     mast = ROBOT.replace("0 -0.6 0", "1 -1.7320508 0")
     ranges = scan(tmp_path, mast)
     assert ranges[0] == pytest.approx(2.0, abs=0.1)
-    assert ranges[2] == pytest.approx(2.0)  # the shell, all around it, is not in the way
+    assert ranges[2] == pytest.approx(2.0)  # the shell around it does not block it
 
 
 @pytest.mark.parametrize(("group", "seen"), [(0, True), (1, True), (2, True), (3, False), (4, False), (5, False)])
-def test_what_a_camera_does_not_see_a_scanner_does_not_see(tmp_path: Path, group: int, seen: bool) -> None:
+def test_geoms_invisible_to_cameras_are_invisible_to_the_scanner(tmp_path: Path, group: int, seen: bool) -> None:
     ranges = scan(tmp_path, ROBOT.replace('name="front"', f'name="front" group="{group}"'))
     assert (ranges[2] == pytest.approx(2.0)) == seen
 
 
-def test_a_scanner_refuses_a_site_that_is_not_there(tmp_path: Path) -> None:
+def test_a_scanner_at_an_unknown_site_is_rejected(tmp_path: Path) -> None:
     model = model_of(tmp_path, ROBOT.replace("EULER", "0 0 0").replace("MOUNT", "0 0 0"))
     rays = Rays(site="lsaer", angle_min_rad=-1, angle_max_rad=1, range_min_m=0.1, range_max_m=8)
     with pytest.raises(ContractError, match=r"no such site in model.xml: 'lsaer'.*'laser'") as caught:
@@ -128,7 +128,7 @@ CART = """
 
 
 class Drive:
-    """Places a cart and reads its odometry."""
+    """Moves a cart and reads its odometry."""
 
     def __init__(self, folder: Path, **errors: float) -> None:
         self.model = model_of(folder, CART)
@@ -155,7 +155,7 @@ def place_of_base(x: float, y: float, heading: float) -> np.ndarray:
 
 
 def seen_from(frame: np.ndarray, pose: np.ndarray) -> np.ndarray:
-    """Return the plane pose `pose` in `frame`."""
+    """Return the planar pose `pose` in `frame`."""
     cos, sin = math.cos(frame[2]), math.sin(frame[2])
     x, y = pose[:2] - frame[:2]
     return np.array([cos * x + sin * y, -sin * x + cos * y, math.remainder(pose[2] - frame[2], math.tau)])
@@ -164,7 +164,7 @@ def seen_from(frame: np.ndarray, pose: np.ndarray) -> np.ndarray:
 WAY = [(0.5, -0.2, 0.3), (1.0, 0.4, 1.4), (0.2, 1.5, 2.9), (-1.0, 1.0, -2.9), (-1.0, 1.0, -1.0), (0.0, -2.0, 0.0)]
 
 
-def test_without_errors_odometry_is_the_motion_since_the_reset(tmp_path: Path) -> None:
+def test_odometry_without_errors_is_the_motion_since_the_reset(tmp_path: Path) -> None:
     drive = Drive(tmp_path)
     drive.put(2.0, 1.0, 0.7)
     drive.odometer.begin([0])
@@ -174,7 +174,7 @@ def test_without_errors_odometry_is_the_motion_since_the_reset(tmp_path: Path) -
         np.testing.assert_allclose(drive.pose(), expected, atol=1e-13)
 
 
-def test_odometry_begins_at_zero_at_each_reset(tmp_path: Path) -> None:
+def test_odometry_starts_at_zero_at_each_reset(tmp_path: Path) -> None:
     drive = Drive(tmp_path, noise_per_m=0.1, noise_per_rad=0.1)
     drive.go(1.0, 2.0, 0.5)
     drive.odometer.begin([0])
@@ -190,7 +190,7 @@ def test_the_heading_of_odometry_wraps(tmp_path: Path) -> None:
         assert drive.pose()[2] == pytest.approx(math.remainder(heading, math.tau), abs=1e-12)
 
 
-def test_a_cart_at_rest_gathers_no_error(tmp_path: Path) -> None:
+def test_a_cart_at_rest_accumulates_no_error(tmp_path: Path) -> None:
     drive = Drive(tmp_path, noise_per_m=1.0, noise_per_rad=1.0)
     for _ in range(100):
         drive.odometer.advance()
@@ -214,7 +214,7 @@ def test_velocities_are_in_the_frame_of_the_site(tmp_path: Path) -> None:
     np.testing.assert_allclose(drive.odometer.angular(), [0.0, 0.0, 2.0], atol=1e-12)
 
 
-def test_the_errors_of_odometry_spread_as_its_covariance_says(tmp_path: Path) -> None:
+def test_the_errors_of_odometry_have_its_covariance(tmp_path: Path) -> None:
     drive = Drive(tmp_path, noise_per_m=0.05, noise_per_rad=0.05)
     ways = 1500
     ends = np.empty((ways, 3))
@@ -252,7 +252,7 @@ def test_odometry_errors_have_the_declared_deviations(tmp_path: Path) -> None:
     assert np.std(heading) == pytest.approx(0.2 * math.sqrt(2.25), rel=0.1)
 
 
-def test_a_turn_through_the_back_is_as_short_as_it_is(tmp_path: Path) -> None:
+def test_a_turn_across_pi_is_measured_as_the_shorter_angle(tmp_path: Path) -> None:
     drive = Drive(tmp_path, noise_per_rad=0.1)
     drive.put(0.0, 0.0, 3.0)
     drive.odometer.begin([0])
@@ -261,7 +261,7 @@ def test_a_turn_through_the_back_is_as_short_as_it_is(tmp_path: Path) -> None:
     assert variance == pytest.approx(0.1**2 * (math.tau - 6.0))
 
 
-def test_equal_seeds_and_ways_give_equal_odometry(tmp_path: Path) -> None:
+def test_equal_seeds_and_paths_give_equal_odometry(tmp_path: Path) -> None:
     ends = []
     for seed in (3, 4, 3):
         drive = Drive(tmp_path, noise_per_m=0.1, noise_per_rad=0.1)
@@ -272,7 +272,7 @@ def test_equal_seeds_and_ways_give_equal_odometry(tmp_path: Path) -> None:
     assert ends[0] == ends[2] != ends[1]
 
 
-# -------------------------------------------------------------------------------------------------------- bumper
+# ------------------------------------------------------------------------------------------------ contact sensor
 
 BOXES = """
 <geom name="floor" type="plane" size="9 9 1"/>
@@ -289,7 +289,7 @@ CLEAR, AT_WALL, ON_FLOOR = (0.0, 0.5), (1.6, 0.5), (0.0, 0.15)
 
 
 class Bump:
-    """Places a body and reads its bumper."""
+    """Moves a body and reads its contact sensor."""
 
     def __init__(self, folder: Path, body: str = "base", ignore: tuple[str, ...] = ()) -> None:
         self.model = model_of(folder, BOXES)
@@ -302,7 +302,7 @@ class Bump:
         mujoco.mj_forward(self.model.mj, self.data)
 
     def step(self, place: tuple[float, float]) -> None:
-        """Do a physics step that goes on from this place."""
+        """Run a physics step from this position."""
         self.put(place)
         self.bumper.update()
 
@@ -313,30 +313,30 @@ class Bump:
         return touched
 
 
-def test_a_touch_now_is_reported(tmp_path: Path) -> None:
+def test_a_current_contact_is_reported(tmp_path: Path) -> None:
     assert Bump(tmp_path).reading(AT_WALL)
 
 
-def test_without_a_touch_nothing_is_reported(tmp_path: Path) -> None:
+def test_no_contact_is_reported_without_contact(tmp_path: Path) -> None:
     assert not Bump(tmp_path).reading(CLEAR)
 
 
-def test_a_touch_between_two_readings_is_reported_once(tmp_path: Path) -> None:
+def test_a_contact_between_two_readings_is_reported_once(tmp_path: Path) -> None:
     bump = Bump(tmp_path)
     for place in (CLEAR, AT_WALL, CLEAR):
         bump.step(place)
     assert [bump.reading(), bump.reading()] == [True, False]
 
 
-def test_a_touch_at_the_instant_of_a_reading_is_not_reported_again(tmp_path: Path) -> None:
+def test_a_contact_at_the_time_of_a_reading_is_not_reported_again(tmp_path: Path) -> None:
     bump = Bump(tmp_path)
     assert bump.reading(AT_WALL)
-    bump.step(AT_WALL)  # the next physics step goes on from there
+    bump.step(AT_WALL)  # the next physics step continues from there
     bump.step(CLEAR)
     assert not bump.reading(CLEAR)
 
 
-def test_a_touch_that_lasts_is_reported_again(tmp_path: Path) -> None:
+def test_a_lasting_contact_is_reported_again(tmp_path: Path) -> None:
     bump = Bump(tmp_path)
     assert bump.reading(AT_WALL)
     bump.step(AT_WALL)
@@ -344,36 +344,36 @@ def test_a_touch_that_lasts_is_reported_again(tmp_path: Path) -> None:
     assert bump.reading(CLEAR)
 
 
-def test_asking_does_not_forget(tmp_path: Path) -> None:
+def test_reading_does_not_clear_a_contact(tmp_path: Path) -> None:
     bump = Bump(tmp_path)
     bump.step(AT_WALL)
     bump.put(CLEAR)
     assert [bump.bumper.touched(), bump.bumper.touched()] == [True, True]
 
 
-def test_a_reset_forgets_a_touch(tmp_path: Path) -> None:
+def test_a_reset_clears_a_contact(tmp_path: Path) -> None:
     bump = Bump(tmp_path)
     bump.step(AT_WALL)
     bump.bumper.begin()
     assert not bump.reading(CLEAR)
 
 
-def test_touches_within_the_body_do_not_count(tmp_path: Path) -> None:
+def test_contacts_within_the_body_do_not_count(tmp_path: Path) -> None:
     bump = Bump(tmp_path)
     names = {frozenset(bump.model.mj.geom(g).name for g in pair) for pair in bump.data.contact.geom}
-    assert frozenset({"hull", "tip"}) in names  # they do touch: only parent and child are spared by MuJoCo
+    assert frozenset({"hull", "tip"}) in names  # they do touch: MuJoCo excludes only parent and child
     assert not bump.reading(CLEAR)
 
 
-def test_what_hangs_on_the_body_counts(tmp_path: Path) -> None:
+def test_contacts_of_attached_bodies_count(tmp_path: Path) -> None:
     assert Bump(tmp_path).reading((1.55, 0.5))  # only rim and tip reach the wall
 
 
-def test_a_touch_of_a_part_counts_only_for_what_it_hangs_on(tmp_path: Path) -> None:
+def test_a_contact_counts_only_for_the_body_and_its_parents(tmp_path: Path) -> None:
     assert Bump(tmp_path, body="bumper").reading(CLEAR)  # its tip touches the hull, which is not its own
 
 
-def test_a_touch_of_others_does_not_count(tmp_path: Path) -> None:
+def test_a_contact_between_other_bodies_does_not_count(tmp_path: Path) -> None:
     bump = Bump(tmp_path, body="ball")
     assert not bump.reading(AT_WALL)
 
@@ -383,17 +383,17 @@ def test_an_ignored_geom_does_not_count(tmp_path: Path, ignore: tuple[str, ...],
     assert Bump(tmp_path, ignore=ignore).reading(ON_FLOOR) == touched
 
 
-def test_an_ignored_geom_hides_no_other(tmp_path: Path) -> None:
+def test_an_ignored_geom_does_not_hide_others(tmp_path: Path) -> None:
     assert Bump(tmp_path, ignore=("floor",)).reading((1.6, 0.15))
 
 
-def test_a_bumper_refuses_a_geom_that_is_not_there(tmp_path: Path) -> None:
+def test_an_unknown_geom_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ContractError, match=r"no such geom in model.xml: 'flor'.*'floor'") as caught:
         Bump(tmp_path, ignore=("wall", "flor"))
     assert caught.value.path == "backends.mujoco.sources.bump.contact.ignore[1]"
 
 
-def test_a_bumper_refuses_a_body_that_is_not_there(tmp_path: Path) -> None:
+def test_an_unknown_body_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ContractError, match=r"no such body in model.xml: 'bse'.*'base'") as caught:
         Bump(tmp_path, body="bse")
     assert caught.value.path == "backends.mujoco.sources.bump.contact.body"
@@ -465,33 +465,33 @@ def rotation(xyzw: np.ndarray) -> np.ndarray:
     return matrix.reshape(3, 3)
 
 
-def test_a_sensor_of_the_model_is_read_by_its_name(tmp_path: Path) -> None:
+def test_a_model_sensor_is_read_by_its_name(tmp_path: Path) -> None:
     world = lab_world(lab(tmp_path, POSE, "position"), sensors={"position": "place"})
     np.testing.assert_array_equal(sense(world, "it")["position"], world._data.sensor("place").data)
 
 
-def test_a_quaternion_of_the_model_becomes_x_y_z_w(tmp_path: Path) -> None:
+def test_a_quaternion_of_the_model_is_converted_to_x_y_z_w(tmp_path: Path) -> None:
     world = lab_world(lab(tmp_path, POSE, "orientation"), sensors={"orientation": "attitude"})
     w, x, y, z = world._data.sensor("attitude").data
     np.testing.assert_array_equal(sense(world, "it")["orientation"], [x, y, z, w])
 
 
-def test_an_orientation_by_site_is_that_of_the_model_s_sensor(tmp_path: Path) -> None:
+def test_an_orientation_by_site_equals_the_model_sensor(tmp_path: Path) -> None:
     world = lab_world(lab(tmp_path, POSE, "orientation"), site="tip")
     sensor = np.roll(world._data.sensor("attitude").data, -1)
     assert abs(sense(world, "it")["orientation"] @ sensor) == pytest.approx(1.0, rel=1e-12)
 
 
-def test_a_relative_pose_is_that_seen_from_the_other_site(tmp_path: Path) -> None:
+def test_a_relative_pose_is_in_the_frame_of_the_other_site(tmp_path: Path) -> None:
     world = lab_world(lab(tmp_path, POSE, "position", "orientation"), site="tip", relative_to="base")
     read, data = sense(world, "it"), world._data
     x, y, z = data.site("tip").xpos - [1, 2, 3]
-    np.testing.assert_allclose(read["position"], [y, -x, z], atol=1e-12)  # base is turned left by 90 degrees
+    np.testing.assert_allclose(read["position"], [y, -x, z], atol=1e-12)  # base is rotated left by 90 degrees
     tip, base = (data.site(name).xmat.reshape(3, 3) for name in ("tip", "base"))
     np.testing.assert_allclose(rotation(read["orientation"]), base.T @ tip, atol=1e-12)
 
 
-def test_a_touch_sensor_as_a_bool_is_whether_it_is_touched(tmp_path: Path) -> None:
+def test_a_touch_sensor_as_a_bool_is_true_in_contact(tmp_path: Path) -> None:
     contract = lab(tmp_path, "std_msgs/msg/Bool", 'data: {unit: "1", low: 0, high: 1}', keys=", timeline: receive")
     world = lab_world(contract, sensors={"data": "touch"})
     world._data.sensordata[world._model.mj.sensor("touch").adr] = 300.7  # N
@@ -499,22 +499,22 @@ def test_a_touch_sensor_as_a_bool_is_whether_it_is_touched(tmp_path: Path) -> No
     assert world._sensors.read("it").values["data"].dtype == np.int8
 
 
-def test_a_rangefinder_that_meets_nothing_reads_infinity(tmp_path: Path) -> None:
+def test_a_rangefinder_without_a_hit_is_infinite(tmp_path: Path) -> None:
     world = lab_world(lab(tmp_path, "sensor_msgs/msg/Range", "range"), sensors={"range": "up"})
     assert world._data.sensor("up").data == [-1]
     assert sense(world, "it")["range"] == [np.inf]
 
 
-def test_a_field_with_a_path_is_read_from_a_sensor_of_the_model(tmp_path: Path) -> None:
+def test_a_field_with_a_path_is_read_from_a_model_sensor(tmp_path: Path) -> None:
     contract = lab(tmp_path, "any/msg/Any", "seven: {unit: m, path: a.b, shape: [7], low: -9, high: 9, dtype: float32}")
     values = sense(lab_world(contract, sensors={"seven": "seven"}), "it")["seven"]
     assert (values.shape, values.dtype) == ((7,), np.float32)
 
 
-def whole(
+def integer_reading(
     folder: Path, value: float, dtype: str = "uint8", kind: str = "any/msg/Any", path: str = "data"
 ) -> SensorOutput:
-    """Return a reading of a whole number with a path, from a sensor of the model that measured `value`."""
+    """Return a reading of an integer field with a path, from a model sensor that measured `value`."""
     field = f"seven: {{unit: m, path: {path}, low: 0, high: 1, dtype: {dtype}}}"
     world = lab_world(lab(folder, kind, field, keys=", timeline: receive"), sensors={"seven": "clock"})
     world._data.sensordata[world._model.mj.sensor("clock").adr] = value
@@ -522,22 +522,22 @@ def whole(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1.0, 256.0, 0.5])
-def test_what_a_whole_number_cannot_hold_is_a_problem_and_no_value(tmp_path: Path, value: float) -> None:
-    measured = whole(tmp_path, value)
+def test_a_value_that_an_integer_cannot_represent_is_a_problem_without_a_value(tmp_path: Path, value: float) -> None:
+    measured = integer_reading(tmp_path, value)
     problem = f"1 of 1 values of seven do not fit into uint8; the first is {value}"
     assert (measured.values, measured.problem) == ({}, problem)
 
 
-def test_what_a_whole_number_can_hold_is_read(tmp_path: Path) -> None:
-    measured = whole(tmp_path, 255.0)
+def test_a_value_that_an_integer_can_represent_is_read(tmp_path: Path) -> None:
+    measured = integer_reading(tmp_path, 255.0)
     assert (measured.values["seven"].tolist(), measured.problem) == ([255], "")
 
 
-def test_what_is_beyond_the_floats_of_a_field_is_infinite(tmp_path: Path) -> None:
-    assert whole(tmp_path, 1e300, "float32").values["seven"] == [np.inf]
+def test_a_value_beyond_the_floats_of_a_field_is_infinite(tmp_path: Path) -> None:
+    assert integer_reading(tmp_path, 1e300, "float32").values["seven"] == [np.inf]
 
 
-def test_what_does_not_fit_is_delivered_with_its_reason(tmp_path: Path) -> None:
+def test_an_unrepresentable_value_is_delivered_with_its_reason(tmp_path: Path) -> None:
     field = "seven: {unit: m, path: data, low: 0, high: 1, dtype: uint8}"
     world = lab_world(lab(tmp_path, "any/msg/Any", field), sensors={"seven": "clock"})
     world.step()  # not at a whole second
@@ -547,68 +547,68 @@ def test_what_does_not_fit_is_delivered_with_its_reason(tmp_path: Path) -> None:
 
 @pytest.mark.ros
 @pytest.mark.parametrize(("value", "fits"), [(0.0, True), (1.0, True), (5.0, False)])
-def test_a_boolean_of_a_message_that_is_known_is_0_or_1(tmp_path: Path, value: float, fits: bool) -> None:
+def test_a_boolean_of_a_known_message_is_0_or_1(tmp_path: Path, value: float, fits: bool) -> None:
     pytest.importorskip("sensor_msgs")
-    assert (whole(tmp_path, value, "int8", "sensor_msgs/msg/BatteryState", "present").problem == "") is fits
+    assert (integer_reading(tmp_path, value, "int8", "sensor_msgs/msg/BatteryState", "present").problem == "") is fits
 
 
-def refused(contract: Contract, **source: Any) -> ContractError:
+def error_of(contract: Contract, **source: Any) -> ContractError:
     with pytest.raises(ContractError) as caught:
         lab_world(contract, **source)
     return caught.value
 
 
-def test_refuses_a_sensor_of_another_size(tmp_path: Path) -> None:
-    error = refused(lab(tmp_path, POSE, "position"), sensors={"position": "seven"})
+def test_a_sensor_of_another_size_is_rejected(tmp_path: Path) -> None:
+    error = error_of(lab(tmp_path, POSE, "position"), sensors={"position": "seven"})
     assert error.path == "backends.mujoco.sources.it.sensors.position"
     assert "'seven': 7 values (expected 3" in error.problem
 
 
-def test_refuses_a_sensor_that_the_model_does_not_have(tmp_path: Path) -> None:
-    error = refused(lab(tmp_path, POSE, "position"), sensors={"position": "palce"})
+def test_an_unknown_model_sensor_is_rejected(tmp_path: Path) -> None:
+    error = error_of(lab(tmp_path, POSE, "position"), sensors={"position": "palce"})
     assert "did you mean 'place'?" in error.problem
 
 
-def test_refuses_a_field_that_the_sensor_does_not_have(tmp_path: Path) -> None:
-    error = refused(lab(tmp_path, POSE, "position"), sensors={"positon": "place"})
+def test_a_source_for_an_unknown_field_is_rejected(tmp_path: Path) -> None:
+    error = error_of(lab(tmp_path, POSE, "position"), sensors={"positon": "place"})
     assert error.path == "backends.mujoco.sources.it.sensors.positon"
     assert "did you mean 'position'?" in error.problem
 
 
-def test_refuses_a_field_that_its_source_does_not_give(tmp_path: Path) -> None:
+def test_a_field_that_its_source_cannot_provide_is_rejected(tmp_path: Path) -> None:
     contract = lab(tmp_path, "geometry_msgs/msg/WrenchStamped", "force", "torque")
-    error = refused(contract, sensors={"force": "force"})
+    error = error_of(contract, sensors={"force": "force"})
     assert error.path == "sensors.it.fields.torque"
 
 
-def test_refuses_a_path_beside_the_joints_of_a_joint_state(tmp_path: Path) -> None:
+def test_a_path_in_a_joint_state_with_joints_is_rejected(tmp_path: Path) -> None:
     fields = ("position: {joints: [turn], unit: rad, low: -9, high: 9}", f"extra: {FIELD[:-1]}, path: header.x}}")
-    error = refused(lab(tmp_path, "sensor_msgs/msg/JointState", *fields))
+    error = error_of(lab(tmp_path, "sensor_msgs/msg/JointState", *fields))
     assert error.path == "sensors.it.fields.extra"
 
 
-def test_refuses_a_path_beside_the_pixels_of_an_image(tmp_path: Path) -> None:
+def test_a_path_in_an_image_with_pixels_is_rejected(tmp_path: Path) -> None:
     fields = ('image: {unit: "1", shape: [4, 4, 3], low: 0, high: 255}', f"extra: {FIELD[:-1]}, path: header.x}}")
-    error = refused(lab(tmp_path, "sensor_msgs/msg/Image", *fields, keys=", encoding: rgb8"), camera="eye")
+    error = error_of(lab(tmp_path, "sensor_msgs/msg/Image", *fields, keys=", encoding: rgb8"), camera="eye")
     assert error.path == "sensors.it.fields.extra"
 
 
-def test_refuses_noise_of_a_field_that_is_not_there(tmp_path: Path) -> None:
-    error = refused(lab(tmp_path, POSE, "position"), site="tip", noise={"orientation": 0.1})
+def test_noise_of_an_unknown_field_is_rejected(tmp_path: Path) -> None:
+    error = error_of(lab(tmp_path, POSE, "position"), site="tip", noise={"orientation": 0.1})
     assert error.path == "backends.mujoco.sources.it.noise.orientation"
     assert "'orientation' (expected" in error.problem
 
 
-def test_refuses_noise_of_whole_numbers(tmp_path: Path) -> None:
+def test_noise_of_an_integer_field_is_rejected(tmp_path: Path) -> None:
     contract = lab(tmp_path, "std_msgs/msg/Bool", 'data: {unit: "1", low: 0, high: 1}', keys=", timeline: receive")
-    error = refused(contract, contact=Contact(body="arm"), noise={"data": 0.1})
+    error = error_of(contract, contact=Contact(body="arm"), noise={"data": 0.1})
     assert error.path == "backends.mujoco.sources.it.noise.data"
     assert "floating-point" in error.problem
 
 
-def test_refuses_noise_of_a_covariance(tmp_path: Path) -> None:
+def test_noise_of_a_covariance_is_rejected(tmp_path: Path) -> None:
     contract = lab(tmp_path, "geometry_msgs/msg/PoseWithCovarianceStamped", "position", "covariance")
-    error = refused(contract, site="tip", noise={"covariance": 0.1})
+    error = error_of(contract, site="tip", noise={"covariance": 0.1})
     assert error.path == "backends.mujoco.sources.it.noise.covariance"
 
 
@@ -628,43 +628,45 @@ def test_refuses_noise_of_a_covariance(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_refuses_a_source_that_does_not_fit(
+def test_an_unsuitable_source_is_rejected(
     tmp_path: Path, kind: str, fields: list[str], source: dict[str, Any], needed: str
 ) -> None:
-    error = refused(lab(tmp_path, kind, *fields), **source)
+    error = error_of(lab(tmp_path, kind, *fields), **source)
     assert error.path == "backends.mujoco.sources.it"
     assert needed in error.problem
 
 
 @pytest.mark.parametrize("source", [{"sensors": {"position": "place"}}, {}])
-def test_refuses_a_frame_for_what_is_no_site(tmp_path: Path, source: dict[str, Any]) -> None:
+def test_a_frame_for_a_source_without_a_site_is_rejected(tmp_path: Path, source: dict[str, Any]) -> None:
     fields = "position: {joints: [turn], unit: rad, low: -9, high: 9}"
     kind, field = (POSE, "position") if source else ("sensor_msgs/msg/JointState", fields)
-    error = refused(lab(tmp_path, kind, field), relative_to="base", **source)
+    error = error_of(lab(tmp_path, kind, field), relative_to="base", **source)
     assert error.path == "backends.mujoco.sources.it.relative_to"
 
 
-def test_refuses_a_frame_that_is_not_there(tmp_path: Path) -> None:
-    error = refused(lab(tmp_path, POSE, "position"), site="tip", relative_to="bsae")
+def test_an_unknown_frame_is_rejected(tmp_path: Path) -> None:
+    error = error_of(lab(tmp_path, POSE, "position"), site="tip", relative_to="bsae")
     assert error.path == "backends.mujoco.sources.it.relative_to"
     assert "no such site in lab.xml: 'bsae'" in error.problem
 
 
 @pytest.mark.parametrize(("encoding", "channels", "unit"), [("bgr8", 3, '"1"'), ("mono8", 1, '"1"'), ("16UC1", 1, "m")])
-def test_refuses_an_encoding_that_is_not_rendered(tmp_path: Path, encoding: str, channels: int, unit: str) -> None:
+def test_an_encoding_that_cannot_be_rendered_is_rejected(
+    tmp_path: Path, encoding: str, channels: int, unit: str
+) -> None:
     image = f"image: {{unit: {unit}, shape: [4, 6, {channels}], low: 0, high: 255}}"
-    error = refused(lab(tmp_path, "sensor_msgs/msg/Image", image, keys=f", encoding: {encoding}"), camera="eye")
+    error = error_of(lab(tmp_path, "sensor_msgs/msg/Image", image, keys=f", encoding: {encoding}"), camera="eye")
     assert error.path == "sensors.it.encoding"
     assert f"'{encoding}' (expected one of: rgb8, 32FC1)" in error.problem
 
 
-def test_refuses_a_camera_that_is_not_there(tmp_path: Path) -> None:
+def test_an_unknown_camera_is_rejected(tmp_path: Path) -> None:
     image = 'image: {unit: "1", shape: [4, 6, 3], low: 0, high: 255}'
-    error = refused(lab(tmp_path, "sensor_msgs/msg/Image", image, keys=", encoding: rgb8"), camera="ear")
+    error = error_of(lab(tmp_path, "sensor_msgs/msg/Image", image, keys=", encoding: rgb8"), camera="ear")
     assert error.path == "backends.mujoco.sources.it.camera"
 
 
-def test_a_colour_camera_gives_rows_columns_and_colours(tmp_path: Path) -> None:
+def test_a_colour_camera_returns_rows_columns_and_colours(tmp_path: Path) -> None:
     image = 'image: {unit: "1", shape: [4, 6, 3], low: 0, high: 255}'
     world = lab_world(lab(tmp_path, "sensor_msgs/msg/Image", image, keys=", encoding: rgb8"), camera="eye")
     picture = world.read()["it"].values["image"]
@@ -672,7 +674,7 @@ def test_a_colour_camera_gives_rows_columns_and_colours(tmp_path: Path) -> None:
     assert (picture.shape, picture.dtype) == ((4, 6, 3), np.uint8)
 
 
-def test_a_depth_camera_gives_metres(tmp_path: Path) -> None:
+def test_a_depth_camera_returns_metres(tmp_path: Path) -> None:
     image = "image: {unit: m, shape: [4, 6, 1], low: 0, high: 255}"
     world = lab_world(lab(tmp_path, "sensor_msgs/msg/Image", image, keys=", encoding: 32FC1"), camera="eye")
     picture = world.read()["it"].values["image"]

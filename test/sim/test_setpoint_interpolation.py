@@ -1,4 +1,4 @@
-"""Setpoints at any time follow command and lag exactly, wherever physics steps begin."""
+"""Setpoint interpolation follows command and lag exactly, wherever physics steps start."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ lags = st.sampled_from([0.0, 0.3, 4.0, 16.0])
 
 
 def course(commands, steps, lag, *, fine):
-    """Return the set-points in small steps, shape (steps * fine, 2); a command is when it comes, and its values."""
+    """Return the setpoints in small steps, shape (steps * fine, 2); a command is its arrival time and its values."""
     start, target, since, lagging = np.zeros(2), np.zeros(2), -PERIOD, np.zeros(2)
     way, waiting = np.zeros((steps * fine, 2)), list(commands)
     for i, at in enumerate(np.arange(steps * fine) / fine):
         while waiting and waiting[0][0] <= at:
             come, values = waiting.pop(0)
-            start = np.where(BOTH, values, led(start, target, since, come))
+            start = np.where(BOTH, values, setpoints_of(start, target, since, come))
             target, since = values, come
-        now = led(start, target, since, at)
+        now = setpoints_of(start, target, since, at)
         lagging = lagging + (now - lagging) * -np.expm1(-1.0 / (fine * lag)) if lag else now
         way[i] = lagging
     return way
 
 
-def led(start, target, since, at):
+def setpoints_of(start, target, since, at):
     return start + min(1.0, (at - since) / PERIOD) * (target - start)
 
 
 @settings(deadline=None, max_examples=15)
 @given(st.lists(st.tuples(parts, st.floats(-1.0, 1.0), st.floats(-1.0, 1.0)), min_size=1, max_size=3), lags)
-def test_steps_are_given_what_small_steps_find(drawn, lag):
-    """Positions where a step begins, velocities in the mean over it."""
+def test_large_steps_equal_many_small_ones(drawn, lag):
+    """Positions at the start of a step, velocities as their mean over it."""
     points, commands, fine, steps = SetpointInterpolator(BOTH, period_steps=PERIOD, lag_steps=lag), [], 100, 30
     found = []
     for k in range(steps):
@@ -55,8 +55,8 @@ def test_steps_are_given_what_small_steps_find(drawn, lag):
 
 @settings(deadline=None, max_examples=10)
 @given(st.floats(0.0, 0.999), st.floats(0.1, 16.0))
-def test_a_joint_trails_a_steady_motion_by_the_lag_and_nothing_else(after, lag):
-    """Commands of a steady motion, once a period: a line from their arrival, so one period behind them."""
+def test_a_joint_lags_a_steady_motion_by_exactly_the_declared_lag(after, lag):
+    """Commands of a steady motion, once per period, give a line one period behind them."""
     points = SetpointInterpolator(BOTH[:1], period_steps=PERIOD, lag_steps=lag)
     for k in range(15 * PERIOD):
         due = [(after, np.array([float(k)]))] if k % PERIOD == 0 else []
@@ -65,7 +65,7 @@ def test_a_joint_trails_a_steady_motion_by_the_lag_and_nothing_else(after, lag):
     assert trailing == pytest.approx(lag, abs=1e-6)
 
 
-def test_in_steps_the_way_is_that_of_lockstep_to_the_last_bit():
+def test_setpoints_in_steps_are_bit_identical_to_lockstep():
     points, home, there = SetpointInterpolator(BOTH, period_steps=4), np.array([0.3, 0.0]), np.array([0.7, 0.8])
     points.begin(home)
     points.command(there)
@@ -74,7 +74,7 @@ def test_in_steps_the_way_is_that_of_lockstep_to_the_last_bit():
     np.testing.assert_array_equal(found, expected)
 
 
-def test_what_rests_stays_at_rest():
+def test_setpoints_at_rest_stay_at_rest():
     points = SetpointInterpolator(BOTH, period_steps=4, lag_steps=3.0)
     points.begin(np.array([0.3, 0.0]))
     np.testing.assert_allclose([points.advance() for _ in range(5)], [[0.3, 0.0]] * 5, rtol=1e-12)

@@ -1,4 +1,4 @@
-"""The simulated world: what it reads, when, and that equal seeds and commands give equal bytes."""
+"""The simulated world: readings and their times; equal seeds and commands give equal bytes."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def as_bytes(readings: Mapping[str, Reading], origin_ns: int) -> list[tuple[Any,
 
 
 def episode(world: World, seed: int, steps: int = 30) -> list[list[tuple[Any, ...]]]:
-    """Reset, follow a fixed random walk of commands, and return every byte that was read."""
+    """Reset, follow a fixed random walk of commands, and return all bytes read."""
     rng = np.random.default_rng(7)
     world.reset(seed, {})
     origin_ns = world.now_ns
@@ -172,7 +172,7 @@ def test_efforts_stay_within_the_torque_limits_of_the_arm() -> None:
     np.testing.assert_allclose(sense(world, "joints")["effort"], [150, 150, 150, 28, 28, 28])
 
 
-def test_writing_into_what_was_read_changes_no_later_reading() -> None:
+def test_modifying_a_reading_changes_no_later_reading() -> None:
     world = arm_world()
     world.reset(0, {})
     world.read()["joints"].values["position"][:] = 99.0
@@ -188,7 +188,7 @@ def test_a_slow_sensor_is_read_at_its_due_times_and_held_between_them() -> None:
         world.command(HOME + 0.02 * k)
         world.step()
         reading = world.read()["tcp"]
-        due_ns = k * PERIOD_NS // 125_000_000 * 125_000_000  # 8 Hz: in the midst of a control period, too
+        due_ns = k * PERIOD_NS // 125_000_000 * 125_000_000  # 8 Hz: also during a control period
         assert reading.stamp_ns == origin_ns + due_ns
         assert held.setdefault(due_ns, reading.values["position"].tobytes()) == reading.values["position"].tobytes()
     assert len(set(held.values())) == len(held) == 5
@@ -212,7 +212,7 @@ def test_a_step_takes_exactly_one_control_period(tmp_path: Path) -> None:
     assert sense(world, "joints")["position"][1] == pytest.approx(0.05, rel=1e-12)  # the free puck moves at 1 m/s
 
 
-def test_time_grows_by_a_period_at_steps_and_at_resets() -> None:
+def test_time_advances_by_one_period_per_step_and_reset() -> None:
     world = arm_world()
     times = [world.now_ns]
     for move in (lambda: world.reset(0, {}), world.step, world.step, lambda: world.reset(0, {}), world.step):
@@ -221,7 +221,7 @@ def test_time_grows_by_a_period_at_steps_and_at_resets() -> None:
     np.testing.assert_array_equal(np.diff(times), PERIOD_NS)
 
 
-def test_after_a_reset_every_sample_is_newer_than_it() -> None:
+def test_every_sample_after_a_reset_is_newer_than_the_reset() -> None:
     world = arm_world(with_sensor("tcp", rate_hz=1.0))
     world.reset(0, {})
     world.step()
@@ -230,7 +230,7 @@ def test_after_a_reset_every_sample_is_newer_than_it() -> None:
     assert all(reading.stamp_ns > before_ns for reading in world.read().values())
 
 
-def test_a_servo_target_goes_linearly_to_the_command(tmp_path: Path) -> None:
+def test_a_servo_target_moves_linearly_to_the_command(tmp_path: Path) -> None:
     world = World(cart_contract(tmp_path), CART_PROFILE)
     world.reset(0, {})
     world.command(np.array([1.0]))
@@ -241,7 +241,7 @@ def test_a_servo_target_goes_linearly_to_the_command(tmp_path: Path) -> None:
     assert sense(world, "joints")["velocity"][0] == pytest.approx(speed, rel=1e-5)
 
 
-def test_without_a_command_the_arm_holds_its_home() -> None:
+def test_the_arm_holds_its_home_without_a_command() -> None:
     world = arm_world()
     world.reset(0, {})
     for _ in range(40):
@@ -249,7 +249,7 @@ def test_without_a_command_the_arm_holds_its_home() -> None:
     np.testing.assert_allclose(sense(world, "joints")["position"], HOME, atol=1e-9)
 
 
-def test_a_reset_forgets_the_last_command() -> None:
+def test_a_reset_clears_the_last_command() -> None:
     world = arm_world()
     world.reset(0, {})
     world.command(HOME + 0.1)
@@ -258,7 +258,7 @@ def test_a_reset_forgets_the_last_command() -> None:
     np.testing.assert_allclose(sense(world, "joints")["position"], HOME, atol=1e-9)
 
 
-def test_the_arm_arrives_where_it_is_commanded() -> None:
+def test_the_arm_reaches_its_command() -> None:
     world = arm_world()
     world.reset(0, {})
     for k in range(1, 31):
@@ -278,14 +278,14 @@ def test_the_arm_lags_a_moving_command_by_less_than_a_period() -> None:
     assert (np.abs(lag_s) < 0.04).all()
 
 
-def test_refuses_a_command_of_another_shape() -> None:
+def test_a_command_of_another_shape_is_rejected() -> None:
     world = arm_world()
     world.reset(0, {})
     with pytest.raises(UsageError, match=r"\(5,\) \(expected \(6,\)"):
         world.command(np.zeros(5))
 
 
-def test_refuses_a_step_before_the_first_reset() -> None:
+def test_a_step_before_the_first_reset_is_rejected() -> None:
     with pytest.raises(ResetNeededError, match="reset"):
         arm_world().step()
 
@@ -315,7 +315,7 @@ def test_another_seed_draws_another_target() -> None:
 # ------------------------------------------------------------------------------------------------------- draws
 
 
-def test_what_is_drawn_lies_within_its_bounds_and_is_where_the_target_stands() -> None:
+def test_a_drawn_value_is_within_its_bounds_and_places_the_target() -> None:
     world = arm_world()
     option = ARM.reset_options["target"]
     for seed in range(50):
@@ -324,7 +324,7 @@ def test_what_is_drawn_lies_within_its_bounds_and_is_where_the_target_stands() -
         np.testing.assert_array_equal(sense(world, "target")["position"], drawn)
 
 
-def test_an_option_overrides_what_was_drawn() -> None:
+def test_an_option_overrides_the_draw() -> None:
     world = arm_world()
     wanted = np.array([-0.4, 0.1, 0.2])
     np.testing.assert_array_equal(world.reset(0, {"target": wanted})["target"], wanted)
@@ -337,17 +337,17 @@ def test_setting_one_option_does_not_shift_another(tmp_path: Path) -> None:
     np.testing.assert_array_equal(world.reset(4, {"a": np.ones(3)})["b"], drawn["b"])
 
 
-def test_refuses_an_unknown_option() -> None:
+def test_an_unknown_option_is_rejected() -> None:
     with pytest.raises(UsageError, match=r"'taget' .*did you mean 'target'"):
         arm_world().reset(0, {"taget": np.zeros(3)})
 
 
-def test_refuses_an_option_of_another_shape() -> None:
+def test_an_option_of_another_shape_is_rejected() -> None:
     with pytest.raises(UsageError, match=r"target=.*\(expected shape \(3,\)"):
         arm_world().reset(0, {"target": np.zeros(2)})
 
 
-# ------------------------------------------------------------------------------------------- a yard with everything
+# ---------------------------------------------------------------------------------------- a world with every sensor
 
 YARD = """
 contract: embodied_env/1
@@ -459,7 +459,7 @@ def spin(world: World, steps: int, speed: float = 4.0) -> list[dict[str, Reading
 
 
 def trace(world: World, steps: int = 40, look: Any = lambda: None) -> list[bytes]:
-    """Return each position and velocity after each step of an episode, to the last bit."""
+    """Return the exact positions and velocities after each step of an episode."""
     world.reset(1, {})
     states = []
     for _ in range(steps):
@@ -478,26 +478,26 @@ def sensor_bytes(world: World, sensor: str, steps: int = 30) -> list[tuple[int, 
     ]
 
 
-# ------------------------------------------------------------------------------------ looking leaves the world alone
+# --------------------------------------------------------------------------- independence of the motion from sensing
 
 
-def test_the_world_moves_alike_whatever_is_sensed(tmp_path: Path) -> None:
+def test_motion_does_not_depend_on_the_sensors(tmp_path: Path) -> None:
     assert trace(yard(tmp_path)) == trace(yard(tmp_path, "slow"))
 
 
-def test_the_world_moves_alike_when_somebody_asks_for_more(tmp_path: Path) -> None:
+def test_motion_does_not_depend_on_additional_reads(tmp_path: Path) -> None:
     world = yard(tmp_path, "slow", "odom", "bump")
     asked = trace(world, look=lambda: [sense(world, name) for name in ("slow", "odom", "bump")])
     assert asked == trace(yard(tmp_path, "slow", "odom", "bump"))
 
 
-def test_the_world_moves_alike_when_it_is_rendered(tmp_path: Path) -> None:
+def test_motion_does_not_depend_on_rendering(tmp_path: Path) -> None:
     world = yard(tmp_path, "slow", render=Render(width=16, height=16))
     assert trace(world, 5, look=world.render) == trace(yard(tmp_path, "slow"), 5)
     world.close()
 
 
-def test_sensing_changes_nothing_from_which_mujoco_goes_on(tmp_path: Path) -> None:
+def test_sensing_does_not_change_the_simulation_state(tmp_path: Path) -> None:
     world = yard(tmp_path)
     world.reset(1, {})
     mujoco, model, data = world._model.mujoco, world._model.mj, world._data
@@ -514,24 +514,24 @@ def test_sensing_changes_nothing_from_which_mujoco_goes_on(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("sensor", SEEN)
-def test_what_a_sensor_reads_depends_on_no_other_sensor(tmp_path: Path, sensor: str) -> None:
+def test_a_reading_does_not_depend_on_other_sensors(tmp_path: Path, sensor: str) -> None:
     assert sensor_bytes(yard(tmp_path, sensor), sensor) == sensor_bytes(yard(tmp_path), sensor)
 
 
-def test_what_a_sensor_reads_depends_on_no_order(tmp_path: Path) -> None:
+def test_a_reading_does_not_depend_on_the_order_of_sensors(tmp_path: Path) -> None:
     backwards = yard(tmp_path, *reversed(SEEN))
     forwards = yard(tmp_path)
     for sensor in SEEN:
         assert sensor_bytes(backwards, sensor) == sensor_bytes(forwards, sensor)
 
 
-def test_what_a_sensor_reads_depends_on_no_other_s_rate(tmp_path: Path) -> None:
+def test_a_reading_does_not_depend_on_another_sensors_rate(tmp_path: Path) -> None:
     slower = yard(tmp_path, "odom", "slow", "box", odom=SEEN["odom"].replace("rate_hz: 12", "rate_hz: 2"))
     for sensor in ("slow", "box"):
         assert sensor_bytes(slower, sensor) == sensor_bytes(yard(tmp_path), sensor)
 
 
-def test_two_odometers_have_errors_of_their_own(tmp_path: Path) -> None:
+def test_two_odometers_have_independent_errors(tmp_path: Path) -> None:
     world = yard(tmp_path)
     world.reset(1, {})
     row = spin(world, 20)[-1]
@@ -548,7 +548,7 @@ def test_odometry_follows_the_motion(tmp_path: Path) -> None:
     np.testing.assert_allclose(row.values["position"][:2], way[:2], atol=1e-9)
 
 
-def test_what_is_read_does_not_depend_on_who_asked_before(tmp_path: Path) -> None:
+def test_a_reading_does_not_depend_on_earlier_reads(tmp_path: Path) -> None:
     world = yard(tmp_path)
     world.reset(1, {})
     rows = []
@@ -564,7 +564,7 @@ def test_what_is_read_does_not_depend_on_who_asked_before(tmp_path: Path) -> Non
         assert as_bytes(asked, 0) == as_bytes(unasked, 0)
 
 
-def test_what_is_sensed_is_the_state_now_when_no_sensor_is_due(tmp_path: Path) -> None:
+def test_ideal_readings_show_the_current_state_between_due_times(tmp_path: Path) -> None:
     world = yard(tmp_path, "slow")
     world.reset(0, {"phase": np.array(0.0)})
     spin(world, 1)
@@ -573,13 +573,13 @@ def test_what_is_sensed_is_the_state_now_when_no_sensor_is_due(tmp_path: Path) -
 
 
 def place_of_box(world: World) -> np.ndarray:
-    """Return where the site `box` is, by the state of its joint alone."""
+    """Return the position of the site `box`, from the state of its joint alone."""
     state, matrix = world._data.joint("box").qpos, np.empty(9)
     world._model.mujoco.mju_quat2Mat(matrix, state[3:])
     return np.array(state[:3] + matrix.reshape(3, 3) @ [0.2, 0.0, 0.0])
 
 
-def test_a_reading_is_of_the_state_at_its_stamp(tmp_path: Path) -> None:
+def test_a_reading_shows_the_state_at_its_stamp(tmp_path: Path) -> None:
     world = yard(tmp_path, "box", sources={"box": Source(site="box")})
     world.reset(0, {})
     for _ in range(5):
@@ -587,7 +587,7 @@ def test_a_reading_is_of_the_state_at_its_stamp(tmp_path: Path) -> None:
         np.testing.assert_allclose(row.values["position"], place_of_box(world), atol=1e-12)
 
 
-def test_a_mover_is_where_it_is_at_the_stamp(tmp_path: Path) -> None:
+def test_a_mover_has_its_position_at_the_stamp(tmp_path: Path) -> None:
     world = yard(tmp_path, "truck")
     world.reset(0, {"phase": np.array(0.0)})
     origin_ns = world.now_ns
@@ -596,14 +596,14 @@ def test_a_mover_is_where_it_is_at_the_stamp(tmp_path: Path) -> None:
         assert row["truck"].values["position"][0] == pytest.approx(-1.0 + 0.5 * passed_s)
 
 
-def test_writing_into_what_was_read_changes_nothing(tmp_path: Path) -> None:
+def test_modifying_ideal_readings_changes_nothing(tmp_path: Path) -> None:
     world = yard(tmp_path, "box")
     world.reset(0, {})
     world.read()["box"].values["position"][:] = 99.0
     assert (world.read()["box"].values["position"] < 9.0).all()
 
 
-# -------------------------------------------------------------------------------------------------- across resets
+# ------------------------------------------------------------------------------------------- consecutive episodes
 
 
 def test_every_sensor_has_a_reading_of_the_reset(tmp_path: Path) -> None:
@@ -612,7 +612,7 @@ def test_every_sensor_has_a_reading_of_the_reset(tmp_path: Path) -> None:
     assert {name: reading.stamp_ns for name, reading in world.read().items()} == dict.fromkeys(SEEN, world.now_ns)
 
 
-def test_no_reading_of_the_episode_before_is_read_again(tmp_path: Path) -> None:
+def test_no_reading_of_the_previous_episode_is_returned(tmp_path: Path) -> None:
     world = yard(tmp_path)
     world.reset(0, {})
     spin(world, 7)
@@ -622,7 +622,7 @@ def test_no_reading_of_the_episode_before_is_read_again(tmp_path: Path) -> None:
         assert all(reading.stamp_ns >= reset_ns for reading in row.values())
 
 
-def test_an_episode_reads_alike_after_another_one(tmp_path: Path) -> None:
+def test_an_episode_reads_equal_values_after_another_one(tmp_path: Path) -> None:
     world, fresh = yard(tmp_path), yard(tmp_path)
     world.reset(5, {})
     spin(world, 13, speed=-6.0)
@@ -634,7 +634,7 @@ def test_an_episode_reads_alike_after_another_one(tmp_path: Path) -> None:
     assert rows[0] == rows[1]
 
 
-def test_a_touch_of_the_episode_before_is_forgotten(tmp_path: Path) -> None:
+def test_a_contact_of_the_previous_episode_is_cleared(tmp_path: Path) -> None:
     world = yard(tmp_path, "bump", start=ANYWHERE)
     far = {"start": np.array([5.0, -5.0, 0.0])}
     world.reset(0, {"start": np.array([0.5, 0.1, 0.0])})
@@ -643,7 +643,7 @@ def test_a_touch_of_the_episode_before_is_forgotten(tmp_path: Path) -> None:
     assert not any(row["bump"].values["data"][0] for row in [world.read(), *spin(world, 5)])
 
 
-def test_a_touch_within_a_control_period_is_reported_once(tmp_path: Path) -> None:
+def test_a_contact_within_a_control_period_is_reported_once(tmp_path: Path) -> None:
     passing = Mover(mocap="truck", from_m=(-0.5, 1.0, 0.3), to_m=(5.5, 1.0, 0.3), speed_m_per_s=30.0)
     world = yard(tmp_path, "bump", start=ANYWHERE, movers={"truck": passing})
     world.reset(0, {"start": np.array([0.0, 1.0, 0.0]), "phase": np.array(0.0)})
@@ -651,7 +651,7 @@ def test_a_touch_within_a_control_period_is_reported_once(tmp_path: Path) -> Non
     assert touches == [0, 1, 0]
 
 
-def test_a_reset_that_is_refused_leaves_the_episode_as_it_is(tmp_path: Path) -> None:
+def test_a_rejected_reset_does_not_change_the_episode(tmp_path: Path) -> None:
     world = yard(tmp_path)
     world.reset(0, {})
     before = as_bytes(world.read(), 0)
@@ -702,13 +702,13 @@ def truck_x(folder: Path, phase: float, steps: int, speed: float = 0.5) -> float
         (1.0, 0, -1.0),
         (0.0, 10, -0.5),
         (0.5, 10, 0.5),
-        (0.4, 10, 0.9),  # it turns on the way: 0.4 m to the end, 0.1 m back
+        (0.4, 10, 0.9),  # it reverses on the way: 0.4 m to the end, 0.1 m back
         (0.9, 10, -0.9),
         (0.0, 80, -1.0),
         (0.3, 80, 0.2),
     ],
 )
-def test_a_mover_goes_to_and_fro(tmp_path: Path, phase: float, steps: int, x: float) -> None:
+def test_a_mover_moves_back_and_forth(tmp_path: Path, phase: float, steps: int, x: float) -> None:
     assert truck_x(tmp_path, phase, steps) == pytest.approx(x, abs=1e-9)
 
 
@@ -716,7 +716,7 @@ def test_a_mover_without_speed_stays(tmp_path: Path) -> None:
     assert truck_x(tmp_path, 0.3, 10, speed=0.0) == pytest.approx(0.2)
 
 
-def test_a_reset_puts_a_mover_back(tmp_path: Path) -> None:
+def test_a_reset_returns_a_mover_to_its_start(tmp_path: Path) -> None:
     world = yard(tmp_path, "truck")
     for _ in range(2):
         world.reset(0, {"phase": np.array(0.1)})
@@ -724,7 +724,7 @@ def test_a_reset_puts_a_mover_back(tmp_path: Path) -> None:
         spin(world, 7)
 
 
-def test_a_mover_pushes_what_is_in_its_way(tmp_path: Path) -> None:
+def test_a_mover_pushes_objects_on_its_path(tmp_path: Path) -> None:
     world = yard(tmp_path, "box", start=ANYWHERE)
     world.reset(0, {"start": np.array([0.0, 1.0, 0.0]), "phase": np.array(0.25)})
     spin(world, 15)
@@ -747,27 +747,27 @@ WRONG_DRAWS = {
 
 
 @pytest.mark.parametrize(("draws", "path", "problem"), WRONG_DRAWS.values(), ids=WRONG_DRAWS.keys())
-def test_refuses_a_draw_with(tmp_path: Path, draws: dict[str, Draw], path: str, problem: str) -> None:
+def test_an_invalid_draw_is_rejected(tmp_path: Path, draws: dict[str, Draw], path: str, problem: str) -> None:
     with pytest.raises(ContractError, match=problem) as caught:
         yard(tmp_path, draws={**YARD_DRAWS, **draws})
     assert caught.value.path == f"backends.mujoco.draws.{path}"
 
 
-def test_refuses_a_mover_of_a_body_that_is_no_mocap(tmp_path: Path) -> None:
+def test_a_mover_of_a_body_without_mocap_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ContractError, match=r"'box' .*expected a mocap body") as caught:
         yard(tmp_path, movers={"truck": replace(MOVER, mocap="box")})
     assert caught.value.path == "backends.mujoco.movers.truck.mocap"
 
 
-def test_refuses_an_option_that_is_not_finite(tmp_path: Path) -> None:
+def test_a_non_finite_option_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"goal=.*nan.* \(expected shape \(3,\) from"):
         yard(tmp_path).reset(0, {"goal": np.array([math.nan, 1.0, 1.0])})
 
 
-# -------------------------------------------------------------------------------------------------------- pictures
+# ------------------------------------------------------------------------------------------------------- rendering
 
 
-def test_the_world_is_shown_as_the_profile_says(tmp_path: Path) -> None:
+def test_the_world_is_rendered_as_declared_in_the_profile(tmp_path: Path) -> None:
     world = yard(tmp_path, "slow", render=Render(camera="above", width=20, height=10))
     world.reset(0, {})
     picture = world.render()
@@ -776,20 +776,20 @@ def test_the_world_is_shown_as_the_profile_says(tmp_path: Path) -> None:
     assert picture.any()
 
 
-def test_before_the_first_reset_the_world_is_shown_as_the_model_has_it(tmp_path: Path) -> None:
+def test_the_world_before_the_first_reset_is_rendered_as_in_the_model(tmp_path: Path) -> None:
     world = yard(tmp_path, "slow", draws=YARD_DRAWS, render=Render(width=24, height=16))
     before = world.render()
     world.close()
     assert before.std() > 0
 
 
-def test_refuses_a_camera_that_is_not_there(tmp_path: Path) -> None:
+def test_an_unknown_camera_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ContractError, match=r"no such camera in yard.xml: 'abve'") as caught:
         yard(tmp_path, render=Render(camera="abve"))
     assert caught.value.path == "backends.mujoco.render.camera"
 
 
-def test_a_picture_shows_the_state_now_when_no_sensor_is_due(tmp_path: Path) -> None:
+def test_an_image_shows_the_current_state_between_due_times(tmp_path: Path) -> None:
     world = yard(tmp_path, "slow", render=Render(width=16, height=16))
     world.reset(0, {"phase": np.array(0.0)})
     spin(world, 1)
@@ -798,13 +798,13 @@ def test_a_picture_shows_the_state_now_when_no_sensor_is_due(tmp_path: Path) -> 
     world.close()
 
 
-def test_without_cameras_no_library_renders(tmp_path: Path) -> None:
+def test_no_rendering_library_is_loaded_without_cameras(tmp_path: Path) -> None:
     world = yard(tmp_path, "slow")
     world.reset(0, {})
     assert world.renderer_library == ""
 
 
-def test_closing_twice_is_once(tmp_path: Path) -> None:
+def test_closing_a_world_is_idempotent(tmp_path: Path) -> None:
     world = yard(tmp_path, "slow")
     world.close()
     world.close()
@@ -813,7 +813,7 @@ def test_closing_twice_is_once(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------- stability
 
 
-def test_a_command_that_is_not_finite_loses_the_world() -> None:
+def test_a_non_finite_command_loses_the_world() -> None:
     world = arm_world()
     world.reset(0, {})
     world.command(np.full(6, np.nan))
@@ -822,7 +822,7 @@ def test_a_command_that_is_not_finite_loses_the_world() -> None:
     assert caught.value.why == "sim_unstable"
 
 
-def test_a_simulation_that_blows_up_loses_the_world(tmp_path: Path) -> None:
+def test_a_diverging_simulation_loses_the_world(tmp_path: Path) -> None:
     world = World(cart_contract(tmp_path, kp=1e20), CART_PROFILE)
     world.reset(0, {})
     world.command(np.ones(1))
@@ -843,7 +843,7 @@ def test_a_lost_world_stays_lost_until_a_reset() -> None:
     world.step()
 
 
-def test_an_unstable_simulation_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unstable_simulation_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     world = arm_world()
     world.reset(0, {})
@@ -853,7 +853,7 @@ def test_an_unstable_simulation_leaves_no_file_behind(tmp_path: Path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-# ----------------------------------------------------------------------------------------------- what is refused
+# -------------------------------------------------------------------------------------------------------- errors
 
 
 def arm_profile(**changes: Any) -> WorldProfile:
@@ -899,43 +899,43 @@ WRONG_PROFILES = {
 
 
 @pytest.mark.parametrize(("profile", "path", "problem"), WRONG_PROFILES.values(), ids=WRONG_PROFILES.keys())
-def test_refuses_a_profile_with(profile: WorldProfile, path: str, problem: str) -> None:
+def test_an_invalid_profile_is_rejected(profile: WorldProfile, path: str, problem: str) -> None:
     with pytest.raises(ContractError, match=problem) as caught:
         World(ARM, profile, path="backends.elsewhere")
     assert caught.value.path == f"backends.elsewhere.{path}"
     assert caught.value.source == ARM.source
 
 
-def test_refuses_a_file_that_is_no_model(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "broken.xml").write_text("<mujoco><worldbody><geom/></worldbody></mujoco>")
     with pytest.raises(ContractError, match=r"broken.xml") as caught:
         World(ARM, arm_profile(model=str(tmp_path / "broken.xml")))
     assert caught.value.path == "backends.mujoco.model"
 
 
-def test_refuses_a_period_that_is_not_a_whole_number_of_timesteps() -> None:
+def test_a_period_that_is_not_a_whole_number_of_timesteps_is_rejected() -> None:
     with pytest.raises(ContractError, match=r"0\.051 s .*0\.0025 s") as caught:
         World(replace(ARM, control_period_s=0.051), ARM_PROFILE)
     assert caught.value.path == "control_period_s"
 
 
 def renamed_joint(contract: Contract, new: str) -> Contract:
-    """Return the cart's contract with the joint `rail` called `new`, in sensors and actuators."""
+    """Return the cart's contract with the joint `rail` renamed to `new` in sensors and actuators."""
     return parse_contract(contract.text.replace("rail", new), source=contract.source)
 
 
-def test_refuses_a_sensor_of_a_joint_that_the_model_lacks(tmp_path: Path) -> None:
+def test_a_sensor_of_an_unknown_joint_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ContractError, match=r"no such joint in cart.xml: 'rial'.*'rail'") as caught:
         World(renamed_joint(cart_contract(tmp_path), "rial"), CART_PROFILE)
     assert caught.value.path == "sensors.joints.fields.position.joints"
 
 
-def test_refuses_a_joint_that_is_not_one_number(tmp_path: Path) -> None:
+def test_a_ball_or_free_joint_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ContractError, match=r"'ball' .*expected a hinge or slide joint"):
         World(renamed_joint(cart_contract(tmp_path), "ball"), CART_PROFILE)
 
 
-def test_refuses_a_joint_that_several_actuators_drive_without_one_of_its_name(tmp_path: Path) -> None:
+def test_a_joint_with_several_actuators_none_of_its_name_is_rejected(tmp_path: Path) -> None:
     contract = cart_contract(tmp_path)
     model = tmp_path / "cart.xml"
     model.write_text(model.read_text().replace('<position name="rail"', '<position name="motor"'))
@@ -945,14 +945,14 @@ def test_refuses_a_joint_that_several_actuators_drive_without_one_of_its_name(tm
     assert caught.value.path == "actuators.cart.joints.rail"
 
 
-def test_refuses_a_joint_that_no_actuator_drives(tmp_path: Path) -> None:
+def test_a_joint_without_an_actuator_is_rejected(tmp_path: Path) -> None:
     contract = cart_contract(tmp_path)
     swapped = contract.text.replace("[rail, free]", "[free]").replace("rail", "free")
     with pytest.raises(ContractError, match=r"no actuator drives the joint 'free' in cart.xml"):
         World(parse_contract(swapped, source=contract.source), CART_PROFILE)
 
 
-def test_refuses_a_drawn_option_that_is_not_a_position(tmp_path: Path) -> None:
+def test_a_drawn_option_that_is_not_a_position_is_rejected(tmp_path: Path) -> None:
     contract = cart_contract(tmp_path)
     flat = contract.text.replace("low: [2.0, 2.0, 2.0], high: [3.0, 3.0, 3.0]", "low: [2.0], high: [3.0]")
     with pytest.raises(ContractError, match=r"reset option: \(1,\) \(expected \(2,\) or \(3,\)") as caught:
@@ -1043,13 +1043,13 @@ WRONG_KEYS = {
 
 
 @pytest.mark.parametrize(("profile", "path", "problem"), WRONG_KEYS.values(), ids=WRONG_KEYS.keys())
-def test_refuses_a_profile_text_with(profile: dict[str, Any], path: str, problem: str) -> None:
+def test_an_invalid_profile_text_is_rejected(profile: dict[str, Any], path: str, problem: str) -> None:
     with pytest.raises(ContractError, match=problem) as caught:
         profile_of(profile)
     assert caught.value.path.startswith(f"backends.mujoco.{path}")
 
 
-def test_refuses_a_backend_that_the_contract_has_no_profile_for() -> None:
+def test_a_backend_without_a_profile_in_the_contract_is_rejected() -> None:
     with pytest.raises(
         ContractError, match=r"no profile .*'elsewhere' .expected one of: fake, gazebo, mujoco"
     ) as caught:
@@ -1085,19 +1085,19 @@ def test_a_tick_is_a_fifth_of_a_control_period() -> None:
 
 
 @pytest.mark.parametrize(("period_s", "tick_ns"), [(0.0025, 2_500_000), (0.005, 2_500_000), (0.02, 5_000_000)])
-def test_a_tick_is_at_least_one_physics_step_and_whole_ones(period_s: float, tick_ns: int) -> None:
+def test_a_tick_is_at_least_one_physics_step_and_a_whole_number_of_them(period_s: float, tick_ns: int) -> None:
     world = World(replace(ARM, control_period_s=period_s), ARM_PROFILE, free_running=True)
     assert world.tick_ns == tick_ns
 
 
-def test_without_a_rate_a_sensor_is_due_at_every_tick() -> None:
+def test_a_sensor_without_a_rate_is_due_at_every_tick() -> None:
     world = free_running_arm()
     for _ in range(7):
         world.step()
         assert {reading.stamp_ns for reading in world.read().values()} == {world.now_ns}
 
 
-def test_with_a_rate_a_sensor_is_due_by_its_rate_among_the_ticks() -> None:
+def test_a_sensor_with_a_rate_is_due_by_its_rate_at_ticks() -> None:
     world = World(with_sensor("tcp", rate_hz=20.0), ARM_PROFILE, free_running=True)
     world.reset(0, {})
     origin_ns, stamps = world.now_ns, []
@@ -1113,7 +1113,7 @@ def test_a_command_is_reached_one_control_period_later_and_then_held() -> None:
     np.testing.assert_allclose(controls_of(world, 7), [0.02, 0.04, 0.06, 0.08, 0.1, 0.1, 0.1], rtol=1e-12)
 
 
-def test_a_newer_command_starts_from_where_the_last_one_has_led_to() -> None:
+def test_a_newer_command_starts_from_the_setpoint_of_the_last_one() -> None:
     world = free_running_arm()
     world.command(HOME + np.array([0.1, 0, 0, 0, 0, 0]))
     controls_of(world, 2)
@@ -1121,8 +1121,8 @@ def test_a_newer_command_starts_from_where_the_last_one_has_led_to() -> None:
     np.testing.assert_allclose(controls_of(world, 5), [0.02, 0.0, -0.02, -0.04, -0.06], atol=1e-12)
 
 
-def test_ticks_go_the_way_of_a_control_period_to_the_last_bit() -> None:
-    """With a command at each control period the physics are those of lockstep."""
+def test_ticks_are_bit_identical_to_a_control_period() -> None:
+    """With one command per control period the physics equal those of lockstep."""
     ticking, stepping = free_running_arm(), arm_world()
     stepping.reset(0, {})
     for k in range(4):
@@ -1134,7 +1134,7 @@ def test_ticks_go_the_way_of_a_control_period_to_the_last_bit() -> None:
             np.testing.assert_array_equal(sense(ticking, "joints")[field], sense(stepping, "joints")[field])
 
 
-def test_after_a_reset_the_target_is_where_the_joints_are() -> None:
+def test_the_target_after_a_reset_equals_the_joint_positions() -> None:
     world = free_running_arm()
     world.command(HOME + 0.2)
     world.step()
@@ -1142,14 +1142,14 @@ def test_after_a_reset_the_target_is_where_the_joints_are() -> None:
     np.testing.assert_array_equal(world.target, sense(world, "joints")["position"])
 
 
-def test_the_target_cannot_be_changed_from_outside() -> None:
+def test_modifying_the_returned_target_does_not_change_it() -> None:
     world = free_running_arm()
     world.target[:] = 5.0
     np.testing.assert_allclose(world.target, HOME, atol=1e-6)
 
 
 @pytest.mark.parametrize("timeout_s", [0.0, -1.0])
-def test_a_command_timeout_that_is_not_above_zero_is_refused(timeout_s: float) -> None:
+def test_a_command_timeout_that_is_not_positive_is_rejected(timeout_s: float) -> None:
     contract = replace(ARM, backends={"mujoco": {**ARM.backends["mujoco"], "command_timeout_s": timeout_s}})
     with pytest.raises(ContractError, match="> 0") as caught:
         load_profile(contract, "mujoco")
@@ -1167,7 +1167,7 @@ def test_importing_the_world_imports_no_mujoco() -> None:
     assert run_python("import sys, embodied_env.sim.world; print('mujoco' in sys.modules)").strip() == "False"
 
 
-def test_without_mujoco_the_error_says_how_to_install_it() -> None:
+def test_the_error_without_mujoco_says_how_to_install_it() -> None:
     code = """
 import sys
 sys.modules["mujoco"] = None

@@ -1,4 +1,4 @@
-"""How tests compare what two vector environments hand out."""
+"""Comparison of the batches of two vector environments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def assert_same(ours, theirs, path="$"):
-    """Containers, dtypes, shapes and values are equal; NaN equals NaN."""
+    """Assert equal containers, dtypes, shapes and values; NaN equals NaN."""
     assert type(ours) is type(theirs), path
     if isinstance(ours, dict):
         assert set(ours) == set(theirs), path

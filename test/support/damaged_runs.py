@@ -1,4 +1,4 @@
-"""Copies of a recorded run, each damaged in one way: ``damage(path, seed, other)`` makes the same damage of a seed."""
+"""Copies of a recorded run, each damaged in one way: ``damage(path, seed, other)`` is determined by its seed."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ YAML_TEXTS = (
 
 
 def damage(path: Path, seed: int, other: Path) -> str:
-    """Damage the run at `path`, with parts of `other`; return what was done."""
+    """Damage the run at `path`, possibly with parts of `other`; return a description."""
     rng = random.Random(seed)
     kind = rng.choice(KINDS)
     return f"{kind.__name__}: {kind(path, rng, other)}"
 
 
 def kind_of(seed: int) -> Callable[..., str]:
-    """Return the kind of damage that a seed makes."""
+    """Return the kind of damage of a seed."""
     return random.Random(seed).choice(KINDS)
 
 
@@ -139,7 +139,7 @@ def change_contract(path, rng, _):
 
 
 def change_record(path, rng, _):
-    """Put a record of MCAP with lengths of its own choice before the end of the data."""
+    """Insert an MCAP record with an arbitrary length before the end of the data."""
     file = path / LOG
     data = file.read_bytes()
     place = data.rindex(struct.pack("<BQ", 0x0F, 4))
@@ -172,7 +172,7 @@ def _chosen(path, rng):
 
 
 def _change(value, rng):
-    """Change one thing inside `value`; return what."""
+    """Change one value inside `value`; return a description."""
     place = []
     while True:
         keys = list(value) if isinstance(value, dict) else list(range(len(value)))
@@ -209,5 +209,5 @@ def _write_rows(path, rows, rng) -> str:
     writer.close()
     if rng.random() < 0.5:
         return "as damage"
-    run_files.seal(path)  # as a forger would
+    run_files.seal(path)  # consistent with the hash, as a forger would
     return "sealed"

@@ -10,10 +10,10 @@ from embodied_env.core.types import ActuationEvidence
 
 @dataclass(frozen=True, kw_only=True)
 class FakeDelays:
-    """Latencies, s.
+    """Latencies of `DelayedFake`, s.
 
-    `driver_s`, `transport_s`, `queue_s`: from acquisition of every reading to publication, receipt and taking.
-    `publish_s`: duration of `send`. `actuation_s`: from then until the command acts, with evidence.
+    `driver_s`, `transport_s`, `queue_s`: from acquisition of a reading to its publication, receipt and use.
+    `publish_s`: duration of `send`. `actuation_s`: from `send` until the command acts, with evidence.
     """
 
     driver_s: float = 0.0
@@ -24,7 +24,7 @@ class FakeDelays:
 
 
 class DelayedFake(FakeBackend):
-    """A `FakeBackend` in real time whose readings and commands are delayed."""
+    """A `FakeBackend` in real time with delayed readings and commands."""
 
     name = "delayed_fake"
 

@@ -1,8 +1,8 @@
-"""Build a package of message types out of definitions, with the generators of the wheels and gcc: no cmake, no colcon.
+"""Build a package of message types from its definitions, with the generators of the wheels and gcc: no cmake or colcon.
 
     python generate_interfaces.py DEFINITIONS/PACKAGE OUT
 
-`OUT` on ``sys.path`` then gives the package. What takes the time is reading the grammar and compiling, so each
+`OUT` on ``sys.path`` then gives the package. Parsing and compiling take the time, so each
 definition is read once for all generators, and each library is one file for the compiler.
 """
 
@@ -37,7 +37,7 @@ LIBRARIES = (
 
 
 def main(definitions: Path, out: Path) -> None:
-    """Generate, compile and link the package whose name is that of the folder `definitions`, into `out`."""
+    """Generate, compile and link the package named like the folder `definitions`, into `out`."""
     work = out / f"build_{definitions.name}"
     kinds = translate(definitions, work)
     generate(definitions.name, kinds, work, out)
@@ -65,9 +65,9 @@ def translate(definitions: Path, work: Path) -> dict[str, list[str]]:
 
 
 def generate(package: str, kinds: dict[str, list[str]], work: Path, out: Path) -> None:
-    """Write the sources of all libraries and of the Python classes: two generators at a time."""
+    """Write the sources of all libraries and the Python classes, two generators at a time."""
     everything = [path for paths in kinds.values() for path in paths]
-    read_once(work, everything)
+    parse_once(work, everything)
     from rosidl_generator_c import generate_c
     from rosidl_generator_py import generate_py
     from rosidl_generator_type_description import generate_type_hash
@@ -75,7 +75,7 @@ def generate(package: str, kinds: dict[str, list[str]], work: Path, out: Path) -
     from rosidl_typesupport_fastrtps_c import generate_typesupport_fastrtps_c
     from rosidl_typesupport_introspection_c import generate_c as generate_introspection
 
-    of_others = [f"{name}:{share(name)}" for name in DEPENDENCIES]
+    of_others = [f"{name}:{share_folder(name)}" for name in DEPENDENCIES]
     hasher = "rosidl_generator_type_description"
     generate_type_hash(arguments(work, hasher, package, everything, include_paths=of_others))
     jobs: list[tuple[Callable[..., object], list[object]]] = [
@@ -89,15 +89,15 @@ def generate(package: str, kinds: dict[str, list[str]], work: Path, out: Path) -
         name = f"rosidl_generator_c.{kind}"
         jobs.append((generate_c, [arguments(work, name, package, paths, type_description_tuples=hashes)]))
     for generator in ("rosidl_generator_c", *SUPPORTS):
-        show_everything(generator, package, work)
-    with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:  # they inherit what was read
+        write_visibility_header(generator, package, work)
+    with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:  # they inherit the parsed definitions
         for done in [pool.submit(function, *given) for function, given in jobs]:
             done.result()
     (out / package / "__init__.py").write_text("")
 
 
-def read_once(work: Path, paths: list[str]) -> None:
-    """Read all definitions, and let the generators, which are imported after this, have what was read."""
+def parse_once(work: Path, paths: list[str]) -> None:
+    """Parse all definitions once, and hand them to the generators, which are imported after this."""
     from rosidl_parser import definition, parser
 
     read = parser.parse_idl_file
@@ -105,18 +105,18 @@ def read_once(work: Path, paths: list[str]) -> None:
     parser.parse_idl_file = lambda locator: known[str(locator.relative_path)]
 
 
-def show_everything(generator: str, package: str, work: Path) -> None:
+def write_visibility_header(generator: str, package: str, work: Path) -> None:
     """Write the visibility header of a library."""
     from rosidl_cli.command.helpers import generate_visibility_control_file
 
     name = f"{generator}__visibility_control.h"
-    template = share(generator) / "resource" / f"{name}.in"
+    template = share_folder(generator) / "resource" / f"{name}.in"
     target = work / generator / package / "msg" / name
     generate_visibility_control_file(package_name=package, template_path=template, output_path=target)
 
 
 def arguments(work: Path, name: str, package: str, paths: list[str], into: Path | None = None, **more: object) -> str:
-    """Write the file of arguments that a generator reads; return its path. It writes to `into`, or to a new folder."""
+    """Write the argument file of a generator; return its path. The generator writes to `into`, or to a new folder."""
     generator = name.partition(".")[0]
     target = (into or work / generator) / package
     for path in paths:
@@ -125,7 +125,7 @@ def arguments(work: Path, name: str, package: str, paths: list[str], into: Path 
     content = {
         "package_name": package,
         "output_dir": str(target),
-        "template_dir": str(share(generator) / "resource"),
+        "template_dir": str(share_folder(generator) / "resource"),
         "idl_tuples": [f"{work}:{path}" for path in paths],
         "target_dependencies": [],
         **more,
@@ -134,8 +134,8 @@ def arguments(work: Path, name: str, package: str, paths: list[str], into: Path 
     return str(file)
 
 
-def share(package: str) -> Path:
-    """Return the share folder of a package that is installed."""
+def share_folder(package: str) -> Path:
+    """Return the share folder of an installed package."""
     found = [prefix / "share" / package for prefix in PREFIXES if (prefix / "share" / package).is_dir()]
     if not found:
         raise FileNotFoundError(f"no share folder of {package} under {[str(prefix) for prefix in PREFIXES]}")
@@ -189,7 +189,7 @@ def link(target: Path, objects: list[Path], support: str, *more: str) -> None:
 
 
 def run(*command: str, folder: Path) -> None:
-    """Run a compiler; what it complains of is the error."""
+    """Run a compiler; raise its output as an error."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     if done.returncode:
         raise RuntimeError(f"{command[0]} failed: {done.stderr[:4000]}")

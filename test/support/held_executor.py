@@ -1,4 +1,4 @@
-"""What an environment over ROS 2 holds: in its process, in those of others that it needs, and in the graph."""
+"""Resources of an environment over ROS 2: in its process, in its child processes, and in the graph."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ FLAT_KB = 2048
 
 
 def held(env, *others):
-    """Return how much of each kind there is; `others`: pids of its simulator or robot.
+    """Return the number of resources of each kind; `others`: pids of its simulator or robot.
 
-    Of the graph the nodes in the namespace of the environment are counted, since other suites may run on this machine.
+    Only nodes in the environment's namespace are counted, since other suites may run on this machine.
     """
     backend = env.unwrapped._stepper._backend
     node = (backend._connection.ros if hasattr(backend, "_connection") else backend._ros).node
@@ -33,15 +33,15 @@ def held(env, *others):
 
 
 def resident_kb(*others):
-    """Return the resident memory of this process and of others, kB."""
+    """Return the resident memory of this process and others, kB."""
     return [psutil.Process(pid).memory_info().rss // 1024 for pid in (os.getpid(), *others)]
 
 
 def grown_kb(before, after):
-    """Return by how much they have grown, kB."""
+    """Return the growth of each process, kB."""
     return [now - then for then, now in zip(before, after, strict=True)]
 
 
 def more(before, after):
-    """Return what there is more of than before."""
+    """Return the resources that have increased."""
     return {kind: (before[kind], count) for kind, count in after.items() if count > before[kind]}

@@ -10,6 +10,6 @@ if TYPE_CHECKING:
 
 
 def sense(world: World, sensor: str) -> Values:
-    """Return the current fields of a sensor as new arrays. Poses of odometry and contacts are of the last reading."""
+    """Return the current fields of a sensor as new arrays; odometry and contacts are those of the last reading."""
     world._forward()
     return world._sensors.read(sensor).values

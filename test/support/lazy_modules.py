@@ -1,4 +1,4 @@
-"""Modules that are imported when a test first uses them: every worker collects each file, and only one runs it."""
+"""Modules that are imported on first use: every worker collects each file, but only one runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task that is learned in seconds, and its contract: one joint follows a target, in the fake world."""
+"""A task that is learned in seconds, and its contract: one joint follows a target in the fake world."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FollowParameters:
 
 
 class Follow:
-    """The joint has the angle, in rad, that the target's x has in m."""
+    """Success when the joint angle, in rad, equals the target's x, in m."""
 
     version = 1
     terms = ("distance",)
@@ -65,7 +65,7 @@ class Follow:
 
 
 def follow(**changes: str) -> Contract:
-    """Return the contract, with pieces of its text replaced."""
+    """Return the contract, with parts of its text replaced."""
     text = TEXT
     for old, new in changes.items():
         text = text.replace(old, new)

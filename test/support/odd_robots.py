@@ -1,4 +1,4 @@
-"""Robots of other makers as ROS 2 nodes: an arm in a namespace, a base, a gripper. Each follows its commands at once."""
+"""Robots with uncommon interfaces as ROS 2 nodes: an arm in a namespace, a base, a gripper. Commands act at once."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class OddRobot:
 
 
 class NamespacedArm(OddRobot):
-    """Takes trajectories; its joint states also have a gripper, its mimic and a wheel, in another order."""
+    """Takes trajectories; its joint states also include a gripper, its mimic joint and a wheel, in another order."""
 
     namespace = "/left"
 
@@ -125,7 +125,7 @@ class ControlledArm(OddRobot):
 
 
 class Base(OddRobot):
-    """Takes a Twist; odometry and scan are best effort, the odometry has no stamps."""
+    """Takes a Twist; odometry and scan are best effort, and the odometry has no stamps."""
 
     period_s = 0.05
 

@@ -1,4 +1,4 @@
-"""Small models of a user: an arm with a mesh and motors, a base with wheels, and an arm with a wrist camera."""
+"""Small user models: an arm with a mesh and motors, a base with wheels, and an arm with a wrist camera."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ PROFILES = {
 
 
 def write_model(kind: str, folder: Path) -> Path:
-    """Write the files of a model; return the one to load, a scene that includes the others."""
+    """Write the files of a model; return the main file, a scene that includes the others."""
     (folder / "meshes").mkdir(parents=True, exist_ok=True)
     (folder / "meshes" / "link.obj").write_text(TETRAHEDRON)
     if kind == "base":
@@ -116,7 +116,7 @@ def write_model(kind: str, folder: Path) -> Path:
 
 
 def own_contract(kind: str, folder: Path, profile: str | None = None) -> Contract:
-    """Write a model into a folder beside that of the contract; return the contract, with another profile if given."""
+    """Write a model into the contract's folder; return the contract, with another profile if given."""
     model = write_model(kind, folder / "model")
     (folder / "contracts").mkdir(exist_ok=True)
     parts = {"base": OF_BASE, "hand_eye": OF_WRIST}.get(kind, OF_ARM)

@@ -1,6 +1,6 @@
-"""A simulated joint, for the tests of estimators: dead time, lag, a servo, noise, sampling that is not even.
+"""A simulated joint for tests of estimators: dead time, lag, a servo, noise and uneven sampling.
 
-And a scripted backend that moves by itself, for those of calibrations.
+Also a scripted free-running backend, for tests of calibration.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _as_move(at_s, commands):
 
 
 def _filtered(values, poles):
-    """Through 1 / (1 + filter s) / (1 + damping s + inertia s^2): exact for inputs that hold over a small step."""
+    """Filter by 1 / (1 + filter s) / (1 + damping s + inertia s^2): exact for inputs held over a small step."""
     filter_s, damping_s, inertia_s2 = poles
     for lag_s in (filter_s, *([] if inertia_s2 else [damping_s])):
         values = _linear(values, np.array([[-1.0 / lag_s]])) if lag_s else values
@@ -62,7 +62,7 @@ def _filtered(values, poles):
 
 
 def _linear(values, dynamics):
-    """Return what a system of unit gain, whose first state is its output, makes of `values`."""
+    """Return the response to `values` of a system of unit gain whose first state is its output."""
     onward = term = np.eye(len(dynamics))
     for k in range(1, 20):
         term = term @ dynamics * (STEP_S / k)
@@ -76,7 +76,7 @@ def _linear(values, dynamics):
 
 @dataclass
 class Script:
-    """What the next backend `moving` does: its faults, and at which step Ctrl-C is pressed (0: never)."""
+    """Behaviour of the next backend `moving`: its faults, and the step of Ctrl-C (0: never)."""
 
     faults: tuple[Fault, ...] = ()
     interrupt_at: int = 0
@@ -90,7 +90,7 @@ ACTUATION_S, DRIVER_S = 0.013, 0.004
 
 
 class MovingBackend(DelayedFake):
-    """A free-running world with evidence of when a command acts."""
+    """A free-running world with evidence of the time at which a command acts."""
 
     name = "moving"
 
@@ -106,7 +106,7 @@ class MovingBackend(DelayedFake):
 
 
 def moving(contract, *, clock):
-    """Return what is scripted; the factory of an entry point."""
+    """Return the scripted backend; the factory of an entry point."""
     delays = FakeDelays(driver_s=DRIVER_S, transport_s=0.001, actuation_s=ACTUATION_S)
     backend = MovingBackend(contract, clock=clock, faults=SCRIPT.faults, delays=delays)
     SCRIPT.made.append(backend)

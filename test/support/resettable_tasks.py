@@ -1,4 +1,4 @@
-"""Tasks that judge the reset snapshot and keep state for one episode."""
+"""Tasks that evaluate the reset snapshot and keep state for one episode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from embodied_env.record.json_values import to_json_types
 
 
 class Solved(Running):
-    """It is satisfied at each reset, and so is each step."""
+    """Succeeds at each reset and at each step."""
 
     verdict = Verdict.succeeded()
 
@@ -25,21 +25,21 @@ class Solved(Running):
 
 
 class Undecided(Solved):
-    """Does not judge the reset snapshot."""
+    """Returns no verdict for the reset snapshot."""
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, Any]) -> Verdict | None:
         return None
 
 
 class Broken(Solved):
-    """It returns something else than a verdict."""
+    """Returns something other than a verdict."""
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, Any]) -> Any:
         return True
 
 
 class SolvedOnce(Running):
-    """Every second reset snapshot satisfies it, by the reset option `load`; each first step is a success."""
+    """Succeeds at every second reset, by the reset option `load`, and at each first step."""
 
     verdict = Verdict.succeeded()
 
@@ -55,8 +55,8 @@ class Bins(Running):
         return Verdict(success=bool(snapshot.reset.sampled["bin"][0] > 0.2))
 
 
-class Telling(Running):
-    """Its verdict contains all of its arguments."""
+class ArgumentVerdicts(Running):
+    """Returns a verdict that contains all of its arguments."""
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, Any]) -> Verdict | None:
         samples = {name: field_values(sample) for name, sample in sorted(snapshot.samples.items())}
@@ -66,7 +66,7 @@ class Telling(Running):
 
 @dataclass(frozen=True, kw_only=True)
 class DwellParameters:
-    """Sensors with a position, in one frame; success: nearer than `radius_m` in `steps` steps, one after the other."""
+    """Sensors with a position, in one frame; success: nearer than `radius_m` for `steps` consecutive steps."""
 
     tip: str
     goal: str
@@ -75,7 +75,7 @@ class DwellParameters:
 
 
 class Dwell:
-    """The reward is the way from where the episode began, seen from the goal, plus what was asked of the reset."""
+    """The reward is the path from the start of the episode, relative to the goal, plus the value of the reset option."""
 
     version = 1
     terms = ("way", "asked", "inside")
@@ -104,4 +104,4 @@ class Dwell:
         return snapshot.samples[self._p.goal].values["position"] - snapshot.samples[self._p.tip].values["position"]
 
 
-__all__ = ["Broken", "Dwell", "NoParameters", "Solved", "SolvedOnce", "Telling", "Undecided"]
+__all__ = ["ArgumentVerdicts", "Broken", "Dwell", "NoParameters", "Solved", "SolvedOnce", "Undecided"]

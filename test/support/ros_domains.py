@@ -1,4 +1,4 @@
-"""ROS 2 domains of this test process: workers of one run never share one, runs of the same machine rarely do."""
+"""ROS 2 domains of this test process: workers of one run never share one, runs on one machine rarely do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _RUN = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
-_COUNT = 98  # from 1; what a test starts in the next three is still outside the ephemeral ports of Linux
+_COUNT = 98  # from 1; processes of a test in the next three domains still stay below the ephemeral ports of Linux
 _SHARE = _COUNT // WORKERS
 _RESERVED = 7  # three for the workers of an evaluation in the last domain of a test, and the four below
 

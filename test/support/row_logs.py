@@ -1,4 +1,4 @@
-"""A log to which a test writes rows and arrays one by one."""
+"""A log to which a test writes rows and arrays one at a time."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Strategies of the safety properties, and the exact oracles that check them.
 
-Limits, safe states, steps of time and aims are drawn for the limiter; contracts and actions of any type for the gate.
-The oracles are written in rational numbers from the definitions in ``reference/safety.md``, not from the code under
-test: they round nothing, and need no square root.
+Limits, safe states, time steps and targets are drawn for the limiter; contracts and actions of any type for the gate.
+The oracles follow the definitions in ``reference/safety.md`` in rational numbers, independently of the code under
+test: without rounding or square roots.
 
-The examples are the same in every run, unless ``--hypothesis-seed`` is given. ``EMBODIED_ENV_EXAMPLES=20000`` draws so
-many fresh ones per property. ``EMBODIED_ENV_SHRINK=0`` leaves a failure as it was found: enough for `.ci/mutants.py`.
+The examples are the same in every run, unless ``--hypothesis-seed`` is given. ``EMBODIED_ENV_EXAMPLES=20000`` draws that
+many new ones per property. ``EMBODIED_ENV_SHRINK=0`` reports failures unshrunk, as `.ci/mutants.py` needs.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if os.environ.get("EMBODIED_ENV_SHRINK") == "0":
 
 
 def examples(count: int) -> settings:
-    """Settings for a property: `count` fixed examples, or as many fresh ones as the environment asks for."""
+    """Settings of a property: `count` fixed examples, or as many new ones as the environment variable requests."""
     return settings(
         max_examples=_FRESH or count, deadline=None, derandomize=not (_FRESH or SEEDED), database=None, phases=_PHASES
     )
 
 
 def costly(count: int) -> settings:
-    """Settings for a property whose examples take long: a third of them, and all when a seed is given (`.ci/long`)."""
+    """Settings of a property with slow examples: a third of them, and all when a seed is given (`.ci/long`)."""
     return examples(count if SEEDED else math.ceil(count / 3))
 
 
@@ -57,7 +57,7 @@ def costly(count: int) -> settings:
 
 
 def magnitudes(low: float, high: float) -> st.SearchStrategy[float]:
-    """Positive numbers, spread evenly over the decades, and round ones (they make equalities exact)."""
+    """Positive numbers, uniform over the decades, and round ones (they make equalities exact)."""
     spread = st.floats(math.log10(low), math.log10(high)).map(lambda exponent: min(max(10.0**exponent, low), high))
     round_ones = [value for value in (0.25, 0.5, 1.0, 2.0, 8.0, 10.0) if low <= value <= high]
     return st.one_of(st.sampled_from(round_ones), spread) if round_ones else spread
@@ -105,7 +105,7 @@ any_time = st.one_of(steps_of_time, magnitudes(1e-9, 1e-4))
 
 
 def largest_position(b: JointBounds, *positions: float) -> float:
-    """Return the largest magnitude that a position in this range has: what its rounding is relative to."""
+    """Return the largest magnitude of a position in this range, the scale of its rounding."""
     return max(abs(p) for p in (b.low, b.high, *positions) if math.isfinite(p))
 
 
@@ -118,13 +118,13 @@ def rounding_of_velocity(position: float, target: float, velocity: float, dt_s: 
 
 
 def rounding(b: JointBounds, x: float, reached: float, v: float, dt: float) -> float:
-    """Return the stated bound of the rounding of a velocity: `rounding_of_velocity`, over the range of `b`."""
+    """Return the bound of the rounding of a velocity: `rounding_of_velocity`, over the range of `b`."""
     extent = largest_position(b, x, reached)
     return rounding_of_velocity(extent, extent, abs(v) + max(b.acceleration, b.deceleration) * dt, dt)
 
 
 def stopping_excess(x: float, v: float, b: JointBounds) -> Fraction:
-    """Return how far beyond a limit full braking from (x, v) comes to rest; <= 0 inside. Exact.
+    """Return how far beyond a limit full braking from (x, v) ends; <= 0 inside. Exact.
 
     A continuous joint gives -1: it always stops in time.
     """
@@ -140,7 +140,7 @@ def in_safe_set(x: float, v: float, b: JointBounds) -> bool:
 
 
 def within_acceleration(v: float, w: Fraction, b: JointBounds, dt: float) -> bool:
-    """Return whether the velocity may change from v to w in dt: A to speed up, D to slow down, their lesser across zero."""
+    """Return whether the velocity may change from v to w in dt: A to speed up, D to slow down, the lesser across zero."""
     speed_up, slow_down = Fraction(b.acceleration) * Fraction(dt), Fraction(b.deceleration) * Fraction(dt)
     before = Fraction(v)
     if before * w < 0:
@@ -150,7 +150,7 @@ def within_acceleration(v: float, w: Fraction, b: JointBounds, dt: float) -> boo
 
 
 def admissible(x: float, v: float, w: Fraction, b: JointBounds, dt: float) -> bool:
-    """Return whether velocity w for dt keeps every limit, and the robot able to stop before the range ends. Exact."""
+    """Return whether velocity w for dt keeps every limit and lets the robot stop before the range ends. Exact."""
     if abs(w) > Fraction(b.velocity) or not within_acceleration(v, w, b, dt):
         return False
     stop = Fraction(x) + w * Fraction(dt) + w * abs(w) / (2 * Fraction(b.deceleration))
@@ -163,7 +163,7 @@ _STATE_PARTS = st.tuples(_PART, _SIGNED_PART)
 
 
 def safe_state(b: JointBounds, parts: tuple[float, float]) -> tuple[float, float]:
-    """Return the state (x, v) of K at these fractions of the range and of the speed that is safe there."""
+    """Return the state (x, v) of K at these fractions of the range and of the safe speed there."""
     if math.isfinite(b.low):
         x = min(max(b.low + parts[0] * (b.high - b.low), b.low), b.high)
     else:
@@ -176,17 +176,17 @@ def safe_state(b: JointBounds, parts: tuple[float, float]) -> tuple[float, float
         if in_safe_set(x, v, b):
             return x, v
         v = math.nextafter(v, 0.0)
-    return x, 0.0  # a room so small that the square of a speed in it rounds to nothing
+    return x, 0.0  # a range so small that the square of a speed in it underflows
 
 
 def safe_states(b: JointBounds) -> st.SearchStrategy[tuple[float, float]]:
-    """A state (x, v) of K: anywhere, often at a bound, often on the very edge of K."""
+    """A state (x, v) of K: anywhere, often at a bound, often on the edge of K."""
     return _STATE_PARTS.map(lambda parts: safe_state(b, parts))
 
 
 @dataclasses.dataclass(frozen=True)
 class Aim:
-    """Where an adversary wants to go from a state. It is resolved when the state is known."""
+    """The target of an adversary, relative to the current state."""
 
     kind: str
     number: float = 0.0
@@ -231,7 +231,7 @@ def _journey(b: JointBounds, parts: tuple[float, float], legs: list[tuple[float,
 
 
 def journeys(*, quick: bool = False) -> st.SearchStrategy[SimpleNamespace]:
-    """Many steps: bounds `b`, a safe `state` to begin from, and the time and the aim of each of the `legs`."""
+    """Many steps: bounds `b`, a safe start `state`, and time and aim of each of the `legs`."""
     legs = st.lists(st.tuples(any_time if quick else steps_of_time, aims), min_size=1, max_size=20)
     return st.builds(_journey, _ANY, _STATE_PARTS, legs)
 
@@ -248,7 +248,7 @@ def contract_of(
     margins: Margins | None = None,
     **safety: Any,
 ) -> Contract:
-    """Return a contract that drives joints j0, j1, ... of `limits`; the first `split` of them by an actuator apart."""
+    """Return a contract that drives joints j0, j1, ... of `limits`; the first `split` of them by a separate actuator."""
     joints = {f"j{i}": limit for i, limit in enumerate(limits)}
     names = tuple(joints)
     parts = {"arm": names} if not split else {"base": names[:split], "arm": names[split:]}
@@ -280,7 +280,7 @@ def contract_of(
 
 
 def as_joint_limits(b: JointBounds) -> JointLimits:
-    """Write bounds as the limits of a contract that has no margins."""
+    """Return bounds as the limits of a contract without margins."""
     position = (b.low, b.high) if math.isfinite(b.low) else None
     return JointLimits(position=position, velocity=b.velocity, acceleration=b.acceleration, deceleration=b.deceleration)
 
@@ -338,11 +338,11 @@ def reference_at(*states: tuple[float, float], seq: int = 0, epoch: int = 0) -> 
     return CommandState(positions=np.array(positions), velocities=np.array(velocities), seq=seq, epoch=epoch)
 
 
-# ------------------------------------------------------------------------------------------- context of the action
+# -------------------------------------------------------------------------------------------------- safety context
 
 
 def calm(reference: CommandState, **changes: Any) -> SafetyContext:
-    """Return the situation in which nothing is wrong, for a contract of `contract_of`, but for `changes`."""
+    """Return a context without faults for a contract of `contract_of`, with `changes`."""
     fine: dict[str, Any] = {
         "sensors": {"joints": SensorStatus(quality=Quality.OK, age_s=0.0)},
         "measured": reference.positions,
@@ -380,10 +380,10 @@ _INPUTS = st.dictionaries(st.sampled_from(["door", "button"]), st.sampled_from(I
 
 
 @functools.cache
-def circumstances(size: int, *, latching: bool = True) -> st.SearchStrategy[Any]:
-    """Possible contexts of an action of `size` joints: a function of the reference that gives a Situation.
+def contexts(size: int, *, latching: bool = True) -> st.SearchStrategy[Any]:
+    """Contexts of an action of `size` joints: functions of the reference that return a SafetyContext.
 
-    Anything may be wrong, in any combination; with `latching` False nothing that latches at once.
+    Any faults, in any combination; with `latching` False none that latches at once.
     """
 
     def of(sensors: Any, offsets: list[float], action: float, latency: float, inputs: Any, forces: Any) -> Any:
@@ -402,18 +402,18 @@ def circumstances(size: int, *, latching: bool = True) -> st.SearchStrategy[Any]
     return st.one_of(st.just(calm), mostly, wrong)
 
 
-class Weakener:
-    """A gate that weakens, which gives these rulings in turn."""
+class ScriptedFilter:
+    """A command filter that returns these decisions in turn."""
 
-    def __init__(self, answers: list[FilterDecision | None]) -> None:
-        self._answers, self._asked = answers, 0
+    def __init__(self, decisions: list[FilterDecision | None]) -> None:
+        self._decisions, self._calls = decisions, 0
 
     def reset(self) -> None:
-        self._asked = 0
+        self._calls = 0
 
     def filter(self, proposal: ProposedCommand) -> FilterDecision | None:
-        self._asked += 1
-        return self._answers[(self._asked - 1) % len(self._answers)]
+        self._calls += 1
+        return self._decisions[(self._calls - 1) % len(self._decisions)]
 
 
 _SHARES = st.one_of(st.sampled_from([0.0, 1.0, 0.5, 1e-9, math.nan, -1.0, 2.0]), st.floats(0.0, 1.0))
@@ -430,12 +430,12 @@ _WEAK_RULINGS = st.one_of(st.none(), st.floats(0.0, 1.0, exclude_min=True, exclu
 
 
 @functools.cache
-def weakeners(*, refusing: bool = True) -> st.SearchStrategy[Any]:
-    """No, one or two gates that weaken: functions that create them. Without `refusing` they leave some share."""
-    answers = st.lists(_RULINGS if refusing else _WEAK_RULINGS, min_size=1, max_size=5)
-    named = st.dictionaries(st.sampled_from(["workspace", "fence", "slow"]), answers, max_size=2)
+def command_filters(*, refusing: bool = True) -> st.SearchStrategy[Any]:
+    """No, one or two command filters, as functions that create them. Without `refusing` they leave some share."""
+    decisions = st.lists(_RULINGS if refusing else _WEAK_RULINGS, min_size=1, max_size=5)
+    named = st.dictionaries(st.sampled_from(["workspace", "fence", "slow"]), decisions, max_size=2)
     # sorted: the workspace comes last, as in `make_command_filters`
-    return named.map(lambda each: lambda: {name: Weakener(list(given)) for name, given in sorted(each.items())})
+    return named.map(lambda each: lambda: {name: ScriptedFilter(list(given)) for name, given in sorted(each.items())})
 
 
 def with_safety(contract: Contract, **changes: Any) -> Contract:
@@ -443,9 +443,9 @@ def with_safety(contract: Contract, **changes: Any) -> Contract:
     return dataclasses.replace(contract, safety=dataclasses.replace(contract.safety, **changes))
 
 
-def remade(g: SimpleNamespace, shapers: dict[str, CommandFilter] | None = None, **safety: Any) -> SafetyGate:
-    """Return the gate of `g` with other gates that weaken, and other settings."""
-    return SafetyGate(with_safety(g.contract, **safety), filters=shapers)
+def rebuilt(g: SimpleNamespace, filters: dict[str, CommandFilter] | None = None, **safety: Any) -> SafetyGate:
+    """Return the gate of `g` with other command filters and settings."""
+    return SafetyGate(with_safety(g.contract, **safety), filters=filters)
 
 
 # ----------------------------------------------------------------------------------------------------------- actions
@@ -466,35 +466,35 @@ def finite_vectors(size: int) -> st.SearchStrategy[np.ndarray]:
 
 
 class _Refuses:
-    """An object that cannot be read as an array, and is rude about it."""
+    """An object that cannot be converted to an array."""
 
     def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
         raise RuntimeError("no")
 
 
 class _RefusesSilently(Exception):  # noqa: N818
-    """An error that cannot even be printed."""
+    """An error that cannot be printed."""
 
     def __str__(self) -> str:
         raise ValueError("not even this")
 
 
 class _RefusesRudely:
-    """An object whose reading raises an error whose text raises an error."""
+    """An object whose conversion raises an error that cannot be printed."""
 
     def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
         raise _RefusesSilently
 
 
 class _TornTensor:
-    """Looks like a tensor, and has no cpu()."""
+    """Looks like a tensor, but has no cpu()."""
 
     def detach(self) -> _TornTensor:
         return self
 
 
 class _Vanishes(dict):  # type: ignore[type-arg]
-    """A mapping whose values are gone when they are read."""
+    """A mapping whose values are missing when they are read."""
 
     def __getitem__(self, key: Any) -> Any:
         raise KeyError(key)
@@ -537,7 +537,7 @@ def malformed_values(size: int) -> st.SearchStrategy[Any]:
 
 @functools.cache
 def well_formed_values(size: int) -> st.SearchStrategy[Any]:
-    """Values that are `size` finite real numbers, in every dress that is accepted."""
+    """Values that are `size` finite real numbers, in every accepted container."""
     small = st.lists(st.integers(-3, 3), min_size=size, max_size=size)
     return st.one_of(
         finite_vectors(size),
@@ -582,7 +582,7 @@ def _any_actions(sizes: tuple[tuple[str, int], ...]) -> st.SearchStrategy[Any]:
 
 
 def any_actions(contract: Contract) -> st.SearchStrategy[Any]:
-    """Whatever an agent may send."""
+    """Anything that an agent may send."""
     return _any_actions(_sizes(contract))
 
 
@@ -592,7 +592,7 @@ def _with(array: np.ndarray, index: int, value: float) -> np.ndarray:
 
 
 def _strided(vector: np.ndarray) -> np.ndarray:
-    """The same numbers in memory that is not contiguous, and cannot be written."""
+    """The same numbers in read-only memory that is not contiguous."""
     view = np.repeat(vector, 2)[::2]
     view.setflags(write=False)
     return view

@@ -1,4 +1,4 @@
-"""A small contract, tasks that end on request, and backends that misbehave on request."""
+"""A small contract, tasks that end on request, and backends that fail on request."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ VELOCITY, ACCELERATION, DECELERATION = 1.0, 4.0, 8.0
 
 
 class OneClock(ManualClock):
-    """A clock that a test moves by hand, and that every stamp of its world is of."""
+    """A manual clock that stamps everything in its world."""
 
     virtual = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptedParameters:
-    """At which step (from 1; 0: never) what happens. `raise_at` is an error in the task itself."""
+    """The steps at which events happen (from 1; 0: never). `raise_at` is an error in the task itself."""
 
     success_at: int = 0
     failure_at: int = 0
@@ -39,7 +39,7 @@ class ScriptedParameters:
 
 
 class Scripted:
-    """The reward is the number of the step. The step is the sequence number of the joints."""
+    """The reward is the step number, which is the sequence number of the joints."""
 
     version = 1
     terms = ("step",)
@@ -61,7 +61,7 @@ class Scripted:
 
 
 class Spy(Scripted):
-    """Keeps what it was asked to judge."""
+    """Stores the arguments of its evaluations."""
 
     asked: list[tuple[Snapshot, Snapshot, Any]]
 
@@ -80,7 +80,7 @@ class NoParameters:
 
 
 class Running:
-    """Never over. The subclasses end at once, each in its way."""
+    """Never ends. Each subclass ends at once in its own way."""
 
     version = 1
     terms = ("step",)
@@ -174,12 +174,12 @@ def contract(*, task: dict[str, Any] | None = None, **changes: Any) -> Contract:
 
 
 def stepper_of(the_contract: Contract, backend: FakeBackend, clock: Clock, **options: Any) -> Stepper:
-    """Wire a stepper with the task of the contract."""
+    """Return a stepper with the task of the contract."""
     return Stepper(the_contract, backend, load_task(the_contract, trust=True), clock=clock, **options)
 
 
 class Scene:
-    """A stepper over the fake world, with everything a test looks at: `clock`, `backend`, `stepper`, `sent`."""
+    """A stepper over the fake world, with everything a test inspects: `clock`, `backend`, `stepper`, `sent`."""
 
     def __init__(self, the_contract: Contract | None = None, *, backend: Any = FakeBackend, **options: Any) -> None:
         self.contract = the_contract or contract()
@@ -190,7 +190,7 @@ class Scene:
 
     @property
     def sent(self) -> list[Any]:
-        """Every command that was published."""
+        """Return every published command."""
         return self.backend.sent
 
     def reset(self, *, seed: int = 1, **options: Any) -> tuple[Any, Any]:
@@ -231,8 +231,8 @@ class SlowBackend(FakeBackend):
         super().advance(target, deadline)
 
 
-class LateRiser(FakeBackend):
-    """Its resets of these numbers (from 1) fail."""
+class FailingResets(FakeBackend):
+    """Its resets with these numbers (from 1) fail."""
 
     failing: tuple[int, ...] = (1,)
     resets = 0

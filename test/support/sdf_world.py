@@ -1,4 +1,4 @@
-"""Reads as much of an SDF world as the tests compare: names, frames, joints, inertias, shapes, sensors, systems."""
+"""Read an SDF world as far as tests compare it: names, frames, joints, inertias, shapes, sensors, systems."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def named(element: ET.Element, tag: str) -> dict[str, ET.Element]:
 
 @dataclass(frozen=True, kw_only=True)
 class SdfModel:
-    """One model; its nested ones are read as models of their own."""
+    """One model; nested models are read separately."""
 
     element: ET.Element
 
@@ -67,13 +67,13 @@ class SdfModel:
         return self.element.findtext("static") == "true"
 
     def joint_of(self, link: str) -> ET.Element | None:
-        """Return the joint that carries `link`."""
+        """Return the joint that moves `link`."""
         carriers = [joint for joint in self.joints.values() if joint.findtext("child") == link]
         assert len(carriers) <= 1
         return carriers[0] if carriers else None
 
     def link_frame(self, link: str, positions: Mapping[str, float], at: np.ndarray | None = None) -> np.ndarray:
-        """Return where a link is, (4, 4), in the world, with the joints at `positions` and the model at `at`."""
+        """Return the frame of a link in the world, (4, 4), with the joints at `positions` and the model at `at`."""
         element = self.links[link]
         pose = element.find("pose")
         under = None if pose is None else pose.get("relative_to")
@@ -94,7 +94,7 @@ class SdfModel:
 
 @dataclass(frozen=True, kw_only=True)
 class SdfWorld:
-    """A world, with everything in it."""
+    """A world with its contents."""
 
     element: ET.Element
 
@@ -128,7 +128,7 @@ class SdfWorld:
         return sensor
 
     def topics(self) -> Iterator[tuple[str, str]]:
-        """Yield every topic of Gazebo, and who has it: a type of sensor, or a system's element."""
+        """Yield each Gazebo topic and its owner: a sensor type, or an element of a system."""
         for sensor in self.element.iter("sensor"):
             yield text_of(sensor, "topic"), sensor.get("type", "")
         for plugin in self.element.iter("plugin"):

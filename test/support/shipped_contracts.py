@@ -1,4 +1,4 @@
-"""Shipped contracts with changes: the resolved ones, since a contract's own text lacks what its robot file has."""
+"""Shipped contracts with changes, resolved first, since their own text lacks the robot file."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Simulators with step services over real rclpy: one toy world behind the services of two families.
 
-They serve each request by hand from one thread, so that a reply can come early, late or never. What can go wrong is
-switched by `Mischief`; the world itself behaves as Gazebo was measured to (`/clock` names the iteration that begins,
-and is repeated while paused; a request is queued until the end of an iteration).
+They serve each request in one thread, so that a reply can come early, late or never. Faults are
+switched by `Faults`; the world itself behaves like Gazebo, as measured (`/clock` is the start of an iteration,
+and is repeated while paused; requests are queued until the end of an iteration).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _REPEAT_S = 0.002  # period of the repeated stamps of a paused clock
 
 
 @dataclass(kw_only=True)
-class Mischief:
-    """What goes wrong from now on, and for which request; None, False and 0: nothing."""
+class Faults:
+    """Active faults of the stand-in, or of one request; None, False and 0: none."""
 
     replies: str = "as usual"  # "early": before anything happens; "never"
-    does: bool = True  # False: a request that moves time is answered and forgotten
+    acts: bool = True  # False: a request that moves time is answered and ignored
     stops_after: int | None = None  # further iterations until time stops
-    silent: bool = False  # a paused clock is not repeated, a running one not published
-    extra_steps: int = 0  # by another client, with each request of steps
+    silent: bool = False  # the clock is not published, neither paused nor running
+    extra_steps: int = 0  # by another client, with each step request
     rewinds_in: int | None = None  # number of iterations after which another client resets the world
     refuses: bool = False
-    sensors: str = "on time"  # "late": a moment after the step; "old": with the stamp of 10 steps before; "never"
+    sensors: str = "on time"  # "late": shortly after the step; "old": with the stamp of 10 steps before; "never"
     clock_repeats: int = 1
 
 
@@ -53,20 +53,20 @@ class ToyWorld:
     now_ns: int = 0
     iterations: int = 0
     paused: bool = True
-    pending: int = 0  # steps that are asked for
+    pending: int = 0  # requested steps
     command: tuple[float, ...] = (0.0,) * len(JOINTS)
     position: tuple[float, ...] = (0.0,) * len(JOINTS)
     poses: dict[str, tuple[float, ...]] = field(default_factory=lambda: {"cart": (0.0,) * 6 + (1.0,)})
 
     def step(self) -> None:
-        """Move by one step: each joint by a tenth of its way."""
+        """Move by one step: each joint by a tenth of its remaining distance."""
         self.now_ns += STEP_NS
         self.iterations += 1
         pairs = zip(self.position, self.command, strict=True)
         self.position = tuple(there + 0.1 * (wanted - there) for there, wanted in pairs)
 
     def reset(self, *, time_too: bool = True) -> None:
-        """Go back to the begin."""
+        """Return to the initial state."""
         fresh = ToyWorld()
         self.position, self.command, self.poses = fresh.position, fresh.command, fresh.poses
         if time_too:
@@ -74,14 +74,14 @@ class ToyWorld:
 
 
 class StandIn:
-    """The world, its clock and its sensors; a family adds services. `turn` is one look at everything."""
+    """The world, its clock and its sensors; a family adds services. `spin_once` processes everything once."""
 
     repeats_clock = True  # while paused
     pace_s = 0.0  # of each step
 
-    def __init__(self, mischief: Mischief) -> None:
-        self.world, self.mischief = ToyWorld(), mischief
-        self.requests: list[str] = []  # what was asked, in order
+    def __init__(self, faults: Faults) -> None:
+        self.world, self.faults = ToyWorld(), faults
+        self.requests: list[str] = []  # names, in order
         self._context = Context()
         rclpy.init(context=self._context, signal_handler_options=SignalHandlerOptions.NO)
         self.node = rclpy.create_node(
@@ -91,35 +91,35 @@ class StandIn:
         self._joints = self.node.create_publisher(JointState, "/joint_states", 10)
         self._commands = self.node.create_subscription(Float64MultiArray, "/arm_controller/commands", print, 10)
         self._services: list[tuple[Any, Callable[[Any, Any], bool]]] = []
-        self._when_still: list[Callable[[], None]] = []
+        self._when_paused: list[Callable[[], None]] = []
         self._late: list[tuple[float, JointState]] = []
         self._repeat_at = 0.0
-        self._orders: queue.SimpleQueue[tuple[Callable[[], object], threading.Event]] = queue.SimpleQueue()
+        self._between: queue.SimpleQueue[tuple[Callable[[], object], threading.Event]] = queue.SimpleQueue()
 
-    def order(self, does: Callable[[], object]) -> None:
-        """Have something done between two iterations, as an unknown client would; return when it is."""
+    def run_between_iterations(self, action: Callable[[], object]) -> None:
+        """Run a function between two iterations, as an unknown client would; return when it is done."""
         done = threading.Event()
-        self._orders.put((does, done))
+        self._between.put((action, done))
         assert done.wait(10.0)
 
-    def calm(self) -> None:
-        """Stop, with nothing pending and no faults."""
-        self.mischief = Mischief()
+    def restore(self) -> None:
+        """Pause, and clear pending requests and faults."""
+        self.faults = Faults()
         self.world.pending, self.world.paused = 0, True
-        self._when_still.clear()
+        self._when_paused.clear()
         self._late.clear()
         self.requests.clear()
-        self._tell()
+        self._publish_clock()
 
     def offer(self, service_type: Any, name: str, serve: Callable[[Any, Any], bool]) -> None:
-        """Offer a service; `serve` fills in the response and returns whether it is sent while the world is paused still."""
+        """Offer a service; `serve` fills in the response and returns whether it waits until the world is paused."""
         self._services.append((self.node.create_service(service_type, name, print), serve))
 
-    def turn(self) -> bool:
-        """Look at everything once; return whether anything happened."""
-        while not self._orders.empty():
-            does, done = self._orders.get()
-            does()
+    def spin_once(self) -> bool:
+        """Process everything once; return whether anything happened."""
+        while not self._between.empty():
+            action, done = self._between.get()
+            action()
             done.set()
         happened = self._take_commands() | self._take_requests() | self._iterate()
         now_s = time.monotonic()
@@ -127,7 +127,7 @@ class StandIn:
             self._joints.publish(self._late.pop(0)[1])
         if not happened and self.repeats_clock and now_s > self._repeat_at:
             self._repeat_at = now_s + _REPEAT_S
-            self._tell()
+            self._publish_clock()
         return happened
 
     def _take_commands(self) -> bool:
@@ -150,50 +150,50 @@ class StandIn:
         return taken
 
     def _answer(self, send: Callable[[], None], *, waits: bool) -> None:
-        if self.mischief.replies == "never":
+        if self.faults.replies == "never":
             return
-        if waits and self.mischief.replies != "early":
-            self._when_still.append(send)
+        if waits and self.faults.replies != "early":
+            self._when_paused.append(send)
         else:
             send()
 
     def _iterate(self) -> bool:
-        """One iteration, when there is one to run."""
-        world, mischief = self.world, self.mischief
-        if mischief.rewinds_in is not None and (world.pending or not world.paused):
-            mischief.rewinds_in -= 1
-            if mischief.rewinds_in < 0:
-                mischief.rewinds_in = None
+        """Run one iteration, if one is due; return whether the world moved."""
+        world, faults = self.world, self.faults
+        if faults.rewinds_in is not None and (world.pending or not world.paused):
+            faults.rewinds_in -= 1
+            if faults.rewinds_in < 0:
+                faults.rewinds_in = None
                 world.reset()
-                self._tell()
-        stuck = mischief.stops_after is not None and mischief.stops_after <= 0
+                self._publish_clock()
+        stuck = faults.stops_after is not None and faults.stops_after <= 0
         moves = not stuck and (world.pending > 0 or not world.paused)
         if moves:
-            if mischief.stops_after is not None:
-                mischief.stops_after -= 1
-            self._tell_of_step()
+            if faults.stops_after is not None:
+                faults.stops_after -= 1
+            self._publish_step()
         elif not world.pending:
-            for send in self._when_still:
+            for send in self._when_paused:
                 send()
-            self._when_still.clear()
+            self._when_paused.clear()
         return moves
 
-    def _tell_of_step(self) -> None:
+    def _publish_step(self) -> None:
         world = self.world
         world.step()
-        self._tell(self.mischief.clock_repeats)
-        self._sense()
+        self._publish_clock(self.faults.clock_repeats)
+        self._publish_joints()
         if world.pending:
             world.pending -= 1
         time.sleep(self.pace_s)
 
-    def _tell(self, times: int = 1) -> None:
-        if not self.mischief.silent:
+    def _publish_clock(self, times: int = 1) -> None:
+        if not self.faults.silent:
             for _ in range(times):
                 self._clock.publish(Clock(clock=stamp_of(self.world.now_ns)))
 
-    def _sense(self) -> None:
-        kind, world = self.mischief.sensors, self.world
+    def _publish_joints(self) -> None:
+        kind, world = self.faults.sensors, self.world
         if kind == "never":
             return
         message = JointState(name=list(JOINTS), position=list(world.position), velocity=[0.0] * len(JOINTS))
@@ -203,16 +203,16 @@ class StandIn:
         else:
             self._joints.publish(message)
 
-    def ask_steps(self, steps: int) -> None:
-        """Run `count` iterations and the requests of other clients."""
-        if self.mischief.does:
-            self.world.pending += steps + self.mischief.extra_steps
+    def request_steps(self, steps: int) -> None:
+        """Run `steps` iterations, and those of other clients."""
+        if self.faults.acts:
+            self.world.pending += steps + self.faults.extra_steps
 
-    def ask_reset(self, *, time_too: bool = True) -> None:
+    def request_reset(self, *, time_too: bool = True) -> None:
         """Reset at once."""
-        if self.mischief.does:
+        if self.faults.acts:
             self.world.reset(time_too=time_too)
-            self._tell()
+            self._publish_clock()
 
     def close(self) -> None:
         """Destroy the node and its context."""
@@ -221,19 +221,19 @@ class StandIn:
 
 
 class RosGzStandIn(StandIn):
-    """A world of Gazebo behind ros_gz_bridge: requests are answered when they are queued, and queued as Gazebo does."""
+    """A Gazebo world behind ros_gz_bridge, which replies once a request is queued."""
 
-    def __init__(self, mischief: Mischief, *, sets_pose: bool = True) -> None:
+    def __init__(self, faults: Faults, *, sets_pose: bool = True) -> None:
         from ros_gz_interfaces.srv import ControlWorld, SetEntityPose
 
-        super().__init__(mischief)
+        super().__init__(faults)
         self._queue: list[Any] = []
         self.offer(ControlWorld, "/world/toy/control", self._control)
         if sets_pose:
             self.offer(SetEntityPose, "/world/toy/set_pose", self._set_pose)
 
     def _control(self, request: Any, response: Any) -> bool:
-        response.success = not self.mischief.refuses
+        response.success = not self.faults.refuses
         if response.success:
             self._queue.append(request.world_control)
         return False
@@ -243,30 +243,30 @@ class RosGzStandIn(StandIn):
         response.success = True
         return False
 
-    def turn(self) -> bool:
-        """At the end of an iteration what was queued is taken: the last one decides about a reset, steps add up."""
-        happened = super().turn()
+    def spin_once(self) -> bool:
+        """Apply the queue at the end of an iteration: the last request decides about a reset, steps add up."""
+        happened = super().spin_once()
         rewind = False
         for control in self._queue:
             self.world.paused, rewind = control.pause, control.reset.all or control.reset.time_only
             if control.pause and (control.multi_step or control.step):
-                self.ask_steps(control.multi_step or 1)
+                self.request_steps(control.multi_step or 1)
         if rewind:
-            self.ask_reset()
+            self.request_reset()
         happened = happened or bool(self._queue)
         self._queue.clear()
         return happened
 
 
 class SimulationInterfacesStandIn(StandIn):
-    """The standard services, replies at the end of a step, and a clock that is not repeated while paused."""
+    """The standard services, which reply at the end of a step, and a clock that is not repeated while paused."""
 
     repeats_clock = False
 
-    def __init__(self, mischief: Mischief, *, prefix: str = "", features: tuple[int, ...] = tuple(FEATURES)) -> None:
+    def __init__(self, faults: Faults, *, prefix: str = "", features: tuple[int, ...] = tuple(FEATURES)) -> None:
         from simulation_interfaces import srv
 
-        super().__init__(mischief)
+        super().__init__(faults)
         self._features = features
         self.offer(srv.GetSimulatorFeatures, f"{prefix}/get_simulator_features", self._get_features)
         self.offer(srv.SetSimulationState, f"{prefix}/set_simulation_state", self._set_state)
@@ -294,18 +294,18 @@ class SimulationInterfacesStandIn(StandIn):
     def _step(self, request: Any, response: Any) -> bool:
         if self._is_refused(response):
             return False
-        self.ask_steps(request.steps)
+        self.request_steps(request.steps)
         return True
 
     def _send_goal(self, request: Any, response: Any) -> bool:
-        response.accepted = self.world.paused and not self.mischief.refuses
+        response.accepted = self.world.paused and not self.faults.refuses
         if response.accepted:
-            self.ask_steps(request.goal.steps)
+            self.request_steps(request.goal.steps)
         return False
 
     def _reset(self, request: Any, response: Any) -> bool:
         if not self._is_refused(response):
-            self.ask_reset(time_too=request.scope in (0, 1, 255))
+            self.request_reset(time_too=request.scope in (0, 1, 255))
         return True
 
     def _get_entity(self, request: Any, response: Any) -> bool:
@@ -323,9 +323,9 @@ class SimulationInterfacesStandIn(StandIn):
         return False
 
     def _is_refused(self, response: Any) -> bool:
-        response.result.result = 4 if self.mischief.refuses else 1
-        response.result.error_message = "not in the mood" if self.mischief.refuses else ""
-        return self.mischief.refuses
+        response.result.result = 4 if self.faults.refuses else 1
+        response.result.error_message = "not in the mood" if self.faults.refuses else ""
+        return self.faults.refuses
 
 
 STAND_INS = {
@@ -336,13 +336,13 @@ STAND_INS = {
 
 @contextlib.contextmanager
 def hosted(name: str, **options: Any):
-    """Host the simulator double of a family in a thread, and remove all of it at the end."""
-    stand_in = STAND_INS[name](options.pop("mischief", Mischief()), **options)
+    """Host the stand-in of a family in a thread; remove all of it at the end."""
+    stand_in = STAND_INS[name](options.pop("faults", Faults()), **options)
     stop = threading.Event()
 
     def run() -> None:
         while not stop.is_set():
-            if not stand_in.turn():
+            if not stand_in.spin_once():
                 time.sleep(_IDLE_S)
 
     thread = threading.Thread(target=run, name=f"stand-in {name}")
@@ -356,18 +356,18 @@ def hosted(name: str, **options: Any):
 
 
 def stamp_of(time_ns: int) -> Time:
-    """The time as a message."""
+    """Return the time as a message."""
     seconds, rest = divmod(time_ns, 1_000_000_000)
     return Time(sec=seconds, nanosec=rest)
 
 
 def pose_of(pose: Any) -> tuple[float, ...]:
-    """x, y, z and the quaternion of a message."""
+    """Return x, y, z and the quaternion of a message."""
     place, turn = pose.position, pose.orientation
     return place.x, place.y, place.z, turn.x, turn.y, turn.z, turn.w
 
 
 def fill_pose(pose: Any, values: tuple[float, ...]) -> None:
-    """The other way round."""
+    """Write x, y, z and the quaternion into a message."""
     place, turn = pose.position, pose.orientation
     place.x, place.y, place.z, turn.x, turn.y, turn.z, turn.w = values

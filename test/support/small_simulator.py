@@ -1,6 +1,6 @@
-"""A toy simulator of `arm_reach` with the services of the embedded one, and its bad habits.
+"""A small simulator of `arm_reach` with the services of the embedded one, and the faults of real ones.
 
-Its services are taken by hand, so that a reply can be early, or never come.
+It takes requests itself, so that a reply can be early or missing.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ SERVICES = ("/simulator/step_once", "/simulator/restart")
 
 
 @dataclass
-class Habits:
-    """What it does wrong at its next step or reset, or always."""
+class Faults:
+    """Faults of the next step or reset, or permanent ones."""
 
-    early_reply_s: float = 0.0  # it answers so long before it begins
-    loses_reply: bool = False
+    early_reply_s: float = 0.0  # it replies this long before it starts
+    drops_reply: bool = False
     stops_at: int | None = None  # ticks of a step after which it stops
     extra_ticks: int = 0
-    rewinds: bool = False  # to 0, in the middle of a step
+    rewinds: bool = False  # to 0, during a step
     late: dict[str, float] = field(default_factory=dict)  # sensor -> s after the step
     drops: set[str] = field(default_factory=set)  # silent sensors
     old_after: set[str] = field(default_factory=set)  # sensors that repeat an old stamp after the new one
     repeats_clock: bool = True  # while stopped
     is_silent_until_step: bool = False  # sensors, after a reset
-    is_deaf: bool = False  # no command is repeated
+    drops_echo: bool = False  # no command is repeated
     refuses: str = ""
 
 
 class SmallSimulator:
-    """One toy world, advanced by a separate thread."""
+    """One small world, advanced by a separate thread."""
 
     def __init__(self, contract, domain_id=None):
-        self.contract, self.habits = contract, Habits()
-        self.now_ns, self.is_running, self.asked = 0, False, []
+        self.contract, self.faults = contract, Faults()
+        self.now_ns, self.is_running, self.requests = 0, False, []
         self.commands = []
         self._context = Context()
         rclpy.init(context=self._context, domain_id=domain_id)
@@ -62,7 +62,7 @@ class SmallSimulator:
         self._services = {name: node.create_service(Trigger, name, lambda _, r: r) for name in SERVICES}
         self._late = []
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._turn)
+        self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _values(self, name):
@@ -74,8 +74,8 @@ class SmallSimulator:
             else {"position": np.full(3, 0.5 if name == "tcp" else 0.2)}
         )
 
-    def _turn(self):
-        beat_s = 0.0
+    def _run(self):
+        repeat_at_s = 0.0
         while not self._stop.is_set():
             for name, service in self._services.items():
                 taken = service.handle.service_take_request(service.srv_type.Request)
@@ -84,68 +84,68 @@ class SmallSimulator:
             while (taken := self._subscription.handle.take_message(Float64MultiArray, False)) is not None:
                 self.commands.append(np.array(taken[0].data))
                 self._position = self.commands[-1]
-                if not self.habits.is_deaf:
+                if not self.faults.drops_echo:
                     self._echo.publish(taken[0])
-            if self.is_running and self.habits.stops_at is None:
+            if self.is_running and self.faults.stops_at is None:
                 self.tick(1)
-            elif self.habits.repeats_clock and time.monotonic() > beat_s:
-                beat_s = time.monotonic() + 0.004
-                self._tell_time()
+            elif self.faults.repeats_clock and time.monotonic() > repeat_at_s:
+                repeat_at_s = time.monotonic() + 0.004
+                self._publish_clock()
             for due in [each for each in self._late if each[0] <= time.monotonic()]:
                 self._late.remove(due)
-                self._tell(due[1], due[2])
+                self._publish_sensor(due[1], due[2])
             time.sleep(0.001)
 
     def _serve(self, name, service, request, header):
         del request
-        habits, kind = self.habits, name.rpartition("/")[2]
-        self.asked.append(kind)
+        faults, kind = self.faults, name.rpartition("/")[2]
+        self.requests.append(kind)
         response = service.srv_type.Response()
-        response.success, response.message = not habits.refuses, habits.refuses
+        response.success, response.message = not faults.refuses, faults.refuses
 
         def reply():
-            if not habits.loses_reply:
+            if not faults.drops_reply:
                 service.send_response(response, header)
 
-        if habits.early_reply_s:
+        if faults.early_reply_s:
             reply()
-            time.sleep(habits.early_reply_s)
-        if not habits.refuses:
+            time.sleep(faults.early_reply_s)
+        if not faults.refuses:
             self._do(kind)
-        if not habits.early_reply_s:
+        if not faults.early_reply_s:
             reply()
 
     def _do(self, kind):
-        habits = self.habits
+        faults = self.faults
         if kind == "step_once":
             ticks = self.contract.control_period_ns // TICK_NS
-            self.tick(ticks if habits.stops_at is None else habits.stops_at)
-            if habits.rewinds:
+            self.tick(ticks if faults.stops_at is None else faults.stops_at)
+            if faults.rewinds:
                 self.now_ns = 0
                 self.tick(1)
-            self.tick(habits.extra_ticks)
+            self.tick(faults.extra_ticks)
         else:
-            self.tick(1, publishes=not habits.is_silent_until_step)
+            self.tick(1, publishes=not faults.is_silent_until_step)
 
     def tick(self, ticks, *, publishes=True):
         """Advance by `ticks`, and publish the clock of each."""
         for _ in range(ticks):
             self.now_ns += TICK_NS
-            self._tell_time()
+            self._publish_clock()
         for name in self._sensors if ticks and publishes else ():
-            if name in self.habits.late:
-                self._late.append((time.monotonic() + self.habits.late[name], name, self.now_ns))
-            elif name not in self.habits.drops:
-                self._tell(name, self.now_ns)
-            if name in self.habits.old_after:
-                self._tell(name, self.now_ns - self.contract.control_period_ns)
+            if name in self.faults.late:
+                self._late.append((time.monotonic() + self.faults.late[name], name, self.now_ns))
+            elif name not in self.faults.drops:
+                self._publish_sensor(name, self.now_ns)
+            if name in self.faults.old_after:
+                self._publish_sensor(name, self.now_ns - self.contract.control_period_ns)
 
-    def _tell_time(self):
+    def _publish_clock(self):
         message = Clock()
         set_stamp(message.clock, self.now_ns)
         self._clock.publish(message)
 
-    def _tell(self, name, stamp_ns):
+    def _publish_sensor(self, name, stamp_ns):
         self._sensors[name].publish(to_message(self.contract.sensors[name], self._values(name), stamp_ns))
 
     def close(self):
@@ -157,7 +157,7 @@ class SmallSimulator:
 
 @contextlib.contextmanager
 def small_simulator(contract, domain_id=None):
-    """Run one, and end it."""
+    """Yield a running simulator; close it at the end."""
     simulator = SmallSimulator(contract, domain_id)
     try:
         yield simulator

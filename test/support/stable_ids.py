@@ -6,5 +6,5 @@ import re
 
 
 def stable_repr(value):
-    """Return the repr of a parameter, without the address of an object."""
+    """Return the repr of a parameter without object addresses."""
     return re.sub(r" object at 0x[0-9a-f]+", "", repr(value))

@@ -1,4 +1,4 @@
-"""Sound contracts for tests: one small document, changes to it, and Hypothesis strategies that draw others.
+"""Valid contracts for tests: one small document, changes to it, and Hypothesis strategies that draw others.
 
 A document is the content of a contract file as Python values.
 """
@@ -34,7 +34,7 @@ ABSENT = object()
 
 
 def document() -> Document:
-    """Return a small sound contract: an arm of the joints a and b that reaches."""
+    """Return a small valid contract: an arm with the joints a and b and a reach task."""
     limits = {"position": [-1.0, 2.0], "velocity": 3.0, "acceleration": 8.0}
     pose = {"type": "geometry_msgs/msg/PoseStamped", "max_age_s": 0.15}
     return {
@@ -138,7 +138,7 @@ def intervals(draw: st.DrawFn, wider_than: float = 0.0) -> tuple[float, float]:
 
 
 def whole_intervals(dtype: str) -> st.SearchStrategy[tuple[int, int]]:
-    """Draw low < high that every integer type of eight bits or more has, if signed or not."""
+    """Draw low < high representable by every integer type of eight bits or more, signed or not."""
     lows = st.integers(0 if dtype.startswith("u") else -100, 20)
     return st.tuples(lows, st.integers(1, 100)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 
@@ -270,7 +270,7 @@ def own_fields(draw: st.DrawFn, known: MessageField, encoding: str | None, joint
 
 @st.composite
 def sensors(draw: st.DrawFn, topic: str, type_: str, joints: list[str], unit: str) -> Document:
-    """Draw a sensor; one of the state of joints has at least their position, in `unit`."""
+    """Draw a sensor; a joint state sensor has at least the position, in `unit`."""
     known = SENSOR_MESSAGES.get(type_)
     own = {} if known is None else known.fields
     encoding = draw(st.sampled_from(known.encodings)) if known is not None and known.encodings else None
@@ -376,9 +376,9 @@ def reset_options(draw: st.DrawFn) -> Document:
 
 @st.composite
 def documents(draw: st.DrawFn) -> Document:
-    """Draw a sound contract.
+    """Draw a valid contract.
 
-    1 or 2 actuators of 1 to 6 joints in all, a joint sensor of each, up to 3 more sensors, and perhaps a twist.
+    1 or 2 actuators with 1 to 6 joints in all, a joint sensor for each, up to 3 more sensors, and perhaps a twist.
     """
     joints = draw(st.lists(joint_names, min_size=1, max_size=6, unique=True))
     cut = draw(st.integers(1, len(joints)))

@@ -1,4 +1,4 @@
-"""The task Navigate: its results, its parameters, and that its scripted policy solves it."""
+"""The task Navigate: results, parameters, and its scripted policy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def navigate(**changes: Any) -> Navigate:
 def snapshot(
     distance_m: float = 3.0, *, height_m: float = 0.0, touched: bool = False, stale: str = "", quality: int = 1
 ) -> Snapshot:
-    """Return a world in which the goal is at (1, 1), the robot so far from it, and the sensor `stale` not fresh."""
+    """Return a world with the goal at (1, 1), the robot at this distance from it, and the sensor `stale` not fresh."""
     values = {
         "true_pose": {"position": np.array([1.0 - distance_m, 1.0, 0.0])},
         "true_goal": {"position": np.array([1.0, 1.0, height_m])},
@@ -71,7 +71,7 @@ def snapshot(
     return Snapshot(now_ns=0, samples=samples)
 
 
-def judged(task: Navigate, current: Snapshot, applied: FloatArray = ZERO) -> TaskResult:
+def verdict_of(task: Navigate, current: Snapshot, applied: FloatArray = ZERO) -> TaskResult:
     return task.judge(snapshot(3.0), current, applied)
 
 
@@ -79,50 +79,50 @@ def judged(task: Navigate, current: Snapshot, applied: FloatArray = ZERO) -> Tas
 
 
 def test_the_reward_is_the_sum_of_the_named_terms() -> None:
-    result = judged(navigate(), snapshot(0.2, touched=True), np.array([0.5, -1.0]))
+    result = verdict_of(navigate(), snapshot(0.2, touched=True), np.array([0.5, -1.0]))
     assert tuple(result.terms) == Navigate.terms
     assert result.reward == sum(result.terms.values())
 
 
 def test_progress_is_the_decrease_of_the_distance() -> None:
-    assert judged(navigate(progress_weight=2.0), snapshot(2.5)).terms["progress"] == pytest.approx(1.0)
+    assert verdict_of(navigate(progress_weight=2.0), snapshot(2.5)).terms["progress"] == pytest.approx(1.0)
 
 
-def test_back_and_forth_motion_earns_nothing() -> None:
+def test_back_and_forth_motion_has_no_reward() -> None:
     task = navigate()
     there, back = (task.judge(*pair, ZERO) for pair in ((snapshot(3), snapshot(2)), (snapshot(2), snapshot(3))))
     assert there.reward + back.reward == pytest.approx(0.0)
 
 
 def test_effort_is_the_weighted_square_of_the_applied_action() -> None:
-    result = judged(navigate(effort_weight=0.1), snapshot(), np.array([1.0, -0.5]))
+    result = verdict_of(navigate(effort_weight=0.1), snapshot(), np.array([1.0, -0.5]))
     assert result.terms["effort"] == pytest.approx(-0.125)
 
 
 def test_success_at_the_edge_of_the_radius_earns_the_bonus() -> None:
-    result = judged(navigate(success_bonus=7.0), snapshot(0.5))
+    result = verdict_of(navigate(success_bonus=7.0), snapshot(0.5))
     assert result.verdict == Verdict.succeeded()
     assert result.terms["success"] == 7.0
 
 
 def test_outside_the_radius_the_task_continues() -> None:
-    result = judged(navigate(), snapshot(0.501))
+    result = verdict_of(navigate(), snapshot(0.501))
     assert result.verdict == Verdict.running()
     assert result.terms["success"] == 0.0
 
 
 def test_distances_are_horizontal() -> None:
-    assert judged(navigate(), snapshot(0.4, height_m=3.0)).verdict == Verdict.succeeded()
+    assert verdict_of(navigate(), snapshot(0.4, height_m=3.0)).verdict == Verdict.succeeded()
 
 
-def test_a_collision_is_a_failure_and_costs_its_penalty() -> None:
-    result = judged(navigate(collision_penalty=5.0), snapshot(touched=True))
+def test_a_collision_is_a_failure_with_a_penalty() -> None:
+    result = verdict_of(navigate(collision_penalty=5.0), snapshot(touched=True))
     assert result.verdict == Verdict.failed("collision")
     assert result.terms["collision"] == -5.0
 
 
 def test_a_collision_at_the_goal_is_not_a_success() -> None:
-    result = judged(navigate(), snapshot(0.1, touched=True))
+    result = verdict_of(navigate(), snapshot(0.1, touched=True))
     assert result.verdict == Verdict.failed("collision")
     assert result.terms["success"] == 0.0
 
@@ -130,12 +130,12 @@ def test_a_collision_at_the_goal_is_not_a_success() -> None:
 @pytest.mark.parametrize("stale", ["true_pose", "true_goal", "collision"])
 @pytest.mark.parametrize("quality", [Quality.STALE, Quality.INVALID, Quality.LOST, Quality.FUTURE])
 def test_stale_readings_are_not_a_success(stale: str, quality: Quality) -> None:
-    assert judged(navigate(), snapshot(0.1, stale=stale, quality=quality)).verdict == Verdict.running()
+    assert verdict_of(navigate(), snapshot(0.1, stale=stale, quality=quality)).verdict == Verdict.running()
 
 
 def test_a_measured_reading_outside_its_declared_range_counts() -> None:
     far_out = snapshot(0.1, stale="true_pose", quality=Quality.OUT_OF_RANGE)
-    assert judged(navigate(), far_out).verdict == Verdict.succeeded()
+    assert verdict_of(navigate(), far_out).verdict == Verdict.succeeded()
 
 
 # --------------------------------------------------------------------------------------------------- parameters
@@ -169,7 +169,7 @@ WRONG_PILOT = {
 
 
 @pytest.mark.parametrize(("changes", "path", "problem"), WRONG.values(), ids=WRONG.keys())
-def test_refuses_parameters_with(changes: dict[str, Any], path: str, problem: str) -> None:
+def test_an_invalid_parameter_is_rejected(changes: dict[str, Any], path: str, problem: str) -> None:
     with pytest.raises(ContractError, match=problem) as caught:
         load_task(contract_with(**{**PLAIN, **changes}))
     assert caught.value.path == path
@@ -177,14 +177,14 @@ def test_refuses_parameters_with(changes: dict[str, Any], path: str, problem: st
 
 
 @pytest.mark.parametrize(("changes", "key", "problem"), WRONG_PILOT.values(), ids=WRONG_PILOT.keys())
-def test_refuses_a_pilot_with(changes: dict[str, Any], key: str, problem: str) -> None:
+def test_an_invalid_pilot_is_rejected(changes: dict[str, Any], key: str, problem: str) -> None:
     with pytest.raises(ContractError, match=problem) as caught:
         load_task(contract_with(**PLAIN, pilot={**PILOT, **changes}))
     assert caught.value.path == f"task.pilot.{key}"
 
 
 @pytest.mark.parametrize("missing", PLAIN)
-def test_refuses_a_missing_parameter(missing: str) -> None:
+def test_a_missing_parameter_is_rejected(missing: str) -> None:
     given = {key: value for key, value in PLAIN.items() if key != missing}
     with pytest.raises(ContractError, match="missing") as caught:
         load_task(contract_with(**given))
@@ -217,7 +217,7 @@ def observation(
     turning_rad_per_s: float = 0.0,
     valid: bool = True,
 ) -> dict[str, np.ndarray]:
-    """Return all that the policy may read. `wall`: from the rays' angles to distances, m."""
+    """Return all observations of the policy. `wall`: from the angles of the rays to distances, m."""
     ranges = np.full(len(ANGLES_RAD), NOTHING_M) if wall is None else np.minimum(wall(ANGLES_RAD), NOTHING_M)
     return {
         "odom_linear": np.array([speed_m_per_s, 0.0, 0.0]),
@@ -229,7 +229,7 @@ def observation(
 
 
 def commanded(seen: Mapping[str, np.ndarray], policy: Policy = POLICY) -> tuple[float, float]:
-    """Return forward speed and turning speed, m/s and rad/s."""
+    """Return forward and yaw speed, m/s and rad/s."""
     forward, turn = SCALE.to_si(policy(seen)).tolist()
     return forward, turn
 
@@ -246,72 +246,72 @@ def disc(x: float, y: float, radius_m: float) -> Callable[[FloatArray], FloatArr
     return distances
 
 
-def test_drives_straight_to_a_goal_ahead() -> None:
+def test_the_policy_drives_straight_to_a_goal_ahead() -> None:
     forward, turn = commanded(observation((3.0, 0.0)))
     assert forward == pytest.approx(SCALE.si_high[0])
     assert turn == pytest.approx(0.0, abs=0.1)
 
 
 @pytest.mark.parametrize("side", [1.0, -1.0], ids=["left", "right"])
-def test_turns_to_a_goal_at_its_side(side: float) -> None:
+def test_the_policy_turns_to_a_goal_at_its_side(side: float) -> None:
     forward, turn = commanded(observation((0.0, 3.0 * side)))
     assert turn * side > 0
     assert forward == pytest.approx(0.0, abs=0.1)
 
 
-def test_slows_towards_the_goal() -> None:
+def test_the_policy_slows_down_near_the_goal() -> None:
     near, far = (commanded(observation((distance, 0.0)))[0] for distance in (0.2, 3.0))
     assert 0.0 < near < far
 
 
 @pytest.mark.parametrize("side", [1.0, -1.0], ids=["left", "right"])
-def test_goes_round_an_obstacle_on_the_freer_side(side: float) -> None:
+def test_the_policy_avoids_an_obstacle_on_the_freer_side(side: float) -> None:
     _, turn = commanded(observation((3.0, 0.0), disc(1.0, -0.15 * side, 0.3)))
     assert turn * side > 0
 
 
-def test_stops_before_an_obstacle_straight_ahead() -> None:
+def test_the_policy_stops_before_an_obstacle_straight_ahead() -> None:
     forward, _ = commanded(observation((3.0, 0.0), disc(0.7, 0.0, 0.3)))
     assert forward == 0.0
 
 
-def test_passes_obstacles_at_its_sides() -> None:
+def test_the_policy_passes_obstacles_at_its_sides() -> None:
     forward, _ = commanded(observation((3.0, 0.0), disc(0.0, 0.6, 0.25)))
     assert forward > 0.5
 
 
-def test_an_obstacle_behind_the_goal_does_not_matter() -> None:
+def test_the_policy_ignores_an_obstacle_behind_the_goal() -> None:
     _, turn = commanded(observation((0.6, 0.0), disc(1.6, 0.0, 0.3)))
     assert turn == pytest.approx(0.0, abs=0.1)
 
 
-def test_corrects_the_detection_for_the_distance_driven() -> None:
+def test_the_policy_corrects_the_detection_for_the_distance_driven() -> None:
     seen, driven = observation((1.0, 1.0)), observation((1.0 + 0.3 * 0.5, 1.0), speed_m_per_s=0.5)
     np.testing.assert_allclose(POLICY(driven), POLICY(seen))
 
 
-def test_corrects_the_detection_for_the_angle_turned() -> None:
+def test_the_policy_corrects_the_detection_for_the_angle_turned() -> None:
     turned = observation((3 * math.cos(0.3), 3 * math.sin(0.3)), turning_rad_per_s=1.0)
     np.testing.assert_allclose(POLICY(turned), POLICY(observation((3.0, 0.0))))
 
 
-def test_stops_without_a_valid_detection() -> None:
+def test_the_policy_stops_without_a_valid_detection() -> None:
     np.testing.assert_array_equal(POLICY(observation(valid=False)), ZERO)
 
 
-def test_needs_no_mask_where_the_contract_declares_none() -> None:
+def test_the_policy_needs_no_undeclared_mask() -> None:
     unmasked = observation()
     del unmasked["goal_valid"]
     np.testing.assert_array_equal(POLICY(unmasked), POLICY(observation()))
 
 
-def test_is_stateless() -> None:
+def test_the_policy_is_stateless() -> None:
     first = POLICY(observation())
     POLICY(observation((-1.0, 2.0), disc(0.6, 0.1, 0.3)))
     np.testing.assert_array_equal(POLICY(observation()), first)
 
 
-def test_stays_in_the_action_space() -> None:
+def test_the_policy_stays_in_the_action_space() -> None:
     rng = np.random.default_rng(3)
     for _ in range(200):
         distances = rng.uniform(0.05, 10.0, len(ANGLES_RAD))
@@ -319,7 +319,7 @@ def test_stays_in_the_action_space() -> None:
         assert POLICY(seen) in CONTRACT.action_space
 
 
-def test_acts_at_the_goal_itself() -> None:
+def test_the_policy_acts_at_the_goal_itself() -> None:
     assert POLICY(observation((0.0, 0.0))) in CONTRACT.action_space
 
 
@@ -335,18 +335,18 @@ def test_there_is_no_scripted_policy_without_a_pilot() -> None:
         scripted(contract_with(**PLAIN))
 
 
-def test_the_scripted_policy_needs_an_action_that_turns() -> None:
+def test_the_scripted_policy_needs_an_action_with_yaw() -> None:
     base = CONTRACT.actuators["base"]
     sledge = replace(base, joints={"linear.x": base.joints["linear.x"]})
     with pytest.raises(UsageError, match=r"without angular\.z"):
         scripted(replace(CONTRACT, actuators={"base": sledge}))
 
 
-# ------------------------------------------------------------------------------------------------ the warehouse
+# ---------------------------------------------------------------------------------------------------- warehouse
 
 
 def episode(seed: int, policy: Policy, options: dict[str, Any] | None = None) -> tuple[str, int]:
-    """Return why an episode ended, and after how many steps."""
+    """Return the end reason of an episode, and its number of steps."""
     env = embodied_env.make(CONTRACT, backend="mujoco", clock="virtual")
     try:
         seen, _ = env.reset(seed=seed, options=options or {})
@@ -372,13 +372,13 @@ def test_driving_straight_ends_in_a_collision() -> None:
     assert episode(1, lambda _: np.array([1.0, 0.0]), {"start": [-3.5, 0.0, 0.0]})[0] == "failure:collision"
 
 
-def test_no_goal_can_be_drawn_within_reach_of_a_start() -> None:
+def test_no_goal_can_be_drawn_near_a_start() -> None:
     goal, start = CONTRACT.reset_options["goal"], CONTRACT.reset_options["start"]
     nearest_m = float(goal.low_array[0] - start.high_array[0])
     assert nearest_m > CONTRACT.task.parameters["success_radius_m"]
 
 
-def test_nothing_is_touched_wherever_the_cart_starts() -> None:
+def test_the_cart_starts_without_contact() -> None:
     world = World(CONTRACT, PROFILE)
     start = CONTRACT.reset_options["start"]
     for seed in range(20):

@@ -1,4 +1,4 @@
-"""The task OpenDoor: its results, its parameters, its policy, and the door that it is about."""
+"""The task OpenDoor: results, parameters, scripted policy and door model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def open_door(**changes: Any) -> OpenDoor:
 def snapshot(
     angle_rad: float = 0.0, distance_m: float = 0.1, force_n: float = 0.0, quality: Quality = Quality.OK
 ) -> Snapshot:
-    """Return a world in which the door's angle has this quality."""
+    """Return a world in which the door angle has this quality."""
     values = {
         "door_state": {"position": np.array([angle_rad])},
         "handle_distance": {"range": np.array([distance_m], dtype=np.float32)},
@@ -68,7 +68,7 @@ def snapshot(
     return Snapshot(now_ns=0, samples=samples)
 
 
-def judged(task: OpenDoor, current: Snapshot, previous: Snapshot | None = None) -> TaskResult:
+def verdict_of(task: OpenDoor, current: Snapshot, previous: Snapshot | None = None) -> TaskResult:
     return task.judge(previous or snapshot(), current, np.zeros(6))
 
 
@@ -76,59 +76,61 @@ def judged(task: OpenDoor, current: Snapshot, previous: Snapshot | None = None) 
 
 
 def test_the_reward_is_the_sum_of_the_named_terms() -> None:
-    result = judged(open_door(), snapshot(0.6, 0.05))
+    result = verdict_of(open_door(), snapshot(0.6, 0.05))
     assert tuple(result.terms) == OpenDoor.terms
     assert result.reward == sum(result.terms.values())
 
 
 def test_the_change_of_the_door_angle_is_rewarded() -> None:
-    result = judged(open_door(opening_weight=4.0), snapshot(0.3), snapshot(0.2))
+    result = verdict_of(open_door(opening_weight=4.0), snapshot(0.3), snapshot(0.2))
     assert result.terms["opening"] == pytest.approx(0.4)
 
 
 def test_the_approach_of_the_tip_is_rewarded() -> None:
-    result = judged(open_door(approach_weight=2.0), snapshot(distance_m=0.3), snapshot(distance_m=0.4))
+    result = verdict_of(open_door(approach_weight=2.0), snapshot(distance_m=0.3), snapshot(distance_m=0.4))
     assert result.terms["approach"] == pytest.approx(0.2)
 
 
-def test_back_and_forth_motion_earns_nothing() -> None:
-    there, back = (judged(open_door(), b, a) for a, b in ((snapshot(0.0), snapshot(0.2)), (snapshot(0.2), snapshot())))
+def test_back_and_forth_motion_has_no_reward() -> None:
+    there, back = (
+        verdict_of(open_door(), b, a) for a, b in ((snapshot(0.0), snapshot(0.2)), (snapshot(0.2), snapshot()))
+    )
     assert there.reward + back.reward == pytest.approx(0.0)
 
 
 def test_success_at_the_edge_of_the_angle_earns_the_bonus() -> None:
-    result = judged(open_door(success_bonus=7.0), snapshot(0.5))
+    result = verdict_of(open_door(success_bonus=7.0), snapshot(0.5))
     assert result.verdict == Verdict.succeeded()
     assert result.terms["success"] == 7.0
 
 
 def test_below_the_angle_the_task_continues() -> None:
-    result = judged(open_door(), snapshot(0.499))
+    result = verdict_of(open_door(), snapshot(0.499))
     assert result.verdict == Verdict.running()
     assert result.terms["success"] == 0.0
 
 
 @pytest.mark.parametrize("quality", [Quality.STALE, Quality.INVALID, Quality.LOST, Quality.FUTURE])
 def test_a_stale_angle_is_not_a_success(quality: Quality) -> None:
-    assert judged(open_door(), snapshot(0.6, quality=quality)).verdict == Verdict.running()
+    assert verdict_of(open_door(), snapshot(0.6, quality=quality)).verdict == Verdict.running()
 
 
 def test_an_angle_outside_its_declared_range_counts() -> None:
-    assert judged(open_door(), snapshot(1.8, quality=Quality.OUT_OF_RANGE)).verdict == Verdict.succeeded()
+    assert verdict_of(open_door(), snapshot(1.8, quality=Quality.OUT_OF_RANGE)).verdict == Verdict.succeeded()
 
 
-def test_more_force_than_allowed_is_a_failure() -> None:
+def test_excessive_force_is_a_failure() -> None:
     task = open_door(wrench="wrench", max_force_n=50.0)
-    assert judged(task, snapshot(force_n=50.1)).verdict == Verdict.failed("excessive_force")
-    assert judged(task, snapshot(force_n=50.0)).verdict == Verdict.running()
+    assert verdict_of(task, snapshot(force_n=50.1)).verdict == Verdict.failed("excessive_force")
+    assert verdict_of(task, snapshot(force_n=50.0)).verdict == Verdict.running()
 
 
-def test_without_a_limit_any_force_is_allowed() -> None:
-    assert judged(open_door(), snapshot(force_n=1e6)).verdict == Verdict.running()
+def test_any_force_is_allowed_without_a_limit() -> None:
+    assert verdict_of(open_door(), snapshot(force_n=1e6)).verdict == Verdict.running()
 
 
-def test_a_door_that_opens_by_too_much_force_is_both() -> None:
-    verdict = judged(open_door(wrench="wrench", max_force_n=50.0), snapshot(0.6, force_n=60.0)).verdict
+def test_opening_the_door_with_excessive_force_is_success_and_failure() -> None:
+    verdict = verdict_of(open_door(wrench="wrench", max_force_n=50.0), snapshot(0.6, force_n=60.0)).verdict
     assert verdict == Verdict(success=True, failure="excessive_force")
 
 
@@ -164,7 +166,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("parameters", "path", "problem"), WRONG.values(), ids=WRONG.keys())
-def test_refuses_parameters_with(parameters: dict[str, Any], path: str, problem: str) -> None:
+def test_an_invalid_parameter_is_rejected(parameters: dict[str, Any], path: str, problem: str) -> None:
     with pytest.raises(ContractError, match=problem) as caught:
         load_task(contract_with(**parameters))
     assert caught.value.path == path
@@ -194,7 +196,7 @@ def scripted(contract: Contract = CONTRACT) -> Policy:
 
 
 def pose(lever_rad: float = 0.0, door_rad: float = 0.0) -> FloatArray:
-    """Return the orientation of the handle, a quaternion x, y, z, w: first the door turns, then the lever."""
+    """Return the orientation of the handle, a quaternion x, y, z, w: door rotation, then lever rotation."""
     wxyz, door, lever = np.empty(4), np.empty(4), np.empty(4)
     mujoco.mju_axisAngle2Quat(door, np.array([0.0, 0.0, -1.0]), door_rad)
     mujoco.mju_axisAngle2Quat(lever, np.array([-1.0, 0.0, 0.0]), lever_rad)
@@ -203,22 +205,22 @@ def pose(lever_rad: float = 0.0, door_rad: float = 0.0) -> FloatArray:
 
 
 def observation(handle: FloatArray, orientation: FloatArray, positions: FloatArray = HOME) -> dict[str, np.ndarray]:
-    """Return all that the policy may read."""
+    """Return all observations of the policy."""
     return {"joints_position": positions, "handle_position": handle, "handle_orientation": orientation}
 
 
 def moved(offset: tuple[float, float, float], orientation: FloatArray) -> FloatArray:
-    """Return how the policy moves the tip at home, m, when the place where it is to press is at `offset` from it."""
+    """Return the motion of the tip at home, m, when its pressing point is at `offset`."""
     kinematics = MujocoKinematics(CONTRACT, PROFILE)
     tip = kinematics.position_m("tcp", HOME)
-    out, along, _ = axes(orientation)
+    out, along, _ = rotated_axes(orientation)
     handle = tip + 0.03 * out + 0.03 * along + np.array(offset)
     action = scripted()(observation(handle, orientation))
     return kinematics.position_m("tcp", LAYOUT.scale.to_si(action)) - tip
 
 
-def axes(orientation: FloatArray) -> FloatArray:
-    """Return what the axes turn to by a quaternion x, y, z, w, one in each row."""
+def rotated_axes(orientation: FloatArray) -> FloatArray:
+    """Return the axes rotated by a quaternion x, y, z, w, one per row."""
     matrix = np.empty(9)
     mujoco.mju_quat2Mat(matrix, np.roll(orientation, 1))
     return matrix.reshape(3, 3).T
@@ -234,21 +236,21 @@ def test_the_scripted_policy_stays_in_the_action_space() -> None:
         assert policy(seen) in CONTRACT.action_space
 
 
-def test_the_scripted_policy_goes_above_the_lever_first() -> None:
+def test_the_scripted_policy_first_moves_above_the_lever() -> None:
     x, y, z = moved((-0.1, 0.05, -0.06), pose())
     assert x < -0.003
     assert y > 0.001
     assert abs(z) < 0.001
 
 
-def test_the_scripted_policy_presses_the_lever_when_it_is_above_it() -> None:
+def test_the_scripted_policy_presses_the_lever_from_above() -> None:
     x, y, z = moved((0.0, 0.0, -0.02), pose())
     assert z < -0.003
     assert abs(x) < 0.001
     assert abs(y) < 0.001
 
 
-def test_the_scripted_policy_pushes_when_the_lever_is_turned() -> None:
+def test_the_scripted_policy_pushes_once_the_lever_is_turned() -> None:
     x, _, z = moved((0.0, 0.0, -0.02), pose(lever_rad=0.65))
     assert x < -0.008
     assert abs(z) < 0.002
@@ -259,7 +261,7 @@ def test_the_scripted_policy_pushes_along_the_normal_of_the_door() -> None:
     assert math.atan2(y, -x) == pytest.approx(0.4, abs=0.1)
 
 
-def test_the_scripted_policy_goes_back_when_the_lever_is_above_its_finger() -> None:
+def test_the_scripted_policy_moves_back_when_the_lever_is_above_its_finger() -> None:
     x, _, z = moved((0.0, 0.0, 0.04), pose())
     assert x > 0.008
     assert abs(z) < 0.002
@@ -299,7 +301,7 @@ def at_home(model: Any) -> Any:
 
 
 def opened_rad(model: Any, lever_rad: float, torque_nm: float) -> float:
-    """Return the door's angle after 2 s of a torque on its hinge, with the lever held by a stiff spring."""
+    """Return the door angle after 2 s of a torque on its hinge, with the lever held by a stiff spring."""
     data = at_home(model)
     hinge, lever = data.joint("door_hinge"), data.joint("handle")
     for k in range(800):
@@ -311,13 +313,11 @@ def opened_rad(model: Any, lever_rad: float, torque_nm: float) -> float:
 
 
 @pytest.mark.parametrize(("lever_rad", "torque_nm"), [(0.0, 10.0), (0.0, 200.0), (0.35, 200.0)])
-def test_the_latch_holds_while_the_lever_is_not_turned_far_enough(
-    model: Any, lever_rad: float, torque_nm: float
-) -> None:
+def test_the_latch_holds_until_the_lever_is_turned_far_enough(model: Any, lever_rad: float, torque_nm: float) -> None:
     assert opened_rad(model, lever_rad, torque_nm) < 0.01
 
 
-def test_the_latch_lets_go_when_the_lever_is_turned(model: Any) -> None:
+def test_the_latch_releases_when_the_lever_is_turned(model: Any) -> None:
     assert opened_rad(model, 0.5, 10.0) > 0.5
 
 
@@ -345,11 +345,11 @@ def test_the_site_of_the_handle_turns_with_lever_and_door(model: Any) -> None:
         data.joint("handle").qpos[:], data.joint("door_hinge").qpos[:] = lever_rad, door_rad
         mujoco.mj_forward(model, data)
         turned = data.site("handle").xmat.reshape(3, 3).T
-        np.testing.assert_allclose(turned, axes(pose(lever_rad, door_rad)), atol=1e-12)
+        np.testing.assert_allclose(turned, rotated_axes(pose(lever_rad, door_rad)), atol=1e-12)
 
 
-def test_the_arm_is_that_of_arm_reach(model: Any) -> None:
-    """The arm is written out in both files, which must not drift apart."""
+def test_the_arm_equals_that_of_arm_reach(model: Any) -> None:
+    """The arm is defined in both files, which must stay equal."""
     reach = mujoco.MjModel.from_xml_path(str(SHIPPED / "arm6.xml"))
     links = ("base", "link1", "link2", "link3", "link4", "link5", "link6")
     joints = ("j1", "j2", "j3", "j4", "j5", "j6")
@@ -377,7 +377,7 @@ def arm_geoms(model: Any) -> list[int]:
 
 
 def without_cameras(contract: Contract) -> Contract:
-    """Return the contract for a machine that cannot render."""
+    """Return the contract for a machine without rendering."""
     cameras = {name for name, sensor in contract.sensors.items() if sensor.encoding is not None}
     backends = {
         name: {**profile, "sources": {k: v for k, v in profile.get("sources", {}).items() if k not in cameras}}

@@ -1,4 +1,4 @@
-"""The task Reach: its results, its parameters, and that its scripted policy solves it."""
+"""The task Reach: results, parameters, and its scripted policy."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def snapshot(tip: tuple[float, float, float], target: tuple[float, float, float]
     return Snapshot(now_ns=0, samples=samples)
 
 
-def judged(task: Reach, tip: tuple[float, float, float], applied: FloatArray = ZERO) -> TaskResult:
+def verdict_of(task: Reach, tip: tuple[float, float, float], applied: FloatArray = ZERO) -> TaskResult:
     return task.judge(snapshot((9.0, 9.0, 9.0)), snapshot(tip), applied)
 
 
@@ -54,40 +54,40 @@ def judged(task: Reach, tip: tuple[float, float, float], applied: FloatArray = Z
 
 
 def test_the_reward_is_the_sum_of_the_named_terms() -> None:
-    result = judged(reach(), (0.3, 0.0, 0.0), np.full(6, 0.5))
+    result = verdict_of(reach(), (0.3, 0.0, 0.0), np.full(6, 0.5))
     assert tuple(result.terms) == Reach.terms
     assert result.reward == sum(result.terms.values())
 
 
-def test_the_distance_counts_against_the_reward() -> None:
-    assert judged(reach(), (3.0, 4.0, 0.0)).terms["distance"] == -5.0
+def test_the_distance_reduces_the_reward() -> None:
+    assert verdict_of(reach(), (3.0, 4.0, 0.0)).terms["distance"] == -5.0
 
 
 def test_effort_is_the_weighted_square_of_the_applied_action() -> None:
-    result = judged(reach(effort_weight=0.1), (3.0, 4.0, 0.0), np.array([1.0, -1.0, 0.0, 0.0, 0.0, 0.5]))
+    result = verdict_of(reach(effort_weight=0.1), (3.0, 4.0, 0.0), np.array([1.0, -1.0, 0.0, 0.0, 0.0, 0.5]))
     assert result.terms["effort"] == pytest.approx(-0.225)
 
 
 def test_success_at_the_edge_of_the_radius_earns_the_bonus() -> None:
-    result = judged(reach(success_bonus=7.0), (0.5, 0.0, 0.0))
+    result = verdict_of(reach(success_bonus=7.0), (0.5, 0.0, 0.0))
     assert result.verdict == Verdict.succeeded()
     assert result.terms["success"] == 7.0
 
 
 def test_outside_the_radius_the_task_continues() -> None:
-    result = judged(reach(), (0.501, 0.0, 0.0))
+    result = verdict_of(reach(), (0.501, 0.0, 0.0))
     assert result.verdict == Verdict.running()
     assert result.terms["success"] == 0.0
 
 
 @pytest.mark.parametrize("tip", [(-1.1, 0.0, 0.6), (0.0, 1.1, 0.6)], ids=["below", "above"])
-def test_a_tip_outside_the_workspace_left_its_bounds(tip: tuple[float, float, float]) -> None:
+def test_a_tip_outside_the_workspace_is_out_of_bounds(tip: tuple[float, float, float]) -> None:
     task = reach(workspace_low_m=(-1.0, -1.0, -1.0), workspace_high_m=(1.0, 1.0, 1.0))
-    assert judged(task, tip).verdict == Verdict(out_of_bounds="tip")
+    assert verdict_of(task, tip).verdict == Verdict(out_of_bounds="tip")
 
 
 def test_success_outside_the_workspace_is_both() -> None:
-    verdict = judged(reach(workspace_low_m=(0.2, -1.0, -1.0)), (0.1, 0.0, 0.0)).verdict
+    verdict = verdict_of(reach(workspace_low_m=(0.2, -1.0, -1.0)), (0.1, 0.0, 0.0)).verdict
     assert verdict == Verdict(success=True, out_of_bounds="tip")
 
 
@@ -116,7 +116,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("parameters", "path", "problem"), WRONG.values(), ids=WRONG.keys())
-def test_refuses_parameters_with(parameters: dict[str, Any], path: str, problem: str) -> None:
+def test_an_invalid_parameter_is_rejected(parameters: dict[str, Any], path: str, problem: str) -> None:
     with pytest.raises(ContractError, match=problem) as caught:
         load_task(contract_with(**parameters))
     assert caught.value.path == path
@@ -124,7 +124,7 @@ def test_refuses_parameters_with(parameters: dict[str, Any], path: str, problem:
 
 
 class Still:
-    """A task of a third party, with nested parameters."""
+    """A third-party task with nested parameters."""
 
     version = 3
     terms = ("bonus",)
@@ -140,12 +140,12 @@ class Still:
         return TaskResult(reward=self.bonus, verdict=Verdict.running(), terms={"bonus": self.bonus})
 
 
-def test_loads_a_task_from_outside_the_package() -> None:
+def test_a_task_outside_the_package_is_loaded() -> None:
     task = load_task(replace(CONTRACT, task=TaskSpec(type=f"{__name__}:Still", parameters={"bonus": 4.0})), trust=True)
     assert task.judge(snapshot((0.0, 0.0, 0.0)), snapshot((0.0, 0.0, 0.0)), ZERO).reward == 4.0
 
 
-def test_refuses_a_class_that_is_not_a_task() -> None:
+def test_a_class_that_is_not_a_task_is_rejected() -> None:
     with pytest.raises(ContractError, match="version, terms, judge, Parameters") as caught:
         load_task(replace(CONTRACT, task=TaskSpec(type="pathlib:Path", parameters={})), trust=True)
     assert caught.value.path == "task.type"
@@ -167,7 +167,7 @@ def scripted(contract: Contract = CONTRACT) -> Policy:
 
 
 def observation(positions: FloatArray, tip: FloatArray, target: FloatArray) -> dict[str, np.ndarray]:
-    """Return all that the policy may read."""
+    """Return all observations of the policy."""
     return {"joints_position": positions, "tcp_position": tip, "target_position": target}
 
 
@@ -196,7 +196,7 @@ def test_the_scripted_policy_moves_the_tip_towards_the_target() -> None:
     assert np.linalg.norm(target - moved) < np.linalg.norm(target - tip) - 0.01
 
 
-def test_the_scripted_policy_commands_absolute_positions_where_the_action_is_one() -> None:
+def test_the_scripted_policy_commands_absolute_positions_for_an_absolute_action() -> None:
     absolute = replace(CONTRACT, actuators={"arm": replace(CONTRACT.actuators["arm"], command="position")})
     seen = observation(np.full(6, 0.5), np.array([-0.4, 0.0, 0.3]), np.array([-0.4, 0.1, 0.3]))
     si = ActionLayout(absolute).scale.to_si(scripted(absolute)(seen))
@@ -225,7 +225,7 @@ def observed(seen: Snapshot) -> Mapping[str, np.ndarray]:
 
 
 def run(world: World, task: Task, policy: Callable[[Mapping[str, np.ndarray]], Any], seed: int, steps: int) -> int:
-    """Return the step that succeeded, or 0. Velocity and acceleration of the command are limited as by a gate."""
+    """Return the step that succeeded, or 0. The command's velocity and acceleration are limited as by the gate."""
     period_s, limits = CONTRACT.control_period_s, LAYOUT.limits
     world.reset(seed, {})
     seen = look(world)

@@ -1,4 +1,4 @@
-"""The reset of a task is a function of its arguments, and judges a snapshot by the formula of `judge`."""
+"""Properties of task resets: a pure function of the arguments, with the verdict of `judge`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ some = settings(max_examples=40, deadline=None)
 
 @functools.cache
 def known(name):
-    """Return contract, task, the layouts of the fields that are numbers, and how many joints there are."""
+    """Return contract, task, the layouts of numeric fields, and the number of joints."""
     contract = load_contract(name)
     fields = {
         sensor: [layout for layout in field_layouts(sensor, spec) if layout.dtype.kind != "u"]
@@ -35,7 +35,7 @@ def known(name):
 
 
 def snapshot_of(name, seed, size):
-    """Make a snapshot of every sensor: values up to `size` within their ranges, and any quality."""
+    """Return a snapshot of every sensor: values up to `size` within their ranges, and any quality."""
     random = np.random.default_rng(seed)
     samples = {}
     for sensor, layouts in known(name)[2].items():
@@ -76,7 +76,7 @@ def test_a_reset_gives_the_same_verdict_and_state_after_any_steps(name, one, ano
 @pytest.mark.parametrize("name", CONTRACTS)
 @some
 @given(before=snapshots, after=snapshots, action=st.floats(-1.0, 1.0))
-def test_a_reset_snapshot_is_judged_as_a_step_that_ends_there(name, before, after, action):
+def test_a_reset_snapshot_has_the_verdict_of_a_step_that_ends_there(name, before, after, action):
     _, task, _, joints = known(name)
     current = snapshot_of(name, *after)
     result = task.judge(snapshot_of(name, *before), current, np.full(joints, action))

@@ -1,4 +1,4 @@
-"""The demonstration contracts of the makers' robots, in the simulator: solved by the scripted policy, never at reset."""
+"""Demonstration contracts of the shipped robots in the simulator: solved by the scripted policy, never at reset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code and files named by a run or a contract are neither imported nor opened without trust."""
+"""Code and files named by a run or contract are neither imported nor opened without trust."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SHORTLY = ["--backend", "fake", "--policy", "hold", "--episodes", "1"]
 
 
 class World:
-    """A contract whose task leaves a marker where it is executed, and two runs of it; the marker is clean again."""
+    """A contract whose task leaves a marker when executed, and two runs of it, without a marker."""
 
     def __init__(self, folder, form):
         self.folder, self.marker = folder, folder / "marker"
@@ -91,7 +91,7 @@ def recorded(request, tmp_path_factory):
 
 @pytest.fixture
 def world(recorded, tmp_path):
-    """The same with separate runs."""
+    """The recorded world with separate runs."""
     made = copy.copy(recorded)
     made.folder, made.runs = tmp_path, [shutil.copytree(run, tmp_path / run.name) for run in recorded.runs]
     made.forget()
@@ -137,7 +137,7 @@ READERS = {
 def test_reading_a_run_does_not_execute_its_task(reader, world):
     status = READERS[reader](world)
     assert not world.executed()
-    assert status != WRONG_USAGE or reader == "replay --policy scripted"  # its policy is the task's own
+    assert status != WRONG_USAGE or reader == "replay --policy scripted"  # its policy is that of the task
 
 
 TRUSTED = {
@@ -157,7 +157,7 @@ TRUSTED = {
 
 @pytest.mark.parametrize("use", TRUSTED)
 def test_with_trust_the_task_is_executed(use, world):
-    assert TRUSTED[use](world) in (None, 0, 1)  # 1: an audit of this host
+    assert TRUSTED[use](world) in (None, 0, 1)  # 1: the audit of this host
     assert world.executed()
 
 
@@ -186,14 +186,14 @@ def test_the_task_of_a_shipped_contract_is_verified_without_trust(tmp_path):
     assert (replay.sound, replay.task_verified, replay.task_changed) == (True, True, False)
 
 
-def test_a_task_that_has_changed_since_the_run_is_named(world):
+def test_a_task_changed_since_the_run_is_named(world):
     newer = world.folder / "newer.py"
     newer.write_text(SPY.format(marker=str(world.marker), version=4))
     replay = replay_run(world.runs[0], task=str(newer))
     assert (replay.task_verified, replay.task_changed) == (True, True)
 
 
-def test_the_manifest_describes_the_task_and_the_audit_needs_no_other(world):
+def test_the_manifest_describes_the_task_and_suffices_for_the_audit(world):
     task = read_run(world.runs[0]).manifest["task"]
     assert (task["type"], task["version"]) == (world.task, 3)
     assert task["terms"] == list(next(read_run(world.runs[0]).transitions())["info"]["task"])
@@ -201,7 +201,7 @@ def test_the_manifest_describes_the_task_and_the_audit_needs_no_other(world):
     assert audit_run(world.runs[0]).sound
 
 
-def test_runs_of_another_source_are_not_comparable(world, capsys):
+def test_runs_of_different_task_sources_are_not_comparable(world, capsys):
     file = world.runs[1] / "manifest.json"
     manifest = json.loads(file.read_text())
     file.write_text(json.dumps({**manifest, "task": {**manifest["task"], "source_sha256": "0" * 64}}))
@@ -278,7 +278,7 @@ def test_an_unshipped_task_of_the_package_is_rejected_without_import(type_):
         embodied_env.contract.parse_contract(json.dumps(changed("task.type", type_)))
 
 
-def test_without_trust_a_task_is_refused_by_name():
+def test_an_untrusted_task_is_rejected_by_name():
     with pytest.raises(ContractError, match=r"task\.type: task not loaded: 'trust_spy:Spy'"):
         load_task(embodied_env.contract.parse_contract(json.dumps(changed("task.type", "trust_spy:Spy"))))
 
@@ -293,7 +293,7 @@ def test_the_contract_of_a_run_is_accepted_only_for_its_replay(backend, world):
     assert not world.executed()
 
 
-def test_a_policy_that_a_manifest_names_is_not_imported(world):
+def test_a_policy_named_by_a_manifest_is_not_imported(world):
     file = world.runs[0] / "manifest.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "policy": FORMS["module"]}))
     with contextlib.suppress(ContractError):
@@ -303,7 +303,7 @@ def test_a_policy_that_a_manifest_names_is_not_imported(world):
     assert not world.executed()
 
 
-def test_a_gate_that_a_run_names_must_be_installed_by_that_name(world):
+def test_a_filter_named_by_a_run_must_be_installed_under_that_name(world):
     file = world.runs[0] / "manifest.json"
     manifest = json.loads(file.read_text())
     text = json.dumps({**document(), "safety": {"gates": {"trust_spy:Spy": {}}}})
@@ -323,7 +323,7 @@ def test_a_gate_that_a_run_names_must_be_installed_by_that_name(world):
         {"type": "scripted_tasks:Running"},
     ],
 )
-def test_without_trust_every_verdict_is_replayed_as_recorded(task, tmp_path):
+def test_every_verdict_is_replayed_as_recorded_without_trust(task, tmp_path):
     env = RecordTransitions(
         EmbodiedEnv(scripted_tasks.contract(task=task), backend="fake", clock=ManualClock()), tmp_path
     )
@@ -339,7 +339,7 @@ def test_without_trust_every_verdict_is_replayed_as_recorded(task, tmp_path):
     assert replay.transitions == sum(1 for _ in read_run(env.path).transitions())
 
 
-def test_without_trust_a_changed_command_still_shows(world, tmp_path):
+def test_a_changed_command_is_detected_without_trust(world, tmp_path):
     path = shutil.copytree(world.runs[0], tmp_path / "changed")
     stricter = replace(load_contract(world.contract), source=str(world.contract))
     arm = stricter.actuators["arm"]

@@ -1,4 +1,4 @@
-"""The shipped suites over every shipped backend."""
+"""The public conformance suites for every shipped backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TestFakeBackend(BackendContract):
         return FakeBackend(self.contract, clock=clock)
 
 
-class TestWorldWithDelaysAtItsSeam(BackendContract):
+class TestDelayedFakeBackend(BackendContract):
     def make_backend(self, clock):
         seen = [name for name, sensor in self.contract.sensors.items() if sensor.visibility == "agent"]
         never_late = DelayModel(sensors={name: DelayDistribution(kind="constant", values=(0.0,)) for name in seen})
@@ -47,12 +47,15 @@ class TestCartInRealtimeMujoco(TestRealtimeMujocoBackend):
 
 
 @pytest.mark.ros
-@pytest.mark.kills  # to halt it kills its simulator, and what the one of all tests writes to is removed after it
+@pytest.mark.kills  # halting it kills its simulator, and the shared simulator's log folder is removed after it
 class TestMujocoRosBackend(BackendContract):
-    """One simulator for all tests: each begins with a reset. What becomes of simulators is in test_lifetimes.py."""
+    """One simulator for all tests, each of which starts with a reset. Lifetimes are tested in test_lifetimes.py."""
 
     domain_id = None
-    own = ("test_halt_never_raises_and_is_idempotent", "test_only_reset_works_after_halt")  # it ends the simulator
+    own = (
+        "test_halt_never_raises_and_is_idempotent",
+        "test_only_reset_works_after_halt",
+    )  # this test ends the simulator
 
     @pytest.fixture(autouse=True)
     def name_of_the_test(self, request):
@@ -80,7 +83,7 @@ class TestMujocoRosBackend(BackendContract):
             yield self.kept
 
     def reset(self, backend, *, epoch=0, **request):
-        return super().reset(backend, epoch=next(self.epochs), **request)  # an epoch is never used again
+        return super().reset(backend, epoch=next(self.epochs), **request)  # an epoch is never reused
 
 
 class TestCartInFake(TestFakeBackend):
@@ -121,7 +124,7 @@ class TestEnvOverMujoco(EnvContract):
 @pytest.mark.ros
 @pytest.mark.long
 class TestEnvOverMujocoRos(EnvContract):
-    """One simulator for all tests that reset their environment, leave it open, and take it as it is."""
+    """One simulator for all tests that reset their environment, leave it open and use default options."""
 
     contract = "arm_reach"
     own = ("test_step_before_reset_raises", "test_step_after_close_raises")

@@ -1,4 +1,4 @@
-"""Decisions of the chaos channel, and that only `Drop` loses messages."""
+"""Decisions of the fault injection channel; only `Drop` loses messages."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run(faults, count, *, seed=0, period_ns=10 * MS, make=lambda number: number)
 
 
 def hits(fault, count, *, seed, place=0):
-    """Return which of the first `count` messages `fault` hits, drawn from the pure functions alone."""
+    """Return which of the first `count` messages `fault` affects, from the pure functions alone."""
     return np.array([fault.hits(0.0, rng_of(seed, place, number)) for number in range(count)], dtype=bool)
 
 
@@ -175,7 +175,7 @@ def test_copies_follow_their_message():
     assert messages([Duplicate(copies=2)], 2) == [0, 0, 0, 1, 1, 1]
 
 
-def test_reordered_message_is_overtaken_by_places():
+def test_reordered_message_is_overtaken_by_the_given_number():
     assert messages([Reorder(places=2, after_s=0.01, duration_s=0.01)], 5) == [0, 2, 3, 1, 4]
 
 
@@ -236,7 +236,7 @@ def test_old_data_keep_new_stamps():
     assert [message.header.stamp.sec for message in left] == [100, 101, 102, 103]
 
 
-def test_burst_is_held_and_released_together():
+def test_burst_is_delayed_and_released_together():
     left, channel = run([Burst(hold_s=0.05, every_s=0.1)], 12)
     assert [due_ns // MS for due_ns, _ in left] == [50, 50, 50, 50, 50, 50, 60, 70, 80, 90, 150, 150]
     assert [number for _, number in left] == list(range(12))
