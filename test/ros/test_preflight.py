@@ -418,6 +418,7 @@ def test_a_survey_of_a_correct_robot_passes_with_its_readings(lively, without_us
 def test_a_survey_finds_a_pressed_estop(lively, without_us):
     check = lively(INSIDE, pressed=True)["state.button"]
     assert (check.passed, check.code, check.remedy) == (False, "estop.active", "release the emergency stop")
+    assert check.detail.startswith("active: topic ")
 
 
 def test_a_survey_without_a_robot_has_one_remedy_for_all_that_is_absent(domain_id):

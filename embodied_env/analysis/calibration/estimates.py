@@ -68,9 +68,6 @@ def estimate_profile(
     offset_ns = min(run.offsets_ns)
     moves = [_to_move(contract, trace, log, readings, offset_ns) for trace in run.traces]
     unknown = {}
-    if run.missing:
-        count = len(run.missing) + len(run.traces)
-        unknown["moves"] = f"{len(run.missing)} of {count} moves are missing: {'; '.join(run.missing)}"
     references = {reading.sensor for reading in readings.values()}
     capture, transport, without_capture = _sensor_latencies(contract, run.traces, moves, log, references, offset_ns)
     unknown |= without_capture
@@ -85,6 +82,13 @@ def estimate_profile(
     actuation = next((evidence[method] for method in HEADLINE if method in evidence), None)
     if problem:
         unknown |= {"lag_s": problem} if actuation else {"actuation_s": problem, "lag_s": problem}
+    if run.missing:
+        unknown |= {f"moves.{joint}": f"missing {why}" for joint, why in run.missing.items()}
+        reached = {"actuation_s": actuation, "lag_s": lag, **{f"capture_s.{name}": e for name, e in capture.items()}}
+        for name, each in reached.items():
+            if each is not None:
+                interval = f"{1e3 * each.low_s:.2f} .. {1e3 * each.high_s:.2f} ms"
+                unknown[f"moves.{name}"] = f"not of all moves; the interval reached is {interval}, n = {each.n}"
     return LatencyProfile(
         contract=contract.name,
         fingerprint=contract.fingerprint,
