@@ -82,7 +82,6 @@ _ENDS = {
     "out_of_bounds": "out of bounds",
     "time_limit": "the time limit is reached",
 }
-_KINDS = {"estop.active": "estop", "robot.protective_stop": "robot_mode"}  # code -> kind of a safety input
 _NAMES = {number: code for code, number in CODES.items()}
 
 
@@ -179,13 +178,12 @@ def operator_remedy(reason: str, contract: Contract | None = None) -> str:
     """
     code = reason.partition(":")[2]
     remedy = INPUT_REMEDIES.get(code, "") if end_kind(reason) == "safety_stop" else ""
-    if contract is None or code not in _KINDS or not remedy:
-        return remedy
-    inputs: Mapping[str, Any] = contract.backends.get("real", {}).get("estop") or {}
+    kind = {"estop.active": "estop", "robot.protective_stop": "robot_mode"}.get(code)
+    inputs = {} if contract is None else contract.backends.get("real", {}).get("estop") or {}
     named = [
         f"{name} on topic {spec['topic']}: {spec.get('release') or remedy}"
         for name, spec in inputs.items()
-        if spec.get("kind", "estop") == _KINDS[code]
+        if remedy and spec.get("kind", "estop") == kind
     ]
     return "; ".join(named) or remedy
 
