@@ -41,12 +41,8 @@ def emulated_inputs(contract: Contract) -> Inputs:
     declared |= {f"active/{name}": spec.as_input() for name, spec in profile.active.items() if spec.topic is not None}
     inputs: dict[str, EstopSpec | ActiveSpec] = {}
     for name, active in profile.active.items():
-        if active.service is None:
-            continue
-        if is_installed(active.types[0]):
+        if active.service is not None and is_installed(active.types[0]):
             inputs[f"active/{name}"] = active
-        else:
-            _log.warning("not emulated: %s.active.%s (%s is not installed)", PATH, name, active.types[0])
     for name, declaration in declared.items():
         spec = spec_in_use(declaration)
         try:
