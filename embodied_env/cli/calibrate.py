@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Calibrate, write and print the profile; return 1 if the actuation latency is unknown."""
+    """Calibrate, write and print the profile; return 1 if the actuation latency is unknown or moves are missing."""
     from embodied_env.analysis.calibration import calibrate
 
     contract = load_contract(args.contract)
@@ -68,4 +68,5 @@ def run(args: argparse.Namespace) -> int:
         say(json.dumps(as_mapping(profile), indent=1))
     else:
         print_profile(profile, args.out)
-    return SOUND if profile.actuation_s is not None else UNSOUND
+    is_complete = not any(name.startswith("moves.") for name in profile.unknown)
+    return SOUND if profile.actuation_s is not None and is_complete else UNSOUND

@@ -68,7 +68,7 @@ def run_policies(
         for path in (path for evaluation in evaluations for path in evaluation.parts or (evaluation.path,)):
             say(f"report: {write_report(path).path}", file=sys.stderr)
     for evaluation in evaluations:
-        _print_losses_and_stops(evaluation)
+        _print_losses_and_stops(contract, evaluation)
     if has_closing and not args.json:
         print_closing(contract, args.backend, evaluations)
     unsound = [evaluation for evaluation in evaluations if evaluation.problem]
@@ -77,12 +77,13 @@ def run_policies(
     return UNSOUND if unsound else SOUND
 
 
-def _print_losses_and_stops(evaluation: Evaluation) -> None:
+def _print_losses_and_stops(contract: Contract, evaluation: Evaluation) -> None:
     for loss in evaluation.losses:
         say(loss, file=sys.stderr)
     for reason, count in evaluation.summary["end_reasons"].items():
-        if remedy := operator_remedy(reason):
-            say(f"episodes ended by {reason}: {count}; {remedy}, then evaluate again", file=sys.stderr)
+        if remedy := operator_remedy(reason, contract):
+            text = f"{remedy}, then evaluate again: each reset begins with homing, if the contract declares a home"
+            say(f"episodes ended by {reason}: {count}; {text}", file=sys.stderr)
 
 
 def evaluate_with_progress(

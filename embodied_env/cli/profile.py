@@ -70,7 +70,7 @@ def print_profile(profile: LatencyProfile, out: Path) -> None:
         bounds = f"{1e3 * each.low_s:.2f} .. {1e3 * each.high_s:.2f}"
         table.add_row(name, f"{1e3 * each.value_s:.2f}", bounds, each.method, str(each.n), each.detail)
     for name, why in profile.unknown.items():
-        table.add_row(name, "unknown", "", "", "", why)
+        table.add_row(name, "partial" if name.startswith("moves.") else "unknown", "", "", "", why)
     console.print(table)
     console.print("* actuation_s: from the publication of a command to the start of the joint's response")
     console.print(f"profile  {out}", soft_wrap=True)

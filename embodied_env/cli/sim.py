@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 from typing import Any
 
 from embodied_env.cli import SOUND
@@ -56,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
         pace = " on wall time" if args.free_running else ""
         say(f"simulating {contract.name}{pace} in namespace {namespace}; press Ctrl-C to stop", flush=True)
 
+    gc.collect()
+    gc.freeze()  # a full collection of all that is loaded would stop an emulated robot for a tenth of a second
     try:
         if args.free_running:
             run_free_running(

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from embodied_env.contract import Contract
 from embodied_env.core.codes import CODES, Quality, Severity, end_kind
 from embodied_env.errors import UsageError
 from embodied_env.safety.findings import GATES
-from embodied_env.safety.interlocks import INPUT_REMEDIES
+from embodied_env.safety.interlocks import AFTER_ESTOP, INPUT_REMEDIES
 
 CODE_WORDS: Mapping[str, str] = {
     "latch.stop": "an earlier stop is latched until reset()",
@@ -167,13 +168,25 @@ def _explain_end(reason: str) -> Iterator[str]:
     if kind == "backend_lost":
         yield "Whether the command was executed is not known."
     if remedy := operator_remedy(reason):
-        clearing = "reset()" if why in ("robot.inactive", "robot.contention") else "clear_estop() and reset()"
-        yield f"Next: {remedy}, then call {clearing}."
+        next_call = "then call reset()" if why in ("robot.inactive", "robot.contention") else AFTER_ESTOP
+        yield f"Next: {remedy}, {next_call}."
 
 
-def operator_remedy(reason: str) -> str:
-    """Return what an operator does after a stop by a safety input, or "" for any other end reason."""
-    return INPUT_REMEDIES.get(reason.partition(":")[2], "") if end_kind(reason) == "safety_stop" else ""
+def operator_remedy(reason: str, contract: Contract | None = None) -> str:
+    """Return what an operator does after a stop by a safety input, or "" for any other end reason.
+
+    With `contract`, each input that can have made the stop is named, with its topic and its own words.
+    """
+    code = reason.partition(":")[2]
+    remedy = INPUT_REMEDIES.get(code, "") if end_kind(reason) == "safety_stop" else ""
+    kind = {"estop.active": "estop", "robot.protective_stop": "robot_mode"}.get(code)
+    inputs = {} if contract is None else contract.backends.get("real", {}).get("estop") or {}
+    named = [
+        f"{name} on topic {spec['topic']}: {spec.get('release') or remedy}"
+        for name, spec in inputs.items()
+        if remedy and spec.get("kind", "estop") == kind
+    ]
+    return "; ".join(named) or remedy
 
 
 def _flat(action: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401 - one vector, or one per actuator

@@ -19,6 +19,7 @@ from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.transition_builder import reset_report
 from embodied_env.safety import SafetyGate
 from embodied_env.safety.homing import HomingContext, HomingMotion
+from embodied_env.safety.interlocks import safety_input_findings
 from embodied_env.tasks import ResettableTask, Task
 from embodied_env.tasks.judging import judge_reset
 
@@ -60,7 +61,9 @@ class ResetProcedure:
             report = replace(report, routine=names, details={**report.details, "home": summary})
         if routine.confirm:
             positions, _ = self.joints.measured(snapshot)
-            backend.confirm(confirmation_prompt(request.options, self.contract, positions), deadline)
+            question = confirmation_prompt(request.options, self.contract, positions)
+            stops = [f"not ready: {found.detail}\n" for found in safety_input_findings(self.guard.estops())]
+            backend.confirm("".join(stops) + question, deadline)
             report = with_operator_confirmation(report, routine.confirm, request)
         verified = self._verify(backend.verify(deadline), request.epoch)
         if homing is not None:

@@ -48,6 +48,7 @@ from embodied_env.errors import (
     UsageError,
 )
 from embodied_env.safety import CommandFilter, SafetyGate, merge_relay_report
+from embodied_env.safety.interlocks import AFTER_ESTOP
 from embodied_env.tasks import Task
 from embodied_env.tasks.judging import judge_step
 
@@ -226,7 +227,7 @@ class Stepper:
         """Judge `action`, publish the command, and start the motion of the world; raises like `EmbodiedEnv.step`."""
         self._check_open("step")
         if not self._running or self._pending is not None:
-            raise ResetNeededError("step() outside an episode: call reset() first; nothing was published")
+            raise ResetNeededError(f"step() outside an episode: {self._way_out()}; nothing was published")
         self._ledger.enter_step()
         self._guard.feed()
         target, deadline = self._next_period()
@@ -469,6 +470,12 @@ class Stepper:
     def _end_episode(self) -> None:
         self._running = False
         self._guard.watchdog.disarm()
+
+    def _way_out(self) -> str:
+        latched = self._gate.latched
+        if latched is None or latched.severity < Severity.ESTOP:
+            return "call reset() first"
+        return f"an ESTOP is latched ({latched.code}: {latched.detail}); {AFTER_ESTOP}"
 
     def _update_measured(self) -> None:
         """Pass the measured positions to the arbiter, whose reference depends on them for velocity commands."""

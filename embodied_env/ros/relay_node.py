@@ -61,6 +61,7 @@ class RosRelayPublisher:
         self._applied = node.create_publisher(self._joint_state, "~/applied", RELIABLE)
         self._report = node.create_publisher(self._string, "~/report", RELIABLE)
         self._state = node.create_publisher(self._string, "~/state", LATCHED)
+        self._log = node.get_logger()
 
     def publish(self, command: ApprovedCommand) -> None:
         """Publish a command on the actuator topics."""
@@ -76,6 +77,9 @@ class RosRelayPublisher:
 
     def state(self, state: RelayState) -> None:
         """Publish the state of the relay."""
+        if state.state == "estop":
+            text = f"ESTOP: {state.detail}; then call ~/clear_estop and reset the environment"
+            self._log.error(text, throttle_duration_sec=5.0)
         self._state.publish(self._string(data=state.to_text()))
 
     def flush(self) -> None:
@@ -197,7 +201,7 @@ class RelayNode:
     def _check_inputs(self) -> None:
         """Pass the state of the safety inputs to the relay; a latched input without a publisher is unknown."""
         self._estops.forget_unpublished(lambda topic: self.node.count_publishers(self.node.resolve_topic_name(topic)))
-        self._core.inputs({**self._estops.states(), COMMAND_TOPIC: self._contention()})
+        self._core.inputs({**self._estops.described(), COMMAND_TOPIC: self._contention()})
 
     def _contention(self) -> str:
         """Return "ok" while the command topic has at most one publisher: several would share one sequence."""

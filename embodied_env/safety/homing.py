@@ -21,6 +21,7 @@ from embodied_env.core.reset_spec import ResetRoutine
 from embodied_env.core.types import ApprovedCommand, Finding, SafetyContext, Snapshot
 from embodied_env.errors import BackendLostError, BackendNotReadyError
 from embodied_env.safety import Arbiter, CommandState, SafetyGate, merge_relay_report
+from embodied_env.safety.interlocks import AFTER_ESTOP
 from embodied_env.safety.joint_limits import joint_bounds, limit_joint
 
 _MAX_HELD_PERIODS = 20  # held commands in a row before homing fails
@@ -167,10 +168,7 @@ class HomingMotion:
         """Raise BackendNotReadyError while an ESTOP is latched."""
         latched = self._gate.latched
         if latched is not None and latched.severity is Severity.ESTOP:
-            raise BackendNotReadyError(
-                f"homing refused: an ESTOP is latched, {_describe(latched)}; "
-                "release it, then call clear_estop() and reset()"
-            )
+            raise BackendNotReadyError(f"homing refused: an ESTOP is latched, {_describe(latched)}; {AFTER_ESTOP}")
 
     def _check_gate_result(self, answered: ApprovedCommand) -> None:
         """Count held commands; raise when homing must end."""

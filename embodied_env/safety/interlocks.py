@@ -43,6 +43,9 @@ INPUT_REMEDIES: Mapping[str, str] = {
 }
 """Code of a stop by a safety input, now or earlier -> what an operator does."""
 
+AFTER_ESTOP = "then call clear_estop() and reset(), which runs the whole reset again, homing included"
+"""What follows once an operator has resolved the cause of an ESTOP."""
+
 _JUDGED_BY_AGE = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE)
 
 _FULL_RANGE = {"rad": 2.0 * math.pi, "m": 1.0}  # of a joint without position limits

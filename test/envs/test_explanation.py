@@ -12,6 +12,7 @@ from embodied_env.backends.fake import Fault
 from embodied_env.core.codes import CODES, END_REASONS
 from embodied_env.envs import explanation
 from embodied_env.errors import UsageError
+from embodied_env.safety.interlocks import AFTER_ESTOP
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_malformed_actions_until_the_stop(env):
 @pytest.mark.parametrize(
     ("reason", "next_step"),
     [
-        ("safety_stop:estop.active", "release the emergency stop, then call clear_estop() and reset()."),
+        ("safety_stop:estop.active", f"release the emergency stop, {AFTER_ESTOP}."),
         ("safety_stop:robot.inactive", "activate the robot and its controller, then call reset()."),
     ],
 )

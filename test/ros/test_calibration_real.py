@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -11,7 +14,7 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 import embodied_env
-from embodied_env.analysis.calibration import CalibrationError, calibrate
+from embodied_env.analysis.calibration import calibrate
 from embodied_env.contract.loader import dump_contract
 from embodied_env.core.process.child import Child, simulator
 
@@ -40,22 +43,26 @@ CART_STAND_IN = {
     "controller_state": True,
     "sensors": {"odom": {"rate_hz": 100, "driver_delay_s": DRIVER_DELAY_S}},
 }
-TRIES = 4  # a busy machine may stall the robot for one seed
 
 
-def near(estimate, true_s, period_s=STATE_PERIOD_S):
-    """Return whether the values agree within 10 %, 2 ms or half the state period, whichever is largest."""
-    return abs(estimate.value_s - true_s) <= max(0.1 * true_s, 0.002, period_s / 2.0)
+def host_s(profile, sensor):
+    """Return what a busy host adds to a delay, as an honest sensor shows it; twice, for a command and its state."""
+    return 2.0 * max(0.0, profile.capture_s[sensor].value_s - DRIVER_DELAY_S)
 
 
-def sum_is_near(profile, true_s):
-    """Return whether dead time plus lag, measured from the motion, is within 10 % of the true sum."""
-    return abs(profile.evidence["state"].value_s + profile.lag_s.value_s - true_s) <= 0.1 * true_s
+def near(estimate, true_s, added_s, period_s=STATE_PERIOD_S):
+    """Return whether the values agree within 10 %, 2 ms or half the state period, whichever is largest, plus the host's."""
+    return abs(estimate.value_s - true_s) <= max(0.1 * true_s, 0.002, period_s / 2.0) + added_s
 
 
-def contains(estimate, true_s):
+def sum_is_near(profile, true_s, added_s):
+    """Return whether dead time and lag by the motion have the true sum, to 10 % and what the host adds."""
+    return abs(profile.evidence["state"].value_s + profile.lag_s.value_s - true_s) <= 0.1 * true_s + added_s
+
+
+def contains(estimate, true_s, added_s):
     """Return whether the interval contains the true value, which excludes the middleware."""
-    return estimate.low_s <= true_s + 0.0005 and estimate.high_s >= true_s
+    return estimate.low_s <= true_s + 0.0005 + added_s and estimate.high_s >= true_s
 
 
 @contextmanager
@@ -70,23 +77,15 @@ def robot(name, stand_in):
     spec = simulator("-", namespace=NAMESPACE, source=contract.source, free_running=True)
     child = Child(spec, first_line=dump_contract(contract))
     try:
-        yield contract
+        yield contract, child
     finally:
         child.stop()
 
 
 def profile_of(contract, seed, **options):
-    for left in reversed(range(TRIES)):
-        try:
-            profile = calibrate(contract, backend="real", namespace=NAMESPACE, seed=seed, **options)
-        except CalibrationError as error:
-            print(f"seed {seed}, load {os.getloadavg()[0]:.0f}: {error}")
-            if not left:
-                raise
-        else:
-            show(profile)
-            return profile
-    raise AssertionError("unreachable")
+    profile = calibrate(contract, backend="real", namespace=NAMESPACE, seed=seed, **options)
+    show(profile)
+    return profile
 
 
 def show(profile):
@@ -95,11 +94,14 @@ def show(profile):
     print(f"{profile.contract} seed {profile.seed}, load {os.getloadavg()[0]:.0f}, ms:")
     for name, each in named.items():
         print(f"  {name}: {1e3 * each.value_s:.2f} [{1e3 * each.low_s:.2f}, {1e3 * each.high_s:.2f}] {each.method}")
+    print(*(f"  {name}: {why}" for name, why in profile.unknown.items()), sep="\n")
 
 
 def test_the_delays_of_an_arm_are_recovered_over_five_seeds(domain_id):
-    with robot("arm_reach", ARM_STAND_IN) as contract:
+    with robot("arm_reach", ARM_STAND_IN) as (contract, _):
         found = [profile_of(contract, seed, repeats=2) for seed in range(5)]
+    assert [name for each in found for name in each.unknown] == []
+    added_s = [host_s(each, "joints") for each in found]
     apparent = {
         "state": [(each.evidence["state"], COMMAND_DELAY_S) for each in found],
         "lag": [(each.lag_s, SERVO_LAG_S + SERVO_S) for each in found],
@@ -110,11 +112,16 @@ def test_the_delays_of_an_arm_are_recovered_over_five_seeds(domain_id):
         "hidden": [(each.capture_s["tcp"], HIDDEN_S) for each in found],
         "late": [(each.capture_s["true_distance"], LATE_S) for each in found],
     }
-    held = {name: sum(contains(*pair) for pair in pairs) for name, pairs in (truths | apparent).items()}
+    held = {
+        name: sum(contains(*pair, s) for pair, s in zip(pairs, added_s, strict=True))
+        for name, pairs in (truths | apparent).items()
+    }
     print("intervals that hold the truth, of 5:", held)
     assert all(each.actuation_s == each.evidence["controller"] for each in found)
-    assert {name for name, pairs in truths.items() if not all(near(*pair) for pair in pairs)} == set()
-    assert all(sum_is_near(each, COMMAND_DELAY_S + SERVO_LAG_S + SERVO_S) for each in found)
+    for name, pairs in truths.items():
+        assert all(near(*pair, s) for pair, s in zip(pairs, added_s, strict=True)), name
+    true_s = COMMAND_DELAY_S + SERVO_LAG_S + SERVO_S
+    assert all(sum_is_near(each, true_s, s) for each, s in zip(found, added_s, strict=True))
     assert min(held.values()) >= 4
     assert all(each.capture_s["tcp"].method == "stamp+xcorr" for each in found)
     assert all(each.capture_s["true_distance"].method == "stamp" for each in found)
@@ -122,10 +129,40 @@ def test_the_delays_of_an_arm_are_recovered_over_five_seeds(domain_id):
 
 
 def test_calibration_recovers_the_delay_of_a_velocity_driven_cart(domain_id):
-    with robot("cart_goal", CART_STAND_IN) as contract:
+    with robot("cart_goal", CART_STAND_IN) as (contract, _):
         found = profile_of(contract, 0)
-    assert near(found.actuation_s, 0.05, period_s=0.01)
-    assert contains(found.actuation_s, 0.05)
+    added_s = host_s(found, "odom")
+    assert near(found.actuation_s, 0.05, added_s, period_s=0.01)
+    assert contains(found.actuation_s, 0.05, added_s)
     assert found.actuation_s.method == "controller"
-    assert found.evidence["state"].value_s == pytest.approx(0.05, abs=0.02)  # it overshoots: not first order
-    assert near(found.capture_s["odom"], DRIVER_DELAY_S, period_s=0.01)
+    assert found.evidence["state"].value_s == pytest.approx(0.05, abs=0.02 + added_s)  # it overshoots: not first order
+    assert near(found.capture_s["odom"], DRIVER_DELAY_S, added_s, period_s=0.01)
+
+
+def test_a_robot_that_stalls_leaves_a_partial_and_true_profile(domain_id):
+    done = threading.Event()
+
+    def stall(child):
+        while not done.wait(0.8):
+            os.kill(child.pid, signal.SIGSTOP)
+            time.sleep(0.3)  # above max_age_s
+            os.kill(child.pid, signal.SIGCONT)
+
+    with robot("arm_reach", ARM_STAND_IN) as (contract, child):
+        stalling = threading.Thread(target=stall, args=(child,))
+        try:
+            found = profile_of(
+                contract,
+                0,
+                repeats=2,
+                joints=["j1", "j4"],
+                progress=lambda count, _: stalling.start() if count == 2 else None,
+            )
+        finally:
+            done.set()
+            stalling.join()
+    assert found.unknown.keys() >= {"moves.j1", "moves.j4", "moves.actuation_s", "moves.lag_s"}
+    assert found.unknown["moves.j1"].startswith("missing 1 of 2: gate observation returned HOLD (obs.stale)")
+    assert contains(found.actuation_s, COMMAND_DELAY_S, host_s(found, "joints"))
+    assert contains(found.lag_s, SERVO_LAG_S + SERVO_S, 0.0)
+    assert "too few" in found.unknown["capture_s.tcp"]  # its late stamps cannot be seen

@@ -9,9 +9,17 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs message packages")
 
+from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.errors import ContractError
-from embodied_env.ros.embedded_sim.emulated_inputs import EmulatedTopic, message_of, topics_of
+from embodied_env.ros.embedded_sim.emulated_inputs import (
+    EmulatedService,
+    EmulatedTopic,
+    message_of,
+    services_of,
+    topics_of,
+)
+from embodied_env.ros.robot.backend_profile import ActiveSpec
 from embodied_env.ros.robot.estops import EstopInputs, estop_specs
 
 
@@ -115,6 +123,23 @@ def test_false_deactivates_a_required_state():
         assert node.press(pressed=is_active).message == ("active" if is_active else "inactive")
         topic.serve(0)
         assert node.published[-1].data is is_active
+
+
+def test_controllers_of_one_manager_share_its_service(message_package):
+    message_package("controller_manager_msgs")
+    specs = {f"active/{name}": ActiveSpec(controller=name, manager="/manager") for name in ("arm", "hand")}
+    ((service, found),) = services_of({**specs, "estop/button": spec_of()}).items()
+    node = FakeNode()
+    EmulatedService(service, found, node)
+    assert list(node.services) == ["/manager/list_controllers", "~/active/arm", "~/active/hand"]
+
+    def states():
+        response = node.services[service](None, message_class("controller_manager_msgs/srv/ListControllers").Response())
+        return {each.name: each.state for each in response.controller}
+
+    assert states() == {"arm": "active", "hand": "active"}
+    assert node.services["~/active/hand"](SimpleNamespace(data=False), SimpleNamespace()).message == "inactive"
+    assert states() == {"arm": "active", "hand": "inactive"}
 
 
 def test_inputs_of_one_topic_share_its_messages():

@@ -465,6 +465,7 @@ def test_a_survey_of_a_correct_robot_passes_with_its_readings(running_robot, wit
 def test_a_survey_finds_a_pressed_estop(running_robot, without_our_publisher):
     check = running_robot(INSIDE, pressed=True)["state.button"]
     assert (check.passed, check.code, check.remedy) == (False, "estop.active", "release the emergency stop")
+    assert check.detail.startswith("active: topic ")
 
 
 def test_a_survey_without_a_robot_has_one_remedy_for_everything_missing(domain_id):

@@ -779,13 +779,14 @@ def with_chosen(contract):
     return replace(contract, robot=RobotSource(name="some_arm", sha256="0" * 64, chosen=CHOSEN))
 
 
-BUTTON = {"topic": "button", "timeout_s": 0.3}
+BUTTON = {"topic": "button", "timeout_s": 0.3, "release": "pull the red button out"}
 MODE = {"topic": "mode", "type": "std_msgs/msg/Int32", "safe": (7,), "kind": "robot_mode", "latched": True}
 
 
 def test_an_emulator_is_reset_by_seed_and_options_and_offers_the_estops_of_the_contract(robot, make):
     """One test with one emulator: a reset needs no confirmation, and each e-stop ends its episode."""
     profile = {"reset": {"home": HOME, "confirm": "prompt"}, "estop": {"button": BUTTON, "mode": MODE}}
+    profile["active"] = {"driver": {"node": "driver"}}
     contract = with_chosen(with_profile(ARM, **profile))
     robot(contract)
     env = make(contract, emulator=True)
@@ -797,21 +798,30 @@ def test_an_emulator_is_reset_by_seed_and_options_and_offers_the_estops_of_the_c
     assert env.step(ZERO)[-1]["end_reason"] == ""
     operator = RosNode("operator", namespace=NAMESPACE, clock=SteadyClock())
 
-    def press(name, *, pressed):
+    def press(name, *, pressed, group="estop"):
         request = SetBool.Request(data=pressed)
-        service = f"simulator/estop/{name}"
+        service = f"simulator/{group}/{name}"
         assert operator.receiver.call(SetBool, service, request, PATIENCE_S, lambda: None).success
 
     try:
-        for name, reason in (("button", "safety_stop:estop.active"), ("mode", "safety_stop:robot.protective_stop")):
+        for name, reason, release in (
+            ("button", "safety_stop:estop.active", BUTTON["release"]),
+            ("mode", "safety_stop:robot.protective_stop", "clear the stop at the robot"),
+        ):
             env.reset(seed=0)
             press(name, pressed=True)
             info = {"end_reason": ""}
             while not info["end_reason"]:
                 *_, info = env.step(ZERO)
             assert info["end_reason"] == reason
+            with pytest.raises(ResetNeededError, match=rf"{name} is \w+: topic {name}; {release}.*reset\(\), which"):
+                env.step(ZERO)
             press(name, pressed=False)
             env.unwrapped.clear_estop()
+        press("driver", pressed=False, group="active")
+        with pytest.raises(BackendNotReadyError, match="driver is lapsed: driver is inactive"):
+            env.reset(seed=0)
+        press("driver", pressed=True, group="active")
     finally:
         operator.close()
     env.reset(seed=0)
@@ -874,10 +884,15 @@ def inputs(in_process_robot, backend):
     return backend(with_profile(SIMPLE, estop={"button": BUTTON, "mode": MODE})), button, mode
 
 
+def state_of(backend, name):
+    """Return the state of a safety input, without its topic and remedy."""
+    return backend.estops()[name].partition(":")[0]
+
+
 def press(publisher, *, until, backend, is_pressed):
     """Publish until the backend has received the value."""
     end = time.monotonic() + PATIENCE_S
-    while backend.estops()["button"] != until:
+    while state_of(backend, "button") != until:
         publisher.publish(Bool(data=is_pressed))
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -885,7 +900,11 @@ def press(publisher, *, until, backend, is_pressed):
 
 def test_an_input_without_a_message_is_unknown(inputs):
     robot, _, _ = inputs
-    assert robot.estops() == {"button": "unknown", "mode": "unknown", CONTENTION: "ok"}
+    assert {name: state.partition(":")[0] for name, state in robot.estops().items()} == {
+        "button": "unknown",
+        "mode": "unknown",
+        CONTENTION: "ok",
+    }
 
 
 def test_before_open_every_input_is_unknown(domain_id):
@@ -903,7 +922,7 @@ def test_an_input_is_ok_active_and_ok_again(inputs):
 def test_a_silent_input_expires(inputs):
     robot, button, _ = inputs
     press(button, until="ok", backend=robot, is_pressed=False)
-    wait_for(lambda: robot.estops()["button"] == "expired")
+    wait_for(lambda: state_of(robot, "button") == "expired")
 
 
 def test_an_earlier_latched_input_is_received_and_does_not_expire(in_process_robot, backend):
@@ -917,7 +936,7 @@ def test_an_earlier_latched_input_is_received_and_does_not_expire(in_process_rob
 def test_an_unsafe_robot_mode_is_a_protective_stop(inputs):
     robot, _, mode = inputs
     mode.publish(Int32(data=3))
-    wait_for(lambda: robot.estops()["mode"] == "protective_stop")
+    wait_for(lambda: state_of(robot, "mode") == "protective_stop")
 
 
 def test_a_latched_input_without_its_publisher_is_unknown(inputs, in_process_robot):
@@ -925,7 +944,7 @@ def test_a_latched_input_without_its_publisher_is_unknown(inputs, in_process_rob
     mode.publish(Int32(data=7))
     wait_for(lambda: robot.estops()["mode"] == "ok")
     in_process_robot.node.destroy_publisher(mode)
-    wait_for(lambda: robot.estops()["mode"] == "unknown")
+    wait_for(lambda: state_of(robot, "mode") == "unknown")
 
 
 def test_inputs_survive_a_reset(inputs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -541,7 +542,9 @@ def test_a_pressed_estop_button_stops_the_robot_until_cleared(armed):
     armed.pressed = True
     armed.until(lambda: armed.states[-1].latched == "estop.active")
     armed.until(lambda: at_rest(armed))
-    assert not armed.call("clear_estop")[0]
+    is_cleared, message = armed.call("clear_estop")
+    assert not is_cleared
+    assert re.search(r"button is active: topic \S+; release the emergency stop", message)
     armed.pressed = False
     armed.until(lambda: armed.states[-1].inputs["button"] == "ok")
     assert armed.states[-1].state == "estop"

@@ -5,6 +5,7 @@ Also a scripted free-running backend, for tests of calibration.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -80,13 +81,16 @@ class Script:
 
     faults: tuple[Fault, ...] = ()
     interrupt_at: int = 0
+    first_faults: tuple[Fault, ...] | None = None  # of the first episode; None: the same
     faulty_resets: int = 0  # number of episodes with the faults; 0: all
+    late_at: int = 0  # the command before which the host is busy for `LATE_S` (0: none)
     resets: int = 0
     made: list[MovingBackend] = field(default_factory=list)
 
 
 SCRIPT = Script()
 ACTUATION_S, DRIVER_S = 0.013, 0.004
+LATE_S = 1.2
 
 
 class MovingBackend(DelayedFake):
@@ -96,12 +100,16 @@ class MovingBackend(DelayedFake):
 
     def reset(self, request, deadline):
         SCRIPT.resets += 1
-        self._faults = () if 0 < SCRIPT.faulty_resets < SCRIPT.resets else SCRIPT.faults
+        faults = SCRIPT.faults if SCRIPT.resets > 1 or SCRIPT.first_faults is None else SCRIPT.first_faults
+        self._faults = () if 0 < SCRIPT.faulty_resets < SCRIPT.resets else faults
         return super().reset(request, deadline)
 
     def advance(self, target, deadline):
         if SCRIPT.interrupt_at and len(self.sent) == SCRIPT.interrupt_at:
             raise KeyboardInterrupt
+        if SCRIPT.late_at and len(self.sent) == SCRIPT.late_at:
+            SCRIPT.late_at = 0
+            time.sleep(LATE_S)
         super().advance(target, deadline)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,7 +69,10 @@ def calibrate(
                 "(expected a free-running backend, such as real)"
             )
         run = Excitation(env, log, every_step=not reports_samples, joints=moved, amplitude=amplitude)
+        gc.collect()
+        gc.freeze()  # a full collection, 0.1 s with all modules loaded, would delay a step
         run.make_moves(repeats=repeats, seed=seed, progress=progress)
     finally:
+        gc.unfreeze()
         env.close()
     return estimate_profile(contract, run, log, readings, backend=backend, seed=seed)

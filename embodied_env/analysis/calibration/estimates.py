@@ -67,12 +67,9 @@ def estimate_profile(
     """
     offset_ns = min(run.offsets_ns)
     moves = [_to_move(contract, trace, log, readings, offset_ns) for trace in run.traces]
-    unknown = {}
-    if run.missing:
-        count = len(run.missing) + len(run.traces)
-        unknown["moves"] = f"{len(run.missing)} of {count} moves are missing: {'; '.join(run.missing)}"
+    unknown: dict[str, str] = {}
     references = {reading.sensor for reading in readings.values()}
-    capture, transport, without_capture = _sensor_latencies(contract, run.traces, moves, log, references, offset_ns)
+    capture, transport, without_capture = _sensor_latencies(contract, run, moves, log, references, offset_ns)
     unknown |= without_capture
     transit_s = max((_median_transit_s(samples) for samples in log.samples.values()), default=0.0)
     evidence = {
@@ -85,6 +82,13 @@ def estimate_profile(
     actuation = next((evidence[method] for method in HEADLINE if method in evidence), None)
     if problem:
         unknown |= {"lag_s": problem} if actuation else {"actuation_s": problem, "lag_s": problem}
+    if run.missing:
+        unknown |= {f"moves.{joint}": f"missing {why}" for joint, why in run.missing.items()}
+        reached = {f"capture_s.{name}": each for name, each in capture.items() if "xcorr" in each.method}
+        for name, each in {"actuation_s": actuation, "lag_s": lag, **reached}.items():
+            if each is not None:
+                interval = f"{1e3 * each.low_s:.2f} .. {1e3 * each.high_s:.2f} ms"
+                unknown[f"moves.{name}"] = f"not of all moves; the interval reached is {interval}, n = {each.n}"
     return LatencyProfile(
         contract=contract.name,
         fingerprint=contract.fingerprint,
@@ -191,7 +195,7 @@ def _median_estimate(
 
 def _sensor_latencies(
     contract: Contract,
-    traces: Sequence[MoveTrace],
+    run: Excitation,
     moves: Sequence[Move],
     log: SampleLog,
     references: set[str],
@@ -213,9 +217,11 @@ def _sensor_latencies(
         latency_s = np.array([(s.arrival_ns - s.stamp_ns - offset_ns) / NS_PER_S for s in samples])
         lag: SensorLag | str = "it is the reference of the other sensors"
         if name not in references:
-            seen = [_move_samples(trace, samples, offset_ns) for trace in traces]
+            seen = [_move_samples(trace, samples, offset_ns) for trace in run.traces]
             lag = estimate_lag(moves, seen, _LONGEST_S, integrated=integrated)
         estimate = combine_evidence(stamp_latency(latency_s), lag, is_stamped=sensor.timeline == "header")
+        if run.missing and isinstance(lag, str) and "too few" in lag:
+            estimate = lag  # its stamps may be late, which the missing moves would have shown
         if isinstance(estimate, str):
             unknown[f"capture_s.{name}"] = estimate
         else:

@@ -5,6 +5,7 @@ Commands are those reported by each step (value applied, time of publication), r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -26,8 +27,8 @@ _MOVING, _RESTING, _SETTLING = 12, 6, 5  # periods: half a move, at rest after i
 _RUNS = (2, 5)  # periods between two changes of velocity
 _ROUNDING = 1e-6  # of a sum of displacements
 _MOST_EPISODES = 3  # that the task may end before a move is complete
-_MOST_ATTEMPTS = 3  # at a move during which a reading makes the gate hold
-_MOST_MISSING = 3  # moves; with more, the remaining ones are left out
+_MOST_DISTURBED = 2  # times per move, on average, that a move is disturbed and repeated
+_LATE_CODES = ("obs.stale", "act.late", "lat.budget", "wd.hold", "wd.stop")  # a busy host, not the robot
 _TASK_ENDINGS = ("success", "failure", "horizon", "time_limit", "out_of_bounds")
 _TWIST = {  # axis of a twist -> field of nav_msgs/msg/Odometry, component
     f"{kind}.{axis}": (kind, i) for kind in ("linear", "angular") for i, axis in enumerate("xyz")
@@ -38,8 +39,8 @@ class CalibrationError(EmbodiedEnvError):
     """A calibration could not be completed; nothing was written."""
 
 
-class _HeldError(CalibrationError):
-    """A reading made the gate hold during a move; the move can be repeated."""
+class _DisturbedError(CalibrationError):
+    """A late reading or step disturbed a move; the move can be repeated."""
 
 
 class JointReading(NamedTuple):
@@ -57,6 +58,7 @@ class MoveTrace:
     joint: int
     begin_ns: int
     end_ns: int = 0
+    is_late: bool = False  # a step came so late that the gate lowered the velocity
     published_ns: list[int] = field(default_factory=list)
     commands: list[float] = field(default_factory=list)
 
@@ -65,6 +67,7 @@ class MoveTrace:
         self.published_ns.append(transition.stamps_ns["published"])
         self.commands.append(float(transition.report.applied_si[self.joint]))
         self.end_ns = transition.stamps_ns["observed"]
+        self.is_late |= any(finding.code == "vel.gap" for finding in transition.report.findings)
 
 
 class SampleLog:
@@ -142,7 +145,7 @@ class Excitation:
 
     Attributes:
         traces: of the finished moves.
-        missing: moves that were left out, each with the reason.
+        missing: joint -> why moves of it are missing.
         offsets_ns: of our steady clock from that of the backend, at each step; upper bounds.
         acted: measured actuation of the steps, s, by method.
     """
@@ -165,17 +168,16 @@ class Excitation:
         self._amplitude = amplitude
         self._reference = self._applied = np.zeros(self._layout.size)  # requested next; applied last
         self._was_reset = False
-        self._attempts = 0  # at the next move
         self._reset_seed: int | None = None
         self.traces: list[MoveTrace] = []
-        self.missing: list[str] = []
+        self.missing: dict[str, str] = {}
         self.offsets_ns: list[int] = []
         self.acted: dict[str, list[float]] = {}
 
     def make_moves(self, *, repeats: int, seed: int, progress: Callable[[int, int], None]) -> None:
-        """Make all moves. One that is held because of a reading is repeated, and finally left out.
+        """Make all moves. One that is disturbed by a late reading or step is repeated after the others.
 
-        A reset that fails after the first move leaves out the remaining ones.
+        After too many disturbances the remaining moves are missing.
 
         Raises:
             UsageError: when the horizon is too short for a move.
@@ -188,23 +190,26 @@ class Excitation:
         room: int = self._contract.episode.horizon_steps - 1
         if room < steps:
             raise UsageError(f"horizon of {room + 1} steps is too short for a move (expected more than {steps})")
-        episodes, self._reset_seed = 0, seed
-        while left:
+        episodes, disturbed, self._reset_seed = 0, 0, seed
+        reasons: dict[int, str] = {}
+        while left and disturbed < _MOST_DISTURBED * count:
             try:
                 episodes += self._run_episode(left, room, lambda done: progress(done, count))
-            except _HeldError as error:
-                self._attempts += 1
-                if self._attempts == _MOST_ATTEMPTS:
-                    self._leave_out(left, str(error), most=_MOST_MISSING)
-            except BackendNotReadyError as error:
-                if not self.traces:
+            except (_DisturbedError, BackendNotReadyError) as error:
+                is_reset = isinstance(error, BackendNotReadyError)  # it takes long: two of them are enough
+                if is_reset and not self.traces:
                     raise
-                self._leave_out(left, str(error), most=0)
+                disturbed += count if is_reset else 1
+                reasons[left[0][0]] = str(error)
+                left.append(left.pop(0))
             if episodes > _MOST_EPISODES:
                 ending = self._last_transition.info["end_reason"]
                 raise CalibrationError(f"task ended {episodes} episodes before a move was complete: {ending}")
+        for joint, times in Counter(joint for joint, _ in left).items():
+            why = reasons.get(joint, "not made after too many disturbances")
+            self.missing[self._layout.joints[joint]] = f"{times} of {repeats}: {why}"
         if not self.traces:
-            raise CalibrationError(f"no move could be made: {self.missing[0]}")
+            raise CalibrationError(f"no move could be made: {next(iter(reasons.values()))}")
 
     def _run_episode(self, left: list[tuple[int, FloatArray]], room: int, progress: Callable[[int], None]) -> bool:
         """Reset and make moves while the episode has room; return whether the task ended it before."""
@@ -215,17 +220,8 @@ class Excitation:
             if not self._move(*left[0]):
                 return True
             steps += len(left.pop(0)[1])
-            self._attempts = 0
             progress(len(self.traces))
         return False
-
-    def _leave_out(self, left: list[tuple[int, FloatArray]], reason: str, *, most: int) -> None:
-        """Leave out the next move, and all others when more than `most` are missing."""
-        self._attempts = 0
-        while left:
-            self.missing.append(f"{self._layout.joints[left.pop(0)[0]]}: {reason}")
-            if len(self.missing) <= most:
-                break
 
     def _draw_move(self, rng: np.random.Generator, joint: int) -> FloatArray:
         limits, period_s = self._layout.limits, self._contract.control_period_s
@@ -257,6 +253,7 @@ class Excitation:
         """Make and keep one move; return False when the task ended the episode during it."""
         trace = MoveTrace(joint=joint, begin_ns=self._last_transition.stamps_ns["published"])
         trace.add(self._last_transition)
+        trips = self._last_transition.info["safety"]["watchdog"]["trips"]
         for velocity in profile.tolist():
             wanted = np.zeros(self._layout.size)
             wanted[joint] = velocity
@@ -264,9 +261,12 @@ class Excitation:
             trace.add(transition)
             if transition.terminated or transition.truncated:
                 return False
+        if self._last_transition.info["safety"]["watchdog"]["trips"] > trips:
+            raise _DisturbedError("the watchdog braked between two steps (wd.hold): a step was late")
         if not np.isclose(trace.commands[0], trace.commands[-1], rtol=0.0, atol=_ROUNDING):
             name, way = self._layout.joints[joint], trace.commands[-1] - trace.commands[0]
-            raise CalibrationError(f"{name} ended {way:.6f} from where it started: the gate changed its commands")
+            problem = f"{name} ended {way:.6f} from where it started: the gate changed its commands"
+            raise (_DisturbedError if trace.is_late else CalibrationError)(problem)
         self.traces.append(trace)
         return True
 
@@ -287,16 +287,16 @@ class Excitation:
         if self._was_reset:  # a displacement is relative to the position at the reset
             self._reference = np.where(layout.is_delta, self._applied, self._reference)
             self._was_reset = False
+        ending = transition.info["end_reason"]
         findings = [f for f in transition.report.findings if f.severity >= Severity.HOLD]
         if findings:
             worst = max(findings, key=lambda found: found.severity)
-            is_of_reading = worst.severity is Severity.HOLD and all(f.gate == "observation" for f in findings)
-            raise (_HeldError if is_of_reading else CalibrationError)(
+            is_late = {f.code for f in findings} <= {*_LATE_CODES, "latch.stop" if ending.endswith("wd.stop") else ""}
+            raise (_DisturbedError if is_late else CalibrationError)(
                 f"gate {worst.gate} returned {worst.severity.name} ({worst.code}): {worst.detail}"
             )
-        ending = transition.info["end_reason"]
         if ending and not ending.startswith(_TASK_ENDINGS):
-            raise CalibrationError(f"episode ended: {ending}")
+            raise (_DisturbedError if ending.startswith("sensor_gap") else CalibrationError)(f"episode ended: {ending}")
         self._keep_measurements(transition)
         return transition
 

@@ -1,4 +1,4 @@
-"""The safety inputs of the robot emulator: published in their safe state, and switched by services."""
+"""The safety inputs of the robot emulator: published or reported in their safe state, and switched by services."""
 
 from __future__ import annotations
 
@@ -14,27 +14,35 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.errors import ContractError, MissingDependencyError
 from embodied_env.ros.embedded_sim.sensor_messages import Message, write_path
-from embodied_env.ros.robot.backend_profile import PATH, parse_real_profile
-from embodied_env.ros.robot.estops import EstopSpec, check_input, spec_in_use
+from embodied_env.ros.robot.backend_profile import PATH, ActiveSpec, parse_real_profile
+from embodied_env.ros.robot.estops import EstopSpec, check_input, is_installed, spec_in_use
 
 _REPEATS = 5  # messages per timeout, since one may be late
+_LIFECYCLE_IDS = {"inactive": 2, "active": 3}  # of lifecycle_msgs/msg/State
 _log = logging.getLogger(__name__)
 
-Inputs = Mapping[str, EstopSpec]
-"""Safety inputs by the key of the profile and their name: ``estop/button``, ``active/program``."""
+Inputs = Mapping[str, EstopSpec | ActiveSpec]
+"""Safety inputs by the key of the profile and their name: ``estop/button``, ``active/program``.
+
+An `ActiveSpec` is a lifecycle node or a controller, whose state a service reports.
+"""
 
 
 def emulated_inputs(contract: Contract) -> Inputs:
-    """Return the e-stops of ``backends.real`` and its topics that must be active; raises ContractError.
+    """Return the e-stops of ``backends.real`` and what must be active; raises ContractError.
 
-    One whose message package is not installed has its variant; without a variant it is not emulated.
+    A topic whose message package is not installed has its variant. Without a variant, it is not emulated, and neither
+    is a service whose package is not installed.
     """
     if "real" not in contract.backends:
         return {}
     profile = parse_real_profile(contract)
     declared = {f"estop/{name}": spec for name, spec in profile.estop.items()}
     declared |= {f"active/{name}": spec.as_input() for name, spec in profile.active.items() if spec.topic is not None}
-    inputs = {}
+    inputs: dict[str, EstopSpec | ActiveSpec] = {}
+    for name, active in profile.active.items():
+        if active.service is not None and is_installed(active.types[0]):
+            inputs[f"active/{name}"] = active
     for name, declaration in declared.items():
         spec = spec_in_use(declaration)
         try:
@@ -64,8 +72,7 @@ class EmulatedTopic:
         kind = message_class(inputs[0].type)
         self._publisher = node.create_publisher(kind, inputs[0].topic, latched_qos if is_latched else repeated_qos)
         for spec in inputs:
-            service = f"~/{re.sub(r'[^A-Za-z0-9_/]', '_', spec.name)}"
-            node.create_service(message_class("std_srvs/srv/SetBool"), service, self._switch(spec.name))
+            _create_switch(node, spec.name, self._unsafe, self._publish_soon)
         self.next_ns: int | None = 0
 
     def serve(self, now_ns: int) -> None:
@@ -76,24 +83,59 @@ class EmulatedTopic:
         if self._node.count_publishers(self._publisher.topic_name) < 2:
             self._publisher.publish(message_of(self._inputs, self._unsafe))
 
-    def _switch(self, name: str) -> Callable[[Any, Any], Any]:
-        words, unsafe = (
-            (("released", "pressed"), True) if name.startswith("estop/") else (("inactive", "active"), False)
-        )
+    def _publish_soon(self) -> None:
+        self.next_ns = 0
 
-        def on_request(request: Any, response: Any) -> Any:  # noqa: ANN401 - generated types
-            (self._unsafe.add if bool(request.data) is unsafe else self._unsafe.discard)(name)
-            self.next_ns = 0
-            response.success, response.message = True, words[bool(request.data)]
-            return response
 
-        return on_request
+class EmulatedService:
+    """The service that reports the state of a lifecycle node, or of the controllers of a manager."""
+
+    def __init__(self, service: str, specs: Mapping[str, ActiveSpec], node: Any) -> None:  # noqa: ANN401 - rclpy's
+        """Offer `service`, and for each of `specs`, by name, a service ``~/active/<name>`` (std_srvs/srv/SetBool)."""
+        self._specs, self._inactive = specs, set[str]()
+        node.create_service(message_class(next(iter(specs.values())).types[0]), service, self._respond)
+        for name in specs:
+            _create_switch(node, name, self._inactive, lambda: None)
+
+    def _respond(self, _request: Any, response: Any) -> Any:  # noqa: ANN401 - generated types
+        for name, spec in self._specs.items():
+            state = "inactive" if name in self._inactive else "active"
+            if spec.node is not None:
+                response.current_state.id, response.current_state.label = _LIFECYCLE_IDS[state], state
+            else:
+                controller = message_class("controller_manager_msgs/msg/ControllerState")
+                response.controller.append(controller(name=spec.controller, state=state))
+        return response
+
+
+def _create_switch(node: Any, name: str, unsafe: set[str], on_change: Callable[[], None]) -> None:  # noqa: ANN401
+    """Offer the service that adds the input `name` to `unsafe`, or removes it."""
+    words, adds = (("released", "pressed"), True) if name.startswith("estop/") else (("inactive", "active"), False)
+
+    def on_request(request: Any, response: Any) -> Any:  # noqa: ANN401 - generated types
+        (unsafe.add if bool(request.data) is adds else unsafe.discard)(name)
+        on_change()
+        response.success, response.message = True, words[bool(request.data)]
+        return response
+
+    node.create_service(message_class("std_srvs/srv/SetBool"), f"~/{re.sub(r'[^A-Za-z0-9_/]', '_', name)}", on_request)
+
+
+def services_of(inputs: Inputs) -> dict[str, dict[str, ActiveSpec]]:
+    """Return the inputs that each service reports: service -> name -> input."""
+    found: dict[str, dict[str, ActiveSpec]] = {}
+    for name, spec in inputs.items():
+        if isinstance(spec, ActiveSpec) and spec.service is not None:
+            found.setdefault(spec.service, {})[name] = spec
+    return found
 
 
 def topics_of(inputs: Inputs) -> Iterator[list[EstopSpec]]:
     """Yield the inputs of each topic; raises ContractError for a topic with several types."""
     by_topic: dict[str, list[EstopSpec]] = {}
     for name, spec in inputs.items():
+        if isinstance(spec, ActiveSpec):
+            continue
         first = by_topic.setdefault(spec.topic, [spec])[0]
         if first.type != spec.type:
             problem = f"{spec.type} (expected {first.type}, as {first.name} on the same topic {spec.topic})"

@@ -24,7 +24,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import BackendLostError
 from embodied_env.ros.embedded_sim.base_node import LATCHED, SPIN_TIMEOUT_S, WorldNode, node_with_executor
-from embodied_env.ros.embedded_sim.emulated_inputs import EmulatedTopic, Inputs, topics_of
+from embodied_env.ros.embedded_sim.emulated_inputs import EmulatedService, EmulatedTopic, Inputs, services_of, topics_of
 from embodied_env.ros.embedded_sim.protocol import ANY_EPOCH
 from embodied_env.ros.embedded_sim.sensor_messages import SensorEncoder
 from embodied_env.ros.qos import RELIABLE
@@ -72,6 +72,8 @@ class FreeRunningNode(WorldNode):
         self._epoch, self._reply = ANY_EPOCH, ""
         super().__init__(contract, world, namespace=namespace, context=context, default_seed=_ANY_SEED)
         self._inputs = [EmulatedTopic(specs, self.node, LATCHED, RELIABLE) for specs in topics_of(inputs)]
+        for service, specs in services_of(inputs).items():
+            EmulatedService(service, specs, self.node)
         if (text := world.robot_description()) is not None:
             kind = message_class("std_msgs/msg/String")
             self._description = self.node.create_publisher(kind, "robot_description", LATCHED)
@@ -274,7 +276,7 @@ def run_free_running(
         world: the world; its profile declares the emulated robot.
         namespace: absolute ROS namespace; None: the root, or that of ``--ros-args``.
         stop: set it from a signal handler or another thread.
-        inputs: safety inputs to publish (`emulated_inputs`), safe until a service ``~/<key>/<name>`` switches one.
+        inputs: safety inputs to offer (`emulated_inputs`), safe until a service ``~/<key>/<name>`` switches one.
         on_ready: called with the namespace when the world moves.
 
     Raises:

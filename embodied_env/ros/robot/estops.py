@@ -13,6 +13,7 @@ from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.errors import ContractError, MissingDependencyError
 from embodied_env.ros.message_fields import Message, follow
 from embodied_env.ros.setup_checks import apt_package
+from embodied_env.safety.interlocks import INPUT_REMEDIES, safety_input_findings
 
 Kind = Literal["estop", "robot_mode"]
 
@@ -39,6 +40,7 @@ class InputSpec:
     timeout_s: float = 0.5  # without a message for this time the input has expired, > 0
     kind: Kind = "estop"  # e-stop button, or mode of the robot
     latched: bool = False  # published on a change only, with transient-local durability; does not expire
+    release: str | None = None  # how an operator ends the stop, as an instruction without a full stop
     variant: Variant | None = None  # type and path in use where the message package of `type` is not installed
 
 
@@ -159,6 +161,10 @@ class EstopInputs:
         now_ns = self._clock.now_ns()
         return {spec.name: self._state(spec, now_ns) for spec in self.specs}
 
+    def described(self) -> dict[str, str]:
+        """Return the states; a problem with its topic and what an operator does: "active: topic /x; release it"."""
+        return {name: _describe(self._by_name[name], state) for name, state in self.states().items()}
+
     def _state(self, spec: EstopSpec, now_ns: int) -> str:
         if spec.name not in self._received:
             return "unknown"
@@ -168,6 +174,14 @@ class EstopInputs:
         if not spec.latched and now_ns - arrived_ns > spec.timeout_s * NS_PER_S:
             return "expired"
         return "ok"
+
+
+def _describe(spec: EstopSpec, state: str) -> str:
+    if state == "ok":
+        return state
+    (finding,) = safety_input_findings({spec.name: state})
+    release = spec.release if state in _UNSAFE.values() else None
+    return f"{state}: topic {spec.topic}; {release or INPUT_REMEDIES[finding.code]}"
 
 
 def is_one_of(value: object, safe: tuple[Any, ...]) -> bool:

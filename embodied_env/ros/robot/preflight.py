@@ -16,6 +16,7 @@ from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_env.contract import Contract, SensorSpec
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp, SteadyClock
+from embodied_env.core.codes import Severity
 from embodied_env.ros.message_fields import MalformedMessageError
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import sensor_qos
@@ -160,7 +161,8 @@ def _input_check(name: str, state: str) -> Check:
     if state == "ok":
         return passed(f"state.{name}", "permits motion")
     (finding,) = safety_input_findings({name: state})
-    return failed(f"state.{name}", state, INPUT_REMEDIES[finding.code], finding.code)
+    problem, _, remedy = state.partition("; ") if finding.severity is Severity.ESTOP else (state, "", "")
+    return failed(f"state.{name}", problem, remedy or INPUT_REMEDIES[finding.code], finding.code)
 
 
 def _reading(

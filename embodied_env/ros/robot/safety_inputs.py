@@ -73,4 +73,4 @@ class SafetyInputs:
             ]
             self._contention = f"contention: {'; '.join(found)}" if found else "ok"
             self._checked_ns = now_ns
-        return {**self._estops.states(), **self._activation.states(), CONTENTION: self._contention}
+        return {**self._estops.described(), **self._activation.states(), CONTENTION: self._contention}
