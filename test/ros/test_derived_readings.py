@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
-import yaml
 from gymnasium.vector import AutoresetMode
 
 pytest.importorskip("rclpy", reason="needs rclpy")
@@ -18,6 +16,7 @@ pytest.importorskip("mujoco", reason="needs mujoco")
 
 from rclpy.qos import qos_profile_sensor_data
 from rclpy.serialization import deserialize_message
+from shipped_contracts import resolved_document
 
 import embodied_env
 from embodied_env.analysis.replay import replay_run
@@ -38,13 +37,12 @@ from embodied_env.ros.sensor_readers import SensorReader
 
 pytestmark = pytest.mark.ros
 
-CART = Path(embodied_env.load_contract("cart_goal").source)
 STEPS = 8
 
 
 def derived_contract(folder):
     """Write the cart's contract with a resampled scan, a resized camera and histories; return its file."""
-    document = yaml.safe_load(CART.read_text())
+    document = resolved_document("cart_goal")
     document["name"] = "derived_cart"
     sensors = document["sensors"]
     scan = {"resample": {"angles": 36, "method": "min"}, "nan": 10.0, "history": 2}
