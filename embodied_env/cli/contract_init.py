@@ -71,8 +71,8 @@ def _report(draft: Draft, text: str, out: Path | None, problem: str | None, name
     if out is None:
         say(text.rstrip("\n"))
     else:
-        found = [f"{len(part)} {noun}" for part, noun in ((draft.sensors, "sensors"), (draft.actuators, "actuators"))]
-        say(f"{out}: written, {', '.join(found)}" if draft.robot is None else f"{out}: written, robot {draft.robot}")
+        parts = f"sensors: {', '.join(draft.sensors)}; actuators: {', '.join(draft.actuators)}"
+        say(f"{out}: written, {parts if draft.robot is None else f'robot {draft.robot}'}")
     if draft.gaps:
         say("unknown:", file=stream)
         for what, where in draft.gaps:
