@@ -131,7 +131,8 @@ def add_joint_actuator(draft: Draft, name: str, spec: Document, joints: Iterable
         what = ", ".join(each for each, those in chosen.items() if tuple(those) == names)
         those = f"all {len(limits)} joints" if len(names) == len(limits) > 1 else ", ".join(names)
         draft.choose(path, f"{what} of {those}")
-        draft.gap(f"{what} of {those} of {name} (conservative values written)", f"data sheet or URDF; set {path}")
+        those = those if those == name else f"{those} of {name}"
+        draft.gap(f"{what} of {those} (conservative values written)", f"data sheet or URDF; set {path}")
     sources = sorted({draft.joints[joint].source for joint in limits} - {""})
     if sources:
         draft.comment(path, f"Limits of {', '.join(sources)}; values under `chosen` are conservative assumptions.")

@@ -178,5 +178,5 @@ def _reading(
         remedy = (
             f"synchronise the publisher's clock with this host (chrony, PTP), or set sensors.{name}.timeline: receive"
         )
-        return failed(title, detail, remedy, code), values
+        return failed(title, detail, remedy, code), {}
     return passed(title, f"stamped {age_s:.3f} s before its arrival"), values
