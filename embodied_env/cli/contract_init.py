@@ -80,9 +80,9 @@ def _report(draft: Draft, text: str, out: Path | None, problem: str | None, name
     if out is None:
         say(text.rstrip("\n"))
     else:
-        found = [f"{len(part)} {noun}" for part, noun in ((draft.sensors, "sensors"), (draft.actuators, "actuators"))]
-        found = found if draft.robot is None else [f"robot {draft.robot}"]
-        say(f"{out}: written, {', '.join(found + [f'task {draft.task}'] * (draft.task != TASK))}")
+        parts = [f"sensors: {', '.join(draft.sensors)}; actuators: {', '.join(draft.actuators)}"]
+        parts = parts if draft.robot is None else [f"robot {draft.robot}"]
+        say(f"{out}: written, {'; '.join(parts + [f'task {draft.task}'] * (draft.task != TASK))}")
     if draft.gaps:
         say("unknown:", file=stream)
         for what, where in draft.gaps:

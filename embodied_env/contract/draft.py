@@ -37,7 +37,10 @@ _TWO_TURNS = 4.0 * math.pi
 _WIDEST = 110  # characters of a mapping on one line
 _PLAIN = re.compile(r"[A-Za-z_/][\w./-]*")
 _KEYWORDS = ("null", "true", "false")
-_SLIDING = re.compile(r"finger|slid|prismatic|rail|gantry|carriage|linear|telescop|(?<!shoulder_)lift", re.IGNORECASE)
+_SLIDING = re.compile(
+    r"finger|slid|prismatic|rail|gantry|carriage|linear|telescop|(?<!shoulder_)lift|\b[xyz]_?(axis|joint)|(axis|joint)_?[xyz]\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(kw_only=True)
@@ -47,6 +50,7 @@ class Joint:
     unit: str | None = None
     position: tuple[float, float] | None = None
     velocity: float | None = None
+    placeholder: float | None = None  # velocity in all joints of the description
     acceleration: float | None = None
     measured: float | None = None
     is_continuous: bool = False
@@ -89,18 +93,17 @@ def add_urdf(draft: Draft, text: str | bytes, source: str) -> None:
     """Add the joints of a URDF and their limits; raises ContractError for a text that is no URDF."""
     found, problems = read_joints(text)
     for name, problem in problems.items():
-        draft.gap(f"joint {name} of {source} is unreadable: {problem}", "correct the URDF")
+        draft.gap(f"joint {name} of {source} is unreadable: {problem}", "correct the URDF, or process it with xacro")
     moving = {name: spec for name, spec in found.items() if spec.kind in MOVABLE}
     speeds = [spec.velocity for spec in moving.values() if spec.mimics is None and spec.velocity]
     is_placeholder = len(set(speeds)) == 1 and speeds[0] >= PLACEHOLDER_VELOCITY
-    if is_placeholder:
-        draft.gap(f"velocity limits: {source} has the placeholder {speeds[0]} in all joints", "the robot's data sheet")
     for name, spec in moving.items():
         position = None if spec.position is None or spec.position[0] >= spec.position[1] else spec.position
         draft.joints[name] = Joint(
             unit=spec.unit,
             position=position,
             velocity=None if is_placeholder or not spec.velocity else spec.velocity,
+            placeholder=spec.velocity if is_placeholder else None,
             is_continuous=spec.kind == "continuous",
             source=source,
             moves=spec.mimics is None,
@@ -122,11 +125,15 @@ def add_joint_actuator(draft: Draft, name: str, spec: Document, joints: Iterable
             elif known.unit == "rad" and not known.is_continuous and abs(known.measured) > _TWO_TURNS:
                 what = f"joint {joint} is at {known.measured:.4g} rad, more than two turns"
                 draft.gap(what, "the unit of the driver: rad is expected, not degrees")
+    for value, source in {(draft.joints[j].placeholder, draft.joints[j].source): None for j in limits}:
+        if value:
+            draft.gap(f"velocity limits: {source} has the placeholder {value} in all joints", "the robot's data sheet")
     for names in dict.fromkeys(map(tuple, chosen.values())):
         what = ", ".join(each for each, those in chosen.items() if tuple(those) == names)
         those = f"all {len(limits)} joints" if len(names) == len(limits) > 1 else ", ".join(names)
         draft.choose(path, f"{what} of {those}")
-        draft.gap(f"{what} of {those} of {name} (conservative values written)", f"data sheet or URDF; set {path}")
+        those = those if those == name else f"{those} of {name}"
+        draft.gap(f"{what} of {those} (conservative values written)", f"data sheet or URDF; set {path}")
     sources = sorted({draft.joints[joint].source for joint in limits} - {""})
     if sources:
         draft.comment(path, f"Limits of {', '.join(sources)}; values under `chosen` are conservative assumptions.")
@@ -137,7 +144,7 @@ def _limits(name: str, joint: Joint, chosen: dict[str, list[str]], *, is_velocit
     """Return the limits of a joint; list each assumption in `chosen`."""
     if joint.unit is None:
         joint.unit = "m" if _SLIDING.search(name) and abs(joint.measured or 0.0) < 1.0 else "rad"
-        chosen.setdefault("unit (rad or m, by the name)", []).append(name)
+        chosen.setdefault(f"unit ({joint.unit}, by the name)", []).append(name)
     unit, position = joint.unit, joint.position
     if position is None and not joint.is_continuous and not is_velocity:
         middle = joint.measured or 0.0
@@ -169,19 +176,25 @@ def joint_fields(draft: Draft, joints: list[str], *, has_velocity: bool) -> Docu
     return {"position": position, "velocity": {"joints": joints, "unit": speeds, "low": -40.0, "high": 40.0}}
 
 
+def assume_actuator(draft: Draft) -> list[str]:
+    """Add the conventional command topic, of the joints that move or of a base; return the joints."""
+    joints = [name for name, joint in draft.joints.items() if joint.moves]
+    name, topic = ("arm", "forward_position_controller/commands") if joints else ("base", "cmd_vel")
+    if joints:
+        spec = {"topic": topic, "type": "std_msgs/msg/Float64MultiArray", "command": "position_delta"}
+        add_joint_actuator(draft, name, spec, joints)
+    else:
+        add_base(draft, topic, "geometry_msgs/msg/Twist", {})
+    draft.choose(f"actuators.{name}.topic", "assumed; no source names the command topic")
+    where = "ros2 topic list -t, with the controller active; then contract init --from-graph"
+    draft.gap(f"command topic ({topic} written)", where)
+    return joints
+
+
 def finish_draft(draft: Draft) -> None:
     """Add the conventional topics where the sources name none, so that the contract validates."""
     if not draft.actuators:
-        joints = [name for name, joint in draft.joints.items() if joint.moves]
-        if joints:
-            topic = "forward_position_controller/commands"
-            spec = {"topic": topic, "type": "std_msgs/msg/Float64MultiArray", "command": "position_delta"}
-            add_joint_actuator(draft, "arm", spec, joints)
-            draft.choose("actuators.arm.topic", "assumed; no source names the command topic")
-        else:
-            add_base(draft, "cmd_vel", "geometry_msgs/msg/Twist", {})
-            draft.choose("actuators.base.topic", "assumed; no source names the command topic")
-        draft.gap("command topic", "ros2 topic list -t, with the controller active; then contract init --from-graph")
+        assume_actuator(draft)
     reported = {
         joint
         for sensor in draft.sensors.values()

@@ -42,7 +42,10 @@ FIELDS: Mapping[str, Mapping[str, tuple[str, str, float]]] = {  # type -> field 
 }
 """Vectors and quaternions of sensors."""
 
-_COMMAND = re.compile(r"cmd|command|desired|target|goal|setpoint|reference")
+TIMEOUTS = ("cmd_vel_timeout", "reference_timeout", "command_timeout", "cmd_timeout")
+"""Parameters of a controller: the time after which it stops without a command."""
+
+COMMAND = re.compile(r"cmd|command|desired|target|goal|setpoint|reference")
 _BASE = "a mobile base"
 
 
@@ -66,12 +69,13 @@ class Topic:
     count: int = 0
     rate_hz: float | None = None
     stamp: str = "none"  # of the header: none, zero, other_clock, sound
+    age_s: float = 0.0  # the smallest, by sound stamps
     sample: Document = field(default_factory=dict)  # of the last message, by type
 
     @property
     def is_command(self) -> bool:
         """Whether a robot takes commands on it, by its type, name and subscriptions."""
-        is_named = bool(_COMMAND.search(self.name.rpartition("/")[2] if self.type == JOINT_SENSOR else self.name))
+        is_named = bool(COMMAND.search(self.name.rpartition("/")[2] if self.type == JOINT_SENSOR else self.name))
         if not self.subscribers or self.type not in (*BY_JOINT, *TWISTS):
             return False
         return is_named or self.type == TRAJECTORY or not (self.publishers or self.type == JOINT_SENSOR)

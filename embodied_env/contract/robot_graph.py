@@ -14,14 +14,17 @@ from embodied_env.contract.draft import (
     add_base,
     add_joint_actuator,
     add_urdf,
+    assume_actuator,
     joint_fields,
 )
 from embodied_env.contract.graph_topics import (
     BOOL,
     BY_JOINT,
+    COMMAND,
     COMPRESSED,
     FLOAT,
     ODOMETRY,
+    TIMEOUTS,
     TRAJECTORY,
     TWISTS,
     Graph,
@@ -39,6 +42,7 @@ _GRIPPER = re.compile(r"gripper|finger|hand|jaw|knuckle", re.IGNORECASE)
 _WHEEL = re.compile(r"wheel|caster", re.IGNORECASE)
 _ESTOP = re.compile(r"e_?stop|emergency|protective|safety|fault", re.IGNORECASE)
 _ACTIVE = re.compile(r"program_running|motors?_(on|enabled)|(is_)?(active|enabled|armed)$", re.IGNORECASE)
+_JOINT = re.compile(r"^joint_|_joint$")
 _GENERIC = ("data", "raw", "data_raw", "filtered", "image_raw", "image", "pose", "wrench", "state", "states", "points")
 _NO_DATA = re.compile(r"^(diagnostic_msgs|lifecycle_msgs|rcl_interfaces|tf2_msgs|bond|visualization_msgs)/|/_action/")
 
@@ -77,12 +81,15 @@ class _Reading:
         self.commands = [topic for topic in topics if topic.is_command]
         self.claimed: dict[str, str] = {}  # joint -> topic
         self.reporters: dict[str, Topic] = {}  # joint -> its joint state topic
+        self.apart = set[str]()  # joints that are not in the largest messages of their topic
 
     def add(self) -> None:
         self._find_reporters()
         for topic in sorted((topic for topic in self.commands if topic.type in BY_JOINT), key=self._rank):
             self._add_joints(topic)
         self._add_base()
+        if not self.draft.actuators:
+            self.claimed |= dict.fromkeys(assume_actuator(self.draft), "")
         self._add_joint_sensors()
         for topic in self.topics:
             if topic.publishers:
@@ -93,16 +100,24 @@ class _Reading:
         self._list_unused()
 
     def _find_reporters(self) -> None:
-        """Choose the topic of each joint: the name joint_states first, then the highest rate."""
+        """Choose the topic of each joint: the name joint_states first, then measured ones, then the highest rate."""
         states = [topic for topic in self.topics if topic.is_joint_state]
-        for topic in sorted(
-            states, key=lambda t: (not t.name.endswith("joint_states"), -round(t.rate_hz or 0.0), t.name)
-        ):
+
+        def order(topic: Topic) -> tuple[bool, bool, int, str]:
+            is_usual, is_desired = topic.name.endswith("/joint_states"), bool(COMMAND.search(topic.name))
+            return not is_usual, is_desired, -round(topic.rate_hz or 0.0), topic.name
+
+        for topic in sorted(states, key=order):
             for joint, position in topic.sample["position"].items():
                 known = self.draft.joints.setdefault(joint, Joint())
                 if self.reporters.setdefault(joint, topic) is topic:
                     known.measured = position
         for topic in states:
+            if messages := topic.sample.get("messages"):
+                largest = max(messages, key=len)
+                self.apart |= {j for j in topic.sample["names"] if j not in largest and self.reporters.get(j) is topic}
+                if topic.rate_hz:
+                    topic.rate_hz *= messages[largest] / sum(messages.values())
             for problem, where in (("repeated", "named twice in"), ("not_finite", "without a finite position in")):
                 if joints := [j for j in topic.sample.get(problem, ()) if self.reporters.get(j, topic) is topic]:
                     what = f"{', '.join(joints)} {where} {topic.name}: its messages are not valid"
@@ -160,8 +175,14 @@ class _Reading:
             used = f"used instead: {self.claimed[taken[0]]}"
             draft.gap(f"{topic.name} ({topic.type}) also commands {', '.join(taken)}, left out", used)
             return
+        if apart := [joint for joint in joints if joint in self.apart]:
+            reporter = self.reporters[apart[0]]
+            what = f"{topic.name} ({topic.type}), left out: {reporter.name} has {', '.join(apart)} in separate messages"
+            draft.gap(what, f"remap one of its publishers ({nodes_of(reporter.publishers)}), then contract init again")
+            return
         is_gripper = all(map(_GRIPPER.search, joints)) or (bool(_GRIPPER.search(topic.name)) and len(joints) < 3)
-        name = self._unique("gripper" if is_gripper else "arm", topic, draft.actuators)
+        kind_of = "gripper" if is_gripper else joints[0] if topic.type == FLOAT else "arm"
+        name = self._unique(kind_of, topic, draft.actuators)
         self.claimed |= dict.fromkeys(joints, topic.name)
         command = "velocity" if kind == "velocity" else "position_delta"
         spec = {"topic": self._local(topic), "type": topic.type, "command": command, **command_qos(topic)}
@@ -199,7 +220,9 @@ class _Reading:
         elif topic.type == TRAJECTORY or "arm" in topic.name or any(map(_GRIPPER.search, candidates)):
             free = fingers if all(map(_GRIPPER.search, pool)) else others
         if topic.type == FLOAT:
-            free = ([joint for joint in free if f"/{joint}" in topic.name] or free)[:1]
+            if named := [joint for joint in pool if _names(topic.name, joint)]:
+                return [max(named, key=len)], ""
+            free = ([joint for joint in free if _names(topic.name, _JOINT.sub("", joint))] or free)[:1]
         if len(free) == 1 == len(pool):
             return free, ""
         source = "of the URDF" if any(self.draft.joints[joint].source for joint in free) else "of the joint states"
@@ -234,7 +257,7 @@ class _Reading:
 
     def _add_timeout(self, topic: Topic, name: str) -> None:
         """Declare the time after which the controller ends a velocity that is not commanded again."""
-        timeout_s = self._parameter(topic, "cmd_vel_timeout", "command_timeout", "cmd_timeout")
+        timeout_s = self._parameter(topic, *TIMEOUTS)
         if isinstance(timeout_s, float) and timeout_s > 0:
             self.draft.real["downstream_timeout_s"] = timeout_s
             return
@@ -248,7 +271,7 @@ class _Reading:
         self.draft.comment(path, f"Subscribed by {nodes_of(topic.subscribers)}.")
         if topic.publishers:
             what = f"{topic.name} is also published by {nodes_of(topic.publishers)}"
-            self.draft.gap(what, "stop that node before the environment runs")
+            self.draft.gap(what, "stop that node, or remap its publisher, before the environment runs")
 
     # -------------------------------------------------------------------------------------------------- sensors
 
@@ -298,7 +321,8 @@ class _Reading:
                 self.draft.gap(f"age of {topic.name}: {what}", "the driver; until then ages count from the reception")
         if topic.is_latched:
             spec["qos"] = "latched"
-        spec["max_age_s"] = max(MAX_AGE_S, round(3.0 / rate_hz, 2)) if rate_hz else 1000.0
+        age_s = topic.age_s if topic.stamp == "sound" else 0.0
+        spec["max_age_s"] = max(MAX_AGE_S, round(3.0 / rate_hz + age_s, 2)) if rate_hz else 1000.0
         return spec
 
     def _add_sensor(self, topic: Topic) -> None:
@@ -329,7 +353,7 @@ class _Reading:
         named |= {word for what, _ in draft.gaps for word in re.split(r"[\s,;:()]+", what)}
         for topic in self.topics:
             action, _, is_action = topic.name.partition("/_action/")
-            if is_action and not any(name.startswith(_namespace(action)) for name in named):
+            if is_action and not any(command.name.startswith(_namespace(action)) for command in self.commands):
                 draft.gap(f"action {action} is not used", "a contract commands topics; use a controller with a topic")
         rest = [t for t in self.topics if t.name not in named and not _NO_DATA.search(t.type + t.name)]
         reference = "docs/reference/contract.md"
@@ -388,6 +412,11 @@ class _Reading:
         while name in taken:
             name, number = f"{name.rstrip('0123456789').rstrip('_')}_{number}", number + 1
         return name
+
+
+def _names(topic: str, joint: str) -> bool:
+    """Return whether a topic has the name of a joint in it, as whole words."""
+    return re.search(rf"(?<![^\W_]){re.escape(joint)}(?![^\W_])", topic) is not None
 
 
 def _namespace(topic: str) -> str:

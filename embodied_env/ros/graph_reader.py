@@ -8,13 +8,14 @@ import operator
 import time
 from typing import Any
 
-from embodied_env.contract.draft import Document
+from embodied_env.contract.draft import MAX_AGE_S, Document
 from embodied_env.contract.graph_topics import (
     BY_JOINT,
     COMPRESSED,
     FIELDS,
     IMAGE,
     ODOMETRY,
+    TIMEOUTS,
     TWISTS,
     Endpoint,
     Graph,
@@ -32,12 +33,12 @@ STRING = "std_msgs/msg/String"
 
 _RESCAN_S = 0.5
 _CALL_S = 1.0  # for each service of a node
-_OTHER_CLOCK_NS = NS_PER_S  # a stamp this far from the host's time is of another clock
+_EARLIEST_NS, _LATEST_NS = NS_PER_S, round(MAX_AGE_S * NS_PER_S)  # before and after the host's time: not of its clock
 _SKIPPED = ("/rosout", "/parameter_events", "/clock", "/tf", "/tf_static")
 _LIST_CONTROLLERS = "controller_manager_msgs/srv/ListControllers"
 _PARAMETERS = (
     *("joints", "joint_names", "joint", "interface_name", "command_interfaces"),
-    *("cmd_vel_timeout", "command_timeout", "cmd_timeout"),
+    *TIMEOUTS,
     *(f"{axis}.max_{key}" for axis in ("linear.x", "angular.z") for key in ("velocity", "acceleration")),
 )
 _MODES = {"RGB": "rgb8", "L": "mono8"}  # of Pillow -> encoding
@@ -62,6 +63,7 @@ class _GraphReader:
         self._arrivals_ns: dict[str, list[int]] = {}
         self._samples: dict[str, Document] = {}
         self._stamps: dict[str, str] = {}
+        self._ages_ns: dict[str, int] = {}
         self._descriptions: dict[str, str] = {}
 
     def listen(self) -> None:
@@ -105,6 +107,7 @@ class _GraphReader:
             count=len(times),
             rate_hz=(len(times) - 1) * NS_PER_S / span_ns if span_ns else None,
             stamp=self._stamps.get(name, "none"),
+            age_s=self._ages_ns.get(name, 0) / NS_PER_S,
             sample=self._samples.get(name, {}),
         )
 
@@ -132,7 +135,9 @@ class _GraphReader:
         self._arrivals_ns.setdefault(name, []).append(arrival.arrival_ns)
         if hasattr(message, "header"):
             stamp_ns = message.header.stamp.sec * NS_PER_S + message.header.stamp.nanosec
-            is_near = abs(arrival.arrival_system_ns - stamp_ns) < _OTHER_CLOCK_NS
+            age_ns = arrival.arrival_system_ns - stamp_ns
+            is_near = -_LATEST_NS < age_ns < _EARLIEST_NS
+            self._ages_ns[name] = min(age_ns, self._ages_ns.get(name, age_ns))
             self._stamps[name] = "zero" if stamp_ns == 0 else "sound" if is_near else "other_clock"
         self._samples[name] = _sample(kind, message, self._samples.get(name, {}))
 
@@ -201,8 +206,11 @@ def _sample(kind: str, message: Any, before: Document) -> Document:  # noqa: ANN
         velocity = {**before.get("velocity", {}), **_finite(message.name, message.velocity)}
         repeated = [name for name in names if list(message.name).count(name) > 1]
         not_finite = [name for name in names if name not in position]
+        messages, key = dict(before.get("messages", {})), tuple(sorted(message.name))
+        messages[key] = messages.get(key, 0) + 1
         return {
-            "names": names, "position": position, "velocity": velocity, "repeated": repeated, "not_finite": not_finite,
+            "names": names, "position": position, "velocity": velocity, "messages": messages,
+            "repeated": repeated, "not_finite": not_finite,
         }  # fmt: skip
     if kind == "std_msgs/msg/Bool":
         return {"data": message.data}

@@ -231,9 +231,10 @@ def test_arrays_subscribed_by_a_logger_are_not_commands():
     assert any("not observed: /tactile" in gap for gap in gaps)
 
 
-def test_limits_and_timeout_of_the_controller_behind_a_multiplexer():
+@pytest.mark.parametrize("timeout", ["cmd_vel_timeout", "reference_timeout"])
+def test_limits_and_timeout_of_the_controller_behind_a_multiplexer(timeout):
     odometry, command = base()
-    parameters = {"/diff_drive": {"cmd_vel_timeout": 0.25, "linear.x.max_velocity": 1.5}}
+    parameters = {"/diff_drive": {timeout: 0.25, "linear.x.max_velocity": 1.5}}
     behind = subscribed("/platform/cmd_vel", "geometry_msgs/msg/TwistStamped", node="/diff_drive")
     contract, gaps = described(odometry, command, behind, parameters=parameters)
     assert contract.actuators["base"].topic == "cmd_vel"
@@ -242,7 +243,36 @@ def test_limits_and_timeout_of_the_controller_behind_a_multiplexer():
     assert any("/platform/cmd_vel" in gap and "used instead: /cmd_vel" in gap for gap in gaps)
 
 
+def test_a_topic_for_each_joint_is_matched_by_whole_names():
+    names = ("joint_1", "joint_10", "x_axis", "shoulder_pan_joint")
+    topics = ("/joint_10/cmd", "/joint_1/cmd", "/x_axis_controller/command", "/shoulder_pan_controller/command")
+    kind = "std_msgs/msg/Float64"
+    contract, gaps = described(states(joints=names), *(subscribed(topic, kind) for topic in topics))
+    found = {actuator.topic: list(actuator.joints) for actuator in contract.actuators.values()}
+    assert found == {
+        topic[1:]: [joint] for topic, joint in zip(topics, ("joint_10", *names[::2], names[3]), strict=True)
+    }
+    assert contract.actuators["x_axis"].joints["x_axis"].unit == "m"
+    (assumed,) = (gap for gap in gaps if gap.startswith("joints of /") and "assumed" in gap)
+    assert "/shoulder_pan_controller/command: shoulder_pan_joint (names and order of the joint states" in assumed
+
+
 # ------------------------------------------------------------------------------------------------------- sensors
+
+
+def test_joints_in_separate_messages_of_one_topic_are_left_out():
+    state = states(joints=("finger", *JOINTS), messages={JOINTS: 80, ("finger",): 20})
+    contract, gaps = described(state, subscribed("/arm_controller/commands"), subscribed("/gripper/commands"))
+    assert [list(actuator.joints) for actuator in contract.actuators.values()] == [list(JOINTS)]
+    assert contract.sensors["joints"].fields["position"].joints == JOINTS
+    assert any("/gripper/commands" in gap and "has finger in separate messages -> remap" in gap for gap in gaps), gaps
+
+
+def test_the_delay_of_a_camera_is_part_of_its_age():
+    camera = image("/top/color/image_raw", "rgb8")
+    camera.age_s = 0.4
+    contract, _ = described(*arm(), camera)
+    assert contract.sensors["color"].max_age_s == 0.46
 
 
 def image(name, encoding, kind="sensor_msgs/msg/Image"):
@@ -278,6 +308,33 @@ def test_unused_topics_are_listed_by_name_and_type():
     assert "not observed: /cloud (sensor_msgs/msg/PointCloud2), /fix (sensor_msgs/msg/NavSatFix) ->" in text
     assert "not commanded: /hand/command (hand_msgs/msg/Grasp) ->" in text
     assert "/late/pose (geometry_msgs/msg/PoseStamped): no message in 5 s, left out" in text
+
+
+def test_measured_joints_are_read_not_desired_ones():
+    desired = states("/broadcaster/desired_joint_states")
+    desired.rate_hz = 1000.0
+    contract, _ = described(*arm(), desired)
+    assert contract.sensors["joints"].topic == "joint_states"
+
+
+def test_the_action_of_a_gripper_is_listed_although_its_joint_states_are_named():
+    action = published("/gripper/grasp/_action/status", "action_msgs/msg/GoalStatusArray")
+    _, gaps = described(*arm(), states("/gripper/joint_states", ("finger",)), action)
+    assert any("action /gripper/grasp is not used" in gap for gap in gaps), gaps
+
+
+def test_the_joint_states_of_an_arm_with_an_unknown_command_are_observed():
+    command = subscribed("/wx/commands/joint_group", "maker_msgs/msg/JointGroupCommand")
+    contract, gaps = described(states("/wx/joint_states"), command, descriptions=urdf())
+    assert contract.sensors["joints"].topic == "wx/joint_states"
+    assert any("command topic (forward_position_controller/commands written)" in gap for gap in gaps)
+
+
+def test_wheels_of_a_base_have_no_velocity_limits_to_find():
+    wheels = urdf(("left_wheel", "right_wheel"), velocity=20.0, kind="continuous")
+    contract, gaps = described(*base(), states(joints=("left_wheel", "right_wheel")), descriptions=wheels)
+    assert list(contract.actuators) == ["base"]
+    assert not any("placeholder" in gap for gap in gaps)
 
 
 def test_a_safety_input_of_another_type_is_not_reported_as_missing():

@@ -181,7 +181,10 @@ def _reading(
     if not -sensor.max_age_s <= age_s <= sensor.max_age_s:
         suspect = suspect_clock(age_s)
         by = f", possibly by the {suspect} clock" if suspect else ""
-        detail = f"stamped {age_s:.3f} s before its arrival{by} (expected at most {sensor.max_age_s} s)"
-        remedy = "synchronise the publisher's clock with this host (chrony, PTP), and make it stamp its messages"
-        return failed(title, detail, remedy, "obs.stale" if age_s > 0 else "obs.future"), {}
+        side, code = ("before", "obs.stale") if age_s > 0 else ("after", "obs.future")
+        detail = f"stamped {abs(age_s):.3f} s {side} its arrival{by} (expected at most {sensor.max_age_s} s)"
+        remedy = (
+            f"synchronise the publisher's clock with this host (chrony, PTP), or set sensors.{name}.timeline: receive"
+        )
+        return failed(title, detail, remedy, code), {}
     return passed(title, f"stamped {age_s:.3f} s before its arrival"), values
