@@ -57,11 +57,9 @@ def read_graph(listen_s: float, *, domain_id: int | None = None) -> Graph:
 class _GraphReader:
     def __init__(self, ros: RosNode, listen_s: float) -> None:
         self._ros, self._listen_s = ros, listen_s
-        self._types: dict[str, str] = {}
+        self._topics: dict[str, Topic] = {}
         self._subscribed: set[str] = set()
         self._arrivals_ns: dict[str, list[int]] = {}
-        self._samples: dict[str, Document] = {}
-        self._stamps: dict[str, str] = {}
         self._descriptions: dict[str, str] = {}
 
     def listen(self) -> None:
@@ -78,7 +76,7 @@ class _GraphReader:
     def graph(self) -> Graph:
         """Return what was found."""
         self._scan()
-        topics = [self._topic(name, kind) for name, kind in sorted(self._types.items())]
+        topics = [self._completed(topic) for _, topic in sorted(self._topics.items())]
         topics = [topic for topic in topics if topic.publishers or topic.subscribers]
         readers = {e.node for t in topics if t.type in (*BY_JOINT, *TWISTS) for e in t.subscribers}
         controllers, unread = self._controllers()
@@ -91,29 +89,23 @@ class _GraphReader:
             listened_s=self._listen_s,
         )
 
-    def _topic(self, name: str, kind: str) -> Topic:
-        node = self._ros.node
-        infos = node.get_publishers_info_by_topic(name), node.get_subscriptions_info_by_topic(name)
-        publishers, subscribers = (tuple(_endpoint(info) for info in ends if info.node_name != NODE) for ends in infos)
-        times = self._arrivals_ns.get(name, [])
-        span_ns = times[-1] - times[0] if len(times) > 2 else 0
-        return Topic(
-            name=name,
-            type=kind,
-            publishers=publishers,
-            subscribers=subscribers,
-            count=len(times),
-            rate_hz=(len(times) - 1) * NS_PER_S / span_ns if span_ns else None,
-            stamp=self._stamps.get(name, "none"),
-            sample=self._samples.get(name, {}),
-        )
+    def _completed(self, topic: Topic) -> Topic:
+        """Add endpoints, count and rate."""
+        node, times = self._ros.node, self._arrivals_ns.get(topic.name, [])
+        infos = node.get_publishers_info_by_topic(topic.name), node.get_subscriptions_info_by_topic(topic.name)
+        ends = (tuple(_endpoint(info) for info in each if info.node_name != NODE) for each in infos)
+        topic.publishers, topic.subscribers = ends
+        topic.count = len(times)
+        if topic.count > 2 and (span_ns := times[-1] - times[0]):
+            topic.rate_hz = (topic.count - 1) * NS_PER_S / span_ns
+        return topic
 
     def _scan(self) -> None:
         node = self._ros.node
         for name, types in node.get_topic_names_and_types():
             if name in _SKIPPED or "/simulator/" in name or name.rpartition("/")[2].startswith("_"):
                 continue
-            self._types[name] = types[0]
+            self._topics.setdefault(name, Topic(name=name, type=types[0]))
             is_description = types[0] == STRING and name.endswith("robot_description")
             if name in self._subscribed or not (is_description or types[0] in SENSOR_MESSAGES):
                 continue
@@ -125,16 +117,16 @@ class _GraphReader:
 
     def _keep(self, arrival: ReceivedMessage) -> None:
         name, message = arrival.key, arrival.message
-        kind = self._types[name]
-        if kind == STRING:
+        topic = self._topics[name]
+        if topic.type == STRING:
             self._descriptions[name] = message.data
             return
         self._arrivals_ns.setdefault(name, []).append(arrival.arrival_ns)
         if hasattr(message, "header"):
             stamp_ns = message.header.stamp.sec * NS_PER_S + message.header.stamp.nanosec
             is_near = abs(arrival.arrival_system_ns - stamp_ns) < _OTHER_CLOCK_NS
-            self._stamps[name] = "zero" if stamp_ns == 0 else "sound" if is_near else "other_clock"
-        self._samples[name] = _sample(kind, message, self._samples.get(name, {}))
+            topic.stamp = "zero" if stamp_ns == 0 else "sound" if is_near else "other_clock"
+        topic.sample = _sample(topic.type, message, topic.sample)
 
     def _parameters(self, node: str) -> Document:
         """Return the parameters of a controller or driver that describe its commands; none if it does not answer."""

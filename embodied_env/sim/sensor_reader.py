@@ -80,8 +80,7 @@ class SensorReader:
         self._extras: dict[str, Callable[[], Mapping[str, Any]]] = {}
         sensors, sources = model.contract.sensors, model.profile.sources
         for name in sources:
-            problem = f"no such sensor: {one_of(name, sensors)}"
-            model.require(name in sensors, f"{model.path}.sources.{name}", problem)
+            model.require(name in sensors, f"{model.path}.sources.{name}", f"no such sensor: {one_of(name, sensors)}")
         self._fields: dict[str, list[tuple[FieldLayout, Reader, bool]]] = {}  # the last: is it a boolean?
         for name, spec in sensors.items():
             binding = _Binding(name, spec, sources.get(name, Source()), f"{model.path}.sources.{name}")

@@ -74,8 +74,7 @@ class OpenDoor:
         self._contract = contract
         self._p = p = parameters
         hinges = check_sensor(contract, "task.door", p.door, "position", joints=True).fields["position"].joints or ()
-        allowed = f"a joint of {p.door}: {one_of(p.hinge, hinges)}"
-        allow(p.hinge in hinges, "task.hinge", p.hinge, allowed)
+        allow(p.hinge in hinges, "task.hinge", p.hinge, f"a joint of {p.door}: {one_of(p.hinge, hinges)}")
         self._hinge = hinges.index(p.hinge)
         check_sensor(contract, "task.distance", p.distance, "range")
         check_sensor(contract, "task.handle", p.handle, "position", "orientation")

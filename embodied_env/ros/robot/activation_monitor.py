@@ -63,8 +63,7 @@ class ActivationMonitor:
             if spec.service is not None:
                 self._clients[name] = _create_client(node, spec.types[0], spec.service, name)
             if spec.node is not None:
-                topic = f"{spec.node}/transition_event"
-                listener.subscribe(name, TRANSITION_EVENT, topic, RELIABLE, self._on_message)
+                listener.subscribe(name, TRANSITION_EVENT, f"{spec.node}/transition_event", RELIABLE, self._on_message)
             elif spec.topic is not None:
                 listener.subscribe(name, spec.type, spec.topic, input_qos(latched=spec.latched), self._on_message)
         if specs:
