@@ -268,7 +268,6 @@ def _print_json(value: object) -> None:
 
 
 def _print_tables(sections: Mapping[str, Any]) -> None:
-    """Print each section as a table under its title."""
     from rich.table import Table
 
     with stdout_tables() as console:

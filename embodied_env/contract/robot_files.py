@@ -363,10 +363,10 @@ def _loosened_safety(robot: Document, own: Document) -> Iterator[Loosened]:
     for path, rule in SAFETY_RULES.items():
         group, _, key = path.partition(".")
         old, new = robot[group], own[group]
-        if key and (old is None or new is None):
-            continue  # an optional group, which has a rule of its own
-        old, new = (old[key], new[key]) if key else (old, new)
-        yield from _compared(f"safety.{path}", rule, old, new)
+        if not key:
+            yield from _compared(f"safety.{path}", rule, old, new)
+        elif old is not None and new is not None:  # an optional group has a rule of its own
+            yield from _compared(f"safety.{path}", rule, old[key], new[key])
 
 
 _NAMELESS = ("std_msgs/msg/Float64MultiArray", "std_msgs/msg/Float64")

@@ -81,7 +81,6 @@ class ResetRandomizer:
         mj.stat.center[:] = center
 
     def _setter_of(self, draw: Draw, option: ResetOption, path: str) -> Setter:
-        """Return the function that sets a draw."""
         model = self._model
         with naming_file(model.contract.source):
             key = only_key(draw, DRAWS, path)

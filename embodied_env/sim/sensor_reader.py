@@ -145,11 +145,7 @@ class SensorReader:
         require = self._model.require
         for field in binding.spec.fields:
             path = f"sensors.{binding.name}.fields.{field}"
-            require(
-                field in readers or field in derived,
-                path,
-                "not provided by its source in the simulated world",
-            )
+            require(field in readers or field in derived, path, "not provided by its source in the simulated world")
         for field in binding.source.noise:
             path, layouts = f"{binding.path}.noise.{field}", binding.layouts
             require(field in layouts, path, f"no such field: {one_of(field, layouts)}")

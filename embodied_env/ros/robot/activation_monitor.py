@@ -44,13 +44,7 @@ class ActivationMonitor:
     """Subscribes to the transitions of lifecycle nodes and to topics, and polls the services twice a second."""
 
     def __init__(
-        self,
-        specs: Mapping[str, ActiveSpec],
-        node: Node,
-        listener: ReceiveThread,
-        clock: Clock,
-        *,
-        bound_ns: int,
+        self, specs: Mapping[str, ActiveSpec], node: Node, listener: ReceiveThread, clock: Clock, *, bound_ns: int
     ) -> None:
         """Subscribe and create the clients, before `listener` starts; its lock guards the states."""
         self._node = node
