@@ -26,6 +26,7 @@ from embodied_env.errors import ContractError, MissingDependencyError
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import ANY, LATCHED
 from embodied_env.ros.receiver import ReceivedMessage
+from embodied_env.ros.robot.estops import is_installed
 
 NODE = "embodied_env_contract_init"
 STRING = "std_msgs/msg/String"
@@ -110,9 +111,9 @@ class _GraphReader:
             if name in self._subscribed or not (is_description or types[0] in SENSOR_MESSAGES):
                 continue
             publishers = node.get_publishers_info_by_topic(name)
-            if publishers and (kind := _class_of(types[0])) is not None:
+            if publishers and is_installed(types[0]):
                 latched = all(_endpoint(info).durability == "transient_local" for info in publishers)
-                self._ros.receiver.subscribe(name, kind, name, LATCHED if latched else ANY)
+                self._ros.receiver.subscribe(name, message_class(types[0]), name, LATCHED if latched else ANY)
                 self._subscribed.add(name)
 
     def _keep(self, arrival: ReceivedMessage) -> None:
@@ -176,13 +177,6 @@ def _endpoint(info: Any) -> Endpoint:  # noqa: ANN401 - of rclpy
     qos = info.qos_profile
     node = f"{info.node_namespace.rstrip('/')}/{info.node_name}"
     return Endpoint(node=node, reliability=qos.reliability.name.lower(), durability=qos.durability.name.lower())
-
-
-def _class_of(kind: str) -> Any:  # noqa: ANN401 - a generated type
-    try:
-        return message_class(kind)
-    except (MissingDependencyError, ContractError):
-        return None
 
 
 def _sample(kind: str, message: Any, before: Document) -> Document:  # noqa: ANN401, PLR0911 - generated types
