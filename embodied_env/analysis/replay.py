@@ -271,11 +271,7 @@ class PolicyReplay:
 
 
 def replay_policy(
-    path: str | Path,
-    policy: Policy,
-    *,
-    tolerance: float = 0.0,
-    progress: Progress = NO_PROGRESS,
+    path: str | Path, policy: Policy, *, tolerance: float = 0.0, progress: Progress = NO_PROGRESS
 ) -> PolicyReplay:
     """Call `policy` with the recorded observations, and compare its actions with the recorded ones.
 

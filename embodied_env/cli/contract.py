@@ -21,7 +21,7 @@ from embodied_env.contract.team import load_team
 from embodied_env.contract.value_checks import one_of
 from embodied_env.core.arguments import checked_path
 from embodied_env.core.terminal import say, stdout_tables
-from embodied_env.errors import ContractError, MissingDependencyError, UsageError
+from embodied_env.errors import ContractError, UsageError
 
 Row = dict[str, Any]
 
@@ -84,14 +84,10 @@ def _picture(args: argparse.Namespace) -> int:
 
 def _save_picture(contract: Contract, folder: Path, *, seed: int) -> Path:
     """Write ``<folder>/<name>.png``, the rendered reset of `contract` on the backend `mujoco`."""
+    from embodied_env.core.image_processing import import_pillow
     from embodied_env.envs.embodied_env import EmbodiedEnv
 
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingDependencyError(
-            "Pillow", needed_for="writing a picture", remedy='pip install "embodied_env[images]"'
-        ) from None
+    images = import_pillow("writing a picture").Image
     env = EmbodiedEnv(contract, backend="mujoco", render_mode="rgb_array")
     try:
         env.reset(seed=seed)
@@ -100,7 +96,7 @@ def _save_picture(contract: Contract, folder: Path, *, seed: int) -> Path:
         env.close()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{contract.name}.png"
-    Image.fromarray(picture).save(path)
+    images.fromarray(picture).save(path)
     return path
 
 
@@ -272,7 +268,6 @@ def _print_json(value: object) -> None:
 
 
 def _print_tables(sections: Mapping[str, Any]) -> None:
-    """Print each section as a table under its title."""
     from rich.table import Table
 
     with stdout_tables() as console:

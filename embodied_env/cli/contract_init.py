@@ -9,20 +9,19 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.contract import parse_contract
 from embodied_env.contract.draft import BASE_PERIOD_S, TASK, Draft, add_urdf, dump_draft, finish_draft
+from embodied_env.contract.graph_topics import Graph, Topic, topics_of_robot
 from embodied_env.contract.loader import load_robot_file
 from embodied_env.contract.robot_files import RobotFile
+from embodied_env.contract.robot_graph import add_graph
 from embodied_env.core.arguments import checked_path, checked_seconds
 from embodied_env.core.terminal import say
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.tasks.template import function_name, task_template
-
-if TYPE_CHECKING:
-    from embodied_env.contract.graph_topics import Graph, Topic
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,9 +110,6 @@ def _draft(args: argparse.Namespace, out: Path | None) -> Draft:
         add_mjcf(draft, checked_path("--mjcf", args.mjcf), folder=Path() if out is None else out.parent)
     topics: list[Topic] = []
     if args.from_graph:
-        from embodied_env.contract.graph_topics import topics_of_robot
-        from embodied_env.contract.robot_graph import add_graph
-
         graph = _read_graph(args)
         topics = topics_of_robot(draft, graph, args.namespace)
         if args.robot is None:

@@ -205,7 +205,6 @@ def _input_checks(contract: Contract, ignored: Sequence[str]) -> Iterator[Check]
 
 
 def _message_checks(types: Iterable[str]) -> Iterator[Check]:
-    """Yield one check per message package."""
     packages: dict[str, list[str]] = {}
     for name in types:
         packages.setdefault(name.split("/")[0], []).append(name)

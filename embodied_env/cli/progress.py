@@ -28,7 +28,6 @@ class ProgressBar(Progress):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
 

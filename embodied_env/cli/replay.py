@@ -77,7 +77,6 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
 
 
 def _lines(replay: Replay) -> Iterator[str]:
-    """Yield the result of a replay."""
     yield from _remarks(replay)
     found = replay.difference
     if found is None:

@@ -77,7 +77,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _parse_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object; raises UsageError."""
     from embodied_env.core.bounded_json import parse_json
 
     try:

@@ -205,12 +205,11 @@ def finish_draft(draft: Draft) -> None:
     missing = [joint for joint in commanded if joint not in reported]
     if missing or not draft.sensors:
         if missing:
-            fields = joint_fields(draft, missing, has_velocity=False)
-            added = {"topic": "joint_states", "type": JOINT_SENSOR, "fields": fields, "max_age_s": MAX_AGE_S}
-            if "joint_states" in {sensor["topic"] for sensor in draft.sensors.values()}:
-                added["topic"] = "missing/joint_states"
+            is_used = "joint_states" in {sensor["topic"] for sensor in draft.sensors.values()}
+            topic, fields = "missing/" * is_used + "joint_states", joint_fields(draft, missing, has_velocity=False)
+            added = {"topic": topic, "type": JOINT_SENSOR, "fields": fields, "max_age_s": MAX_AGE_S}
             draft.sensors["missing_joints" if "joints" in draft.sensors else "joints"] = added
-            what = f"topic with the positions of {', '.join(missing)} ({added['topic']} written)"
+            what = f"topic with the positions of {', '.join(missing)} ({topic} written)"
             draft.gap(what, "ros2 topic list -t, then ros2 topic echo")
         else:
             fields = {"linear": {"unit": "m/s", "low": -5.0, "high": 5.0}}
@@ -232,9 +231,8 @@ def add_base(
     """Add a mobile base with the known `limits` by axis, and conservative ones."""
     joints = {axis: {**default, **limits.get(axis, {})} for axis, default in AXES.items()}
     draft.actuators[name] = {"topic": topic, "type": kind, "command": "twist", "joints": joints}
-    unknown = [
-        f"{key} of {axis}" for axis in AXES for key in ("velocity", "acceleration") if key not in limits.get(axis, {})
-    ]
+    keys = ("velocity", "acceleration")
+    unknown = [f"{key} of {axis}" for axis in AXES for key in keys if key not in limits.get(axis, {})]
     if unknown:
         draft.choose(f"actuators.{name}.joints", f"conservative {', '.join(unknown)}")
         where = f"data sheet or the controller's parameters; set actuators.{name}.joints"
@@ -297,11 +295,8 @@ def _render(document: Document, comments: Mapping[str, list[str]], path: str = "
         yield from (f"{indent}# {line}" for line in comments.get(at, ()))
         line = f"{indent}{_flow(key)}: {_flow(value)}"
         is_commented = any(each.startswith(f"{at}.") for each in comments)
-        is_block = (
-            len(line) > _WIDEST
-            or is_commented
-            or (depth == 0 and key in ("sensors", "actuators", "backends", "chosen"))
-        )
+        is_group = depth == 0 and key in ("sensors", "actuators", "backends", "chosen")
+        is_block = len(line) > _WIDEST or is_commented or is_group
         if isinstance(value, dict) and value and is_block and depth < DEEPEST:
             yield f"{indent}{_flow(key)}:"
             yield from _render(value, comments, f"{at}.", depth + 1)

@@ -165,10 +165,7 @@ def _check_qos(path: str, qos: Qos) -> None:
         return
     is_depth = type(qos.depth) is int and 1 <= qos.depth <= MAX_DEPTH
     allow(is_depth, f"{path}.depth", repr(qos.depth), f"a whole number of messages from 1 to {MAX_DEPTH}")
-    for key, choices in (
-        ("reliability", ("best_effort", "reliable")),
-        ("durability", ("transient_local", "volatile")),
-    ):
+    for key, choices in (("reliability", ("best_effort", "reliable")), ("durability", ("transient_local", "volatile"))):
         value = getattr(qos, key)
         allow(value in choices, f"{path}.{key}", repr(value), ", ".join(choices))
     is_kept = qos.durability == "volatile" or qos.reliability == "reliable"
@@ -231,7 +228,6 @@ def _check_field(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> N
 
 
 def _check_derivation(path: str, name: str, spec: FieldSpec, sensor: SensorSpec) -> None:
-    """Check the keys `resample` and `resize`."""
     if (resample := spec.resample) is not None:
         path = f"{path}.resample"
         is_scan = sensor.type == "sensor_msgs/msg/LaserScan" and spec.path is None

@@ -108,8 +108,7 @@ SENSOR_MESSAGES: Mapping[str, SensorMessage] = {
         fields={"force": MessageField(shape=(3,), units=("N",)), "torque": MessageField(shape=(3,), units=("N*m",))}
     ),
     "nav_msgs/msg/Odometry": SensorMessage(
-        fields={"position": POSITION, "orientation": ORIENTATION, "linear": LINEAR, "angular": ANGULAR},
-        covariance=True,
+        fields={"position": POSITION, "orientation": ORIENTATION, "linear": LINEAR, "angular": ANGULAR}, covariance=True
     ),
     "sensor_msgs/msg/Imu": SensorMessage(
         fields={

@@ -8,6 +8,7 @@ contract may only tighten the limits and the safety of its robot file, unless it
 from __future__ import annotations
 
 import hashlib
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -138,29 +139,20 @@ Rule = Callable[[Any, Any], bool]
 """Whether a contract's value (second) is as tight as its robot file's (first)."""
 
 
+_at_least: Rule = operator.le
+_equal: Rule = operator.eq
+
+
 def _at_most(robot: Any, own: Any) -> bool:  # noqa: ANN401 - numbers; None: no limit
     return robot is None or (own is not None and own <= robot)
 
 
-def _at_least(robot: Any, own: Any) -> bool:  # noqa: ANN401 - numbers or bools
-    return bool(own >= robot)
-
-
-def _equal(robot: Any, own: Any) -> bool:  # noqa: ANN401 - any value
-    return bool(robot == own)
-
-
-def _within(robot: Any, own: Any) -> bool:  # noqa: ANN401 - an interval; None: no limit
+def _within(robot: Any, own: Any) -> bool:  # noqa: ANN401 - intervals; None: no limit
     return robot is None or (own is not None and robot[0] <= own[0] and own[1] <= robot[1])
 
 
 def _keeps(robot: Any, own: Any) -> bool:  # noqa: ANN401 - mappings
-    """Every entry of the robot's mapping is there, and equal."""
     return all(name in own and own[name] == value for name, value in robot.items())
-
-
-def _all_of(robot: Any, own: Any) -> bool:  # noqa: ANN401 - lists
-    return set(robot) <= set(own)
 
 
 def _none_but(robot: Any, own: Any) -> bool:  # noqa: ANN401 - lists
@@ -168,14 +160,10 @@ def _none_but(robot: Any, own: Any) -> bool:  # noqa: ANN401 - lists
 
 
 def _boxes_within(robot: Any, own: Any) -> bool:  # noqa: ANN401 - mappings of boxes
-    def is_inside(outer: Any, inner: Any) -> bool:  # noqa: ANN401 - boxes
-        lows, highs = (
-            zip(outer["low_m"], inner["low_m"], strict=True),
-            zip(outer["high_m"], inner["high_m"], strict=True),
-        )
-        return all(a <= b for a, b in lows) and all(a >= b for a, b in highs)
+    def axes(box: Any) -> Iterator[Any]:  # noqa: ANN401 - a box
+        return zip(box["low_m"], box["high_m"], strict=True)
 
-    return all(name in own and is_inside(box, own[name]) for name, box in robot.items())
+    return all(name in own and all(map(_within, axes(box), axes(own[name]))) for name, box in robot.items())
 
 
 def _is_kept(robot: Any, own: Any) -> bool:  # noqa: ANN401 - an optional group
@@ -223,7 +211,7 @@ SAFETY_RULES: Mapping[str, Rule] = {
     "nonfinite.stop_after": _at_most,
     "watchdog.hold_steps": _at_most,
     "watchdog.stop_steps": _at_most,
-    "observation.required": _all_of,
+    "observation.required": lambda robot, own: set(robot) <= set(own),
     "observation.stop_steps": _at_most,
     "observation.future_tolerance_s": _at_most,
     "observation.require_stamp": _at_least,
@@ -347,7 +335,8 @@ def _loosened_actuators(robot: RobotFile, contract: ContractFields) -> Iterator[
         for other in rivals:
             yield from _compared(f"{path}.command", _equal, _published(other), _published(actuator))
             if actuator.type in _NAMELESS:
-                yield from _compared(f"{path}.joints", _begins_alike, list(other.joints), list(actuator.joints))
+                joints = list(other.joints), list(actuator.joints)
+                yield from _compared(f"{path}.joints", lambda robot, own: own == robot[: len(own)], *joints)
         for joint, limits in actuator.joints.items():
             where = f"{path}.joints.{joint}"
             if joint not in known and (rivals or known.keys() - commanded):
@@ -374,18 +363,14 @@ def _loosened_safety(robot: Document, own: Document) -> Iterator[Loosened]:
     for path, rule in SAFETY_RULES.items():
         group, _, key = path.partition(".")
         old, new = robot[group], own[group]
-        if key and (old is None or new is None):
-            continue  # an optional group, which has a rule of its own
-        old, new = (old[key], new[key]) if key else (old, new)
-        yield from _compared(f"safety.{path}", rule, old, new)
+        if not key:
+            yield from _compared(f"safety.{path}", rule, old, new)
+        elif old is not None and new is not None:  # an optional group has a rule of its own
+            yield from _compared(f"safety.{path}", rule, old[key], new[key])
 
 
 _NAMELESS = ("std_msgs/msg/Float64MultiArray", "std_msgs/msg/Float64")
 """Types of commands without joint names: a value is for the joint at its place."""
-
-
-def _begins_alike(robot: Any, own: Any) -> bool:  # noqa: ANN401 - lists
-    return bool(own == robot[: len(own)])
 
 
 def _published(actuator: ActuatorSpec) -> str:
@@ -394,13 +379,8 @@ def _published(actuator: ActuatorSpec) -> str:
 
 def _is_same_topic(one: ActuatorSpec | SensorSpec, other: ActuatorSpec | SensorSpec) -> bool:
     """Return whether two topics are the same in some namespace, which the contract does not know."""
-    relative, whole = sorted((one.topic.removeprefix("~/"), other.topic.removeprefix("~/")), key=_is_absolute)
-    is_mixed = _is_absolute(whole) and not _is_absolute(relative)
-    return relative == whole or (is_mixed and whole.endswith(f"/{relative}"))
-
-
-def _is_absolute(topic: str) -> bool:
-    return topic.startswith("/")
+    whole, relative = sorted(topic.removeprefix("~/") for topic in (one.topic, other.topic))  # "/" precedes letters
+    return relative == whole or (whole.startswith("/") and whole.endswith(f"/{relative}"))
 
 
 def _joints_of(sensor: SensorSpec) -> set[str]:
@@ -409,12 +389,8 @@ def _joints_of(sensor: SensorSpec) -> set[str]:
 
 def _measured(sensors: Mapping[str, SensorSpec]) -> set[str]:
     """Return the joints whose positions the agent sees."""
-    seen = [sensor.fields["position"] for sensor in sensors.values() if _shows_position(sensor)]
-    return {joint for position in seen for joint in position.joints or ()}
-
-
-def _shows_position(sensor: SensorSpec) -> bool:
-    return sensor.visibility == "agent" and "position" in sensor.fields
+    seen = [sensor.fields.get("position") for sensor in sensors.values() if sensor.visibility == "agent"]
+    return {joint for position in seen if position is not None for joint in position.joints or ()}
 
 
 def _shape(spec: RobotFile | ContractFields) -> Any:  # noqa: ANN401 - a value of a profile

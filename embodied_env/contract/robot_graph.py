@@ -276,7 +276,6 @@ class _Reading:
     # -------------------------------------------------------------------------------------------------- sensors
 
     def _add_joint_sensors(self) -> None:
-        """Add the joint states of the commanded joints."""
         draft = self.draft
         for topic in dict.fromkeys(self.reporters.values()):
             joints = [joint for joint in self.claimed if self.reporters.get(joint) is topic]

@@ -369,7 +369,6 @@ def _read_number(element: ET.Element, key: str, path: str) -> float | None:
 
 
 def _read_vector(element: ET.Element | None, key: str, default: Sequence[float] | None, path: str) -> FloatArray:
-    """Return three finite numbers."""
     text = None if element is None else element.get(key)
     if text is None:
         if default is None:

@@ -11,14 +11,7 @@ import numpy as np
 
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
 from embodied_env.contract.interface_validation import actuator_checks, check_keys, check_sensor, check_topics_differ
-from embodied_env.contract.schema import (
-    ActuatorSpec,
-    ContractFields,
-    KeepOutSpec,
-    ResetOption,
-    TaskSpec,
-    WorkspaceSpec,
-)
+from embodied_env.contract.schema import ActuatorSpec, ContractFields, KeepOutSpec, ResetOption, TaskSpec, WorkspaceSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import (
     allow,
@@ -192,8 +185,7 @@ def _check_safety(contract: ContractFields) -> None:
         check_magnitude(f"safety.margins.{key}", share, least=1e-6)
     check_count("safety.nonfinite.stop_after", safety.nonfinite.stop_after, "actions")
     hold, stop = safety.watchdog.hold_steps, safety.watchdog.stop_steps
-    value = f"hold_steps {hold}, stop_steps {stop}"
-    allow(1 <= hold < stop, "safety.watchdog", value, "1 <= hold_steps < stop_steps")
+    allow(1 <= hold < stop, "safety.watchdog", f"hold_steps {hold}, stop_steps {stop}", "1 <= hold_steps < stop_steps")
     _check_observation(contract)
     check_count("safety.action.max_age_steps", safety.action.max_age_steps, "steps")
     if (tracking := safety.tracking) is not None:

@@ -343,14 +343,4 @@ def parallel_env(  # noqa: PLR0913 - the public options
 
     Raises as `make` does, with UsageError for an option that robots cannot share.
     """
-    return EmbodiedParallelEnv(
-        contract,
-        backend=backend,
-        render_mode=render_mode,
-        clock=clock,
-        evaluator_info=evaluator_info,
-        record=record,
-        spawn=spawn,
-        namespace=namespace,
-        **backend_options,
-    )
+    return EmbodiedParallelEnv(**arguments_of(locals(), "backend_options"))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from embodied_env.record import RecordTransitions
 
 _ENTRY_POINT = "embodied_env.envs.embodied_env:EmbodiedEnv"
-_VECTOR_ENTRY_POINT = "embodied_env.envs.vector_env:EmbodiedVectorEnv"
+VECTOR_ENTRY_POINT = "embodied_env.envs.vector_env:EmbodiedVectorEnv"
 _DEFAULTS = {
     name: option.default
     for name, option in inspect.signature(EmbodiedEnv).parameters.items()
@@ -172,7 +172,7 @@ def register(contract: str | Path | Contract, id: str | None = None) -> str:  # 
     name = environment_id(loaded) if id is None else id
     known = gymnasium.registry.get(name)
     if known is None or known.kwargs != kwargs:  # Gymnasium warns of a replaced one
-        gymnasium.register(name, _ENTRY_POINT, vector_entry_point=_VECTOR_ENTRY_POINT, kwargs=kwargs)
+        gymnasium.register(name, _ENTRY_POINT, vector_entry_point=VECTOR_ENTRY_POINT, kwargs=kwargs)
     return name
 
 

@@ -30,14 +30,7 @@ from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.reset_procedure import ResetProcedure
-from embodied_env.envs.transition_builder import (
-    Episode,
-    Info,
-    Observation,
-    PendingStep,
-    TransitionBuilder,
-    copy_action,
-)
+from embodied_env.envs.transition_builder import Episode, Info, Observation, PendingStep, TransitionBuilder, copy_action
 from embodied_env.errors import (
     BackendError,
     BackendLostError,

@@ -10,13 +10,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from gymnasium import Env
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from embodied_env.core.latency.profile import LatencyProfile
 from embodied_env.core.process.signals import call_together
 from embodied_env.core.types import Observer
 from embodied_env.envs.embodied_env import EmbodiedEnv, arguments_of, rebuild, resolve_contract
-from embodied_env.envs.registration import OPTIONS, make
+from embodied_env.envs.registration import OPTIONS, VECTOR_ENTRY_POINT, make
 from embodied_env.envs.stepper import check_open
 from embodied_env.envs.transition_builder import Info
 from embodied_env.envs.vector_slots import PerSlot, checked_mask, checked_mode, checked_seeds, options_of_slots
@@ -106,10 +106,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
     # ---------------------------------------------------------------------------------------------- reset
 
     def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observations, Info]:
         """Start an episode in every slot, or in those of ``options["reset_mask"]``.
 
@@ -340,15 +337,9 @@ def make_vec(  # noqa: PLR0913 - the public options
         given.pop(name, None)
     given |= {"backend": backend, **backend_options}
     made = EmbodiedVectorEnv(contract, autoreset_mode=autoreset_mode, **given)
-    one = made.envs[0].spec
+    one = made.envs[0].unwrapped.spec
     if one is not None:
         kept = {**given, "contract": one.kwargs["contract"], "autoreset_mode": made.autoreset_mode.value}
-        made.spec = EnvSpec(
-            id=one.id,
-            entry_point="embodied_env.envs.embodied_env:EmbodiedEnv",
-            vector_entry_point="embodied_env.envs.vector_env:EmbodiedVectorEnv",
-            kwargs={**kept, "vectorization_mode": "vector_entry_point"},
-            order_enforce=False,
-            disable_env_checker=True,
-        )
+        kept["vectorization_mode"] = "vector_entry_point"
+        made.spec = replace(one, vector_entry_point=VECTOR_ENTRY_POINT, max_episode_steps=None, kwargs=kept)
     return made

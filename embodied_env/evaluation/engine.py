@@ -86,8 +86,7 @@ class Engine:
             BackendError: when an episode was lost with its worker `MOST_ATTEMPTS` times, or no worker starts.
         """
         self.check(job)
-        label = f"{job.contract.name}_{job.backend}_{self.name}"
-        folder = make_run_directory(out, label, datetime.now(tz=UTC))
+        folder = make_run_directory(out, f"{job.contract.name}_{job.backend}_{self.name}", datetime.now(tz=UTC))
         limit_s = longest_episode_s(job) if self.episode_timeout_s is None else self.episode_timeout_s
         scheduler = EpisodeScheduler(episodes, min(self.workers, episodes), ended, limit_s=limit_s)
         try:

@@ -93,7 +93,6 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         return self._env.losses.problem
 
     def __exit__(self, *_: object) -> None:
-        """Close the run."""
         self._env.close()
 
     def run(self, episode: int) -> None:

@@ -159,11 +159,7 @@ def manifest_schema() -> Schema:
         "policy": _ANYTHING,
         "seeds": {"type": "array"},
         "distributions": _OBJECT,
-        "wrappers": {
-            "type": "array",
-            "minItems": 1,
-            "items": _open({"class": _TEXT, "kwargs": _or_null(_OBJECT)}),
-        },
+        "wrappers": {"type": "array", "minItems": 1, "items": _open({"class": _TEXT, "kwargs": _or_null(_OBJECT)})},
         **dict.fromkeys(("versions", "ros"), texts),
         "host": _OBJECT,
         "processes": {"type": "array", "items": _OBJECT},

@@ -110,10 +110,7 @@ class Arbiter:
         with self._lock:
             self._gap_since_ns = None
             self._reference = CommandState(
-                positions=positions.copy(),
-                velocities=np.zeros_like(positions),
-                seq=self._reference.seq,
-                epoch=epoch,
+                positions=positions.copy(), velocities=np.zeros_like(positions), seq=self._reference.seq, epoch=epoch
             )
             self._published_ns = self._clock.now_ns()
 

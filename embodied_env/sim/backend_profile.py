@@ -241,8 +241,7 @@ def _check_numbers(profile: WorldProfile, path: str) -> None:
         not_negative[f"stand_in.sensors.{name}.driver_delay_s"] = driver.driver_delay_s
     for joint, gains in profile.servo_gains.items():
         not_negative |= {f"servo_gains.{joint}.{key}": value for key, value in asdict(gains).items()}
-        problem = "no gain (expected stiffness or damping > 0)"
-        require(gains != ServoGains(), f"{path}.servo_gains.{joint}", problem)
+        require(gains != ServoGains(), f"{path}.servo_gains.{joint}", "no gain (expected stiffness or damping > 0)")
     for name, drive in profile.drives.items():
         positive[f"drives.{name}.radius_m"] = drive.radius_m
         positive[f"drives.{name}.separation_m"] = drive.separation_m
@@ -255,8 +254,7 @@ def _check_numbers(profile: WorldProfile, path: str) -> None:
             not_negative[f"{where}.odometry.noise_per_rad"] = odometry.noise_per_rad
         if (rays := source.rays) is not None:
             angles, ranges = (rays.angle_min_rad, rays.angle_max_rad), (rays.range_min_m, rays.range_max_m)
-            problem = f"{angles} (expected angle_min_rad < angle_max_rad)"
-            require(angles[0] < angles[1], f"{path}.{where}.rays", problem)
+            require(angles[0] < angles[1], f"{path}.{where}.rays", f"{angles} (expected angle_min_rad < angle_max_rad)")
             problem = f"{ranges} (expected 0 <= range_min_m < range_max_m)"
             require(0 <= ranges[0] < ranges[1], f"{path}.{where}.rays", problem)
         is_share = 0 <= source.dropout < 1

@@ -15,6 +15,7 @@ from embodied_env.sim.backend_profile import DRAWS, Draw, only_key
 from embodied_env.sim.model import MjData, Model
 from embodied_env.sim.scene import MovingBody
 from embodied_env.sim.sensor_channel import SensorChannel
+from embodied_env.sim.servos import actuators_of
 
 Setter = Callable[[FloatArray], None]
 
@@ -80,7 +81,6 @@ class ResetRandomizer:
         mj.stat.center[:] = center
 
     def _setter_of(self, draw: Draw, option: ResetOption, path: str) -> Setter:
-        """Return the function that sets a draw."""
         model = self._model
         with naming_file(model.contract.source):
             key = only_key(draw, DRAWS, path)
@@ -89,8 +89,7 @@ class ResetRandomizer:
         model.require(target != (), where, "[] (expected at least one name)")
         shapes = _SHAPES[key] if key in _SHAPES else ((), (len(target),))
         shape, expected = option.low_array.shape, " or ".join(map(str, shapes))
-        problem = f"wrong shape of the reset option: {shape} (expected {expected})"
-        model.require(shape in shapes, path, problem)
+        model.require(shape in shapes, path, f"wrong shape of the reset option: {shape} (expected {expected})")
         if key == "mocap":
             return self._position_setter(model.mocap(target, where))
         if key == "pose":
@@ -209,8 +208,7 @@ class ResetRandomizer:
         joint = model.find("joint", name, path)
         if key == "damping":
             return [dof for dof in range(mj.nv) if mj.dof_jntid[dof] == joint]
-        by_joint = int(mujoco.mjtTrn.mjTRN_JOINT)
-        rows = [i for i in range(mj.nu) if mj.actuator_trntype[i] == by_joint and mj.actuator_trnid[i, 0] == joint]
+        rows = actuators_of(mujoco, mj, joint)
         model.require(len(rows) > 0, path, f"no actuator of the joint {name!r} (expected a driven joint)")
         linear = (int(mujoco.mjtGain.mjGAIN_FIXED), int(mujoco.mjtGain.mjGAIN_AFFINE))
         problem = f"wrong actuator of the joint {name!r} (expected gaintype fixed or affine)"

@@ -219,7 +219,6 @@ def _probe_egl() -> None:
 
 
 def _probe_osmesa() -> None:
-    """Raise OSError without OSMesa."""
     ctypes.CDLL(ctypes.util.find_library("OSMesa") or "libOSMesa.so.8")
 
 

@@ -65,12 +65,7 @@ class EmulatedController:
     """
 
     def __init__(
-        self,
-        slices: Sequence[slice],
-        is_velocity: NDArray[np.bool_],
-        *,
-        stand_in: StandIn,
-        timeout_s: float | None,
+        self, slices: Sequence[slice], is_velocity: NDArray[np.bool_], *, stand_in: StandIn, timeout_s: float | None
     ) -> None:
         """Command the actuators with these joints; `timeout_s` ends velocities that are not commanded again."""
         self._slices, self._is_velocity = slices, is_velocity

@@ -80,8 +80,7 @@ class SensorReader:
         self._extras: dict[str, Callable[[], Mapping[str, Any]]] = {}
         sensors, sources = model.contract.sensors, model.profile.sources
         for name in sources:
-            problem = f"no such sensor: {one_of(name, sensors)}"
-            model.require(name in sensors, f"{model.path}.sources.{name}", problem)
+            model.require(name in sensors, f"{model.path}.sources.{name}", f"no such sensor: {one_of(name, sensors)}")
         self._fields: dict[str, list[tuple[FieldLayout, Reader, bool]]] = {}  # the last: is it a boolean?
         for name, spec in sensors.items():
             binding = _Binding(name, spec, sources.get(name, Source()), f"{model.path}.sources.{name}")
@@ -146,11 +145,7 @@ class SensorReader:
         require = self._model.require
         for field in binding.spec.fields:
             path = f"sensors.{binding.name}.fields.{field}"
-            require(
-                field in readers or field in derived,
-                path,
-                "not provided by its source in the simulated world",
-            )
+            require(field in readers or field in derived, path, "not provided by its source in the simulated world")
         for field in binding.source.noise:
             path, layouts = f"{binding.path}.noise.{field}", binding.layouts
             require(field in layouts, path, f"no such field: {one_of(field, layouts)}")

@@ -14,14 +14,7 @@ from embodied_env.contract.value_checks import allow, one_of
 from embodied_env.core.policy import Policy
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.tasks.base import SiteKinematics
-from embodied_env.tasks.common import (
-    approach_velocity,
-    cartesian_policy,
-    check_sensor,
-    is_fresh,
-    norm,
-    require_visible,
-)
+from embodied_env.tasks.common import approach_velocity, cartesian_policy, check_sensor, is_fresh, norm, require_visible
 
 # Parameters of the scripted policy. The finger crosses the lever near its free end; the tip extends beyond it.
 INSET_M = 0.03  # from the lever's free end towards its hub
@@ -74,8 +67,7 @@ class OpenDoor:
         self._contract = contract
         self._p = p = parameters
         hinges = check_sensor(contract, "task.door", p.door, "position", joints=True).fields["position"].joints or ()
-        allowed = f"a joint of {p.door}: {one_of(p.hinge, hinges)}"
-        allow(p.hinge in hinges, "task.hinge", p.hinge, allowed)
+        allow(p.hinge in hinges, "task.hinge", p.hinge, f"a joint of {p.door}: {one_of(p.hinge, hinges)}")
         self._hinge = hinges.index(p.hinge)
         check_sensor(contract, "task.distance", p.distance, "range")
         check_sensor(contract, "task.handle", p.handle, "position", "orientation")

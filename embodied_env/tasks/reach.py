@@ -14,14 +14,7 @@ from embodied_env.contract.value_checks import allow
 from embodied_env.core.policy import Policy
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.tasks.base import SiteKinematics
-from embodied_env.tasks.common import (
-    approach_velocity,
-    cartesian_policy,
-    check_sensor,
-    is_fresh,
-    norm,
-    require_visible,
-)
+from embodied_env.tasks.common import approach_velocity, cartesian_policy, check_sensor, is_fresh, norm, require_visible
 
 Point = tuple[float, float, float]
 

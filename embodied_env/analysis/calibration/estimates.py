@@ -194,12 +194,7 @@ def _median_estimate(
 
 
 def _sensor_latencies(
-    contract: Contract,
-    run: Excitation,
-    moves: Sequence[Move],
-    log: SampleLog,
-    references: set[str],
-    offset_ns: int,
+    contract: Contract, run: Excitation, moves: Sequence[Move], log: SampleLog, references: set[str], offset_ns: int
 ) -> tuple[dict[str, Estimate], dict[str, Estimate], dict[str, str]]:
     """Return capture latency and transport of each sensor, and why a capture latency is unknown.
 

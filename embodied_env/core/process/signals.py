@@ -51,7 +51,6 @@ class deferred_signals(ContextDecorator):  # noqa: N801 - used like a function, 
         return deferred_signals()  # calls of a decorated function may overlap in threads
 
     def __enter__(self) -> None:
-        """Start to defer."""
         global _depth  # noqa: PLW0603 - a process has one set of handlers
         self._is_main = threading.current_thread() is threading.main_thread()
         if not self._is_main:
@@ -64,7 +63,6 @@ class deferred_signals(ContextDecorator):  # noqa: N801 - used like a function, 
         _depth += 1  # last, so that a handler that raises before this leaves nothing deferred
 
     def __exit__(self, *_: object) -> None:
-        """Run the deferred handlers."""
         global _depth  # noqa: PLW0603 - as above
         if not self._is_main:
             return

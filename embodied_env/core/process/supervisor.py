@@ -100,7 +100,6 @@ def _supervise(process: subprocess.Popen[bytes], has_ended: Callable[[], bool], 
 
 
 def _terminate_group(group: int, grace_s: float) -> None:
-    """End the remaining processes of the group."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if not _signal_group(group, number):
             return

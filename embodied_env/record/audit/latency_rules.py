@@ -71,8 +71,7 @@ def _check_total(row: Row) -> Iterator[Violation]:
     total_ns = to_ns(latency["obs_to_command_s"])
     sum_ns = sum(to_ns(latency[f"{part}_s"]) for part in _PARTS)
     if sum_ns != total_ns:
-        expected = f"{' + '.join(_PARTS)}, {sum_ns} ns"
-        yield wrong_value("latency.total", where, latency["obs_to_command_s"], expected)
+        yield wrong_value("latency.total", where, latency["obs_to_command_s"], f"{' + '.join(_PARTS)}, {sum_ns} ns")
     if (recorded := row["info"]["latency_ms"]) != total_ns / 1e6:
         yield wrong_value("latency.total", "info.latency_ms", recorded, f"{where}, {total_ns} ns")
 

@@ -111,10 +111,8 @@ def _check_reading_order(before: Row, row: Row, _: MaybeContract) -> Iterator[Vi
 
 def _check_held(before: Row, row: Row, contract: MaybeContract) -> Iterator[Violation]:
     """Check that without a usable reading the last one is held, bit for bit."""
-    if contract is None or is_reset(before):
-        return
     (where, now), (_, earlier) = inside(row, "observation"), inside(before, "observation")
-    if not isinstance(now, dict) or not isinstance(earlier, dict):
+    if contract is None or is_reset(before) or not isinstance(now, dict) or not isinstance(earlier, dict):
         return
     for name, sensor in row["info"]["sensors"].items():
         if sensor["quality"] in USABLE or name not in contract.sensors:

@@ -52,13 +52,7 @@ class FreeRunningNode(WorldNode):
     obeys_qos = True
 
     def __init__(
-        self,
-        contract: Contract,
-        world: World,
-        *,
-        namespace: str | None,
-        context: Context,
-        inputs: Inputs,
+        self, contract: Contract, world: World, *, namespace: str | None, context: Context, inputs: Inputs
     ) -> None:
         """Create the node, its topics and its services."""
         self._clock = SteadyClock()
@@ -161,8 +155,7 @@ class FreeRunningNode(WorldNode):
     def _take_command(self, index: int, command: FloatArray | None) -> None:
         if command is None:
             self.node.get_logger().warning(
-                "ignored a command without a value for each joint",
-                throttle_duration_sec=_THROTTLE_S,
+                "ignored a command without a value for each joint", throttle_duration_sec=_THROTTLE_S
             )
         elif self._is_moving:
             self._controller.receive(self._clock.now_ns(), index, command)

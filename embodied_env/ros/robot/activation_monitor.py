@@ -44,13 +44,7 @@ class ActivationMonitor:
     """Subscribes to the transitions of lifecycle nodes and to topics, and polls the services twice a second."""
 
     def __init__(
-        self,
-        specs: Mapping[str, ActiveSpec],
-        node: Node,
-        listener: ReceiveThread,
-        clock: Clock,
-        *,
-        bound_ns: int,
+        self, specs: Mapping[str, ActiveSpec], node: Node, listener: ReceiveThread, clock: Clock, *, bound_ns: int
     ) -> None:
         """Subscribe and create the clients, before `listener` starts; its lock guards the states."""
         self._node = node
@@ -63,8 +57,7 @@ class ActivationMonitor:
             if spec.service is not None:
                 self._clients[name] = _create_client(node, spec.types[0], spec.service, name)
             if spec.node is not None:
-                topic = f"{spec.node}/transition_event"
-                listener.subscribe(name, TRANSITION_EVENT, topic, RELIABLE, self._on_message)
+                listener.subscribe(name, TRANSITION_EVENT, f"{spec.node}/transition_event", RELIABLE, self._on_message)
             elif spec.topic is not None:
                 listener.subscribe(name, spec.type, spec.topic, input_qos(latched=spec.latched), self._on_message)
         if specs:

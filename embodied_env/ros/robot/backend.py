@@ -42,12 +42,7 @@ from embodied_env.ros.robot.backend_profile import (
     inputs_by_variant,
     load_real_profile,
 )
-from embodied_env.ros.robot.contract_checks import (
-    check_positions,
-    chosen_check,
-    contract_checks,
-    raise_unless_passed,
-)
+from embodied_env.ros.robot.contract_checks import check_positions, chosen_check, contract_checks, raise_unless_passed
 from embodied_env.ros.robot.diagnostics import Diagnostics
 from embodied_env.ros.robot.graph_checks import surroundings
 from embodied_env.ros.robot.operator_confirmation import Prompt, RosConfirmation, make_confirmation

@@ -296,8 +296,7 @@ def _check_reset(profile: RealProfile, contract: Contract) -> None:
     if spec.parameters:
         allowed = "with the service of a node, as <node>/<service>"
         allow("/" in (spec.service or ""), f"{path}.parameters", "true", allowed)
-    allowed = "0 < speed <= 1, a share of the velocity limits"
-    allow(0.0 < spec.speed <= 1.0, f"{path}.speed", spec.speed, allowed)
+    allow(0.0 < spec.speed <= 1.0, f"{path}.speed", spec.speed, "0 < speed <= 1, a share of the velocity limits")
     allow(spec.tolerance > 0.0, f"{path}.tolerance", spec.tolerance, "> 0, in the unit of each joint")
     if spec.timeout_s is not None:
         allowed = f"0 to reset_timeout_s {profile.reset_timeout_s}, or null"

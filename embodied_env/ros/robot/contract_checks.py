@@ -72,15 +72,12 @@ def failed(name: str, detail: str, remedy: str, code: str) -> Check:
 def share_remedy(checks: tuple[Check, ...], surroundings: str) -> tuple[Check, ...]:
     """Return `checks` with one remedy for all absent nodes, at the last of them, if the whole robot is absent."""
     absent = [check for check in checks if check.code in _ABSENT]
-    if len(absent) < 2 or any(_is_of_topic(check) and check not in absent for check in checks):
+    of_topics = [check for check in checks if check.name.startswith(("sensors.", "actuators.", "estop.", "active."))]
+    if len(absent) < 2 or any(check not in absent for check in of_topics):
         return checks
     remedy = "; ".join([*dict.fromkeys(_ABSENT[check.code] for check in absent), surroundings])
     last = absent[-1]
     return tuple(replace(check, remedy=remedy * (check is last)) if check in absent else check for check in checks)
-
-
-def _is_of_topic(check: Check) -> bool:
-    return check.name.startswith(("sensors.", "actuators.", "estop.", "active."))
 
 
 def raise_unless_passed(checks: Iterable[Check], *, surroundings: str = "") -> None:

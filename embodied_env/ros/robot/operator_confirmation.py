@@ -85,7 +85,6 @@ class Prompt:
         self._out.flush()
 
     def _read(self, deadline_ns: int) -> str:
-        """Return the next input."""
         descriptor = self._source.fileno()
         while not select.select([descriptor], [], [], POLL_S)[0]:
             self._patrol()

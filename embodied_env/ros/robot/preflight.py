@@ -157,7 +157,6 @@ def middleware() -> str:
 
 
 def _input_check(name: str, state: str) -> Check:
-    """Return the check of the state of a safety input."""
     if state == "ok":
         return passed(f"state.{name}", "permits motion")
     (finding,) = safety_input_findings({name: state})

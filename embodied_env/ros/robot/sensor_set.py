@@ -69,11 +69,7 @@ class SensorSet:
         self._filters: list[MessageFilter] = []
         for name, sensor in contract.sensors.items():
             translator = StampTranslator(
-                name,
-                profile.clock_of(name),
-                contract.safety.observation,
-                timeline=self._timeline,
-                utc=self._utc,
+                name, profile.clock_of(name), contract.safety.observation, timeline=self._timeline, utc=self._utc
             )
             if frames is None or name not in profile.tf:
                 reader = SensorReader(name, sensor)

@@ -457,5 +457,4 @@ def _untimely(code: str, detail: str) -> Finding:
 
 
 def _overdue(severity: Severity, code: str, age_ns: int) -> Finding:
-    detail = f"no command for {age_ns / NS_PER_S:.3f} s"
-    return Finding(gate="watchdog", severity=severity, code=code, detail=detail)
+    return Finding(gate="watchdog", severity=severity, code=code, detail=f"no command for {age_ns / NS_PER_S:.3f} s")

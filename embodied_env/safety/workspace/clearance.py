@@ -150,11 +150,7 @@ def _fixed_capsules(keep_out: Mapping[str, KeepOutSpec]) -> tuple[list[str], Flo
 
 
 def _own_pairs(
-    spec: WorkspaceSpec,
-    model: KinematicModel,
-    links: tuple[str, ...],
-    apart: FloatArray,
-    checked: NDArray[np.bool_],
+    spec: WorkspaceSpec, model: KinematicModel, links: tuple[str, ...], apart: FloatArray, checked: NDArray[np.bool_]
 ) -> list[tuple[int, int]]:
     """Return the pairs of checked capsules of the robot that some joint moves relative to each other."""
     if not spec.self_collision:

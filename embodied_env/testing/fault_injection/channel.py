@@ -8,16 +8,7 @@ from collections.abc import Sequence
 
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.errors import UsageError
-from embodied_env.testing.fault_injection.faults import (
-    FAULTS,
-    Edit,
-    Fault,
-    FaultState,
-    Hit,
-    Item,
-    Message,
-    rng_of,
-)
+from embodied_env.testing.fault_injection.faults import FAULTS, Edit, Fault, FaultState, Hit, Item, Message, rng_of
 
 
 class ChaosChannel:

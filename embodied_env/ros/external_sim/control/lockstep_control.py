@@ -63,8 +63,7 @@ class LockstepControl:
         self._check_not_rewound()
         if self._left_ns is not None and self.now_ns() != self._left_ns:
             raise BackendLostError(
-                "extra_steps",
-                f"the clock moved from {self._left_ns} to {self.now_ns()} ns without a request of ours",
+                "extra_steps", f"the clock moved from {self._left_ns} to {self.now_ns()} ns without a request of ours"
             )
 
     def settle(self, end: float) -> None:
