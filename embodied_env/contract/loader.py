@@ -308,6 +308,9 @@ def parse_as(cls: type[T], data: Mapping[str, Any], *, path: str = "", source: s
         return typing.cast("T", _adapter(typing.cast("Hashable", cls)).validate_json(text))
     except pydantic.ValidationError as error:
         raise _contract_error(cls, data, error.errors(include_url=False), path, source) from None
+    except pydantic.PydanticUserError as error:  # a type of a task's parameters
+        problem, expected = str(error).partition(". ")[0], "text, numbers, true, false, lists and mappings"
+        raise ContractError(path, f"{problem} (expected parameters of {expected})", source=source) from None
 
 
 def _json_default(value: object) -> dict[str, Any]:

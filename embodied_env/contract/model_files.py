@@ -35,7 +35,10 @@ def with_model_hashes(contract: C) -> C:
 
 
 def model_sha256(file: Path) -> str:
-    """Return the SHA-256 (hex) of the contents of a model's files, independent of their paths; raises OSError."""
+    """Return the SHA-256 (hex) of the contents of a model's files, independent of their paths; raises OSError.
+
+    Devices, FIFOs and files beyond the limit of size are refused.
+    """
     digest = hashlib.sha256()
     for each in model_files(file):
         digest.update(hashlib.sha256(read_file(each, most_bytes=MOST_DATA_BYTES)).digest())
@@ -60,5 +63,5 @@ def model_files(main: Path) -> list[Path]:
                         found, known = (document.parent / name, main.parent / name), {d.resolve() for d in documents}
                         documents += [each for each in found if each.is_file() and each.resolve() not in known]
     paths = (base / name for folder, name in assets for base in (folder, *folders))
-    files = [*documents, *(path for path in paths if path.is_file())]
+    files = [*documents, *(path for path in paths if path.exists() and not path.is_dir())]
     return list({path.resolve(): path for path in files}.values())

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from embodied_env.contract.schema import FloatArray, ResampleSpec
 
 _ROUNDING_RAD = 1e-5  # of the angles of a scan, which are float32
+_MOST_RAD = 100.0  # of the first ray; beyond it, float32 loses the angle
+_MOST_RAYS = 1_000_000  # of a scan; sorting more delays the step
 
 
 def target_angles(spec: ResampleSpec) -> tuple[NDArray[np.floating], float]:
@@ -30,11 +32,13 @@ def resample_scan(
     within half a step, of the observation or of the scan, whichever is larger. Raises ValueError for invalid angles.
     """
     first, increment = float(np.float32(first_rad)), abs(float(np.float32(increment_rad)))  # as in a message
-    if not (math.isfinite(first) and math.isfinite(increment)) or (increment == 0.0 and values.size > 1):
+    has_angles = abs(first) <= _MOST_RAD and increment <= math.tau  # NaN is not
+    if not has_angles or (increment == 0.0 and values.size > 1):
         declared = f"angle_min {first:g}, angle_increment {increment_rad:g}"
-        raise ValueError(f"invalid angles of {values.size} rays: {declared} (expected finite ones, and an increment)")
-    if not values.size:
-        raise ValueError("no rays (expected at least one)")
+        expected = f"angles within {_MOST_RAD:g} rad, and an increment up to 2 pi"
+        raise ValueError(f"invalid angles of {values.size} rays: {declared} (expected {expected})")
+    if not 1 <= values.size <= _MOST_RAYS:
+        raise ValueError(f"{values.size} rays (expected 1 to {_MOST_RAYS})")
     targets, step = target_angles(spec)
     wanted = _in_one_turn(targets)
     angles = _in_one_turn(first + float(np.float32(increment_rad)) * np.arange(values.size))

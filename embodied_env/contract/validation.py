@@ -143,9 +143,12 @@ def _check_reset_option(name: str, option: ResetOption) -> None:
             allow(isinstance(each, tuple) == is_vector, f"{path}.values[{i}]", each, expected)
             is_fitting = np.shape(each) == shape != (0,) and bool(np.isfinite(each).all())
             allow(is_fitting, f"{path}.values[{i}]", each, "finite numbers, and lists of one length")
+            _check_drawn(f"{path}.values[{i}]", each)
         return
     low, high = (0.0 if bound is None else bound for bound in (option.low, option.high))
     check_bounds(path, low, high, None)
+    _check_drawn(f"{path}.low", low)
+    _check_drawn(f"{path}.high", high)
     fits = isinstance(low, tuple) == isinstance(high, tuple) == is_vector
     allow(fits, path, f"type {option.type!r} with low {low} and high {high}", expected)
     is_positive = kind != "log_uniform" or bool((option.low_array > 0).all())
@@ -157,6 +160,11 @@ def _check_reset_option(name: str, option: ResetOption) -> None:
         is_inside = (option.low_array <= option.mean) & (option.mean <= option.high_array)
         allow(bool(is_inside.all()), f"{path}.mean", option.mean, f"numbers from {low} to {high}")
         allow(bool(np.greater(option.std, 0).all()), f"{path}.std", option.std, "numbers > 0")
+
+
+def _check_drawn(path: str, value: float | tuple[float, ...]) -> None:
+    for number in value if isinstance(value, tuple) else (value,):
+        check_magnitude(path, number, least=0.0)
 
 
 def _check_task(task: TaskSpec) -> None:

@@ -33,6 +33,7 @@ def draw_options(
         own = shared if is_uniform else np.random.default_rng([seed, *b"reset_options.", *name.encode()])
         drawn = np.asarray(_draw(option, own))
         values[name] = np.array(given.get(name, drawn), dtype=np.float64)
+        values[name].flags.writeable = False  # tasks see it before the record does
     return values
 
 

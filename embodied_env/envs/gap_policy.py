@@ -101,6 +101,8 @@ class GapPolicy:
             found = check.check(sample.values)
             if found is not None and (problem is None or problem[0] is not Quality.INVALID):
                 problem = found
+        for values in sample.values.values():  # tasks and filters see them before the record does
+            values.flags.writeable = False
         return sample if problem is None else replace(sample, quality=problem[0], reason=problem[1])
 
 

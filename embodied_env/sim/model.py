@@ -83,9 +83,8 @@ class Model:
         self._scalar = (int(self.mujoco.mjtJoint.mjJNT_HINGE), int(self.mujoco.mjtJoint.mjJNT_SLIDE))
         file = None if profile.model is None else find_model(contract, profile.model, f"{path}.model")
         self._name = "the generated model" if file is None else file.name
-        if file is not None and profile.model_sha256 not in (None, found := model_sha256(file)):
-            problem = f"{profile.model_sha256!r} (expected {found}: {file.name} or one of its files has changed)"
-            raise self.error(f"{path}.model_sha256", f"{problem}; load the contract again, or remove the key from it")
+        if file is not None:
+            self._check_files(file)
         compile_model = self.mujoco.MjModel
         try:
             if file is None:
@@ -94,6 +93,8 @@ class Model:
                 self.mj = compile_model.from_xml_path(str(file))
         except ValueError as error:
             raise self.error(f"{path}.model", f"cannot compile the MuJoCo model {self._name!r}: {error}") from None
+        timestep_s = float(self.mj.opt.timestep)
+        self.require(timestep_s > 0, f"{path}.model", f"timestep {timestep_s} s in {self._name!r} (expected > 0)")
         self._keyframe = None
         if profile.keyframe is not None:
             self._keyframe = self.find("keyframe", profile.keyframe, f"{path}.keyframe")
@@ -105,6 +106,17 @@ class Model:
         self._home, _ = self.joint_addresses((joint, f"{path}.home.{joint}") for joint in profile.home)
         self._home_positions = np.array([*profile.home.values()])
         self._check_start()
+
+    def _check_files(self, file: Path) -> None:
+        """Raise ContractError for a file of the model that cannot be read, or has changed since it was loaded."""
+        declared = self.profile.model_sha256
+        try:
+            found = model_sha256(file)
+        except OSError as error:
+            raise self.error(f"{self.path}.model", f"cannot read the MuJoCo model {self._name!r}: {error}") from None
+        problem = f"{declared!r} (expected {found}: {self._name} or one of its files has changed)"
+        remedy = "load the contract again, or remove the key from it"
+        self.require(declared in (None, found), f"{self.path}.model_sha256", f"{problem}; {remedy}")
 
     def error(self, path: str, problem: str) -> ContractError:
         """Return the error for a key of this contract."""

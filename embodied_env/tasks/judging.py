@@ -62,7 +62,7 @@ def class_of_function(function: Callable[..., Any], version: int) -> type[Functi
     parameters = dataclasses.make_dataclass(
         "Parameters", _parameters(function), frozen=True, kw_only=True, namespace=module
     )
-    own = {"version": version, "terms": tuple(vars(function).get("terms", ()))}
+    own = {"version": version, "terms": vars(function).get("terms", ())}
     own |= {"Parameters": parameters, "function": staticmethod(function)}
     return type(function.__name__, (FunctionTask,), {**module, **own})
 
@@ -87,7 +87,7 @@ def judge_step(
     """Return the result of `task.judge` with plain floats and the terms in their order; raises TaskError."""
     try:
         return _checked(task.judge(previous, current, applied), tuple(task.terms))
-    except Exception as error:  # noqa: BLE001 - the code of a user may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the code of a user may raise anything, and call sys.exit
         raise _located(error, task, task.judge, contract) from (None if isinstance(error, TaskError) else error)
 
 
@@ -99,7 +99,7 @@ def judge_reset(
         verdict: Any = task.reset(snapshot, options)
         if not isinstance(verdict, Verdict | None):
             raise TaskError(f"reset returned {shown(verdict)} (expected a Verdict or None)")  # noqa: TRY301
-    except Exception as error:  # noqa: BLE001 - the code of a user may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
         raise _located(error, task, task.reset, contract) from (None if isinstance(error, TaskError) else error)
     return verdict
 
@@ -122,7 +122,7 @@ def _number(name: str, value: Any) -> float:  # noqa: ANN401 - of foreign code
     return float(value)
 
 
-def _located(error: Exception, task: Task, method: Callable[..., Any], contract: Contract) -> TaskError:
+def _located(error: BaseException, task: Task, method: Callable[..., Any], contract: Contract) -> TaskError:
     """Return the TaskError for an error in `method` of `task`, with file and line."""
     place = _place(error, task, method, contract)
     if isinstance(error, TaskError):
@@ -130,7 +130,7 @@ def _located(error: Exception, task: Task, method: Callable[..., Any], contract:
     return TaskError(f"task {place}: {described(error)}{hint(error, contract)}", why=type(error).__name__)
 
 
-def _place(error: Exception, task: Task, method: Callable[..., Any], contract: Contract) -> str:
+def _place(error: BaseException, task: Task, method: Callable[..., Any], contract: Contract) -> str:
     """Return file and line: the last line of the task in the traceback, or where the called function begins."""
     own = getattr(sys.modules.get(type(task).__module__), "__file__", None)
     places = [(at.filename, at.lineno) for at in traceback.extract_tb(error.__traceback__) if at.filename == own]

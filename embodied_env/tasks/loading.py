@@ -40,8 +40,12 @@ def load_task(contract: Contract, *, trust: bool = False, file: str | Path | Non
     missing = [name for name in ("version", "terms", "judge") if not hasattr(found, name)]
     if not (isinstance(parameters, type) and dataclasses.is_dataclass(parameters)):
         missing.append("Parameters (a dataclass)")
-    if isinstance(terms := getattr(found, "terms", ()), str) or not all(isinstance(term, str) for term in terms):
-        missing.append("tuple of names as terms")
+    terms = getattr(found, "terms", ())
+    is_named = isinstance(terms, tuple | list) and all(isinstance(term, str) for term in terms)
+    if not (is_named and len(set(terms)) == len(terms)):
+        missing.append("tuple of different names as terms")
+    if not isinstance(getattr(found, "version", 0), int):
+        missing.append("whole number as version")
     if missing:
         raise ContractError(
             "task.type",
@@ -49,13 +53,13 @@ def load_task(contract: Contract, *, trust: bool = False, file: str | Path | Non
             source=contract.source,
         )
     _source_sha256(found)  # caches the hash of the source as loaded
-    values = parse_as(cast("type[Any]", parameters), contract.task.parameters, path="task", source=contract.source)
     try:
+        values = parse_as(cast("type[Any]", parameters), contract.task.parameters, path="task", source=contract.source)
         with naming_file(contract.source):
             return cast("Task", found(contract, values))
     except ContractError:
         raise
-    except Exception as error:  # the code of a user may raise anything
+    except (Exception, SystemExit) as error:  # the code of a user may raise anything, and call sys.exit
         problem = f"{contract.task.type!r} cannot be made: {described(error)}{hint(error, contract)}"
         raise ContractError("task.type", problem, source=contract.source) from error
 
@@ -97,7 +101,7 @@ def _task_class(contract: Contract, *, trust: bool, file: str | Path | None) -> 
         found = getattr(module, class_name)
         if inspect.isfunction(found):
             found = class_of_function(found, version=int(_source_sha256(found)[:8], 16))
-    except Exception as error:  # the code of a user may raise anything
+    except (Exception, SystemExit) as error:  # as above
         guess = did_you_mean(class_name, vars(module)) if module is not None else ""
         frames = traceback.extract_tb(error.__traceback__)
         lines = [at.lineno for at in frames if path is not None and Path(at.filename).name == path.name]

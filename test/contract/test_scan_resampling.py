@@ -101,10 +101,13 @@ def test_the_rules_for_missing_values_apply_after_resampling():
 @pytest.mark.parametrize(
     ("values", "first", "increment", "problem"),
     [
-        ([], 0.0, 0.1, r"ranges cannot be resampled: no rays \(expected at least one\)"),
+        ([], 0.0, 0.1, r"ranges cannot be resampled: 0 rays \(expected 1 to 1000000\)"),
+        ([1.0] * 1_000_001, 0.0, 0.1, r"1000001 rays \(expected 1 to 1000000\)"),
         ([1.0, 2.0], 0.0, 0.0, "invalid angles of 2 rays: angle_min 0, angle_increment 0 "),
         ([1.0], NAN, 0.1, "invalid angles of 1 rays: angle_min nan"),
         ([1.0], 0.0, INF, "invalid angles of 1 rays: "),
+        ([1.0, 2.0], 1e38, 0.1, "invalid angles of 2 rays: angle_min 1e.38, angle_increment 0.1 "),
+        ([1.0, 2.0], 0.0, -7.0, "invalid angles of 2 rays: angle_min 0, angle_increment -7 "),
     ],
 )
 def test_invalid_angles_are_reported(values, first, increment, problem):

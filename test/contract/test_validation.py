@@ -430,6 +430,8 @@ def test_joint_with_only_a_velocity_sensor_is_rejected():
         (TARGET, {**NORMAL, "std": 0}, f"{TARGET}.std: 0.0 (expected numbers > 0)"),
         (TARGET, {**NORMAL, "distribution": "log_uniform"}, f"{TARGET}.mean: 0.5 (expected none"),
         (TARGET, LOG_UNIFORM, f"{TARGET}.low: 0.0 (expected numbers > 0 with distribution: log_uniform)"),
+        (f"{TARGET}.high", [0.5, 1e300, 0.5], f"{TARGET}.high: 1e+300 (expected a magnitude from 0 to 1e+12)"),
+        (TARGET, {**CHOICE, "values": [[1e300]]}, f"{TARGET}.values[0]: 1e+300 (expected a magnitude from 0 to 1e+12)"),
         (TARGET, {**CHOICE, "values": []}, f"{TARGET}.values: [] (expected at least one value)"),
         (TARGET, {**CHOICE, "values": [[1], [1, 2]]}, f"{TARGET}.values[1]: (1.0, 2.0) (expected finite numbers, and lists"),
         (TARGET, {**CHOICE, "values": [[1], 2]}, f"{TARGET}.values[1]: 2.0 (expected lists for a vector"),

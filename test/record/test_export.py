@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -224,7 +225,8 @@ def test_minari_reads_its_dataset_by_name(run, tmp_path, monkeypatch):
     needs(*NEEDS["minari"])
     import minari
 
-    export_run(run, tmp_path / "arm_reach-test-v0", format="minari", evaluator=True)
+    monkeypatch.chdir(tmp_path)
+    export_run(run, Path("arm_reach-test-v0"), format="minari", evaluator=True)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     dataset = minari.load_dataset("arm_reach-test-v0")
     steps, endings = steps_of(run), endings_of(run)

@@ -43,6 +43,7 @@ STEPS = 8
 def derived_contract(folder):
     """Write the cart's contract with a resampled scan, a resized camera and histories; return its file."""
     document = resolved_document("cart_goal")
+    document.pop("robot", None)  # merged
     document["name"] = "derived_cart"
     sensors = document["sensors"]
     scan = {"resample": {"angles": 36, "method": "min"}, "nan": 10.0, "history": 2}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from ideal_readings import sense
 from own_models import PROFILES, own_contract, write_model
 
 from embodied_env.contract import Contract
+from embodied_env.contract.files import MOST_DATA_BYTES
 from embodied_env.contract.loader import dump_contract, parse_contract
 from embodied_env.contract.model_files import model_files
 from embodied_env.envs.registration import make
@@ -261,6 +264,29 @@ def test_a_model_changed_since_loading_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "model" / "meshes" / "link.obj").write_text("v 0 0 0\n")
     with pytest.raises(ContractError, match=r"model_sha256: .*scene.xml or one of its files has changed\); load"):
         world_of(contract)
+
+
+@pytest.mark.parametrize("make_file", [os.mkfifo, lambda mesh: os.truncate(mesh, MOST_DATA_BYTES + 1)])
+def test_a_mesh_that_cannot_be_read_in_bounded_time_is_refused(
+    make_file: Callable[[Path], None], tmp_path: Path
+) -> None:
+    contract = own_contract("arm", tmp_path)
+    mesh = tmp_path / "model" / "meshes" / "link.obj"
+    if make_file is os.mkfifo:
+        mesh.unlink()
+    make_file(mesh)
+    with pytest.raises(
+        ContractError, match=r"mujoco.model: cannot read the MuJoCo model 'scene.xml': (not a|file too)"
+    ):
+        world_of(parse_contract(contract.text, source=contract.source))
+
+
+def test_a_model_without_a_timestep_is_refused(tmp_path: Path) -> None:
+    contract = own_contract("base", tmp_path)
+    scene = tmp_path / "model" / "robot.xml"
+    scene.write_text(scene.read_text().replace('timestep="0.005"', 'timestep="0"'))
+    with pytest.raises(ContractError, match=r"mujoco.model: timestep 0.0 s in 'robot.xml' \(expected > 0\)"):
+        world_of(parse_contract(contract.text, source=contract.source))
 
 
 def test_texture_folders_nested_includes_and_stripped_paths_are_resolved(tmp_path: Path) -> None:

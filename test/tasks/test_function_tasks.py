@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 
@@ -202,6 +203,36 @@ def test_the_step_of_an_error_is_recorded_replayed_and_audited(write, tmp_path):
         assert (replay.difference, replay.transitions) == (None, 6)
     write("return low, False")
     assert replay_run(env.path, trust_task=True).difference.field == "inner.reward"
+
+
+@pytest.mark.parametrize("body", ['current.samples["beacon"].values["position"][:] = 9', "sys.exit(0)"])
+def test_a_task_that_writes_readings_or_exits_ends_the_episode_by_an_error(body, write, tmp_path):
+    contract = write("import sys", "if current is not previous:", f"    {body}", "return 0.0, False")
+    with make(contract, backend="fake", clock="virtual", record=tmp_path / "runs") as env:
+        start, _ = env.reset(seed=0)
+        with pytest.raises(
+            TaskError, match=r"lift\.py:6: (ValueError: assignment destination is read-only|SystemExit)"
+        ):
+            env.step(np.zeros(2))
+    (row,) = read_run(env.path).transitions()
+    assert row["truncated"]
+    assert row["info"]["end_reason"].startswith("task_error:")
+    np.testing.assert_array_equal(row["observation"]["beacon_position"], start["beacon_position"])
+
+
+@pytest.mark.parametrize(
+    ("after", "arguments", "problem"),
+    [
+        ("lift.terms = 'height'", ARGUMENTS, "no tuple of different names as terms"),
+        ("lift.terms = ('height', 'height')", ARGUMENTS, "no tuple of different names as terms"),
+        ("lift.terms = 5", ARGUMENTS, "no tuple of different names as terms"),
+        ("", ARGUMENTS.replace("str", "np.ndarray"), "numpy.ndarray'> (expected parameters of text, numbers"),
+        ("raise SystemExit(0)", ARGUMENTS, "cannot be loaded at line 5: SystemExit: 0"),
+    ],
+)
+def test_a_file_that_exits_or_declares_nonsense_is_refused(after, arguments, problem, write):
+    with pytest.raises(ContractError, match=re.escape(problem)):
+        load_task(load_contract(write("return 0.0, False", after=after, arguments=arguments)), trust=True)
 
 
 def test_a_row_with_other_terms_is_a_finding(write, tmp_path):

@@ -40,7 +40,7 @@ class MinariDataset:
         self._out, self._source = out, source
         (out / "data").mkdir()
         self._storage = storage.MinariStorage.new(
-            out / "data",
+            out.resolve() / "data",  # Minari joins a relative one to itself
             observation_space=_space(source.observation, source.contract.observation_space, source),
             action_space=_space(source.action, source.contract.action_space, source),
             data_format="arrow",
