@@ -223,7 +223,7 @@ def test_intensities_are_those_of_the_nearest_rays():
     message.intensities = [float(ray) for ray in range(348)]
     assert SensorReader("scan", spec).read(message)["intensities"].tolist() == [0.0, 87.0, 174.0, 261.0]
     message.intensities = []
-    with pytest.raises(MalformedMessageError, match="intensities cannot be resampled: no rays"):
+    with pytest.raises(MalformedMessageError, match="intensities cannot be resampled: 0 rays"):
         SensorReader("scan", spec).read(message)
 
 
