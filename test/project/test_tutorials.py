@@ -103,6 +103,6 @@ def test_tutorial_command_blocks_run(name, tmp_path, domain_id):
 def test_a_robot_needs_at_most_eight_commands_to_its_first_motion():
     """Clone and installation are the first two."""
     for name, first_motion in (("your_robot", "--confirm-chosen"), ("mobile_base", "--policy scripted")):
-        page = (ROOT / "docs" / f"{name}.md").read_text()
+        page = (ROOT / "docs" / "tutorials" / f"{name}.md").read_text()
         commands = [line for *_, code in BLOCK.findall(page) for line in code.splitlines()]
         assert next(i for i, line in enumerate(commands, 3) if first_motion in line) <= 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import threading
 from types import SimpleNamespace
 from unittest import mock
@@ -11,6 +12,7 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
+from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.errors import BackendLostError, BackendNotReadyError, MissingDependencyError
 from embodied_env.ros.receive_thread import ReceiveThread
@@ -161,8 +163,10 @@ def test_a_wait_ends_when_receiving_has_failed():
         bench.watch.begin(bench.clock.now_ns() + NS_PER_S)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("controller_manager_msgs") is not None, reason="it is installed")
-def test_missing_controller_messages_are_reported_with_their_package():
+def test_missing_controller_messages_are_reported_with_their_package(monkeypatch):
+    message_class.cache_clear()  # another test may have generated the package
+    monkeypatch.delitem(sys.modules, "controller_manager_msgs.srv", raising=False)
+    monkeypatch.setitem(sys.modules, "controller_manager_msgs", None)
     listener = FakeListener(ManualClock())
     with pytest.raises(MissingDependencyError, match=r"apt install ros-[a-z]+-controller-manager-msgs"):
         ActivationMonitor({"arm": ARM}, SimpleNamespace(), listener, ManualClock(), bound_ns=BOUND_NS)

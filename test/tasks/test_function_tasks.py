@@ -259,7 +259,7 @@ def test_the_template_of_contract_init_runs_at_once(tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     init = ["contract", "init", "--robot", "arm6", "-o", "my_arm.yaml", "--task", "lift.py"]
     assert main(init) == 0
-    assert "my_arm.yaml: written, robot arm6, task ./lift.py:lift" in capsys.readouterr().out
+    assert "my_arm.yaml: written, robot arm6; task ./lift.py:lift" in capsys.readouterr().out
     assert main(["contract", "validate", "my_arm.yaml", "--trust-task"]) == 0
     *_, info = stepped("my_arm.yaml")
     assert info["end_reason"] == ""
