@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -164,9 +165,11 @@ def test_a_wait_ends_when_receiving_has_failed():
 
 
 def test_missing_controller_messages_are_reported_with_their_package(monkeypatch):
-    message_class.cache_clear()  # another test may have generated the package
-    monkeypatch.delitem(sys.modules, "controller_manager_msgs.srv", raising=False)
-    monkeypatch.setitem(sys.modules, "controller_manager_msgs", None)
+    package = "controller_manager_msgs"  # may be installed, or generated for another test
+    message_class.cache_clear()
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not (Path(folder) / package).is_dir()])
+    for module in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, module)
     listener = FakeListener(ManualClock())
     with pytest.raises(MissingDependencyError, match=r"apt install ros-[a-z]+-controller-manager-msgs"):
         ActivationMonitor({"arm": ARM}, SimpleNamespace(), listener, ManualClock(), bound_ns=BOUND_NS)
