@@ -55,7 +55,7 @@ CODE_WORDS: Mapping[str, str] = {
     "rate.intervention": "too many actions were changed",
     "relay.silent": "no answer from the relay",
 }
-"""Gate code -> what it means."""
+"""Gate code -> meaning."""
 
 _REACTIONS = {
     Severity.PASS: "noted",

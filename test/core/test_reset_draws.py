@@ -93,11 +93,11 @@ def test_an_observed_option_without_an_effect_is_drawn_for_any_backend() -> None
     assert seen.sampled == {"goal": draw_options(options, 3, {})["goal"]}
     assert seen.ignored == ("a",)
     given = ResetRequest(epoch=0, seed=3, options={"goal": np.array(0.25)})
-    told = with_observed_options(
+    report = with_observed_options(
         ResetReport(level="none", seed_applied=None, sampled={}, ignored=("goal",)), options, given
     )
-    assert told.sampled == {"goal": 0.25}
-    assert told.ignored == ()
+    assert report.sampled == {"goal": 0.25}
+    assert report.ignored == ()
 
 
 def test_the_value_of_a_world_is_kept() -> None:

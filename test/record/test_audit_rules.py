@@ -256,7 +256,7 @@ LINES |= {
     "time_limit.kind": ("horizon", lambda rows: end(rows[3], "horizon", terminated=True)),
     "time_limit.remaining": ("finite", lambda rows: both(rows[1], observation__time_remaining=[0.9])),
     "gates.account": ("plain", lambda rows: at(rows[1], info__safety__disposition=2)),
-    "clipping.said": ("plain", lambda rows: at(rows[1], info__action_clipped=False)),
+    "clipping.flags": ("plain", lambda rows: at(rows[1], info__action_clipped=False)),
     "action.account": ("plain", lambda rows: at(rows[2], info__safety__dt_s=0.06)),
     "action.observed": ("applied", lambda rows: both(rows[2], observation__applied_actions=[0.0, 0.0, 0.5, 0.5])),
     "option.observed": ("drawn", lambda rows: both(rows[3], observation__goal=[0.5])),
@@ -393,7 +393,7 @@ def _(rows):
             row["inner"]["observation"]["tcp_position"][1] = velocity
 
 
-@lines("evaluator.told")
+@lines("evaluator.disclosed")
 def _(rows):
     rows[2]["info"]["sensors"]["true_distance"] = copy.deepcopy(rows[2]["info"]["sensors"]["tcp"])
 

@@ -46,7 +46,7 @@ CART_STAND_IN = {
 
 
 def host_s(profile, sensor):
-    """Return what a busy host adds to a delay, as an honest sensor shows it; twice, for a command and its state."""
+    """Return the delay that a busy host adds, measured at a correctly stamped sensor; twice, for a command and its state."""
     return 2.0 * max(0.0, profile.capture_s[sensor].value_s - DRIVER_DELAY_S)
 
 
@@ -56,7 +56,7 @@ def near(estimate, true_s, added_s, period_s=STATE_PERIOD_S):
 
 
 def sum_is_near(profile, true_s, added_s):
-    """Return whether dead time and lag by the motion have the true sum, to 10 % and what the host adds."""
+    """Return whether dead time plus lag, measured from the motion, is within 10 % of the true sum, plus the delay of the host."""
     return abs(profile.evidence["state"].value_s + profile.lag_s.value_s - true_s) <= 0.1 * true_s + added_s
 
 

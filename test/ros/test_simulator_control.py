@@ -302,7 +302,7 @@ def test_the_standard_interface_reports_the_state_that_was_set(begun):
 @of("simulation_interfaces")
 def test_an_unknown_entity_is_rejected(begun):
     _, control = begun()
-    why, text = error_of(control.state, "nobody", deadline())
+    why, text = error_of(control.state, "missing", deadline())
     assert (why, "NOT_FOUND (2)" in text) == ("refused", True)
 
 

@@ -121,5 +121,5 @@ def test_an_invalid_source_is_reported_with_the_allowed_values(changes, path, pr
 
 
 def test_a_distance_to_an_unknown_entity_is_reported():
-    with pytest.raises(ContractError, match=r"sources\.handle_distance\.distance.*nobody"):
-        profile_with(DOOR, sources={"handle_distance": {"distance": ["tcp", "nobody"]}})
+    with pytest.raises(ContractError, match=r"sources\.handle_distance\.distance.*missing"):
+        profile_with(DOOR, sources={"handle_distance": {"distance": ["tcp", "missing"]}})

@@ -647,12 +647,12 @@ def test_relay_command_line_matches_its_description():
 
 def test_state_is_published_only_on_change(robot):
     robot.core.announce()
-    told = len(robot.spy.states)
+    count = len(robot.spy.states)
     robot.clock.advance_ns(PERIOD_NS)
     robot.command([0.001, 0.0])
     robot.core.tick()
     robot.core.announce()
-    assert len(robot.spy.states) == told
+    assert len(robot.spy.states) == count
 
 
 # -------------------------------------------------------------------------------------------------- after a gap
@@ -673,8 +673,8 @@ def test_suspended_relay_does_not_restart_a_stopped_base():
     robot = speeding_base(downstream_timeout_s=0.5)
     robot.clock.advance_ns(3 * NS_PER_S)
     robot.core.tick()
-    (told,) = [finding for finding in robot.spy.reports[-1].findings if finding.code == "vel.gap"]
-    assert told.after.tolist() == [0.0, 0.0]
+    (finding,) = [each for each in robot.spy.reports[-1].findings if each.code == "vel.gap"]
+    assert finding.after.tolist() == [0.0, 0.0]
     robot.wait(5)
     assert not any(command.values.any() for command in robot.spy.published[6:])
 

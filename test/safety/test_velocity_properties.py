@@ -334,10 +334,10 @@ def test_gap_is_reported_with_the_velocity_used():
     world.clock.advance_ns(900_000_000)
     with world.arbiter.exclusive() as (state, dt_s):
         report = world.gate.judge(as_action(np.zeros(4)), state, dt_s).report
-    (told,) = [finding for finding in report.findings if finding.code == "vel.gap"]
-    assert told.joints == ("linear.x", "angular.z", "rail")
-    assert told.before.tolist() == last[AXES].tolist()
-    assert told.after.tolist() == [0.0, 0.0, 0.0]
+    (finding,) = [each for each in report.findings if each.code == "vel.gap"]
+    assert finding.joints == ("linear.x", "angular.z", "rail")
+    assert finding.before.tolist() == last[AXES].tolist()
+    assert finding.after.tolist() == [0.0, 0.0, 0.0]
     assert report.disposition is Severity.PASS
     world.publish(np.zeros(4))
     world.publish(np.zeros(4))

@@ -149,7 +149,7 @@ def _check_evaluator_only(row: Row, contract: Contract) -> Iterator[Violation]:
         for name, value in values.items():
             if name in specs and specs[name].visibility == "evaluator":
                 text = f"info.{part}.{name} is present without info.evaluator, although {name} is evaluator-only"
-                yield make_violation("evaluator.told", f"info.{part}.{name}", value, text)
+                yield make_violation("evaluator.disclosed", f"info.{part}.{name}", value, text)
 
 
 def _check_reading_ages(row: Row, contract: Contract) -> Iterator[Violation]:

@@ -48,7 +48,7 @@ def read_contract(manifest: Mapping[str, Any]) -> tuple[Contract | None, list[Vi
 
 
 def check_robot(manifest: Mapping[str, Any], contract: Contract) -> Iterator[Violation]:
-    """Check what the manifest says of the robot file, and that the run was possible under it."""
+    """Check the robot file of the manifest, and that the run was possible under it."""
     where, expected = f"{MANIFEST}: contract.robot", describe_robot(contract)
     if (found := manifest["contract"].get("robot")) != expected:
         yield wrong_value("manifest.robot", where, found, f"{short_repr(expected)}, as in contract.text")

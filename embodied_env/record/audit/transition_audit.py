@@ -233,7 +233,7 @@ def _check_clipping(row: Row) -> Iterator[Violation]:
     for where, flag in flags.items():
         if flag != (disposition >= least):
             expected = f"{not flag} for the disposition {disposition.name}; true from {least.name} on"
-            yield wrong_value("clipping.said", where, flag, expected)
+            yield wrong_value("clipping.flags", where, flag, expected)
     requested, applied = report["requested"], report["applied"]
     if disposition is Severity.PASS and applied != requested:
         expected = f"{short_repr(requested)}, as requested, because no gate fired"
