@@ -359,9 +359,9 @@ class _Reading:
         if data := [f"{t.name} ({t.type})" for t in rest if t.publishers and t.name not in self.graph.descriptions]:
             where = f"a field with a `path` reads any message type: {reference}"
             draft.gap(f"published topics that are not observed: {', '.join(data)}", where)
-        if heard := [f"{t.name} ({t.type})" for t in rest if not t.publishers]:
+        if subscribed := [f"{t.name} ({t.type})" for t in rest if not t.publishers]:
             where = f"if one is the command, use a controller or a node with a command type of {reference}"
-            draft.gap(f"subscribed topics that are not commanded: {', '.join(heard)}", where)
+            draft.gap(f"subscribed topics that are not commanded: {', '.join(subscribed)}", where)
 
     # -------------------------------------------------------------------------------------------- safety inputs
 
