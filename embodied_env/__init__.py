@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from embodied_env.envs.registration import register as register
     from embodied_env.envs.vector_env import EmbodiedVectorEnv as EmbodiedVectorEnv
     from embodied_env.envs.vector_env import make_vec as make_vec
+    from embodied_env.policies.loader import load_policy as load_policy
     from embodied_env.record import RecordTransitions as RecordTransitions
     from embodied_env.record import audit_run as audit_run
     from embodied_env.record import audit_transition as audit_transition
@@ -43,6 +44,7 @@ _LAZY_EXPORTS = {  # public name -> its module
     "audit_transition": "record",
     "explain": "envs.explanation",
     "load_contract": "contract",
+    "load_policy": "policies.loader",
     "make": "envs.registration",
     "make_vec": "envs.vector_env",
     "parallel_env": "envs.parallel_env",

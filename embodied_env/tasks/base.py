@@ -49,7 +49,7 @@ from embodied_env.contract.files import read_file
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
 from embodied_env.contract.loader import parse_as
 from embodied_env.contract.value_checks import naming_file
-from embodied_env.core.policy import Policy
+from embodied_env.core.policy import PolicyFunction
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.errors import ContractError
 
@@ -107,7 +107,7 @@ class SiteKinematics(Protocol):
 class ScriptedTask(Task, Protocol):
     """A task with a scripted policy: a baseline, and evidence that the task can be solved."""
 
-    def scripted(self, kinematics: SiteKinematics) -> Policy:
+    def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:
         """Return a policy that uses the observation only."""
         ...
 
