@@ -128,12 +128,13 @@ def as_policy(policy: object, identity: PolicyIdentity | None = None) -> Policy:
 
     `identity`: of a callable without one of its own; None: its qualified name.
     """
+    label = "policy" if identity is None else f"policy {identity.name!r}"
     if isinstance(policy, type):
-        raise UsageError(f"policy is a class: {policy.__name__} (expected an object); create it: {policy.__name__}()")
+        raise UsageError(f"{label} is a class: {policy.__name__} (expected an object); write {policy.__name__}()")
     if isinstance(policy, Policy):
         return policy
     if not callable(policy):
-        raise UsageError(f"policy is not callable: {policy!r:.80} (expected a callable from observation to action)")
+        raise UsageError(f"{label} is not callable: {policy!r:.80} (expected a callable from observation to action)")
     name = getattr(policy, "__qualname__", type(policy).__qualname__)
     return FunctionPolicy(policy, identity or PolicyIdentity(name=f"{policy.__module__}:{name}", format="python"))
 

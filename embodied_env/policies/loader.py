@@ -50,10 +50,11 @@ def load_policy(
             contract.
     """
     if address in _BUILT_IN:
-        return _call(address, _attribute(_BUILT_IN[address]), (contract,), options)
+        return as_policy(_call(address, _attribute(_BUILT_IN[address]), (contract,), options))
     format_name, separator, location = address.partition(":")
     if separator and format_name in _FORMATS:
-        return _call(address, _attribute(_FORMATS[format_name]), (location, contract), {"trust": trust, **options})
+        loader = _attribute(_FORMATS[format_name])
+        return as_policy(_call(address, loader, (location, contract), {"trust": trust, **options}))
     points = {point.name: point for point in entry_points(group=_GROUP)}
     if separator and format_name in points:
         loader = _load_point(points[format_name])
@@ -123,10 +124,7 @@ def _imported(address: str) -> Policy:
         except Exception as error:
             raise UsageError(f"policy {address!r} cannot be made: {described(error)}") from error
     identity = PolicyIdentity(name=address, format="python", sha256=_source_sha256(module))
-    try:
-        return as_policy(found, identity)
-    except UsageError as error:
-        raise UsageError(f"invalid policy {address!r}: {error}") from None
+    return as_policy(found, identity)
 
 
 def _parse_call(address: str, expression: str) -> tuple[str, list[Any] | None, dict[str, Any]]:

@@ -23,9 +23,9 @@ class TeamPolicies(Generic[Name]):
 
     def __init__(self, make: Callable[[Name], Policy], names: Iterable[Name], *, seed: int = 0) -> None:
         """Make the policy of each agent by its name; the i-th has the seed `seed` + i, like the i-th environment."""
-        self._policies = {name: make(name) for name in names}
-        self._runners = {name: ChunkRunner(policy) for name, policy in self._policies.items()}
-        self._seeds = {name: seed + number for number, name in enumerate(self._policies)}
+        self._policies: dict[Name, Policy] = {name: make(name) for name in names}
+        self._runners: dict[Name, ChunkRunner] = {name: ChunkRunner(policy) for name, policy in self._policies.items()}
+        self._seeds: dict[Name, int] = {name: seed + number for number, name in enumerate(self._policies)}
 
     def act(self, observations: Mapping[Name, Observation], infos: Mapping[Name, Mapping[str, Any]]) -> dict[Name, Any]:
         """Return the action of each agent in `observations`; `infos` are those of the last reset or step."""

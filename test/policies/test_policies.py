@@ -89,7 +89,7 @@ def test_factory_gets_literals(module):
 @pytest.mark.parametrize(
     ("address", "problem"),
     [
-        ("a_users_policies:Gain", "policy is a class"),
+        ("a_users_policies:Gain", "policy 'a_users_policies:Gain' is a class"),
         ("a_users_policies:Gain(__import__('os'))", "literals"),
         ("a_users_policies:Gain(*[1])", "literals"),
         ("a_users_policies:Gain(**{'gain': 1})", "literals"),
