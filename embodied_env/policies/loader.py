@@ -23,7 +23,10 @@ _BUILT_IN = {
     "random": "embodied_env.policies.built_in:make_random",
     "scripted": "embodied_env.policies.built_in:make_scripted",
 }
-_FORMATS: Mapping[str, str] = {}
+_FORMATS = {
+    "onnx": "embodied_env.policies.onnx_policy:load_onnx",
+    "sb3": "embodied_env.policies.sb3_policy:load_sb3",
+}
 _GROUP = "embodied_env.policies"
 
 
@@ -39,15 +42,17 @@ def load_policy(
     Args:
         address: ``hold`` (keep the joint positions), ``random`` (uniform over the action space), ``scripted`` (provided
             by the task), ``module:callable`` (a policy, or a callable from observation to action),
-            ``module:factory(literals)`` (which returns one), or ``format:location`` of another package in the
-            entry-point group ``embodied_env.policies``.
+            ``module:factory(literals)`` (which returns one), ``onnx:FILE``, ``sb3:FILE.zip``, or ``format:location`` of
+            another package in the entry-point group ``embodied_env.policies``.
         contract: contract of its observations and actions.
         trust: load a format that executes code when it is read, such as pickle.
-        **options: options of the format; ``scripted``: `backend`, whose profile gives the robot model.
+        **options: options of the format; ``scripted``: `backend`, whose profile gives the robot model; ``onnx``:
+            `providers` and `threads` of onnxruntime; ``sb3``: `deterministic`.
 
     Raises:
         UsageError: for an unknown address or option, a format that needs `trust`, or a policy that does not fit the
             contract.
+        MissingDependencyError: if the library of the format is not installed.
     """
     if address in _BUILT_IN:
         return as_policy(_call(address, _attribute(_BUILT_IN[address]), (contract,), options))

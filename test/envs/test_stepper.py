@@ -306,6 +306,7 @@ def test_the_order_of_precedence_is_that_of_the_design():
         "safety_stop",
         "backend_lost",
         "sensor_gap",
+        "policy_lost",
         "out_of_bounds",
         "time_limit",
     )
