@@ -16,6 +16,7 @@ from embodied_env._version import __version__
 if TYPE_CHECKING:
     from embodied_env.contract import Contract as Contract
     from embodied_env.contract import load_contract as load_contract
+    from embodied_env.core.policy import NoAction as NoAction
     from embodied_env.envs.action_chunks import ActionChunks as ActionChunks
     from embodied_env.envs.embodied_env import EmbodiedEnv as EmbodiedEnv
     from embodied_env.envs.explanation import explain as explain
@@ -37,6 +38,7 @@ _LAZY_EXPORTS = {  # public name -> its module
     "Contract": "contract",
     "EmbodiedEnv": "envs.embodied_env",
     "EmbodiedVectorEnv": "envs.vector_env",
+    "NoAction": "core.policy",
     "RecordTransitions": "record",
     "ResetInfo": "envs.info_types",
     "StepInfo": "envs.info_types",
