@@ -63,7 +63,8 @@ def load_policy(
     points = {point.name: point for point in entry_points(group=_GROUP)}
     if separator and format_name in points:
         loader = _load_point(points[format_name])
-        return as_policy(_call(address, loader, (location, contract), {"trust": trust, **options}))
+        made = _call(address, loader, (location, contract), {"trust": trust, **options})
+        return as_policy(made, PolicyIdentity(name=address, format=format_name))
     if not (format_name and location):
         expected = f"expected one of: {', '.join((*ADDRESSES, *(f'{name}:...' for name in points)))}"
         raise UsageError(f"unknown policy {address!r} ({expected}){did_you_mean(address, _BUILT_IN)}")

@@ -120,7 +120,9 @@ def test_policy_of_another_package_is_found_by_its_entry_point(monkeypatch):
     point = EntryPoint("fixed", "nowhere:load", loader._GROUP)
     monkeypatch.setattr(EntryPoint, "load", lambda _: load_one)
     monkeypatch.setattr(loader, "entry_points", lambda **_: [point])
-    assert load("fixed:0.25", trust=True)({})[0] == 0.25
+    policy = load("fixed:0.25", trust=True)
+    assert policy({})[0] == 0.25
+    assert policy.identity == PolicyIdentity(name="fixed:0.25", format="fixed")
 
 
 def test_random_is_seeded_by_reset():
