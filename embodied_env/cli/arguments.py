@@ -69,8 +69,7 @@ def robot_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def add_policy(parser: argparse.ArgumentParser, *, default: str | None, what: str) -> None:
     """Declare the options --policy and --trust-policy."""
-    shown = "none" if default is None else default
-    help_ = f"{what}: {', '.join(ADDRESSES)} (default: {shown})"
+    help_ = f"{what}: {', '.join(ADDRESSES)}{' (default: none)' if default is None else ''}"
     parser.add_argument("--policy", metavar="ADDRESS", default=default, help=help_)
     help_ = "load a policy format that executes code when it is read, such as pickle"
     parser.add_argument("--trust-policy", action="store_true", help=help_)
