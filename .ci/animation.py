@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 import embodied_env
-from embodied_env.policies.loader import make_policy
+from embodied_env.policies.loader import load_policy
 
 OUTPUT = Path(__file__).parents[1] / "docs" / "pictures" / "arm_reach.gif"
 STEPS, JOINT, GAIN, NOISE = 90, 1, 1.6, 0.35
@@ -28,7 +28,7 @@ GREY, BLUE, INK, PAPER = "#9aa0a6", "#3f51b5", "#202124", "#ffffff"
 def episode() -> tuple[list[Image.Image], NDArray[np.float64], NDArray[np.float64], float]:
     """Return a picture, the requested and the applied command of each step, and the control period in seconds."""
     env: Any = embodied_env.make("arm_reach", backend="mujoco", render_mode="rgb_array")
-    random, policy = np.random.default_rng(4), make_policy("scripted", env.unwrapped.contract, backend="mujoco", seed=0)
+    random, policy = np.random.default_rng(4), load_policy("scripted", env.unwrapped.contract)
     observation, _ = env.reset(seed=5)
     scenes, requested, applied = [], [], []
     for _ in range(STEPS):

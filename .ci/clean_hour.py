@@ -12,7 +12,7 @@ from collections import Counter
 
 import embodied_env
 from embodied_env.core.codes import Severity
-from embodied_env.policies.loader import make_policy
+from embodied_env.policies.loader import load_policy
 
 CONTRACTS = ("arm_reach", "cart_goal", "door_open")
 
@@ -21,7 +21,7 @@ def findings_of(name: str, seconds: float) -> tuple[int, Counter[str]]:
     """Return the number of steps, and the findings by severity and code."""
     env = embodied_env.make(name, backend="mujoco")
     contract = env.unwrapped.contract
-    policy = make_policy("scripted", contract, backend="mujoco", seed=0)
+    policy = load_policy("scripted", contract)
     found: Counter[str] = Counter()
     steps, seed, ended = 0, 0, True
     while steps * contract.control_period_s < seconds:

@@ -16,6 +16,7 @@ from embodied_env._version import __version__
 if TYPE_CHECKING:
     from embodied_env.contract import Contract as Contract
     from embodied_env.contract import load_contract as load_contract
+    from embodied_env.core.policy import NoAction as NoAction
     from embodied_env.envs.action_chunks import ActionChunks as ActionChunks
     from embodied_env.envs.embodied_env import EmbodiedEnv as EmbodiedEnv
     from embodied_env.envs.explanation import explain as explain
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from embodied_env.envs.registration import register as register
     from embodied_env.envs.vector_env import EmbodiedVectorEnv as EmbodiedVectorEnv
     from embodied_env.envs.vector_env import make_vec as make_vec
+    from embodied_env.policies.loader import load_policy as load_policy
     from embodied_env.record import RecordTransitions as RecordTransitions
     from embodied_env.record import audit_run as audit_run
     from embodied_env.record import audit_transition as audit_transition
@@ -36,6 +38,7 @@ _LAZY_EXPORTS = {  # public name -> its module
     "Contract": "contract",
     "EmbodiedEnv": "envs.embodied_env",
     "EmbodiedVectorEnv": "envs.vector_env",
+    "NoAction": "core.policy",
     "RecordTransitions": "record",
     "ResetInfo": "envs.info_types",
     "StepInfo": "envs.info_types",
@@ -43,6 +46,7 @@ _LAZY_EXPORTS = {  # public name -> its module
     "audit_transition": "record",
     "explain": "envs.explanation",
     "load_contract": "contract",
+    "load_policy": "policies.loader",
     "make": "envs.registration",
     "make_vec": "envs.vector_env",
     "parallel_env": "envs.parallel_env",

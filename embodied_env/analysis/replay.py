@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
@@ -17,9 +18,10 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import ManualClock, SteadyClock
 from embodied_env.core.codes import Severity
-from embodied_env.core.policy import Policy
+from embodied_env.core.policy import Policy, PolicyFunction, as_policy, policy_seed
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.errors import BackendError, PolicyError, ResetNeededError, TaskError, UsageError
+from embodied_env.errors import BackendError, PolicyError, ResetNeededError, TaskError, UsageError, described
+from embodied_env.policies.chunk_runner import ChunkRunner
 from embodied_env.record.arrays import Reference, refer_to, to_bytes
 from embodied_env.record.differences import differences
 from embodied_env.record.json_values import detached_action
@@ -271,12 +273,17 @@ class PolicyReplay:
 
 
 def replay_policy(
-    path: str | Path, policy: Policy, *, tolerance: float = 0.0, progress: Progress = NO_PROGRESS
+    path: str | Path,
+    policy: Policy | PolicyFunction,
+    *,
+    seed: int = 0,
+    tolerance: float = 0.0,
+    progress: Progress = NO_PROGRESS,
 ) -> PolicyReplay:
     """Call `policy` with the recorded observations, and compare its actions with the recorded ones.
 
-    The world does not follow the policy: the observations are those of the record. Components that differ by at most
-    `tolerance`, in action units, are equal.
+    The world does not follow the policy: the observations are those of the record. The policy is reset before each
+    episode as in an evaluation with `seed`. Components that differ by at most `tolerance`, in action units, are equal.
 
     Raises:
         UsageError: for a negative tolerance, or NaN.
@@ -291,18 +298,19 @@ def replay_policy(
     layout, decoder = ActionLayout(contract), RowDecoder(contract, run.array)
     episodes: list[list[FloatArray | None]] = []
     observation: dict[str, NDArray[Any]] | None = None
+    runner = ChunkRunner(as_policy(policy))
     for row in run.rows():
         progress.advance()
         if row["inner"] is None:
             continue
         if row["schema"] == RESET:
             episodes.append([])
+            index = row["info"]["episode_index"]
+            with _policy_errors(f"the reset of episode {len(episodes)}"):
+                runner.reset(seed=policy_seed(seed, index), episode_index=index)
         elif observation is not None and episodes:
-            try:
-                action = policy(observation)
-            except Exception as error:
-                where = f"episode {len(episodes)}, step {len(episodes[-1]) + 1}"
-                raise PolicyError(f"policy raised in {where}: {type(error).__name__}: {error}") from error
+            with _policy_errors(f"episode {len(episodes)}, step {len(episodes[-1]) + 1}"):
+                action = runner(observation)
             episodes[-1].append(_difference(action, decoder.action(row)[0], layout))
         observation = decoder.observation(row)
     return PolicyReplay(
@@ -313,6 +321,15 @@ def replay_policy(
         problem=run.problem,
         wrapped=_is_wrapped(run),
     )
+
+
+@contextmanager
+def _policy_errors(where: str) -> Iterator[None]:
+    """Raise what the policy raises as PolicyError."""
+    try:
+        yield
+    except Exception as error:
+        raise PolicyError(f"policy raised in {where}: {described(error)}") from error
 
 
 def _difference(a: Any, b: Any, layout: ActionLayout) -> FloatArray | None:  # noqa: ANN401 - policies return anything

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_env.core.arguments import checked_path
+from embodied_env.core.policy import ADDRESSES
 from embodied_env.errors import UsageError
 
 
@@ -64,6 +65,14 @@ def robot_options(args: argparse.Namespace) -> dict[str, Any]:
     names = ("emulator", "confirm_chosen", "ignore_inputs", "connect_timeout_s")
     given = {name: getattr(args, name, None) for name in names}
     return {name: value for name, value in given.items() if value is not None and value is not False and value != []}
+
+
+def add_policy(parser: argparse.ArgumentParser, *, default: str | None, what: str) -> None:
+    """Declare the options --policy and --trust-policy."""
+    help_ = f"{what}: {', '.join(ADDRESSES)}{' (default: none)' if default is None else ''}"
+    parser.add_argument("--policy", metavar="ADDRESS", default=default, help=help_)
+    help_ = "load a policy format that executes code when it is read, such as pickle"
+    parser.add_argument("--trust-policy", action="store_true", help=help_)
 
 
 def add_seed(parser: argparse.ArgumentParser, meaning: str) -> None:

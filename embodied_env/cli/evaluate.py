@@ -7,7 +7,7 @@ import os
 import sys
 
 from embodied_env.backends.registry import accepts_option
-from embodied_env.cli.arguments import add_connect_timeout, add_contract, add_robot_options, robot_options
+from embodied_env.cli.arguments import add_connect_timeout, add_contract, add_policy, add_robot_options, robot_options
 from embodied_env.cli.evaluation_run import add_common_arguments, run_policies
 from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
@@ -20,7 +20,7 @@ _OPTIONS = ("clock", "pacing", "fifo_priority", "delay_profile", "namespace", "r
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_contract(parser)
-    parser.add_argument("--policy", default="scripted", help="policy to run: hold, random, scripted or module:callable")
+    add_policy(parser, default="scripted", what="address of the policy to run")
     add_common_arguments(parser, backend="mujoco", episodes=10)
     option = parser.add_argument
     option("--clock", default="steady", help="clock of the time stamps: steady or virtual")
@@ -70,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
         cluster = RayCluster(workers, args.address) if args.engine == "ray" else None
         engine = Engine(workers, cluster, episode_timeout_s=args.episode_timeout)
     options = {name: getattr(args, name) for name in _OPTIONS}
+    options["trust_policy"] = args.trust_policy
     options |= {"switch_interval_s": args.switch_interval, "spawn": not args.attach}
     if args.dry_run and not accepts_option(args.backend, "armed", pacing=args.pacing):
         raise UsageError(

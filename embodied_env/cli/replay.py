@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.arguments import add_json, add_run_directory, add_seed
+from embodied_env.cli.arguments import add_json, add_policy, add_run_directory, add_seed
 from embodied_env.cli.progress import ProgressBar
 from embodied_env.core.terminal import make_console, say
 
@@ -24,12 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--contract", help="name or path of the contract to replay with (default: that of the run)")
     option("--task", metavar="FILE[:CLASS]", help="Python file to load the task from (default: none)")
     option("--trust-task", action="store_true", help="load the task that the contract names")
-    option(
-        "--policy",
-        help="policy to compare with the recorded actions: hold, random, scripted or module:callable (default: none)",
-    )
+    add_policy(parser, default=None, what="address of the policy to compare with the recorded actions")
     option("--tolerance", type=float, default=0.0, help="largest difference of an action that counts as equal")
-    add_seed(parser, "seed of --policy random")
+    add_seed(parser, "seed of the policy, as in its evaluation")
     add_json(parser)
 
 
@@ -58,15 +55,21 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
     """Compare a policy; return 1 for an unclean run, not for different actions."""
     from embodied_env.analysis.replay import replay_policy
     from embodied_env.backends.replay import recorded_contract
-    from embodied_env.policies.loader import make_policy
+    from embodied_env.policies.loader import accepts_option, load_policy
     from embodied_env.record import read_run
     from embodied_env.record.json_values import to_json_types
 
     opened = read_run(args.run_directory)
     contract = contract or recorded_contract(opened)
-    policy = make_policy(args.policy, contract, backend=str(opened.manifest.get("backend")), seed=args.seed)
-    with ProgressBar() as progress:
-        replay = replay_policy(args.run_directory, policy, tolerance=args.tolerance, progress=progress)
+    options = {"backend": str(opened.manifest.get("backend"))} if accepts_option(args.policy, "backend") else {}
+    policy = load_policy(args.policy, contract, trust=args.trust_policy, **options)
+    try:
+        with ProgressBar() as progress:
+            replay = replay_policy(
+                args.run_directory, policy, seed=args.seed, tolerance=args.tolerance, progress=progress
+            )
+    finally:
+        policy.close()
     if args.json:
         first = None if replay.first is None else dict(zip(("episode", "step"), replay.first, strict=True))
         data = {**dataclasses.asdict(replay), "path": str(replay.path), "policy": args.policy, "first": first}

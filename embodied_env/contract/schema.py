@@ -447,6 +447,14 @@ class TaskSpec(FrozenFields):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PolicySpec:
+    """The limits of a policy that may fail to answer in time."""
+
+    # steps in a row without an action (`NoAction`), >= 1, after which `policy_lost` truncates the episode
+    max_missed: int = 10
+
+
+@dataclass(frozen=True, kw_only=True)
 class RobotSource(FrozenFields):
     """The robot file that a contract was merged over (`contract.robot_files`)."""
 
@@ -469,6 +477,7 @@ class ContractFields(FrozenFields):
     task: TaskSpec  # see [task](#task)
     action: ActionSpec = field(default_factory=ActionSpec)
     safety: Safety = field(default_factory=Safety)  # see [safety](#safety)
+    policy: PolicySpec = field(default_factory=PolicySpec)
     reset_options: Mapping[str, ResetOption] = field(default_factory=dict)  # see [reset options](#reset-options)
     applied_actions: int = 0  # number of last applied actions in the observation, oldest first, 0 to 1000
     # profiles by backend, see [backends](#backends)

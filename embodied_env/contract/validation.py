@@ -64,6 +64,7 @@ def _checks(contract: ContractFields) -> Iterator[Callable[[], None]]:
     yield lambda: check_count("version", contract.version, "")
     yield lambda: _check_period(contract.control_period_s)
     yield lambda: check_count("episode.horizon_steps", contract.episode.horizon_steps, "steps")
+    yield lambda: check_count("policy.max_missed", contract.policy.max_missed, "steps")
     expected = f"0 to {MAX_APPLIED_ACTIONS} actions"
     kept = contract.applied_actions
     yield lambda: allow(0 <= kept <= MAX_APPLIED_ACTIONS, "applied_actions", kept, expected)

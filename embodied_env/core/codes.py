@@ -45,6 +45,7 @@ CODES: Mapping[str, int] = {
     "form.shape": 11,
     "form.type": 12,
     "form.repeated": 13,
+    "form.none": 14,
     "box.clip": 20,
     "pos.limit": 30,
     "vel.limit": 31,
@@ -84,7 +85,15 @@ CODES: Mapping[str, int] = {
 
 
 TERMINATED_REASONS = ("success", "failure", "horizon")
-TRUNCATED_REASONS = ("safety_stop", "backend_lost", "task_error", "sensor_gap", "out_of_bounds", "time_limit")
+TRUNCATED_REASONS = (
+    "safety_stop",
+    "backend_lost",
+    "task_error",
+    "sensor_gap",
+    "policy_lost",
+    "out_of_bounds",
+    "time_limit",
+)
 END_REASONS = (*TERMINATED_REASONS, *TRUNCATED_REASONS)
 """Kinds of end reasons by precedence; a reason is a kind, or a kind with ``:<why>``."""
 

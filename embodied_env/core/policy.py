@@ -1,15 +1,144 @@
-"""The Policy protocol."""
+"""The Policy protocol: what acts, one object per environment, slot or agent.
+
+A policy returns one action, a chunk of actions, or `NoAction`. Every runner calls `reset` before each episode.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.errors import UsageError
 
+Observation = Mapping[str, NDArray[Any]]
+
+PolicyFunction = Callable[[Observation], Any]
+"""Returns an action of the contract's action space."""
+
+ADDRESSES = ("hold", "random", "scripted", "module:callable", "module:factory(literals)", "onnx:FILE", "sb3:FILE.zip")
+"""The forms of an address of `load_policy`, for help and messages; other packages may add formats."""
+
+_MOST_CHARACTERS = 200  # of a reason
+
+
+@dataclass(frozen=True, slots=True)
+class NoAction:
+    """Passed to `step` instead of an action: the robot holds for one tick, and the reason is recorded.
+
+    After ``policy.max_missed`` in a row (in the contract) the episode is truncated with ``policy_lost:<reason>``.
+    """
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        """Make the reason one printable line, since it may come from a server."""
+        words = " ".join(str(self.reason).split()) or "no reason given"
+        line = "".join(character if character.isprintable() else "?" for character in words)
+        object.__setattr__(self, "reason", line[:_MOST_CHARACTERS])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyIdentity:
+    """The identity of a policy in the manifest of a run."""
+
+    name: str  # address
+    format: str  # "built-in", "python", "onnx", "sb3", or that of a third party
+    sha256: str | None = None  # of the model's file, or of the source of a Python policy
+    library: str | None = None  # that computes it, with its version
+
+    def as_mapping(self) -> dict[str, str | None]:
+        """Return the identity in JSON types."""
+        return asdict(self)
+
+
+@runtime_checkable
 class Policy(Protocol):
-    """A callable from an observation to an action of the contract's action space; a plain function is one."""
+    """Acts in one environment, slot or agent.
 
-    def __call__(self, observation: Mapping[str, NDArray[Any]], /) -> Any:  # noqa: ANN401 - of the action space
-        """Return the action for `observation`."""
+    Attributes:
+        identity: name and version, for the manifest.
+    """
+
+    @property
+    def identity(self) -> PolicyIdentity:
+        """Name and version, for the manifest."""
+
+    def reset(self, *, seed: int, episode_index: int) -> None:
+        """Discard all state of the previous episode, such as a chunk, and seed the next one."""
+
+    def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
+        """Return the action for `observation`, a chunk of n actions (n, n_joints), or `NoAction`."""
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+
+
+@runtime_checkable
+class BatchPolicy(Protocol):
+    """A policy without state that computes the actions of many slots at once."""
+
+    def act_batch(self, observations: Observation, mask: NDArray[np.bool_], /) -> Sequence[Any]:
+        """Return what the policy returns for each row of `observations`; where `mask` is False it is ignored."""
+
+
+@runtime_checkable
+class Resettable(Protocol):
+    """A callable with state of an episode."""
+
+    def reset(self, *, seed: int, episode_index: int) -> None:
+        """Discard all state of the previous episode."""
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """A callable with resources."""
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+
+
+class FunctionPolicy:
+    """A callable as a policy; its `reset` and `close` are called if it has them."""
+
+    def __init__(self, act: PolicyFunction, identity: PolicyIdentity) -> None:
+        """Wrap `act`."""
+        self._act, self.identity = act, identity
+
+    def reset(self, *, seed: int, episode_index: int) -> None:
+        """Reset the callable, if it can be reset."""
+        if isinstance(self._act, Resettable):
+            self._act.reset(seed=seed, episode_index=episode_index)
+
+    def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
+        """Return what the callable returns."""
+        return self._act(observation)
+
+    def close(self) -> None:
+        """Close the callable, if it can be closed."""
+        if isinstance(self._act, Closable):
+            self._act.close()
+
+
+def as_policy(policy: object, identity: PolicyIdentity | None = None) -> Policy:
+    """Return `policy` itself, or a callable as a policy; raises UsageError for anything else.
+
+    `identity`: of a callable without one of its own; None: its qualified name.
+    """
+    label = "policy" if identity is None else f"policy {identity.name!r}"
+    if isinstance(policy, type):
+        raise UsageError(f"{label} is a class: {policy.__name__} (expected an object); write {policy.__name__}()")
+    if isinstance(policy, Policy):
+        return policy
+    if not callable(policy):
+        raise UsageError(f"{label} is not callable: {policy!r:.80} (expected a callable from observation to action)")
+    name = getattr(policy, "__qualname__", type(policy).__qualname__)
+    return FunctionPolicy(policy, identity or PolicyIdentity(name=f"{policy.__module__}:{name}", format="python"))
+
+
+def policy_seed(seed: int, episode_index: int) -> int:
+    """Return the seed of a policy for one episode, below 2**32."""
+    return int(np.random.SeedSequence((seed, episode_index)).generate_state(1)[0])

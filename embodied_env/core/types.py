@@ -240,6 +240,7 @@ class ExternalInputs:
     reference: CommandState | None = None  # the last published command; None: lockstep, it follows from earlier steps
     answer: GateReport | None = None  # of the relay's gate, if one decided last
     limits: EffectiveLimits | None = None  # those in force after `change_limits`
+    annotations: Mapping[str, Any] = field(default_factory=dict)  # accounts of `annotate` by name, in JSON types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector.utils import batch_space
 
 from embodied_env.core.arguments import checked_count
+from embodied_env.core.policy import NoAction
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import ResetNeededError, UsageError
 
@@ -57,7 +58,8 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
     and ``env.unwrapped.step_index`` are the present episode and step.
 
     Every action of a chunk is judged separately. A malformed one makes the robot brake for its step, and a chunk that
-    cannot be split (not a sequence, or for `step` not of `length` actions) counts as one malformed action.
+    cannot be split (not a sequence, or for `step` not of `length` actions) counts as one malformed action. `NoAction`
+    in place of a chunk is one step.
 
     Attributes:
         length: number of actions in a chunk of `step`; `step_chunk` takes any number.
@@ -105,7 +107,7 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         """
         self._check_running()
         chunk = _split_chunk(actions)
-        malformed = chunk is None or len(chunk) != self.length
+        malformed = chunk is None or (len(chunk) != self.length and not isinstance(actions, NoAction))
         transitions: list[StepReturn] = []
         for action in [self._brake] if chunk is None or malformed else chunk:
             transitions.append(self._take(action))
@@ -171,6 +173,8 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
 
 def _split_chunk(actions: Any) -> list[Any] | None:  # noqa: ANN401 - agents send anything
     """Return the single actions of a chunk, or None where it cannot be split."""
+    if isinstance(actions, NoAction):
+        return [actions]
     try:
         if isinstance(actions, Mapping):
             (count,) = {len(part) for part in actions.values()}

@@ -98,6 +98,23 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         """Stamp the end of a stage outside the step: ``mark("policy")`` right after inference (`Ledger.mark`)."""
         self._stepper.mark(name)
 
+    def annotate(self, name: str, values: Mapping[str, Any]) -> None:
+        """Attach an account, such as that of a chunk or a remote policy, to the step that follows.
+
+        It is recorded with the external inputs of the step, and copied by a replay. Another one of the same name before
+        that step replaces it.
+
+        Args:
+            name: lower-case letters, digits and ``_``, a letter first.
+            values: numbers, text, booleans, None, arrays, and lists and mappings of them; NaN is recorded as null.
+
+        Raises:
+            UsageError: for another name, other values, or more than 16384 characters of JSON.
+            ResetNeededError: outside an episode.
+            ClosedError: after `close`.
+        """
+        self._stepper.annotate(name, values)
+
     def processes(self) -> list[dict[str, Any]]:
         """Return role and pid of each process that this environment has started."""
         return self._stepper.processes()
@@ -263,7 +280,8 @@ class EmbodiedEnv(StepperEnv):
         """Take one step of one control period.
 
         Any action is accepted, and never modified: a malformed one (NaN, wrong shape, wrong type) makes the robot brake
-        and is reported in ``info["safety"]``; after several in a row the episode is truncated.
+        and is reported in ``info["safety"]``; after several in a row the episode is truncated. `NoAction` makes the
+        robot hold for this step; after ``policy.max_missed`` in a row the episode is truncated as `policy_lost`.
 
         Raises:
             ResetNeededError: outside an episode. Nothing is published.

@@ -20,6 +20,7 @@ CODE_WORDS: Mapping[str, str] = {
     "form.shape": "the action has the wrong shape or keys",
     "form.type": "the action is not made of real numbers",
     "form.repeated": "too many malformed actions in a row",
+    "form.none": "the policy returned no action",
     "box.clip": "outside the action space",
     "pos.limit": "position limit",
     "vel.limit": "velocity limit",
@@ -80,6 +81,7 @@ _ENDS = {
     "backend_lost": "the world was lost",
     "task_error": "the task raised an error or returned a wrong result",
     "sensor_gap": "no valid reading of a sensor for too long",
+    "policy_lost": "no action of the policy for too long",
     "out_of_bounds": "out of bounds",
     "time_limit": "the time limit is reached",
 }

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
 from embodied_env.backends.base import Backend, Delayed, Recorded
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S, Clock
@@ -10,8 +17,12 @@ from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.types import ExternalInputs, Finding, SafetyContext, Snapshot
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.transition_builder import Episode
+from embodied_env.errors import UsageError, described
 from embodied_env.safety import CommandState, SafetyGate
 from embodied_env.safety.interlocks import SafetyContextBuilder
+
+_NAME = re.compile("[a-z][a-z0-9_]*")
+_MOST_CHARACTERS = 16384  # of an account as JSON
 
 
 class ExternalInputsSource:
@@ -39,6 +50,7 @@ class ExternalInputsSource:
         capabilities = backend.capabilities
         self._free_running = capabilities.free_running
         self._gate, self._guard, self._clock = gate, guard, clock
+        self._annotations: dict[str, Any] = {}  # of the next step
         self._contexts = SafetyContextBuilder(contract, joints)
         self._recorded = backend.playback if isinstance(backend, Recorded) else None
         self.is_live = self._recorded is None
@@ -52,9 +64,20 @@ class ExternalInputsSource:
                 raise TypeError(f"backend {backend.name} declares injected delays but has no inference_ns")
             self._delays = backend
 
+    def begin_episode(self) -> None:
+        """Discard the annotations of a step that was never taken."""
+        self._annotations = {}
+
+    def annotate(self, name: str, values: Mapping[str, Any]) -> None:
+        """Attach an account to the next step; raises UsageError for one that JSON cannot express."""
+        account = _checked_account(name, values)
+        self._annotations[name] = account
+
     def begin_step(self, episode: Episode, published: CommandState, dt_s: float) -> ExternalInputs:
         """Return the inputs of a step `dt_s` after the last command; a replay sets limits and latch as recorded."""
         recorded = None if self._recorded is None else self._recorded.circumstances
+        annotations: Mapping[str, Any]
+        annotations, self._annotations = self._annotations, {}
         if recorded is None:
             context = self.safety_context(episode.snapshot, (episode.frozen_ns, episode.returned_ns))
         else:
@@ -63,7 +86,7 @@ class ExternalInputsSource:
                 published, dt_s = recorded.reference or published, recorded.dt_s
                 self._guard.watchdog.trips = recorded.watchdog_trips
                 self._latch(recorded.latched)
-            then = recorded.situation
+            then, annotations = recorded.situation, recorded.annotations
             elapsed_ns = round(then.latency_s * NS_PER_S), round(then.action_age_s * NS_PER_S)
             context = self._build_context(episode.snapshot, elapsed_ns)
         return ExternalInputs(
@@ -72,6 +95,7 @@ class ExternalInputsSource:
             dt_s=dt_s,
             reference=published if self._free_running else None,
             limits=self._gate.changed,
+            annotations=annotations,
         )
 
     def end_step(self) -> None:
@@ -101,3 +125,27 @@ class ExternalInputsSource:
     def _latch(self, latched: Finding | None) -> None:
         if latched is not None:
             self._gate.latch(latched)
+
+
+def _checked_account(name: object, values: object) -> dict[str, Any]:
+    """Return the values of an annotation in JSON types, sharing nothing with them."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise UsageError(f"invalid name of an annotation: {name!r} (expected lower-case letters, digits and _)")
+    if not isinstance(values, Mapping):
+        raise UsageError(f"invalid annotation {name!r}: {values!r:.80} (expected a mapping of names to values)")
+    try:
+        text = json.dumps(dict(values), default=_to_plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"invalid annotation {name!r}: {described(error)} (expected numbers, text and lists)"
+        ) from None
+    if len(text) > _MOST_CHARACTERS:
+        raise UsageError(f"annotation {name!r} too long: {len(text)} characters (expected at most {_MOST_CHARACTERS})")
+    account: dict[str, Any] = json.loads(text)
+    return account
+
+
+def _to_plain(value: object) -> Any:  # noqa: ANN401 - JSON types
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is not a value of JSON")

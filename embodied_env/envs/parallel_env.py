@@ -275,6 +275,10 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         for agent in self.agents:
             self._agent_envs[agent].mark(name)
 
+    def annotate(self, agent: str, name: str, values: Mapping[str, Any]) -> None:
+        """Attach an account to the step of `agent` that follows; see `EmbodiedEnv.annotate`."""
+        self._of(agent).annotate(name, values)
+
     def processes(self) -> list[dict[str, Any]]:
         """Return role and pid of each process of the world."""
         return self._shared.backend.processes()

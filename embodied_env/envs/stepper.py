@@ -24,6 +24,7 @@ from embodied_env.core.codes import Severity
 from embodied_env.core.history import begin_history
 from embodied_env.core.latency.ledger import StepEvent
 from embodied_env.core.measured_joints import MeasuredJoints
+from embodied_env.core.policy import NoAction
 from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.types import Finding, Observer, ResetRequest, Snapshot, TaskResult, Transition, Verdict
 from embodied_env.envs.external_inputs import ExternalInputsSource
@@ -200,6 +201,7 @@ class Stepper:
 
     def _start_episode(self, snapshot: Snapshot) -> None:
         self._ledger.begin_episode()
+        self._inputs.begin_episode()
         self._transitions.commands.begin()
         count = self.contract.applied_actions
         hold = self._gate.hold_action(self._arbiter.reference)
@@ -284,6 +286,7 @@ class Stepper:
         result, failed = self._judge(settled, applied)
         episode.advance(settled, frozen_ns, applied)
         verdict, lost = result.verdict, self._lost
+        episode.missed = episode.missed + 1 if isinstance(step.action, NoAction) else 0
         reasons = self._transitions.end_reasons(episode, step, verdict, lost=lost, failed=failed, gaps=gaps)
         self._inputs.end_step()
         transition = self._transitions.transition(episode, step, result, reasons)
@@ -340,6 +343,13 @@ class Stepper:
     def mark(self, name: str) -> None:
         """Stamp the end of a part of the agent's time; see `Ledger.mark`."""
         self._ledger.mark(name)
+
+    def annotate(self, name: str, values: Mapping[str, Any]) -> None:
+        """Attach an account to the next step; raises like `StepperEnv.annotate`."""
+        self._check_open("annotate")
+        if not self._running:
+            raise ResetNeededError("annotate() outside an episode: call reset() first")
+        self._inputs.annotate(name, values)
 
     def clear_estop(self) -> None:
         """Clear an ESTOP for an operator. A STOP stays latched, so nothing moves before `reset`."""

@@ -26,6 +26,7 @@ from embodied_env.core.codes import TERMINATED_REASONS, Severity, end_kind, orde
 from embodied_env.core.history import ages_s, begin_history, stack_values
 from embodied_env.core.latency.info import CommandsInFlight, LatencyInfoBuilder
 from embodied_env.core.latency.ledger import Ledger
+from embodied_env.core.policy import NoAction
 from embodied_env.core.types import (
     ApprovedCommand,
     ExternalInputs,
@@ -62,6 +63,7 @@ class Episode:
     origin_ns: int = field(init=False)  # start of the episode on the clock of the world
     sampled: Mapping[str, FloatArray] = field(init=False)  # value of each reset option
     step_index: int = 0  # steps taken
+    missed: int = 0  # last steps in a row without an action of the policy
     returned_ns: int = 0  # when the agent received the last observation
 
     def __post_init__(self) -> None:
@@ -107,7 +109,7 @@ class TransitionBuilder:
         """Determine the stages that can be measured; stamps of a middleware do not relate to a virtual clock."""
         capabilities = backend.capabilities
         self.commands = CommandsInFlight()
-        self._episode_limits = contract.episode
+        self._episode_limits, self._most_missed = contract.episode, contract.policy.max_missed
         self._gate, self._watchdog, self._ledger = gate, watchdog, ledger
         self._observations = ObservationBuilder(contract)
         self._evaluator_info = evaluator_info
@@ -187,6 +189,8 @@ class TransitionBuilder:
         if failed is not None:
             reasons.append(f"task_error:{failed.why}")
         reasons += [f"sensor_gap:{name}" for name in gaps]
+        if isinstance(step.action, NoAction) and episode.missed >= self._most_missed:
+            reasons.append(f"policy_lost:{step.action.reason}")
         return order_end_reasons(reasons) if reasons else ()
 
     def transition(

@@ -175,7 +175,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         self,
         actions: Any,  # noqa: ANN401 - of the action space
     ) -> tuple[Observations, NDArray[Any], NDArray[Any], NDArray[Any], Info]:
-        """Take one step of one control period in every slot.
+        """Take one step of one control period in every slot, with a batch or a list of actions.
 
         With NEXT_STEP a slot whose episode has ended is reset instead: its action is ignored and its reward is 0. With
         SAME_STEP it is reset in the step that ends the episode; ``final_obs`` and ``final_info`` are those of the end.
@@ -188,7 +188,8 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
             ClosedError: after `close`.
         """
         check_open(self.closed, "step")
-        commands = list(iterate(self.action_space, actions))
+        # a list may hold `NoAction`
+        commands = list(actions if isinstance(actions, (list, tuple)) else iterate(self.action_space, actions))
         if len(commands) != self.num_envs:
             raise ValueError(f"wrong number of actions: {len(commands)} (expected {self.num_envs}, one per slot)")
         mode = self.autoreset_mode

@@ -8,12 +8,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import restore_contract, save_contract
 from embodied_env.core.codes import end_kind
-from embodied_env.core.policy import Policy
+from embodied_env.core.policy import policy_seed
 from embodied_env.errors import PolicyError, described
 
 
@@ -52,6 +50,7 @@ class EvaluationJob:
     seed: int
     options: Mapping[str, Any]
     record_messages: bool = False
+    trust_policy: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the job in JSON types."""
@@ -67,8 +66,8 @@ class EvaluationJob:
 class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
     """Runs episodes of one policy in one environment, recorded into one run directory.
 
-    Episode k has the world seed of the k-th reset of a run that was seeded once, and a new policy whose seed is drawn
-    from the job's and k. State that a user's callable keeps between episodes is not reset.
+    Episode k has the world seed of the k-th reset of a run that was seeded once. There is one policy object, which is
+    reset before each episode with a seed drawn from the job's and k; a callable without `reset` keeps its state.
 
     Attributes:
         path: the run directory.
@@ -77,13 +76,21 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
     def __init__(self, job: EvaluationJob, out: Path, *, observer: EpisodeObserver | None = None) -> None:
         """Create the environment; nothing is started before the first episode."""
         from embodied_env.envs.embodied_env import EmbodiedEnv
+        from embodied_env.policies.chunk_runner import ChunkRunner
+        from embodied_env.policies.loader import accepts_option, load_policy
         from embodied_env.record import RecordTransitions
 
         self._job, self._observer = job, observer
-        self._make_policy(0)  # fails before a run directory is created
-        self._embodied = EmbodiedEnv(job.contract, backend=job.backend, **job.options)
-        self._env = RecordTransitions(self._embodied, out, messages=job.record_messages)
-        self._env.policy = job.policy
+        options = {"backend": job.backend} if accepts_option(job.policy, "backend") else {}
+        # before a run directory is created
+        self._policy = ChunkRunner(load_policy(job.policy, job.contract, trust=job.trust_policy, **options))
+        try:
+            self._embodied = EmbodiedEnv(job.contract, backend=job.backend, **job.options)
+            self._env = RecordTransitions(self._embodied, out, messages=job.record_messages)
+        except BaseException:
+            self._policy.close()
+            raise
+        self._env.policy = self._policy.identity.as_mapping()
         self._next = 0  # the episode of a reset without `seek_episode`
         self.path = self._env.path
 
@@ -93,13 +100,20 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         return self._env.losses.problem
 
     def __exit__(self, *_: object) -> None:
-        self._env.close()
+        """Close the run, then the policy."""
+        try:
+            self._env.close()
+        finally:
+            self._policy.close()
 
     def run(self, episode: int) -> None:
         """Run the episode with this number, from 0, to its end; raises PolicyError when the policy raises."""
         if self._observer is not None:
             self._observer.resetting()
-        policy = self._make_policy(episode)
+        try:
+            self._policy.reset(seed=policy_seed(self._job.seed, episode), episode_index=episode)
+        except Exception as error:
+            raise self._failed(f"the reset of episode {episode + 1}", error) from error
         if episode != self._next:
             self._embodied.seek_episode(self._job.seed, episode)
         observation, _ = self._env.reset(seed=self._job.seed if episode == 0 else None)
@@ -107,10 +121,10 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         ended = False
         while not ended:
             try:
-                action = policy(observation)
+                action = self._policy(observation)
             except Exception as error:
                 where = f"episode {episode + 1}, step {self._embodied.step_index + 1}"
-                raise PolicyError(f"--policy {self._job.policy!r} failed in {where}: {described(error)}") from error
+                raise self._failed(where, error) from error
             self._embodied.mark("policy")
             observation, _, terminated, truncated, info = self._env.step(action)
             ended = terminated or truncated
@@ -119,16 +133,8 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         if self._observer is not None:
             self._observer.ended(episode + 1)
 
-    def _make_policy(self, episode: int) -> Policy:
-        from embodied_env.policies.loader import make_policy
-
-        job = self._job
-        return make_policy(job.policy, job.contract, backend=job.backend, seed=policy_seed(job.seed, episode))
-
-
-def policy_seed(seed: int, episode: int) -> int:
-    """Return the seed of a policy for one episode, below 2**32."""
-    return int(np.random.SeedSequence((seed, episode)).generate_state(1)[0])
+    def _failed(self, where: str, error: Exception) -> PolicyError:
+        return PolicyError(f"--policy {self._job.policy!r} failed in {where}: {described(error)}")
 
 
 def lost_backends(summary: Mapping[str, Any]) -> str:

@@ -25,13 +25,14 @@ def evaluate(  # noqa: PLR0913 - the public options
     engine: Engine | None = None,
     observer: EpisodeObserver | None = None,
     record_messages: bool = False,
+    trust_policy: bool = False,
     **options: Any,  # noqa: ANN401 - of make
 ) -> Evaluation:
     """Run `episodes` episodes of `policy` on `backend`, recorded into a new run directory in `out`.
 
-    The policy is given by its address (`embodied_env.policies.loader`), `options` are those of `embodied_env.make`, and
-    `seed` is that of the first reset. An `engine` runs the episodes in other processes; `observer` then receives only
-    their ends. After an interrupt, every run is closed before the interrupt is raised.
+    The policy is given by its address (`embodied_env.load_policy`; `trust_policy` is its `trust`), `options` are those
+    of `embodied_env.make`, and `seed` is that of the first reset. An `engine` runs the episodes in other processes;
+    `observer` then receives only their ends. After an interrupt, every run is closed before the interrupt is raised.
 
     Raises:
         UsageError: for a policy, a backend or an option that is not available.
@@ -40,7 +41,13 @@ def evaluate(  # noqa: PLR0913 - the public options
         BackendError: when an engine loses an episode too often.
     """
     job = EvaluationJob(
-        contract=contract, backend=backend, policy=policy, seed=seed, options=options, record_messages=record_messages
+        contract=contract,
+        backend=backend,
+        policy=policy,
+        seed=seed,
+        options=options,
+        record_messages=record_messages,
+        trust_policy=trust_policy,
     )
     if engine is not None:
         ended = (lambda _: None) if observer is None else observer.ended

@@ -1,90 +1,153 @@
-"""Load a policy by its address: a built-in policy, or a callable of a module."""
+"""Load a policy by its address."""
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import importlib
+import inspect
 import os
 import sys
-from collections.abc import Mapping
-from copy import deepcopy
-from typing import Any, cast
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
 
 from embodied_env.contract import Contract
-from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.policy import Policy
+from embodied_env.core.policy import ADDRESSES, Policy, PolicyIdentity, as_policy
 from embodied_env.errors import UsageError, described, did_you_mean
-from embodied_env.tasks import ScriptedTask, load_task
-from embodied_env.tasks.common import joint_reader
 
-BUILT_IN = ("hold", "random", "scripted")
+_BUILT_IN = {
+    "hold": "embodied_env.policies.built_in:make_hold",
+    "random": "embodied_env.policies.built_in:make_random",
+    "scripted": "embodied_env.policies.built_in:make_scripted",
+}
+_FORMATS = {
+    "onnx": "embodied_env.policies.onnx_policy:load_onnx",
+    "sb3": "embodied_env.policies.sb3_policy:load_sb3",
+}
+_GROUP = "embodied_env.policies"
 
 
-def make_policy(name: str, contract: Contract, *, backend: str, seed: int) -> Policy:
-    """Return the policy at the address `name`.
+def load_policy(
+    address: str,
+    contract: Contract,
+    *,
+    trust: bool = False,
+    **options: Any,  # noqa: ANN401 - of the format
+) -> Policy:
+    """Return a new policy object for one environment, slot or agent.
 
     Args:
-        name: ``hold`` (keep the joint positions), ``random`` (uniform over the action space), ``scripted`` (provided by
-            the task), or ``module:callable``, a callable from observation to action.
+        address: ``hold`` (keep the joint positions), ``random`` (uniform over the action space), ``scripted`` (provided
+            by the task), ``module:callable`` (a policy, or a callable from observation to action),
+            ``module:factory(literals)`` (which returns one), ``onnx:FILE``, ``sb3:FILE.zip``, or ``format:location`` of
+            another package in the entry-point group ``embodied_env.policies``.
         contract: contract of its observations and actions.
-        backend: backend whose profile gives ``scripted`` the robot model; without a model, a simulator's profile.
-        seed: seed of ``random``.
+        trust: load a format that executes code when it is read, such as pickle.
+        **options: options of the format; ``scripted``: `backend`, whose profile gives the robot model; ``onnx``:
+            `providers` and `threads` of onnxruntime; ``sb3``: `deterministic`.
 
     Raises:
-        UsageError: for an unknown policy, or one that does not fit the contract.
+        UsageError: for an unknown address or option, a format that needs `trust`, or a policy that does not fit the
+            contract.
+        MissingDependencyError: if the library of the format is not installed.
     """
-    if name == "hold":
-        return _hold(contract)
-    if name == "random":
-        space = deepcopy(contract.action_space)
-        space.seed(seed)
-        return lambda _observation: space.sample()
-    if name == "scripted":
-        return _scripted(contract, backend)
-    return _imported(name)
+    if address in _BUILT_IN:
+        return as_policy(_call(address, _attribute(_BUILT_IN[address]), (contract,), options))
+    format_name, separator, location = address.partition(":")
+    if separator and format_name in _FORMATS:
+        loader = _attribute(_FORMATS[format_name])
+        return as_policy(_call(address, loader, (location, contract), {"trust": trust, **options}))
+    points = {point.name: point for point in entry_points(group=_GROUP)}
+    if separator and format_name in points:
+        loader = _load_point(points[format_name])
+        made = _call(address, loader, (location, contract), {"trust": trust, **options})
+        return as_policy(made, PolicyIdentity(name=address, format=format_name))
+    if not (format_name and location):
+        expected = f"expected one of: {', '.join((*ADDRESSES, *(f'{name}:...' for name in points)))}"
+        raise UsageError(f"unknown policy {address!r} ({expected}){did_you_mean(address, _BUILT_IN)}")
+    if options:
+        raise UsageError(f"unknown option of the policy {address!r}: {next(iter(options))!r} (it has no options)")
+    return _imported(address)
 
 
-def _hold(contract: Contract) -> Policy:
-    layout = ActionLayout(contract)
-    is_absolute = ~(layout.is_delta | layout.is_velocity)  # for the others, zero displacement or velocity holds
-    joints = [joint for joint, absolute in zip(layout.joints, is_absolute, strict=True) if absolute]
-    positions = joint_reader(contract, joints, reader="--policy hold")
-
-    def hold(observation: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401 - of the action space
-        held = np.zeros(layout.size)
-        held[is_absolute] = positions(observation)
-        return layout.to_space(layout.scale.from_si(held))
-
-    return hold
+def accepts_option(address: str, option: str) -> bool:
+    """Return whether the policy at a built-in address has the option."""
+    return address in _BUILT_IN and option in inspect.signature(_attribute(_BUILT_IN[address])).parameters
 
 
-def _scripted(contract: Contract, backend: str) -> Policy:
-    from embodied_env.sim.backend_profile import load_profile
-    from embodied_env.sim.kinematics import MujocoKinematics
+def _call(address: str, make: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Call a factory with `options` that it has; raises UsageError for another one."""
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"loader of the policy {address!r} is not callable: {make!r:.80}") from error
+    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        for option in options:
+            if option not in known and option != "trust":
+                expected = f"expected one of: {', '.join(known)}" if known else "it has no options"
+                problem = f"unknown option of the policy {address!r}: {option!r} ({expected})"
+                raise UsageError(problem + did_you_mean(option, known))
+        options = {name: value for name, value in options.items() if name in known}
+    return make(*arguments, **options)
 
-    task = load_task(contract, trust=contract.trusted)
-    if not isinstance(task, ScriptedTask):
-        raise UsageError(f"--policy scripted is not available: task {contract.task.type} has no scripted policy")
-    simulated = [name for name in (backend, "mujoco", "mujoco_ros") if "model" in contract.backends.get(name, {})]
-    if not simulated:
-        raise UsageError("--policy scripted is not available: no backend profile of the contract has a model")
-    profile = load_profile(contract, simulated[0])
-    return task.scripted(MujocoKinematics(contract, profile, path=f"backends.{simulated[0]}"))
+
+def _load_point(point: EntryPoint) -> Callable[..., Any]:
+    try:
+        loader: Callable[..., Any] = point.load()
+    except Exception as error:
+        problem = f"policy format {point.name!r} cannot be loaded from {point.value}: {described(error)}"
+        raise UsageError(f"{problem} (expected a callable); correct or reinstall its package") from error
+    return loader
 
 
-def _imported(name: str) -> Policy:
-    module_name, _, attribute = name.partition(":")
-    if not (module_name and attribute):
-        expected = f"expected one of: {', '.join(BUILT_IN)}, module:callable"
-        raise UsageError(f"unknown policy {name!r} ({expected}){did_you_mean(name, BUILT_IN)}")
+def _attribute(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------ Python policies
+
+
+def _imported(address: str) -> Policy:
+    """Return the policy that a module of the user has or makes."""
+    module_name, _, expression = address.partition(":")
+    name, arguments, options = _parse_call(address, expression)
     if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds strings
         sys.path.append(os.getcwd())  # noqa: PTH109 - as for python -m
     try:
-        policy = getattr(importlib.import_module(module_name), attribute)
+        module = importlib.import_module(module_name)
+        found = getattr(module, name)
     except Exception as error:
-        raise UsageError(f"cannot import policy {name!r}: {described(error)}") from error
-    if not callable(policy):
-        raise UsageError(f"policy {name!r} is not callable: {policy!r:.80}")
-    return cast("Policy", policy)
+        raise UsageError(f"cannot import policy {address!r}: {described(error)}") from error
+    if arguments is not None:
+        try:
+            found = found(*arguments, **options)
+        except Exception as error:
+            raise UsageError(f"policy {address!r} cannot be made: {described(error)}") from error
+    identity = PolicyIdentity(name=address, format="python", sha256=_source_sha256(module))
+    return as_policy(found, identity)
+
+
+def _parse_call(address: str, expression: str) -> tuple[str, list[Any] | None, dict[str, Any]]:
+    """Return name and arguments of ``factory(literals)``, or the name and None; nothing is evaluated."""
+    if expression.isidentifier():
+        return expression, None, {}
+    with suppress(SyntaxError, ValueError, MemoryError, RecursionError):  # of untrusted text
+        call = ast.parse(expression, mode="eval").body
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and all(key.arg for key in call.keywords):
+            options = {str(key.arg): ast.literal_eval(key.value) for key in call.keywords}
+            return call.func.id, [ast.literal_eval(value) for value in call.args], options
+    expected = "expected a name, or a call with literals such as make(3, gain=0.5)"
+    raise UsageError(f"invalid policy {address!r}: {expression!r} ({expected})")
+
+
+def _source_sha256(module: Any) -> str | None:  # noqa: ANN401 - a module
+    with suppress(TypeError, OSError):  # no source
+        file = inspect.getsourcefile(module)
+        return None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return None

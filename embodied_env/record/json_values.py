@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.core.policy import NoAction
 from embodied_env.record.arrays import Store, is_stored_apart
 
 _MAX_INT_BITS = 128  # of an integer that is written as a number
@@ -120,6 +121,8 @@ def _array(array: NDArray[Any], depth: int, store: Store | None) -> Any:  # noqa
 
 
 def _described(value: object) -> dict[str, str]:
+    if isinstance(value, NoAction):
+        return {"no_action": value.reason}
     try:
         text = repr(value)
     except Exception as error:  # noqa: BLE001 - a foreign object may raise anything; the row must still be written

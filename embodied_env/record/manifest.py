@@ -100,6 +100,11 @@ def describe_robot(contract: Contract) -> dict[str, Any] | None:
     return {"name": robot.name, "sha256": robot.sha256, **lists}
 
 
+def name_of_policy(recorded: object) -> object:
+    """Return the name in the identity of a policy (`core.policy.PolicyIdentity`), or another value itself."""
+    return recorded["name"] if isinstance(recorded, dict) and isinstance(recorded.get("name"), str) else recorded
+
+
 def processes(base: RecordableEnv) -> list[dict[str, Any]]:
     """Return role and pid of this process and of those that it started."""
     return [{"role": "environment", "pid": os.getpid()}, *to_json_types(base.processes())]

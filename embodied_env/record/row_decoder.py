@@ -18,6 +18,7 @@ from embodied_env.contract import Contract, EffectiveLimits
 from embodied_env.contract.spaces import ActionLayout, FieldLayout, field_layouts
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality, Severity
+from embodied_env.core.policy import NoAction
 from embodied_env.core.types import (
     ActuationEvidence,
     ClockStatus,
@@ -36,7 +37,7 @@ from embodied_env.errors import BackendLostError, RecordError
 from embodied_env.record.arrays import is_reference
 from embodied_env.record.audit.violation import short_repr
 from embodied_env.record.rows import RESET, Row
-from embodied_env.safety.action_parsing import MalformedActionError, parse_action
+from embodied_env.safety.action_parsing import NO_ACTION, MalformedActionError, parse_action
 
 _FINDING_VECTORS = ("before", "after", "limit", "margin")
 _REFERENCE_VECTORS = ("positions", "velocities", "slack", "accelerations", "before_gap")
@@ -138,6 +139,7 @@ class RowDecoder:
             dt_s=math.nan if inputs["dt_s"] is None else inputs["dt_s"],
             reference=reference,
             answer=answer,
+            annotations=inputs.get("annotations", {}),
             limits=None if inputs.get("limits") is None else self._limits(inputs["limits"]),
         )
 
@@ -164,6 +166,8 @@ class RowDecoder:
         action, requested = inner["action"], cast("FloatArray", _vector(inner["report"]["requested"]))
         of_form = (found for found in inner["findings"] if found["gate"] == "form")
         refused = next((found for found in of_form if found["code"] != "form.repeated"), None)
+        if refused is not None and refused["code"] == NO_ACTION:
+            return NoAction(refused["detail"]), False
         try:
             read = parse_action(action, self._layout)
         except MalformedActionError as error:

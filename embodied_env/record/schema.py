@@ -229,9 +229,10 @@ def _circumstances_schema() -> Schema:
             "dt_s": _or_null(_NUMBER),
             "reference": _or_null(_fixed(reference)),
             "answer": _or_null(_fixed({**_report_properties(), "findings": findings, "intervened": _BOOLEAN})),
+            "annotations": _named(_OBJECT),
             "limits": _fixed(limits),
         },
-        optional=("limits",),
+        optional=("annotations", "limits"),
     )
 
 

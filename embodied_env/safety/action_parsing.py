@@ -10,11 +10,15 @@ import numpy as np
 
 from embodied_env.contract import FloatArray
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.policy import NoAction
 from embodied_env.errors import described
+
+NO_ACTION = "form.none"
+"""Code of a `NoAction`, which is not malformed."""
 
 
 class MalformedActionError(Exception):
-    """An action whose shape or type is not that of the action space."""
+    """An action whose shape or type is not that of the action space, or a `NoAction`."""
 
     def __init__(self, code: str, detail: str, vector: FloatArray | None = None) -> None:
         self.finding_code = code
@@ -30,6 +34,8 @@ def parse_action(action: Any, layout: ActionLayout) -> FloatArray:  # noqa: ANN4
     Raises:
         MalformedActionError: for anything else.
     """
+    if isinstance(action, NoAction):
+        raise MalformedActionError(NO_ACTION, action.reason)
     try:
         if len(layout.slices) == 1:
             vector = _parse_vector(action, layout.size, "action")

@@ -17,7 +17,7 @@ from embodied_env.contract import Contract, EffectiveLimits, FloatArray, JointLi
 from embodied_env.contract.runtime_values import are_equal, changed_limits, is_tighter
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SafetyContext
-from embodied_env.safety.action_parsing import MalformedActionError, parse_action
+from embodied_env.safety.action_parsing import NO_ACTION, MalformedActionError, parse_action
 from embodied_env.safety.command_filters import CommandFilter
 from embodied_env.safety.command_limiter import MAX_REPRESENTABLE_SPEED, CommandLimiter
 from embodied_env.safety.findings import latched_finding, modification, worst_severity
@@ -251,13 +251,17 @@ class SafetyGate:
     def _refuse_malformed(
         self, error: MalformedActionError, reference: CommandState, dt_s: float, others: list[Finding]
     ) -> ApprovedCommand:
-        """HOLD for a malformed action, STOP after `stop_after` in a row; `others` are the findings of interlocks."""
-        self._malformed_in_a_row += 1
+        """HOLD for a malformed action or none, STOP after `stop_after` malformed ones without another in between.
+
+        `others` are the findings of interlocks.
+        """
+        is_malformed = error.finding_code != NO_ACTION
+        self._malformed_in_a_row += is_malformed
         vector = np.full(self.layout.size, np.nan) if error.vector is None else error.vector
         findings = [Finding(gate="form", severity=Severity.HOLD, code=error.finding_code, detail=str(error)), *others]
         if self._latched is not None:
             findings.append(latched_finding(self._latched))
-        elif self._malformed_in_a_row >= self._stop_after:
+        elif is_malformed and self._malformed_in_a_row >= self._stop_after:
             detail = f"{self._malformed_in_a_row} malformed actions in a row"
             findings.append(Finding(gate="form", severity=Severity.STOP, code="form.repeated", detail=detail))
         return self._limiter.brake(reference, dt_s, findings, vector)

@@ -49,7 +49,7 @@ from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from embodied_env.contract import FloatArray
-from embodied_env.core.policy import Policy
+from embodied_env.core.policy import PolicyFunction
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 
 
@@ -106,6 +106,6 @@ class SiteKinematics(Protocol):
 class ScriptedTask(Task, Protocol):
     """A task with a scripted policy: a baseline, and evidence that the task can be solved."""
 
-    def scripted(self, kinematics: SiteKinematics) -> Policy:
+    def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:
         """Return a policy that uses the observation only."""
         ...

@@ -14,7 +14,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of, require
 from embodied_env.core.codes import Quality
 from embodied_env.core.measured_joints import find_positions
-from embodied_env.core.policy import Policy
+from embodied_env.core.policy import PolicyFunction
 from embodied_env.core.types import Snapshot
 from embodied_env.errors import UsageError
 
@@ -65,7 +65,7 @@ Motion = Callable[[Mapping[str, NDArray[Any]], FloatArray], tuple[FloatArray, Fl
 """Returns a Jacobian (m, n_joints) and the velocity (m,), m/s, from an observation and the joint positions."""
 
 
-def cartesian_policy(contract: Contract, motion: Motion, *, damping_m: float) -> Policy:
+def cartesian_policy(contract: Contract, motion: Motion, *, damping_m: float) -> PolicyFunction:
     """Return the policy that makes `motion` with joint positions or displacements, within the velocity limits.
 
     Damped least squares, J^T (J J^T + lambda^2 I)^-1 v, keep joint velocities bounded near singularities.

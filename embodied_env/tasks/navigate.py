@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import allow
-from embodied_env.core.policy import Policy
+from embodied_env.core.policy import PolicyFunction
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.errors import UsageError
 from embodied_env.tasks.base import SiteKinematics
@@ -123,7 +123,7 @@ class Navigate:
         arrived = distance_m <= p.success_radius_m and fresh and not collided
         return distance_m, Verdict(success=arrived, failure="collision" if collided else "")
 
-    def scripted(self, kinematics: SiteKinematics) -> Policy:  # noqa: ARG002 - protocol; a cart has no Jacobian
+    def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:  # noqa: ARG002 - protocol; a cart has no Jacobian
         """Return the policy that steers to the clear course nearest to the goal, and slows down before obstacles.
 
         It is stateless: it reads velocity, ranges and the detected goal, corrects the detection for the motion since,

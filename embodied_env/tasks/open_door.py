@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.value_checks import allow, one_of
-from embodied_env.core.policy import Policy
+from embodied_env.core.policy import PolicyFunction
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.tasks.base import SiteKinematics
 from embodied_env.tasks.common import approach_velocity, cartesian_policy, check_sensor, is_fresh, norm, require_visible
@@ -101,7 +101,7 @@ class OpenDoor:
         force_n = 0.0 if p.wrench is None else norm(snapshot.samples[p.wrench].values["force"])
         return Verdict(success=opened, failure="" if force_n <= (p.max_force_n or np.inf) else "excessive_force")
 
-    def scripted(self, kinematics: SiteKinematics) -> Policy:
+    def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:
         """Return the policy that presses the lever with the finger and pushes, by damped least squares.
 
         It has no state: it reads joint positions and the pose of the handle, and acts by the position of the tip

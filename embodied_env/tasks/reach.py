@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.value_checks import allow
-from embodied_env.core.policy import Policy
+from embodied_env.core.policy import PolicyFunction
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.tasks.base import SiteKinematics
 from embodied_env.tasks.common import approach_velocity, cartesian_policy, check_sensor, is_fresh, norm, require_visible
@@ -88,7 +88,7 @@ class Reach:
         outside = any(value < low or value > high for value, low, high in bounds)
         return distance_m, Verdict(success=reached, out_of_bounds="tip" if outside else "")
 
-    def scripted(self, kinematics: SiteKinematics) -> Policy:
+    def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:
         """Return the policy that moves the tip straight to the target, by damped least squares on its Jacobian.
 
         It reads joint positions, tip and target. Raises UsageError when the observation lacks one of them.

@@ -16,7 +16,9 @@ import numpy as np
 from embodied_env.backends.base import Backend
 from embodied_env.contract import Contract, FloatArray, load_contract
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp, SteadyClock
+from embodied_env.core.codes import Severity
 from embodied_env.core.measured_joints import MeasuredJoints
+from embodied_env.core.policy import NoAction
 from embodied_env.core.types import ApprovedCommand, ResetRequest, Snapshot
 from embodied_env.errors import BackendError, ClosedError, ResetNeededError
 from embodied_env.safety import CommandState, SafetyGate
@@ -270,6 +272,20 @@ class EnvContract(ABC):
             assert math.isfinite(reward)
             assert info["action_clipped"]
             assert all(np.isfinite(value) for value in info["action"]["applied_si"].values())
+
+    def test_no_action_holds_for_one_tick(self) -> None:
+        with self.env() as env:
+            env.reset(seed=1)
+            _, _, terminated, truncated, info = env.step(NoAction("no answer in time"))
+            assert not terminated
+            assert not truncated
+            assert info["safety"]["disposition"] == Severity.HOLD
+            made = cast("Any", env.unwrapped).last_transition
+            assert [(found.code, found.detail) for found in made.report.findings] == [
+                ("form.none", "no answer in time")
+            ]
+            _, _, _, _, info = env.step(env.action_space.sample())
+            assert info["safety"]["disposition"] < Severity.HOLD
 
     def _episode(self, env: gymnasium.Env[Any, Any], *, seed: int) -> list[Any]:
         observation, _ = env.reset(seed=seed)

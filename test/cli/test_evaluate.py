@@ -14,7 +14,7 @@ import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.contract.loader import dump_contract
 from embodied_env.errors import UsageError
-from embodied_env.policies.loader import make_policy
+from embodied_env.policies.loader import load_policy
 
 CONTRACT = embodied_env.load_contract("arm_reach")
 
@@ -70,7 +70,7 @@ def test_invalid_policy_is_a_usage_error(capsys, tmp_path, policy, problem):
 def test_hold_policy_keeps_measured_positions():
     contract = changed_contract(CONTRACT, {"actuators.arm.command": "position"})
     measured = np.linspace(-1.0, 1.0, 6)
-    action = make_policy("hold", contract, backend="mujoco", seed=0)({"joints_position": measured})
+    action = load_policy("hold", contract)({"joints_position": measured})
     layout = embodied_env.contract.spaces.ActionLayout(contract)
     np.testing.assert_allclose(layout.scale.to_si(action), measured, atol=1e-12)
 
@@ -78,7 +78,7 @@ def test_hold_policy_keeps_measured_positions():
 def test_scripted_policy_requires_scripted_task():
     contract = changed_contract(CONTRACT, {"task": {"type": "scripted_tasks:Running"}})
     with pytest.raises(UsageError, match="scripted_tasks:Running"):
-        make_policy("scripted", contract, backend="mujoco", seed=0)
+        load_policy("scripted", contract)
 
 
 def test_zero_episodes_is_a_usage_error(capsys, tmp_path):

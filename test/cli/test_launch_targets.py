@@ -367,3 +367,10 @@ def test_missing_bridge_is_named_with_its_package(packages, monkeypatch):
     monkeypatch.setenv("AMENT_PREFIX_PATH", "")
     with pytest.raises(MissingDependencyError, match=r"apt install ros-.*-ros-gz-bridge"):
         TARGETS["gazebo"].processes({"contract": str(packages)})
+
+
+def test_a_policy_is_trusted_only_where_the_user_asks():
+    given = {"policy": "sb3:policy.zip"}
+    (plain,), (trusted,) = (TARGETS["evaluate"].processes({**given, **more}) for more in ({}, {"trust_policy": "true"}))
+    assert "--trust-policy" not in plain.arguments
+    assert "--trust-policy" in trusted.arguments

@@ -17,7 +17,7 @@ from embodied_env.backends.fake import Fault
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.codes import Severity
 from embodied_env.errors import UsageError
-from embodied_env.policies.loader import make_policy
+from embodied_env.policies.loader import load_policy
 from embodied_env.record import read_run
 
 inspect_robots = pytest.importorskip("inspect_robots", reason='needs pip install "embodied_env[inspect]"')
@@ -169,7 +169,7 @@ def test_the_compatibility_check_rejects_an_unsupported_scene_before_any_motion(
 def scripted(embodiment):
     """The scripted policy with the observations and units of inspect-robots."""
     scale = ActionLayout(ARM).scale
-    ours = make_policy("scripted", ARM, backend="mujoco", seed=0)
+    ours = load_policy("scripted", ARM)
     names = embodiment._state
     return lambda seen: scale.to_si(ours({key: seen.state[theirs] for key, theirs in names.items()}))
 

@@ -309,6 +309,7 @@ def test_the_order_of_precedence_matches_the_design():
         "backend_lost",
         "task_error",
         "sensor_gap",
+        "policy_lost",
         "out_of_bounds",
         "time_limit",
     )

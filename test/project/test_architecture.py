@@ -43,7 +43,7 @@ IMPORTS_BY_NAME = {
     "tasks/loading.py": "the task's class, where it is trusted",
     "contract/message_types.py": "message classes, when ROS is there",
     "cli/main.py": "one verb per file",
-    "policies/loader.py": "the policy that the user names",
+    "policies/loader.py": "the policy that the user names, and the loader of its format",
     "record/mcap_file.py": "mcap, when it is there",
     "record/export/fields.py": "pyarrow, minari and pillow, when they are there",
     "sim/model.py": "mujoco, when it is there",

@@ -250,6 +250,7 @@ LINES |= {
     "ending.flags": ("horizon", lambda rows: both(rows[3], truncated=False)),
     "ending.reason": ("plain", lambda rows: at(rows[2], info__end_reason="time_limit")),
     "ending.order": ("horizon", lambda rows: at(rows[3], inner__end_reasons=["time_limit", "safety_stop:form.nan"])),
+    "ending.policy": ("plain", lambda rows: end(rows[4], "policy_lost:late", truncated=True)),
     "ending.success": ("plain", lambda rows: at(rows[2], info__is_success=True)),
     "time_limit.early": ("plain", lambda rows: end(rows[4], "time_limit", truncated=True)),
     "time_limit.missed": ("horizon", lambda rows: end(rows[3])),

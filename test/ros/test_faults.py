@@ -33,6 +33,7 @@ from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.codes import Quality, Severity
+from embodied_env.core.policy import NoAction
 from embodied_env.core.process.child import Child, ProcessSpec, simulator
 from embodied_env.errors import BackendNotReadyError
 from embodied_env.ros.node import RosNode
@@ -631,6 +632,14 @@ def test_f10_foreign_command_publisher_stops_the_robot_and_makes_reset_fail(
     assert episode.ended == "safety_stop:robot.contention"
     episode.note(record_property)
     check_reset_fails(rig)
+
+
+def test_f51_policy_without_an_action_brakes_the_robot_and_ends_the_episode(episode):
+    episode.run(6, FAST)
+    episode.until_its_end(NoAction("server is silent"))
+    assert episode.ended == "policy_lost:server is silent"
+    assert {finding.code for finding in episode.rows[-1].report.findings} >= {"form.none"}
+    np.testing.assert_array_equal(episode.rows[-1].report.velocity_si, ZERO)
 
 
 def test_f33_hanging_policy_brakes_the_robot_and_truncates_the_next_step(rig, episode, record_property):

@@ -15,7 +15,7 @@ import embodied_env
 from embodied_env.contract import Contract, FloatArray, TaskSpec, load_contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.codes import Quality
-from embodied_env.core.policy import Policy
+from embodied_env.core.policy import PolicyFunction
 from embodied_env.core.types import Sample, Snapshot, TaskResult, Verdict
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.sim.backend_profile import load_profile
@@ -200,7 +200,7 @@ def test_the_shipped_contract_loads_as_a_scripted_task() -> None:
 # -------------------------------------------------------------------------------------------- the scripted policy
 
 
-def scripted(contract: Contract = CONTRACT) -> Policy:
+def scripted(contract: Contract = CONTRACT) -> PolicyFunction:
     task = load_task(contract)
     assert isinstance(task, ScriptedTask)
     return task.scripted(MujocoKinematics(CONTRACT, PROFILE))
@@ -228,7 +228,7 @@ def observation(
     }
 
 
-def commanded(seen: Mapping[str, np.ndarray], policy: Policy = POLICY) -> tuple[float, float]:
+def commanded(seen: Mapping[str, np.ndarray], policy: PolicyFunction = POLICY) -> tuple[float, float]:
     """Return forward and yaw speed, m/s and rad/s."""
     forward, turn = SCALE.to_si(policy(seen)).tolist()
     return forward, turn
@@ -345,7 +345,7 @@ def test_the_scripted_policy_needs_an_action_with_yaw() -> None:
 # ---------------------------------------------------------------------------------------------------- warehouse
 
 
-def episode(seed: int, policy: Policy, options: dict[str, Any] | None = None) -> tuple[str, int]:
+def episode(seed: int, policy: PolicyFunction, options: dict[str, Any] | None = None) -> tuple[str, int]:
     """Return the end reason of an episode, and its number of steps."""
     env = embodied_env.make(CONTRACT, backend="mujoco", clock="virtual")
     try:

@@ -16,7 +16,7 @@ import embodied_env
 from embodied_env.contract import Contract, FloatArray, TaskSpec, load_contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.codes import Quality
-from embodied_env.core.policy import Policy
+from embodied_env.core.policy import PolicyFunction
 from embodied_env.core.types import Sample, Snapshot, TaskResult, Verdict
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.sim.backend_profile import load_profile
@@ -189,7 +189,7 @@ def test_the_true_state_of_the_door_is_for_the_evaluator_only() -> None:
 # -------------------------------------------------------------------------------------------- the scripted policy
 
 
-def scripted(contract: Contract = CONTRACT) -> Policy:
+def scripted(contract: Contract = CONTRACT) -> PolicyFunction:
     task = load_task(contract)
     assert isinstance(task, ScriptedTask)
     return task.scripted(MujocoKinematics(contract, PROFILE))
@@ -388,7 +388,7 @@ def without_cameras(contract: Contract) -> Contract:
     return replace(contract, sensors=sensors, backends=backends)
 
 
-def outcome(policy: Policy, seed: int) -> str:
+def outcome(policy: PolicyFunction, seed: int) -> str:
     env = embodied_env.make(without_cameras(CONTRACT), backend="mujoco", clock="virtual")
     seen, info = env.reset(seed=seed)
     ended = False

@@ -13,7 +13,7 @@ from ideal_readings import sense
 from embodied_env.contract import Contract, FloatArray, TaskSpec, load_contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.codes import Quality
-from embodied_env.core.policy import Policy
+from embodied_env.core.policy import PolicyFunction
 from embodied_env.core.types import Sample, Snapshot, TaskResult, Verdict
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.sim.backend_profile import load_profile
@@ -160,7 +160,7 @@ def test_the_shipped_contract_loads_as_a_scripted_task() -> None:
 # -------------------------------------------------------------------------------------------- the scripted policy
 
 
-def scripted(contract: Contract = CONTRACT) -> Policy:
+def scripted(contract: Contract = CONTRACT) -> PolicyFunction:
     task = load_task(contract)
     assert isinstance(task, ScriptedTask)
     return task.scripted(MujocoKinematics(contract, PROFILE))

@@ -15,7 +15,7 @@ from embodied_env.analysis.report.html import render_page
 from embodied_env.analysis.report.timing import stage_label, stage_place
 from embodied_env.core.latency.statistics import KEPT
 from embodied_env.core.outcome_counts import describe_exclusions
-from embodied_env.record.manifest import write_text
+from embodied_env.record.manifest import name_of_policy, write_text
 
 _MOST_FIGURES = 6
 
@@ -100,7 +100,7 @@ def _warnings(comparison: Comparison) -> Iterator[str]:
     a, b = comparison.a, comparison.b
     if a.run.path.resolve() == b.run.path.resolve():
         yield "A and B are the same run."
-    policies = [describe_value(side.run.manifest.get("policy")) for side in (a, b)]
+    policies = [describe_value(name_of_policy(side.run.manifest.get("policy"))) for side in (a, b)]
     if policies[0] != policies[1]:
         yield f"The policies differ: {policies[0]} and {policies[1]}. That may cause any of the differences."
     for name, side in (("A", a), ("B", b)):

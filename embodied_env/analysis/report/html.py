@@ -21,6 +21,7 @@ from embodied_env.analysis.report.formatting import (
 )
 from embodied_env.core.terminal import printable
 from embodied_env.errors import MissingDependencyError
+from embodied_env.record.manifest import name_of_policy
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -84,6 +85,7 @@ def _environment() -> Environment:
         "cell_class": _cell_class,
         "count": "{:,}".format,
         "describe": describe_value,
+        "name_of_policy": name_of_policy,
         "json": partial(json.dumps, ensure_ascii=False, sort_keys=True, default=str),
         "mapping": mapping_of,
         "milliseconds": milliseconds,

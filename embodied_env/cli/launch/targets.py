@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from embodied_env.contract.loader import config_folders, find_contract, load_contract
+from embodied_env.core.policy import ADDRESSES
 from embodied_env.core.process.child import CLI, STOP_GRACE_S, ProcessSpec, relay, simulator
 from embodied_env.errors import MissingDependencyError, UsageError, did_you_mean
 from embodied_env.ros.fastdds import profile_environment
@@ -156,7 +157,7 @@ def _evaluation(values: Values, backend: str, *options: str) -> ProcessSpec:
     """Return the evaluation of the policy, with time to brake a robot at its end."""
     arguments = ["evaluate", values["contract"], "--backend", backend]
     arguments += [f"--{name}={values[name]}" for name in ("policy", "episodes", "seed", "out")]
-    arguments += ["--report"] if values["report"] == "true" else []
+    arguments += [f"--{name.replace('_', '-')}" for name in ("trust_policy", "report") if values[name] == "true"]
     grace_s = STOP_GRACE_S + stopping_time_s(load_contract(values["contract"]))
     return ProcessSpec(role="evaluation", module=CLI, arguments=(*arguments, *options), grace_s=grace_s, is_work=True)
 
@@ -218,7 +219,7 @@ def _ros_program(role: str, package: str, executable: str, *arguments: str) -> P
 _CONTRACT = Argument("contract", "arm_reach", "name or path of a contract")
 _NAMESPACE = Argument("namespace", "/", "absolute ROS 2 namespace of the robot")
 _PYTHON = Argument("python", sys.executable, "Python interpreter with this package and its dependencies")
-_POLICY = Argument("policy", "scripted", "policy to run: hold, random, scripted or module:callable")
+_POLICY = Argument("policy", "scripted", f"policy to run: {', '.join(ADDRESSES)}")
 _SEED = Argument("seed", "0", "seed of the first episode, or of the training")
 _OUT = Argument("out", "runs", "parent directory of the run directories")
 _CONFIRM_CHOSEN = Argument("confirm_chosen", "false", "accept unconfirmed chosen values of the robot file", _BOOL)
@@ -231,6 +232,7 @@ _SCRIPT_ARGS = Argument("script_args", _UNSET, "additional arguments of the trai
 
 def _run_arguments(episodes: str = "10") -> tuple[Argument, ...]:
     return (
+        Argument("trust_policy", "false", "load a policy format that executes code when it is read", _BOOL),
         Argument("episodes", episodes, "number of episodes"),
         _SEED,
         _OUT,

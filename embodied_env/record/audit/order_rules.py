@@ -8,12 +8,14 @@ from typing import Any
 from embodied_env.contract import Contract
 from embodied_env.contract.message_types import JOINT_SENSOR
 from embodied_env.core.clock import NS_PER_S
+from embodied_env.core.codes import end_kind
 from embodied_env.core.types import DRY_RUN
 from embodied_env.record.arrays import is_reference
 from embodied_env.record.audit.latency_rules import to_ns
 from embodied_env.record.audit.sequence_rules import PAIR_RULES, LimitRule, is_reset
 from embodied_env.record.audit.violation import Violation, make_violation, wrong_value
 from embodied_env.record.rows import Row
+from embodied_env.safety.action_parsing import NO_ACTION
 
 BLOCK = 50
 """Steps of which the minimum lateness is compared: a single late step is no drift."""
@@ -95,6 +97,7 @@ class SequenceRule:
     def __init__(self, contract: Contract | None) -> None:
         self._contract = contract
         self._limits = None if contract is None else LimitRule(contract)
+        self._missed: int | None = None  # steps in a row without an action; None: unknown
         self._before: Row | None = None
         self._is_dry = False  # no command reached the robot
         self._observed_ns: int | None = None  # of the newest step of any episode
@@ -103,7 +106,7 @@ class SequenceRule:
 
     def forget(self) -> None:
         """Forget the previous row: the next one does not directly follow it."""
-        self._before = self._start = self._last = None
+        self._before = self._start = self._last = self._missed = None
 
     def add(self, row: Row) -> Iterator[Violation]:
         """Check the next row."""
@@ -115,7 +118,7 @@ class SequenceRule:
                 text = "observation equals the last one of the previous episode: the reset changed nothing"
                 yield make_violation("reset.kept", "observation", observation, text)
             self._is_dry = DRY_RUN in ((row.get("inner") or {}).get("details") or {})
-            self._start = observation
+            self._start, self._missed = observation, 0
         else:
             yield from self._check_step(row)
         self._before, self._last = row, observation
@@ -132,12 +135,26 @@ class SequenceRule:
         if self._limits is not None:
             yield from self._limits.check(previous, row, is_dry=self._is_dry and "inner" in row)
         if "inner" not in row:
+            self._missed = None
             return
+        yield from self._check_missed(row)
         stamps, where = row["inner"]["stamps_ns"], "inner.stamps_ns.previous_observed"
         earlier_ns, stamp_ns = self._observed_ns, stamps["previous_observed"]
         if previous is None and earlier_ns is not None and stamp_ns < earlier_ns:  # else ``stamps.chain`` applies
             yield wrong_value("clock.steady", where, stamp_ns, f">= {earlier_ns}, the end of the previous step")
         self._observed_ns = stamps["observed"]
+
+    def _check_missed(self, row: Row) -> Iterator[Violation]:
+        """Check that the episode ends when the policy has returned no action too often in a row, and only then."""
+        has_action = all(found["code"] != NO_ACTION for found in row["inner"]["findings"])
+        self._missed = 0 if has_action else None if self._missed is None else self._missed + 1
+        is_lost = any(end_kind(reason) == "policy_lost" for reason in row["inner"]["end_reasons"])
+        if self._contract is None or self._missed is None:
+            return
+        most = self._contract.policy.max_missed
+        if is_lost != (self._missed >= most):
+            expected = f"{'no ' if is_lost else ''}policy_lost after {self._missed} steps without an action, of {most}"
+            yield wrong_value("ending.policy", "inner.end_reasons", row["inner"]["end_reasons"], expected)
 
 
 class PeriodDriftRule:

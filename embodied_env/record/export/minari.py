@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
 from embodied_env.record.export.fields import Arrays, Leaves, library, named
-from embodied_env.record.manifest import write_json
+from embodied_env.record.manifest import name_of_policy, write_json
 
 THE_ACTION = (
     "actions: requested by the agent, NaN if malformed; policies learn from requested actions, because the safety gate "
@@ -88,7 +88,7 @@ class MinariDataset:
             {
                 "dataset_id": self._id,
                 "minari_version": self._version,
-                "algorithm_name": str(metadata["policy"]),
+                "algorithm_name": str(name_of_policy(metadata["policy"])),
                 "description": f"{metadata['contract']['name']} on {metadata['backend']}. {THE_ACTION}",
             }
         )

@@ -1,0 +1,72 @@
+"""Execution of action chunks: one action per step, and a new chunk when none is left."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from embodied_env.core.policy import NoAction, Observation, Policy
+
+
+class ChunkRunner:
+    """A policy that returns one action per step, from the actions and chunks of another policy.
+
+    Attributes:
+        identity: that of the policy.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        """Wrap `policy`."""
+        self._policy, self.identity = policy, policy.identity
+        self._due: deque[Any] = deque()
+
+    @property
+    def has_due(self) -> bool:
+        """Whether an action of the last chunk is left, so that the next step needs no inference."""
+        return bool(self._due)
+
+    def reset(self, *, seed: int, episode_index: int) -> None:
+        """Discard the rest of the chunk, and reset the policy."""
+        self._due.clear()
+        self._policy.reset(seed=seed, episode_index=episode_index)
+
+    def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
+        """Return the next action of the chunk, or of a new one."""
+        return self._due.popleft() if self._due else self.begin(self._policy(observation))
+
+    def begin(self, answer: Any) -> Any:  # noqa: ANN401 - policies return anything
+        """Return the first action of what the policy has returned, and keep the rest of a chunk."""
+        chunk = split_chunk(answer)
+        if chunk is None:
+            return answer
+        self._due.extend(chunk[1:])
+        return chunk[0]
+
+    def next_due(self) -> Any:  # noqa: ANN401 - of the action space
+        """Return the next action of the chunk; raises IndexError unless `has_due`."""
+        return self._due.popleft()
+
+    def close(self) -> None:
+        """Close the policy."""
+        self._policy.close()
+
+
+def split_chunk(answer: Any) -> list[Any] | None:  # noqa: ANN401 - policies return anything
+    """Return the actions of a chunk (n, n_joints), or of a dict of them; None for anything else, such as one action."""
+    if isinstance(answer, NoAction):
+        return None
+    parts = answer if isinstance(answer, Mapping) else {"": answer}
+    try:
+        shapes = [np.shape(part) for part in parts.values()]
+    except (ValueError, TypeError):  # a ragged list
+        return None
+    lengths = {shape[0] for shape in shapes if len(shape) == 2}
+    if len(lengths) != 1 or any(len(shape) != 2 for shape in shapes) or lengths == {0}:
+        return None
+    (count,) = lengths
+    if not isinstance(answer, Mapping):
+        return [answer[index] for index in range(count)]
+    return [{name: part[index] for name, part in parts.items()} for index in range(count)]

@@ -1,0 +1,79 @@
+"""Policies of many robots: one object per slot of a vector environment, or per agent of a team."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from embodied_env.core.policy import BatchPolicy, NoAction, Observation, Policy, policy_seed
+from embodied_env.policies.chunk_runner import ChunkRunner
+
+Name = TypeVar("Name", int, str)
+
+_ENDED = NoAction("the episode has ended")
+
+
+class TeamPolicies(Generic[Name]):
+    """One policy per agent, each reset before every episode.
+
+    An agent whose info is that of a reset starts an episode, so this also works with automatic resets.
+    """
+
+    def __init__(self, make: Callable[[Name], Policy], names: Iterable[Name], *, seed: int = 0) -> None:
+        """Make the policy of each agent by its name; the i-th has the seed `seed` + i, like the i-th environment."""
+        self._policies: dict[Name, Policy] = {name: make(name) for name in names}
+        self._runners: dict[Name, ChunkRunner] = {name: ChunkRunner(policy) for name, policy in self._policies.items()}
+        self._seeds: dict[Name, int] = {name: seed + number for number, name in enumerate(self._policies)}
+
+    def act(self, observations: Mapping[Name, Observation], infos: Mapping[Name, Mapping[str, Any]]) -> dict[Name, Any]:
+        """Return the action of each agent in `observations`; `infos` are those of the last reset or step."""
+        self.begin_episodes(infos)
+        return {name: self._runners[name](observation) for name, observation in observations.items()}
+
+    def begin_episodes(self, infos: Mapping[Name, Mapping[str, Any]]) -> None:
+        """Reset the policy of each agent whose info is that of a reset."""
+        for name, info in infos.items():
+            if info["step_index"] == 0:
+                index = int(info["episode_index"])
+                self._runners[name].reset(seed=policy_seed(self._seeds[name], index), episode_index=index)
+
+    def close(self) -> None:
+        """Close every policy."""
+        for policy in self._policies.values():
+            policy.close()
+
+
+class VectorPolicies(TeamPolicies[int]):
+    """One policy per slot of a vector environment, each reset before every episode of its slot.
+
+    Policies with `act_batch` share one inference: that of the first slot's policy for all slots that need one.
+    """
+
+    def __init__(self, make: Callable[[int], Policy], num_envs: int, *, seed: int = 0) -> None:
+        """Make the policy of each slot by its number."""
+        super().__init__(make, range(num_envs), seed=seed)
+        self._has_ended = np.zeros(num_envs, dtype=np.bool_)
+        first = self._policies[0]
+        self._batch = first if isinstance(first, BatchPolicy) else None
+
+    def act_all(self, observations: Observation, infos: Mapping[str, Any]) -> list[Any]:
+        """Return the action of each slot for the stacked results of the last reset or step."""
+        present = infos.get("_step_index", np.zeros(len(self._runners), dtype=np.bool_))
+        for slot in np.flatnonzero(present).tolist():
+            self._has_ended[slot] = bool(infos["end_reason"][slot])
+            self.begin_episodes({slot: {key: infos[key][slot] for key in ("step_index", "episode_index")}})
+        needs = np.array([not runner.has_due for runner in self._runners.values()]) & ~self._has_ended
+        answers = self._batch.act_batch(observations, needs) if self._batch is not None and needs.any() else None
+        actions: list[Any] = []
+        for slot, runner in self._runners.items():
+            if self._has_ended[slot]:
+                actions.append(_ENDED)
+            elif not needs[slot]:
+                actions.append(runner.next_due())
+            elif answers is not None:
+                actions.append(runner.begin(answers[slot]))
+            else:
+                actions.append(runner({key: rows[slot] for key, rows in observations.items()}))
+        return actions

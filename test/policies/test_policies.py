@@ -1,0 +1,281 @@
+"""The protocol of policies, their addresses, chunks, and one policy per slot or agent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shipped_contracts import changed_contract
+
+import embodied_env
+from embodied_env.analysis.replay import replay_policy
+from embodied_env.cli.main import main
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.policy import (
+    BatchPolicy,
+    FunctionPolicy,
+    NoAction,
+    Policy,
+    PolicyIdentity,
+    as_policy,
+    policy_seed,
+)
+from embodied_env.errors import PolicyError, UsageError
+from embodied_env.evaluation.runner import evaluate
+from embodied_env.policies import loader
+from embodied_env.policies.chunk_runner import ChunkRunner, split_chunk
+from embodied_env.policies.slots import TeamPolicies, VectorPolicies
+
+ARM = changed_contract(embodied_env.load_contract("arm_reach"), {"episode.horizon_steps": 5})
+
+
+class Chunks:
+    """Returns chunks of three: action i of inference k has the value 0.1 k + 0.01 i."""
+
+    identity = PolicyIdentity(name="chunks", format="python", library="test 1")
+    calls: list
+
+    def __init__(self, size=6):
+        self.calls, self.size, self.inferences = [], size, 0
+
+    def reset(self, *, seed, episode_index):
+        self.calls.append(("reset", seed, episode_index))
+        self.inferences = 0
+
+    def __call__(self, observation):
+        self.calls.append("act")
+        self.inferences += 1
+        return np.array([np.full(self.size, 0.1 * self.inferences + 0.01 * i) for i in range(3)])
+
+    def close(self):
+        self.calls.append("close")
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Write a module of policies, and return its path."""
+    path = tmp_path / "a_users_policies.py"
+    path.write_text(
+        "import numpy as np\n"
+        "def still(observation):\n    return np.zeros(6)\n"
+        "class Gain:\n"
+        "    def __init__(self, gain, *, joints=6):\n        self.action = np.full(joints, gain)\n"
+        "    def __call__(self, observation):\n        return self.action\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return path
+
+
+def load(address, **options):
+    return embodied_env.load_policy(address, ARM, **options)
+
+
+def test_callable_of_a_module_is_a_policy_with_the_hash_of_its_source(module):
+    policy = load("a_users_policies:still")
+    assert isinstance(policy, Policy)
+    assert policy.identity.name == "a_users_policies:still"
+    assert policy.identity.sha256 == hashlib.sha256(module.read_bytes()).hexdigest()
+    np.testing.assert_array_equal(policy({}), np.zeros(6))
+
+
+def test_factory_gets_literals(module):
+    np.testing.assert_array_equal(load("a_users_policies:Gain(0.5, joints=2)")({}), [0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("a_users_policies:Gain", "policy 'a_users_policies:Gain' is a class"),
+        ("a_users_policies:Gain(__import__('os'))", "literals"),
+        ("a_users_policies:Gain(*[1])", "literals"),
+        ("a_users_policies:Gain(**{'gain': 1})", "literals"),
+        ("a_users_policies:still.nothing", "literals"),
+        ("a_users_policies:Gain()", "cannot be made: TypeError"),
+        ("a_users_policies:np", "not callable"),
+        ("hold ", "did you mean 'hold'"),
+        ("nothing", "expected one of: hold, random, scripted, module:callable"),
+    ],
+)
+def test_invalid_address_is_wrong_usage(module, address, problem):
+    with pytest.raises(UsageError) as found:
+        load(address)
+    assert problem in str(found.value)
+
+
+def test_unknown_option_is_wrong_usage(module):
+    for address in ("hold", "a_users_policies:still"):
+        with pytest.raises(UsageError, match=r"unknown option of the policy .*'speed'"):
+            load(address, speed=3)
+
+
+def test_policy_of_another_package_is_found_by_its_entry_point(monkeypatch):
+    def load_one(location, contract, *, trust):
+        assert trust
+        return lambda _: np.full(6, float(location))
+
+    point = EntryPoint("fixed", "nowhere:load", loader._GROUP)
+    monkeypatch.setattr(EntryPoint, "load", lambda _: load_one)
+    monkeypatch.setattr(loader, "entry_points", lambda **_: [point])
+    policy = load("fixed:0.25", trust=True)
+    assert policy({})[0] == 0.25
+    assert policy.identity == PolicyIdentity(name="fixed:0.25", format="fixed")
+
+
+def test_random_is_seeded_by_reset():
+    policy, drawn = load("random"), []
+    for seed in (3, 4, 3):
+        policy.reset(seed=seed, episode_index=0)
+        drawn.append(policy({}).tolist())
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
+def test_a_policy_is_itself_and_a_callable_is_wrapped():
+    policy = Chunks()
+    assert as_policy(policy) is policy
+    assert isinstance(as_policy(np.zeros_like), FunctionPolicy)
+    with pytest.raises(UsageError, match="not callable: 3"):
+        as_policy(3)
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"), [("a\n b", "a b"), ("", "no reason given"), ("\x1b[2J\ud800", "?[2J?")]
+)
+def test_a_reason_is_one_printable_line(reason, expected):
+    assert NoAction(reason).reason == expected
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(
+            np.zeros(6),
+            [0.0] * 6,
+            np.zeros((0, 6)),
+            np.zeros((1, 2, 3)),
+            [[1.0], [1.0, 2.0]],
+            None,
+            NoAction("late"),
+            {},
+        ),
+        {"arm": np.zeros((2, 3)), "hand": np.zeros((3, 1))},
+        {"arm": np.zeros((2, 3)), "hand": np.zeros(1)},
+    ],
+)
+def test_what_is_no_chunk_is_passed_on(answer):
+    assert split_chunk(answer) is None
+    assert ChunkRunner(as_policy(lambda _: answer))({}) is answer
+
+
+def test_a_chunk_of_several_actuators_is_split():
+    chunk = split_chunk({"arm": np.array([[1.0, 2.0], [3.0, 4.0]]), "hand": [[5.0], [6.0]]})
+    assert [(each["arm"].tolist(), each["hand"]) for each in chunk] == [([1.0, 2.0], [5.0]), ([3.0, 4.0], [6.0])]
+
+
+def test_a_chunk_ends_with_its_episode_in_an_evaluation(tmp_path, monkeypatch):
+    monkeypatch.setitem(loader._BUILT_IN, "chunks", "")
+    made = Chunks()
+    monkeypatch.setattr(loader, "_attribute", lambda _: lambda contract: made)  # noqa: ARG005 - the signature of a loader
+    options = {"backend": "fake", "policy": "chunks", "episodes": 2, "seed": 7, "out": tmp_path, "clock": "virtual"}
+    done = evaluate(ARM, **options)
+    first, second = [("reset", policy_seed(7, index), index) for index in range(2)]
+    assert made.calls == [first, "act", "act", second, "act", "act", "close"]  # 5 steps: 3 + 2
+    actions = [row["action"][0] for row in embodied_env.read_run(done.path).transitions()]
+    assert actions == pytest.approx([0.1, 0.11, 0.12, 0.2, 0.21] * 2)
+    manifest = json.loads((done.path / "manifest.json").read_text())
+    assert manifest["policy"] == {"name": "chunks", "format": "python", "sha256": None, "library": "test 1"}
+    again = Chunks()
+    assert replay_policy(done.path, again, seed=7).first is None  # chunks end there too
+    assert again.calls == made.calls[:-1]
+
+
+def test_replay_of_the_same_seed_repeats_a_random_policy(tmp_path):
+    options = {"backend": "fake", "policy": "random", "episodes": 2, "out": tmp_path, "clock": "virtual"}
+    run = evaluate(ARM, seed=7, **options).path
+    assert replay_policy(run, load("random"), seed=7).first is None
+    assert replay_policy(run, load("random"), seed=8).first == (1, 1)
+
+
+def test_a_policy_that_raises_in_reset_is_named(tmp_path, monkeypatch, capsys):
+    (tmp_path / "failing_policies.py").write_text(
+        "class Failing:\n"
+        "    def reset(self):\n        pass\n"
+        "    def __call__(self, observation):\n        return [0.0] * 6\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = ("--policy", "failing_policies:Failing()", "--backend", "fake", "--out", str(tmp_path / "runs"))
+    assert main(["evaluate", "arm_reach", "--episodes", "1", *arguments]) == 1
+    assert "failed in the reset of episode 1: TypeError" in capsys.readouterr().err
+
+
+def test_replay_names_a_policy_that_raises(tmp_path):
+    run = evaluate(ARM, backend="fake", policy="hold", episodes=1, seed=0, out=tmp_path).path
+    with pytest.raises(PolicyError, match="episode 1, step 1: ZeroDivisionError"):
+        replay_policy(run, lambda _: 1 / 0)
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_each_slot_has_a_policy_that_is_reset_before_each_of_its_episodes(mode):
+    made = []
+
+    def make(slot):
+        made.append(Chunks())
+        return made[slot]
+
+    envs = embodied_env.make_vec(ARM, num_envs=2, backend="fake", autoreset_mode=mode, clock="virtual")
+    with_policies = VectorPolicies(make, 2, seed=3)
+    results = envs.reset(seed=3)
+    for _ in range(8):
+        observations, *_, infos = envs.step(with_policies.act_all(*results))
+        results = observations, infos
+    with_policies.close()
+    envs.close()
+    episodes = [[call for call in policy.calls if call[0] == "reset"] for policy in made]
+    for slot in range(2):
+        assert episodes[slot] == [("reset", policy_seed(3 + slot, index), index) for index in range(2)]
+        second = made[slot].calls.index(episodes[slot][1])
+        assert made[slot].calls[:second] == [episodes[slot][0], "act", "act"]  # no inference after the end
+        assert made[slot].calls[-1] == "close"
+
+
+def test_slots_share_the_inference_of_a_batch_policy():
+    masks = []
+
+    class Batch(Chunks):
+        def act_batch(self, observations, mask):
+            masks.append(mask.tolist())
+            return [self(None) for _ in mask]
+
+    assert isinstance(Batch(), BatchPolicy)
+    envs = embodied_env.make_vec(ARM, num_envs=2, backend="fake", clock="virtual")
+    with_policies = VectorPolicies(lambda _: Batch(), 2)
+    results = envs.reset(seed=3)
+    for _ in range(4):
+        observations, *_, infos = envs.step(with_policies.act_all(*results))
+        results = observations, infos
+    envs.close()
+    assert masks == [[True, True]] * 2
+
+
+def test_each_agent_of_a_team_has_a_policy_of_its_own():
+    team = embodied_env.parallel_env("two_carts", backend="mujoco", clock="virtual")
+    sizes = {agent: ActionLayout(team.contract(agent)).size for agent in team.possible_agents}
+    made = {agent: Chunks(size) for agent, size in sizes.items()}
+    policies = TeamPolicies(made.__getitem__, team.possible_agents, seed=1)
+    for _ in range(2):
+        observations, infos = team.reset()
+        for _ in range(2):
+            observations, *_, infos = team.step(policies.act(observations, infos))
+    policies.close()
+    team.close()
+    for number, policy in enumerate(made.values()):
+        first, second = [("reset", policy_seed(1 + number, index), index) for index in range(2)]
+        assert policy.calls == [first, "act", second, "act", "close"]
+
+
+def test_public_names():
+    assert embodied_env.load_policy is loader.load_policy
+    assert Path(loader.__file__).parent.name == "policies"

@@ -1,0 +1,76 @@
+"""Small ONNX models, encoded without the package onnx: the numbers of fields are those of ``onnx.proto``."""
+
+from __future__ import annotations
+
+import struct
+
+FLOAT = 1
+
+
+def varint(value):
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*encoded, value))
+
+
+def number(field, value):
+    return varint(field << 3) + varint(value)
+
+
+def part(field, value):
+    data = value.encode() if isinstance(value, str) else value
+    return varint(field << 3 | 2) + varint(len(data)) + data
+
+
+def tensor(name, shape, values, *, external=""):
+    dims = b"".join(number(1, length) for length in shape)
+    if external:
+        where = part(13, part(1, "location") + part(2, external))
+        return dims + number(2, FLOAT) + part(8, name) + where + number(14, 1)
+    return dims + number(2, FLOAT) + part(8, name) + part(9, struct.pack(f"<{len(values)}f", *values))
+
+
+def value_info(name, shape):
+    lengths = (number(1, length) if isinstance(length, int) else part(2, length) for length in shape)
+    dims = b"".join(part(1, length) for length in lengths)
+    return part(1, name) + part(2, part(1, number(1, FLOAT) + part(2, dims)))
+
+
+def node(operator, inputs, outputs, *, domain="", attributes=b""):
+    named = b"".join(part(1, name) for name in inputs) + b"".join(part(2, name) for name in outputs)
+    return named + part(4, operator) + attributes + (part(7, domain) if domain else b"")
+
+
+def model(nodes, inputs, outputs, initializers=()):
+    graph = b"".join(part(1, each) for each in nodes) + part(2, "policy")
+    graph += b"".join(part(5, each) for each in initializers)
+    graph += b"".join(part(11, value_info(*each)) for each in inputs)
+    graph += b"".join(part(12, value_info(*each)) for each in outputs)
+    return number(1, 8) + part(7, graph) + part(8, number(2, 17))
+
+
+def linear(weights, *, name="observation", batch="n", external="", domain=""):
+    """Return the model of ``action = observation @ weights``, (n_inputs, n_joints)."""
+    rows, columns = weights.shape
+    return model(
+        [node("MatMul", [name, "weights"], ["action"], domain=domain)],
+        [(name, (batch, rows))],
+        [("action", (batch, columns))],
+        [tensor("weights", (rows, columns), weights.ravel().tolist(), external=external)],
+    )
+
+
+def chunked(*, name, size, length):
+    """Return the model that repeats one input (n, size) as a chunk (n, length, size) scaled by the step."""
+    scales = [float(step + 1) for step in range(length) for _ in range(size)]
+    return model(
+        [node("Unsqueeze", [name, "axis"], ["row"]), node("Mul", ["row", "scales"], ["action"])],
+        [(name, ("n", size))],
+        [("action", ("n", length, size))],
+        [
+            tensor("scales", (length, size), scales),
+            number(1, 1) + number(2, 7) + part(8, "axis") + part(9, struct.pack("<q", 1)),
+        ],
+    )
