@@ -17,6 +17,8 @@ from typing import Any
 from embodied_env.contract import Contract
 from embodied_env.core.policy import ADDRESSES, Policy, PolicyIdentity, as_policy
 from embodied_env.errors import UsageError, described, did_you_mean
+from embodied_env.policies.array_interface import ArrayInterface
+from embodied_env.policies.model import Model, connect
 
 _BUILT_IN = {
     "hold": "embodied_env.policies.built_in:make_hold",
@@ -24,8 +26,8 @@ _BUILT_IN = {
     "scripted": "embodied_env.policies.built_in:make_scripted",
 }
 _FORMATS = {
-    "onnx": "embodied_env.policies.onnx_policy:load_onnx",
-    "sb3": "embodied_env.policies.sb3_policy:load_sb3",
+    "onnx": "embodied_env.policies.onnx_model:load_onnx",
+    "sb3": "embodied_env.policies.sb3_model:load_sb3",
 }
 _GROUP = "embodied_env.policies"
 
@@ -58,8 +60,8 @@ def load_policy(
         return as_policy(_call(address, _attribute(_BUILT_IN[address]), (contract,), options))
     format_name, separator, location = address.partition(":")
     if separator and format_name in _FORMATS:
-        loader = _attribute(_FORMATS[format_name])
-        return as_policy(_call(address, loader, (location, contract), {"trust": trust, **options}))
+        model = load_model(address, trust=trust, **options)
+        return connect(model, ArrayInterface(model, contract))
     points = {point.name: point for point in entry_points(group=_GROUP)}
     if separator and format_name in points:
         loader = _load_point(points[format_name])
@@ -71,6 +73,15 @@ def load_policy(
     if options:
         raise UsageError(f"unknown option of the policy {address!r}: {next(iter(options))!r} (it has no options)")
     return _imported(address)
+
+
+def load_model(address: str, *, trust: bool = False, **options: Any) -> Model:  # noqa: ANN401 - of the format
+    """Return the model at an address of a model format, ``onnx:FILE``; raises the errors of `load_policy`."""
+    format_name, _, location = address.partition(":")
+    if format_name not in _FORMATS:
+        raise UsageError(f"unknown model {address!r} (expected one of: {', '.join(f'{n}:...' for n in _FORMATS)})")
+    model: Model = _call(address, _attribute(_FORMATS[format_name]), (location,), {"trust": trust, **options})
+    return model
 
 
 def accepts_option(address: str, option: str) -> bool:

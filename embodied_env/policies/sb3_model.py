@@ -1,4 +1,4 @@
-"""Policies of Stable-Baselines3, of any of its algorithms or those built on it."""
+"""Models of Stable-Baselines3, of any of its algorithms or those built on it."""
 
 from __future__ import annotations
 
@@ -9,30 +9,25 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from embodied_env.contract import Contract
-from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.policy import Observation, Policy, PolicyIdentity
+from embodied_env.core.policy import PolicyIdentity
 from embodied_env.errors import MissingDependencyError, UsageError, described
-from embodied_env.policies.array_interface import ArrayInterface, read_model
+from embodied_env.policies.array_interface import read_model
+from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
 
 _MOST_BYTES = 2**32
 _VECTOR = "observation"  # name of the input of a policy whose observation is no dict
 
 
-def load_sb3(location: str, contract: Contract, *, trust: bool = False, deterministic: bool = True) -> Policy:
-    """Return the policy that ``model.save(location)`` wrote, on the CPU.
-
-    Its observation space is that of the contract, part of it, or all of it as one flat vector; its action space is that
-    of the contract.
+def load_sb3(location: str, *, trust: bool = False, deterministic: bool = True) -> Model:
+    """Return the model that ``model.save(location)`` wrote, on the CPU.
 
     Args:
         location: path of the zip file.
-        contract: contract of its observations and actions.
         trust: load it although it is pickle, which executes code.
         deterministic: take the most likely action instead of drawing one.
 
     Raises:
-        UsageError: without `trust`, for a file that is not such a model, or one that does not fit the contract.
+        UsageError: without `trust`, or for a file that is not such a model.
         MissingDependencyError: if stable-baselines3 is not installed.
     """
     if not trust:
@@ -55,7 +50,7 @@ def load_sb3(location: str, contract: Contract, *, trust: bool = False, determin
         raise UsageError(f"cannot load SB3 policy {location!r}: {described(error)}") from error
     library = f"stable-baselines3 {stable_baselines3.__version__}"
     identity = PolicyIdentity(name=f"sb3:{location}", format="sb3", sha256=sha256, library=library)
-    return Sb3Policy(network, contract, identity, deterministic=deterministic)
+    return Sb3Model(network, identity, deterministic=deterministic)
 
 
 def _make_network(data: dict[str, Any], parameters: Any) -> Any:  # noqa: ANN401 - of a library
@@ -70,27 +65,25 @@ def _make_network(data: dict[str, Any], parameters: Any) -> Any:  # noqa: ANN401
     return network
 
 
-class Sb3Policy:
+class Sb3Model:
     """A policy network of Stable-Baselines3; the state of a recurrent one is that of the episode.
 
     Attributes:
         identity: name and version, for the manifest.
+        inputs: the keys of its observation space, or ``observation``.
+        outputs: ``action``, with the bounds of its action space, to which its actions are clipped.
     """
 
-    def __init__(self, network: Any, contract: Contract, identity: PolicyIdentity, *, deterministic: bool) -> None:  # noqa: ANN401
-        """Check the spaces of `network` against the contract, with one inference."""
+    def __init__(self, network: Any, identity: PolicyIdentity, *, deterministic: bool) -> None:  # noqa: ANN401
+        """Read the spaces of `network`; raises UsageError for an action space that is not a Box."""
         self.identity, self._network, self._deterministic = identity, network, deterministic
-        label, layout = f"SB3 policy {identity.name.partition(':')[2]}", ActionLayout(contract)
-        seen = network.observation_space
-        self._dtypes = {name: space.dtype for name, space in seen.items()} if isinstance(seen, spaces.Dict) else {}
-        shapes = {name: space.shape for name, space in seen.items()} if self._dtypes else {_VECTOR: seen.shape}
-        self._interface = ArrayInterface(label, contract, shapes)
-        box, expected = network.action_space, (layout.scale.low, layout.scale.high)
-        bounds = (box.low, box.high) if isinstance(box, spaces.Box) and box.shape == (layout.size,) else ()
-        if not bounds or not all(np.allclose(a, b, atol=1e-6) for a, b in zip(bounds, expected, strict=True)):
-            raise UsageError(f"{label}: action space {box} (expected {contract.action_space})")
-        self.reset(seed=0, episode_index=0)
-        self._interface.check_answer(self._predict(self._interface.zeros()))
+        seen, box = network.observation_space, network.action_space
+        self._is_dict = isinstance(seen, spaces.Dict)
+        parts = seen.spaces if self._is_dict else {_VECTOR: seen}
+        if not isinstance(box, spaces.Box):
+            raise UsageError(f"policy {identity.name}: action space {box} (expected a Box)")
+        self.inputs = {name: ArraySpec(shape=space.shape, dtype=space.dtype) for name, space in parts.items()}
+        self.outputs = {"action": ArraySpec(shape=box.shape, dtype=box.dtype, low=box.low, high=box.high)}
         self.reset(seed=0, episode_index=0)
 
     def reset(self, *, seed: int, episode_index: int) -> None:  # noqa: ARG002 - the protocol's
@@ -102,21 +95,15 @@ class Sb3Policy:
 
             torch.manual_seed(seed)
 
-    def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
-        """Return the action for `observation`."""
-        return self._interface.to_action(self._predict(observation))
-
-    def close(self) -> None:
-        """Do nothing: its memory is freed with this object."""
-
-    def _predict(self, observation: Observation) -> Any:  # noqa: ANN401 - an array
-        arrays = self._interface.arrays(observation)
-        if self._dtypes:
-            seen: Any = {name: arrays[name].astype(kind) for name, kind in self._dtypes.items()}
-        else:
-            seen = arrays[_VECTOR].astype(self._network.observation_space.dtype)
+    def infer(self, inputs: Inputs, /) -> Outputs:
+        """Return the action of one inference."""
+        arrays = {name: np.asarray(inputs[name]).astype(spec.dtype) for name, spec in self.inputs.items()}
+        seen: Any = arrays if self._is_dict else arrays[_VECTOR]
         action, self._state = self._network.predict(
             seen, state=self._state, episode_start=self._starts, deterministic=self._deterministic
         )
         self._starts = np.zeros(1, dtype=np.bool_)
-        return action
+        return {"action": action}
+
+    def close(self) -> None:
+        """Do nothing: its memory is freed with this object."""

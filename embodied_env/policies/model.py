@@ -1,0 +1,133 @@
+"""Models: learned policies with inputs and outputs of their own, and the policy that connects one with a contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.core.policy import NoAction, Observation, PolicyIdentity
+
+Inputs = Mapping[str, NDArray[Any] | str]
+"""Arrays without a batch axis, and texts such as an instruction, by the model's names."""
+
+Outputs = Mapping[str, NDArray[Any]]
+"""Arrays without a batch axis by the model's names: an action (n_joints,) or a chunk (n, n_joints)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArraySpec:
+    """An input or output of a model."""
+
+    shape: tuple[int | None, ...]  # without the batch axis; None: any length
+    dtype: np.dtype[Any]
+    low: NDArray[Any] | None = None  # bounds of an action that the model never leaves, same shape
+    high: NDArray[Any] | None = None
+
+
+@runtime_checkable
+class Model(Protocol):
+    """Computes outputs from inputs, in its own units and under its own names.
+
+    Attributes:
+        identity: name and version, for the manifest.
+        inputs: specification by name; None: not known before an inference, as of some servers.
+        outputs: likewise.
+    """
+
+    @property
+    def identity(self) -> PolicyIdentity:
+        """Name and version, for the manifest."""
+
+    @property
+    def inputs(self) -> Mapping[str, ArraySpec] | None:
+        """Specification of each input by name; None: not known before an inference."""
+
+    @property
+    def outputs(self) -> Mapping[str, ArraySpec] | None:
+        """Specification of each output by name; None: not known before an inference."""
+
+    def reset(self, *, seed: int, episode_index: int) -> None:
+        """Discard all state of the previous episode, and seed the next one."""
+
+    def infer(self, inputs: Inputs, /) -> Outputs | NoAction:
+        """Return the outputs for one observation, or why there is none."""
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+
+
+@runtime_checkable
+class BatchModel(Model, Protocol):
+    """A model without state that computes many observations at once."""
+
+    def infer_batch(self, rows: Sequence[Inputs], /) -> Sequence[Outputs]:
+        """Return the outputs of each row."""
+
+
+class Interface(Protocol):
+    """Connects the observations and actions of a contract with the inputs and outputs of a model.
+
+    Attributes:
+        is_stateless: whether an action depends on the observation of its step alone.
+    """
+
+    is_stateless: bool
+
+    def reset(self) -> None:
+        """Discard all state of the previous episode, such as a history."""
+
+    def to_inputs(self, observation: Observation, /) -> Inputs:
+        """Return the model's inputs for an observation."""
+
+    def to_action(self, outputs: Outputs, /) -> Any:  # noqa: ANN401 - of the action space
+        """Return the action, the chunk or `NoAction` of the outputs for the last observation."""
+
+
+class ModelPolicy:
+    """A model as a policy of a contract.
+
+    Attributes:
+        identity: that of the model.
+    """
+
+    def __init__(self, model: Model, interface: Interface) -> None:
+        """Connect `model` by `interface`, which has been checked against it."""
+        self.model, self.interface, self.identity = model, interface, model.identity
+
+    def reset(self, *, seed: int, episode_index: int) -> None:
+        """Discard the state of the interface and of the model."""
+        self.interface.reset()
+        self.model.reset(seed=seed, episode_index=episode_index)
+
+    def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
+        """Return the action, the chunk or `NoAction` for `observation`."""
+        outputs = self.model.infer(self.interface.to_inputs(observation))
+        return outputs if isinstance(outputs, NoAction) else self.interface.to_action(outputs)
+
+    def close(self) -> None:
+        """Close the model."""
+        self.model.close()
+
+
+class BatchModelPolicy(ModelPolicy):
+    """A model and an interface without state as a policy of many slots at once."""
+
+    model: BatchModel
+
+    def act_batch(self, observations: Observation, mask: NDArray[np.bool_], /) -> Sequence[Any]:
+        """Return the action of each row where `mask` is True."""
+        slots = np.flatnonzero(mask).tolist()
+        rows = [{key: values[slot] for key, values in observations.items()} for slot in slots]
+        answers = self.model.infer_batch([self.interface.to_inputs(row) for row in rows])
+        found = dict(zip(slots, map(self.interface.to_action, answers), strict=True))
+        return [found.get(slot) for slot in range(len(mask))]
+
+
+def connect(model: Model, interface: Interface) -> ModelPolicy:
+    """Return the policy of `model` by `interface`, with `act_batch` if neither has a state."""
+    is_batched = isinstance(model, BatchModel) and interface.is_stateless
+    return BatchModelPolicy(model, interface) if is_batched else ModelPolicy(model, interface)

@@ -1,0 +1,110 @@
+"""Models in the format ONNX, computed by onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.core.arguments import checked_count
+from embodied_env.core.policy import PolicyIdentity
+from embodied_env.errors import MissingDependencyError, UsageError, described
+from embodied_env.policies.array_interface import read_model
+from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
+from embodied_env.policies.onnx_graph import MOST_BYTES, check_graph
+
+_DTYPES: Mapping[str, Any] = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(uint8)": np.uint8,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+}
+
+
+def load_onnx(location: str, *, providers: Sequence[str] = ("CPUExecutionProvider",), threads: int = 1) -> Model:
+    """Return the model of an ONNX file; each input and output has a batch axis.
+
+    Args:
+        location: path of the file.
+        providers: execution providers of onnxruntime, in order of preference.
+        threads: number of threads of an inference.
+
+    Raises:
+        UsageError: for a file that is not such a model.
+        MissingDependencyError: if onnxruntime is not installed.
+    """
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingDependencyError(
+            "onnxruntime", needed_for="an ONNX policy", remedy='pip install "embodied_env[onnx]"'
+        ) from None
+    data, sha256 = read_model(location, kind="ONNX policy", most_bytes=MOST_BYTES)
+    check_graph(location, data)
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = checked_count("threads", threads, at_least=1)
+    settings.inter_op_num_threads = 1
+    settings.log_severity_level = 4  # errors are raised
+    known = onnxruntime.get_available_providers()
+    if wrong := [name for name in providers if name not in known]:
+        raise UsageError(f"unknown provider of onnxruntime: {wrong[0]!r} (expected one of: {', '.join(known)})")
+    try:
+        session = onnxruntime.InferenceSession(data, settings, providers=list(providers))
+    except Exception as error:  # noqa: BLE001 - onnxruntime has errors of many types
+        raise UsageError(f"cannot load ONNX policy {location!r}: {described(error)}") from None
+    library = f"onnxruntime {onnxruntime.__version__}"
+    return OnnxModel(session, PolicyIdentity(name=f"onnx:{location}", format="onnx", sha256=sha256, library=library))
+
+
+class OnnxModel:
+    """A stateless model of a session of onnxruntime.
+
+    Attributes:
+        identity: name and version, for the manifest.
+        inputs, outputs: specification by name.
+    """
+
+    def __init__(self, session: Any, identity: PolicyIdentity) -> None:  # noqa: ANN401 - untyped
+        """Read the inputs and outputs of `session`; raises UsageError for types that are not supported."""
+        self.identity, self._session = identity, session
+        for each in (*session.get_inputs(), *session.get_outputs()):
+            if each.type not in _DTYPES or not each.shape:
+                found = f"{each.name!r} is {each.type} {each.shape}"
+                raise UsageError(f"policy {identity.name}: {found} (expected a tensor with a batch axis)")
+        self._is_batched = all(not isinstance(each.shape[0], int) for each in session.get_inputs())
+        self.inputs, self.outputs = _specs(session.get_inputs()), _specs(session.get_outputs())
+
+    def reset(self, *, seed: int, episode_index: int) -> None:
+        """Do nothing: it has no state."""
+
+    def infer(self, inputs: Inputs, /) -> Outputs:
+        """Return the outputs of one inference."""
+        return self._run([inputs])[0]
+
+    def infer_batch(self, rows: Sequence[Inputs], /) -> Sequence[Outputs]:
+        """Return the outputs of each row, by one inference if the model's batch is not fixed."""
+        return self._run(rows) if self._is_batched else [self.infer(row) for row in rows]
+
+    def close(self) -> None:
+        """Do nothing: onnxruntime frees its session with this object."""
+
+    def _run(self, rows: Sequence[Inputs]) -> list[dict[str, NDArray[Any]]]:
+        feeds = {name: np.stack([row[name] for row in rows]).astype(spec.dtype) for name, spec in self.inputs.items()}
+        outputs = dict(zip(self.outputs, map(np.asarray, self._session.run(None, feeds)), strict=True))
+        for name, array in outputs.items():
+            if array.ndim == 0 or len(array) != len(rows):
+                raise UsageError(f"output {name!r} of the shape {array.shape} (expected a batch of {len(rows)})")
+        return [{name: array[row] for name, array in outputs.items()} for row in range(len(rows))]
+
+
+def _specs(tensors: Sequence[Any]) -> dict[str, ArraySpec]:
+    return {
+        each.name: ArraySpec(
+            shape=tuple(n if isinstance(n, int) else None for n in each.shape[1:]), dtype=np.dtype(_DTYPES[each.type])
+        )
+        for each in tensors
+    }
