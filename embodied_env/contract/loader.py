@@ -416,5 +416,5 @@ def _hint_of(hint: Any, part: Any) -> Any:  # noqa: ANN401 - type hints
         return typing.get_type_hints(hint).get(part, Any)
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return next((h for h in map(lambda h: _hint_of(h, part), typing.get_args(hint)) if h is not Any), Any)  # noqa: C417
-    arguments = typing.get_args(hint)
+    arguments = [argument for argument in typing.get_args(hint) if argument is not Ellipsis]
     return arguments[-1] if arguments else Any
