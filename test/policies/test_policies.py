@@ -186,7 +186,8 @@ def test_a_chunk_ends_with_its_episode_in_an_evaluation(tmp_path, monkeypatch):
     actions = [row["action"][0] for row in embodied_env.read_run(done.path).transitions()]
     assert actions == pytest.approx([0.1, 0.11, 0.12, 0.2, 0.21] * 2)
     manifest = json.loads((done.path / "manifest.json").read_text())
-    assert manifest["policy"] == {"name": "chunks", "format": "python", "sha256": None, "library": "test 1"}
+    known = {"name": "chunks", "format": "python", "library": "test 1"}
+    assert {key: value for key, value in manifest["policy"].items() if value is not None} == known
     again = Chunks()
     assert replay_policy(done.path, again, seed=7).first is None  # chunks end there too
     assert again.calls == made.calls[:-1]
