@@ -10,7 +10,6 @@ import pytest
 import embodied_env
 from embodied_env.contract.loader import shipped_files
 from embodied_env.errors import UsageError
-from embodied_env.evaluation.runner import evaluate
 from embodied_env.policies.policy_file import SUFFIX, read_policy_file
 
 pytest.importorskip("onnxruntime")
@@ -30,7 +29,7 @@ def test_shipped_policy_is_small_and_of_the_present_contract(name):
 
 def test_learned_policy_of_the_arm_solves_its_task(tmp_path):
     contract = embodied_env.load_contract("arm_reach")
-    done = evaluate(contract, backend="mujoco", policy="onnx:arm_reach", episodes=5, seed=0, out=tmp_path)
+    (done,) = embodied_env.evaluate(contract, "onnx:arm_reach", episodes=5, record=tmp_path).results
     assert done.summary["success_rate"] == 1.0
     assert embodied_env.audit_run(done.path).problems == ()
     manifest = json.loads((done.path / "manifest.json").read_text())
