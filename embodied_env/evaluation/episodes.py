@@ -11,8 +11,7 @@ from typing import Any, Protocol
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import restore_contract, save_contract
 from embodied_env.core.codes import end_kind
-from embodied_env.core.policy import policy_seed
-from embodied_env.errors import PolicyError, described
+from embodied_env.core.policy import policy_errors, policy_seed
 
 
 class EpisodeObserver(Protocol):
@@ -80,7 +79,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         from embodied_env.policies.loader import accepts_option, load_policy
         from embodied_env.record import RecordTransitions
 
-        self._job, self._observer = job, observer
+        self._job, self._observer, self._name = job, observer, f"--policy {job.policy!r}"
         options = {"backend": job.backend} if accepts_option(job.policy, "backend") else {}
         # before a run directory is created
         self._policy = ChunkRunner(load_policy(job.policy, job.contract, trust=job.trust_policy, **options))
@@ -104,27 +103,23 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         try:
             self._env.close()
         finally:
-            self._policy.close()
+            with policy_errors(self._name, "close"):
+                self._policy.close()
 
     def run(self, episode: int) -> None:
         """Run the episode with this number, from 0, to its end; raises PolicyError when the policy raises."""
         if self._observer is not None:
             self._observer.resetting()
-        try:
+        with policy_errors(self._name, f"the reset of episode {episode + 1}"):
             self._policy.reset(seed=policy_seed(self._job.seed, episode), episode_index=episode)
-        except Exception as error:
-            raise self._failed(f"the reset of episode {episode + 1}", error) from error
         if episode != self._next:
             self._embodied.seek_episode(self._job.seed, episode)
         observation, _ = self._env.reset(seed=self._job.seed if episode == 0 else None)
         self._next = episode + 1
         ended = False
         while not ended:
-            try:
+            with policy_errors(self._name, f"episode {episode + 1}, step {self._embodied.step_index + 1}"):
                 action = self._policy(observation)
-            except Exception as error:
-                where = f"episode {episode + 1}, step {self._embodied.step_index + 1}"
-                raise self._failed(where, error) from error
             self._embodied.mark("policy")
             observation, _, terminated, truncated, info = self._env.step(action)
             ended = terminated or truncated
@@ -132,9 +127,6 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
                 self._observer.stepped(info)
         if self._observer is not None:
             self._observer.ended(episode + 1)
-
-    def _failed(self, where: str, error: Exception) -> PolicyError:
-        return PolicyError(f"--policy {self._job.policy!r} failed in {where}: {described(error)}")
 
 
 def lost_backends(summary: Mapping[str, Any]) -> str:
