@@ -58,6 +58,7 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
     """Compare a policy; return 1 for an unclean run, not for different actions."""
     from embodied_env.analysis.replay import replay_policy
     from embodied_env.backends.replay import recorded_contract
+    from embodied_env.core.policy import policy_errors
     from embodied_env.policies.loader import accepts_option, load_policy
     from embodied_env.record import read_run
     from embodied_env.record.json_values import to_json_types
@@ -72,7 +73,8 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
                 args.run_directory, policy, seed=args.seed, tolerance=args.tolerance, progress=progress
             )
     finally:
-        policy.close()
+        with policy_errors(f"--policy {args.policy!r}", "close"):
+            policy.close()
     if args.json:
         first = None if replay.first is None else dict(zip(("episode", "step"), replay.first, strict=True))
         data = {**dataclasses.asdict(replay), "path": str(replay.path), "policy": args.policy, "first": first}
