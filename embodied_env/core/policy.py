@@ -19,7 +19,16 @@ Observation = Mapping[str, NDArray[Any]]
 PolicyFunction = Callable[[Observation], Any]
 """Returns an action of the contract's action space."""
 
-ADDRESSES = ("hold", "random", "scripted", "module:callable", "module:factory(literals)", "onnx:FILE", "sb3:FILE.zip")
+ADDRESSES = (
+    "hold",
+    "random",
+    "scripted",
+    "module:callable",
+    "module:factory(literals)",
+    "onnx:FILE",
+    "sb3:FILE.zip",
+    "lerobot:DIR",
+)
 """The forms of an address of `load_policy`, for help and messages; other packages may add formats."""
 
 _MOST_CHARACTERS = 200  # of a reason

@@ -28,6 +28,7 @@ _BUILT_IN = {
 _FORMATS = {
     "onnx": "embodied_env.policies.onnx_model:load_onnx",
     "sb3": "embodied_env.policies.sb3_model:load_sb3",
+    "lerobot": "embodied_env.policies.lerobot_model:load_lerobot",
 }
 _GROUP = "embodied_env.policies"
 
@@ -44,12 +45,12 @@ def load_policy(
     Args:
         address: ``hold`` (keep the joint positions), ``random`` (uniform over the action space), ``scripted`` (provided
             by the task), ``module:callable`` (a policy, or a callable from observation to action),
-            ``module:factory(literals)`` (which returns one), ``onnx:FILE``, ``sb3:FILE.zip``, or ``format:location`` of
-            another package in the entry-point group ``embodied_env.policies``.
+            ``module:factory(literals)`` (which returns one), ``onnx:FILE``, ``sb3:FILE.zip``, ``lerobot:DIR``, or
+            ``format:location`` of another package in the entry-point group ``embodied_env.policies``.
         contract: contract of its observations and actions.
         trust: load a format that executes code when it is read, such as pickle.
         **options: options of the format; ``scripted``: `backend`, whose profile gives the robot model; ``onnx``:
-            `providers` and `threads` of onnxruntime; ``sb3``: `deterministic`.
+            `providers` and `threads` of onnxruntime; ``sb3``: `deterministic`; ``lerobot``: `device`.
 
     Raises:
         UsageError: for an unknown address or option, a format that needs `trust`, or a policy that does not fit the
