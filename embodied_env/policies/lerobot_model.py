@@ -31,7 +31,8 @@ _FILES = {
 
 _MOST_BYTES = 4 * 2**20  # of a JSON file
 _DEVICE = "device_processor"
-_WITHOUT_TEXT = ("act", "diffusion", "gaussian_actor", "sac", "tdmpc", "vqbet")
+WITHOUT_TEXT = ("act", "diffusion", "gaussian_actor", "sac", "tdmpc", "vqbet")
+"""The types of policies without an instruction."""
 
 
 def load_lerobot(location: str, *, trust: bool = False, device: str | None = None) -> Model:
@@ -95,7 +96,7 @@ class LerobotModel:
             found = list(settings.output_features)
             raise UsageError(f"policy {identity.name}: outputs {found} (expected 'action' alone)")
         self.inputs = {name: _spec(feature.shape) for name, feature in settings.input_features.items()}
-        if settings.type not in _WITHOUT_TEXT:
+        if settings.type not in WITHOUT_TEXT:
             self.inputs[TASK] = ArraySpec(shape=(), dtype=np.dtype(np.str_))
         is_averaged = getattr(settings, "temporal_ensemble_coeff", None) is not None
         self._has_chunks = hasattr(settings, "chunk_size") and settings.n_obs_steps == 1 and not is_averaged
