@@ -237,7 +237,7 @@ def test_exit_in_a_policy_is_not_the_exit_of_the_program(tmp_path, monkeypatch, 
     monkeypatch.setattr("embodied_env.policies.loader._imported", lambda _: policy)
     where = {"reset": "the reset of episode 1", "__call__": "episode 1, step 1", "close": "close"}[place]
     with pytest.raises(PolicyError, match=rf"--policy 'a:b' failed in {where}: SystemExit: 0"):
-        evaluate(ARM, backend="fake", policy="a:b", episodes=1, seed=0, out=tmp_path, clock="virtual")
+        evaluate(ARM, backend="fake", policies="a:b", episodes=1, seed=0, record=tmp_path, clock="virtual")
     with pytest.raises(Terminated), policy_errors("policy", "step 1"):
         terminate(15, None)
 
