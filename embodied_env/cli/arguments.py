@@ -68,9 +68,11 @@ def robot_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_policy(parser: argparse.ArgumentParser, *, default: str | None, what: str) -> None:
-    """Declare the options --policy and --trust-policy."""
+    """Declare the options --policy, --policy-file and --trust-policy."""
     help_ = f"{what}: {', '.join(ADDRESSES)}{' (default: none)' if default is None else ''}"
     parser.add_argument("--policy", metavar="ADDRESS", default=default, help=help_)
+    help_ = "policy file that maps a model to the contract (default: the one beside its model)"
+    parser.add_argument("--policy-file", metavar="FILE", help=help_)
     _add_trust_policy(parser)
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import restore_contract, save_contract
 from embodied_env.core.codes import end_kind
-from embodied_env.core.policy import Policy, policy_seed
-from embodied_env.errors import PolicyError, UsageError, described
+from embodied_env.core.policy import Policy, policy_errors, policy_seed
+from embodied_env.errors import UsageError
 
 if TYPE_CHECKING:
     from embodied_env.record import RecordTransitions
@@ -156,21 +156,17 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         policy, env = self._policies[index], self._recorders[index]
         if self._observer is not None:
             self._observer.resetting()
-        try:
+        name = self._label(index)
+        with policy_errors(name, f"the reset of episode {episode + 1}"):
             policy.reset(seed=policy_seed(self._job.seed, episode), episode_index=episode)
-        except Exception as error:
-            raise self._failed(index, f"the reset of episode {episode + 1}", error) from error
         if episode != self._next:
             self._embodied.seek_episode(self._job.seed, episode)
         observation, _ = env.reset(seed=self._job.seed if episode == 0 else None)
         self._next = episode + 1
         ended = False
         while not ended:
-            try:
+            with policy_errors(name, f"episode {episode + 1}, step {self._embodied.step_index + 1}"):
                 action = policy(observation)
-            except Exception as error:
-                where = f"episode {episode + 1}, step {self._embodied.step_index + 1}"
-                raise self._failed(index, where, error) from error
             self._embodied.mark("policy")
             observation, _, terminated, truncated, info = env.step(action)
             ended = terminated or truncated
@@ -192,11 +188,16 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         if source.policy_file is not None:
             options["policy_file"] = source.policy_file
         policy = load_policy(source.address, self._job.contract, **options)
-        stack.callback(policy.close)
+        stack.callback(self._close, policy, f"--policy {source.address!r}")
         return policy
 
-    def _failed(self, index: int, where: str, error: Exception) -> PolicyError:
-        return PolicyError(f"--policy {self._job.names[index]!r} failed in {where}: {described(error)}")
+    def _label(self, index: int) -> str:
+        return f"--policy {self._job.names[index]!r}"
+
+    @staticmethod
+    def _close(policy: Policy, name: str) -> None:
+        with policy_errors(name, "close"):
+            policy.close()
 
 
 def lost_backends(summary: Mapping[str, Any]) -> str:
