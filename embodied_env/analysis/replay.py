@@ -282,7 +282,8 @@ def replay_policy(
     """Call `policy` with the recorded observations, and compare its actions with the recorded ones.
 
     The world does not follow the policy: the observations are those of the record. The policy is reset before each
-    episode as in an evaluation with `seed`; steps after a missing row of their episode are skipped. Components that differ by at most `tolerance`, in action units, are equal.
+    episode as in an evaluation with `seed`; steps after a missing row of their episode are skipped. Components that
+    differ by at most `tolerance`, in action units, are equal.
 
     Raises:
         UsageError: for a negative tolerance, or NaN.

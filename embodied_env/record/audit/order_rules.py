@@ -157,9 +157,7 @@ class SequenceRule:
         most = self._contract.policy.max_missed
         lost = [f"policy_lost:{missed[0]}"] if self._missed >= most else []
         if lost != [reason for reason in inner["end_reasons"] if end_kind(reason) == "policy_lost"]:
-            expected = (
-                f"{lost[0] if lost else 'no policy_lost'} after {self._missed} steps without an action, of {most}"
-            )
+            expected = f"{lost or 'no policy_lost'} after {self._missed} steps without an action, of {most}"
             yield wrong_value("ending.policy", "inner.end_reasons", inner["end_reasons"], expected)
 
 
