@@ -12,6 +12,7 @@ from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.arguments import add_json, add_policy, add_run_directory, add_seed
 from embodied_env.cli.progress import ProgressBar
 from embodied_env.core.terminal import make_console, say
+from embodied_env.errors import UsageError
 
 if TYPE_CHECKING:
     from embodied_env.analysis.replay import PolicyReplay, Replay
@@ -37,6 +38,8 @@ def run(args: argparse.Namespace) -> int:
     contract = None if args.contract is None else load_contract(args.contract)
     if args.policy is not None:
         return _replay_policy(args, contract)
+    if args.policy_file is not None:
+        raise UsageError(f"--policy-file {args.policy_file} requires --policy")
     from embodied_env.analysis.replay import replay_run
 
     with ProgressBar() as progress:
@@ -63,7 +66,7 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
     opened = read_run(args.run_directory)
     contract = contract or recorded_contract(opened)
     options = {"backend": str(opened.manifest.get("backend"))} if accepts_option(args.policy, "backend") else {}
-    policy = load_policy(args.policy, contract, trust=args.trust_policy, **options)
+    policy = load_policy(args.policy, contract, policy_file=args.policy_file, trust=args.trust_policy, **options)
     try:
         with ProgressBar() as progress:
             replay = replay_policy(

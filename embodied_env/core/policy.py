@@ -21,7 +21,10 @@ Observation = Mapping[str, NDArray[Any]]
 PolicyFunction = Callable[[Observation], Any]
 """Returns an action of the contract's action space."""
 
-ADDRESSES = ("hold", "random", "scripted", "module:callable", "module:factory(literals)", "onnx:FILE", "sb3:FILE.zip")
+ADDRESSES = (
+    *("hold", "random", "scripted", "module:callable", "module:factory(literals)"),
+    *("onnx:FILE", "sb3:FILE.zip", "openpi://host:port", "gr00t://host:port"),
+)
 """The forms of an address of `load_policy`, for help and messages; other packages may add formats."""
 
 _MOST_CHARACTERS = 200  # of a reason
@@ -51,8 +54,11 @@ class PolicyIdentity:
     format: str  # "built-in", "python", "onnx", "sb3", or that of a third party
     sha256: str | None = None  # of the model's file, or of the source of a Python policy
     library: str | None = None  # that computes it, with its version
+    policy_file: str | None = None  # that maps its inputs and outputs
+    policy_file_sha256: str | None = None  # of it and the data files that it names
+    server: Mapping[str, Any] | None = None  # metadata of a policy server, in JSON types
 
-    def as_mapping(self) -> dict[str, str | None]:
+    def as_mapping(self) -> dict[str, Any]:
         """Return the identity in JSON types."""
         return asdict(self)
 
@@ -85,6 +91,14 @@ class BatchPolicy(Protocol):
 
     def act_batch(self, observations: Observation, mask: NDArray[np.bool_], /) -> Sequence[Any]:
         """Return what the policy returns for each row of `observations`; where `mask` is False it is ignored."""
+
+
+@runtime_checkable
+class StepObserver(Protocol):
+    """A policy that needs the observation of every step, such as one with a history."""
+
+    def observe(self, observation: Observation, /) -> None:
+        """Receive the observation of a step in which an action of the last chunk is executed."""
 
 
 @runtime_checkable

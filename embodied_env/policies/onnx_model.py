@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from threading import Timer
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.contract.loader import shipped_files
 from embodied_env.core.arguments import checked_count
 from embodied_env.core.policy import PolicyIdentity
-from embodied_env.errors import MissingDependencyError, UsageError, described
+from embodied_env.errors import MissingDependencyError, UsageError, described, did_you_mean
 from embodied_env.policies.array_interface import read_model
 from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
 from embodied_env.policies.onnx_graph import MOST_BYTES, check_graph
@@ -28,11 +30,22 @@ _DTYPES: Mapping[str, Any] = {
 _LONGEST_S = 60.0  # of the first inference
 
 
+def find_onnx(location: str) -> Path:
+    """Return the file at `location`, a path or the name of a shipped policy; raises UsageError for another name."""
+    known = shipped_files("policies", ".onnx")
+    if Path(location).suffix or Path(location).name != location or Path(location).exists():
+        return Path(location)
+    if location not in known:
+        expected = f"a file, or one of: {', '.join(sorted(known)) or 'none'}"
+        raise UsageError(f"unknown ONNX policy: {location!r} (expected {expected}){did_you_mean(location, known)}")
+    return known[location]
+
+
 def load_onnx(location: str, *, providers: Sequence[str] = ("CPUExecutionProvider",), threads: int = 1) -> Model:
     """Return the model of an ONNX file; each input and output has a batch axis.
 
     Args:
-        location: path of the file.
+        location: path of the file, or the name of a shipped policy.
         providers: execution providers of onnxruntime, in order of preference.
         threads: number of threads of an inference.
 
@@ -46,7 +59,7 @@ def load_onnx(location: str, *, providers: Sequence[str] = ("CPUExecutionProvide
         raise MissingDependencyError(
             "onnxruntime", needed_for="an ONNX policy", remedy='pip install "embodied_env[onnx]"'
         ) from None
-    data, sha256 = read_model(location, kind="ONNX policy", most_bytes=MOST_BYTES)
+    data, sha256 = read_model(str(find_onnx(location)), kind="ONNX policy", most_bytes=MOST_BYTES)
     check_graph(location, data)
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = checked_count("threads", threads, at_least=1)
