@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -31,6 +33,7 @@ from embodied_env.evaluation.runner import evaluate
 from embodied_env.policies import loader
 from embodied_env.policies.chunk_runner import ChunkRunner, split_chunk
 from embodied_env.policies.slots import TeamPolicies, VectorPolicies
+from embodied_env.record.run import Run
 
 ARM = changed_contract(embodied_env.load_contract("arm_reach"), {"episode.horizon_steps": 5})
 
@@ -213,6 +216,22 @@ def test_replay_of_the_same_seed_repeats_a_random_policy(tmp_path):
     run = evaluate(ARM, "random", seed=7, **options).results[0].path
     assert replay_policy(run, load("random"), seed=7).first is None
     assert replay_policy(run, load("random"), seed=8).first == (1, 1)
+
+
+def test_replay_of_a_policy_skips_what_follows_a_missing_row(tmp_path, monkeypatch):
+    def act(_observation):
+        return NoAction("late")
+
+    module = ModuleType("acting_policies")
+    module.act = act
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    address = "acting_policies:act"
+    run = evaluate(ARM, backend="fake", policy=address, episodes=2, seed=0, out=tmp_path, clock="virtual").path
+    whole = replay_policy(run, act)
+    assert [(each.steps, each.first, each.unreadable) for each in whole.episodes] == [(5, None, 0)] * 2
+    rows = Run.rows
+    monkeypatch.setattr(Run, "rows", lambda run: (row for row in rows(run) if row["row"] not in (3, 6)))
+    assert [(each.steps, each.first) for each in replay_policy(run, act).episodes] == [(2, None)]
 
 
 def test_a_policy_that_raises_in_reset_is_named(tmp_path, monkeypatch, capsys):
