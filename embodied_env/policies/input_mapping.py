@@ -63,9 +63,8 @@ class VectorInput:
         for index, part in enumerate(spec.parts or ()):
             start = len(self.labels)
             if part.last_output is None:
-                gain, bias = self._add_field(
-                    file, contract, f"{path}.parts[{index}]", part, has_history=spec.history is not None
-                )
+                has_history = spec.history is not None
+                gain, bias = self._add_field(file, contract, f"{path}.parts[{index}]", part, has_history=has_history)
             else:
                 require(
                     file.chunk is None, f"{path}.parts[{index}]", "last_output with chunk (expected single actions)"
