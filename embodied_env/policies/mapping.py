@@ -119,9 +119,10 @@ class PolicyFileInterface:
         if not _fits(spec.shape, value.shape):
             problem = f"input {name!r} has {_text(value.shape)} values, the model's has {_text(spec.shape)}"
             raise UsageError(f"{self._label}: {problem} (expected the same){labels}")
-        if isinstance(reader, ImageInput) and value.dtype.kind != spec.dtype.kind:
-            problem = f"image {name!r} is {value.dtype}, the model's is {spec.dtype} (expected the same kind)"
-            raise UsageError(f"{self._label}: {problem}; give the range of the training, or none for uint8")
+        if value.dtype.kind != spec.dtype.kind:
+            remedy = "; give the range of the training, or none for uint8" if isinstance(reader, ImageInput) else ""
+            problem = f"input {name!r} is {value.dtype}, the model's is {spec.dtype} (expected the same kind)"
+            raise UsageError(f"{self._label}: {problem}{remedy}")
 
     def _check_joint_names(self) -> None:
         used: set[str] = set()
@@ -129,8 +130,9 @@ class PolicyFileInterface:
             used.update(joint for part in inputs.parts or () for joint in part.joints or ())
         for outputs in self.file.outputs.values():
             used.update(joint for part in outputs.parts for joint in part.joints or ())
-        for name in self.file.joint_names:
-            require(name in used, "joint_names", f"unused joint {name!r} (expected a joint of inputs or outputs)")
+        for key, named in (("joint_names", self.file.joint_names), ("limits", self.file.limits)):
+            for name in named:
+                require(name in used, key, f"unused joint {name!r} (expected a joint of inputs or outputs)")
 
     def _find_lags(self, path: str, spec: InputSpec) -> list[int]:
         """Return the control steps between each row of an input and the newest observation."""

@@ -79,8 +79,8 @@ class InputPart(FrozenFields):
     field: str | None = None  # key of the observation: `joints_position`; null: with `last_output`
     joints: tuple[str, ...] | None = None  # joints of the field by name, in the order of the policy
     components: tuple[int, ...] | None = None  # components of a field without joints, from 0; null: all
-    # required with joints: `rad`, `deg`, `m`, `mm` and so on, or the range that the position limits of the contract map
-    # onto: `-100..100`, `0..100`, `-1..1`, `0..1`; one per joint for mixed joints. null: that of the contract
+    # required with joints: `rad`, `deg`, `m`, `mm` and so on, or the range that the `limits` of the joint stand for:
+    # `-100..100`, `0..100`, `-1..1`, `0..1`; one per joint for mixed joints. null: that of the contract
     unit: str | tuple[str, ...] | None = None
     sign: Numbers = 1  # 1 or -1
     offset: Numbers = 0.0  # in `unit`, such as the default pose of the training
@@ -187,6 +187,8 @@ class PolicyFile(FrozenFields):
     # are divided. null: it is refused
     resample: Literal["hold", "linear"] | None = None
     joint_names: Mapping[str, str] = field(default_factory=dict)  # names in the contract of joints named otherwise here
+    # positions that the ends of the units `-100..100`, `0..100`, `-1..1` and `0..1` stood for in the training, by joint
+    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     chunk: ChunkSpec | None = None  # null: one action per inference
     source: str = field(default="", compare=False)  # the file it was read from
     text: str = field(default="", compare=False, repr=False)  # the YAML as written
@@ -289,6 +291,8 @@ def _validate(file: PolicyFile) -> None:
     for path, name in _data_files(file):
         is_plain = name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"}
         allow(is_plain, path, repr(name), "the name of a file in the folder of the policy file")
+    for joint, bounds in file.limits.items():
+        _validate_range(f"limits.{joint}", bounds)
     for name, spec in file.inputs.items():
         _validate_input(f"inputs.{name}", spec, set(file.outputs))
     for name, output in file.outputs.items():

@@ -78,7 +78,7 @@ def test_mistake_is_refused_by_its_path(tmp_path, text, problem):
     [
         ("[wrist, shoulder, elbow]", "[wrist_3, shoulder, elbow]", r"policy has 3 joints; no counterpart in the contract for 'wrist_3' "),
         ("field: joints_position, joints: [wrist", "field: joint_position, joints: [wrist", "did you mean 'joints_position'"),
-        (", unit: deg, sign: [1, -1, 1]", "", r"without joints and unit \(expected both"),
+        (", unit: deg, sign: [1, -1, 1]", "", r"has joints \(expected joints by name, with their unit"),
         ("unit: deg, sign: [1, -1, 1]", "unit: mm, sign: [1, -1, 1]", r"'mm' of 'wrist' \(expected one of: rad, deg, -100"),
         ("sign: [1, -1, 1]", "sign: [1, -1]", r"sign: 2 values \(expected one for all, or 3"),
         (", quaternion: wxyz", "", r"quaternion: None \(expected xyzw or wxyz"),
