@@ -60,7 +60,7 @@ class VectorInput:
         for index, part in enumerate(spec.parts or ()):
             start = len(self.labels)
             if part.last_output is None:
-                self._add_field(file, contract, f"{path}.parts[{index}]", part)
+                self._add_field(file, contract, f"{path}.parts[{index}]", part, has_history=spec.history is not None)
             else:
                 require(
                     file.chunk is None, f"{path}.parts[{index}]", "last_output with chunk (expected single actions)"
@@ -81,7 +81,9 @@ class VectorInput:
         )
         return values if self._normalizer is None else self._normalizer.normalize(values)
 
-    def _add_field(self, file: PolicyFile, contract: Contract, path: str, part: InputPart) -> None:
+    def _add_field(
+        self, file: PolicyFile, contract: Contract, path: str, part: InputPart, *, has_history: bool
+    ) -> None:
         key, spaces = str(part.field), contract.observation_space.spaces
         require(key in spaces, f"{path}.field", one_of(key, spaces))
         sensor, layout = _fields(contract).get(key, (None, None))
@@ -91,6 +93,8 @@ class VectorInput:
             f"{path}.field",
             f"{key!r} is an image (expected image: of the input)",
         )
+        is_once = spec is None or spec.history is None or not has_history
+        require(is_once, f"{path}.field", f"{key!r} has a history in the contract too (expected one of them)")
         shape, joints = spaces[key].shape or (1,), spec.joints or () if spec is not None else ()
         if joints:
             require(

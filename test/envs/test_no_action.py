@@ -123,18 +123,25 @@ def test_a_policy_that_has_no_action_ends_its_episodes(tmp_path, monkeypatch):
     assert embodied_env.audit_run(done.path).problems == ()
 
 
-@pytest.mark.parametrize("change", ["too_early", "too_late"])
-def test_audit_finds_a_wrong_end(tmp_path, change):
+@pytest.mark.parametrize(
+    ("most", "forge"),
+    [
+        (4, lambda _: None),  # it ended too early
+        (2, lambda _: None),  # or too late
+        (3, lambda inner: inner.update(end_reasons=["policy_lost:other"])),
+        (3, lambda inner: inner.update(action=[0.0] * 6)),
+    ],
+)
+def test_audit_finds_a_wrong_end(tmp_path, most, forge):
     with make(record=tmp_path) as env:
         env.reset(seed=1)
         for _ in range(3):
             env.step(NOW)
         path = env.path
-    most = {"too_early": 4, "too_late": 2}[change]
-    changed = changed_contract(ARM, {"policy": {"max_missed": most}})
-    rule = SequenceRule(changed)
-    found = [found.rule for row in embodied_env.read_run(path).rows() for found in rule.add(row)]
-    assert set(found) == {"ending.policy"}
+    rows = list(embodied_env.read_run(path).rows())
+    forge(rows[-1]["inner"])
+    rule = SequenceRule(changed_contract(ARM, {"policy": {"max_missed": most}}))
+    assert {found.rule for row in rows for found in rule.add(row)} == {"ending.policy"}
 
 
 def test_the_key_changes_a_fingerprint_only_where_it_is_not_the_default():
