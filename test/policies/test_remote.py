@@ -106,9 +106,9 @@ def test_our_own_server_receives_the_number_of_the_request_and_the_reset(load):
 
 def test_a_policy_on_a_server_runs_and_its_inference_is_accounted_for(tmp_path):
     answer = {"actions": CHUNK, "server_timing": {"infer_ms": 1e-3}}
-    options = {"backend": "fake", "episodes": 2, "seed": 0, "out": tmp_path, "clock": "virtual"}
+    options = {"backend": "fake", "episodes": 2, "seed": 0, "record": tmp_path, "clock": "virtual"}
     with serve_openpi(lambda *_: answer) as (address, requests):
-        done = evaluate(ARM, policy=f"openpi://{address}", **options)
+        (done,) = evaluate(ARM, f"openpi://{address}", **options).results
     assert len(requests) == 1 + 2 * 3  # at load, and a chunk of two for five steps
     assert embodied_env.audit_run(done.path).problems == ()
 
