@@ -69,7 +69,7 @@ class OpenpiModel(RemoteModel):
         self._headers = {"Authorization": f"Api-Key {api_key}"} if api_key else {}
         self._socket: WebSocket | None = None
         self._is_ready = False  # the connection has sent its metadata
-        self.metadata: Any = {}
+        self.metadata: Mapping[str, Any] | None = None
         try:
             found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         except OSError as error:
@@ -78,7 +78,7 @@ class OpenpiModel(RemoteModel):
             ) from None
         self._targets = [(family, target) for family, _, _, _, target in found]
         self._connect_first(time.monotonic() + address.connect_timeout_s)
-        announced = self.metadata.get(EXTENSION)
+        announced = (self.metadata or {}).get(EXTENSION)
         self._is_announced = isinstance(announced, Mapping)
         if isinstance(announced, Mapping):
             try:
