@@ -75,8 +75,10 @@ def read_lerobot(folder: Path, dataset: Path | None = None) -> LerobotPolicy:
     config = _read_json(folder / "config.json")
     train, processor = (_read_json(folder / name, {}) for name in ("train_config.json", "policy_preprocessor.json"))
     meta = None if dataset is None else dataset / "meta"
-    info, stats = ({} if meta is None else _read_json(meta / name) for name in ("info.json", "stats.json"))
-    export = {} if meta is None else _read_json(meta / "embodied_env.json", {})
+    info = {} if meta is None else _read_json(meta / "info.json")
+    stats, export = (
+        {} if meta is None else _read_json(meta / f"{name}.json", {}) for name in ("stats", "embodied_env")
+    )
     try:
         return _policy(config, train, {**info, **export}, _statistics(folder, config, processor, stats))
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
