@@ -19,7 +19,10 @@ Observation = Mapping[str, NDArray[Any]]
 PolicyFunction = Callable[[Observation], Any]
 """Returns an action of the contract's action space."""
 
-ADDRESSES = ("hold", "random", "scripted", "module:callable", "module:factory(literals)", "onnx:FILE", "sb3:FILE.zip")
+ADDRESSES = (
+    *("hold", "random", "scripted", "module:callable", "module:factory(literals)"),
+    *("onnx:FILE", "sb3:FILE.zip", "openpi://host:port", "gr00t://host:port"),
+)
 """The forms of an address of `load_policy`, for help and messages; other packages may add formats."""
 
 _MOST_CHARACTERS = 200  # of a reason
@@ -49,8 +52,9 @@ class PolicyIdentity:
     format: str  # "built-in", "python", "onnx", "sb3", or that of a third party
     sha256: str | None = None  # of the model's file, or of the source of a Python policy
     library: str | None = None  # that computes it, with its version
+    server: Mapping[str, Any] | None = None  # metadata of a policy server, in JSON types
 
-    def as_mapping(self) -> dict[str, str | None]:
+    def as_mapping(self) -> dict[str, Any]:
         """Return the identity in JSON types."""
         return asdict(self)
 
