@@ -61,11 +61,11 @@ def config_folders() -> Iterator[Path]:
     yield Path(__file__).resolve().parents[2] / "config"
 
 
-def shipped_files(folder: str = "") -> dict[str, Path]:
-    """Return the shipped files of a folder by name: contracts, robot files (`ROBOTS`) or teams."""
+def shipped_files(folder: str = "", suffix: str = ".yaml") -> dict[str, Path]:
+    """Return the shipped files of a folder by name: contracts, robot files (`ROBOTS`), teams or policies."""
     known: dict[str, Path] = {}
     for config in config_folders():
-        for file in sorted((config / folder).glob("*.yaml")):
+        for file in sorted((config / folder).glob(f"*{suffix}")):
             known.setdefault(file.stem, file)
     return known
 
@@ -416,5 +416,5 @@ def _hint_of(hint: Any, part: Any) -> Any:  # noqa: ANN401 - type hints
         return typing.get_type_hints(hint).get(part, Any)
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return next((h for h in map(lambda h: _hint_of(h, part), typing.get_args(hint)) if h is not Any), Any)  # noqa: C417
-    arguments = typing.get_args(hint)
+    arguments = [argument for argument in typing.get_args(hint) if argument is not Ellipsis]
     return arguments[-1] if arguments else Any

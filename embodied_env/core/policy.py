@@ -5,14 +5,16 @@ A policy returns one action, a chunk of actions, or `NoAction`. Every runner cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.errors import UsageError
+from embodied_env.core.process.signals import Terminated
+from embodied_env.errors import PolicyError, UsageError, described
 
 Observation = Mapping[str, NDArray[Any]]
 
@@ -39,9 +41,9 @@ class NoAction:
 
     def __post_init__(self) -> None:
         """Make the reason one printable line, since it may come from a server."""
-        words = " ".join(str(self.reason).split()) or "no reason given"
-        line = "".join(character if character.isprintable() else "?" for character in words)
-        object.__setattr__(self, "reason", line[:_MOST_CHARACTERS])
+        words = " ".join(str(self.reason).split())
+        line = "".join(character if character.isprintable() else "?" for character in words[:_MOST_CHARACTERS])
+        object.__setattr__(self, "reason", line.rstrip() or "no reason given")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ class PolicyIdentity:
     format: str  # "built-in", "python", "onnx", "sb3", or that of a third party
     sha256: str | None = None  # of the model's file, or of the source of a Python policy
     library: str | None = None  # that computes it, with its version
+    policy_file: str | None = None  # that maps its inputs and outputs
+    policy_file_sha256: str | None = None  # of it and the data files that it names
     server: Mapping[str, Any] | None = None  # metadata of a policy server, in JSON types
 
     def as_mapping(self) -> dict[str, Any]:
@@ -87,6 +91,14 @@ class BatchPolicy(Protocol):
 
     def act_batch(self, observations: Observation, mask: NDArray[np.bool_], /) -> Sequence[Any]:
         """Return what the policy returns for each row of `observations`; where `mask` is False it is ignored."""
+
+
+@runtime_checkable
+class StepObserver(Protocol):
+    """A policy that needs the observation of every step, such as one with a history."""
+
+    def observe(self, observation: Observation, /) -> None:
+        """Receive the observation of a step in which an action of the last chunk is executed."""
 
 
 @runtime_checkable
@@ -136,11 +148,24 @@ def as_policy(policy: object, identity: PolicyIdentity | None = None) -> Policy:
     if isinstance(policy, type):
         raise UsageError(f"{label} is a class: {policy.__name__} (expected an object); write {policy.__name__}()")
     if isinstance(policy, Policy):
+        if not isinstance(policy.identity, PolicyIdentity):
+            raise UsageError(f"{label} has the identity {policy.identity!r:.80} (expected a PolicyIdentity)")
         return policy
     if not callable(policy):
         raise UsageError(f"{label} is not callable: {policy!r:.80} (expected a callable from observation to action)")
     name = getattr(policy, "__qualname__", type(policy).__qualname__)
     return FunctionPolicy(policy, identity or PolicyIdentity(name=f"{policy.__module__}:{name}", format="python"))
+
+
+@contextmanager
+def policy_errors(policy: str, where: str) -> Iterator[None]:
+    """Raise what the policy raises as PolicyError, `sys.exit` included: its status is not that of the program."""
+    try:
+        yield
+    except Terminated:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PolicyError(f"{policy} failed in {where}: {described(error)}") from error
 
 
 def policy_seed(seed: int, episode_index: int) -> int:

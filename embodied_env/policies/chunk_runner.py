@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.core.policy import NoAction, Observation, Policy
+from embodied_env.core.policy import Observation, Policy, StepObserver
 
 
 class ChunkRunner:
@@ -35,7 +35,7 @@ class ChunkRunner:
 
     def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
         """Return the next action of the chunk, or of a new one."""
-        return self._due.popleft() if self._due else self.begin(self._policy(observation))
+        return self.next_due(observation) if self._due else self.begin(self._policy(observation))
 
     def begin(self, answer: Any) -> Any:  # noqa: ANN401 - policies return anything
         """Return the first action of what the policy has returned, and keep the rest of a chunk."""
@@ -45,8 +45,10 @@ class ChunkRunner:
         self._due.extend(chunk[1:])
         return chunk[0]
 
-    def next_due(self) -> Any:  # noqa: ANN401 - of the action space
+    def next_due(self, observation: Observation) -> Any:  # noqa: ANN401 - of the action space
         """Return the next action of the chunk; raises IndexError unless `has_due`."""
+        if isinstance(self._policy, StepObserver):
+            self._policy.observe(observation)
         return self._due.popleft()
 
     def close(self) -> None:
@@ -55,18 +57,18 @@ class ChunkRunner:
 
 
 def split_chunk(answer: Any) -> list[Any] | None:  # noqa: ANN401 - policies return anything
-    """Return the actions of a chunk (n, n_joints), or of a dict of them; None for anything else, such as one action."""
-    if isinstance(answer, NoAction):
-        return None
+    """Return the actions of a chunk (n, n_joints), or of a dict of them; None for anything else, such as one action.
+
+    They are copies of arrays, which the policy may write to later.
+    """
     parts = answer if isinstance(answer, Mapping) else {"": answer}
     try:
-        shapes = [np.shape(part) for part in parts.values()]
+        lengths = {shape[0] if len(shape) == 2 else 0 for shape in map(np.shape, parts.values())}
     except (ValueError, TypeError):  # a ragged list
         return None
-    lengths = {shape[0] for shape in shapes if len(shape) == 2}
-    if len(lengths) != 1 or any(len(shape) != 2 for shape in shapes) or lengths == {0}:
+    if len(lengths) != 1 or 0 in lengths:
         return None
     (count,) = lengths
-    if not isinstance(answer, Mapping):
-        return [answer[index] for index in range(count)]
-    return [{name: part[index] for name, part in parts.items()} for index in range(count)]
+    parts = {name: part.copy() if isinstance(part, np.ndarray) else part for name, part in parts.items()}
+    actions = [{name: part[index] for name, part in parts.items()} for index in range(count)]
+    return actions if isinstance(answer, Mapping) else [action[""] for action in actions]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from shipped_contracts import changed_contract
@@ -113,9 +115,10 @@ def test_a_policy_that_has_no_action_ends_its_episodes(tmp_path, monkeypatch):
         "from embodied_env.core.policy import NoAction\ndef late(observation):\n    return NoAction('server is silent')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    options = {"backend": "fake", "episodes": 2, "seed": 0, "out": tmp_path / "runs", "clock": "virtual"}
-    done = evaluate(IMPATIENT, policy="late_policies:late", **options)
+    options = {"backend": "fake", "episodes": 2, "seed": 0, "record": tmp_path / "runs", "clock": "virtual"}
+    (done,) = evaluate(IMPATIENT, "late_policies:late", **options).results
     assert done.summary["end_reasons"] == {"policy_lost:server is silent": 2}
+    assert (done.summary["missed_actions"], done.summary["clipped_share"]) == (6, 0.0)
     assert not done.problem
     assert embodied_env.audit_run(done.path).problems == ()
 
@@ -176,7 +179,10 @@ def test_one_slot_and_one_agent_may_have_no_action():
         (3, {}, "invalid name of an annotation"),
         ("chunk", [1], "expected a mapping"),
         ("chunk", {"policy": object()}, "expected numbers, text and lists"),
-        ("chunk", {"text": "x" * 20000}, "too long"),
+        ("c" * 65, {}, "invalid name of an annotation"),
+        ("chunk", {"text": "x" * 20000}, "20012 characters"),
+        ("chunk", {"seed": 2**70}, "an integer of 22 digits"),
+        ("chunk", {"nested": functools.reduce(lambda inner, _: [inner], range(20))}, "nested deeper"),
     ],
 )
 def test_an_invalid_annotation_is_wrong_usage(name, values, problem):
