@@ -103,7 +103,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
     is reset before each of its episodes with a seed drawn from the job's and k.
 
     Attributes:
-        paths: the run directory of each policy that has run, by its index.
+        recorders: those of the policies that have run, by index.
     """
 
     def __init__(self, job: EvaluationJob, folders: Sequence[Path], *, observer: EpisodeObserver | None = None) -> None:
@@ -120,18 +120,9 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
             self._embodied = EmbodiedEnv(job.contract, backend=job.backend, **job.options)
             stack.callback(self._embodied.close)
             self._stack = stack.pop_all()
-        self._recorders: dict[int, RecordTransitions] = {}
+        self.recorders: dict[int, RecordTransitions] = {}
         self._next = 0  # the episode of a reset without `seek_episode`
         self._ended = 0
-
-    @property
-    def paths(self) -> dict[int, Path]:
-        """See the class."""
-        return {index: recorder.path for index, recorder in self._recorders.items()}
-
-    def losses(self, index: int) -> str:
-        """Return what could not be recorded of the policy with this index, or ""."""
-        return self._recorders[index].losses.problem
 
     def __exit__(self, *_: object) -> None:
         """Close the environment and the runs, then the policies."""
@@ -142,18 +133,18 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         from embodied_env.record import RecordTransitions
 
         index, _ = self._job.trial(trial)
-        if index not in self._recorders:
-            recorder = RecordTransitions(self._embodied, self._folders[index], messages=self._job.record_messages)
+        if index not in self.recorders:
+            identity, messages = self._policies[index].identity.as_mapping(), self._job.record_messages
+            recorder = RecordTransitions(self._embodied, self._folders[index], policy=identity, messages=messages)
             self._stack.callback(recorder.close)
-            recorder.policy = self._policies[index].identity.as_mapping()
-            self._recorders[index] = recorder
-        return self._recorders[index].path
+            self.recorders[index] = recorder
+        return self.recorders[index].path
 
     def run(self, trial: int) -> None:
         """Run the trial with this number to its end; raises PolicyError when the policy raises."""
         self.open(trial)
         index, episode = self._job.trial(trial)
-        policy, env = self._policies[index], self._recorders[index]
+        policy, env = self._policies[index], self.recorders[index]
         if self._observer is not None:
             self._observer.resetting()
         name = self._label(index)
@@ -168,6 +159,8 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
             with policy_errors(name, f"episode {episode + 1}, step {self._embodied.step_index + 1}"):
                 action = policy(observation)
             self._embodied.mark("policy")
+            if (account := policy.take_account()) is not None:
+                self._embodied.annotate("inference", account)
             observation, _, terminated, truncated, info = env.step(action)
             ended = terminated or truncated
             if self._observer is not None:
