@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.contract.spaces import ActionLayout, field_layouts
+from embodied_env.contract.spaces import field_layouts
 from embodied_env.errors import UsageError
 from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
 from embodied_env.record.export.fields import ArrayField, Arrays, Leaves, library, named, png
@@ -41,7 +41,6 @@ _FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 
 FloatArray = NDArray[np.float64]
 
-_STATE, _ENVIRONMENT = "observation.state", "observation.environment_state"
 _ROBOT_SENSORS = (
     "geometry_msgs/msg/WrenchStamped",
     "nav_msgs/msg/Odometry",
@@ -71,10 +70,11 @@ class LerobotDataset:
         vectors = {key: leaf for key, leaf in source.observation.items() if len(leaf.shape) <= 1}
         self._apart = {key: leaf for key, leaf in source.observation.items() if key not in vectors}
         has_images = any(leaf.is_image for leaf in self._apart.values())
-        seen = set() if has_images or source.has_wrappers else _environment_keys(contract)
-        groups = {_STATE: vectors.keys() - seen, _ENVIRONMENT: vectors.keys() & seen}
+        around = set() if has_images or source.has_wrappers else _environment_keys(contract)
         self._vectors = {
-            name: {key: leaf for key, leaf in vectors.items() if key in keys} for name, keys in groups.items() if keys
+            column: leaves
+            for column, is_around in (("observation.state", False), ("observation.environment_state", True))
+            if (leaves := {key: leaf for key, leaf in vectors.items() if (key in around) is is_around})
         }
         self._features = self._all_features()
         self._stats = self._new_statistics()
@@ -179,8 +179,8 @@ class LerobotDataset:
             **dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), _scalar("int64")),
             **{name: _vector(leaves) for name, leaves in self._vectors.items()},
             **{_apart(key, leaf): _array(leaf) for key, leaf in self._apart.items()},
-            "action": _action(source, source.action),
-            "applied_action": _action(source, source.applied),
+            "action": _vector(source.action),
+            "applied_action": _vector(source.applied),
             "next.reward": _scalar("float32"),
             **{f"next.{flag}": _scalar("bool") for flag in ("done", "terminated", "truncated", "success")},
             "measured_timestamp": _scalar("float64"),
@@ -306,16 +306,10 @@ def _write_task(path: Path, task: str) -> None:
 
 
 def _environment_keys(contract: Contract) -> set[str]:
-    """Return the keys of the observation that are not of the robot itself: of its other sensors, and reset options."""
+    """Return the keys of the observation that do not measure the robot itself: other sensors, and reset options."""
     others = {name: sensor for name, sensor in contract.sensors.items() if sensor.type not in _ROBOT_SENSORS}
     fields = {layout.key for name, sensor in others.items() for layout in field_layouts(name, sensor)}
     return fields | {f"{name}_valid" for name in others} | set(contract.reset_options)
-
-
-def _action(source: EpisodeReader, leaves: Leaves) -> Feature:
-    """Return the feature of an action, whose names are the joints unless a wrapper changed it."""
-    feature, joints = _vector(leaves), ActionLayout(source.contract).joints
-    return feature if source.has_wrappers else {**feature, "names": list(joints)}
 
 
 def _apart(key: str, leaf: ArrayField) -> str:
