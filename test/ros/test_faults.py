@@ -636,7 +636,7 @@ def test_f10_foreign_command_publisher_stops_the_robot_and_makes_reset_fail(
 
 def test_f51_policy_without_an_action_brakes_the_robot_and_ends_the_episode(episode):
     episode.run(6, FAST)
-    episode.until_its_end(NoAction("server is silent"))
+    episode.run_to_end(NoAction("server is silent"))
     assert episode.ended == "policy_lost:server is silent"
     assert {finding.code for finding in episode.rows[-1].report.findings} >= {"form.none"}
     np.testing.assert_array_equal(episode.rows[-1].report.velocity_si, ZERO)
