@@ -1,0 +1,182 @@
+"""The files of a LeRobot policy and its dataset, read without LeRobot: features, names, rate and statistics.
+
+Formats of LeRobot 0.1 to 0.6: ``config.json``, ``train_config.json``, the processors of 0.4 and newer, the buffers in
+``model.safetensors`` of older ones, and a dataset's ``meta/info.json`` and ``meta/stats.json``. Pickle is never read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embodied_env.contract.files import check_file, read_file
+from embodied_env.core.bounded_json import parse_json
+from embodied_env.errors import MissingDependencyError, UsageError, described
+
+Statistics = Mapping[str, tuple[float, ...]]
+"""``mean``, ``std``, ``min``, ``max``, ``q01`` and so on, one number for each component or channel."""
+
+MODES = {
+    "IDENTITY": None,
+    "MEAN_STD": "mean_std",
+    "MIN_MAX": "min_max",
+    "QUANTILES": "quantiles",
+    "QUANTILE10": "quantiles10",
+}
+"""The normalisation modes of LeRobot, and the methods of a policy file."""
+
+_MOST_BYTES = 64 * 2**20
+_MOST_MODEL_BYTES = 64 * 2**30
+_NORMALIZER = "policy_preprocessor_step_*_normalizer_processor.safetensors"
+_BUFFER = re.compile(r"(?:un)?normalize_(?:inputs|outputs|targets)\.buffer_(.+)\.(mean|std|min|max)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """An input or output of a LeRobot policy."""
+
+    kind: str  # STATE, VISUAL, ENV, ACTION
+    shape: tuple[int, ...]  # images: (channels, height, width)
+    mode: str  # a key of `MODES`
+    names: tuple[str, ...]  # of the components, from the dataset; empty: unknown
+    statistics: Statistics  # empty: not found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LerobotPolicy:
+    """What the files of a policy declare."""
+
+    kind: str  # act, diffusion, smolvla, ...
+    inputs: Mapping[str, Feature]
+    outputs: Mapping[str, Feature]
+    n_obs_steps: int
+    n_action_steps: int
+    chunk_size: int
+    takes_text: bool
+    is_relative: bool  # actions relative to the state, except those of joints with a part of `absolute_joints`
+    absolute_joints: tuple[str, ...]
+    rate_hz: float | None
+    contract: Mapping[str, str]  # name and fingerprint, if the dataset is an export of this package; else empty
+
+
+def read_lerobot(folder: Path, dataset: Path | None = None) -> LerobotPolicy:
+    """Read the policy in `folder`, with names, rate and statistics of the `dataset` it was trained on.
+
+    Raises UsageError for files that are missing or not in LeRobot's formats.
+    """
+    config = _read_json(folder / "config.json")
+    train, processor = (_read_json(folder / name, {}) for name in ("train_config.json", "policy_preprocessor.json"))
+    meta = None if dataset is None else dataset / "meta"
+    info, stats = ({} if meta is None else _read_json(meta / name) for name in ("info.json", "stats.json"))
+    export = {} if meta is None else _read_json(meta / "embodied_env.json", {})
+    try:
+        return _policy(config, train, processor, {**info, **export}, _statistics(folder, config, processor, stats))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        expected = "expected a policy with input_features and output_features, as LeRobot 0.1 to 0.6 save it"
+        raise UsageError(f"cannot read the LeRobot policy {folder}: {described(error)} ({expected})") from error
+
+
+def _policy(config: Any, train: Any, processor: Any, info: Any, statistics: Mapping[str, Statistics]) -> LerobotPolicy:  # noqa: ANN401 - JSON
+    modes, columns = config.get("normalization_mapping") or {}, info.get("features") or {}
+    own_names = {"action": tuple(config.get("action_feature_names") or ())}
+
+    def features(key: str) -> dict[str, Feature]:
+        found = {}
+        for name, spec in (config[key] or {}).items():
+            shape, mode = tuple(int(size) for size in spec["shape"]), str(modes.get(spec["type"], "IDENTITY"))
+            if mode not in MODES:
+                raise ValueError(f"unknown normalization mode {mode!r} of {name} (expected one of: {', '.join(MODES)})")
+            names = _names(columns.get(name, {}).get("names")) or own_names.get(name, ())
+            found[name] = Feature(
+                kind=str(spec["type"]),
+                shape=shape,
+                mode=mode,
+                names=names if (len(names),) == shape else (),
+                statistics=statistics.get(name, {}),
+            )
+        return found
+
+    steps = int(config.get("n_action_steps") or 1)
+    rate = info.get("fps") or (train.get("env") or {}).get("fps")
+    tokenizers = [step for step in processor.get("steps", ()) if "tokenizer" in str(step.get("registry_name"))]
+    return LerobotPolicy(
+        kind=str(config["type"]),
+        inputs=features("input_features"),
+        outputs=features("output_features"),
+        n_obs_steps=int(config.get("n_obs_steps") or 1),
+        n_action_steps=steps,
+        chunk_size=int(config.get("chunk_size") or steps),
+        takes_text=bool(tokenizers) or "tokenizer_max_length" in config,
+        is_relative=bool(config.get("use_relative_actions")),
+        absolute_joints=tuple(map(str, config.get("relative_exclude_joints") or ())),
+        rate_hz=None if rate is None else float(rate),
+        contract={key: str(value) for key, value in (info.get("contract") or {}).items() if key != "version"},
+    )
+
+
+def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
+    """Return the names of a column: a list, ``{"motors": [...]}``, or ``{name: index}``."""
+    if isinstance(value, Mapping):
+        lists = [each for each in value.values() if isinstance(each, list)]
+        value = lists[0] if len(lists) == 1 else [] if lists else sorted(value, key=value.__getitem__)
+    return tuple(map(str, value or ()))
+
+
+def _statistics(folder: Path, config: Any, processor: Any, stats: Any) -> dict[str, Statistics]:  # noqa: ANN401 - JSON
+    """Return the statistics by feature: of the saved processor, else of the dataset, else of the old model."""
+    files = [folder / Path(str(step["state_file"])).name for step in processor.get("steps", ()) if step.get("state_file")]
+    for path in [*(file for file in files if "_normalizer_" in file.name), *sorted(folder.glob(_NORMALIZER))]:
+        return _by_feature((key.rpartition(".")[::2], value) for key, value in _read_tensors(path, lambda _: True))
+    if stats:
+        rows = ((name, key, value) for name, each in stats.items() for key, value in each.items())
+        return _by_feature(((name, key), value) for name, key, value in rows)
+    if (folder / "model.safetensors").is_file():
+        known = {name.replace(".", "_"): name for key in ("input", "output") for name in config[f"{key}_features"] or {}}
+        tensors = _read_tensors(folder / "model.safetensors", lambda key: _BUFFER.fullmatch(key) is not None)
+        matches = ((_BUFFER.fullmatch(key), value) for key, value in tensors)
+        return _by_feature(((known.get(m[1], m[1]), m[2]), value) for m, value in matches if m)
+    return {}
+
+
+def _by_feature(rows: Iterable[tuple[tuple[str, str], Any]]) -> dict[str, Statistics]:
+    """Group finite statistics by feature, float32 in the fewest digits that keep them."""
+    found: dict[str, dict[str, tuple[float, ...]]] = {}
+    for (feature, statistic), value in rows:
+        array = np.asarray(value)
+        if array.dtype.kind == "f" and np.isfinite(array).all():
+            numbers = tuple(float(str(number)) for number in array.ravel())
+            found.setdefault(feature, {})[statistic] = numbers
+    return dict(found)
+
+
+def _read_json(path: Path, missing: Any = None) -> Any:  # noqa: ANN401 - JSON
+    """Return the mapping of a JSON file; `missing`, unless None, for a file that is not there."""
+    if missing is not None and not path.exists():
+        return missing
+    try:
+        value = parse_json(read_file(path, most_bytes=_MOST_BYTES), max_bytes=_MOST_BYTES)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {path}: {error} (expected a JSON file of LeRobot)") from None
+    if not isinstance(value, dict):
+        raise UsageError(f"cannot read {path}: {type(value).__name__} (expected a mapping)")
+    return value
+
+
+def _read_tensors(path: Path, is_wanted: Callable[[str], bool]) -> list[tuple[str, Any]]:
+    """Return the wanted tensors of a safetensors file by name."""
+    try:
+        from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        remedy = 'pip install "embodied_env[onnx]"'
+        raise MissingDependencyError(f"safetensors ({error})", needed_for=f"reading {path}", remedy=remedy) from None
+    try:
+        check_file(path, most_bytes=_MOST_MODEL_BYTES)
+        with safe_open(path, framework="numpy") as file:
+            return [(name, file.get_tensor(name)) for name in file.keys() if is_wanted(name)]  # noqa: SIM118 - no mapping
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"cannot read {path}: {described(error)} (expected a safetensors file)") from None

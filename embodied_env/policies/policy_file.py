@@ -1,0 +1,377 @@
+"""Policy files: what the inputs and outputs of a model mean, in terms of a contract (docs/reference/policy_file.md)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from embodied_env.contract import Contract
+from embodied_env.contract.files import read_file
+from embodied_env.contract.fingerprint import differences, meaning, sha256_of, to_plain
+from embodied_env.contract.frozen_dict import FrozenFields
+from embodied_env.contract.loader import parse_as
+from embodied_env.contract.value_checks import allow, check_positive, one_of, require
+from embodied_env.contract.yaml_text import read_yaml
+from embodied_env.core.bounded_json import parse_json
+from embodied_env.errors import ContractError, UsageError
+
+SCHEMA = "embodied_env/policy/1"
+SUFFIX = ".policy.yaml"
+MOST_DATA_BYTES = 64 * 2**20
+"""Maximum size of a data file that a policy file names."""
+
+_MOST_SHOWN = 5  # differences of a contract
+_LONGEST_HISTORY = 1000  # steps
+
+Numbers: TypeAlias = float | tuple[float, ...]
+"""One number for all components, or one each."""
+
+STATISTICS: Mapping[str, tuple[str, str]] = {
+    "mean_std": ("mean", "std"),
+    "min_max": ("min", "max"),
+    "quantiles": ("q01", "q99"),
+    "quantiles10": ("q10", "q90"),
+}
+"""The statistics of each method, as LeRobot and openpi name them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedOn:
+    """The contract that a policy was trained under; another one is refused with the difference."""
+
+    name: str  # name of the contract
+    fingerprint: str  # its fingerprint (`embodied-env contract fingerprint`)
+    file: str | None = None  # what the fingerprint is of, as JSON in the folder of the policy file, for the difference
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormalizeSpec(FrozenFields):
+    """Statistics of the training data, as numbers or from a file. An input is normalised, an output the inverse."""
+
+    # `mean_std`: (x - mean) / std; the others map `min` and `max`, the 1st and 99th, or the 10th and 90th percentile
+    # onto `range`
+    method: Literal["mean_std", "min_max", "quantiles", "quantiles10"]
+    mean: Numbers | None = None  # `mean_std`: one number per component, after unit, sign, offset and scale
+    std: Numbers | None = None  # `mean_std`, > 0, or >= 0 with `epsilon`
+    min: Numbers | None = None  # `min_max`
+    max: Numbers | None = None  # `min_max`, above `min`
+    q01: Numbers | None = None  # `quantiles`
+    q99: Numbers | None = None  # `quantiles`, above `q01`
+    q10: Numbers | None = None  # `quantiles10`
+    q90: Numbers | None = None  # `quantiles10`, above `q10`
+    # instead of numbers: a safetensors or JSON file in the folder of the policy file, such as LeRobot's `stats.json`
+    file: str | None = None
+    key: str | None = None  # the feature in `file`: `observation.state`
+    range: tuple[float, float] = (-1.0, 1.0)  # not for `mean_std`
+    epsilon: float = 0.0  # added to the divisor, >= 0: 1e-8 in LeRobot
+    clip: float | None = None  # the normalised value is clipped to this magnitude, > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputPart(FrozenFields):
+    """Consecutive components of an input: (value in `unit` - `offset`) * `sign` * `scale`, or a raw output."""
+
+    field: str | None = None  # key of the observation: `joints_position`; null: with `last_output`
+    joints: tuple[str, ...] | None = None  # joints of the field by name, in the order of the policy
+    components: tuple[int, ...] | None = None  # components of a field without joints, from 0; null: all
+    # required with joints: `rad`, `deg`, `m`, `mm` and so on, or the range that the position limits of the contract map
+    # onto: `-100..100`, `0..100`, `-1..1`, `0..1`; one per joint for mixed joints. null: that of the contract
+    unit: str | tuple[str, ...] | None = None
+    sign: Numbers = 1  # 1 or -1
+    offset: Numbers = 0.0  # in `unit`, such as the default pose of the training
+    scale: Numbers = 1.0  # not 0
+    quaternion: Literal["xyzw", "wxyz"] | None = None  # order of an orientation, for which it is required
+    last_output: str | None = None  # output of the model at the last inference, as it was; 0 at first
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistorySpec(FrozenFields):
+    """Several readings in one input, at steps of the policy's control period."""
+
+    steps: tuple[int, ...]  # of each row, increasing: `[-2, -1, 0]`, where 0 is the newest
+    pad: Literal["repeat", "zeros"] = "repeat"  # before the first reading of an episode
+    # `stacked`: shape (n, size); `by_time`: one vector, row after row; `by_part`: all rows of each part in turn
+    layout: Literal["stacked", "by_time", "by_part"] = "stacked"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSpec(FrozenFields):
+    """An image of the observation."""
+
+    field: str  # key of the observation: `front_image`
+    size: tuple[int, int]  # height and width that the policy was trained with
+    # how another size is resized, as in a contract: `letterbox` pads, `crop` cuts, `stretch` changes the aspect ratio;
+    # null: another size is refused
+    method: Literal["letterbox", "stretch", "crop"] | None = None
+    resample: Literal["nearest", "bilinear", "bicubic", "lanczos", "area"] = "bilinear"  # filter of Pillow
+    channels: Literal["rgb", "bgr", "mono", "depth"] = "rgb"  # converted from the encoding of the contract
+    expand: bool = False  # repeat a mono image in the three channels of `rgb`
+    layout: Literal["hwc", "chw"] = "hwc"  # order of the axes
+    range: tuple[float, float] | None = None  # what 0 and 255 become, as float32; null: uint8 as it is. Not for depth
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSpec(FrozenFields):
+    """One input of the model: exactly one of `parts`, `image` and `text`."""
+
+    parts: tuple[InputPart, ...] | None = None  # a vector of these, in this order
+    image: ImageSpec | None = None  # an image
+    text: Literal["instruction"] | None = None  # the task's instruction
+    normalize: NormalizeSpec | None = None  # of the whole vector, or of each channel
+    history: HistorySpec | None = None  # several readings; null: the newest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThresholdSpec:
+    """Two positions of a gripper that the policy opens and closes."""
+
+    at: float  # a larger value is `above`, any other one `below`; after `normalize`
+    below: float  # in `unit`
+    above: float  # in `unit`
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputPart(FrozenFields):
+    """Consecutive components of an output, one per joint: value * `scale` * `sign` + `offset`, in `unit`."""
+
+    actuator: str | None = None  # actuator of the contract; null: with `ignore`
+    joints: tuple[str, ...] | None = None  # joints of the actuator by name, in the order of the policy; its twist axes
+    # as for inputs, required; `action`: that of the contract's action space
+    unit: str | tuple[str, ...] | None = None
+    # `absolute`: a position or velocity; `delta`: a displacement per control period of the policy;
+    # `relative`: to the position at inference, the same for all actions of a chunk
+    mode: Literal["absolute", "delta", "relative"] = "absolute"
+    sign: Numbers = 1  # 1 or -1
+    offset: Numbers = 0.0  # in `unit`, such as the default pose of the training
+    scale: Numbers = 1.0  # not 0
+    threshold: ThresholdSpec | None = None  # two positions instead of any
+    ignore: int | None = None  # components without a meaning here, such as padding
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputSpec(FrozenFields):
+    """One output of the model: an action (size,), or with `chunk` actions (n, size)."""
+
+    parts: tuple[OutputPart, ...]  # in this order
+    normalize: NormalizeSpec | None = None  # of the whole vector; its inverse is applied first
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkSpec:
+    """Several actions from one inference."""
+
+    length: int  # number of actions, >= 1
+    execute: int | None = None  # number of them to execute before the next inference; null: all
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyFile(FrozenFields):
+    """The keys of a policy file. Every construction validates those that need no contract; raises ContractError."""
+
+    name: str  # name of the policy
+    control_period_s: float  # control period that the policy was trained at; another one is refused, unless:
+    inputs: Mapping[str, InputSpec]  # by the model's names
+    outputs: Mapping[str, OutputSpec]  # by the model's names
+    contract: TrainedOn | None = None  # contract that the policy was trained under; null: any that fits
+    # actions at another control period: `hold` repeats or skips, `linear` interpolates between those of a chunk; deltas
+    # are divided. null: it is refused
+    resample: Literal["hold", "linear"] | None = None
+    joint_names: Mapping[str, str] = field(default_factory=dict)  # names in the contract of joints named otherwise here
+    chunk: ChunkSpec | None = None  # null: one action per inference
+    source: str = field(default="", compare=False)  # the file it was read from
+    text: str = field(default="", compare=False, repr=False)  # the YAML as written
+    files: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+    """Contents of the data files that it names, by name."""
+
+    def __post_init__(self) -> None:
+        """Freeze the fields and validate them."""
+        super().__post_init__()
+        _validate(self)
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 (hex) of the file and the data files that it names."""
+        contents = {SUFFIX: self.text.encode(), **self.files}
+        return sha256_of({name: sha256(content).hexdigest() for name, content in contents.items()})
+
+    def difference(self, contract: Contract) -> str:
+        """Return the difference of `contract` from the one that the policy was trained under, or ""."""
+        trained = self.contract
+        if trained is None or trained.fingerprint == contract.fingerprint:
+            return ""
+        if trained.file is None:
+            return f"fingerprint {contract.fingerprint[:16]} (expected {trained.fingerprint[:16]}, of {trained.name})"
+        try:
+            recorded = parse_json(self.files[trained.file], max_bytes=MOST_DATA_BYTES)
+        except (KeyError, ValueError) as error:
+            raise UsageError(f"{self.source}: cannot read {trained.file!r}: {error} (expected JSON)") from None
+        if sha256_of(recorded) != trained.fingerprint:
+            problem = f"{self.source}: the content of {trained.file!r} has another fingerprint (expected "
+            raise UsageError(f"{problem}{trained.fingerprint[:16]}); export the policy again")
+        found = differences(recorded, meaning(contract))
+        rows = [f"{path}: {ours!r:.80} (trained under {theirs!r:.80})" for path, theirs, ours in found[:_MOST_SHOWN]]
+        return "; ".join(rows) + (f"; and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else "")
+
+
+def read_policy_file(path: str | Path) -> PolicyFile:
+    """Return the policy file at `path`, with the data files that it names; raises UsageError for an invalid one."""
+    try:
+        text = read_file(path).decode()
+        document = read_yaml(text, "")
+        require(
+            isinstance(document, dict), "", f"not a policy file: {type(document).__name__} (expected a YAML mapping)"
+        )
+        schema = document.pop("policy", None)
+        require(schema == SCHEMA, "policy", f"unknown schema {schema!r} (expected {SCHEMA})")
+        for own in ("source", "text", "files"):
+            require(own not in document, own, "unknown key")
+        parsed = parse_as(PolicyFile, {**document, "source": str(path), "text": text})
+        names = sorted({name for _, name in _data_files(parsed)})
+        folder = Path(path).parent
+        return replace(parsed, files={name: read_file(folder / name, most_bytes=MOST_DATA_BYTES) for name in names})
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read policy file {str(path)!r}: {error} (expected a YAML file)") from None
+    except ContractError as error:
+        raise UsageError(f"policy file {path}: {error}") from None
+
+
+def dump_policy_file(file: PolicyFile) -> str:
+    """Return the YAML text of `file`, keys at their default left out; `read_policy_file` reads an equal one."""
+    import yaml
+
+    plain = to_plain(file, with_defaults=False)
+    for own in ("source", "text", "files"):
+        plain.pop(own, None)
+    return yaml.safe_dump({"policy": SCHEMA, **plain}, sort_keys=False, default_flow_style=None, width=120)
+
+
+def write_policy_file(path: str | Path, file: PolicyFile) -> PolicyFile:
+    """Write `file` and the contents of `file.files` into the folder of `path`, and return it as read."""
+    for name, content in file.files.items():
+        (Path(path).parent / name).write_bytes(content)
+    Path(path).write_text(dump_policy_file(file), encoding="utf-8")
+    return read_policy_file(path)
+
+
+def trained_on(contract: Contract, file: str = "contract.json") -> tuple[TrainedOn, dict[str, bytes]]:
+    """Return the keys `contract` and `files` of a policy that was trained under `contract`."""
+    content = json.dumps(meaning(contract), indent=1, allow_nan=False).encode()
+    return TrainedOn(name=contract.name, fingerprint=contract.fingerprint, file=file), {file: content}
+
+
+# --------------------------------------------------------------------------------------------------------- validation
+
+
+def _data_files(file: PolicyFile) -> Iterator[tuple[str, str]]:
+    """Yield path of the key and name of each data file."""
+    if file.contract is not None and file.contract.file is not None:
+        yield "contract.file", file.contract.file
+    for kind, specs in (("inputs", file.inputs), ("outputs", file.outputs)):
+        for name, spec in specs.items():
+            if spec.normalize is not None and spec.normalize.file is not None:
+                yield f"{kind}.{name}.normalize.file", spec.normalize.file
+
+
+def _validate(file: PolicyFile) -> None:
+    check_positive("control_period_s", file.control_period_s, "seconds")
+    require(bool(file.inputs), "inputs", "no input (expected one or more)")
+    require(bool(file.outputs), "outputs", "no output (expected one or more)")
+    for path, name in _data_files(file):
+        is_plain = name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"}
+        allow(is_plain, path, repr(name), "the name of a file in the folder of the policy file")
+    for name, spec in file.inputs.items():
+        _validate_input(f"inputs.{name}", spec, set(file.outputs))
+    for name, output in file.outputs.items():
+        path = f"outputs.{name}"
+        require(bool(output.parts), f"{path}.parts", "no part (expected one or more)")
+        for index, part in enumerate(output.parts):
+            _validate_output_part(f"{path}.parts[{index}]", part)
+        _validate_normalize(f"{path}.normalize", output.normalize)
+    if (chunk := file.chunk) is not None:
+        allow(chunk.length >= 1, "chunk.length", chunk.length, "1 or more actions")
+        execute = chunk.length if chunk.execute is None else chunk.execute
+        allow(1 <= execute <= chunk.length, "chunk.execute", execute, f"1 to {chunk.length}, the length")
+
+
+def _validate_input(path: str, spec: InputSpec, outputs: set[str]) -> None:
+    given = [key for key in ("parts", "image", "text") if getattr(spec, key) is not None]
+    require(len(given) == 1, path, f"{' and '.join(given) or 'none of its kinds'} (expected one of parts, image, text)")
+    for index, part in enumerate(spec.parts or ()):
+        where = f"{path}.parts[{index}]"
+        require((part.field is None) != (part.last_output is None), where, "expected either field or last_output")
+        is_known = part.last_output is None or part.last_output in outputs
+        require(is_known, f"{where}.last_output", one_of(part.last_output, outputs))
+        is_whole = part.field is not None or part == InputPart(last_output=part.last_output)
+        require(is_whole, where, "last_output with another key (expected none: it is the output as it was)")
+        _validate_affine(where, part)
+    if spec.parts is not None:
+        require(bool(spec.parts), f"{path}.parts", "no part (expected one or more)")
+    if spec.image is not None:
+        allow(min(spec.image.size) >= 1, f"{path}.image.size", list(spec.image.size), "height and width >= 1")
+        _validate_range(f"{path}.image.range", spec.image.range)
+        is_allowed = spec.image.channels != "depth" or spec.image.range is None
+        require(is_allowed, f"{path}.image.range", "range of a depth image (expected null: it stays in metres)")
+    if spec.text is not None:
+        require(spec.normalize is None and spec.history is None, path, "normalize or history of a text (expected none)")
+    if (history := spec.history) is not None:
+        steps = history.steps
+        is_ordered = bool(steps) and all(a < b for a, b in itertools.pairwise(steps))
+        is_past = is_ordered and steps[0] >= -_LONGEST_HISTORY and steps[-1] <= 0
+        allow(is_past, f"{path}.history.steps", list(steps), f"increasing steps from {-_LONGEST_HISTORY} to 0")
+        is_possible = history.layout == "stacked" or spec.parts is not None
+        require(is_possible, f"{path}.history.layout", f"{history.layout} of an image (expected stacked)")
+    _validate_normalize(f"{path}.normalize", spec.normalize)
+
+
+def _validate_output_part(path: str, part: OutputPart) -> None:
+    if part.ignore is not None:
+        allow(part.ignore >= 1, f"{path}.ignore", part.ignore, "1 or more components")
+        require(part == OutputPart(ignore=part.ignore), path, "ignore with another key (expected none)")
+        return
+    for key in ("actuator", "joints", "unit"):
+        require(getattr(part, key) is not None, f"{path}.{key}", "missing key")
+    _validate_affine(path, part)
+    if part.threshold is not None:
+        is_plain = (part.sign, part.offset, part.scale, part.mode) == (1, 0, 1, "absolute")
+        require(is_plain, path, "threshold with mode, sign, offset or scale (expected none)")
+
+
+def _validate_affine(path: str, part: InputPart | OutputPart) -> None:
+    joints = part.joints
+    if joints is not None:
+        allow(bool(joints) and len({*joints}) == len(joints), f"{path}.joints", list(joints), "different joints")
+    for key in ("unit", "sign", "offset", "scale"):
+        value = getattr(part, key)
+        if isinstance(value, tuple) and joints is not None:
+            allow(
+                len(value) == len(joints), f"{path}.{key}", f"{len(value)} values", f"one, or {len(joints)}, the joints"
+            )
+    signs, scales = (x if isinstance(x, tuple) else (x,) for x in (part.sign, part.scale))
+    allow(all(abs(sign) == 1 for sign in signs), f"{path}.sign", part.sign, "1 or -1")
+    allow(0 not in scales, f"{path}.scale", part.scale, "a number other than 0")
+
+
+def _validate_range(path: str, bounds: tuple[float, float] | None) -> None:
+    allow(bounds is None or bounds[0] < bounds[1], path, bounds, "low < high")
+
+
+def _validate_normalize(path: str, spec: NormalizeSpec | None) -> None:
+    if spec is None:
+        return
+    wanted = STATISTICS[spec.method]
+    given = {name for pair in STATISTICS.values() for name in pair if getattr(spec, name) is not None}
+    if spec.file is None:
+        require(spec.key is None, f"{path}.key", "key without file")
+        fits = given == {*wanted}
+        allow(fits, path, f"{', '.join(sorted(given)) or 'no numbers'}", f"{' and '.join(wanted)}, or file and key")
+    else:
+        require(spec.key is not None and not given, path, "expected file with key and without numbers")
+    _validate_range(f"{path}.range", spec.range)
+    allow(spec.epsilon >= 0, f"{path}.epsilon", spec.epsilon, "a number >= 0")
+    allow(spec.clip is None or spec.clip > 0, f"{path}.clip", spec.clip, "a number > 0")
