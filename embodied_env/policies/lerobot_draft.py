@@ -70,7 +70,7 @@ class _Draft:
         if policy.takes_text:
             document["inputs"]["task"] = {"text": "instruction"}
         document["outputs"] = {name: self._output(name, feature) for name, feature in policy.outputs.items()}
-        if policy.chunk_size > 1:
+        if policy.chunk_size > 1 and (self._normalize or not policy.is_called_each_step):
             document["chunk"] = {"length": policy.chunk_size, "execute": policy.n_action_steps}
         if self._normalize and policy.kind == "diffusion" and policy.n_obs_steps > 1:
             self._gap("first action of the exported chunk", "export the actions that follow the newest observation")
@@ -140,7 +140,12 @@ class _Draft:
             return [{"actuator": actuator, "joints": joints, **unit}]
         kept = [any(word.lower() in joint.lower() for word in self._policy.absolute_joints) for joint in joints]
         return [
-            {"actuator": actuator, "joints": [joint for joint, _ in run], **unit, **({} if keep else {"mode": "relative"})}
+            {
+                "actuator": actuator,
+                "joints": [joint for joint, _ in run],
+                **unit,
+                **({} if keep else {"mode": "relative"}),
+            }
             for keep, run in groupby(zip(joints, kept, strict=True), key=lambda pair: pair[1])
         ]
 

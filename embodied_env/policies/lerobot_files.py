@@ -30,6 +30,9 @@ MODES = {
 }
 """The normalisation modes of LeRobot, and the methods of a policy file."""
 
+WITHOUT_TEXT = ("act", "diffusion", "gaussian_actor", "sac", "tdmpc", "vqbet")
+"""The kinds of policies that take no instruction."""
+
 _MOST_BYTES = 64 * 2**20
 _MOST_MODEL_BYTES = 64 * 2**30
 _NORMALIZER = "policy_preprocessor_step_*_normalizer_processor.safetensors"
@@ -57,6 +60,7 @@ class LerobotPolicy:
     n_obs_steps: int
     n_action_steps: int
     chunk_size: int
+    is_called_each_step: bool  # it keeps a history or a queue of actions itself, and returns one action
     takes_text: bool
     is_relative: bool  # actions relative to the state, except those of joints with a part of `absolute_joints`
     absolute_joints: tuple[str, ...]
@@ -75,13 +79,13 @@ def read_lerobot(folder: Path, dataset: Path | None = None) -> LerobotPolicy:
     info, stats = ({} if meta is None else _read_json(meta / name) for name in ("info.json", "stats.json"))
     export = {} if meta is None else _read_json(meta / "embodied_env.json", {})
     try:
-        return _policy(config, train, processor, {**info, **export}, _statistics(folder, config, processor, stats))
+        return _policy(config, train, {**info, **export}, _statistics(folder, config, processor, stats))
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         expected = "expected a policy with input_features and output_features, as LeRobot 0.1 to 0.6 save it"
         raise UsageError(f"cannot read the LeRobot policy {folder}: {described(error)} ({expected})") from error
 
 
-def _policy(config: Any, train: Any, processor: Any, info: Any, statistics: Mapping[str, Statistics]) -> LerobotPolicy:  # noqa: ANN401 - JSON
+def _policy(config: Any, train: Any, info: Any, statistics: Mapping[str, Statistics]) -> LerobotPolicy:  # noqa: ANN401 - JSON
     modes, columns = config.get("normalization_mapping") or {}, info.get("features") or {}
     own_names = {"action": tuple(config.get("action_feature_names") or ())}
 
@@ -103,7 +107,6 @@ def _policy(config: Any, train: Any, processor: Any, info: Any, statistics: Mapp
 
     steps = int(config.get("n_action_steps") or 1)
     rate = info.get("fps") or (train.get("env") or {}).get("fps")
-    tokenizers = [step for step in processor.get("steps", ()) if "tokenizer" in str(step.get("registry_name"))]
     return LerobotPolicy(
         kind=str(config["type"]),
         inputs=features("input_features"),
@@ -111,7 +114,10 @@ def _policy(config: Any, train: Any, processor: Any, info: Any, statistics: Mapp
         n_obs_steps=int(config.get("n_obs_steps") or 1),
         n_action_steps=steps,
         chunk_size=int(config.get("chunk_size") or steps),
-        takes_text=bool(tokenizers) or "tokenizer_max_length" in config,
+        is_called_each_step=config.get("chunk_size") is None
+        or int(config.get("n_obs_steps") or 1) > 1
+        or config.get("temporal_ensemble_coeff") is not None,
+        takes_text=str(config["type"]) not in WITHOUT_TEXT,
         is_relative=bool(config.get("use_relative_actions")),
         absolute_joints=tuple(map(str, config.get("relative_exclude_joints") or ())),
         rate_hz=None if rate is None else float(rate),
@@ -129,14 +135,18 @@ def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
 
 def _statistics(folder: Path, config: Any, processor: Any, stats: Any) -> dict[str, Statistics]:  # noqa: ANN401 - JSON
     """Return the statistics by feature: of the saved processor, else of the dataset, else of the old model."""
-    files = [folder / Path(str(step["state_file"])).name for step in processor.get("steps", ()) if step.get("state_file")]
+    files = [
+        folder / Path(str(step["state_file"])).name for step in processor.get("steps", ()) if step.get("state_file")
+    ]
     for path in [*(file for file in files if "_normalizer_" in file.name), *sorted(folder.glob(_NORMALIZER))]:
         return _by_feature((key.rpartition(".")[::2], value) for key, value in _read_tensors(path, lambda _: True))
     if stats:
         rows = ((name, key, value) for name, each in stats.items() for key, value in each.items())
         return _by_feature(((name, key), value) for name, key, value in rows)
     if (folder / "model.safetensors").is_file():
-        known = {name.replace(".", "_"): name for key in ("input", "output") for name in config[f"{key}_features"] or {}}
+        known = {
+            name.replace(".", "_"): name for key in ("input", "output") for name in config[f"{key}_features"] or {}
+        }
         tensors = _read_tensors(folder / "model.safetensors", lambda key: _BUFFER.fullmatch(key) is not None)
         matches = ((_BUFFER.fullmatch(key), value) for key, value in tensors)
         return _by_feature(((known.get(m[1], m[1]), m[2]), value) for m, value in matches if m)

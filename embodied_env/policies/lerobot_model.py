@@ -15,6 +15,7 @@ from embodied_env.contract.files import read_file
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.errors import MissingDependencyError, UsageError, described
+from embodied_env.policies.lerobot_files import WITHOUT_TEXT
 from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
 
 TASK = "task"
@@ -31,7 +32,6 @@ _FILES = {
 
 _MOST_BYTES = 4 * 2**20  # of a JSON file
 _DEVICE = "device_processor"
-_WITHOUT_TEXT = ("act", "diffusion", "gaussian_actor", "sac", "tdmpc", "vqbet")
 
 
 def load_lerobot(location: str, *, trust: bool = False, device: str | None = None) -> Model:
@@ -95,7 +95,7 @@ class LerobotModel:
             found = list(settings.output_features)
             raise UsageError(f"policy {identity.name}: outputs {found} (expected 'action' alone)")
         self.inputs = {name: _spec(feature.shape) for name, feature in settings.input_features.items()}
-        if settings.type not in _WITHOUT_TEXT:
+        if settings.type not in WITHOUT_TEXT:
             self.inputs[TASK] = ArraySpec(shape=(), dtype=np.dtype(np.str_))
         is_averaged = getattr(settings, "temporal_ensemble_coeff", None) is not None
         self._has_chunks = hasattr(settings, "chunk_size") and settings.n_obs_steps == 1 and not is_averaged
