@@ -7,9 +7,13 @@ import numpy as np
 import torch
 from lerobot.configs.types import FeatureType, PolicyFeature
 from lerobot.policies.factory import get_policy_class, make_policy_config, make_pre_post_processors
-from lerobot.utils.control_utils import predict_action
 
 from embodied_env.policies.loader import load_model
+
+try:
+    from lerobot.common.control_utils import predict_action
+except ImportError:  # before LeRobot 0.5
+    from lerobot.utils.control_utils import predict_action
 
 SIZES = {"observation.state": 6, "observation.environment_state": 3, "action": 6}
 STATISTICS = {
