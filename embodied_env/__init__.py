@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from embodied_env.envs.registration import register as register
     from embodied_env.envs.vector_env import EmbodiedVectorEnv as EmbodiedVectorEnv
     from embodied_env.envs.vector_env import make_vec as make_vec
+    from embodied_env.evaluation import evaluate as evaluate
     from embodied_env.policies.loader import load_policy as load_policy
     from embodied_env.record import RecordTransitions as RecordTransitions
     from embodied_env.record import audit_run as audit_run
@@ -44,6 +45,7 @@ _LAZY_EXPORTS = {  # public name -> its module
     "StepInfo": "envs.info_types",
     "audit_run": "record",
     "audit_transition": "record",
+    "evaluate": "evaluation",
     "explain": "envs.explanation",
     "load_contract": "contract",
     "load_policy": "policies.loader",

@@ -35,7 +35,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.core.process.child import Child, simulator
 from embodied_env.errors import EmbodiedEnvError, UsageError
-from embodied_env.evaluation.episodes import Evaluation
+from embodied_env.evaluation.results import PolicyResult
 from embodied_env.record.manifest import write_json
 
 EVALUATION_SEED = 1_000_003
@@ -132,17 +132,17 @@ def evaluate(training: Training, policy: str, folder: Path, took_s: float) -> No
     os.environ[LEARNED_POLICY] = str(folder.resolve())
     for backend in args.evaluate:
         with _robot(training) if backend == "real" else contextlib.nullcontext({}) as options:
-            (evaluation,) = evaluate_with_progress(
+            evaluation = evaluate_with_progress(
                 training.contract,
                 [policy],
                 backend=backend,
                 episodes=args.episodes,
                 seed=EVALUATION_SEED,
-                out=training.path / "evaluations",
+                record=training.path / "evaluations",
                 **options,
             )
-        print_table(training.contract, backend, [evaluation])
-        evaluations[backend] = _summary(evaluation)
+        print_table(evaluation)
+        evaluations[backend] = _summary(evaluation.results[0])
     summary = {
         "algorithm": training.algorithm,
         "seed": args.seed,
@@ -176,11 +176,11 @@ def _robot(training: Training) -> Iterator[dict[str, Any]]:
         emulator.stop()
 
 
-def _summary(evaluation: Evaluation) -> dict[str, Any]:
+def _summary(result: PolicyResult) -> dict[str, Any]:
     counts = ("episodes", "solved_at_reset", "solved_at_first_step", "rated", "rated_terminated")
     kept = (*counts, "success_rate", "success_rate_not_truncated", "end_reasons", "return", "steps", "clipped_share")
-    summary = {key: evaluation.summary[key] for key in kept}
-    return {"path": str(evaluation.path), "problem": evaluation.problem, **summary}
+    summary = {key: result.summary[key] for key in kept}
+    return {"path": str(result.path), "problem": result.problem, **summary}
 
 
 def _version(name: str) -> str | None:

@@ -152,6 +152,31 @@ def mcnemar_exact(outcomes: Sequence[tuple[bool, bool]]) -> PairedTest:
     )
 
 
+def paired_difference_interval(test: PairedTest) -> tuple[float, float]:
+    """Return the interval of ``share_b - share_a`` over one or more pairs (Newcombe 1998, paired data, method 10).
+
+    As `difference_interval`, with the correlation phi of both shares, whose numerator has the correction ``n / 2``.
+    """
+    a, b = (test.both + test.only_a) / test.pairs, (test.both + test.only_b) / test.pairs
+    (low_a, high_a), (low_b, high_b) = share_interval(a, test.pairs), share_interval(b, test.pairs)
+    product = test.both * test.neither - test.only_a * test.only_b
+    spread = test.pairs * test.pairs * math.sqrt(a * (1.0 - a) * b * (1.0 - b))
+    phi = (max(product - test.pairs / 2, 0.0) if product > 0 else product) / spread if spread else 0.0
+
+    def distance(of_a: float, of_b: float) -> float:
+        return math.sqrt(max(0.0, of_a * of_a - 2.0 * phi * of_a * of_b + of_b * of_b))
+
+    return max(-1.0, b - a - distance(high_a - a, b - low_b)), min(1.0, b - a + distance(a - low_a, high_b - b))
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the interval of the mean of independent values by Student's t; None for fewer than two."""
+    if len(values) < 2:
+        return None
+    half = float(scipy.stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1) * np.std(values, ddof=1)) / len(values) ** 0.5
+    return float(np.mean(values)) - half, float(np.mean(values)) + half
+
+
 # ------------------------------------------------------------------------------------------------- correlated values
 
 

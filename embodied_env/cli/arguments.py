@@ -71,6 +71,36 @@ def add_policy(parser: argparse.ArgumentParser, *, default: str | None, what: st
     """Declare the options --policy and --trust-policy."""
     help_ = f"{what}: {', '.join(ADDRESSES)}{' (default: none)' if default is None else ''}"
     parser.add_argument("--policy", metavar="ADDRESS", default=default, help=help_)
+    _add_trust_policy(parser)
+
+
+def add_policies(parser: argparse.ArgumentParser) -> None:
+    """Declare the options --policy and --policy-file of several policies (`named_policies`), and --trust-policy."""
+    help_ = f"address of a policy to run, repeatable: {', '.join(ADDRESSES)} (default: scripted)"
+    parser.add_argument("--policy", metavar="ADDRESS", action="append", dest="policies", help=help_)
+    help_ = "policy file of the --policy before it (default: the one beside its model)"
+    parser.add_argument("--policy-file", metavar="FILE", action=_PolicyFileAction, dest="policy_files", help=help_)
+    _add_trust_policy(parser)
+
+
+def named_policies(args: argparse.Namespace) -> list[tuple[str, str | None]]:
+    """Return address and policy file of each policy of `add_policies`."""
+    addresses, files = args.policies or ["scripted"], args.policy_files or {}
+    return [(address, files.get(index)) for index, address in enumerate(addresses)]
+
+
+class _PolicyFileAction(argparse.Action):
+    """Stores the policy file of the last --policy; one before all of them belongs to the first."""
+
+    def __call__(self, _parser: object, args: argparse.Namespace, value: Any, *_option: Any) -> None:  # noqa: ANN401
+        index, files = max(0, len(args.policies or ()) - 1), args.policy_files or {}
+        if index in files:
+            problem = f"{value!r} after {files[index]!r} (expected one for each --policy); write it after its --policy"
+            raise argparse.ArgumentError(self, problem)
+        args.policy_files = {**files, index: value}
+
+
+def _add_trust_policy(parser: argparse.ArgumentParser) -> None:
     help_ = "load a policy format that executes code when it is read, such as pickle"
     parser.add_argument("--trust-policy", action="store_true", help=help_)
 

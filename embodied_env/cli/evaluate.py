@@ -7,11 +7,19 @@ import os
 import sys
 
 from embodied_env.backends.registry import accepts_option
-from embodied_env.cli.arguments import add_connect_timeout, add_contract, add_policy, add_robot_options, robot_options
+from embodied_env.cli.arguments import (
+    add_connect_timeout,
+    add_contract,
+    add_policies,
+    add_robot_options,
+    named_policies,
+    robot_options,
+)
 from embodied_env.cli.evaluation_run import add_common_arguments, run_policies
 from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
 from embodied_env.evaluation.engine import Engine
+from embodied_env.evaluation.episodes import PolicySource
 from embodied_env.evaluation.ray_cluster import RayCluster
 
 _OPTIONS = ("clock", "pacing", "fifo_priority", "delay_profile", "namespace", "record_messages")
@@ -20,7 +28,7 @@ _OPTIONS = ("clock", "pacing", "fifo_priority", "delay_profile", "namespace", "r
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_contract(parser)
-    add_policy(parser, default="scripted", what="address of the policy to run")
+    add_policies(parser)
     add_common_arguments(parser, backend="mujoco", episodes=10)
     option = parser.add_argument
     option("--clock", default="steady", help="clock of the time stamps: steady or virtual")
@@ -58,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate one policy and return the exit status."""
+    """Evaluate one or more policies and return the exit status."""
     for option, value in (("--workers", args.workers), ("--episode-timeout", args.episode_timeout)):
         if args.engine is None and value is not None:
             raise UsageError(f"{option} {value} requires --engine local or ray")
@@ -82,4 +90,5 @@ def run(args: argparse.Namespace) -> int:
     if args.relay:
         options["relay"] = True
     options |= robot_options(args)
-    return run_policies(args.contract, [args.policy], args, engine=engine, **options)
+    policies = [PolicySource(address=address, policy_file=file) for address, file in named_policies(args)]
+    return run_policies(args.contract, policies, args, engine=engine, **options)

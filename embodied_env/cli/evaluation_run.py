@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.arguments import add_json, add_seed, integer_from
@@ -17,10 +18,13 @@ from embodied_env.core.latency.statistics import INJECTED_STAGES, STAGES
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.core.terminal import make_console, say
 from embodied_env.envs.explanation import operator_remedy
-from embodied_env.evaluation.engine import Engine
-from embodied_env.evaluation.episodes import Evaluation
+from embodied_env.evaluation.episodes import PolicySource
+from embodied_env.evaluation.results import Evaluation, PolicyComparison, PolicyResult
 from embodied_env.evaluation.runner import evaluate
 from embodied_env.ros.fastdds import enable_large_segments
+
+if TYPE_CHECKING:
+    from embodied_env.analysis.report.outcomes import Rate
 
 _STAGE_ORDER = (*STAGES, *INJECTED_STAGES)
 
@@ -37,50 +41,59 @@ def add_common_arguments(parser: argparse.ArgumentParser, *, backend: str, episo
 
 def run_policies(
     contract_name: str,
-    policies: Sequence[str],
+    policies: Sequence[str | PolicySource],
     args: argparse.Namespace,
     *,
-    engine: Engine | None = None,
     has_closing: bool = False,
     **options: Any,  # noqa: ANN401 - of `evaluate_with_progress`
 ) -> int:
     """Evaluate policies, print the results, and return the exit status: 1 if a run is not sound.
 
-    `has_closing`: end with the result in five lines, and the next command.
+    `has_closing`: end with the result in five lines and the next command, instead of a comparison.
     """
     out = checked_path("--out", args.out)
     contract = load_contract(contract_name)
     enable_large_segments(contract)  # inherited by workers
     wants_report = getattr(args, "report", False)  # demo has none
+    is_compared = len(policies) > 1 and not has_closing
     if wants_report:
         from embodied_env.analysis.report.figures import check_installed
 
         check_installed()  # before anything moves
-    options |= {"backend": args.backend, "episodes": args.episodes, "seed": args.seed, "out": out}
-    evaluations = evaluate_with_progress(contract, policies, engine=engine, **options)
-    if args.json:
-        say(as_json(contract, args.backend, evaluations))
-    else:
-        print_table(contract, args.backend, evaluations)
+    if is_compared:
+        importlib.import_module("embodied_env.analysis.statistics")  # requires scipy
+    options |= {"backend": args.backend, "episodes": args.episodes, "seed": args.seed, "record": out}
+    evaluation = evaluate_with_progress(contract, policies, **options)
+    _print_results(evaluation, evaluation.compare() if is_compared else (), as_json=args.json)
     if wants_report:
         from embodied_env.analysis.report.run_report import write_report
 
-        for path in (path for evaluation in evaluations for path in evaluation.parts or (evaluation.path,)):
+        for path in (path for result in evaluation.results for path in result.parts or (result.path,)):
             say(f"report: {write_report(path).path}", file=sys.stderr)
-    for evaluation in evaluations:
-        _print_losses_and_stops(contract, evaluation)
+    for result in evaluation.results:
+        _print_losses_and_stops(contract, result)
     if has_closing and not args.json:
-        print_closing(contract, args.backend, evaluations)
-    unsound = [evaluation for evaluation in evaluations if evaluation.problem]
-    for evaluation in unsound:
-        say(f"not sound: {evaluation.path}: {evaluation.problem}", file=sys.stderr)
-    return UNSOUND if unsound else SOUND
+        print_closing(evaluation)
+    for result in evaluation.results:
+        if result.problem:
+            say(f"not sound: {result.path}: {result.problem}", file=sys.stderr)
+    return UNSOUND if evaluation.problem else SOUND
 
 
-def _print_losses_and_stops(contract: Contract, evaluation: Evaluation) -> None:
-    for loss in evaluation.losses:
+def _print_results(evaluation: Evaluation, comparisons: Sequence[PolicyComparison], *, as_json: bool) -> None:
+    if as_json:
+        compared = {"comparisons": [comparison.as_json() for comparison in comparisons]} if comparisons else {}
+        say(json.dumps({**evaluation.as_json(), **compared}, indent=2))
+        return
+    print_table(evaluation)
+    for comparison in comparisons:
+        print_comparison(comparison)
+
+
+def _print_losses_and_stops(contract: Contract, result: PolicyResult) -> None:
+    for loss in result.losses:
         say(loss, file=sys.stderr)
-    for reason, count in evaluation.summary["end_reasons"].items():
+    for reason, count in result.summary["end_reasons"].items():
         if remedy := operator_remedy(reason, contract):
             text = f"{remedy}, then evaluate again: each reset begins with homing, if the contract declares a home"
             say(f"episodes ended by {reason}: {count}; {text}", file=sys.stderr)
@@ -88,32 +101,30 @@ def _print_losses_and_stops(contract: Contract, evaluation: Evaluation) -> None:
 
 def evaluate_with_progress(
     contract: Contract,
-    policies: Sequence[str],
+    policies: Sequence[str | PolicySource],
     *,
     episodes: int,
-    engine: Engine | None = None,
     **options: Any,  # noqa: ANN401 - of evaluate
-) -> list[Evaluation]:
-    """Evaluate each policy in turn, with a live display on stderr."""
-    done = []
-    for policy in policies:
-        with LiveView(contract, policy, episodes) as view:
-            done.append(evaluate(contract, policy=policy, episodes=episodes, engine=engine, observer=view, **options))
-    return done
+) -> Evaluation:
+    """Evaluate the policies, with a live display on stderr."""
+    names = [policy if isinstance(policy, str) else policy.address for policy in policies]
+    with LiveView(contract, ", ".join(names), episodes, episodes * len(names)) as view:
+        return evaluate(contract, policies, episodes=episodes, observer=view, **options)
 
 
-def print_table(contract: Contract, backend: str, evaluations: Sequence[Evaluation]) -> None:
+def print_table(evaluation: Evaluation) -> None:
     """Print outcomes and latencies, one column per policy, and the path of each run."""
     from rich.table import Table
     from rich.text import Text
 
-    console, summaries = make_console(), [evaluation.summary for evaluation in evaluations]
+    console, contract, backend = make_console(), evaluation.contract, evaluation.backend
+    summaries = [result.summary for result in evaluation.results]
     dry = " · DRY RUN: no command was sent to the robot" if any(summary.get("dry_run") for summary in summaries) else ""
     outcome = Table("", title=f"{contract.name} v{contract.version} on {backend}{dry}", title_justify="left")
     latency = Table("stage", title="latency, ms: p50 / p95 / p99", title_justify="left")
-    for evaluation in evaluations:
-        outcome.add_column(evaluation.policy, justify="right")
-        latency.add_column(evaluation.policy, justify="right")
+    for result in evaluation.results:
+        outcome.add_column(result.policy, justify="right")
+        latency.add_column(result.policy, justify="right")
     for label, cell in _OUTCOMES.items():
         outcome.add_row(label, *map(cell, summaries))
     stages = {stage for summary in summaries for stage in summary["latency"]}
@@ -123,33 +134,52 @@ def print_table(contract: Contract, backend: str, evaluations: Sequence[Evaluati
     console.print(outcome)
     console.print(latency)
     console.print(f"contract fingerprint  {contract.fingerprint}", soft_wrap=True)
-    for evaluation in evaluations:
-        console.print(f"run ({evaluation.policy})  {evaluation.path}", soft_wrap=True)
+    for result in evaluation.results:
+        console.print(f"run ({result.policy})  {result.path}", soft_wrap=True)
 
 
-def print_closing(contract: Contract, backend: str, evaluations: Sequence[Evaluation]) -> None:
+def print_comparison(comparison: PolicyComparison) -> None:
+    """Print the success rates and returns of two policies, and their differences."""
+    lines = [f"{comparison.b} compared with {comparison.a}; intervals at 95 %"]
+    for outcome in comparison.outcomes:
+        rates = f"{_rate(outcome.b)} and {_rate(outcome.a)}"
+        lines.append(f"  success, {outcome.how}: {rates}")
+        if outcome.paired is not None and outcome.paired_difference is not None:
+            test, (low, high) = outcome.paired, outcome.paired_difference
+            mean = 100 * (test.only_b - test.only_a) / test.pairs
+            interval = f"{mean:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})"
+            lines.append(f"    over {test.pairs} pairs: {interval}, p = {test.p_value:.3g}")
+        elif outcome.difference is not None:
+            low, high = outcome.difference
+            mean = 100 * (outcome.b.share - outcome.a.share)
+            lines.append(f"    unpaired: {mean:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})")
+    if (returns := comparison.returns) is not None:
+        interval = "" if returns.interval is None else f" ({returns.interval[0]:+.3f} to {returns.interval[1]:+.3f})"
+        lines.append(f"  return: {returns.mean:+.3f}{interval} over {returns.pairs} pairs")
+    if comparison.pairing.problem:
+        lines.append(f"  no pairs: {comparison.pairing.problem}")
+    say("\n".join(lines))
+
+
+def _rate(rate: Rate) -> str:
+    if not rate.trials:
+        return "n/a"
+    return f"{_percent(rate.share)} of {rate.trials} ({100 * rate.low:.1f} to {100 * rate.high:.1f})"
+
+
+def print_closing(evaluation: Evaluation) -> None:
     """Print the result of each policy, where the runs are, and the next command."""
-    say(f"\nresult: {contract.name} on {backend}, {evaluations[0].summary['episodes']} episodes per policy")
-    for evaluation in evaluations:
-        summary = evaluation.summary
+    results, contract = evaluation.results, evaluation.contract
+    say(f"\nresult: {contract.name} on {evaluation.backend}, {results[0].summary['episodes']} episodes per policy")
+    for result in results:
+        summary = result.summary
         latency = _percentiles(summary, "obs_to_command_s").split(" / ")[0]
         say(
-            f"  {evaluation.policy}: {summary['successes']} solved, {_percent(summary['clipped_share'])} of the steps "
+            f"  {result.policy}: {summary['successes']} solved, {_percent(summary['clipped_share'])} of the steps "
             f"clipped by the safety gate, observation to command {latency} ms (median)"
         )
-    say(f"runs:   {', '.join(str(evaluation.path) for evaluation in evaluations)}")
-    say(f"next:   embodied-env audit {evaluations[0].path}")
-
-
-def as_json(contract: Contract, backend: str, evaluations: Sequence[Evaluation]) -> str:
-    """Return the results as one JSON object."""
-    runs: list[dict[str, Any]] = []
-    for evaluation in evaluations:
-        runs.append({"policy": evaluation.policy, "path": str(evaluation.path), "summary": dict(evaluation.summary)})
-        if evaluation.parts:
-            runs[-1] |= {"parts": [str(path) for path in evaluation.parts], "losses": evaluation.losses}
-    head = {"contract": contract.name, "fingerprint": contract.fingerprint, "backend": backend}
-    return json.dumps({**head, "runs": runs}, indent=2)
+    say(f"runs:   {', '.join(str(result.path) for result in results)}")
+    say(f"next:   embodied-env audit {results[0].path}")
 
 
 def _percent(value: float | None) -> str:
@@ -167,6 +197,7 @@ _OUTCOMES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "end reasons": lambda s: ", ".join(f"{reason} {count}" for reason, count in s["end_reasons"].items()) or "none",
     "return, mean": lambda s: "n/a" if s["return"]["mean"] is None else f"{s['return']['mean']:.3f}",
     "steps": lambda s: f"{s['steps']}",
+    "steps without an action": lambda s: f"{s['missed_actions']}",
     "missed deadlines": lambda s: f"{s['missed_deadlines']}",
     "clipped steps": lambda s: _percent(s["clipped_share"]),
 }

@@ -16,6 +16,7 @@ import numpy as np
 from embodied_env.contract import Contract
 from embodied_env.core.codes import CODES, Quality
 from embodied_env.core.terminal import make_console
+from embodied_env.safety.action_parsing import NO_ACTION
 
 Info = Mapping[str, Any]
 
@@ -54,12 +55,13 @@ class LiveAccount:
         latency = info["latency"]
         with self._lock:
             self.steps += 1
-            self._clipped += bool(info["action_clipped"])
+            codes = [_NAMES[int(code)] for code in info["safety"]["code"] if code]
+            self._clipped += bool(info["action_clipped"]) and NO_ACTION not in codes
             self._at = int(info["episode_index"]) + 1, int(info["step_index"])
             for stage, _ in _SHOWN:
                 if latency["quality"].get(stage) == _OK:
                     self._stages.setdefault(stage, deque(maxlen=_WINDOW)).append(latency[stage])
-            self._codes.update(_NAMES[int(code)] for code in info["safety"]["code"] if code)
+            self._codes.update(codes)
             self.is_paced = "missed_deadlines" in latency
             self._missed = self._missed_before + int(latency.get("missed_deadlines", 0))
             if info["end_reason"]:
@@ -100,14 +102,17 @@ class LiveView:
     the last state.
     """
 
-    def __init__(self, contract: Contract, policy: str, episodes: int) -> None:
-        """Create the display; it starts with the first step or the end of the first episode."""
+    def __init__(self, contract: Contract, policies: str, episodes: int, total: int) -> None:
+        """Create the display; it starts with the first step or the end of the first episode.
+
+        `episodes` is the number of each policy, `total` that of all policies.
+        """
         from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._account = LiveAccount(contract, episodes)
         self._bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._line = self._bar.add_task(f"{contract.name} · {policy}", total=episodes)
+        self._line = self._bar.add_task(f"{contract.name} · {policies}", total=total)
         console = make_console(stderr=True)
         self._live = Live(get_renderable=self._drawn, console=console, refresh_per_second=_REFRESH_HZ, transient=True)
 
@@ -137,9 +142,9 @@ class LiveView:
         if not self.is_drawing:
             self._live.start()
 
-    def ended(self, episode: int) -> None:
-        """Show that the `episode`-th episode (from 1) has ended."""
-        self._bar.update(self._line, completed=episode)
+    def ended(self, count: int) -> None:
+        """Show that `count` episodes have ended."""
+        self._bar.update(self._line, completed=count)
         if not self.is_drawing:
             self._live.start()
 

@@ -58,6 +58,8 @@ class PolicyIdentity:
     format: str  # "built-in", "python", "onnx", "sb3", or that of a third party
     sha256: str | None = None  # of the model's file, or of the source of a Python policy
     library: str | None = None  # that computes it, with its version
+    policy_file: str | None = None  # that maps its inputs and outputs
+    policy_file_sha256: str | None = None  # of it and the data files that it names
 
     def as_mapping(self) -> dict[str, str | None]:
         """Return the identity in JSON types."""
@@ -92,6 +94,14 @@ class BatchPolicy(Protocol):
 
     def act_batch(self, observations: Observation, mask: NDArray[np.bool_], /) -> Sequence[Any]:
         """Return what the policy returns for each row of `observations`; where `mask` is False it is ignored."""
+
+
+@runtime_checkable
+class StepObserver(Protocol):
+    """A policy that needs the observation of every step, such as one with a history."""
+
+    def observe(self, observation: Observation, /) -> None:
+        """Receive the observation of a step in which an action of the last chunk is executed."""
 
 
 @runtime_checkable

@@ -11,22 +11,21 @@ import math
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from embodied_env.backends.registry import accepts_option
 from embodied_env.errors import BackendError, BackendNotReadyError, RecordError, UsageError
-from embodied_env.evaluation.episodes import Evaluation, EvaluationJob, lost_backends
+from embodied_env.evaluation.episodes import EvaluationJob, lost_backends
 from embodied_env.evaluation.local_workers import GRACE_S, SHORT_GRACE_S, LocalWorkers, Worker, WorkerPool, error_from
 from embodied_env.evaluation.ray_cluster import RayCluster
 from embodied_env.evaluation.ray_workers import RayWorkers
+from embodied_env.evaluation.results import PolicyResult, rows_of_episodes
 from embodied_env.record.manifest import write_json
 from embodied_env.record.recorder import make_run_directory
-from embodied_env.record.rows import Row
 from embodied_env.record.run import read_run
 from embodied_env.record.summary import Summary
 from embodied_env.ros.setup_checks import check_domain_id
@@ -74,21 +73,27 @@ class Engine:
             if is_refused:
                 raise UsageError(f"--engine {self.name} does not support {option}: {reason}; omit --engine or {option}")
 
-    def evaluate(self, job: EvaluationJob, *, episodes: int, out: Path, ended: Callable[[int], None]) -> Evaluation:
-        """Run episodes 0 to `episodes` - 1 of `job`, recorded below `out`.
+    def evaluate(
+        self, job: EvaluationJob, *, episodes: int, out: Path, ended: Callable[[int], None]
+    ) -> tuple[PolicyResult, ...]:
+        """Run episodes 0 to `episodes` - 1 of each policy of `job`, recorded below `out`.
 
-        `ended` is called after each with the number of finished episodes. The summary is the same as for a single
+        `ended` is called after each with the number of finished episodes. The summaries are the same as for a single
         process. After an interrupt, every run is closed before the interrupt is raised.
 
         Raises:
             UsageError: for a job that processes cannot share.
-            PolicyError: when the policy raises.
+            PolicyError: when a policy raises.
             BackendError: when an episode was lost with its worker `MOST_ATTEMPTS` times, or no worker starts.
         """
         self.check(job)
+        job.to_json()  # raises for a policy without an address
         folder = make_run_directory(out, f"{job.contract.name}_{job.backend}_{self.name}", datetime.now(tz=UTC))
         limit_s = longest_episode_s(job) if self.episode_timeout_s is None else self.episode_timeout_s
-        scheduler = EpisodeScheduler(episodes, min(self.workers, episodes), ended, limit_s=limit_s)
+        trials = episodes * len(job.policies)
+        scheduler = EpisodeScheduler(
+            trials, min(self.workers, trials), ended, limit_s=limit_s, describe=job.describe_trial
+        )
         try:
             pool: WorkerPool[Any] = (
                 LocalWorkers(job, folder) if self.cluster is None else RayWorkers(job, folder, self.cluster)
@@ -98,33 +103,51 @@ class Engine:
             with contextlib.suppress(OSError):  # removes the folder if nothing was recorded
                 folder.rmdir()
             raise
+        return tuple(
+            self._result(job, index, each, scheduler, episodes) for index, each in enumerate(job.folders(folder))
+        )
+
+    def _result(
+        self, job: EvaluationJob, index: int, folder: Path, scheduler: EpisodeScheduler, episodes: int
+    ) -> PolicyResult:
+        """Return the result of one policy, and write it to ``evaluation.json`` in its folder."""
+        trials = {k: episode for k in range(scheduler.count) for policy, episode in [job.trial(k)] if policy == index}
+        where = {trials[k]: path for k, path in scheduler.where.items() if k in trials}
+        paths = [path for path in scheduler.paths if path.parent.name == folder.name]
+        losses = tuple(loss for k, loss in scheduler.losses if k in trials)
+        abandoned = sorted(scheduler.abandoned & trials.keys())
         fingerprint = job.contract.fingerprint
         try:
-            summary, problem = merged_summary(scheduler.where, fingerprint), ""
+            summary, problem = merged_summary(where, fingerprint), ""
         except RecordError as error:
             summary, problem = merged_summary({}, fingerprint), str(error)
-        problem = problem or scheduler.not_evaluated() or scheduler.unclean() or lost_backends(summary)
-        paths, where = scheduler.paths, scheduler.where
+        problem = problem or scheduler.not_evaluated(abandoned) or scheduler.unclean(paths) or lost_backends(summary)
         content = {
             "schema": EVALUATION,
             "engine": self.name,
             "workers": scheduler.size,
             "contract_fingerprint": fingerprint,
             "backend": job.backend,
-            "policy": job.policy,
+            "policy": job.names[index],
             "seed": job.seed,
             "episodes": episodes,
             "problem": problem,
-            "losses": scheduler.losses,
+            "losses": losses,
             "runs": [path.name for path in paths],
             "run_of_episode": [where[each].name if each in where else None for each in range(episodes)],
-            "not_evaluated": sorted(scheduler.abandoned),
+            "not_evaluated": [trials[k] for k in abandoned],
             "summary": summary,
         }
+        folder.mkdir(exist_ok=True)
         write_json(folder / "evaluation.json", content)
-        losses = tuple(scheduler.losses)
-        return Evaluation(
-            policy=job.policy, path=folder, summary=summary, problem=problem, parts=tuple(paths), losses=losses
+        return PolicyResult(
+            policy=job.names[index],
+            path=folder,
+            summary=summary,
+            problem=problem,
+            where=where,
+            parts=tuple(paths),
+            losses=losses,
         )
 
 
@@ -145,39 +168,40 @@ def domain_ids(count: int, own: int) -> tuple[int, ...]:
 
 
 class EpisodeScheduler:
-    """Distributes the episodes of one evaluation to workers, and replaces workers that end or hang."""
+    """Distributes the trials of one evaluation to workers, and replaces workers that end or hang."""
 
     def __init__(
         self,
-        episodes: int,
+        trials: int,
         workers: int,
         ended: Callable[[int], None],
         *,
         limit_s: float,
+        describe: Callable[[int], str] = "episode {}".format,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start nothing; `limit_s` is the time limit of an episode by the clock `now_s`."""
+        """Start nothing; `limit_s` is the time limit of a trial by the clock `now_s`, `describe` returns its name."""
         own_domain = os.environ.get("ROS_DOMAIN_ID") or "0"
         check_domain_id(own_domain, "ROS_DOMAIN_ID")
         self._domains = domain_ids(workers, own=int(own_domain))
         self._limit_s, self._now_s = limit_s, now_s
-        self._ended = ended
-        self._waiting = deque(range(episodes))
-        self._count, self.size = episodes, workers
+        self._ended, self._describe = ended, describe
+        self._waiting = deque(range(trials))
+        self.count, self.size = trials, workers
         self._attempts: Counter[int] = Counter()
         self._failed_starts = 0
-        self.where: dict[int, Path] = {}  # run directory of each finished episode
+        self.where: dict[int, Path] = {}  # run directory of each finished trial
         self.paths: list[Path] = []  # all run directories
-        self.losses: list[str] = []  # description of each episode that was lost and repeated
+        self.losses: list[tuple[int, str]] = []  # each trial that was lost, with what happened
         self.lost: set[Path] = set()  # run directories of workers that ended prematurely
-        self.abandoned: set[int] = set()  # episodes that exceeded their time limit too often
+        self.abandoned: set[int] = set()  # trials that exceeded their time limit too often
 
     def run(self, pool: WorkerPool[Any]) -> None:
-        """Run all episodes, then let the workers close their runs."""
+        """Run all trials, then let the workers close their runs."""
         with pool:
             for number in range(self.size):
                 pool.start(number, self._domains[number])
-            while len(self.where) + len(self.abandoned) < self._count:
+            while len(self.where) + len(self.abandoned) < self.count:
                 for worker, message in pool.receive():
                     self._handle(pool, worker, message)
                 for worker in pool.busy():
@@ -185,16 +209,16 @@ class EpisodeScheduler:
                         self._replace(pool, worker, is_hung=True)
             pool.shutdown()
 
-    def not_evaluated(self) -> str:
-        """Return the abandoned episodes as text, or ""."""
-        if not self.abandoned:
+    def not_evaluated(self, abandoned: Collection[int]) -> str:
+        """Return abandoned trials as text, or ""."""
+        if not abandoned:
             return ""
-        numbers = ", ".join(map(str, sorted(self.abandoned)))
-        return f"not evaluated: episode {numbers} exceeded {self._limit_s:g} s in {MOST_ATTEMPTS} attempts"
+        names = ", ".join(map(self._describe, abandoned))
+        return f"not evaluated: {names} exceeded {self._limit_s:g} s in {MOST_ATTEMPTS} attempts"
 
-    def unclean(self) -> str:
-        """Return the runs that are not clean, each with its problem, except those of lost workers."""
-        problems = {path: read_run(path).problem for path in self.paths if path not in self.lost}
+    def unclean(self, paths: Iterable[Path]) -> str:
+        """Return those of `paths` that are not clean, each with its problem, except those of lost workers."""
+        problems = {path: read_run(path).problem for path in paths if path not in self.lost}
         return "; ".join(f"{path}: {problem}" for path, problem in problems.items() if problem)
 
     def _handle(self, pool: WorkerPool[Any], worker: Worker, message: Mapping[str, Any] | None) -> None:
@@ -207,44 +231,44 @@ class EpisodeScheduler:
                 error.add_note(output)  # such as the traceback of a policy
             raise error
         if "ready" in message:
-            worker.path = Path(message["ready"])
+            worker.paths.append(Path(message["ready"]))
             worker.due_s = self._now_s() + self._limit_s
-            self.paths.append(worker.path)
-        if "ended" in message and worker.path is not None:
-            worker.episode = None
-            self.where[message["ended"]] = worker.path
+            self.paths = list(dict.fromkeys((*self.paths, *worker.paths)))
+        if "ended" in message and worker.paths:
+            worker.trial = None
+            self.where[message["ended"]] = worker.paths[-1]
             self._ended(len(self.where))
         self._assign(worker)
 
     def _assign(self, worker: Worker) -> None:
-        """Send the next episode to an idle worker; with none left it waits, since a lost episode may come back."""
-        if worker.episode is None and self._waiting:
-            worker.episode = self._waiting.popleft()
-            self._attempts[worker.episode] += 1
-            worker.due_s = self._now_s() + self._limit_s + (_START_S if worker.path is None else 0.0)
-            worker.send({"episode": worker.episode})
+        """Send the next trial to an idle worker; with none left it waits, since a lost trial may come back."""
+        if worker.trial is None and self._waiting:
+            worker.trial = self._waiting.popleft()
+            self._attempts[worker.trial] += 1
+            worker.due_s = self._now_s() + self._limit_s + (0.0 if worker.paths else _START_S)
+            worker.send({"trial": worker.trial})
 
     def _replace(self, pool: WorkerPool[Any], worker: Worker, *, is_hung: bool = False) -> None:
-        """Return the episode of a worker that has ended or hangs to the queue, and start another worker instead."""
+        """Return the trial of a worker that has ended or hangs to the queue, and start another worker instead."""
         output = pool.reap(worker, grace_s=SHORT_GRACE_S if is_hung else GRACE_S)
         if is_hung:
             output = f"the episode exceeded {self._limit_s:g} s; {output}"
-        episode = worker.episode
-        if episode is None:
+        trial, path = worker.trial, worker.paths[-1] if worker.paths else None
+        if trial is None:
             self._failed_starts += 1
             if self._failed_starts >= MOST_ATTEMPTS:
                 raise BackendNotReadyError(f"worker failed to start in {MOST_ATTEMPTS} attempts: {output}")
-        elif is_hung and self._attempts[episode] >= MOST_ATTEMPTS:
-            self.abandoned.add(episode)
-            self.losses.append(f"episode {episode} was not evaluated; last run: {worker.path}; {output}")
+        elif is_hung and self._attempts[trial] >= MOST_ATTEMPTS:
+            self.abandoned.add(trial)
+            self.losses.append((trial, f"{self._describe(trial)} was not evaluated; last run: {path}; {output}"))
         else:
-            if self._attempts[episode] >= MOST_ATTEMPTS:
-                raise BackendError(f"episode {episode} failed: its worker ended in {MOST_ATTEMPTS} attempts: {output}")
-            self._waiting.appendleft(episode)
-            loss = f"worker {worker.number} ended in episode {episode}, which was repeated"
-            self.losses.append(f"{loss}; run: {worker.path}; {output}")
-        if worker.path is not None:
-            self.lost.add(worker.path)
+            name = self._describe(trial)
+            if self._attempts[trial] >= MOST_ATTEMPTS:
+                raise BackendError(f"{name} failed: its worker ended in {MOST_ATTEMPTS} attempts: {output}")
+            self._waiting.appendleft(trial)
+            loss = f"worker {worker.number} ended in {name}, which was repeated; run: {path}; {output}"
+            self.losses.append((trial, loss))
+        self.lost.update(worker.paths)
         for idle in pool.idle():
             self._assign(idle)
         if self._waiting:
@@ -252,35 +276,14 @@ class EpisodeScheduler:
 
 
 def merged_summary(where: Mapping[int, Path], fingerprint: str) -> dict[str, Any]:
-    """Return the summary of these episodes in order; `where` has the run directory of each.
-
-    Raises RecordError when an episode is incomplete in its log.
-    """
+    """Return the summary of these episodes in order, as `rows_of_episodes` reads them."""
     summary = Summary()
-    readers: dict[Path, Iterator[tuple[int, Iterator[Row]]]] = {}
-    for episode, path in sorted(where.items()):
-        rows = _find_episode(readers[path], episode) if path in readers else None
-        if rows is None:  # it may be before the reader
-            readers[path] = groupby(read_run(path).rows(), key=lambda row: row["info"]["episode_index"])
-            rows = _find_episode(readers[path], episode)
-        if rows is None:
-            raise RecordError(f"{path}: episode {episode} is incomplete in the log")
-        for row in rows:
-            summary.add(row)
+    for row in rows_of_episodes(where):
+        summary.add(row)
     # only closed runs have losses; in the others each finished episode is complete
-    known = [manifest["record"] for path in readers if (manifest := read_run(path).manifest).get("clean")]
+    known = [manifest["record"] for path in set(where.values()) if (manifest := read_run(path).manifest).get("clean")]
     record = {
         "complete": all(record["complete"] for record in known),
         **{key: sum(record[key] for record in known) for key in ("lost_rows", "lost_messages")},
     }
     return {**summary.as_json(fingerprint), "record": record}
-
-
-def _find_episode(reader: Iterator[tuple[int, Iterator[Row]]], episode: int) -> list[Row] | None:
-    """Return the rows of `episode`, or None; one episode at a time is in memory."""
-    for number, group in reader:
-        if number == episode:
-            rows = list(group)
-            if rows[-1].get("terminated") or rows[-1].get("truncated"):
-                return rows
-    return None

@@ -1,18 +1,21 @@
-"""Recorded episodes of a policy. An episode depends neither on the process nor on the episodes before it."""
+"""Recorded episodes of policies. An episode depends neither on the process nor on the episodes before it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import restore_contract, save_contract
 from embodied_env.core.codes import end_kind
-from embodied_env.core.policy import policy_seed
-from embodied_env.errors import PolicyError, described
+from embodied_env.core.policy import Policy, policy_seed
+from embodied_env.errors import PolicyError, UsageError, described
+
+if TYPE_CHECKING:
+    from embodied_env.record import RecordTransitions
 
 
 class EpisodeObserver(Protocol):
@@ -24,117 +27,176 @@ class EpisodeObserver(Protocol):
     def stepped(self, info: Mapping[str, Any]) -> None:
         """Receive the `info` of a step."""
 
-    def ended(self, episode: int) -> None:
-        """Receive the end of the `episode`-th episode (from 1)."""
+    def ended(self, count: int) -> None:
+        """Receive the number of episodes that have ended, those of all policies together."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """The evaluation of one policy."""
+class PolicySource:
+    """The address of a policy, and its policy file (`embodied_env.load_policy`)."""
 
-    policy: str  # address of the policy
-    path: Path  # run directory; with an engine, the folder of its runs
-    summary: Mapping[str, Any]  # summary of the episodes (``summary.json``)
-    problem: str  # reason why it is not sound evidence, or ""
-    parts: tuple[Path, ...] = ()  # run directories of an engine
-    losses: tuple[str, ...] = ()  # description of each episode that was lost and repeated
+    address: str
+    policy_file: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationJob:
-    """The parameters of `evaluate` that do not depend on the episodes; `options` of `make` are in JSON types."""
+    """The parameters of `evaluate` that do not depend on the episodes; `options` of `make` are in JSON types.
+
+    A trial is one episode of one policy, numbered in the order in which they run: all policies run episode 0, then
+    episode 1, each time beginning with the next policy, so that a drift of the robot or the machine favours none.
+    """
 
     contract: Contract
     backend: str
-    policy: str
+    policies: tuple[PolicySource | Policy, ...]  # a `Policy` only in this process
     seed: int
     options: Mapping[str, Any]
     record_messages: bool = False
     trust_policy: bool = False
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of each policy: its address or the name in its identity, and the position of equal ones."""
+        names = [each.address if isinstance(each, PolicySource) else each.identity.name for each in self.policies]
+        return tuple(
+            name if names.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(names, start=1)
+        )
+
+    def trial(self, number: int) -> tuple[int, int]:
+        """Return the index of the policy, and the episode, of a trial."""
+        episode, place = divmod(number, len(self.policies))
+        return (place + episode) % len(self.policies), episode
+
+    def describe_trial(self, number: int) -> str:
+        """Return the episode of a trial as text, with its policy if there are several."""
+        index, episode = self.trial(number)
+        return f"episode {episode}" + (f" of {self.names[index]}" if len(self.policies) > 1 else "")
+
+    def folders(self, out: Path) -> list[Path]:
+        """Return the folder of the runs of each policy, in the folder `out` of an engine."""
+        several = [out / f"policy_{number}" for number in range(1, len(self.policies) + 1)]
+        return [out] if len(several) == 1 else several
+
     def to_json(self) -> dict[str, Any]:
-        """Return the job in JSON types."""
-        return {**vars(self), "contract": save_contract(self.contract), "options": dict(self.options)}
+        """Return the job in JSON types; raises UsageError for a policy without an address."""
+        policies = []
+        for source, name in zip(self.policies, self.names, strict=True):
+            if not isinstance(source, PolicySource):
+                raise UsageError(f"policy not passed to workers: {name} (expected an address); omit the engine")
+            policies.append(asdict(source))
+        contract = save_contract(self.contract)
+        return {**vars(self), "contract": contract, "policies": policies, "options": dict(self.options)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> EvaluationJob:
         """Return the job of `to_json`."""
         values = {each.name: data[each.name] for each in fields(cls)}
+        values["policies"] = tuple(PolicySource(**source) for source in data["policies"])
         return cls(**{**values, "contract": restore_contract(data["contract"])})
 
 
 class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
-    """Runs episodes of one policy in one environment, recorded into one run directory.
+    """Runs trials in one environment; those of each policy are recorded into a run directory of their own.
 
-    Episode k has the world seed of the k-th reset of a run that was seeded once. There is one policy object, which is
-    reset before each episode with a seed drawn from the job's and k; a callable without `reset` keeps its state.
+    Episode k has the world seed of the k-th reset of a run that was seeded once. There is one object per policy, which
+    is reset before each of its episodes with a seed drawn from the job's and k.
 
     Attributes:
-        path: the run directory.
+        paths: the run directory of each policy that has run, by its index.
     """
 
-    def __init__(self, job: EvaluationJob, out: Path, *, observer: EpisodeObserver | None = None) -> None:
-        """Create the environment; nothing is started before the first episode."""
+    def __init__(self, job: EvaluationJob, folders: Sequence[Path], *, observer: EpisodeObserver | None = None) -> None:
+        """Load the policies and create the environment; nothing is started before the first episode.
+
+        `folders` has the parent of the run directory of each policy.
+        """
         from embodied_env.envs.embodied_env import EmbodiedEnv
         from embodied_env.policies.chunk_runner import ChunkRunner
-        from embodied_env.policies.loader import accepts_option, load_policy
-        from embodied_env.record import RecordTransitions
 
-        self._job, self._observer = job, observer
-        options = {"backend": job.backend} if accepts_option(job.policy, "backend") else {}
-        # before a run directory is created
-        self._policy = ChunkRunner(load_policy(job.policy, job.contract, trust=job.trust_policy, **options))
-        try:
+        self._job, self._folders, self._observer = job, folders, observer
+        with ExitStack() as stack:
+            self._policies = [ChunkRunner(self._load(source, stack)) for source in job.policies]
             self._embodied = EmbodiedEnv(job.contract, backend=job.backend, **job.options)
-            self._env = RecordTransitions(self._embodied, out, messages=job.record_messages)
-        except BaseException:
-            self._policy.close()
-            raise
-        self._env.policy = self._policy.identity.as_mapping()
+            stack.callback(self._embodied.close)
+            self._stack = stack.pop_all()
+        self._recorders: dict[int, RecordTransitions] = {}
         self._next = 0  # the episode of a reset without `seek_episode`
-        self.path = self._env.path
+        self._ended = 0
 
     @property
-    def losses(self) -> str:
-        """Description of what could not be recorded, or ""."""
-        return self._env.losses.problem
+    def paths(self) -> dict[int, Path]:
+        """See the class."""
+        return {index: recorder.path for index, recorder in self._recorders.items()}
+
+    def losses(self, index: int) -> str:
+        """Return what could not be recorded of the policy with this index, or ""."""
+        return self._recorders[index].losses.problem
 
     def __exit__(self, *_: object) -> None:
-        """Close the run, then the policy."""
-        try:
-            self._env.close()
-        finally:
-            self._policy.close()
+        """Close the environment and the runs, then the policies."""
+        self._stack.close()
 
-    def run(self, episode: int) -> None:
-        """Run the episode with this number, from 0, to its end; raises PolicyError when the policy raises."""
+    def open(self, trial: int) -> Path:
+        """Create the run directory for a trial, unless its policy has one, and return it."""
+        from embodied_env.record import RecordTransitions
+
+        index, _ = self._job.trial(trial)
+        if index not in self._recorders:
+            recorder = RecordTransitions(self._embodied, self._folders[index], messages=self._job.record_messages)
+            self._stack.callback(recorder.close)
+            recorder.policy = self._policies[index].identity.as_mapping()
+            self._recorders[index] = recorder
+        return self._recorders[index].path
+
+    def run(self, trial: int) -> None:
+        """Run the trial with this number to its end; raises PolicyError when the policy raises."""
+        self.open(trial)
+        index, episode = self._job.trial(trial)
+        policy, env = self._policies[index], self._recorders[index]
         if self._observer is not None:
             self._observer.resetting()
         try:
-            self._policy.reset(seed=policy_seed(self._job.seed, episode), episode_index=episode)
+            policy.reset(seed=policy_seed(self._job.seed, episode), episode_index=episode)
         except Exception as error:
-            raise self._failed(f"the reset of episode {episode + 1}", error) from error
+            raise self._failed(index, f"the reset of episode {episode + 1}", error) from error
         if episode != self._next:
             self._embodied.seek_episode(self._job.seed, episode)
-        observation, _ = self._env.reset(seed=self._job.seed if episode == 0 else None)
+        observation, _ = env.reset(seed=self._job.seed if episode == 0 else None)
         self._next = episode + 1
         ended = False
         while not ended:
             try:
-                action = self._policy(observation)
+                action = policy(observation)
             except Exception as error:
                 where = f"episode {episode + 1}, step {self._embodied.step_index + 1}"
-                raise self._failed(where, error) from error
+                raise self._failed(index, where, error) from error
             self._embodied.mark("policy")
-            observation, _, terminated, truncated, info = self._env.step(action)
+            observation, _, terminated, truncated, info = env.step(action)
             ended = terminated or truncated
             if self._observer is not None:
                 self._observer.stepped(info)
+        self._ended += 1
         if self._observer is not None:
-            self._observer.ended(episode + 1)
+            self._observer.ended(self._ended)
 
-    def _failed(self, where: str, error: Exception) -> PolicyError:
-        return PolicyError(f"--policy {self._job.policy!r} failed in {where}: {described(error)}")
+    def _load(self, source: PolicySource | Policy, stack: ExitStack) -> Policy:
+        """Return the policy of a source; one that is loaded here is closed with `stack`."""
+        from embodied_env.policies.loader import accepts_option, load_policy
+
+        if not isinstance(source, PolicySource):
+            return source
+        options: dict[str, Any] = {"trust": self._job.trust_policy}
+        if accepts_option(source.address, "backend"):
+            options["backend"] = self._job.backend
+        if source.policy_file is not None:
+            options["policy_file"] = source.policy_file
+        policy = load_policy(source.address, self._job.contract, **options)
+        stack.callback(policy.close)
+        return policy
+
+    def _failed(self, index: int, where: str, error: Exception) -> PolicyError:
+        return PolicyError(f"--policy {self._job.names[index]!r} failed in {where}: {described(error)}")
 
 
 def lost_backends(summary: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """Worker processes on this machine: start them, exchange messages, end them.
 
 A worker is a child process (`core.process.child`): it ends when its parent does. Both sides send lines of JSON over a
-Unix socket. Parent: ``{"episode": k}``. Worker: ``{"worker": n, "pid": pid}`` at once, ``{"ready": path}`` once its run
-exists, ``{"ended": k}``, ``{"failed": class, "message": text}``; closing the socket ends the worker.
+Unix socket. Parent: ``{"trial": k}``. Worker: ``{"worker": n, "pid": pid}`` at once, ``{"ready": path}`` when a trial
+begins in another run, ``{"ended": k}``, ``{"failed": class, "message": text}``; closing the socket ends the worker.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Worker(ABC):
     """One worker of an evaluation."""
 
     number: int  # from 0
-    path: Path | None = None  # run directory, once it exists
-    episode: int | None = None  # the one that it runs
-    due_s: float = math.inf  # time limit of that episode, by the clock of the evaluation
+    paths: list[Path] = field(default_factory=list)  # run directories, that of the newest trial last
+    trial: int | None = None  # the one that it runs
+    due_s: float = math.inf  # time limit of that trial, by the clock of the evaluation
     connected: bool = False  # whether it has sent a message
 
     @abstractmethod
@@ -91,12 +91,12 @@ class WorkerPool(AbstractContextManager["WorkerPool[AnyWorker]"], Generic[AnyWor
         """Close the run of every worker, and end it."""
 
     def idle(self) -> list[AnyWorker]:
-        """Return the connected workers without an episode."""
-        return [worker for worker in self._workers if worker.connected and worker.episode is None]
+        """Return the connected workers without a trial."""
+        return [worker for worker in self._workers if worker.connected and worker.trial is None]
 
     def busy(self) -> list[AnyWorker]:
-        """Return the workers that run an episode."""
-        return [worker for worker in self._workers if worker.episode is not None]
+        """Return the workers that run a trial."""
+        return [worker for worker in self._workers if worker.trial is not None]
 
 
 @dataclass(eq=False, kw_only=True)

@@ -1,66 +1,107 @@
-"""Evaluate a policy: run its episodes in this process or with an engine, and return their summary."""
+"""Evaluate policies: run their episodes in this process or with an engine, and return their results."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embodied_env.contract import Contract
-from embodied_env.errors import RecordError
-from embodied_env.evaluation.episodes import EpisodeObserver, EpisodeRunner, Evaluation, EvaluationJob, lost_backends
+from embodied_env.contract import Contract, load_contract
+from embodied_env.core.arguments import checked_count, checked_path
+from embodied_env.core.policy import Policy, PolicyFunction, as_policy
+from embodied_env.errors import RecordError, UsageError
+from embodied_env.evaluation.episodes import EpisodeObserver, EpisodeRunner, EvaluationJob, PolicySource, lost_backends
+from embodied_env.evaluation.results import Evaluation, PolicyResult
 
 if TYPE_CHECKING:
     from embodied_env.evaluation.engine import Engine
 
+AnyPolicy = str | PolicySource | Policy | PolicyFunction
+"""A policy to evaluate: an address, one with a policy file, an object, or a callable."""
+
 
 def evaluate(  # noqa: PLR0913 - the public options
-    contract: Contract,
+    contract: str | Path | Contract,
+    policies: AnyPolicy | Sequence[AnyPolicy],
     *,
-    backend: str,
-    policy: str,
-    episodes: int,
-    seed: int,
-    out: str | Path,
-    engine: Engine | None = None,
-    observer: EpisodeObserver | None = None,
+    backend: str = "mujoco",
+    episodes: int = 10,
+    seed: int = 0,
+    record: str | Path = "runs",
     record_messages: bool = False,
     trust_policy: bool = False,
+    engine: Engine | None = None,
+    observer: EpisodeObserver | None = None,
     **options: Any,  # noqa: ANN401 - of make
 ) -> Evaluation:
-    """Run `episodes` episodes of `policy` on `backend`, recorded into a new run directory in `out`.
+    """Run episodes of one or more policies on one backend, each policy recorded into a run directory of its own.
 
-    The policy is given by its address (`embodied_env.load_policy`; `trust_policy` is its `trust`), `options` are those
-    of `embodied_env.make`, and `seed` is that of the first reset. An `engine` runs the episodes in other processes;
-    `observer` then receives only their ends. After an interrupt, every run is closed before the interrupt is raised.
+    All policies run episode 0, then episode 1, and so on, each time beginning with the next policy, in one environment.
+    Episode k of each has the same world seed, so the episodes are compared in pairs (`Evaluation.compare`). After an
+    interrupt, every run is closed before the interrupt is raised.
+
+    Args:
+        contract: name of a shipped contract, path to a YAML file, or a Contract.
+        policies: one policy or several: addresses of `load_policy`, a `PolicySource` with a policy file, policies or
+            callables. Policies and callables are not closed.
+        backend: as for `make`.
+        episodes: number of episodes of each policy.
+        seed: seed of the first episode.
+        record: parent folder of the run directories.
+        record_messages: record the raw ROS 2 messages too.
+        trust_policy: load a format that executes code when it is read, such as pickle.
+        engine: runs the episodes in worker processes; the policies must be addresses.
+        observer: receives the progress, with an engine only the ends of episodes.
+        **options: other options of `make`.
 
     Raises:
         UsageError: for a policy, a backend or an option that is not available.
-        PolicyError: when the policy raises.
-        RecordError: when the run cannot be written.
+        PolicyError: when a policy raises.
+        RecordError: when a run cannot be written.
         BackendError: when an engine loses an episode too often.
     """
+    several = policies if isinstance(policies, Sequence) and not isinstance(policies, str) else [policies]
+    if not several:
+        raise UsageError("no policy to evaluate: [] (expected one or more)")
+    contract, episodes = load_contract(contract), checked_count("episodes", episodes, at_least=1)
     job = EvaluationJob(
         contract=contract,
         backend=backend,
-        policy=policy,
+        policies=tuple(_source(policy) for policy in several),
         seed=seed,
         options=options,
         record_messages=record_messages,
         trust_policy=trust_policy,
     )
+    folder = checked_path("record", record)
     if engine is not None:
         ended = (lambda _: None) if observer is None else observer.ended
-        return engine.evaluate(job, episodes=episodes, out=Path(out), ended=ended)
+        results = engine.evaluate(job, episodes=episodes, out=folder, ended=ended)
+    else:
+        with EpisodeRunner(job, [folder] * len(several), observer=observer) as runner:
+            for trial in range(episodes * len(several)):
+                runner.run(trial)
+        results = tuple(_result(name, index, runner, episodes) for index, name in enumerate(job.names))
+    return Evaluation(contract=contract, backend=backend, results=results)
+
+
+def _source(policy: AnyPolicy) -> PolicySource | Policy:
+    if isinstance(policy, str):
+        return PolicySource(address=policy)
+    return policy if isinstance(policy, PolicySource) else as_policy(policy)
+
+
+def _result(name: str, index: int, runner: EpisodeRunner, episodes: int) -> PolicyResult:
+    """Return the result of one policy; raises RecordError when its run was not closed."""
     from embodied_env.record import read_run
 
-    with EpisodeRunner(job, Path(out), observer=observer) as runner:
-        for episode in range(episodes):
-            runner.run(episode)
+    path = runner.paths[index]
     try:
-        summary = json.loads((runner.path / "summary.json").read_text(encoding="utf-8"))
+        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        problem = runner.losses or "the run was not closed"
-        raise RecordError(f"no summary of run {runner.path}: {problem}") from None
-    problem = read_run(runner.path).problem or lost_backends(summary)
-    return Evaluation(policy=policy, path=runner.path, summary=summary, problem=problem)
+        raise RecordError(f"no summary of run {path}: {runner.losses(index) or 'the run was not closed'}") from None
+    problem = read_run(path).problem or lost_backends(summary)
+    return PolicyResult(
+        policy=name, path=path, summary=summary, problem=problem, where=dict.fromkeys(range(episodes), path)
+    )

@@ -40,18 +40,22 @@ def main() -> int:
 
 
 def _serve(job: Mapping[str, Any], connection: socket.socket) -> None:
-    """Run each received episode; the first one creates the run directory."""
+    """Run each received trial; the first one of a policy creates its run directory."""
     with contextlib.ExitStack() as stack, connection.makefile("r", encoding="utf-8") as lines:
         try:
-            episodes: EpisodeRunner | None = None
+            runner: EpisodeRunner | None = None
+            path: Path | None = None
             for line in lines:
-                if episodes is None:
-                    with deferred_signals():  # so that a created run is closed
-                        episodes = stack.enter_context(EpisodeRunner(EvaluationJob.from_json(job), Path(job["out"])))
-                    _send(connection, {"ready": str(episodes.path)})
-                episode = json.loads(line)["episode"]
-                episodes.run(episode)
-                _send(connection, {"ended": episode})
+                trial = json.loads(line)["trial"]
+                with deferred_signals():  # so that a created run is closed
+                    if runner is None:
+                        parsed = EvaluationJob.from_json(job)
+                        runner = stack.enter_context(EpisodeRunner(parsed, parsed.folders(Path(job["out"]))))
+                    before, path = path, runner.open(trial)
+                if path != before:
+                    _send(connection, {"ready": str(path)})
+                runner.run(trial)
+                _send(connection, {"ended": trial})
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # closing must not be interrupted
 

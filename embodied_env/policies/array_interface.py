@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.policy import NoAction, Observation
+from embodied_env.core.policy import NoAction, Observation, PolicyIdentity
 from embodied_env.errors import UsageError, described
 from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
 
@@ -52,8 +52,15 @@ class ArrayInterface:
         self.inputs = {key: key for key in self._space.spaces} if model.inputs is None else self._match(model.inputs)
         self._check_output(model, contract)
 
+    def identify(self, identity: PolicyIdentity) -> PolicyIdentity:
+        """Return `identity`: there is no policy file."""
+        return identity
+
     def reset(self) -> None:
         """Do nothing: it has no state."""
+
+    def observe(self, observation: Observation) -> None:
+        """Do nothing: it has no history."""
 
     def to_inputs(self, observation: Observation) -> Inputs:
         """Return the value of each input."""

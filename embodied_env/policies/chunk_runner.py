@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.core.policy import NoAction, Observation, Policy
+from embodied_env.core.policy import NoAction, Observation, Policy, StepObserver
 
 
 class ChunkRunner:
@@ -35,7 +35,7 @@ class ChunkRunner:
 
     def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
         """Return the next action of the chunk, or of a new one."""
-        return self._due.popleft() if self._due else self.begin(self._policy(observation))
+        return self.next_due(observation) if self._due else self.begin(self._policy(observation))
 
     def begin(self, answer: Any) -> Any:  # noqa: ANN401 - policies return anything
         """Return the first action of what the policy has returned, and keep the rest of a chunk."""
@@ -45,8 +45,10 @@ class ChunkRunner:
         self._due.extend(chunk[1:])
         return chunk[0]
 
-    def next_due(self) -> Any:  # noqa: ANN401 - of the action space
+    def next_due(self, observation: Observation) -> Any:  # noqa: ANN401 - of the action space
         """Return the next action of the chunk; raises IndexError unless `has_due`."""
+        if isinstance(self._policy, StepObserver):
+            self._policy.observe(observation)
         return self._due.popleft()
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from embodied_env.contract import Contract
 from embodied_env.contract.message_types import message_field
 from embodied_env.policies.lerobot_files import MODES, Feature, LerobotPolicy
+from embodied_env.policies.lerobot_model import TASK, WITHOUT_TEXT
 from embodied_env.policies.policy_file import SCHEMA, STATISTICS
 
 Document = dict[str, Any]
@@ -67,11 +68,12 @@ class _Draft:
         else:
             self._gap("rate of the training data", "name its dataset with --dataset DIR, or set control_period_s")
         document["inputs"] = {name: self._input(name, feature) for name, feature in policy.inputs.items()}
-        if policy.takes_text:
-            document["inputs"]["task"] = {"text": "instruction"}
+        if policy.kind not in WITHOUT_TEXT:
+            document["inputs"][TASK] = {"text": "instruction"}
         document["outputs"] = {name: self._output(name, feature) for name, feature in policy.outputs.items()}
-        if policy.chunk_size > 1 and (self._normalize or not policy.is_called_each_step):
-            document["chunk"] = {"length": policy.chunk_size, "execute": policy.n_action_steps}
+        length = policy.chunk_size or (policy.n_action_steps if self._normalize else 0)
+        if policy.returns_chunks or (self._normalize and length > 1):
+            document["chunk"] = {"length": length, "execute": policy.n_action_steps}
         if self._normalize and policy.kind == "diffusion" and policy.n_obs_steps > 1:
             self._gap("first action of the exported chunk", "export the actions that follow the newest observation")
         return document
@@ -125,27 +127,18 @@ class _Draft:
 
     def _output(self, name: str, feature: Feature) -> Document:
         actuators = {each: tuple(spec.joints) for each, spec in self._contract.actuators.items()}
-        parts = [
-            part
-            for key, components in self._split(f"outputs.{name}", feature, actuators)
-            for part in self._output_parts(key, actuators[key], components)
-        ]
+        runs = self._split(f"outputs.{name}", feature, actuators)
+        parts = [part for key, joints in runs for part in self._output_parts(key, joints)]
         return {"parts": parts} | self._normalization(f"outputs.{name}", feature)
 
-    def _output_parts(self, actuator: str, names: Sequence[str], components: Sequence[int | str]) -> list[Document]:
+    def _output_parts(self, actuator: str, joints: Sequence[Any]) -> list[Document]:
         """Return the parts of an actuator: one, or more if some joints are relative to the state."""
-        joints = [names[each] if isinstance(each, int) else each for each in components]
-        unit = {"unit": "action"} if isinstance(components[0], int) else {}
+        unit = {"unit": "action"} if self._policy.contract else {}
         if not (self._normalize and self._policy.is_relative):
-            return [{"actuator": actuator, "joints": joints, **unit}]
+            return [{"actuator": actuator, "joints": list(joints), **unit}]
         kept = [any(word.lower() in joint.lower() for word in self._policy.absolute_joints) for joint in joints]
         return [
-            {
-                "actuator": actuator,
-                "joints": [joint for joint, _ in run],
-                **unit,
-                **({} if keep else {"mode": "relative"}),
-            }
+            {"actuator": actuator, "joints": [joint for joint, _ in run], **unit, **({} if keep else {"mode": "relative"})}
             for keep, run in groupby(zip(joints, kept, strict=True), key=lambda pair: pair[1])
         ]
 
@@ -161,20 +154,26 @@ class _Draft:
             self._gap(f"names of the components of {path}", f"name the dataset with --dataset DIR, or set {path}.parts")
         elif unknown:
             self._gap(f"{', '.join(unknown)} of {path}", f"replace them in {path}.parts, by joints such as {joints}")
-        if any(isinstance(component, str) for _, component in located):
+        if not self._policy.contract and any(isinstance(component, str) for _, component in located):
             ends = [value for each in ("min", "max", "mean") for value in feature.statistics.get(each, ())]
             known = f" (values from {min(ends):.4g} to {max(ends):.4g})" if ends else ""
             units = "rad, deg, -100..100 or 0..100, one per joint if they differ"
             self._gap(f"unit of {path}{known}", f"set {path}.parts[...].unit: {units}")
             self._gap(f"sign and zero of the joints of {path}", "compare with `policy show`; set sign and offset")
+            if deltas := [key for key, _ in located if self._takes_deltas(key)]:
+                what = f"positions of {path} as displacements, the command of {deltas[0]}"
+                self._gap(what, f"set actuators.{deltas[0]}.command: position in the contract")
         runs = groupby(located, key=lambda each: (each[0], type(each[1])))
         return [(key, [component for _, component in run]) for (key, _), run in runs]
 
+    def _takes_deltas(self, key: str) -> bool:
+        actuator = self._contract.actuators.get(key)
+        return actuator is not None and actuator.command == "position_delta"
+
     def _locate(self, name: str, groups: Groups) -> tuple[str, int | str]:
         """Return the group and the component of a name, or "" and the name."""
-        if own := _OWN.fullmatch(name):
-            key = next(iter(groups)) if own[1] == "value" and len(groups) == 1 else own[1]
-            return (key, int(own[2])) if key in groups else ("", name)
+        if (own := _OWN.fullmatch(name)) and own[1] in groups:
+            return own[1], int(own[2])
         is_velocity = "vel" in name.rpartition(".")[2]
         for key, joints in groups.items():
             unit = str(self._fields[key][2].unit) if key in self._fields else ""

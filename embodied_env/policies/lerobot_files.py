@@ -6,8 +6,9 @@ Formats of LeRobot 0.1 to 0.6: ``config.json``, ``train_config.json``, the proce
 
 from __future__ import annotations
 
+import mmap
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ import numpy as np
 
 from embodied_env.contract.files import check_file, read_file
 from embodied_env.core.bounded_json import parse_json
-from embodied_env.errors import MissingDependencyError, UsageError, described
+from embodied_env.errors import UsageError, described
+from embodied_env.policies.statistics import read_safetensors
 
 Statistics = Mapping[str, tuple[float, ...]]
 """``mean``, ``std``, ``min``, ``max``, ``q01`` and so on, one number for each component or channel."""
@@ -29,9 +31,6 @@ MODES = {
     "QUANTILE10": "quantiles10",
 }
 """The normalisation modes of LeRobot, and the methods of a policy file."""
-
-WITHOUT_TEXT = ("act", "diffusion", "gaussian_actor", "sac", "tdmpc", "vqbet")
-"""The kinds of policies that take no instruction."""
 
 _MOST_BYTES = 64 * 2**20
 _MOST_MODEL_BYTES = 64 * 2**30
@@ -59,9 +58,8 @@ class LerobotPolicy:
     outputs: Mapping[str, Feature]
     n_obs_steps: int
     n_action_steps: int
-    chunk_size: int
-    is_called_each_step: bool  # it keeps a history or a queue of actions itself, and returns one action
-    takes_text: bool
+    chunk_size: int | None
+    returns_chunks: bool  # not one action per observation, in LeRobot's library
     is_relative: bool  # actions relative to the state, except those of joints with a part of `absolute_joints`
     absolute_joints: tuple[str, ...]
     rate_hz: float | None
@@ -105,23 +103,21 @@ def _policy(config: Any, train: Any, info: Any, statistics: Mapping[str, Statist
             )
         return found
 
-    steps = int(config.get("n_action_steps") or 1)
+    n_obs_steps, chunk_size = int(config.get("n_obs_steps") or 1), config.get("chunk_size")
     rate = info.get("fps") or (train.get("env") or {}).get("fps")
+    is_ours = not info.get("spaces_read_off_rows")
     return LerobotPolicy(
         kind=str(config["type"]),
         inputs=features("input_features"),
         outputs=features("output_features"),
-        n_obs_steps=int(config.get("n_obs_steps") or 1),
-        n_action_steps=steps,
-        chunk_size=int(config.get("chunk_size") or steps),
-        is_called_each_step=config.get("chunk_size") is None
-        or int(config.get("n_obs_steps") or 1) > 1
-        or config.get("temporal_ensemble_coeff") is not None,
-        takes_text=str(config["type"]) not in WITHOUT_TEXT,
+        n_obs_steps=n_obs_steps,
+        n_action_steps=int(config.get("n_action_steps") or 1),
+        chunk_size=None if chunk_size is None else int(chunk_size),
+        returns_chunks=chunk_size is not None and n_obs_steps == 1 and config.get("temporal_ensemble_coeff") is None,
         is_relative=bool(config.get("use_relative_actions")),
         absolute_joints=tuple(map(str, config.get("relative_exclude_joints") or ())),
         rate_hz=None if rate is None else float(rate),
-        contract={key: str(value) for key, value in (info.get("contract") or {}).items() if key != "version"},
+        contract={key: str(info["contract"][key]) for key in ("name", "fingerprint")} if is_ours and "contract" in info else {},
     )
 
 
@@ -135,20 +131,15 @@ def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
 
 def _statistics(folder: Path, config: Any, processor: Any, stats: Any) -> dict[str, Statistics]:  # noqa: ANN401 - JSON
     """Return the statistics by feature: of the saved processor, else of the dataset, else of the old model."""
-    files = [
-        folder / Path(str(step["state_file"])).name for step in processor.get("steps", ()) if step.get("state_file")
-    ]
+    files = [folder / Path(str(step["state_file"])).name for step in processor.get("steps", ()) if step.get("state_file")]
     for path in [*(file for file in files if "_normalizer_" in file.name), *sorted(folder.glob(_NORMALIZER))]:
-        return _by_feature((key.rpartition(".")[::2], value) for key, value in _read_tensors(path, lambda _: True))
+        return _by_feature((key.rpartition(".")[::2], value) for key, value in _read_tensors(path))
     if stats:
         rows = ((name, key, value) for name, each in stats.items() for key, value in each.items())
         return _by_feature(((name, key), value) for name, key, value in rows)
     if (folder / "model.safetensors").is_file():
-        known = {
-            name.replace(".", "_"): name for key in ("input", "output") for name in config[f"{key}_features"] or {}
-        }
-        tensors = _read_tensors(folder / "model.safetensors", lambda key: _BUFFER.fullmatch(key) is not None)
-        matches = ((_BUFFER.fullmatch(key), value) for key, value in tensors)
+        known = {name.replace(".", "_"): name for key in ("input", "output") for name in config[f"{key}_features"] or {}}
+        matches = ((_BUFFER.fullmatch(key), value) for key, value in _read_tensors(folder / "model.safetensors"))
         return _by_feature(((known.get(m[1], m[1]), m[2]), value) for m, value in matches if m)
     return {}
 
@@ -158,7 +149,7 @@ def _by_feature(rows: Iterable[tuple[tuple[str, str], Any]]) -> dict[str, Statis
     found: dict[str, dict[str, tuple[float, ...]]] = {}
     for (feature, statistic), value in rows:
         array = np.asarray(value)
-        if array.dtype.kind == "f" and np.isfinite(array).all():
+        if array.dtype.kind in "fiu" and np.isfinite(array).all():
             numbers = tuple(float(str(number)) for number in array.ravel())
             found.setdefault(feature, {})[statistic] = numbers
     return dict(found)
@@ -177,16 +168,11 @@ def _read_json(path: Path, missing: Any = None) -> Any:  # noqa: ANN401 - JSON
     return value
 
 
-def _read_tensors(path: Path, is_wanted: Callable[[str], bool]) -> list[tuple[str, Any]]:
-    """Return the wanted tensors of a safetensors file by name."""
-    try:
-        from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        remedy = 'pip install "embodied_env[onnx]"'
-        raise MissingDependencyError(f"safetensors ({error})", needed_for=f"reading {path}", remedy=remedy) from None
+def _read_tensors(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors of a safetensors file by name, which may be larger than the memory."""
     try:
         check_file(path, most_bytes=_MOST_MODEL_BYTES)
-        with safe_open(path, framework="numpy") as file:
-            return [(name, file.get_tensor(name)) for name in file.keys() if is_wanted(name)]  # noqa: SIM118 - no mapping
-    except (OSError, SafetensorError) as error:
+        with path.open("rb") as file:
+            yield from read_safetensors(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)).items()
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"cannot read {path}: {described(error)} (expected a safetensors file)") from None

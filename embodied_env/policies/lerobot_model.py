@@ -15,7 +15,6 @@ from embodied_env.contract.files import read_file
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.errors import MissingDependencyError, UsageError, described
-from embodied_env.policies.lerobot_files import WITHOUT_TEXT
 from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
 
 TASK = "task"
@@ -32,6 +31,8 @@ _FILES = {
 
 _MOST_BYTES = 4 * 2**20  # of a JSON file
 _DEVICE = "device_processor"
+WITHOUT_TEXT = ("act", "diffusion", "gaussian_actor", "sac", "tdmpc", "vqbet")
+"""The types of policies without an instruction."""
 
 
 def load_lerobot(location: str, *, trust: bool = False, device: str | None = None) -> Model:

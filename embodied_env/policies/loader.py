@@ -18,7 +18,9 @@ from embodied_env.contract import Contract
 from embodied_env.core.policy import ADDRESSES, Policy, PolicyIdentity, as_policy
 from embodied_env.errors import UsageError, described, did_you_mean
 from embodied_env.policies.array_interface import ArrayInterface
+from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.model import Model, connect
+from embodied_env.policies.policy_file import SUFFIX, read_policy_file
 
 _BUILT_IN = {
     "hold": "embodied_env.policies.built_in:make_hold",
@@ -37,6 +39,7 @@ def load_policy(
     address: str,
     contract: Contract,
     *,
+    policy_file: str | Path | None = None,
     trust: bool = False,
     **options: Any,  # noqa: ANN401 - of the format
 ) -> Policy:
@@ -48,6 +51,8 @@ def load_policy(
             ``module:factory(literals)`` (which returns one), ``onnx:FILE``, ``sb3:FILE.zip``, ``lerobot:DIR``, or
             ``format:location`` of another package in the entry-point group ``embodied_env.policies``.
         contract: contract of its observations and actions.
+        policy_file: maps inputs and outputs of a model to the contract; None: the file ``NAME.policy.yaml`` beside
+            ``NAME.onnx``, if there is one, else those of the contract.
         trust: load a format that executes code when it is read, such as pickle.
         **options: options of the format; ``scripted``: `backend`, whose profile gives the robot model; ``onnx``:
             `providers` and `threads` of onnxruntime; ``sb3``: `deterministic`; ``lerobot``: `device`.
@@ -57,12 +62,23 @@ def load_policy(
             contract.
         MissingDependencyError: if the library of the format is not installed.
     """
+    format_name, separator, location = address.partition(":")
+    if policy_file is not None and format_name not in _FORMATS:
+        raise UsageError(f"policy file for {address!r}: {str(policy_file)!r} (expected a model: {_formats()})")
     if address in _BUILT_IN:
         return as_policy(_call(address, _attribute(_BUILT_IN[address]), (contract,), options))
-    format_name, separator, location = address.partition(":")
     if separator and format_name in _FORMATS:
+        policy_file = policy_file or find_policy_file(location)
+        interface = None if policy_file is None else PolicyFileInterface(read_policy_file(policy_file), contract)
         model = load_model(address, trust=trust, **options)
-        return connect(model, ArrayInterface(model, contract))
+        try:
+            if interface is None:
+                return connect(model, ArrayInterface(model, contract))
+            interface.check(model)
+        except BaseException:
+            model.close()
+            raise
+        return connect(model, interface)
     points = {point.name: point for point in entry_points(group=_GROUP)}
     if separator and format_name in points:
         loader = _load_point(points[format_name])
@@ -80,9 +96,23 @@ def load_model(address: str, *, trust: bool = False, **options: Any) -> Model:  
     """Return the model at an address of a model format, ``onnx:FILE``; raises the errors of `load_policy`."""
     format_name, _, location = address.partition(":")
     if format_name not in _FORMATS:
-        raise UsageError(f"unknown model {address!r} (expected one of: {', '.join(f'{n}:...' for n in _FORMATS)})")
+        raise UsageError(f"unknown model {address!r} (expected one of: {_formats()})")
     model: Model = _call(address, _attribute(_FORMATS[format_name]), (location,), {"trust": trust, **options})
     return model
+
+
+def find_policy_file(location: str) -> Path | None:
+    """Return the policy file beside the file of a model, or in its directory, if there is one."""
+    path = Path(location)
+    try:
+        file = path / f"policy{SUFFIX}" if path.is_dir() else path.with_name(path.stem + SUFFIX)
+        return file if file.is_file() else None
+    except (OSError, ValueError):  # not a path, such as that of a server
+        return None
+
+
+def _formats() -> str:
+    return ", ".join(f"{name}:..." for name in _FORMATS)
 
 
 def accepts_option(address: str, option: str) -> bool:

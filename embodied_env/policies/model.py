@@ -77,8 +77,14 @@ class Interface(Protocol):
 
     is_stateless: bool
 
+    def identify(self, identity: PolicyIdentity, /) -> PolicyIdentity:
+        """Return the identity of a model with that of the interface."""
+
     def reset(self) -> None:
         """Discard all state of the previous episode, such as a history."""
+
+    def observe(self, observation: Observation, /) -> None:
+        """Receive the observation of a step without an inference."""
 
     def to_inputs(self, observation: Observation, /) -> Inputs:
         """Return the model's inputs for an observation."""
@@ -91,12 +97,12 @@ class ModelPolicy:
     """A model as a policy of a contract.
 
     Attributes:
-        identity: that of the model.
+        identity: that of the model and the interface.
     """
 
     def __init__(self, model: Model, interface: Interface) -> None:
         """Connect `model` by `interface`, which has been checked against it."""
-        self.model, self.interface, self.identity = model, interface, model.identity
+        self.model, self.interface, self.identity = model, interface, interface.identify(model.identity)
 
     def reset(self, *, seed: int, episode_index: int) -> None:
         """Discard the state of the interface and of the model."""
@@ -107,6 +113,10 @@ class ModelPolicy:
         """Return the action, the chunk or `NoAction` for `observation`."""
         outputs = self.model.infer(self.interface.to_inputs(observation))
         return outputs if isinstance(outputs, NoAction) else self.interface.to_action(outputs)
+
+    def observe(self, observation: Observation, /) -> None:
+        """Receive the observation of a step in which an action of the last chunk is executed."""
+        self.interface.observe(observation)
 
     def close(self) -> None:
         """Close the model."""

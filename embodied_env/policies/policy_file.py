@@ -161,6 +161,11 @@ class OutputSpec(FrozenFields):
     parts: tuple[OutputPart, ...]  # in this order
     normalize: NormalizeSpec | None = None  # of the whole vector; its inverse is applied first
 
+    @property
+    def size(self) -> int:
+        """Number of components."""
+        return sum(part.ignore or len(part.joints or ()) for part in self.parts)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkSpec:
@@ -346,12 +351,6 @@ def _validate_affine(path: str, part: InputPart | OutputPart) -> None:
     joints = part.joints
     if joints is not None:
         allow(bool(joints) and len({*joints}) == len(joints), f"{path}.joints", list(joints), "different joints")
-    for key in ("unit", "sign", "offset", "scale"):
-        value = getattr(part, key)
-        if isinstance(value, tuple) and joints is not None:
-            allow(
-                len(value) == len(joints), f"{path}.{key}", f"{len(value)} values", f"one, or {len(joints)}, the joints"
-            )
     signs, scales = (x if isinstance(x, tuple) else (x,) for x in (part.sign, part.scale))
     allow(all(abs(sign) == 1 for sign in signs), f"{path}.sign", part.sign, "1 or -1")
     allow(0 not in scales, f"{path}.scale", part.scale, "a number other than 0")

@@ -70,9 +70,7 @@ class VectorPolicies(TeamPolicies[int]):
         for slot, runner in self._runners.items():
             if self._has_ended[slot]:
                 actions.append(_ENDED)
-            elif not needs[slot]:
-                actions.append(runner.next_due())
-            elif answers is not None:
+            elif needs[slot] and answers is not None:
                 actions.append(runner.begin(answers[slot]))
             else:
                 actions.append(runner({key: rows[slot] for key, rows in observations.items()}))

@@ -123,12 +123,10 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             max_jobs=MAX_JOBS if self._is_paced else MAX_JOBS_IN_LOCKSTEP,
         )
         weakref.finalize(self, self._writer.close_when_idle).atexit = False
-        self._defers = False
-        if waits_for_world and not self._is_paced and isinstance(base, _WaitHook):
-            self._defers = True
-            base.call_while_waiting(self._writer.encode_held)
-        if self._feed is not None:
-            self._feed.sink = partial(_record_message, self._run, self._writer)  # `self` stays collectable
+        waits = waits_for_world and not self._is_paced
+        self._wait_hook = base if waits and isinstance(base, _WaitHook) else None
+        self._sink = partial(_record_message, self._run, self._writer)  # `self` stays collectable
+        self._attach()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle by the constructor's arguments: a copy has a run directory of its own."""
@@ -153,6 +151,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         """Reset, and record it."""
         close_at_exit(self, aside=self._closes_aside)
         exit_on_sigterm()
+        self._attach()
         requested = to_json_types(options)
         before = self._base.last_reset
         try:
@@ -227,7 +226,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             now_ns=self._clock.system_ns(),
             is_first=is_first,
         )
-        self._queue_row(self._writer.hold if self._defers else self._writer.submit, row, outer)
+        self._queue_row(self._writer.submit if self._wait_hook is None else self._writer.hold, row, outer)
         if not self._is_paced and (terminated or truncated or is_first):
             self.flush()
         if failed is not None:
@@ -256,6 +255,13 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
                 self._closed = True
                 self._complete()
 
+    def _attach(self) -> None:
+        """Receive the messages and the waits of the environment, which several recorders may record in turn."""
+        if self._wait_hook is not None:
+            self._wait_hook.call_while_waiting(self._writer.encode_held)
+        if self._feed is not None:
+            self._feed.sink = self._sink
+
     def _queue_row(self, submit: Callable[[Any, int], bool], row: Job, outer: Mapping[str, Any]) -> None:
         if not submit(row, _ROW_BYTES + 2 * memory_size(outer["observation"])):  # `outer` and the account
             self.losses.note(f"row {self._rows} was dropped: the disk is too slow", rows=1)
@@ -272,7 +278,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
                 gymnasium.logger.warn(f"incomplete record of the run {self.path}: {self.losses.problem}")
 
     def _complete(self) -> None:
-        if self._feed is not None:
+        if self._feed is not None and self._feed.sink is self._sink:
             self._feed.sink = None
         manifest = {
             **self._manifest,

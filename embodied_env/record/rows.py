@@ -40,6 +40,12 @@ _SAMPLE_FIELDS = (
 _REPORT_FIELDS = ("requested", "applied", "applied_si", "velocity_si", "dt_s", "disposition")
 
 
+def has_no_action(row: Mapping[str, Any]) -> bool:
+    """Return whether the policy returned `NoAction` for this transition, in JSON types."""
+    action = row.get("action")
+    return isinstance(action, dict) and isinstance(action.get("no_action"), str)
+
+
 def transition_row(
     transition: Transition | None,
     *,

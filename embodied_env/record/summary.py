@@ -14,8 +14,8 @@ import numpy as np
 from embodied_env.core.latency.statistics import LatencyStatistics
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET, counted_apart, solved_at_reset
 from embodied_env.core.types import DRY_RUN, ResetReport, field_values
-from embodied_env.record.json_values import to_json_types
-from embodied_env.record.rows import RESET, TRANSITION
+from embodied_env.record.json_values import Encoded, to_json_types
+from embodied_env.record.rows import RESET, TRANSITION, has_no_action
 
 _INFO_KEYS = ("latency", "action_clipped", "end_reason", "is_success", "step_index")
 _MAX_QUEUED = 256
@@ -37,7 +37,8 @@ class Summary:
         self._steps = 0
         self._returns: list[float] = []
         self._end_reasons: Counter[str] = Counter()
-        self._successes = self._truncated = self._unfinished = self._clipped = self._missed_deadlines = 0
+        self._successes = self._truncated = self._unfinished = self._missed_deadlines = 0
+        self._clipped = self._missed_actions = 0
         self._apart: Counter[str] = Counter()  # episodes outside the success rates, by `counted_apart`
         self._apart_terminated = 0
         self._has_ended = True  # until a reset starts an episode
@@ -60,6 +61,7 @@ class Summary:
         else:
             info = outer["info"] if isinstance(outer["info"], Mapping) else {}
             ends = {key: outer[key] for key in ("reward", "terminated", "truncated")}
+            ends["action"] = action if isinstance(action := outer["action"], Encoded) else None  # as `NoAction` is
             self._queued.append({"schema": TRANSITION, **ends, "info": {key: info.get(key) for key in _INFO_KEYS}})
         if len(self._queued) > _MAX_QUEUED:  # the writer is stuck, because the disk does not respond
             self.add_queued()
@@ -89,7 +91,9 @@ class Summary:
         info = row["info"]
         self._latency.add(info)
         self._steps += 1
-        self._clipped += info.get("action_clipped") is True
+        is_missed = has_no_action(row)
+        self._missed_actions += is_missed
+        self._clipped += info.get("action_clipped") is True and not is_missed
         latency = info.get("latency")
         missed = latency.get("missed_deadlines") if isinstance(latency, Mapping) else None
         self._open_missed = missed if isinstance(missed, int) else None
@@ -121,8 +125,9 @@ class Summary:
         """Return the summary in JSON types; a statistic of no episode or no step is None.
 
         The success rates are of the episodes in ``rated`` and ``rated_terminated``. Episodes that were solved at their
-        reset, or at their first step if the task did not judge the reset, are counted separately. ``dry_run`` is
-        present, and true, only if no command reached a robot.
+        reset, or at their first step if the task did not judge the reset, are counted separately. ``missed_actions``
+        counts the steps without an action (`NoAction`), which are not clipped ones. ``dry_run`` is present, and true,
+        only if no command reached a robot.
         """
         self.add_queued()
         episodes, terminated = len(self._returns), len(self._returns) - self._truncated
@@ -146,6 +151,7 @@ class Summary:
                 },
                 "steps": self._steps,
                 "clipped_share": self._clipped / self._steps if self._steps else None,
+                "missed_actions": self._missed_actions,
                 "missed_deadlines": self._missed_deadlines + (self._open_missed or 0),
                 "end_reasons": dict(self._end_reasons),
                 "latency": {stage: asdict(found) for stage, found in self._latency.statistics().items()},

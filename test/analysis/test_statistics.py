@@ -18,8 +18,10 @@ from embodied_env.analysis.statistics import (
     ks_distance,
     ks_noise,
     mcnemar_exact,
+    mean_interval,
     median_effective_count,
     median_estimate,
+    paired_difference_interval,
     share_interval,
     share_noise,
 )
@@ -273,3 +275,42 @@ def test_sample_of_a_long_stream_is_bounded_with_exact_extremes():
     assert len(sample.values()) == KEPT
     assert sample.percentiles().p50 == pytest.approx(np.median(values), rel=0.1)
     assert (sample.least, sample.most) == (values.min(), values.max())
+
+
+# ------------------------------------------------------------------------------------------------- paired differences
+
+
+def paired_test(both, only_a, only_b, neither):
+    counts = {(True, True): both, (True, False): only_a, (False, True): only_b, (False, False): neither}
+    return mcnemar_exact([outcome for outcome, count in counts.items() for _ in range(count)])
+
+
+@QUICK
+@given(outcomes.filter(len))
+def test_paired_interval_contains_the_difference_and_is_antisymmetric(pairs):
+    test = mcnemar_exact(pairs)
+    low, high = paired_difference_interval(test)
+    assert -1.0 <= low <= (test.only_b - test.only_a) / test.pairs <= high <= 1.0
+    reversed_ = paired_difference_interval(mcnemar_exact([(b, a) for a, b in pairs]))
+    assert reversed_ == pytest.approx((-high, -low), abs=1e-12)
+
+
+def test_paired_interval_without_correlation_is_that_of_independent_samples():
+    test = paired_test(4, 4, 4, 4)
+    share = (0.5, *share_interval(0.5, 16))
+    assert paired_difference_interval(test) == pytest.approx(difference_interval(share, share))
+
+
+@pytest.mark.parametrize(("p_both", "p_a", "p_b"), [(0.5, 0.1, 0.2), (0.3, 0.0, 0.3), (0.8, 0.1, 0.05)])
+def test_paired_interval_covers_the_true_difference(p_both, p_a, p_b):
+    probabilities = (p_both, p_a, p_b, 1.0 - p_both - p_a - p_b)
+    draws, counts = np.unique(np.random.default_rng(3).multinomial(30, probabilities, 2000), axis=0, return_counts=True)
+    intervals = [paired_difference_interval(paired_test(*draw)) for draw in draws.tolist()]
+    covered = [low <= p_b - p_a <= high for low, high in intervals]
+    assert 0.93 < np.average(covered, weights=counts) <= 1.0
+
+
+def test_mean_interval_is_that_of_students_t():
+    low, high = mean_interval([1.0, 2.0, 3.0, 4.0])
+    assert (low, high) == pytest.approx(scipy.stats.t.interval(0.95, 3, 2.5, scipy.stats.sem([1.0, 2.0, 3.0, 4.0])))
+    assert mean_interval([1.0]) is None

@@ -72,18 +72,18 @@ class EventLog:
     def stepped(self, info):
         self.events.append("step")
 
-    def ended(self, episode):
-        self.events.append(f"ended {episode}")
+    def ended(self, count):
+        self.events.append(f"ended {count}")
 
 
 def test_observer_receives_each_reset_step_and_end(tmp_path):
     observer = EventLog()
-    evaluate(ARM, backend="fake", policy="hold", episodes=2, seed=0, out=tmp_path, observer=observer)
+    evaluate(ARM, "hold", backend="fake", episodes=2, record=tmp_path, observer=observer)
     assert observer.events == ["resetting", *["step"] * 200, "ended 1", "resetting", *["step"] * 200, "ended 2"]
 
 
 def test_display_goes_to_stderr_and_ends_with_last_state(capsys):
-    with LiveView(ARM, "hold", 1) as view:
+    with LiveView(ARM, "hold", 1, 1) as view:
         view.stepped(info(step=200, end="time_limit"))
         view.ended(1)
     output = capsys.readouterr()
@@ -92,7 +92,7 @@ def test_display_goes_to_stderr_and_ends_with_last_state(capsys):
 
 
 def test_display_pauses_during_reset_of_a_robot(capsys):
-    with LiveView(ARM, "hold", 2) as view:
+    with LiveView(ARM, "hold", 2, 2) as view:
         view.stepped(info(missed=0))
         assert view.is_drawing
         view.resetting()

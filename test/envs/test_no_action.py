@@ -113,9 +113,10 @@ def test_a_policy_that_has_no_action_ends_its_episodes(tmp_path, monkeypatch):
         "from embodied_env.core.policy import NoAction\ndef late(observation):\n    return NoAction('server is silent')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    options = {"backend": "fake", "episodes": 2, "seed": 0, "out": tmp_path / "runs", "clock": "virtual"}
-    done = evaluate(IMPATIENT, policy="late_policies:late", **options)
+    options = {"backend": "fake", "episodes": 2, "seed": 0, "record": tmp_path / "runs", "clock": "virtual"}
+    (done,) = evaluate(IMPATIENT, "late_policies:late", **options).results
     assert done.summary["end_reasons"] == {"policy_lost:server is silent": 2}
+    assert (done.summary["missed_actions"], done.summary["clipped_share"]) == (6, 0.0)
     assert not done.problem
     assert embodied_env.audit_run(done.path).problems == ()
 

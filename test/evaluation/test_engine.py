@@ -26,7 +26,7 @@ from embodied_env.evaluation.engine import (
     longest_episode_s,
     merged_summary,
 )
-from embodied_env.evaluation.episodes import EpisodeRunner, EvaluationJob, policy_seed
+from embodied_env.evaluation.episodes import EpisodeRunner, EvaluationJob, PolicySource, policy_seed
 from embodied_env.evaluation.local_workers import SHORT_GRACE_S, LocalWorker
 from embodied_env.record import read_run
 
@@ -103,7 +103,13 @@ def run_evaluate(capsys, *words):
 
 
 def job(**changes):
-    values = {"contract": ARM, "backend": "fake", "policy": "random", "seed": 3, "options": {"clock": "virtual"}}
+    values = {
+        "contract": ARM,
+        "backend": "fake",
+        "policies": (PolicySource(address="random"),),
+        "seed": 3,
+        "options": {"clock": "virtual"},
+    }
     return EvaluationJob(**(values | changes))
 
 
@@ -159,7 +165,7 @@ class FakeChild:
 @pytest.fixture
 def scheduler(monkeypatch):
     monkeypatch.setenv("ROS_DOMAIN_ID", "7")
-    return EpisodeScheduler(episodes=1, workers=1, ended=lambda _: None, limit_s=60.0)
+    return EpisodeScheduler(trials=1, workers=1, ended=lambda _: None, limit_s=60.0)
 
 
 def test_episode_that_kills_every_worker_raises(scheduler):
@@ -209,7 +215,7 @@ class HungPool(FakePool):
         self.workers[-1].messages = [{"worker": number}, {"ready": f"run_{len(self.started)}"}]
 
     def busy(self):
-        return [worker for worker in self.workers if worker.episode is not None]
+        return [worker for worker in self.workers if worker.trial is not None]
 
     def reap(self, worker, *, grace_s):
         self.workers.remove(worker)
@@ -221,8 +227,8 @@ class HungPool(FakePool):
         for worker in list(self.workers):
             if worker.messages:
                 yield worker, worker.messages.pop(0)
-            elif worker.episode is not None and worker.episode not in self.hangs:
-                yield worker, {"ended": worker.episode}
+            elif worker.trial is not None and worker.trial not in self.hangs:
+                yield worker, {"ended": worker.trial}
 
     def shutdown(self):
         self.is_shut_down = True
@@ -243,7 +249,7 @@ def test_hung_worker_is_replaced_until_last_attempt(monkeypatch):
     assert len(pool.reaped) == MOST_ATTEMPTS
     assert set(pool.graces) == {SHORT_GRACE_S}
     assert pool.is_shut_down
-    assert "episode 1" in run.not_evaluated()
+    assert "episode 1" in run.not_evaluated(run.abandoned)
     assert len(run.losses) == MOST_ATTEMPTS
 
 
@@ -255,7 +261,7 @@ def test_episode_time_limit_starts_when_environment_is_ready(monkeypatch):
 
 def test_timely_workers_are_not_replaced(monkeypatch):
     pool = HungPool(hangs=set())
-    assert finished(monkeypatch, pool, episodes=40).not_evaluated() == ""
+    assert finished(monkeypatch, pool, episodes=40).abandoned == set()
     assert pool.reaped == []
 
 
@@ -328,10 +334,10 @@ def test_episode_does_not_depend_on_previous_episodes(tmp_path, backend):
     short = replace(ARM, episode=replace(ARM.episode, horizon_steps=3))
     rows = {}
     for order in ([0, 1, 2, 3], [3, 1], [2, 0]):
-        with EpisodeRunner(job(contract=short, backend=backend), tmp_path) as run:
+        with EpisodeRunner(job(contract=short, backend=backend), [tmp_path]) as run:
             for episode in order:
                 run.run(episode)
-        for row in read_run(run.path).rows():
+        for row in read_run(run.paths[0]).rows():
             number = row["info"]["episode_index"]
             values = (
                 row["observation"],
@@ -345,11 +351,11 @@ def test_episode_does_not_depend_on_previous_episodes(tmp_path, backend):
 
 
 def test_merged_summary_requires_complete_episodes(tmp_path):
-    with EpisodeRunner(job(), tmp_path) as run:
+    with EpisodeRunner(job(), [tmp_path]) as run:
         run.run(0)
-    assert merged_summary({0: run.path}, "f")["episodes"] == 1
+    assert merged_summary({0: run.paths[0]}, "f")["episodes"] == 1
     with pytest.raises(RecordError, match="episode 1 is incomplete"):
-        merged_summary({0: run.path, 1: run.path}, "f")
+        merged_summary({0: run.paths[0], 1: run.paths[0]}, "f")
 
 
 @pytest.mark.parametrize(("count", "own"), [(1, 0), (4, 0), (4, 99), (101, 50), (3, 230)])

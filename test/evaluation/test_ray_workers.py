@@ -17,14 +17,14 @@ import embodied_env
 from embodied_env.errors import BackendNotReadyError, MissingDependencyError, PolicyError, RecordError, UsageError
 from embodied_env.evaluation import evaluate, ray_workers
 from embodied_env.evaluation.engine import Engine
-from embodied_env.evaluation.episodes import EvaluationJob
+from embodied_env.evaluation.episodes import EvaluationJob, PolicySource
 from embodied_env.evaluation.ray_cluster import HostLostError, RayCluster
 from embodied_env.evaluation.ray_workers import RayWorkers, WorkerHost, describe
 from embodied_env.record import read_run
 
 ARM = embodied_env.load_contract("arm_reach")
 SHORT = replace(ARM, episode=replace(ARM.episode, horizon_steps=4))
-VALUES = {"contract": SHORT, "backend": "fake", "policy": "random", "seed": 3}
+VALUES = {"contract": SHORT, "backend": "fake", "policies": (PolicySource(address="random"),), "seed": 3}
 
 
 class FakeCluster:
@@ -78,16 +78,17 @@ def job(**changes):
 
 
 def on(cluster, tmp_path, **more):
-    return Engine(2, cluster).evaluate(
+    (result,) = Engine(2, cluster).evaluate(
         more.pop("job", job()), **({"episodes": 4, "out": tmp_path / "runs", "ended": lambda _: None} | more)
     )
+    return result
 
 
 def test_cluster_workers_give_same_summary_as_one_process(tmp_path, monkeypatch):
     monkeypatch.setenv("ROS_DOMAIN_ID", "7")
     cluster = FakeCluster()
     done = on(cluster, tmp_path)
-    assert done.summary == evaluate(**VALUES, episodes=4, out=tmp_path, clock="virtual").summary
+    assert done.summary == evaluate(**VALUES, episodes=4, record=tmp_path, clock="virtual").results[0].summary
     assert (done.problem, done.losses) == ("", ())
     assert [host._description["domain_id"] for host in cluster.hosts] == [8, 9]
     assert not cluster.is_joined
@@ -98,7 +99,7 @@ def test_cluster_workers_give_same_summary_as_one_process(tmp_path, monkeypatch)
 def test_episode_of_lost_host_is_repeated_and_reported(tmp_path):
     cluster = FakeCluster(loses=1)
     done = on(cluster, tmp_path)
-    assert done.summary == evaluate(**VALUES, episodes=4, out=tmp_path, clock="virtual").summary
+    assert done.summary == evaluate(**VALUES, episodes=4, record=tmp_path, clock="virtual").results[0].summary
     (loss,) = done.losses
     assert "was repeated" in loss
     assert "its node is gone" in loss

@@ -68,7 +68,8 @@ def test_onnx_policy_with_an_input_by_name_returns_chunks_and_runs(write, tmp_pa
     seen = observation()
     expected = [seen["joints_position"] * (step + 1) for step in range(3)]
     np.testing.assert_allclose(policy(seen), expected, rtol=1e-6)
-    done = evaluate(ARM, backend="fake", policy=address, episodes=1, seed=0, out=tmp_path / "runs", clock="virtual")
+    options = {"backend": "fake", "episodes": 1, "record": tmp_path / "runs", "clock": "virtual"}
+    (done,) = evaluate(ARM, address, **options).results
     assert embodied_env.audit_run(done.path).problems == ()
     manifest = json.loads((done.path / "manifest.json").read_text())
     assert (manifest["policy"]["format"], manifest["policy"]["name"]) == ("onnx", address)

@@ -57,8 +57,9 @@ def policy(tmp_path):
 def dataset(tmp_path):
     """Return a function that writes the metadata of a dataset, and returns its folder."""
 
-    def write(names=NAMES, stats=(), rate=20, **files):
-        columns = {key: {"dtype": "float32", "shape": [6], "names": names} for key in ("observation.state", "action")}
+    def write(names=NAMES, actions=None, *, stats=(), rate=20, **files):
+        named = {"observation.state": names, "action": actions or names}
+        columns = {key: {"dtype": "float32", "shape": [6], "names": each} for key, each in named.items()}
         (tmp_path / "dataset" / "meta").mkdir(parents=True)
         for name, content in {"info": {"fps": rate, "features": columns}, "stats": dict(stats), **files}.items():
             (tmp_path / "dataset" / "meta" / f"{name}.json").write_text(json.dumps(content))
@@ -156,11 +157,7 @@ def test_joint_without_counterpart_is_reported(policy, dataset):
 def test_policy_trained_on_our_export_needs_no_answer(policy, dataset):
     names = [*(f"joints_position.{i}" for i in range(3)), *(f"target_position.{i}" for i in range(3))]
     ours = {"contract": {"name": SO101.name, "version": 1, "fingerprint": SO101.fingerprint}}
-    folder = dataset(names, embodied_env=ours)
-    info = json.loads((folder / "meta" / "info.json").read_text())
-    info["features"]["action"]["names"] = [f"value.{i}" for i in range(6)]
-    (folder / "meta" / "info.json").write_text(json.dumps(info))
-    draft, gaps = drafted(policy(), folder, normalize=False)
+    draft, gaps = drafted(policy(), dataset(names, JOINTS, embodied_env=ours), normalize=False)
     assert gaps == ""
     assert draft["contract"] == {"name": "so101_reach", "fingerprint": SO101.fingerprint}
     assert draft["inputs"]["observation.state"]["parts"] == [
@@ -197,8 +194,8 @@ def test_lerobot_normalises_and_keeps_the_history_itself(policy, dataset):
     own, _ = drafted(folder, data, normalize=False)
     exported, gaps = drafted(folder, data, normalize=True)
     assert {*own["inputs"]["observation.state"]} == {"parts"}
+    assert "chunk" not in own
     assert exported["inputs"]["observation.state"]["history"] == {"steps": [-1, 0]}
-    assert "chunk" not in own  # its queue of actions is LeRobot's too
     assert exported["chunk"] == {"length": 8, "execute": 8}
     assert "first action of the exported chunk" in gaps
 
@@ -224,8 +221,7 @@ def test_normalisation_modes(policy, dataset, mode, method):
 
 
 def test_language_policy_takes_the_instruction(policy):
-    steps = {"name": "policy_preprocessor", "steps": [{"registry_name": "tokenizer_processor"}]}
-    draft, _ = drafted(policy({"policy_preprocessor.json": steps}, type="smolvla"))
+    draft, _ = drafted(policy(type="smolvla"))
     assert draft["inputs"]["task"] == {"text": "instruction"}
 
 

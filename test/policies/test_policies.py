@@ -179,8 +179,8 @@ def test_a_chunk_ends_with_its_episode_in_an_evaluation(tmp_path, monkeypatch):
     monkeypatch.setitem(loader._BUILT_IN, "chunks", "")
     made = Chunks()
     monkeypatch.setattr(loader, "_attribute", lambda _: lambda contract: made)  # noqa: ARG005 - the signature of a loader
-    options = {"backend": "fake", "policy": "chunks", "episodes": 2, "seed": 7, "out": tmp_path, "clock": "virtual"}
-    done = evaluate(ARM, **options)
+    options = {"backend": "fake", "episodes": 2, "seed": 7, "record": tmp_path, "clock": "virtual"}
+    (done,) = evaluate(ARM, "chunks", **options).results
     first, second = [("reset", policy_seed(7, index), index) for index in range(2)]
     assert made.calls == [first, "act", "act", second, "act", "act", "close"]  # 5 steps: 3 + 2
     actions = [row["action"][0] for row in embodied_env.read_run(done.path).transitions()]
@@ -193,8 +193,8 @@ def test_a_chunk_ends_with_its_episode_in_an_evaluation(tmp_path, monkeypatch):
 
 
 def test_replay_of_the_same_seed_repeats_a_random_policy(tmp_path):
-    options = {"backend": "fake", "policy": "random", "episodes": 2, "out": tmp_path, "clock": "virtual"}
-    run = evaluate(ARM, seed=7, **options).path
+    options = {"backend": "fake", "episodes": 2, "record": tmp_path, "clock": "virtual"}
+    run = evaluate(ARM, "random", seed=7, **options).results[0].path
     assert replay_policy(run, load("random"), seed=7).first is None
     assert replay_policy(run, load("random"), seed=8).first == (1, 1)
 
@@ -212,7 +212,7 @@ def test_a_policy_that_raises_in_reset_is_named(tmp_path, monkeypatch, capsys):
 
 
 def test_replay_names_a_policy_that_raises(tmp_path):
-    run = evaluate(ARM, backend="fake", policy="hold", episodes=1, seed=0, out=tmp_path).path
+    run = evaluate(ARM, "hold", backend="fake", episodes=1, seed=0, record=tmp_path).results[0].path
     with pytest.raises(PolicyError, match="episode 1, step 1: ZeroDivisionError"):
         replay_policy(run, lambda _: 1 / 0)
 

@@ -88,7 +88,7 @@ def test_consistent_run_passes(tmp_path):
 
 def test_scripted_simulator_run_passes(tmp_path):
     pytest.importorskip("mujoco")
-    done = evaluate(load_contract("arm_reach"), backend="mujoco", policy="scripted", episodes=2, seed=1, out=tmp_path)
+    (done,) = evaluate("arm_reach", "scripted", episodes=2, seed=1, record=tmp_path).results
     assert audit_run(done.path).problems == ()
 
 

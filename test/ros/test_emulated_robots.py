@@ -65,16 +65,16 @@ def test_doctor_passes(contract):
 @pytest.mark.long
 @pytest.mark.parametrize("contract", ROBOTS, indirect=True)
 def test_the_scripted_policy_solves_18_of_20_episodes(contract, tmp_path):
-    result = evaluate(
+    (result,) = evaluate(
         contract,
+        "scripted",
         backend="real",
-        policy="scripted",
         episodes=20,
         seed=0,
-        out=tmp_path,
+        record=tmp_path,
         emulator=True,
         namespace=NAMESPACE,
-    )
+    ).results
     assert result.summary["end_reasons"].get("success", 0) >= 18
     assert result.summary["solved_at_reset"] == 0
     assert embodied_env.audit_run(result.path).problems == ()

@@ -11,7 +11,7 @@ import pytest
 import embodied_env
 from embodied_env.evaluation import evaluate
 from embodied_env.evaluation.engine import Engine
-from embodied_env.evaluation.episodes import EvaluationJob
+from embodied_env.evaluation.episodes import EvaluationJob, PolicySource
 from embodied_env.record import audit_run
 
 ARM = embodied_env.load_contract("arm_reach")
@@ -21,10 +21,10 @@ ARM = embodied_env.load_contract("arm_reach")
 @pytest.mark.ros
 def test_workers_over_ros_give_the_same_summary_as_one_process(tmp_path):
     short = replace(ARM, episode=replace(ARM.episode, horizon_steps=40))
-    options = {"contract": short, "backend": "mujoco_ros", "policy": "scripted", "seed": 3}
-    one = evaluate(**options, episodes=12, out=tmp_path, clock="virtual")
+    options = {"contract": short, "backend": "mujoco_ros", "policies": (PolicySource(address="scripted"),), "seed": 3}
+    (one,) = evaluate(**options, episodes=12, record=tmp_path, clock="virtual").results
     job = EvaluationJob(**options, options={"clock": "virtual"})
-    three = Engine(3).evaluate(job, episodes=12, out=tmp_path, ended=lambda _: None)
+    (three,) = Engine(3).evaluate(job, episodes=12, out=tmp_path, ended=lambda _: None)
     assert three.problem == ""
     assert three.losses == ()
     assert outcome(three.summary) == outcome(one.summary)

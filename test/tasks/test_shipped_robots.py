@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import embodied_env
-from embodied_env.evaluation import evaluate
+from embodied_env import evaluate
 
 ARMS = ("so101_reach", "ur5e_reach")
 
@@ -15,9 +15,9 @@ ARMS = ("so101_reach", "ur5e_reach")
 @pytest.mark.parametrize("name", ARMS)
 def test_the_scripted_policy_solves_every_episode(name, episodes, tmp_path):
     contract = embodied_env.load_contract(name)
-    result = evaluate(
-        contract, backend="mujoco", policy="scripted", episodes=episodes, seed=0, out=tmp_path, clock="virtual"
-    )
+    (result,) = evaluate(
+        contract, "scripted", backend="mujoco", episodes=episodes, seed=0, record=tmp_path, clock="virtual"
+    ).results
     assert result.summary["end_reasons"] == {"success": episodes}
     assert embodied_env.audit_run(result.path).problems == ()
 

@@ -11,34 +11,16 @@ from typing import Any
 from embodied_env.analysis.comparison.comparability import Comparability, comparability
 from embodied_env.analysis.comparison.episode_pairing import Pairing, pair_episodes
 from embodied_env.analysis.comparison.features import FeatureName, RunFeatures
+from embodied_env.analysis.comparison.outcomes import Outcome, compare_outcomes
 from embodied_env.analysis.comparison.streams import Numbers, Share
 from embodied_env.analysis.progress import NO_PROGRESS, Progress
-from embodied_env.analysis.report.outcomes import SUCCESS_RATES, Rate
-from embodied_env.analysis.statistics import (
-    PairedTest,
-    difference_interval,
-    ks_distance,
-    ks_noise,
-    mcnemar_exact,
-    share_noise,
-)
+from embodied_env.analysis.report.outcomes import SUCCESS_RATES
+from embodied_env.analysis.statistics import ks_distance, ks_noise, share_noise
 from embodied_env.record import Run, read_run
 from embodied_env.record.json_values import to_json_types
 
 CHANCE = 0.05
 """Probability that equal runs show any difference reported as more than chance."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """One of both success rates in both runs."""
-
-    key: str  # of the rate in ``summary.json``
-    how: str  # what the rate is of
-    a: Rate  # of run A
-    b: Rate  # of run B
-    difference: tuple[float, float] | None  # Newcombe interval (95 %) of B - A; None without trials
-    paired: PairedTest | None  # test over the episodes that began in the same situation; None without such pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,32 +175,13 @@ def compare_runs(
         a=side_a,
         b=side_b,
         terms=terms,
-        outcomes=tuple(_outcomes(side_a.summary, side_b.summary, pairing)),
+        outcomes=compare_outcomes(side_a.summary, side_b.summary, pairing),
         pairing=pairing,
         gaps=tuple(gaps),
         ranking=_rank(gaps),
         one_sided=tuple(_one_sided(of_a, of_b)),
         untracked=tuple(dict.fromkeys((*of_a.untracked, *of_b.untracked))),
     )
-
-
-def _outcomes(a: Mapping[str, Any], b: Mapping[str, Any], pairing: Pairing) -> Iterator[Outcome]:
-    for key, how, trials, _ in SUCCESS_RATES:
-        rate_a, rate_b = (Rate.of(summary["successes"], summary[trials]) for summary in (a, b))
-        pairs = [
-            (x.success, y.success)
-            for x, y in pairing.pairs
-            if x.rated and y.rated and (trials == "rated" or not (x.truncated or y.truncated))
-        ]
-        intervals = ((rate.share, rate.low, rate.high) for rate in (rate_a, rate_b))
-        yield Outcome(
-            key=key,
-            how=how,
-            a=rate_a,
-            b=rate_b,
-            difference=difference_interval(*intervals) if rate_a.trials and rate_b.trials else None,
-            paired=mcnemar_exact(pairs) if pairs else None,
-        )
 
 
 def _rank(gaps: Iterable[Gap]) -> tuple[Ranked, ...]:

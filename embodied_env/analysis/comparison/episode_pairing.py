@@ -19,12 +19,16 @@ Situation = tuple[int, str, int]
 
 
 class EndedEpisode(NamedTuple):
-    """Result of an episode. `sampled` is the hash of what its reset drew; `rated`: it counts in the success rates."""
+    """Result of an episode.
+
+    `sampled` is the hash of what its reset drew, `rated`: it counts in the success rates, `reward` its return.
+    """
 
     success: bool
     truncated: bool
     sampled: str
     rated: bool
+    reward: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +74,10 @@ class Episodes:
             self.unseeded += 1
         elif len(self.ended) < MOST_EPISODES:
             is_truncated = episode.ended == "truncated"
-            self.ended[self._situation] = EndedEpisode(episode.success, is_truncated, self._sampled, not episode.apart)
+            rated = not episode.apart
+            self.ended[self._situation] = EndedEpisode(
+                episode.success, is_truncated, self._sampled, rated, episode.reward
+            )
 
 
 def pair_episodes(a: Episodes, b: Episodes) -> Pairing:

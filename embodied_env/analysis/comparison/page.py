@@ -100,9 +100,11 @@ def _warnings(comparison: Comparison) -> Iterator[str]:
     a, b = comparison.a, comparison.b
     if a.run.path.resolve() == b.run.path.resolve():
         yield "A and B are the same run."
-    policies = [describe_value(name_of_policy(side.run.manifest.get("policy"))) for side in (a, b)]
+    policies = [side.run.manifest.get("policy") for side in (a, b)]
     if policies[0] != policies[1]:
-        yield f"The policies differ: {policies[0]} and {policies[1]}. That may cause any of the differences."
+        names = list(dict.fromkeys(describe_value(name_of_policy(policy)) for policy in policies))
+        found = f"{names[0]} and {names[1]}" if len(names) > 1 else f"{names[0]} of different content or library"
+        yield f"The policies differ: {found}. That may cause any of the differences."
     for name, side in (("A", a), ("B", b)):
         if not side.summary["episodes"]:
             steps = side.features.steps

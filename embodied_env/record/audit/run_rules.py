@@ -16,7 +16,7 @@ from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RES
 from embodied_env.errors import ContractError
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
 from embodied_env.record.manifest import contract_of_manifest, describe_robot
-from embodied_env.record.rows import RESET, TRANSITION, Row
+from embodied_env.record.rows import RESET, TRANSITION, Row, has_no_action
 from embodied_env.record.run import read_json
 from embodied_env.record.run_writer import FIRST_TRANSITION, MANIFEST, SUMMARY
 from embodied_env.record.summary import OUTSIDE
@@ -154,7 +154,8 @@ class RowTally:
             return
         info = row["info"]
         self._counts["steps"] += 1
-        self._counts["clipped"] += info["action_clipped"]
+        self._counts["missed_actions"] += has_no_action(row)
+        self._counts["clipped"] += info["action_clipped"] and not has_no_action(row)
         if self._has_ended:
             return
         self._open_steps += 1
@@ -191,6 +192,7 @@ class RowTally:
             "success_rate_not_truncated": count["successes"] / rated_terminated if rated_terminated else None,
             "steps": count["steps"],
             "clipped_share": count["clipped"] / count["steps"] if count["steps"] else None,
+            "missed_actions": count["missed_actions"],
             "end_reasons": dict(self._end_reasons),
             "return": {"mean": self._sum / episodes if episodes else None},
         }

@@ -1,0 +1,142 @@
+"""Results of an evaluation: one per policy, and their comparison over the same situations."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embodied_env.contract import Contract
+from embodied_env.errors import RecordError
+from embodied_env.record.json_values import to_json_types
+from embodied_env.record.rows import RESET, Row
+from embodied_env.record.run import read_run
+
+if TYPE_CHECKING:
+    from embodied_env.analysis.comparison.episode_pairing import Episodes, Pairing
+    from embodied_env.analysis.comparison.outcomes import Outcome, ReturnDifference
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyResult:
+    """The episodes of one policy."""
+
+    policy: str  # its address or name; of several with the same name also its position, "hold (2)"
+    path: Path  # run directory; with an engine, the folder of its runs
+    summary: Mapping[str, Any]  # summary of the episodes (``summary.json``)
+    problem: str  # reason why it is not sound evidence, or ""
+    where: Mapping[int, Path]  # run directory of each finished episode, from 0
+    parts: tuple[Path, ...] = ()  # run directories of an engine
+    losses: tuple[str, ...] = ()  # description of each episode that was lost and repeated
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyComparison:
+    """Two policies of an evaluation: B compared with A."""
+
+    a: str  # name of the first policy
+    b: str  # name of the other one
+    outcomes: tuple[Outcome, ...]  # both success rates
+    returns: ReturnDifference | None  # None without pairs
+    pairing: Pairing  # episodes that began in the same situation
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything in JSON types, with the number of pairs only."""
+        returns = None if self.returns is None else dataclasses.asdict(self.returns)
+        outcomes = [dataclasses.asdict(outcome) for outcome in self.outcomes]
+        pairing = {**vars(self.pairing), "pairs": len(self.pairing.pairs)}
+        found: dict[str, Any] = to_json_types(
+            {"a": self.a, "b": self.b, "outcomes": outcomes, "returns": returns, "pairing": pairing}
+        )
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The evaluation of one or more policies on one backend; `results` are in the order of the policies."""
+
+    contract: Contract
+    backend: str
+    results: tuple[PolicyResult, ...]
+
+    @property
+    def problem(self) -> str:
+        """Why it is not sound evidence, with the path of each run concerned, or ""."""
+        return "; ".join(f"{result.path}: {result.problem}" for result in self.results if result.problem)
+
+    def compare(self) -> tuple[PolicyComparison, ...]:
+        """Compare every later policy with the first one; reads the recorded episodes.
+
+        Raises:
+            MissingDependencyError: when scipy is not installed.
+            RecordError: when a run cannot be read.
+        """
+        from embodied_env.analysis.comparison.episode_pairing import pair_episodes
+        from embodied_env.analysis.comparison.outcomes import compare_outcomes, compare_returns
+
+        (first, baseline), *others = ((result, _episodes(result.where)) for result in self.results)
+        found = []
+        for result, episodes in others:
+            pairing = pair_episodes(baseline, episodes)
+            comparison = PolicyComparison(
+                a=first.policy,
+                b=result.policy,
+                outcomes=compare_outcomes(first.summary, result.summary, pairing),
+                returns=compare_returns(pairing),
+                pairing=pairing,
+            )
+            found.append(comparison)
+        return tuple(found)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the results in JSON types, without the comparison."""
+        runs: list[dict[str, Any]] = []
+        for result in self.results:
+            runs.append({"policy": result.policy, "path": str(result.path), "summary": dict(result.summary)})
+            if result.parts:
+                runs[-1] |= {"parts": [str(path) for path in result.parts], "losses": list(result.losses)}
+        head = {"contract": self.contract.name, "fingerprint": self.contract.fingerprint, "backend": self.backend}
+        return {**head, "runs": runs}
+
+
+def rows_of_episodes(where: Mapping[int, Path]) -> Iterator[Row]:
+    """Yield the rows of these episodes in order; `where` has the run directory of each.
+
+    Raises RecordError when an episode is incomplete in its log.
+    """
+    readers: dict[Path, Iterator[tuple[int, Iterator[Row]]]] = {}
+    for episode, path in sorted(where.items()):
+        rows = _find_episode(readers[path], episode) if path in readers else None
+        if rows is None:  # it may be before the reader
+            readers[path] = groupby(read_run(path).rows(), key=lambda row: row["info"]["episode_index"])
+            rows = _find_episode(readers[path], episode)
+        if rows is None:
+            raise RecordError(f"{path}: episode {episode} is incomplete in the log")
+        yield from rows
+
+
+def _find_episode(reader: Iterator[tuple[int, Iterator[Row]]], episode: int) -> list[Row] | None:
+    """Return the rows of `episode`, or None; one episode at a time is in memory."""
+    for number, group in reader:
+        if number == episode:
+            rows = list(group)
+            if rows[-1].get("terminated") or rows[-1].get("truncated"):
+                return rows
+    return None
+
+
+def _episodes(where: Mapping[int, Path]) -> Episodes:
+    """Return how these episodes ended, by the situation in which they began."""
+    from embodied_env.analysis.comparison.episode_pairing import Episodes
+    from embodied_env.analysis.report.outcomes import Outcomes
+
+    episodes, outcomes = Episodes(), Outcomes()
+    for row in rows_of_episodes(where):
+        if row["schema"] == RESET:
+            episodes.begin(row)
+        if (ended := outcomes.add(row)) is not None:
+            episodes.end(ended)
+    return episodes

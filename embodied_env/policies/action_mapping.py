@@ -1,0 +1,153 @@
+"""Actions of a contract from the outputs of a policy: joints by name, units, modes, and another control period."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract import Contract
+from embodied_env.contract.schema import FloatArray
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.contract.value_checks import allow, one_of, require
+from embodied_env.core.policy import NoAction, Observation
+from embodied_env.policies.input_mapping import each, joint_places, unit_map
+from embodied_env.policies.policy_file import OutputPart, PolicyFile
+from embodied_env.policies.statistics import make_normalizer
+from embodied_env.tasks.common import joint_reader
+
+_MODES = {"position": ("absolute", "relative"), "position_delta": ("delta",)}  # the others: absolute
+_ACTION = "action"
+_EQUAL = 1e-6  # relative difference of control periods
+_ROUNDING = 1e-9
+
+
+class ActionMapping:
+    """Maps the outputs of one inference to the actions of a contract.
+
+    Attributes:
+        shapes: of each output.
+        labels: output -> name of each component.
+        ratio: control periods of the contract in one of the policy.
+        is_relative: whether an action depends on the observation.
+    """
+
+    def __init__(self, file: PolicyFile, contract: Contract) -> None:
+        """Find the joints by name; raises ContractError for those that do not fit."""
+        self._layout = ActionLayout(contract)
+        size, chunk = self._layout.size, file.chunk
+        self._length = None if chunk is None else chunk.length
+        self._execute = 1 if chunk is None else chunk.execute or chunk.length
+        self.shapes = {
+            name: (spec.size,) if chunk is None else (chunk.length, spec.size) for name, spec in file.outputs.items()
+        }
+        self.labels: dict[str, list[str]] = {name: [] for name in file.outputs}
+        self._normalizers = {
+            name: make_normalizer(file, f"outputs.{name}", spec.normalize, spec.size)
+            for name, spec in file.outputs.items()
+        }
+        self._sources: list[tuple[str, int] | None] = [None] * size  # by column of the action
+        self._gain, self._bias = np.ones(size), np.zeros(size)
+        self._thresholds: dict[int, tuple[float, float, float]] = {}
+        self._is_action, self._is_relative, self._is_delta = (np.zeros(size, dtype=np.bool_) for _ in range(3))
+        for name, spec in file.outputs.items():
+            for index, part in enumerate(spec.parts):
+                self._add(file, contract, f"outputs.{name}.parts[{index}]", name, part)
+        if lost := [joint for joint, source in zip(self._layout.joints, self._sources, strict=True) if source is None]:
+            named = ", ".join(map(repr, lost))
+            require(
+                False, "outputs", f"{named} of the contract without a counterpart in the policy (expected all joints)"
+            )
+        self.is_relative = bool(self._is_relative.any())
+        relative = [joint for joint, is_so in zip(self._layout.joints, self._is_relative, strict=True) if is_so]
+        self._positions = joint_reader(contract, relative, reader="the mode relative")
+        self.ratio = file.control_period_s / contract.control_period_s
+        self._resample = None if abs(self.ratio - 1.0) <= _EQUAL else file.resample
+        if self._resample is None and abs(self.ratio - 1.0) > _EQUAL:
+            problem = f"{file.control_period_s:g} s, that of the contract is {contract.control_period_s:g} s"
+            require(False, "control_period_s", f"{problem} (expected the same); or set resample: hold or linear")
+        self._steps = round(self._execute * self.ratio)
+        problem = f"{self._execute} actions of {file.control_period_s:g} s end within the first control period"
+        require(self._steps >= 1, "resample", f"{problem} of {contract.control_period_s:g} s (expected a chunk)")
+
+    def read(self, outputs: Mapping[str, NDArray[Any]], observation: Observation) -> Any:  # noqa: ANN401
+        """Return the action or the chunk for the outputs for `observation`, or `NoAction`."""
+        values: dict[str, FloatArray] = {}
+        for name, shape in self.shapes.items():
+            found = outputs.get(name)
+            if not isinstance(found, np.ndarray) or found.shape != shape:
+                given = "no array" if not isinstance(found, np.ndarray) else f"the shape {found.shape}"
+                return NoAction(f"output {name} has {given} (expected {shape})")
+            if found.dtype.kind not in "fiu" or not np.isfinite(found).all():
+                return NoAction(f"output {name} has values that are not finite numbers")
+            rows, normalizer = np.atleast_2d(found.astype(np.float64)), self._normalizers[name]
+            values[name] = rows if normalizer is None else normalizer.unnormalize(rows)
+        columns = [values[name][:, index] for name, index in filter(None, self._sources)]
+        rows = np.stack(columns, axis=1) * self._gain + self._bias
+        for column, (at, below, above) in self._thresholds.items():
+            rows[:, column] = np.where(columns[column] > at, above, below) * self._gain[column] + self._bias[column]
+        if self.is_relative:
+            rows[:, self._is_relative] += self._positions(observation)
+        rows = self._resampled(rows) if self._resample is not None else rows[: self._steps]
+        actions = np.array([np.where(self._is_action, row, self._layout.scale.from_si(row)) for row in rows])
+        if not np.isfinite(actions).all():
+            return NoAction("action with values that are not finite numbers")
+        if self._length is None and self._steps == 1:
+            return self._layout.as_action(actions[0])  # not clipped: the gate does, and reports it
+        if len(self._layout.slices) == 1:
+            return actions
+        return {name: actions[:, part] for name, part in self._layout.slices.items()}
+
+    def _resampled(self, rows: FloatArray) -> FloatArray:
+        """Return one row per control period of the contract, from one per control period of the policy."""
+        times = np.arange(self._steps + 1) / self.ratio
+        held = rows[np.minimum((times[:-1] + _ROUNDING).astype(np.int64), len(rows) - 1)]
+        knots, sums = np.arange(len(rows) + 1), np.vstack([np.zeros(rows.shape[1]), np.cumsum(rows, axis=0)])
+        for column in range(rows.shape[1]):
+            if self._is_delta[column]:
+                held[:, column] = np.diff(np.interp(times, knots, sums[:, column]))
+            elif self._resample == "linear" and column not in self._thresholds:
+                held[:, column] = np.interp(times[:-1], knots[:-1], rows[:, column])
+        return held
+
+    def _add(self, file: PolicyFile, contract: Contract, path: str, output: str, part: OutputPart) -> None:
+        """Add the columns of a part."""
+        start = len(self.labels[output])
+        if part.ignore is not None:
+            self.labels[output] += ["ignored"] * part.ignore
+            return
+        name = str(part.actuator)
+        require(name in contract.actuators, f"{path}.actuator", one_of(name, contract.actuators))
+        actuator = contract.actuators[name]
+        joints, known = part.joints or (), tuple(actuator.joints)
+        places = joint_places(file, f"{path}.joints", joints, known, f"joints of actuators.{name}")
+        is_action, modes = part.unit == _ACTION, _MODES.get(actuator.command, ("absolute",))
+        if is_action:
+            allow(part.mode == "absolute", f"{path}.mode", part.mode, "absolute with the unit action")
+        else:
+            expected = f"expected {' or '.join(modes)}); declare another command in the contract"
+            require(
+                part.mode in modes,
+                f"{path}.mode",
+                f"{part.mode} for actuators.{name}.command {actuator.command} ({expected}",
+            )
+        keys = (each(f"{path}.{key}", getattr(part, key), len(joints)) for key in ("unit", "sign", "offset", "scale"))
+        for index, (place, unit, sign, offset, scale) in enumerate(zip(places, *keys, strict=True)):
+            joint, column = known[place], self._layout.slices[name].start + place
+            require(self._sources[column] is None, f"{path}.joints", f"{joint!r} is in two parts (expected one)")
+            own: str = actuator.joints[joint].unit
+            if actuator.command == "twist":
+                own = "m/s" if joint.startswith("linear") else "rad/s"
+            elif actuator.is_velocity:
+                own += "/s"
+            factor, zero = (1.0, 0.0) if is_action else unit_map(contract, f"{path}.unit", unit, own, joint)
+            self._sources[column] = (output, start + index)
+            self._gain[column] = sign * scale / factor
+            self._bias[column] = (offset - (zero if part.mode == "absolute" else 0.0)) / factor
+            self._is_action[column], self._is_relative[column] = is_action, part.mode == "relative"
+            self._is_delta[column] = part.mode == "delta" or (is_action and self._layout.is_delta[column])
+            if (threshold := part.threshold) is not None:
+                self._thresholds[column] = (threshold.at, threshold.below, threshold.above)
+            self.labels[output].append(f"{name}[{joint}]")

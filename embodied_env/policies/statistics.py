@@ -1,0 +1,95 @@
+"""Statistics of training data for the normalisation of a policy's inputs and outputs, in numbers or in files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.contract.schema import FloatArray
+from embodied_env.contract.value_checks import allow, require
+from embodied_env.core.bounded_json import parse_json
+from embodied_env.errors import ContractError, described, did_you_mean
+from embodied_env.policies.policy_file import MOST_DATA_BYTES, STATISTICS, NormalizeSpec, PolicyFile
+
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
+
+
+class Normalizer:
+    """The normalisation of vectors of `size` components, along their last axis."""
+
+    def __init__(self, file: PolicyFile, path: str, spec: NormalizeSpec, size: int) -> None:
+        """Read the statistics of `spec` at `path`; raises ContractError for those that do not fit."""
+        names = STATISTICS[spec.method]
+        found = dict(zip(names, _read(file, path, spec, names), strict=True))
+        for name, values in found.items():
+            allow(values.size in (1, size), f"{path}.{name}", f"{values.size} values", f"{size}, one per component")
+            require(bool(np.isfinite(values).all()), f"{path}.{name}", "values that are not finite (expected numbers)")
+        first, second = (np.broadcast_to(values.ravel(), size) for values in found.values())
+        self._clip, is_standard = spec.clip, spec.method == "mean_std"
+        self._center, self._width = first, (second if is_standard else second - first) + spec.epsilon
+        self._low, self._span = (0.0, 1.0) if is_standard else (spec.range[0], spec.range[1] - spec.range[0])
+        if (bad := np.flatnonzero(self._width <= 0)).size:
+            problem = f"{second[bad[0]]:g} of component {bad[0]}"
+            expected = "above 0" if is_standard else f"above {names[0]}, {first[bad[0]]:g}"
+            require(False, f"{path}.{names[1]}", f"{problem} (expected {expected}); set epsilon as in training")
+
+    def normalize(self, values: FloatArray) -> FloatArray:
+        """Return the normalised values."""
+        return self._clipped((values - self._center) / self._width * self._span + self._low)
+
+    def unnormalize(self, values: FloatArray) -> FloatArray:
+        """Return the values before the normalisation."""
+        return (self._clipped(values) - self._low) / self._span * self._width + self._center
+
+    def _clipped(self, values: FloatArray) -> FloatArray:
+        return values if self._clip is None else np.clip(values, -self._clip, self._clip)
+
+
+def make_normalizer(file: PolicyFile, path: str, spec: NormalizeSpec | None, size: int) -> Normalizer | None:
+    """Return the normalizer of an input or output at `path`, None without the key."""
+    return None if spec is None else Normalizer(file, f"{path}.normalize", spec, size)
+
+
+def _read(file: PolicyFile, path: str, spec: NormalizeSpec, names: tuple[str, str]) -> list[NDArray[np.float64]]:
+    if spec.file is None:
+        return [np.atleast_1d(np.array(getattr(spec, name), dtype=np.float64)) for name in names]
+    data, wanted = file.files[spec.file], [f"{spec.key}.{name}" for name in names]
+    try:
+        known = _read_safetensors(data) if spec.file.endswith(".safetensors") else _read_json(data)
+        for name in wanted:
+            require(name in known, f"{path}.key", f"no {name!r} in {spec.file}{did_you_mean(name, known)}")
+        return [np.atleast_1d(np.array(known[name], dtype=np.float64)) for name in wanted]
+    except ContractError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        problem = f"cannot read {spec.file}: {described(error)} (expected safetensors or JSON)"
+        raise ContractError(f"{path}.file", problem) from None
+
+
+def _read_json(data: bytes) -> Mapping[str, Any]:
+    """Return statistics by ``feature.statistic`` from LeRobot's ``stats.json`` or openpi's ``norm_stats.json``."""
+    document = parse_json(data, max_bytes=MOST_DATA_BYTES)
+    document = document.get("norm_stats", document) if isinstance(document, dict) else document
+    if not isinstance(document, dict) or not all(isinstance(each, dict) for each in document.values()):
+        raise ValueError("it has no statistics by feature")
+    return {f"{key}.{name}": values for key, each in document.items() for name, values in each.items()}
+
+
+def _read_safetensors(data: bytes) -> Mapping[str, NDArray[Any]]:
+    """Return the tensors of a file by name: a length of 8 bytes, a JSON header of that length, the data."""
+    size = int.from_bytes(data[:8], "little")
+    if not 2 <= size <= len(data) - 8:
+        raise ValueError("it is cut off")
+    header, tensors = parse_json(data[8 : 8 + size], max_bytes=MOST_DATA_BYTES), {}
+    for name, entry in header.items():
+        if name == "__metadata__" or entry["dtype"] not in _DTYPES:
+            continue
+        dtype, (start, end) = np.dtype(_DTYPES[entry["dtype"]]), entry["data_offsets"]
+        if not 0 <= start <= end <= len(data) - 8 - size or end - start != dtype.itemsize * math.prod(entry["shape"]):
+            raise ValueError(f"tensor {name!r} has the wrong size")
+        tensors[name] = np.frombuffer(data, dtype, math.prod(entry["shape"]), 8 + size + start)
+    return tensors
