@@ -20,14 +20,8 @@ PolicyFunction = Callable[[Observation], Any]
 """Returns an action of the contract's action space."""
 
 ADDRESSES = (
-    "hold",
-    "random",
-    "scripted",
-    "module:callable",
-    "module:factory(literals)",
-    "onnx:FILE",
-    "sb3:FILE.zip",
-    "lerobot:DIR",
+    *("hold", "random", "scripted", "module:callable", "module:factory(literals)"),
+    *("onnx:FILE", "sb3:FILE.zip", "lerobot:DIR", "openpi://host:port", "gr00t://host:port"),
 )
 """The forms of an address of `load_policy`, for help and messages; other packages may add formats."""
 
@@ -60,8 +54,9 @@ class PolicyIdentity:
     library: str | None = None  # that computes it, with its version
     policy_file: str | None = None  # that maps its inputs and outputs
     policy_file_sha256: str | None = None  # of it and the data files that it names
+    server: Mapping[str, Any] | None = None  # metadata of a policy server, in JSON types
 
-    def as_mapping(self) -> dict[str, str | None]:
+    def as_mapping(self) -> dict[str, Any]:
         """Return the identity in JSON types."""
         return asdict(self)
 

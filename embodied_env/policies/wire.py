@@ -77,7 +77,7 @@ def _parse_spec(spec: Mapping[str, Any]) -> ArraySpec:
     return ArraySpec(shape=shape, dtype=_checked_dtype(spec["dtype"]), **bounds)
 
 
-# ----------------------------------------------------------------------------------------------------------- MessagePack
+# ---------------------------------------------------------------------------------------------------------- MessagePack
 
 
 def _msgpack() -> Any:  # noqa: ANN401 - untyped
@@ -135,21 +135,20 @@ def _parts(value: Any) -> Any:  # noqa: ANN401 - any message
 
 def _array_of(data: Any, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any = "C") -> NDArray[Any]:  # noqa: ANN401
     """Return an array over `data`; raises ValueError unless it has exactly that size."""
-    if not _DTYPE.fullmatch(dtype.str) or len(shape) > _MOST_AXES:
-        raise ValueError(f"array of {dtype.str:.40}, shape {shape!s:.80} (expected numbers or text)")
-    if any(type(length) is not int or length < 0 for length in shape):
+    _checked_dtype(dtype.str)
+    if len(shape) > _MOST_AXES or any(type(length) is not int or length < 0 for length in shape):
         raise ValueError(f"array of the shape {shape!s:.80}")
     if math.prod(shape) * dtype.itemsize != len(data):
         raise ValueError(f"array of {dtype.str}, shape {shape} of {len(data)} bytes")
     return np.ndarray(buffer=data, dtype=dtype, shape=shape, order=order)
 
 
-# ---------------------------------------------------------------------------------------------------------------- openpi
+# --------------------------------------------------------------------------------------------------------------- openpi
 
 
 def _to_openpi(value: Any) -> Any:  # noqa: ANN401 - types that MessagePack does not have
-    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "VOcMm":
-        raise ValueError(f"array of {value.dtype} (expected numbers or text)")
+    if isinstance(value, (np.ndarray, np.generic)):
+        _checked_dtype(value.dtype.str)
     if isinstance(value, np.ndarray):
         data = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data if value.size else b""
         return {b"__ndarray__": True, b"data": data, b"dtype": value.dtype.str, b"shape": value.shape}
@@ -172,12 +171,13 @@ def _checked_dtype(text: object) -> np.dtype[Any]:
     return np.dtype(text)
 
 
-# ----------------------------------------------------------------------------------------------------------------- GR00T
+# ---------------------------------------------------------------------------------------------------------------- GR00T
 
 
 def _to_gr00t(value: Any) -> Any:  # noqa: ANN401 - types that MessagePack does not have
     if not isinstance(value, np.ndarray):
         raise TypeError(f"value of the type {type(value).__name__}")
+    _checked_dtype(value.dtype.str)
     file = io.BytesIO()
     np.save(file, value, allow_pickle=False)
     return {"__ndarray_class__": True, "as_npy": file.getvalue()}

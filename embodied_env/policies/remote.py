@@ -1,0 +1,262 @@
+"""Models on policy servers: addresses, deadlines, the checks of an answer, and the account of an inference.
+
+A step never waits beyond its deadline, and the failure of a server is never an exception: `RemoteModel.infer` returns
+`NoAction`, counts the failure and drops the connection, so that a later answer belongs to no request.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.core.arguments import checked_seconds
+from embodied_env.core.policy import NoAction, PolicyIdentity
+from embodied_env.errors import UsageError, described, did_you_mean
+from embodied_env.policies.model import ArraySpec, Inputs
+
+CONNECT_TIMEOUT_S, TIMEOUT_S = 30.0, 1.0
+"""Default limits: of connecting, and of the first inference, in which a server may compile its model; of the others."""
+
+_MOST_CHARACTERS = 16384  # of the metadata of a server, as JSON
+
+
+class Problem(StrEnum):
+    """Kinds of failures, which are counted per episode."""
+
+    LATE = "late"  # no answer before the deadline
+    LOST = "lost"  # no connection
+    FOREIGN = "foreign"  # answer to no request, to another one, or of another model
+    MALFORMED = "malformed"  # answer of a wrong format or shape, too large, or not finite
+    REFUSED = "refused"  # error reported by the server
+
+
+class Failure(Exception):  # noqa: N818 - no error of a caller
+    """A server has given no valid answer."""
+
+    def __init__(self, problem: Problem, reason: str) -> None:
+        """Describe it."""
+        self.problem = problem
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAddress:
+    """The address of a policy server, with time limits."""
+
+    name: str  # as given
+    host: str
+    port: int
+    connect_timeout_s: float
+    timeout_s: float
+
+    @property
+    def netloc(self) -> str:
+        """``host:port``, as in a URL."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(
+    scheme: str, location: str, *, port: int, options: Mapping[str, Any]
+) -> tuple[ServerAddress, dict[str, Any]]:
+    """Return the address ``scheme://host:port?option=literal``, and the values of all options.
+
+    Raises UsageError for any other form, an unknown option or an invalid time limit.
+    """
+    name, found = f"{scheme}:{location}", dict(options)
+    try:
+        url = urlsplit(name)
+        host, number = url.hostname, port if url.port is None else url.port
+    except ValueError:
+        host, number = None, 0
+    if not host or not number or url.path.strip("/") or url.fragment or url.username is not None:
+        expected = f"expected {scheme}://host:port, for example {scheme}://127.0.0.1:{port}"
+        raise UsageError(f"invalid address of a policy server: {name!r} ({expected})")
+    for key, text in parse_qsl(url.query, keep_blank_values=True):
+        if key not in options:
+            expected = f"expected one of: {', '.join(options)}"
+            raise UsageError(f"unknown option of {name!r}: {key!r} ({expected}){did_you_mean(key, options)}")
+        try:
+            found[key] = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            found[key] = text
+    limits = {key: checked_seconds(key, found[key]) for key in ("connect_timeout_s", "timeout_s")}
+    return ServerAddress(name=name, host=host, port=number, **limits), found
+
+
+class RemoteModel(ABC):
+    """A model on a server, whose failures become `NoAction`.
+
+    Attributes:
+        identity: address, protocol and library, with the server's metadata.
+        inputs, outputs: specification by name, if the server announces them.
+    """
+
+    identity: PolicyIdentity
+    inputs: Mapping[str, ArraySpec] | None = None
+    outputs: Mapping[str, ArraySpec] | None = None
+
+    def __init__(self, address: ServerAddress) -> None:
+        """Connect nothing yet."""
+        self.address = address
+        self._epoch = self._step = 0
+        self._reset: dict[str, int] | None = None  # of an episode in which no answer has arrived
+        self._problems: Counter[str] = Counter()
+        self._account: dict[str, float | None] | None = None
+        self._expected: Mapping[str, ArraySpec] | None = None  # of an answer
+        self._is_warm = self._is_closed = False
+        self._pid = os.getpid()
+
+    def reset(self, *, seed: int, episode_index: int) -> None:
+        """Begin an episode; its first request says so, where the protocol can."""
+        self._epoch, self._step = self._epoch + 1, 0
+        self._reset = {"seed": seed, "episode_index": episode_index}
+        self._problems.clear()
+        self._account = None
+
+    def infer(self, inputs: Inputs, /) -> dict[str, NDArray[Any]] | NoAction:
+        """Return the outputs of one inference, or why there are none before the deadline."""
+        begun_s = time.monotonic()
+        deadline_s = begun_s + (self.address.timeout_s if self._is_warm else self.address.connect_timeout_s)
+        self._step += 1
+        account = self._account = dict.fromkeys(("encode_s", "wire_s", "server_s", "decode_s"))
+        if self._is_closed:
+            return NoAction("policy is closed")
+        try:
+            if self._pid != os.getpid():
+                self._abandon()
+                self._pid = os.getpid()
+            request = self._encode(inputs)
+            sent_s = time.monotonic()
+            account["encode_s"] = sent_s - begun_s
+            answer = self._exchange(request, deadline_s)
+            arrived_s = time.monotonic()
+            outputs, server_s = self._decode(answer)
+            outputs = self._check(outputs)
+            done_s = check_time(deadline_s)
+        except Failure as failure:
+            self._problems[failure.problem] += 1
+            self._drop(failure)
+            return NoAction(str(failure))
+        if server_s is not None and not 0.0 <= server_s <= arrived_s - sent_s:
+            server_s = None  # a clock was set
+        account |= {
+            "wire_s": arrived_s - sent_s - (server_s or 0.0),
+            "server_s": server_s,
+            "decode_s": done_s - arrived_s,
+        }
+        self._reset, self._is_warm = None, True
+        return outputs
+
+    def take_account(self) -> Mapping[str, Any] | None:
+        """Return the stages of the inference since the last call, and the failures of the episode; None without one."""
+        account, self._account = self._account, None
+        return None if account is None else {**account, **{each.value: self._problems[each] for each in Problem}}
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        self._is_closed = True
+        if self._pid == os.getpid():
+            self._disconnect()
+        else:
+            self._abandon()
+
+    def _check(self, outputs: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        """Return the arrays of an answer; raises Failure unless they are as expected, or as in the first answer."""
+        found = {name: np.array(value) for name, value in outputs.items() if isinstance(value, np.ndarray)}
+        expected = self._expected
+        if expected is None:
+            expected = {name: ArraySpec(shape=_open_shape(array), dtype=array.dtype) for name, array in found.items()}
+        for name, spec in expected.items():
+            if (array := found.get(name)) is None:
+                raise Failure(Problem.MALFORMED, f"no output {name!r} in the answer")
+            if not _fits(array, spec) or array.dtype.kind not in "biuf" or not array.size:
+                what = f"{array.dtype} {list(array.shape)}"
+                raise Failure(Problem.MALFORMED, f"output {name!r} is {what} (expected numbers {_text(spec)})")
+            if not np.isfinite(array).all():
+                raise Failure(Problem.MALFORMED, f"output {name!r} is not finite")
+        if not expected:
+            raise Failure(Problem.MALFORMED, "no array in the answer")
+        self._expected = expected
+        return {name: found[name] for name in expected}
+
+    @abstractmethod
+    def _encode(self, inputs: Inputs) -> bytes:
+        """Return the request; raises UsageError for inputs that cannot be sent."""
+
+    @abstractmethod
+    def _exchange(self, request: bytes, deadline_s: float) -> bytes:
+        """Connect if necessary, and return the answer; raises Failure."""
+
+    @abstractmethod
+    def _decode(self, answer: bytes) -> tuple[Mapping[str, Any], float | None]:
+        """Return the values of an answer and the time of the server's inference, if known; raises Failure."""
+
+    @abstractmethod
+    def _drop(self, failure: Failure) -> None:
+        """Make sure that no answer of a failed request can be received."""
+
+    @abstractmethod
+    def _disconnect(self) -> None:
+        """Close what is open."""
+
+    def _abandon(self) -> None:
+        """Close the descriptors that a fork has inherited, without a message to the server."""
+        self._disconnect()
+
+
+def check_time(deadline_s: float) -> float:
+    """Return the time; raises Failure after the deadline."""
+    now_s = time.monotonic()
+    if now_s > deadline_s:
+        raise Failure(Problem.LATE, "no answer in time")
+    return now_s
+
+
+def as_json(metadata: Any) -> Any:  # noqa: ANN401 - of a server
+    """Return a server's metadata in JSON types; raises Failure for others, and if they are too long."""
+    try:
+        text = json.dumps(metadata, default=_to_plain, allow_nan=False, sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Failure(Problem.MALFORMED, f"invalid metadata: {described(error):.120} (expected JSON types)") from None
+    if len(text) > _MOST_CHARACTERS:
+        problem = f"metadata too long: {len(text)} characters (expected at most {_MOST_CHARACTERS})"
+        raise Failure(Problem.MALFORMED, problem)
+    return json.loads(text)
+
+
+def connection_error(address: ServerAddress, failure: Failure) -> UsageError:
+    """Return the error of a server that cannot be used at load."""
+    expected = f"expected a policy server that answers within {address.connect_timeout_s:g} s"
+    return UsageError(f"cannot connect to {address.name}: {failure} ({expected}); start it, or correct the address")
+
+
+def _to_plain(value: object) -> Any:  # noqa: ANN401 - JSON types
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(f"value of the type {type(value).__name__}")
+
+
+def _open_shape(array: NDArray[Any]) -> tuple[int | None, ...]:
+    """Return the shape with any length of a chunk."""
+    return (None, *array.shape[1:]) if array.ndim > 1 else array.shape
+
+
+def _fits(array: NDArray[Any], spec: ArraySpec) -> bool:
+    shape = spec.shape
+    return array.ndim == len(shape) and all(a in (None, b) for a, b in zip(shape, array.shape, strict=True))
+
+
+def _text(spec: ArraySpec) -> str:
+    return str(["any" if length is None else length for length in spec.shape]).replace("'", "")

@@ -1,0 +1,192 @@
+"""A WebSocket client without threads, in which every wait has one absolute deadline.
+
+`websockets` parses and serializes; this module owns the socket. A connection makes progress only inside a call, so a
+call that runs out of time leaves it as it is, and the next call continues: no step waits for a whole connection.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from embodied_env.errors import MissingDependencyError, described
+from embodied_env.policies.remote import Failure, Problem
+
+_CHUNK = 2**18  # bytes per read
+_BINARY = 2  # opcode of a frame
+
+
+class WebSocket:
+    """One connection to a server. After any `Failure` but a late `open`, close it."""
+
+    def __init__(
+        self, target: tuple[socket.AddressFamily, Any], netloc: str, *, most_bytes: int, headers: Mapping[str, str]
+    ) -> None:
+        """Begin to connect to `target`; raises Failure if that is refused at once.
+
+        `netloc`: host and port, for the handshake. `most_bytes`: limit of a message.
+        """
+        client, uri = _library()
+        self._protocol = client.ClientProtocol(uri.parse_uri(f"ws://{netloc}"), max_size=most_bytes)
+        self._headers = headers
+        self._outgoing: deque[memoryview] = deque()
+        self._messages: deque[bytes | str] = deque()
+        self._fragments: list[bytes] = []
+        self._is_text = self._is_connected = False
+        self._end: Failure | None = None
+        self._socket = socket.socket(target[0], socket.SOCK_STREAM)
+        self._socket.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._socket)
+        if (error := self._socket.connect_ex(target[1])) not in (0, errno.EINPROGRESS):
+            self._socket.close()
+            raise _lost(os.strerror(error))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the handshake has succeeded, and the connection has not ended as far as is known."""
+        return self._protocol.state.name == "OPEN" and self._end is None
+
+    def open(self, deadline_s: float) -> None:
+        """Continue to connect until the handshake is complete; raises Failure."""
+        while not self.is_open:
+            self._exchange(deadline_s)
+
+    def send(self, message: bytes, deadline_s: float) -> None:
+        """Send a binary message; raises Failure, also for a message that arrives before this one is sent."""
+        self._protocol.send_binary(message)
+        self._flush()
+        while self._outgoing:
+            self._exchange(deadline_s)
+            if self._messages:
+                raise Failure(Problem.FOREIGN, "answer before the request")
+
+    def receive(self, deadline_s: float) -> bytes | str:
+        """Return the next message, text as `str`; raises Failure."""
+        while not self._messages:
+            self._exchange(deadline_s)
+        return self._messages.popleft()
+
+    def poll(self) -> bool:
+        """Process what has arrived, such as a ping, without waiting; return whether there are messages."""
+        while self._end is None and self._wait(0.0) & ~select.POLLOUT:
+            self._read()
+            self._write()
+        return bool(self._messages)
+
+    def close(self) -> None:
+        """Close at once, without waiting for the server. Idempotent."""
+        if self._socket.fileno() >= 0 and self.is_open and not self._outgoing:
+            self._protocol.send_close()
+            self._flush()
+            self._write()
+        self.detach()
+
+    def detach(self) -> None:
+        """Close only the descriptor, as in a fork of the process that owns the connection."""
+        self._socket.close()
+
+    def _exchange(self, deadline_s: float) -> None:
+        """Wait until the socket is ready, and use it once; raises Failure at the end or after the deadline."""
+        if self._end is not None:
+            raise self._end
+        left_s = deadline_s - time.monotonic()
+        events = self._wait(left_s) if left_s > 0.0 else 0
+        if not events:
+            raise Failure(Problem.LATE, "no answer in time" if self.is_open else "no connection in time")
+        if not self._is_connected:
+            self._begin_handshake()
+        if events & select.POLLOUT:
+            self._write()
+        if events & ~select.POLLOUT:
+            self._read()
+
+    def _wait(self, timeout_s: float) -> int:
+        wants_write = not self._is_connected or self._outgoing
+        self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if wants_write else 0))
+        found = self._poll.poll(timeout_s * 1e3)
+        return found[0][1] if found else 0
+
+    def _begin_handshake(self) -> None:
+        if error := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise _lost(os.strerror(error))
+        self._is_connected = True
+        request = self._protocol.connect()
+        request.headers.update(self._headers)
+        self._protocol.send_request(request)
+        self._flush()
+
+    def _write(self) -> None:
+        try:
+            while self._outgoing:
+                sent = self._socket.send(self._outgoing[0])
+                self._outgoing[0] = self._outgoing[0][sent:]
+                if not self._outgoing[0]:
+                    self._outgoing.popleft()
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._end = self._end or _lost(error)
+
+    def _read(self) -> None:
+        """Read once; what was complete before the end of the connection is kept."""
+        try:
+            data = self._socket.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end = self._end or _lost(error)
+            return
+        if data:
+            self._protocol.receive_data(data)
+        else:
+            self._protocol.receive_eof()
+        self._flush()
+        for event in self._protocol.events_received():
+            self._take(event)
+        refused, broken = self._protocol.handshake_exc, self._protocol.parser_exc
+        if refused is not None:
+            self._end = _lost(f"handshake failed: {described(refused)}")
+        elif broken is not None and not isinstance(broken, EOFError):
+            self._end = Failure(Problem.MALFORMED, f"invalid frame: {described(broken)}")
+        elif not data or self._protocol.close_rcvd is not None:
+            self._end = _lost("connection closed by the server")
+
+    def _take(self, event: Any) -> None:  # noqa: ANN401 - untyped
+        """Keep a message that is complete; the library answers the other frames."""
+        opcode = getattr(event, "opcode", None)  # none: the response of the handshake
+        if opcode is None or opcode > _BINARY:
+            return
+        if opcode:  # 0: a continuation
+            self._is_text = opcode < _BINARY
+        self._fragments.append(event.data)
+        if event.fin:
+            message = self._fragments[0] if len(self._fragments) == 1 else b"".join(self._fragments)
+            self._fragments.clear()
+            self._messages.append(bytes(message).decode("utf-8", "replace") if self._is_text else message)
+
+    def _flush(self) -> None:
+        """Queue what the library wants to send."""
+        self._outgoing.extend(memoryview(data) for data in self._protocol.data_to_send() if data)
+
+
+def _lost(reason: object) -> Failure:
+    text = described(reason) if isinstance(reason, Exception) else str(reason)
+    return Failure(Problem.LOST, text[0].lower() + text[1:])
+
+
+def _library() -> tuple[Any, Any]:
+    try:
+        from websockets import client, uri
+    except ImportError:
+        raise MissingDependencyError(
+            "websockets", needed_for="a policy server", remedy='pip install "embodied_env[remote]"'
+        ) from None
+    return client, uri
