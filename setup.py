@@ -23,7 +23,7 @@ EXTRAS = {
     "multi": ["pettingzoo>=1.25"],
     "onnx": ["onnxruntime>=1.19"],
     "remote": ["websockets>=13", "msgpack>=1.0.5", "pyzmq>=25"],
-    "train": ["stable-baselines3>=2.7", "tqdm>=4.60"],
+    "train": ["stable-baselines3>=2.7", "tqdm>=4.60", "onnx>=1.16", "onnxruntime>=1.19"],
     "scale": ["ray>=2.40"],
     "inspect": ["inspect-robots>=0.60"],
     "export": ["pyarrow>=15", "minari>=0.5.4", "pillow>=10"],
@@ -38,14 +38,14 @@ EXTRAS = {
             "pyarrow>=15",
             "minari>=0.5.4",
         ),
-        *("torch==2.13.0", "stable-baselines3>=2.7", "tqdm>=4.60", "scipy>=1.11", "onnxruntime>=1.19"),
+        *("torch==2.13.0", "stable-baselines3>=2.7", "tqdm>=4.60", "scipy>=1.11", "onnx>=1.16", "onnxruntime>=1.19"),
         *("websockets>=13", "msgpack>=1.0.5", "pyzmq>=25"),
     ],
     "docs": ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.27"],
     "dev": ["nox>=2024.4", "pre-commit>=3.5"],
     "lint": ["ruff==0.17.5", "mypy==2.4.1", "types-PyYAML", "types-jsonschema", "types-psutil"],
 }
-IN_ALL = ("ros", "sim", "images", "record", "report", "multi")
+IN_ALL = ("ros", "sim", "images", "record", "report", "multi", "onnx")
 EXTRAS["all"] = [requirement for extra in IN_ALL for requirement in EXTRAS[extra]]
 
 setup(
@@ -77,6 +77,7 @@ setup(
         (f"share/{NAME}/config", [*sorted(map(str, Path("config").glob("*.yaml"))), f"{NAME}/ros/large_messages.xml"]),
         (f"share/{NAME}/config/gazebo", sorted(map(str, Path("config/gazebo").glob("*.*")))),
         (f"share/{NAME}/examples", sorted(map(str, Path("examples").glob("*.py")))),
+        (f"share/{NAME}/config/policies", sorted(map(str, Path("config/policies").glob("*.*")))),
         (f"share/{NAME}/config/robots", sorted(map(str, Path("config/robots").glob("*.yaml")))),
         (f"share/{NAME}/config/teams", sorted(map(str, Path("config/teams").glob("*.yaml")))),
     ],

@@ -42,14 +42,11 @@ def trained(folder: Path, steps: int) -> dict[int, Path]:
 
 def success_rate(checkpoint: Path, backend: str, episodes: int, folder: Path) -> float:
     """Return the success rate, truncation counted as failure, of a run that passes the audit."""
-    asked = ["evaluate", CONTRACT, "--backend", backend, "--policy", "sb3_policy:act", "--json"]
+    asked = ["evaluate", CONTRACT, "--backend", backend, "--policy", f"onnx:{checkpoint / 'policy.onnx'}", "--json"]
     asked += ["--episodes", str(episodes), "--seed", str(EVALUATION_SEED), "--out", str(folder)]
-    environment = {**os.environ, "LEARNED_POLICY": str(checkpoint), "PYTHONPATH": str(ROOT / "examples")}
     with stand_in() if backend == "real" else contextlib.nullcontext([]) as more:
         command = [sys.executable, "-m", "embodied_env.cli", *asked, *more]
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, text=True, env=environment
-        )
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, text=True)
     (run,) = json.loads(done.stdout)["runs"]
     return run["summary"]["success_rate"]
 

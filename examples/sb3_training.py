@@ -1,4 +1,4 @@
-"""Train with Stable-Baselines3, with checkpoints, and evaluate the model."""
+"""Train with Stable-Baselines3, with checkpoints, and evaluate the policy."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from stable_baselines3 import SAC
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
-from training import Training, evaluate, stopwatch
+from torch import nn
+from training import MODEL, Training, evaluate, stopwatch
 
-POLICY = "sb3_policy:act"
+ZIP = Path(MODEL).with_suffix(".zip")
+"""The model, to resume from, and as the policy ``sb3:policy.zip``. It contains pickles: load only what you trust."""
 
 torch.set_num_threads(1)  # networks as small as these are not faster on several
 
@@ -27,7 +30,7 @@ def learn(training: Training, make: Callable[[VecMonitor], BaseAlgorithm]) -> No
     try:
         model = make(worlds)
         if args.resume is not None:
-            model = type(model).load(Path(args.resume) / model_file(training), env=worlds)
+            model = type(model).load(Path(args.resume) / ZIP, env=worlds)
         model.set_logger(logger)
         model.learn(
             args.steps,
@@ -39,7 +42,7 @@ def learn(training: Training, make: Callable[[VecMonitor], BaseAlgorithm]) -> No
     finally:
         worlds.close()
         logger.close()
-    evaluate(training, POLICY, final, passed())
+    evaluate(training, final, passed())
 
 
 class Checkpoints(BaseCallback):
@@ -62,12 +65,15 @@ class Checkpoints(BaseCallback):
 
 
 def save(training: Training, model: BaseAlgorithm, *, name: str | None = None) -> Path:
-    """Save `model` into a new folder, and return the folder."""
-    folder = training.make_policy_folder(name or f"{model.num_timesteps:09d}")
-    model.save(folder / model_file(training))
+    """Save `model` and its most likely action into a new folder, and return the folder."""
+    folder = training.save_policy(actor_of(model), name or f"{model.num_timesteps:09d}")
+    model.save(folder / ZIP)
     return folder
 
 
-def model_file(training: Training) -> str:
-    """Return the name of the model's file, from which `sb3_policy` derives the algorithm."""
-    return f"{training.algorithm}.zip"
+def actor_of(model: BaseAlgorithm) -> nn.Sequential:
+    """Return the layers from the observation to the action without exploration noise, from -1 to 1."""
+    policy = model.policy
+    if isinstance(model, SAC):
+        return nn.Sequential(*policy.actor.latent_pi, policy.actor.mu, nn.Tanh())
+    return nn.Sequential(*policy.mlp_extractor.policy_net, policy.action_net, nn.Hardtanh())

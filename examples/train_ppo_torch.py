@@ -22,7 +22,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
-from torch_policy import FILE, perceptron
 from training import Training, evaluate, parser, started, stopwatch
 
 GAMMA = 0.97
@@ -34,7 +33,7 @@ LEARNING_RATE = 3e-4
 VALUE_WEIGHT, ENTROPY_WEIGHT = 0.5, 0.0
 LARGEST_GRADIENT = 0.5
 
-POLICY = "torch_policy:act"
+WIDTH = 128  # of both hidden layers
 STATE = "learner.pt"
 """File of the networks and the optimiser, to resume from."""
 
@@ -52,6 +51,13 @@ class Agent(nn.Module):
     def policy(self, features: Tensor) -> torch.distributions.Normal:
         """Return the distribution of actions, from -1 to 1 within the action space."""
         return torch.distributions.Normal(self.mean(features), self.log_std.exp())
+
+
+def perceptron(inputs: int, outputs: int) -> nn.Sequential:
+    """Return a network of two hidden layers."""
+    return nn.Sequential(
+        nn.Linear(inputs, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, outputs)
+    )
 
 
 def _orthogonal(network: nn.Sequential, *, gain: float) -> nn.Sequential:
@@ -173,7 +179,7 @@ def train(training: Training) -> Path:
     torch.set_num_threads(1)
     worlds = SyncVectorEnv(training.makers(), autoreset_mode=AutoresetMode.SAME_STEP)
     try:
-        agent = Agent(len(training.scaling.mean), worlds.single_action_space.shape[0])
+        agent = Agent(worlds.single_observation_space.shape[0], worlds.single_action_space.shape[0])
         optimiser = torch.optim.Adam(agent.parameters(), lr=LEARNING_RATE, eps=1e-5)
         if args.resume is not None:
             state = torch.load(Path(args.resume) / STATE, weights_only=True)
@@ -204,13 +210,13 @@ def _learn(training: Training, worlds: SyncVectorEnv, agent: Agent, optimiser: t
             bar.update(line, completed=done)
             if done >= due:
                 due += args.checkpoint_every
-                _save(training, agent, optimiser, done, None)
-    return _save(training, agent, optimiser, done, "final")
+                save(training, agent, optimiser, f"{done:09d}")
+    return save(training, agent, optimiser, "final")
 
 
-def _save(training: Training, agent: Agent, optimiser: torch.optim.Optimizer, steps: int, name: str | None) -> Path:
-    folder = training.make_policy_folder(name or f"{steps:09d}")
-    torch.save(agent.mean.state_dict(), folder / FILE)
+def save(training: Training, agent: Agent, optimiser: torch.optim.Optimizer, name: str) -> Path:
+    """Save the most likely action and the learner into a new folder, and return the folder."""
+    folder = training.save_policy(nn.Sequential(*agent.mean, nn.Hardtanh()), name)
     torch.save({"agent": agent.state_dict(), "optimiser": optimiser.state_dict()}, folder / STATE)
     return folder
 
@@ -220,7 +226,7 @@ def main() -> None:
     args = parser(__doc__, steps=1_000_000, num_envs=8).parse_args()
     with started("ppo_torch", args) as training:
         passed = stopwatch()
-        evaluate(training, POLICY, train(training), passed())
+        evaluate(training, train(training), passed())
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from ray.tune.registry import register_env
 from rich.console import Console
 from rich.progress import Progress
 from torch import nn
-from torch_policy import FILE, WIDTH, perceptron
 from training import Training, evaluate, parser, started, stopwatch
 
 from embodied_env.evaluation.ray_cluster import RayCluster
@@ -31,7 +30,9 @@ from embodied_env.evaluation.ray_cluster import RayCluster
 STEPS = 2048
 """Number of steps between two updates, summed over all environments."""
 
-POLICY = "torch_policy:act"
+WIDTH = 128
+"""Number of units in each of the two hidden layers."""
+
 STATE = "rllib"
 """Folder of RLlib's own state, to resume from. It contains pickles: load only what you trust."""
 
@@ -69,17 +70,15 @@ def configured(training: Training) -> PPOConfig:
     )
 
 
-def network_of(training: Training, algorithm: PPO) -> nn.Sequential:
-    """Return the network of the mean action: the first half of the last layer; the second half is the spread."""
+def actor_of(algorithm: PPO) -> nn.Sequential:
+    """Return the layers of the mean action: the first half of the last layer; the second half is the spread."""
     (learned,) = algorithm.learner_group.foreach_learner(lambda learner: learner.module[DEFAULT_MODULE_ID])
     module: Any = learned.get()
     parts = (module.encoder.actor_encoder, module.pi)
-    linear = [layer for part in parts for layer in part.modules() if isinstance(layer, nn.Linear)]
-    network = perceptron(len(training.scaling.mean), len(training.scaling.low))
-    for layer, source in zip(network[::2], linear, strict=True):
-        rows = layer.out_features
-        layer.load_state_dict({"weight": source.weight[:rows].detach(), "bias": source.bias[:rows].detach()})
-    return network
+    first, second, last = (layer for part in parts for layer in part.modules() if isinstance(layer, nn.Linear))
+    mean = nn.Linear(last.in_features, last.out_features // 2)
+    mean.load_state_dict({name: value[: mean.out_features] for name, value in last.state_dict().items()})
+    return nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), mean, nn.Hardtanh())
 
 
 def train(training: Training) -> Path:
@@ -121,8 +120,7 @@ def _learn(training: Training, algorithm: PPO) -> Path:
 
 
 def _save(training: Training, algorithm: PPO, steps: int, name: str | None) -> Path:
-    folder = training.make_policy_folder(name or f"{steps:09d}")
-    torch.save(network_of(training, algorithm).state_dict(), folder / FILE)
+    folder = training.save_policy(actor_of(algorithm), name or f"{steps:09d}")
     algorithm.save_to_path(str((folder / STATE).resolve()))
     return folder
 
@@ -133,7 +131,7 @@ def main() -> None:
     args = parser(__doc__, steps=1_000_000, num_envs=1).parse_args()
     with started("rllib", args) as training:
         passed = stopwatch()
-        evaluate(training, POLICY, train(training), passed())
+        evaluate(training, train(training), passed())
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ A training directory contains::
 
     training.json         arguments, contract and fingerprint, versions
     progress.csv          log of the learner
-    checkpoints/<steps>/  the policy after this number of steps: scaling.json and the file of the learner
+    checkpoints/<steps>/  the policy after this number of steps: policy.onnx, its policy file, and what resumes
     checkpoints/final/
     evaluations/          recorded runs, for embodied-env report, compare and audit
     summary.json          success rate and run directory of each backend
@@ -26,7 +26,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from scaling import LEARNED_POLICY, ScaledEnv, Scaling, action_box, load_scaling, measure_scaling
+from onnx_export import save_onnx
+from policy_mapping import MappedEnv, action_box, measure_policy_file, resumed_policy_file
+from torch import nn
 
 import embodied_env
 from embodied_env.cli.evaluation_run import evaluate_with_progress, print_table
@@ -36,10 +38,14 @@ from embodied_env.contract.loader import dump_contract
 from embodied_env.core.process.child import Child, simulator
 from embodied_env.errors import EmbodiedEnvError, UsageError
 from embodied_env.evaluation.results import PolicyResult
+from embodied_env.policies.policy_file import SUFFIX, PolicyFile, write_policy_file
 from embodied_env.record.manifest import write_json
 
 EVALUATION_SEED = 1_000_003
 """Seed of the evaluations, so that their episodes differ from those of the training."""
+
+MODEL = "policy.onnx"
+POLICY_FILE = f"policy{SUFFIX}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,23 +54,24 @@ class Training:
 
     algorithm: str
     contract: Contract
-    scaling: Scaling
+    policy_file: PolicyFile
     args: argparse.Namespace
     path: Path
 
-    def make_env(self) -> ScaledEnv:
-        """Make one environment with scaled observations and actions."""
-        return ScaledEnv(embodied_env.make(self.contract, backend=self.args.backend), self.scaling)
+    def make_env(self) -> MappedEnv:
+        """Make one environment with the inputs and outputs of the policy."""
+        return MappedEnv(embodied_env.make(self.contract, backend=self.args.backend), self.contract, self.policy_file)
 
-    def makers(self) -> list[Callable[[], ScaledEnv]]:
+    def makers(self) -> list[Callable[[], MappedEnv]]:
         """Return one factory per environment."""
         return [self.make_env] * self.args.num_envs
 
-    def make_policy_folder(self, name: str) -> Path:
-        """Create the folder of a policy with its scaling, and return it."""
+    def save_policy(self, actor: nn.Sequential, name: str) -> Path:
+        """Write the layers of a policy with its policy file into a new folder, and return the folder."""
         folder = self.path / "checkpoints" / name
         folder.mkdir(parents=True)
-        self.scaling.save(folder)
+        save_onnx(actor, folder / MODEL)
+        write_policy_file(folder / POLICY_FILE, self.policy_file)
         return folder
 
 
@@ -79,7 +86,7 @@ def parser(description: str | None, *, steps: int, num_envs: int) -> argparse.Ar
     add("--num-envs", type=int, default=num_envs, help=f"number of parallel environments (default: {num_envs})")
     add("--out", default="runs", help="parent folder of the training directory (default: runs)")
     add("--checkpoint-every", type=int, default=20_000, metavar="STEPS", help="steps per checkpoint (default: 20000)")
-    add("--feature-steps", type=int, default=4000, help="steps of a random policy for scaling (default: 4000)")
+    add("--feature-steps", type=int, default=4000, help="steps of a random policy for mean and std (default: 4000)")
     add("--resume", metavar="CHECKPOINT", help="checkpoint to continue from, trained under the same contract")
     add("--evaluate", nargs="*", default=["mujoco"], metavar="BACKEND", help="backends to evaluate (default: mujoco)")
     add("--episodes", type=int, default=50, help="number of episodes per evaluation (default: 50)")
@@ -106,9 +113,10 @@ def _start(algorithm: str, args: argparse.Namespace) -> Training:
     contract = embodied_env.load_contract(args.contract)
     action_box(contract)  # raises before the directory is created
     if args.resume is None:
-        scaling = measure_scaling(contract, args.backend, seed=args.seed, steps=args.feature_steps)
+        name = f"{contract.name}_{algorithm}"
+        policy_file = measure_policy_file(contract, args.backend, name=name, seed=args.seed, steps=args.feature_steps)
     else:
-        scaling = load_scaling(args.resume, contract)
+        policy_file = resumed_policy_file(Path(args.resume) / POLICY_FILE, contract)
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     path = Path(args.out) / f"{contract.name}-{algorithm}-seed{args.seed}-{now}-{secrets.token_hex(3)}"
     path.mkdir(parents=True)
@@ -117,19 +125,17 @@ def _start(algorithm: str, args: argparse.Namespace) -> Training:
         "algorithm": algorithm,
         "contract": {"name": contract.name, "version": contract.version, "fingerprint": contract.fingerprint},
         "arguments": vars(args),
-        "features": list(scaling.keys),
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
         "started_utc": now,
     }
     write_json(path / "training.json", settings)
     print(f"training {contract.name} v{contract.version} by {algorithm} in {path}", file=sys.stderr, flush=True)
-    return Training(algorithm=algorithm, contract=contract, scaling=scaling, args=args, path=path)
+    return Training(algorithm=algorithm, contract=contract, policy_file=policy_file, args=args, path=path)
 
 
-def evaluate(training: Training, policy: str, folder: Path, took_s: float) -> None:
-    """Evaluate `policy`, which loads `folder`, on the backends of --evaluate, and write summary.json."""
-    args, evaluations = training.args, {}
-    os.environ[LEARNED_POLICY] = str(folder.resolve())
+def evaluate(training: Training, folder: Path, took_s: float) -> None:
+    """Evaluate the policy in `folder` on the backends of --evaluate, and write summary.json."""
+    args, evaluations, policy = training.args, {}, f"onnx:{folder / MODEL}"
     for backend in args.evaluate:
         with _robot(training) if backend == "real" else contextlib.nullcontext({}) as options:
             evaluation = evaluate_with_progress(
@@ -149,7 +155,7 @@ def evaluate(training: Training, policy: str, folder: Path, took_s: float) -> No
         "steps": args.steps,
         "training_s": round(took_s, 1),
         "contract": {"name": training.contract.name, "fingerprint": training.contract.fingerprint},
-        "policy": {"address": policy, "folder": str(folder)},
+        "policy": policy,
         "evaluations": evaluations,
     }
     write_json(training.path / "summary.json", summary)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
@@ -18,9 +17,9 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import ManualClock, SteadyClock
 from embodied_env.core.codes import Severity
-from embodied_env.core.policy import Policy, PolicyFunction, as_policy, policy_seed
+from embodied_env.core.policy import Policy, PolicyFunction, as_policy, policy_errors, policy_seed
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.errors import BackendError, PolicyError, ResetNeededError, TaskError, UsageError, described
+from embodied_env.errors import BackendError, ResetNeededError, TaskError, UsageError
 from embodied_env.policies.chunk_runner import ChunkRunner
 from embodied_env.record.arrays import Reference, refer_to, to_bytes
 from embodied_env.record.differences import differences
@@ -306,10 +305,10 @@ def replay_policy(
         if row["schema"] == RESET:
             episodes.append([])
             index = row["info"]["episode_index"]
-            with _policy_errors(f"the reset of episode {len(episodes)}"):
+            with policy_errors("policy", f"the reset of episode {len(episodes)}"):
                 runner.reset(seed=policy_seed(seed, index), episode_index=index)
         elif observation is not None and episodes:
-            with _policy_errors(f"episode {len(episodes)}, step {len(episodes[-1]) + 1}"):
+            with policy_errors("policy", f"episode {len(episodes)}, step {len(episodes[-1]) + 1}"):
                 action = runner(observation)
             episodes[-1].append(_difference(action, decoder.action(row)[0], layout))
         observation = decoder.observation(row)
@@ -321,15 +320,6 @@ def replay_policy(
         problem=run.problem,
         wrapped=_is_wrapped(run),
     )
-
-
-@contextmanager
-def _policy_errors(where: str) -> Iterator[None]:
-    """Raise what the policy raises as PolicyError."""
-    try:
-        yield
-    except Exception as error:
-        raise PolicyError(f"policy raised in {where}: {described(error)}") from error
 
 
 def _difference(a: Any, b: Any, layout: ActionLayout) -> FloatArray | None:  # noqa: ANN401 - policies return anything

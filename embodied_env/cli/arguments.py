@@ -68,36 +68,35 @@ def robot_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_policy(parser: argparse.ArgumentParser, *, default: str | None, what: str) -> None:
-    """Declare the options --policy and --trust-policy."""
+    """Declare the options --policy, --policy-file and --trust-policy."""
     help_ = f"{what}: {', '.join(ADDRESSES)}{' (default: none)' if default is None else ''}"
     parser.add_argument("--policy", metavar="ADDRESS", default=default, help=help_)
+    help_ = "policy file that maps a model to the contract (default: the one beside its model)"
+    parser.add_argument("--policy-file", metavar="FILE", help=help_)
     _add_trust_policy(parser)
 
 
 def add_policies(parser: argparse.ArgumentParser) -> None:
-    """Declare the options --policy and --policy-file of several policies (`named_policies`), and --trust-policy."""
+    """Declare the repeatable options --policy and --policy-file (`named_policies`), and --trust-policy."""
+    append: dict[str, Any] = {"action": "append", "dest": "policies"}
     help_ = f"address of a policy to run, repeatable: {', '.join(ADDRESSES)} (default: scripted)"
-    parser.add_argument("--policy", metavar="ADDRESS", action="append", dest="policies", help=help_)
+    parser.add_argument("--policy", metavar="ADDRESS", type=lambda text: (text, None), help=help_, **append)
     help_ = "policy file of the --policy before it (default: the one beside its model)"
-    parser.add_argument("--policy-file", metavar="FILE", action=_PolicyFileAction, dest="policy_files", help=help_)
+    parser.add_argument("--policy-file", metavar="FILE", type=lambda text: (None, text), help=help_, **append)
     _add_trust_policy(parser)
 
 
 def named_policies(args: argparse.Namespace) -> list[tuple[str, str | None]]:
     """Return address and policy file of each policy of `add_policies`."""
-    addresses, files = args.policies or ["scripted"], args.policy_files or {}
-    return [(address, files.get(index)) for index, address in enumerate(addresses)]
-
-
-class _PolicyFileAction(argparse.Action):
-    """Stores the policy file of the last --policy; one before all of them belongs to the first."""
-
-    def __call__(self, _parser: object, args: argparse.Namespace, value: Any, *_option: Any) -> None:  # noqa: ANN401
-        index, files = max(0, len(args.policies or ()) - 1), args.policy_files or {}
-        if index in files:
-            problem = f"{value!r} after {files[index]!r} (expected one for each --policy); write it after its --policy"
-            raise argparse.ArgumentError(self, problem)
-        args.policy_files = {**files, index: value}
+    named: list[tuple[str, str | None]] = []
+    for address, file in args.policies or [("scripted", None)]:
+        if address is not None:
+            named.append((address, None))
+        elif named and named[-1][1] is None:
+            named[-1] = named[-1][0], file
+        else:
+            raise UsageError(f"misplaced --policy-file: {file!r} (expected at most one after each --policy)")
+    return named
 
 
 def _add_trust_policy(parser: argparse.ArgumentParser) -> None:

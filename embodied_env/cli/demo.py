@@ -1,4 +1,4 @@
-"""``embodied-env demo``: a scripted policy reaches targets over ROS 2, compared with a policy that holds still."""
+"""``embodied-env demo``: a learned policy reaches targets over ROS 2, compared with the scripted one."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the demo; ROS 2 discovery stays on this host unless the environment says otherwise."""
     os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    return run_policies("arm_reach", ("scripted", "hold"), args, has_closing=True)
+    return run_policies("arm_reach", ("onnx:arm_reach", "scripted"), args, has_closing=True)

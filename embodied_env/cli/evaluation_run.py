@@ -139,32 +139,33 @@ def print_table(evaluation: Evaluation) -> None:
 
 
 def print_comparison(comparison: PolicyComparison) -> None:
-    """Print the success rates and returns of two policies, and their differences."""
-    lines = [f"{comparison.b} compared with {comparison.a}; intervals at 95 %"]
+    """Print the success rates of two policies, and the differences of their success rates and returns."""
+    say(f"{comparison.b} compared with {comparison.a}, with intervals at 95 %")
     for outcome in comparison.outcomes:
-        rates = f"{_rate(outcome.b)} and {_rate(outcome.a)}"
-        lines.append(f"  success, {outcome.how}: {rates}")
-        if outcome.paired is not None and outcome.paired_difference is not None:
-            test, (low, high) = outcome.paired, outcome.paired_difference
-            mean = 100 * (test.only_b - test.only_a) / test.pairs
-            interval = f"{mean:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})"
-            lines.append(f"    over {test.pairs} pairs: {interval}, p = {test.p_value:.3g}")
+        say(f"  success rate, {outcome.how}: {_rate(outcome.b)}, {_rate(outcome.a)}")
+        if (test := outcome.paired) is not None:
+            found = _difference((test.only_b - test.only_a) / test.pairs, outcome.paired_difference, scale=100.0)
+            say(f"    difference over {test.pairs} pairs, in points: {found}, p = {test.p_value:.3g}")
         elif outcome.difference is not None:
-            low, high = outcome.difference
-            mean = 100 * (outcome.b.share - outcome.a.share)
-            lines.append(f"    unpaired: {mean:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})")
+            found = _difference(outcome.b.share - outcome.a.share, outcome.difference, scale=100.0)
+            say(f"    difference without pairs, in points: {found}")
     if (returns := comparison.returns) is not None:
-        interval = "" if returns.interval is None else f" ({returns.interval[0]:+.3f} to {returns.interval[1]:+.3f})"
-        lines.append(f"  return: {returns.mean:+.3f}{interval} over {returns.pairs} pairs")
+        say(f"  difference of the returns over {returns.pairs} pairs: {_difference(returns.mean, returns.interval)}")
     if comparison.pairing.problem:
-        lines.append(f"  no pairs: {comparison.pairing.problem}")
-    say("\n".join(lines))
+        say(f"  no pairs: {comparison.pairing.problem}")
 
 
 def _rate(rate: Rate) -> str:
-    if not rate.trials:
-        return "n/a"
-    return f"{_percent(rate.share)} of {rate.trials} ({100 * rate.low:.1f} to {100 * rate.high:.1f})"
+    return (
+        f"{_percent(rate.share)} ({100 * rate.low:.1f} to {100 * rate.high:.1f}) of {rate.trials}"
+        if rate.trials
+        else "n/a"
+    )
+
+
+def _difference(mean: float, interval: tuple[float, float] | None, *, scale: float = 1.0) -> str:
+    ends = "" if interval is None else f" ({scale * interval[0]:+.4g} to {scale * interval[1]:+.4g})"
+    return f"{scale * mean:+.4g}{ends}"
 
 
 def print_closing(evaluation: Evaluation) -> None:

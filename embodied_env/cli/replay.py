@@ -12,6 +12,7 @@ from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.arguments import add_json, add_policy, add_run_directory, add_seed
 from embodied_env.cli.progress import ProgressBar
 from embodied_env.core.terminal import make_console, say
+from embodied_env.errors import UsageError
 
 if TYPE_CHECKING:
     from embodied_env.analysis.replay import PolicyReplay, Replay
@@ -37,6 +38,8 @@ def run(args: argparse.Namespace) -> int:
     contract = None if args.contract is None else load_contract(args.contract)
     if args.policy is not None:
         return _replay_policy(args, contract)
+    if args.policy_file is not None:
+        raise UsageError(f"--policy-file {args.policy_file} requires --policy")
     from embodied_env.analysis.replay import replay_run
 
     with ProgressBar() as progress:
@@ -55,6 +58,7 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
     """Compare a policy; return 1 for an unclean run, not for different actions."""
     from embodied_env.analysis.replay import replay_policy
     from embodied_env.backends.replay import recorded_contract
+    from embodied_env.core.policy import policy_errors
     from embodied_env.policies.loader import accepts_option, load_policy
     from embodied_env.record import read_run
     from embodied_env.record.json_values import to_json_types
@@ -62,14 +66,15 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
     opened = read_run(args.run_directory)
     contract = contract or recorded_contract(opened)
     options = {"backend": str(opened.manifest.get("backend"))} if accepts_option(args.policy, "backend") else {}
-    policy = load_policy(args.policy, contract, trust=args.trust_policy, **options)
+    policy = load_policy(args.policy, contract, policy_file=args.policy_file, trust=args.trust_policy, **options)
     try:
         with ProgressBar() as progress:
             replay = replay_policy(
                 args.run_directory, policy, seed=args.seed, tolerance=args.tolerance, progress=progress
             )
     finally:
-        policy.close()
+        with policy_errors(f"--policy {args.policy!r}", "close"):
+            policy.close()
     if args.json:
         first = None if replay.first is None else dict(zip(("episode", "step"), replay.first, strict=True))
         data = {**dataclasses.asdict(replay), "path": str(replay.path), "policy": args.policy, "first": first}

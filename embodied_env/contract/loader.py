@@ -61,11 +61,11 @@ def config_folders() -> Iterator[Path]:
     yield Path(__file__).resolve().parents[2] / "config"
 
 
-def shipped_files(folder: str = "") -> dict[str, Path]:
-    """Return the shipped files of a folder by name: contracts, robot files (`ROBOTS`) or teams."""
+def shipped_files(folder: str = "", suffix: str = ".yaml") -> dict[str, Path]:
+    """Return the shipped files of a folder by name: contracts, robot files (`ROBOTS`), teams or policies."""
     known: dict[str, Path] = {}
     for config in config_folders():
-        for file in sorted((config / folder).glob("*.yaml")):
+        for file in sorted((config / folder).glob(f"*{suffix}")):
             known.setdefault(file.stem, file)
     return known
 

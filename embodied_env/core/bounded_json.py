@@ -29,7 +29,7 @@ def parse_json(text: str | bytes, *, max_bytes: int, max_depth: int = 32) -> Any
             raise ValueError(f"JSON of {size} bytes or more (expected at most {max_bytes})")
         if isinstance(text, bytes):
             text = text.decode()
-        _check_depth(text, max_depth)
+        check_depth(text, max_depth)
         value = json.loads(
             text,
             object_pairs_hook=_unique_keys,
@@ -44,7 +44,7 @@ def parse_json(text: str | bytes, *, max_bytes: int, max_depth: int = 32) -> Any
     return value
 
 
-def _check_depth(text: str, max_depth: int) -> None:
+def check_depth(text: str, max_depth: int) -> None:
     """Raise ValueError when brackets outside strings are nested deeper than `max_depth`."""
     if text.count("[") + text.count("{") <= max_depth:
         return

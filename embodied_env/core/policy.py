@@ -5,14 +5,16 @@ A policy returns one action, a chunk of actions, or `NoAction`. Every runner cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.errors import UsageError
+from embodied_env.core.process.signals import Terminated
+from embodied_env.errors import PolicyError, UsageError, described
 
 Observation = Mapping[str, NDArray[Any]]
 
@@ -39,9 +41,9 @@ class NoAction:
 
     def __post_init__(self) -> None:
         """Make the reason one printable line, since it may come from a server."""
-        words = " ".join(str(self.reason).split()) or "no reason given"
-        line = "".join(character if character.isprintable() else "?" for character in words)
-        object.__setattr__(self, "reason", line[:_MOST_CHARACTERS])
+        words = " ".join(str(self.reason).split())
+        line = "".join(character if character.isprintable() else "?" for character in words[:_MOST_CHARACTERS])
+        object.__setattr__(self, "reason", line.rstrip() or "no reason given")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,11 +148,24 @@ def as_policy(policy: object, identity: PolicyIdentity | None = None) -> Policy:
     if isinstance(policy, type):
         raise UsageError(f"{label} is a class: {policy.__name__} (expected an object); write {policy.__name__}()")
     if isinstance(policy, Policy):
+        if not isinstance(policy.identity, PolicyIdentity):
+            raise UsageError(f"{label} has the identity {policy.identity!r:.80} (expected a PolicyIdentity)")
         return policy
     if not callable(policy):
         raise UsageError(f"{label} is not callable: {policy!r:.80} (expected a callable from observation to action)")
     name = getattr(policy, "__qualname__", type(policy).__qualname__)
     return FunctionPolicy(policy, identity or PolicyIdentity(name=f"{policy.__module__}:{name}", format="python"))
+
+
+@contextmanager
+def policy_errors(policy: str, where: str) -> Iterator[None]:
+    """Raise what the policy raises as PolicyError, `sys.exit` included: its status is not that of the program."""
+    try:
+        yield
+    except Terminated:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PolicyError(f"{policy} failed in {where}: {described(error)}") from error
 
 
 def policy_seed(seed: int, episode_index: int) -> int:

@@ -106,10 +106,10 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
 
         Args:
             name: lower-case letters, digits and ``_``, a letter first.
-            values: numbers, text, booleans, None, arrays, and lists and mappings of them; NaN is recorded as null.
+            values: numbers, text, booleans, None, arrays, and lists and mappings of them; NaN becomes null.
 
         Raises:
-            UsageError: for another name, other values, or more than 16384 characters of JSON.
+            UsageError: for another name, other values, or more than 16384 characters or 16 levels of JSON.
             ResetNeededError: outside an episode.
             ClosedError: after `close`.
         """

@@ -11,6 +11,7 @@ import numpy as np
 
 from embodied_env.backends.base import Backend, Delayed, Recorded
 from embodied_env.contract import Contract
+from embodied_env.core.bounded_json import check_depth
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.latency.ledger import Ledger
 from embodied_env.core.measured_joints import MeasuredJoints
@@ -21,8 +22,10 @@ from embodied_env.errors import UsageError, described
 from embodied_env.safety import CommandState, SafetyGate
 from embodied_env.safety.interlocks import SafetyContextBuilder
 
-_NAME = re.compile("[a-z][a-z0-9_]*")
+_NAME = re.compile("[a-z][a-z0-9_]{0,63}")
 _MOST_CHARACTERS = 16384  # of an account as JSON
+_MOST_DIGITS = 20  # of an integer: 64 bits
+_DEEPEST = 16
 
 
 class ExternalInputsSource:
@@ -130,19 +133,26 @@ class ExternalInputsSource:
 def _checked_account(name: object, values: object) -> dict[str, Any]:
     """Return the values of an annotation in JSON types, sharing nothing with them."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise UsageError(f"invalid name of an annotation: {name!r} (expected lower-case letters, digits and _)")
+        raise UsageError(f"invalid name of an annotation: {name!r:.80} (expected lower-case letters, digits and _)")
     if not isinstance(values, Mapping):
         raise UsageError(f"invalid annotation {name!r}: {values!r:.80} (expected a mapping of names to values)")
     try:
         text = json.dumps(dict(values), default=_to_plain)
+        if len(text) > _MOST_CHARACTERS:
+            raise ValueError(f"{len(text)} characters of JSON (expected at most {_MOST_CHARACTERS})")  # noqa: TRY301
+        check_depth(text, _DEEPEST)
+        account: dict[str, Any] = json.loads(text, parse_constant=lambda _: None, parse_int=_bounded_int)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(
             f"invalid annotation {name!r}: {described(error)} (expected numbers, text and lists)"
         ) from None
-    if len(text) > _MOST_CHARACTERS:
-        raise UsageError(f"annotation {name!r} too long: {len(text)} characters (expected at most {_MOST_CHARACTERS})")
-    account: dict[str, Any] = json.loads(text)
     return account
+
+
+def _bounded_int(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"an integer of {len(digits)} digits (expected at most {_MOST_DIGITS})")
+    return int(digits)
 
 
 def _to_plain(value: object) -> Any:  # noqa: ANN401 - JSON types

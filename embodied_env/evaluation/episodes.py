@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import restore_contract, save_contract
 from embodied_env.core.codes import end_kind
-from embodied_env.core.policy import Policy, policy_seed
-from embodied_env.errors import PolicyError, UsageError, described
+from embodied_env.core.policy import Policy, policy_errors, policy_seed
+from embodied_env.errors import UsageError
 
 if TYPE_CHECKING:
     from embodied_env.record import RecordTransitions
@@ -103,7 +103,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
     is reset before each of its episodes with a seed drawn from the job's and k.
 
     Attributes:
-        paths: the run directory of each policy that has run, by its index.
+        recorders: those of the policies that have run, by index.
     """
 
     def __init__(self, job: EvaluationJob, folders: Sequence[Path], *, observer: EpisodeObserver | None = None) -> None:
@@ -120,18 +120,9 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
             self._embodied = EmbodiedEnv(job.contract, backend=job.backend, **job.options)
             stack.callback(self._embodied.close)
             self._stack = stack.pop_all()
-        self._recorders: dict[int, RecordTransitions] = {}
+        self.recorders: dict[int, RecordTransitions] = {}
         self._next = 0  # the episode of a reset without `seek_episode`
         self._ended = 0
-
-    @property
-    def paths(self) -> dict[int, Path]:
-        """See the class."""
-        return {index: recorder.path for index, recorder in self._recorders.items()}
-
-    def losses(self, index: int) -> str:
-        """Return what could not be recorded of the policy with this index, or ""."""
-        return self._recorders[index].losses.problem
 
     def __exit__(self, *_: object) -> None:
         """Close the environment and the runs, then the policies."""
@@ -142,35 +133,31 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         from embodied_env.record import RecordTransitions
 
         index, _ = self._job.trial(trial)
-        if index not in self._recorders:
-            recorder = RecordTransitions(self._embodied, self._folders[index], messages=self._job.record_messages)
+        if index not in self.recorders:
+            identity, messages = self._policies[index].identity.as_mapping(), self._job.record_messages
+            recorder = RecordTransitions(self._embodied, self._folders[index], policy=identity, messages=messages)
             self._stack.callback(recorder.close)
-            recorder.policy = self._policies[index].identity.as_mapping()
-            self._recorders[index] = recorder
-        return self._recorders[index].path
+            self.recorders[index] = recorder
+        return self.recorders[index].path
 
     def run(self, trial: int) -> None:
         """Run the trial with this number to its end; raises PolicyError when the policy raises."""
         self.open(trial)
         index, episode = self._job.trial(trial)
-        policy, env = self._policies[index], self._recorders[index]
+        policy, env = self._policies[index], self.recorders[index]
         if self._observer is not None:
             self._observer.resetting()
-        try:
+        name = self._label(index)
+        with policy_errors(name, f"the reset of episode {episode + 1}"):
             policy.reset(seed=policy_seed(self._job.seed, episode), episode_index=episode)
-        except Exception as error:
-            raise self._failed(index, f"the reset of episode {episode + 1}", error) from error
         if episode != self._next:
             self._embodied.seek_episode(self._job.seed, episode)
         observation, _ = env.reset(seed=self._job.seed if episode == 0 else None)
         self._next = episode + 1
         ended = False
         while not ended:
-            try:
+            with policy_errors(name, f"episode {episode + 1}, step {self._embodied.step_index + 1}"):
                 action = policy(observation)
-            except Exception as error:
-                where = f"episode {episode + 1}, step {self._embodied.step_index + 1}"
-                raise self._failed(index, where, error) from error
             self._embodied.mark("policy")
             observation, _, terminated, truncated, info = env.step(action)
             ended = terminated or truncated
@@ -192,11 +179,16 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         if source.policy_file is not None:
             options["policy_file"] = source.policy_file
         policy = load_policy(source.address, self._job.contract, **options)
-        stack.callback(policy.close)
+        stack.callback(self._close, policy, f"--policy {source.address!r}")
         return policy
 
-    def _failed(self, index: int, where: str, error: Exception) -> PolicyError:
-        return PolicyError(f"--policy {self._job.names[index]!r} failed in {where}: {described(error)}")
+    def _label(self, index: int) -> str:
+        return f"--policy {self._job.names[index]!r}"
+
+    @staticmethod
+    def _close(policy: Policy, name: str) -> None:
+        with policy_errors(name, "close"):
+            policy.close()
 
 
 def lost_backends(summary: Mapping[str, Any]) -> str:

@@ -96,11 +96,11 @@ def _result(name: str, index: int, runner: EpisodeRunner, episodes: int) -> Poli
     """Return the result of one policy; raises RecordError when its run was not closed."""
     from embodied_env.record import read_run
 
-    path = runner.paths[index]
+    path, losses = runner.recorders[index].path, runner.recorders[index].losses
     try:
         summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise RecordError(f"no summary of run {path}: {runner.losses(index) or 'the run was not closed'}") from None
+        raise RecordError(f"no summary of run {path}: {losses.problem or 'the run was not closed'}") from None
     problem = read_run(path).problem or lost_backends(summary)
     return PolicyResult(
         policy=name, path=path, summary=summary, problem=problem, where=dict.fromkeys(range(episodes), path)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.core.policy import NoAction, Observation, Policy, StepObserver
+from embodied_env.core.policy import Observation, Policy, StepObserver
 
 
 class ChunkRunner:
@@ -57,18 +57,18 @@ class ChunkRunner:
 
 
 def split_chunk(answer: Any) -> list[Any] | None:  # noqa: ANN401 - policies return anything
-    """Return the actions of a chunk (n, n_joints), or of a dict of them; None for anything else, such as one action."""
-    if isinstance(answer, NoAction):
-        return None
+    """Return the actions of a chunk (n, n_joints), or of a dict of them; None for anything else, such as one action.
+
+    They are copies of arrays, which the policy may write to later.
+    """
     parts = answer if isinstance(answer, Mapping) else {"": answer}
     try:
-        shapes = [np.shape(part) for part in parts.values()]
+        lengths = {shape[0] if len(shape) == 2 else 0 for shape in map(np.shape, parts.values())}
     except (ValueError, TypeError):  # a ragged list
         return None
-    lengths = {shape[0] for shape in shapes if len(shape) == 2}
-    if len(lengths) != 1 or any(len(shape) != 2 for shape in shapes) or lengths == {0}:
+    if len(lengths) != 1 or 0 in lengths:
         return None
     (count,) = lengths
-    if not isinstance(answer, Mapping):
-        return [answer[index] for index in range(count)]
-    return [{name: part[index] for name, part in parts.items()} for index in range(count)]
+    parts = {name: part.copy() if isinstance(part, np.ndarray) else part for name, part in parts.items()}
+    actions = [{name: part[index] for name, part in parts.items()} for index in range(count)]
+    return actions if isinstance(answer, Mapping) else [action[""] for action in actions]

@@ -20,6 +20,7 @@ from embodied_env.errors import UsageError, described, did_you_mean
 from embodied_env.policies.array_interface import ArrayInterface
 from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.model import Model, connect
+from embodied_env.policies.onnx_model import find_onnx
 from embodied_env.policies.policy_file import SUFFIX, read_policy_file
 
 _BUILT_IN = {
@@ -72,7 +73,7 @@ def load_policy(
     if address in _BUILT_IN:
         return as_policy(_call(address, _attribute(_BUILT_IN[address]), (contract,), options))
     if separator and format_name in _FORMATS:
-        policy_file = policy_file or find_policy_file(location)
+        policy_file = policy_file or find_policy_file(find_onnx(location) if format_name == "onnx" else location)
         interface = None if policy_file is None else PolicyFileInterface(read_policy_file(policy_file), contract)
         model = load_model(address, trust=trust, **options)
         try:
@@ -105,7 +106,7 @@ def load_model(address: str, *, trust: bool = False, **options: Any) -> Model:  
     return model
 
 
-def find_policy_file(location: str) -> Path | None:
+def find_policy_file(location: str | Path) -> Path | None:
     """Return the policy file beside the file of a model, or in its directory, if there is one."""
     path = Path(location)
     try:

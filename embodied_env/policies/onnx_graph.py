@@ -1,4 +1,4 @@
-"""Check of an ONNX file before a library reads it: size, number of nodes, nesting, operators, and no other files.
+"""Check of an ONNX file before a library reads it: size, nesting, operators, and no other files.
 
 Only the structure of the protobuf message is read; see ``onnx.proto`` for the numbers of its fields.
 """
@@ -13,7 +13,7 @@ Field = tuple[int, int | memoryview]
 """Number and value of a field."""
 
 MOST_BYTES = 2**30
-MOST_NODES = 100_000
+MOST_FIELDS = 2_000_000  # about 100000 nodes
 _DEEPEST = 32  # messages within messages
 _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))  # of the operators that onnxruntime contains
 
@@ -26,54 +26,49 @@ _PARTS: dict[str, dict[int, str]] = {  # message -> number of a field -> message
     "sparse": {1: "tensor", 2: "tensor"},
     "tensor": {},
 }
-_FUNCTION_DOMAIN, _NODE_DOMAIN, _EXTERNAL_DATA, _DATA_LOCATION = 10, 7, 13, 14
+_NODE_DOMAIN, _FUNCTION_DOMAIN, _EXTERNAL_DATA, _DATA_LOCATION = 7, 10, 13, 14
+
+
+class _DamagedError(Exception):
+    """The data is no protobuf message."""
 
 
 def check_graph(name: str, data: bytes) -> None:
     """Raise UsageError for a model `name` that is damaged, too large, or needs other files or custom operators."""
     domains: set[str] = set()
     own: set[str] = set()  # of functions in the model
-    nodes = 0
-    for kind, fields in _messages(name, data):
-        nodes += kind == "node"
-        if nodes > MOST_NODES:
-            raise UsageError(f"ONNX model too large: {name} (expected at most {MOST_NODES} nodes)")
-        for number, value in fields:
-            if kind == "tensor" and (number == _EXTERNAL_DATA or (number == _DATA_LOCATION and value == 1)):
-                raise UsageError(f"ONNX model with data in other files: {name} (expected one file); save it as one")
-            if (kind, number) in (("node", _NODE_DOMAIN), ("function", _FUNCTION_DOMAIN)):
-                text = str(value) if isinstance(value, int) else bytes(value).decode("utf-8", "replace")
-                (domains if kind == "node" else own).add(text)
+    pending = [("model", memoryview(data), 0)]
+    count = 0
+    try:
+        while pending:
+            kind, message, depth = pending.pop()
+            if depth > _DEEPEST:
+                raise UsageError(f"ONNX model nested too deeply: {name} (expected at most {_DEEPEST} levels)")
+            for number, value in _fields(message):
+                count += 1
+                if count > MOST_FIELDS:
+                    raise UsageError(f"ONNX model too large: {name} (expected at most {MOST_FIELDS} fields)")
+                if number in _PARTS[kind] and isinstance(value, memoryview):
+                    pending.append((_PARTS[kind][number], value, depth + 1))
+                elif kind == "tensor" and (number == _EXTERNAL_DATA or (number == _DATA_LOCATION and value != 0)):
+                    raise UsageError(f"ONNX model with data in other files: {name} (expected one file); save it as one")
+                elif (kind, number) in (("node", _NODE_DOMAIN), ("function", _FUNCTION_DOMAIN)):
+                    text = str(value) if isinstance(value, int) else bytes(value).decode("utf-8", "replace")
+                    (domains if kind == "node" else own).add(text)
+    except _DamagedError as error:
+        raise UsageError(f"ONNX model not readable: {name}: {error} (expected a .onnx file)") from None
     if unknown := domains - _DOMAINS - own:
         raise UsageError(f"ONNX model with custom operators: {name}: {min(unknown)!r} (expected those of onnxruntime)")
 
 
-def _messages(name: str, data: bytes) -> Iterator[tuple[str, list[Field]]]:
-    """Yield kind and fields of the model and of each message in it; raises UsageError for a damaged model."""
-    pending = [("model", memoryview(data), 0)]
-    while pending:
-        kind, message, depth = pending.pop()
-        if depth > _DEEPEST:
-            raise UsageError(f"ONNX model nested too deeply: {name} (expected at most {_DEEPEST} levels)")
-        try:
-            fields = list(_fields(message))
-        except ValueError as error:
-            raise UsageError(f"ONNX model not readable: {name}: {error} (expected a .onnx file)") from None
-        yield kind, fields
-        parts = _PARTS[kind]
-        pending += [
-            (parts[number], value, depth + 1)
-            for number, value in fields
-            if number in parts and isinstance(value, memoryview)
-        ]
-
-
 def _fields(message: memoryview) -> Iterator[Field]:
-    """Yield number and value of each field; raises ValueError for what is no message."""
+    """Yield number and value of each field; raises _DamagedError."""
     place = 0
     while place < len(message):
         key, place = _varint(message, place)
         kind = key & 7
+        if key >= 2**32:  # protobuf ignores the higher bits
+            raise _DamagedError("a field of a number above 2**29")
         if kind == 0:
             value, place = _varint(message, place)
             yield key >> 3, value
@@ -83,9 +78,9 @@ def _fields(message: memoryview) -> Iterator[Field]:
         elif kind in (1, 5):
             size = 8 if kind == 1 else 4
         else:
-            raise ValueError(f"a field of kind {kind}")
+            raise _DamagedError(f"a field of kind {kind}")
         if place + size > len(message):
-            raise ValueError("it is cut off")
+            raise _DamagedError("it is cut off")
         yield key >> 3, message[place : place + size]
         place += size
 
@@ -94,10 +89,10 @@ def _varint(message: memoryview, place: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if place >= len(message):
-            raise ValueError("it is cut off")
+            raise _DamagedError("it is cut off")
         byte = message[place]
         place += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, place
-    raise ValueError("a number of more than 64 bits")
+    raise _DamagedError("a number of more than 64 bits")

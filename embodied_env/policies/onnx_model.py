@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.contract.loader import shipped_files
 from embodied_env.core.arguments import checked_count
 from embodied_env.core.policy import PolicyIdentity
-from embodied_env.errors import MissingDependencyError, UsageError, described
+from embodied_env.errors import MissingDependencyError, UsageError, described, did_you_mean
 from embodied_env.policies.array_interface import read_model
 from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
 from embodied_env.policies.onnx_graph import MOST_BYTES, check_graph
@@ -24,12 +27,25 @@ _DTYPES: Mapping[str, Any] = {
     "tensor(int64)": np.int64,
 }
 
+_LONGEST_S = 60.0  # of the first inference
+
+
+def find_onnx(location: str) -> Path:
+    """Return the file at `location`, a path or the name of a shipped policy; raises UsageError for another name."""
+    known = shipped_files("policies", ".onnx")
+    if Path(location).suffix or Path(location).name != location or Path(location).exists():
+        return Path(location)
+    if location not in known:
+        expected = f"a file, or one of: {', '.join(sorted(known)) or 'none'}"
+        raise UsageError(f"unknown ONNX policy: {location!r} (expected {expected}){did_you_mean(location, known)}")
+    return known[location]
+
 
 def load_onnx(location: str, *, providers: Sequence[str] = ("CPUExecutionProvider",), threads: int = 1) -> Model:
     """Return the model of an ONNX file; each input and output has a batch axis.
 
     Args:
-        location: path of the file.
+        location: path of the file, or the name of a shipped policy.
         providers: execution providers of onnxruntime, in order of preference.
         threads: number of threads of an inference.
 
@@ -43,12 +59,13 @@ def load_onnx(location: str, *, providers: Sequence[str] = ("CPUExecutionProvide
         raise MissingDependencyError(
             "onnxruntime", needed_for="an ONNX policy", remedy='pip install "embodied_env[onnx]"'
         ) from None
-    data, sha256 = read_model(location, kind="ONNX policy", most_bytes=MOST_BYTES)
+    data, sha256 = read_model(str(find_onnx(location)), kind="ONNX policy", most_bytes=MOST_BYTES)
     check_graph(location, data)
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = checked_count("threads", threads, at_least=1)
     settings.inter_op_num_threads = 1
     settings.log_severity_level = 4  # errors are raised
+    settings.add_session_config_entry("session.load_model_format", "ONNX")  # that has been checked, no other one
     known = onnxruntime.get_available_providers()
     if wrong := [name for name in providers if name not in known]:
         raise UsageError(f"unknown provider of onnxruntime: {wrong[0]!r} (expected one of: {', '.join(known)})")
@@ -70,7 +87,7 @@ class OnnxModel:
 
     def __init__(self, session: Any, identity: PolicyIdentity) -> None:  # noqa: ANN401 - untyped
         """Read the inputs and outputs of `session`; raises UsageError for types that are not supported."""
-        self.identity, self._session = identity, session
+        self.identity, self._session, self._has_run = identity, session, False
         for each in (*session.get_inputs(), *session.get_outputs()):
             if each.type not in _DTYPES or not each.shape:
                 found = f"{each.name!r} is {each.type} {each.shape}"
@@ -94,11 +111,29 @@ class OnnxModel:
 
     def _run(self, rows: Sequence[Inputs]) -> list[dict[str, NDArray[Any]]]:
         feeds = {name: np.stack([row[name] for row in rows]).astype(spec.dtype) for name, spec in self.inputs.items()}
-        outputs = dict(zip(self.outputs, map(np.asarray, self._session.run(None, feeds)), strict=True))
+        outputs = dict(zip(self.outputs, map(np.asarray, self._infer(feeds)), strict=True))
         for name, array in outputs.items():
             if array.ndim == 0 or len(array) != len(rows):
                 raise UsageError(f"output {name!r} of the shape {array.shape} (expected a batch of {len(rows)})")
         return [{name: array[row] for name, array in outputs.items()} for row in range(len(rows))]
+
+    def _infer(self, feeds: Mapping[str, NDArray[Any]]) -> Sequence[Any]:
+        """Run the session; the first inference, made before anything moves, has a time limit for an endless loop."""
+        if self._has_run:
+            answer: Sequence[Any] = self._session.run(None, feeds)
+            return answer
+        import onnxruntime
+
+        options = onnxruntime.RunOptions()
+        limit = Timer(_LONGEST_S, setattr, (options, "terminate", True))
+        limit.daemon = True
+        limit.start()
+        try:
+            answer = self._session.run(None, feeds, options)
+        finally:
+            limit.cancel()
+        self._has_run = True
+        return answer
 
 
 def _specs(tensors: Sequence[Any]) -> dict[str, ArraySpec]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,7 +24,12 @@ class TeamPolicies(Generic[Name]):
 
     def __init__(self, make: Callable[[Name], Policy], names: Iterable[Name], *, seed: int = 0) -> None:
         """Make the policy of each agent by its name; the i-th has the seed `seed` + i, like the i-th environment."""
-        self._policies: dict[Name, Policy] = {name: make(name) for name in names}
+        self._policies: dict[Name, Policy] = {}
+        with ExitStack() as stack:
+            for name in names:
+                self._policies[name] = make(name)
+                stack.callback(self._policies[name].close)
+            self._stack = stack.pop_all()
         self._runners: dict[Name, ChunkRunner] = {name: ChunkRunner(policy) for name, policy in self._policies.items()}
         self._seeds: dict[Name, int] = {name: seed + number for number, name in enumerate(self._policies)}
 
@@ -40,15 +46,14 @@ class TeamPolicies(Generic[Name]):
                 self._runners[name].reset(seed=policy_seed(self._seeds[name], index), episode_index=index)
 
     def close(self) -> None:
-        """Close every policy."""
-        for policy in self._policies.values():
-            policy.close()
+        """Close every policy, also after an error of another one. Idempotent."""
+        self._stack.close()
 
 
 class VectorPolicies(TeamPolicies[int]):
     """One policy per slot of a vector environment, each reset before every episode of its slot.
 
-    Policies with `act_batch` share one inference: that of the first slot's policy for all slots that need one.
+    Policies with `act_batch` and one identity share an inference: the first slot's, for all slots that need one.
     """
 
     def __init__(self, make: Callable[[int], Policy], num_envs: int, *, seed: int = 0) -> None:
@@ -56,7 +61,8 @@ class VectorPolicies(TeamPolicies[int]):
         super().__init__(make, range(num_envs), seed=seed)
         self._has_ended = np.zeros(num_envs, dtype=np.bool_)
         first = self._policies[0]
-        self._batch = first if isinstance(first, BatchPolicy) else None
+        is_one = all(policy.identity == first.identity for policy in self._policies.values())
+        self._batch = first if is_one and isinstance(first, BatchPolicy) else None
 
     def act_all(self, observations: Observation, infos: Mapping[str, Any]) -> list[Any]:
         """Return the action of each slot for the stacked results of the last reset or step."""

@@ -10,6 +10,7 @@ from embodied_env.contract.schema import WatchdogSpec
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import Finding
+from embodied_env.errors import BackendError
 from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.interlocks import safety_input_findings
@@ -43,7 +44,10 @@ class Watchdog:
         self._tripped = False
 
     def feed(self) -> None:
-        """Restart the timeout; called at each step."""
+        """Restart the timeout; called at each step. One after `stop_steps` latches a STOP, as `check` would have."""
+        if self._fed_ns is not None and self._clock.now_ns() - self._fed_ns >= self._stop_ns:
+            with contextlib.suppress(BackendError):  # the step reports it
+                self.check()  # a process that was suspended may step before its watchdog thread runs
         self._fed_ns = self._clock.now_ns()
         self._tripped = False
 

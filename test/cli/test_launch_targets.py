@@ -374,3 +374,8 @@ def test_a_policy_is_trusted_only_where_the_user_asks():
     (plain,), (trusted,) = (TARGETS["evaluate"].processes({**given, **more}) for more in ({}, {"trust_policy": "true"}))
     assert "--trust-policy" not in plain.arguments
     assert "--trust-policy" in trusted.arguments
+
+
+def test_a_policy_file_is_passed_on():
+    (process,) = TARGETS["evaluate"].processes({"policy": "onnx:p.onnx", "policy_file": "p.yaml"})
+    assert "--policy-file=p.yaml" in process.arguments

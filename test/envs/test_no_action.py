@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from shipped_contracts import changed_contract
@@ -177,7 +179,10 @@ def test_one_slot_and_one_agent_may_have_no_action():
         (3, {}, "invalid name of an annotation"),
         ("chunk", [1], "expected a mapping"),
         ("chunk", {"policy": object()}, "expected numbers, text and lists"),
-        ("chunk", {"text": "x" * 20000}, "too long"),
+        ("c" * 65, {}, "invalid name of an annotation"),
+        ("chunk", {"text": "x" * 20000}, "20012 characters"),
+        ("chunk", {"seed": 2**70}, "an integer of 22 digits"),
+        ("chunk", {"nested": functools.reduce(lambda inner, _: [inner], range(20))}, "nested deeper"),
     ],
 )
 def test_an_invalid_annotation_is_wrong_usage(name, values, problem):

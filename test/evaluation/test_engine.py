@@ -337,7 +337,7 @@ def test_episode_does_not_depend_on_previous_episodes(tmp_path, backend):
         with EpisodeRunner(job(contract=short, backend=backend), [tmp_path]) as run:
             for episode in order:
                 run.run(episode)
-        for row in read_run(run.paths[0]).rows():
+        for row in read_run(run.recorders[0].path).rows():
             number = row["info"]["episode_index"]
             values = (
                 row["observation"],
@@ -353,9 +353,9 @@ def test_episode_does_not_depend_on_previous_episodes(tmp_path, backend):
 def test_merged_summary_requires_complete_episodes(tmp_path):
     with EpisodeRunner(job(), [tmp_path]) as run:
         run.run(0)
-    assert merged_summary({0: run.paths[0]}, "f")["episodes"] == 1
+    assert merged_summary({0: run.recorders[0].path}, "f")["episodes"] == 1
     with pytest.raises(RecordError, match="episode 1 is incomplete"):
-        merged_summary({0: run.paths[0], 1: run.paths[0]}, "f")
+        merged_summary({0: run.recorders[0].path, 1: run.recorders[0].path}, "f")
 
 
 @pytest.mark.parametrize(("count", "own"), [(1, 0), (4, 0), (4, 99), (101, 50), (3, 230)])

@@ -112,10 +112,28 @@ def test_graph_is_bounded(monkeypatch):
         deep = onnx_models.part(1, onnx_models.part(5, onnx_models.part(6, deep)))
     with pytest.raises(UsageError, match="nested too deeply"):
         check_graph("deep", onnx_models.part(7, deep))
-    monkeypatch.setattr("embodied_env.policies.onnx_graph.MOST_NODES", 2)
+    monkeypatch.setattr("embodied_env.policies.onnx_graph.MOST_FIELDS", 10)
     nodes = [onnx_models.node("Identity", ["a"], ["b"])] * 3
     with pytest.raises(UsageError, match="too large"):
         check_graph("wide", onnx_models.model(nodes, [], []))
+
+
+def test_a_field_is_not_hidden_from_the_check():
+    number = onnx_models.varint((7 << 3 | 2) + 2**32)  # protobuf reads 7, the graph
+    with pytest.raises(UsageError, match="a field of a number above"):
+        check_graph("hidden", number + onnx_models.varint(0))
+
+
+def test_a_file_in_another_format_of_onnxruntime_is_not_loaded(write):
+    """The check reads this file as protobuf; by its marker onnxruntime would read it as a flatbuffer."""
+    with pytest.raises(UsageError, match="No graph was found in the protobuf"):
+        embodied_env.load_policy(write(onnx_models.part(3, b"\0\0ORTM" + bytes(10))), ARM)
+
+
+def test_an_endless_loop_is_refused(write, monkeypatch):
+    monkeypatch.setattr("embodied_env.policies.onnx_model._LONGEST_S", 0.05)
+    with pytest.raises(UsageError, match=r"inference of zeros failed: .*terminate flag"):
+        embodied_env.load_policy(write(onnx_models.endless(WEIGHTS)), ARM)
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,10 @@ from embodied_env.core.policy import (
     Policy,
     PolicyIdentity,
     as_policy,
+    policy_errors,
     policy_seed,
 )
+from embodied_env.core.process.signals import Terminated, terminate
 from embodied_env.errors import PolicyError, UsageError
 from embodied_env.evaluation.runner import evaluate
 from embodied_env.policies import loader
@@ -139,13 +141,18 @@ def test_a_policy_is_itself_and_a_callable_is_wrapped():
     assert isinstance(as_policy(np.zeros_like), FunctionPolicy)
     with pytest.raises(UsageError, match="not callable: 3"):
         as_policy(3)
+    policy.identity = "chunks"
+    with pytest.raises(UsageError, match="has the identity 'chunks'"):
+        as_policy(policy)
 
 
 @pytest.mark.parametrize(
-    ("reason", "expected"), [("a\n b", "a b"), ("", "no reason given"), ("\x1b[2J\ud800", "?[2J?")]
+    ("reason", "expected"),
+    [("a\n b", "a b"), ("", "no reason given"), ("\x1b[2J\ud800", "?[2J?"), ("x" * 199 + " y", "x" * 199)],
 )
 def test_a_reason_is_one_printable_line(reason, expected):
     assert NoAction(reason).reason == expected
+    assert NoAction(expected) == NoAction(reason)  # a replay makes it from the record
 
 
 @pytest.mark.parametrize(
@@ -175,6 +182,14 @@ def test_a_chunk_of_several_actuators_is_split():
     assert [(each["arm"].tolist(), each["hand"]) for each in chunk] == [([1.0, 2.0], [5.0]), ([3.0, 4.0], [6.0])]
 
 
+def test_the_rest_of_a_chunk_is_a_copy():
+    answer = np.zeros((2, 6))
+    runner = ChunkRunner(as_policy(lambda _: answer))
+    runner({})
+    answer[:] = 1.0  # such as a buffer that all slots of a batch share
+    assert not runner({}).any()
+
+
 def test_a_chunk_ends_with_its_episode_in_an_evaluation(tmp_path, monkeypatch):
     monkeypatch.setitem(loader._BUILT_IN, "chunks", "")
     made = Chunks()
@@ -186,7 +201,8 @@ def test_a_chunk_ends_with_its_episode_in_an_evaluation(tmp_path, monkeypatch):
     actions = [row["action"][0] for row in embodied_env.read_run(done.path).transitions()]
     assert actions == pytest.approx([0.1, 0.11, 0.12, 0.2, 0.21] * 2)
     manifest = json.loads((done.path / "manifest.json").read_text())
-    assert manifest["policy"] == {"name": "chunks", "format": "python", "sha256": None, "library": "test 1"}
+    known = {"name": "chunks", "format": "python", "library": "test 1"}
+    assert {key: value for key, value in manifest["policy"].items() if value is not None} == known
     again = Chunks()
     assert replay_policy(done.path, again, seed=7).first is None  # chunks end there too
     assert again.calls == made.calls[:-1]
@@ -209,6 +225,21 @@ def test_a_policy_that_raises_in_reset_is_named(tmp_path, monkeypatch, capsys):
     arguments = ("--policy", "failing_policies:Failing()", "--backend", "fake", "--out", str(tmp_path / "runs"))
     assert main(["evaluate", "arm_reach", "--episodes", "1", *arguments]) == 1
     assert "failed in the reset of episode 1: TypeError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["reset", "__call__", "close"])
+def test_exit_in_a_policy_is_not_the_exit_of_the_program(tmp_path, monkeypatch, place):
+    def leave(*_, **__):
+        raise SystemExit(0)
+
+    policy = Chunks()
+    monkeypatch.setattr(Chunks, place, leave)
+    monkeypatch.setattr("embodied_env.policies.loader._imported", lambda _: policy)
+    where = {"reset": "the reset of episode 1", "__call__": "episode 1, step 1", "close": "close"}[place]
+    with pytest.raises(PolicyError, match=rf"--policy 'a:b' failed in {where}: SystemExit: 0"):
+        evaluate(ARM, backend="fake", policy="a:b", episodes=1, seed=0, out=tmp_path, clock="virtual")
+    with pytest.raises(Terminated), policy_errors("policy", "step 1"):
+        terminate(15, None)
 
 
 def test_replay_names_a_policy_that_raises(tmp_path):
@@ -258,6 +289,29 @@ def test_slots_share_the_inference_of_a_batch_policy():
         results = observations, infos
     envs.close()
     assert masks == [[True, True]] * 2
+
+
+def test_slots_with_different_policies_share_no_inference():
+    class Batch(Chunks):
+        def act_batch(self, observations, mask):
+            raise AssertionError("the policy of another slot")
+
+    made = [Batch(), Batch()]
+    made[1].identity = PolicyIdentity(name="other", format="python")
+    with_policies = VectorPolicies(made.__getitem__, 2)
+    assert len(with_policies.act_all({}, {})) == 2
+
+
+def test_all_policies_are_closed_after_an_error():
+    made = [Chunks(), Chunks()]
+    with pytest.raises(IndexError):
+        VectorPolicies(made.__getitem__, 3)
+    made[1].close = lambda: 1 / 0
+    with_policies = VectorPolicies(made.__getitem__, 2)
+    with pytest.raises(ZeroDivisionError):
+        with_policies.close()
+    with_policies.close()
+    assert made[0].calls == ["close", "close"]
 
 
 def test_each_agent_of_a_team_has_a_policy_of_its_own():

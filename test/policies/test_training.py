@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from importlib.util import find_spec
 
 import gymnasium
@@ -11,31 +10,31 @@ import numpy as np
 import pytest
 from lazy_modules import LazyModule
 from learnable_tasks import follow
-from scaling import BOUND, LEARNED_POLICY, action_box
 
 import embodied_env
 from embodied_env.contract.loader import dump_contract
-from embodied_env.errors import UsageError
 
-torch, env_checker, monitor, sb3_policy, sb3_training, torch_policy, train_ppo, train_ppo_torch, train_sac, training = (
-    map(
-        LazyModule,
-        (
-            *(
-                "torch",
-                "stable_baselines3.common.env_checker",
-                "stable_baselines3.common.monitor",
-                "sb3_policy",
-                "sb3_training",
-                "torch_policy",
-            ),
-            *("train_ppo", "train_ppo_torch", "train_sac", "training"),
-        ),
-    )
+NEEDED = ("torch", "stable_baselines3", "onnx", "onnxruntime")
+(
+    torch,
+    env_checker,
+    monitor,
+    onnx_export,
+    policy_mapping,
+    sb3_training,
+    train_ppo,
+    train_ppo_torch,
+    train_sac,
+    training,
+) = map(
+    LazyModule,
+    (
+        *("torch", "stable_baselines3.common.env_checker", "stable_baselines3.common.monitor"),
+        *("onnx_export", "policy_mapping", "sb3_training"),
+        *("train_ppo", "train_ppo_torch", "train_sac", "training"),
+    ),
 )
-pytestmark = pytest.mark.skipif(
-    not (find_spec("torch") and find_spec("stable_baselines3")), reason="needs torch and Stable-Baselines3: extra train"
-)
+pytestmark = pytest.mark.skipif(not all(map(find_spec, NEEDED)), reason=f"needs {', '.join(NEEDED)}: extra train")
 IDS = [f"embodied_env:embodied_env/{name}-v0" for name in ("ArmReach", "CartGoal", "DoorOpen")]
 
 
@@ -101,7 +100,7 @@ def test_end_of_episode_is_valued_by_final_observation(begin):
     """After 30 steps the time limit truncates, and the vector environment shows the next episode's first observation."""
     with begin("ppo_torch") as run:
         worlds = gymnasium.vector.SyncVectorEnv(run.makers(), autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
-        agent = train_ppo_torch.Agent(len(run.scaling.mean), 1)
+        agent = train_ppo_torch.Agent(worlds.single_observation_space.shape[0], 1)
         with torch.no_grad():
             agent.mean[-1].weight.zero_()
             agent.log_std.fill_(-20.0)  # joint and target stay where they are until the next episode
@@ -115,63 +114,83 @@ def test_end_of_episode_is_valued_by_final_observation(begin):
     assert not torch.allclose(found.next_values[-1], next_episode, atol=1e-2)
 
 
+def loaded(run, folder, format_name):
+    address = f"{format_name}:{folder / 'policy'}.{'zip' if format_name == 'sb3' else 'onnx'}"
+    return embodied_env.load_policy(address, run.contract, trust=True)
+
+
 @pytest.mark.parametrize("example", [pytest.param(train_sac, marks=pytest.mark.long), train_ppo], ids=["sac", "ppo"])
-def test_saved_model_acts_like_trained_model(begin, monkeypatch, example):
+def test_saved_policies_act_like_trained_model(begin, example):
     with begin(example.__name__.removeprefix("train_"), "--num-envs", "1") as run:
         env = run.make_env()
         model = example.make(run, env)
-        monkeypatch.setenv(LEARNED_POLICY, str(sb3_training.save(run, model, name="final")))
-        observation, _ = env.env.reset(seed=3)
-        for _ in range(5):
-            output, _ = model.predict(run.scaling.features(observation), deterministic=True)
-            action = sb3_policy.act(observation)
-            assert action == pytest.approx(run.scaling.action(output), abs=1e-6)
-            observation, *_ = env.env.step(action)
+        folder = sb3_training.save(run, model, name="final")
+    onnx_policy, sb3_policy = (loaded(run, folder, name) for name in ("onnx", "sb3"))
+    space = run.contract.observation_space
+    space.seed(1)
+    for observation in (space.sample() for _ in range(200)):
+        output, _ = model.predict(env.features(observation), deterministic=True)
+        expected = env.action_of(output)
+        assert sb3_policy(observation) == pytest.approx(expected, abs=1e-6)
+        assert onnx_policy(observation) == pytest.approx(expected, abs=1e-6)
+    env.close()
+
+
+def test_saved_perceptron_acts_like_trained_one(begin):
+    with begin("ppo_torch") as run:
+        agent = train_ppo_torch.Agent(4, 1)
+        with torch.no_grad():
+            agent.mean[-1].bias.fill_(0.9)
+            agent.mean[-1].weight.mul_(30.0)
+        folder = train_ppo_torch.save(run, agent, torch.optim.Adam(agent.parameters()), "final")
+    policy, env = loaded(run, folder, "onnx"), run.make_env()
+    space = run.contract.observation_space
+    space.seed(2)
+    actions = []
+    for observation in (space.sample() for _ in range(50)):
+        mean = agent.mean(torch.from_numpy(env.features(observation))).detach()
+        actions.append(policy(observation).item())
+        assert actions[-1] == pytest.approx(mean.clamp(-1.0, 1.0).item(), abs=1e-6)
+    assert max(actions) == 1.0 > min(actions)
+    env.close()
+
+
+@pytest.mark.parametrize("scale", ["normalized", "physical"])
+def test_outputs_span_the_action_space(begin, contract_file, scale):
+    contract_file.write_text(dump_contract(follow(**{"scale: normalized": f"scale: {scale}"})))
+    with begin("ppo_torch") as run:
+        env, space = run.make_env(), run.contract.action_space
+        env.reset(seed=0)
+        found = [env.action_of(np.array([output])).item() for output in (-1.0, 0.5, 1.0)]
         env.close()
-
-
-def test_saved_perceptron_acts_like_trained_one(begin, monkeypatch):
-    with begin("ppo_torch") as run:
-        folder = train_ppo_torch.train(run)
-        monkeypatch.setenv(LEARNED_POLICY, str(folder))
-        _, network = torch_policy.load(folder)
-        observation = {key: np.ones(box.shape) for key, box in run.contract.observation_space.items()}
-        output = network(torch.from_numpy(run.scaling.features(observation))).detach().clamp(-1.0, 1.0).numpy()
-        assert np.array_equal(torch_policy.act(observation), run.scaling.action(output))
-
-
-def test_output_is_scaled_and_clipped_to_action_space(begin):
-    with begin("ppo_torch") as run:
-        scaling = replace(run.scaling, low=np.array([-1.0]), high=np.array([3.0]))
-    assert [scaling.action(np.array([value])).item() for value in (-9.0, -0.5, 0.0, 9.0)] == [-1.0, 0.0, 1.0, 3.0]
+    assert found == pytest.approx(np.interp((-1.0, 0.5, 1.0), (-1.0, 1.0), (space.low.item(), space.high.item())))
 
 
 def test_features_are_clipped(begin):
     with begin("ppo_torch") as run:
+        env = run.make_env()
         far = {key: np.full(box.shape, 1e12) for key, box in run.contract.observation_space.items()}
-    assert run.scaling.features(far).max() == BOUND
+        assert env.features(far).max() == policy_mapping.BOUND
+        env.close()
 
 
-def test_policy_requires_its_folder(monkeypatch):
-    monkeypatch.delenv(LEARNED_POLICY, raising=False)
-    with pytest.raises(UsageError, match="LEARNED_POLICY is not set"):
-        torch_policy.act({})
+def test_only_perceptrons_are_exported(tmp_path):
+    with pytest.raises(TypeError, match=r"unsupported layer: Sigmoid.*torch.onnx.export"):
+        onnx_export.save_onnx(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sigmoid()), tmp_path / "policy.onnx")
 
 
 def test_training_is_deterministic_per_seed(begin):
-    weights = []
+    networks = []
     for seed in ("1", "1", "2"):
         with begin("ppo_torch", "--seed", seed) as run:
-            _, network = torch_policy.load(train_ppo_torch.train(run))
-            weights.append(network[-1].weight)
-    assert torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
+            networks.append((train_ppo_torch.train(run) / "policy.onnx").read_bytes())
+    assert networks[0] == networks[1] != networks[2]
 
 
 def test_joint_learns_to_follow(begin):
     """Holding still succeeds when the target is drawn at the joint: in one of ten episodes."""
     with begin("ppo_torch", "--steps", "3072", "--num-envs", "4", "--episodes", "20") as run:
-        training.evaluate(run, train_ppo_torch.POLICY, train_ppo_torch.train(run), 0.0)
+        training.evaluate(run, train_ppo_torch.train(run), 0.0)
     summary = json.loads((run.path / "summary.json").read_text())
     assert summary["evaluations"]["fake"]["success_rate"] >= 0.9
     assert summary["evaluations"]["fake"]["problem"] == ""
@@ -186,15 +205,16 @@ def test_stable_baselines3_trains_saves_resumes_and_evaluates(begin, example):
     summary = json.loads((run.path / "summary.json").read_text())
     final = run.path / "checkpoints" / "final"
     assert summary["evaluations"]["fake"]["episodes"] == 2
-    assert summary["policy"] == {"address": "sb3_policy:act", "folder": str(final)}
+    assert summary["policy"] == f"onnx:{final / 'policy.onnx'}"
     assert len(list((run.path / "checkpoints").iterdir())) >= 2
     with begin(name, "--resume", str(final)) as resumed:
         example.run(resumed)
-    (first, before), (then, after) = (
-        sb3_policy.load(path / "checkpoints" / "final") for path in (run.path, resumed.path)
-    )
-    assert after.num_timesteps >= before.num_timesteps + 64
-    assert np.array_equal(then.mean, first.mean)
+    algorithm = getattr(example, name.upper())
+    finals = [path / "checkpoints" / "final" for path in (run.path, resumed.path)]
+    before, after = (algorithm.load(folder / "policy.zip").num_timesteps for folder in finals)
+    assert after >= before + 64
+    first, then = ((folder / "policy.policy.yaml").read_bytes() for folder in finals)
+    assert first == then
 
 
 def test_policy_of_another_contract_is_not_resumed(begin, tmp_path, capsys):
@@ -206,13 +226,13 @@ def test_policy_of_another_contract_is_not_resumed(begin, tmp_path, capsys):
         begin("ppo_torch", "--resume", str(final), contract=tmp_path / "wider.yaml"),
     ):
         pass
-    assert "trained under the fingerprint" in capsys.readouterr().err
+    assert "task.parameters.radius_rad: 0.2 (trained under 0.1)" in capsys.readouterr().err
 
 
 def test_folder_without_policy_is_not_resumed(begin, tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"), begin("ppo_torch", "--resume", str(tmp_path)):
         pass
-    assert f"policy not readable in {tmp_path}" in capsys.readouterr().err
+    assert f"cannot read policy file '{tmp_path}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("option", "value"), [("--steps", "0"), ("--num-envs", "0"), ("--seed", "-1")])
@@ -243,7 +263,7 @@ def test_wrapped_env_passes_checks_without_warnings(begin):
 
 def test_examples_learn_shipped_contracts():
     for name in ("arm_reach", "cart_goal", "door_open"):
-        action_box(embodied_env.load_contract(name))
+        policy_mapping.action_box(embodied_env.load_contract(name))
 
 
 def test_sb3_monitor_writes_its_own_key():

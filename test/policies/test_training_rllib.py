@@ -16,10 +16,9 @@ import embodied_env
 from embodied_env.contract.loader import dump_contract
 
 pytest.importorskip("ray.rllib", reason='needs pip install "ray[rllib]"')
-torch = pytest.importorskip("torch", reason="needs torch, of the extra train")
+pytest.importorskip("torch", reason="needs torch, of the extra train")
+pytest.importorskip("onnx", reason="needs onnx, of the extra train")
 pytestmark = pytest.mark.long
-
-import torch_policy  # noqa: E402 - after the skip
 
 ROOT = Path(embodied_env.__file__).parent.parent
 
@@ -47,9 +46,9 @@ def test_rllib_trains_in_parallel_evaluates_and_resumes(tmp_path):
     assert summary["evaluations"]["fake"]["problem"] == ""
     final = first / "checkpoints" / "final"
     then = trained(tmp_path, "--steps", "128", "--resume", str(final))
-    (scaling, before), (same, after) = (torch_policy.load(path / "checkpoints" / "final") for path in (first, then))
-    assert np.array_equal(scaling.mean, same.mean)
-    assert not torch.equal(before[-1].weight, after[-1].weight)
+    finals = [path / "checkpoints" / "final" for path in (first, then)]
+    assert len({(folder / "policy.policy.yaml").read_bytes() for folder in finals}) == 1
+    assert len({(folder / "policy.onnx").read_bytes() for folder in finals}) == 2
 
 
 @pytest.mark.parametrize(("terminated", "expected"), [(False, 1.0 + 0.5 * 10.0), (True, 1.0)])

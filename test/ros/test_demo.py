@@ -73,10 +73,12 @@ def test_progress_is_shown(demo):
     assert "2/2" in done.stderr
 
 
-def test_the_scripted_policy_succeeds_and_no_action_does_not(demo):
+def test_the_learned_and_the_scripted_policy_succeed(demo):
     _, runs = demo
+    formats = {json.loads((run / "manifest.json").read_text())["policy"]["format"] for run in runs}
     rates = [json.loads((run / "summary.json").read_text())["success_rate"] for run in runs]
-    assert rates == [1.0, 0.0]
+    assert formats == {"onnx", "built-in"}
+    assert rates == [1.0, 1.0]
 
 
 def test_the_recorded_runs_pass_the_audit(demo):

@@ -115,6 +115,16 @@ def test_feeding_does_not_clear_a_stop(bench):
     assert bench.gate.latched.code == "wd.stop"
 
 
+@pytest.mark.parametrize(("periods", "latched"), [(9, None), (10, "wd.stop")])
+def test_late_step_latches_a_stop_before_the_thread_runs(bench, periods, latched):
+    """A process that was suspended may go on with its next step at once."""
+    bench.failures = 1  # the braking command is lost too
+    bench.clock.advance_ns(periods * PERIOD_NS)
+    bench.watchdog.feed()
+    assert (bench.gate.latched and bench.gate.latched.code) == latched
+    assert bench.watchdog.trips == (periods >= 10)
+
+
 def test_pause_is_one_trip(bench):
     bench.clock.advance_ns(2 * PERIOD_NS)
     for _ in range(5):
@@ -139,7 +149,7 @@ def test_disarmed_watchdog_does_nothing(bench):
 
 def test_step_with_the_lock_is_not_overdue(bench):
     """The watchdog waits for the lock and decides once it holds it."""
-    bench.clock.advance_ns(10 * PERIOD_NS)
+    bench.clock.advance_ns(9 * PERIOD_NS)
     looking = threading.Thread(target=bench.watchdog.check)
     with bench.arbiter.exclusive() as (reference, dt_s):
         looking.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-FLOAT = 1
+FLOAT, INT64, BOOL = 1, 7, 9
 
 
 def varint(value):
@@ -32,10 +32,10 @@ def tensor(name, shape, values, *, external=""):
     return dims + number(2, FLOAT) + part(8, name) + part(9, struct.pack(f"<{len(values)}f", *values))
 
 
-def value_info(name, shape):
+def info(name, element, shape):
     lengths = (number(1, length) if isinstance(length, int) else part(2, length) for length in shape)
     dims = b"".join(part(1, length) for length in lengths)
-    return part(1, name) + part(2, part(1, number(1, FLOAT) + part(2, dims)))
+    return part(1, name) + part(2, part(1, number(1, element) + part(2, dims)))
 
 
 def node(operator, inputs, outputs, *, domain="", attributes=b""):
@@ -46,8 +46,8 @@ def node(operator, inputs, outputs, *, domain="", attributes=b""):
 def model(nodes, inputs, outputs, initializers=()):
     graph = b"".join(part(1, each) for each in nodes) + part(2, "policy")
     graph += b"".join(part(5, each) for each in initializers)
-    graph += b"".join(part(11, value_info(*each)) for each in inputs)
-    graph += b"".join(part(12, value_info(*each)) for each in outputs)
+    graph += b"".join(part(11, info(each[0], FLOAT, each[1])) for each in inputs)
+    graph += b"".join(part(12, info(each[0], FLOAT, each[1])) for each in outputs)
     return number(1, 8) + part(7, graph) + part(8, number(2, 17))
 
 
@@ -62,6 +62,29 @@ def linear(weights, *, name="observation", batch="n", external="", domain=""):
     )
 
 
+def endless(weights):
+    """Return the model of `linear` whose action passes a loop of 2**62 rounds."""
+    rows, columns = weights.shape
+    body = part(1, node("Identity", ["go"], ["on"])) + part(1, node("Identity", ["a"], ["b"])) + part(2, "body")
+    body += part(11, info("i", INT64, ())) + part(11, info("go", BOOL, ())) + part(11, info("a", FLOAT, ("n", columns)))
+    body += part(12, info("on", BOOL, ())) + part(12, info("b", FLOAT, ("n", columns)))
+    rounds = number(2, INT64) + part(8, "rounds") + part(9, struct.pack("<q", 2**62))
+    return model(
+        [
+            node("MatMul", ["observation", "weights"], ["product"]),
+            node(
+                "Loop",
+                ["rounds", "", "product"],
+                ["action"],
+                attributes=part(5, part(1, "body") + part(6, body) + number(20, 5)),
+            ),
+        ],
+        [("observation", ("n", rows))],
+        [("action", ("n", columns))],
+        [tensor("weights", (rows, columns), weights.ravel().tolist()), rounds],
+    )
+
+
 def chunked(*, name, size, length):
     """Return the model that repeats one input (n, size) as a chunk (n, length, size) scaled by the step."""
     scales = [float(step + 1) for step in range(length) for _ in range(size)]
@@ -71,6 +94,6 @@ def chunked(*, name, size, length):
         [("action", ("n", length, size))],
         [
             tensor("scales", (length, size), scales),
-            number(1, 1) + number(2, 7) + part(8, "axis") + part(9, struct.pack("<q", 1)),
+            number(1, 1) + number(2, INT64) + part(8, "axis") + part(9, struct.pack("<q", 1)),
         ],
     )

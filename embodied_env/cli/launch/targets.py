@@ -157,6 +157,7 @@ def _evaluation(values: Values, backend: str, *options: str) -> ProcessSpec:
     """Return the evaluation of the policy, with time to brake a robot at its end."""
     arguments = ["evaluate", values["contract"], "--backend", backend]
     arguments += [f"--{name}={values[name]}" for name in ("policy", "episodes", "seed", "out")]
+    arguments += [f"--policy-file={values['policy_file']}"] if values["policy_file"] else []
     arguments += [f"--{name.replace('_', '-')}" for name in ("trust_policy", "report") if values[name] == "true"]
     grace_s = STOP_GRACE_S + stopping_time_s(load_contract(values["contract"]))
     return ProcessSpec(role="evaluation", module=CLI, arguments=(*arguments, *options), grace_s=grace_s, is_work=True)
@@ -232,6 +233,7 @@ _SCRIPT_ARGS = Argument("script_args", _UNSET, "additional arguments of the trai
 
 def _run_arguments(episodes: str = "10") -> tuple[Argument, ...]:
     return (
+        Argument("policy_file", _UNSET, "policy file that maps a model to the contract"),
         Argument("trust_policy", "false", "load a policy format that executes code when it is read", _BOOL),
         Argument("episodes", episodes, "number of episodes"),
         _SEED,

@@ -128,9 +128,13 @@ def exit_on_sigterm() -> None:
                 signal.signal(number, terminate)
 
 
+class Terminated(SystemExit):
+    """The exit by a signal, unlike a call of `sys.exit` in the code of a user."""
+
+
 def terminate(number: int, _frame: object) -> NoReturn:
     """Handle a signal: exit with status 128 + number, 143 for SIGTERM."""
-    sys.exit(128 + number)
+    raise Terminated(128 + number)
 
 
 _exit_of_worker: Any = None
