@@ -12,11 +12,12 @@ import numpy as np
 
 from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.arguments import add_json, add_policy, add_robot_options, add_seed, robot_options
+from embodied_env.cli.contract import print_tables, without_empty_columns
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.arguments import checked_path
 from embodied_env.core.policy import NoAction, Observation
-from embodied_env.core.terminal import say, stdout_tables
+from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
 from embodied_env.policies.input_mapping import VectorInput
 from embodied_env.policies.loader import load_policy
@@ -73,18 +74,20 @@ def _show(args: argparse.Namespace) -> int:
         if isinstance(reader, VectorInput):
             shown["inputs"] += _vector_rows(name, spec, reader, interface, observation)
         else:
-            seen = contract.task.instruction if spec.image is None else observation[spec.image.field]
-            how = None if spec.image is None else _text(spec.image, ("method", "channels", "layout", "range"))
-            source = "task.instruction" if spec.image is None else spec.image.field
-            row = {"input": name, "from": source, "value": _summary(seen), "transformation": how}
-            shown["inputs"].append({**row, "becomes": _summary(values[name])})
-    action = interface.to_action({name: np.zeros(shape) for name, shape in interface.actions.shapes.items()})
+            source, seen = "task.instruction", str(contract.task.instruction)
+            if spec.image is not None:
+                source, seen = spec.image.field, _summary(observation[spec.image.field])
+            shown["inputs"].append({"input": name, "from": source, "value": seen, "becomes": _summary(values[name])})
+    actions = {}
+    for number in (0, 1):
+        outputs = {name: np.full(shape, float(number)) for name, shape in interface.actions.shapes.items()}
+        actions[f"action of {number}"] = _by_joint(contract, interface.to_action(outputs))
     for name, output in interface.file.outputs.items():
-        shown["outputs"] += _output_rows(name, output, interface.actions.labels[name], _by_joint(contract, action))
+        shown["outputs"] += _output_rows(name, output, interface.actions.labels[name], actions)
     if args.json:
         say(json.dumps({"policy": interface.file.name, "sha256": interface.file.sha256, **shown}, indent=2))
     else:
-        _print_tables(shown)
+        print_tables({title: without_empty_columns(rows) for title, rows in shown.items()})
     return SOUND
 
 
@@ -141,49 +144,46 @@ def _vector_rows(
     last = {key: np.zeros(shape) for key, shape in interface.actions.shapes.items()}
     before, after = reader.read_raw(observation, last), reader.read(observation, last)
     for part, place in zip(spec.parts or (), reader.slices, strict=True):
-        units = part.unit if isinstance(part.unit, tuple) else (part.unit,) * (place.stop - place.start)
-        for offset, index in enumerate(range(*place.indices(len(before)))):
-            if offset == _MOST_ROWS:
-                yield {"input": name, "index": f"to {place.stop - 1}", "from": f"... {part.field}"}
-                break
+        for offset, index in enumerate(range(place.start, min(place.stop, place.start + _MOST_ROWS))):
+            known, unit = reader.units[index], _one(part.unit, offset)
             yield {
                 "input": name,
                 "index": index,
                 "from": reader.labels[index],
                 "value": before[index].item(),
-                "unit": units[offset],
+                "unit": known if unit in (None, known) else f"{known} to {unit}",
                 "transformation": _affine(part, offset, spec),
                 "becomes": after[index].item(),
             }
+        if place.stop > place.start + _MOST_ROWS:
+            yield {"input": name, "index": f"to {place.stop - 1}", "from": f"... {part.field}"}
 
 
-def _output_rows(name: str, spec: OutputSpec, labels: Sequence[str], action: Mapping[str, float]) -> Iterator[Row]:
+def _output_rows(name: str, spec: OutputSpec, labels: Sequence[str], actions: Mapping[str, Row]) -> Iterator[Row]:
     """Yield a row for each component of an output."""
     parts = [(part, offset) for part in spec.parts for offset in range(part.ignore or len(part.joints or ()))]
     for index, (label, (part, offset)) in enumerate(zip(labels, parts, strict=True)):
-        joint = label.partition("[")[2].rstrip("]")
-        units = part.unit if isinstance(part.unit, tuple) else (part.unit,) * (offset + 1)
-        row = {"output": name, "index": index, "to": label, "mode": None if part.ignore else part.mode}
-        how = _affine(part, offset, spec)
-        yield {**row, "unit": units[offset], "transformation": how, "action of 0": action.get(joint)}
+        joint, how = label.partition("[")[2].rstrip("]"), _affine(part, offset, spec)
+        row = {"output": name, "index": index, "to": label, "unit": _one(part.unit, offset)}
+        row |= {"mode": None if part.ignore else part.mode, "transformation": how}
+        yield row | {title: action.get(joint) for title, action in actions.items()}
 
 
 def _affine(part: InputPart | OutputPart, offset: int, spec: InputSpec | OutputSpec) -> str | None:
     """Return what is done to one component, in words; None: nothing."""
-    words = []
-    for key, default in (("offset", 0.0), ("sign", 1), ("scale", 1.0)):
-        value = getattr(part, key)
-        value = value[offset] if isinstance(value, tuple) else value
-        words += [f"{key} {value:g}"] if value != default else []
-    words += [part.quaternion] if isinstance(part, InputPart) and part.quaternion else []
-    words += ["threshold"] if isinstance(part, OutputPart) and part.threshold else []
+    keys = {key: _one(getattr(part, key), offset) for key in ("offset", "sign", "scale")}
+    words = [f"{key} {value:g}" for key, value in keys.items() if value != (key != "offset")]
+    if isinstance(part, InputPart):
+        words += [part.quaternion] if part.quaternion else []
+    elif part.threshold is not None:
+        words.append(f"{part.threshold.below:g} or {part.threshold.above:g}")
     words += [spec.normalize.method] if spec.normalize is not None else []
-    words += [f"history {list(spec.history.steps)}"] if isinstance(spec, InputSpec) and spec.history else []
+    words += [f"steps {list(spec.history.steps)}"] if isinstance(spec, InputSpec) and spec.history else []
     return ", ".join(words) or None
 
 
-def _text(spec: object, keys: Sequence[str]) -> str:
-    return ", ".join(f"{key} {value}" for key in keys if (value := getattr(spec, key)) is not None)
+def _one(value: Any, index: int) -> Any:  # noqa: ANN401 - of a key with one value for all components, or one each
+    return value[index] if isinstance(value, tuple) else value
 
 
 def _summary(value: Any) -> str:  # noqa: ANN401 - an image or a text
@@ -200,19 +200,6 @@ def _by_joint(contract: Contract, action: Any) -> dict[str, float]:  # noqa: ANN
         return {}
     vector = np.concatenate([*action.values()], axis=-1) if isinstance(action, dict) else np.asarray(action)
     return dict(zip(ActionLayout(contract).joints, np.atleast_2d(vector)[0].tolist(), strict=True))
-
-
-def _print_tables(sections: Mapping[str, Sequence[Row]]) -> None:
-    from rich.table import Table
-
-    with stdout_tables() as console:
-        for title, rows in sections.items():
-            columns = [key for key in dict.fromkeys(key for row in rows for key in row) if any(row.get(key) is not None for row in rows)]
-            table = Table(*columns, title=title, title_justify="left")
-            for row in rows:
-                cells = (row.get(key) for key in columns)
-                table.add_row(*("" if cell is None else f"{cell:.5g}" if isinstance(cell, float) else str(cell) for cell in cells))
-            console.print(table)
 
 
 def _init(args: argparse.Namespace) -> int:

@@ -34,7 +34,7 @@ def draft_policy_file(
     `normalize`: the policy file normalises and keeps the history, as for a model exported to ONNX; False: LeRobot's own
     processors do.
     """
-    import yaml  # noqa: PLC0415 - heavy
+    import yaml
 
     draft = _Draft(policy, contract, normalize=normalize)
     document = {"policy": SCHEMA, "name": name, **draft.document()}
@@ -138,7 +138,12 @@ class _Draft:
             return [{"actuator": actuator, "joints": list(joints), **unit}]
         kept = [any(word.lower() in joint.lower() for word in self._policy.absolute_joints) for joint in joints]
         return [
-            {"actuator": actuator, "joints": [joint for joint, _ in run], **unit, **({} if keep else {"mode": "relative"})}
+            {
+                "actuator": actuator,
+                "joints": [joint for joint, _ in run],
+                **unit,
+                **({} if keep else {"mode": "relative"}),
+            }
             for keep, run in groupby(zip(joints, kept, strict=True), key=lambda pair: pair[1])
         ]
 

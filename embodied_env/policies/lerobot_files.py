@@ -117,7 +117,9 @@ def _policy(config: Any, train: Any, info: Any, statistics: Mapping[str, Statist
         is_relative=bool(config.get("use_relative_actions")),
         absolute_joints=tuple(map(str, config.get("relative_exclude_joints") or ())),
         rate_hz=None if rate is None else float(rate),
-        contract={key: str(info["contract"][key]) for key in ("name", "fingerprint")} if is_ours and "contract" in info else {},
+        contract={key: str(info["contract"][key]) for key in ("name", "fingerprint")}
+        if is_ours and "contract" in info
+        else {},
     )
 
 
@@ -131,16 +133,21 @@ def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
 
 def _statistics(folder: Path, config: Any, processor: Any, stats: Any) -> dict[str, Statistics]:  # noqa: ANN401 - JSON
     """Return the statistics by feature: of the saved processor, else of the dataset, else of the old model."""
-    files = [folder / Path(str(step["state_file"])).name for step in processor.get("steps", ()) if step.get("state_file")]
+    files = [
+        folder / Path(str(step["state_file"])).name for step in processor.get("steps", ()) if step.get("state_file")
+    ]
     for path in [*(file for file in files if "_normalizer_" in file.name), *sorted(folder.glob(_NORMALIZER))]:
         return _by_feature((key.rpartition(".")[::2], value) for key, value in _read_tensors(path))
     if stats:
         rows = ((name, key, value) for name, each in stats.items() for key, value in each.items())
         return _by_feature(((name, key), value) for name, key, value in rows)
     if (folder / "model.safetensors").is_file():
-        known = {name.replace(".", "_"): name for key in ("input", "output") for name in config[f"{key}_features"] or {}}
-        matches = ((_BUFFER.fullmatch(key), value) for key, value in _read_tensors(folder / "model.safetensors"))
-        return _by_feature(((known.get(m[1], m[1]), m[2]), value) for m, value in matches if m)
+        known = {
+            name.replace(".", "_"): name for key in ("input", "output") for name in config[f"{key}_features"] or {}
+        }
+        tensors = ((_BUFFER.fullmatch(key), value) for key, value in _read_tensors(folder / "model.safetensors"))
+        buffers = ((*match.groups(), value) for match, value in tensors if match)
+        return _by_feature(((known.get(name, name), key), value) for name, key, value in buffers)
     return {}
 
 

@@ -28,7 +28,11 @@ NORMALIZER = "policy_preprocessor_step_3_normalizer_processor.safetensors"
 def safetensors(tensors):
     header, data = {}, b""
     for name, tensor in tensors.items():
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + tensor.nbytes]}
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(tensor.shape),
+            "data_offsets": [len(data), len(data) + tensor.nbytes],
+        }
         data += tensor.astype("<f4").tobytes()
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + data
@@ -39,11 +43,9 @@ def policy(tmp_path):
     """Return a function that writes the files of a policy, and returns its folder."""
 
     def write(files=(), **config):
-        config = {
-            **{"type": "act", "n_obs_steps": 1, "chunk_size": 100, "n_action_steps": 50},
-            **{"input_features": STATE, "output_features": ACTION, "normalization_mapping": PLAIN},
-            **config,
-        }
+        known = {"type": "act", "n_obs_steps": 1, "chunk_size": 100, "n_action_steps": 50}
+        known |= {"input_features": STATE, "output_features": ACTION, "normalization_mapping": PLAIN}
+        config = {**known, **config}
         for name, content in {"config.json": config, **dict(files)}.items():
             path = tmp_path / "policy" / name
             path.parent.mkdir(exist_ok=True)
@@ -151,7 +153,10 @@ def test_nothing_is_assumed_without_a_dataset(policy):
 def test_joint_without_counterpart_is_reported(policy, dataset):
     draft, gaps = drafted(policy(), dataset([*NAMES[:5], "jaw.pos"]))
     assert draft["outputs"]["action"]["parts"] == [{"actuator": "arm", "joints": [*JOINTS[:5], "jaw.pos"]}]
-    assert f"jaw.pos of outputs.action: replace them in outputs.action.parts, by joints such as {', '.join(JOINTS)}" in gaps
+    assert (
+        f"jaw.pos of outputs.action: replace them in outputs.action.parts, by joints such as {', '.join(JOINTS)}"
+        in gaps
+    )
 
 
 def test_policy_trained_on_our_export_needs_no_answer(policy, dataset):
@@ -211,13 +216,17 @@ def test_relative_actions_keep_the_excluded_joints_absolute(policy, dataset):
     assert own["outputs"]["action"]["parts"] == [{"actuator": "arm", "joints": JOINTS}]
 
 
-@pytest.mark.parametrize(("mode", "method"), [("QUANTILES", "quantiles"), ("QUANTILE10", "quantiles10"), ("IDENTITY", None)])
+@pytest.mark.parametrize(
+    ("mode", "method"), [("QUANTILES", "quantiles"), ("QUANTILE10", "quantiles10"), ("IDENTITY", None)]
+)
 def test_normalisation_modes(policy, dataset, mode, method):
     stats = {"action": {name: [float(i)] * 6 for i, name in enumerate(("q01", "q10", "q90", "q99"))}}
     draft, _ = drafted(policy(normalization_mapping={"ACTION": mode}), dataset(stats=stats))
     found = draft["outputs"]["action"].get("normalize", {})
     assert found.get("method") == method
-    assert {*found} - {"method", "epsilon"} == {"quantiles": {"q01", "q99"}, "quantiles10": {"q10", "q90"}}.get(method, set())
+    assert {*found} - {"method", "epsilon"} == {"quantiles": {"q01", "q99"}, "quantiles10": {"q10", "q90"}}.get(
+        method, set()
+    )
 
 
 def test_language_policy_takes_the_instruction(policy):
