@@ -171,7 +171,7 @@ def _describe(specs: Mapping[str, ArraySpec] | None) -> dict[str, Any] | None:
     if specs is None:
         return None
     return {
-        name: {"shape": list(spec.shape), "dtype": _dtype_name(spec.dtype)}
+        name: {"shape": list(spec.shape), "dtype": spec.dtype.str}
         | {key: bound.tolist() for key, bound in (("low", spec.low), ("high", spec.high)) if bound is not None}
         for name, spec in specs.items()
     }

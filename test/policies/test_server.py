@@ -112,8 +112,8 @@ def test_metadata_first_and_then_an_answer_for_each_request(serve):
     port = serve(Doubling(), contract=ARM)
     with open_client(port) as client:
         about = openpi_messages.unpack(client.recv())["embodied_env"]
-        assert about["inputs"]["obs"] == {"shape": [3], "dtype": "float32"}
-        assert about["outputs"] == {"action": {"shape": [3], "dtype": "float32"}}
+        assert about["inputs"]["obs"] == {"shape": [3], "dtype": "<f4"}
+        assert about["outputs"] == {"action": {"shape": [3], "dtype": "<f4"}}
         assert (about["identity"]["name"], about["fingerprint"]) == ("test", ARM.fingerprint)
         for count in (1, 2):
             answer = ask(client, obs=OBS, task="lift")
@@ -250,7 +250,7 @@ def test_served_onnx_file_ends_by_a_signal_with_a_client_connected(tmp_path, num
         try:
             with open_client(wait_for_line(process)) as client:
                 about = openpi_messages.unpack(client.recv())["embodied_env"]
-                assert about["inputs"] == {"observation": {"shape": [4], "dtype": "float32"}}
+                assert about["inputs"] == {"observation": {"shape": [4], "dtype": "<f4"}}
                 assert (ask(client, observation=np.ones(4))["action"] == WEIGHTS.sum(axis=0)).all()
                 os.kill(process.pid, number)
                 with pytest.raises(ConnectionClosed) as caught:

@@ -172,12 +172,12 @@ CONNECTING = {
     "metadata_long": after_handshake(frame(msgpack.packb({"notes": "x" * 2**20}))),
     "metadata_huge": after_handshake(header(2**40) + bytes(2**16)),
 }
-SPECS = {"outputs": {"joint_pos": {"shape": [7], "dtype": "float32"}}, "inputs": None, "identity": {}}
+SPECS = {"outputs": {"joint_pos": {"shape": [7], "dtype": "<f4"}}, "inputs": None, "identity": {}}
 METADATA = {
     "sound": {},
     "announced": {"embodied_env": {"inputs": None, "outputs": None, "identity": {}}},
     "metadata_of_another_robot": {"embodied_env": SPECS},
-    "metadata_with_a_wrong_schema": {"embodied_env": {"inputs": 3}},
+    "metadata_of_a_wrong_schema": {"embodied_env": {"inputs": 3}},
     "another_model": {"model": "other"},
 }
 
@@ -257,6 +257,7 @@ ANSWERS = {
     "unasked": unasked,
     "nan": malformed(array((float("nan"), *WRONG[1:]))),
     "inf": malformed(array((*WRONG[1:], float("-inf")))),
+    "huge_values": malformed(array((1e300, 0.0, 0.0, 0.0, 0.0, 0.0))),
     "wrong_shape": malformed(array(WRONG[:5])),
     "too_many_axes": malformed(array(WRONG, shape=[1] * 40 + [6])),
     "shape_beyond_data": malformed(array(WRONG, shape=[2**40, 6])),

@@ -10,10 +10,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 PROGRAM = Path(__file__).with_name("faulty_policy_server.py")
 ROUNDING = 1e-9
@@ -27,7 +29,8 @@ class Fault:
     reason: str  # start of the reason of `policy_lost`; empty: the episode continues
     problem: str = "malformed"  # as which it is counted; empty: not counted
     count: int | None = None  # number of answers with the fault
-    metadata: str = ""  # of the server
+    metadata: str = "sound"  # of the server
+    pause_s: float = 0.0  # between two steps
 
 
 def _malformed(**reasons):
@@ -45,7 +48,7 @@ FAULTS = (
     Fault(name="pings", reason=LATE, problem="late"),
     Fault(name="late_once", reason="", problem="late", count=1),
     Fault(name="duplicated", reason="", problem="foreign", count=1),
-    Fault(name="unasked", reason="", problem="foreign", count=1),
+    Fault(name="unasked", reason="", problem="foreign", count=1, pause_s=0.02),
     Fault(name="swapped", reason="answer to another request", problem="foreign", metadata="announced"),
     *_malformed(
         nan="output 'actions' is not finite",
@@ -56,7 +59,7 @@ FAULTS = (
         negative_shape="message cannot be decoded",
         empty_chunk="output 'actions' is float64 [0, 6]",
         ragged=NO_OUTPUT,
-        text_dtype="message cannot be decoded",
+        text_dtype="output 'actions' is <U2 [6] (expected numbers [6])",
         object_dtype="message cannot be decoded",
         structured_dtype="message cannot be decoded",
         complex_dtype="message cannot be decoded",
@@ -79,6 +82,7 @@ FAULTS = (
     Fault(name="truncated_frame_then_closed", reason="connection", problem="lost"),
     Fault(name="half_closed", reason="connection closed", problem="lost"),
     Fault(name="reset", reason="connection", problem="lost"),
+    Fault(name="huge_values", reason="", problem=""),
     Fault(name="closed_after_each_answer", reason="", problem=""),
     Fault(name="clock_jump_back", reason="", problem=""),
     Fault(name="clock_jump_ahead", reason="", problem=""),
@@ -86,17 +90,17 @@ FAULTS = (
     Fault(name="timing_of_text", reason="", problem=""),
 )
 
-AT_LOAD = {
+AT_LOAD = {  # reason of the refusal
     "slow_start": "no connection in time",
-    "no_http": "x",
-    "http_error": "x",
-    "metadata_missing": "no connection in time|no answer in time",
+    "no_http": "handshake failed: InvalidMessage",
+    "http_error": "server rejected WebSocket connection: HTTP 500",
+    "metadata_missing": "no answer in time",
     "metadata_text": "ValueError: no GPU",
     "metadata_no_map": "metadata is list",
-    "metadata_long": "metadata too long",
-    "metadata_huge": "invalid frame",
-    "metadata_of_another_robot": "x",
-    "metadata_with_a_wrong_schema": "invalid announcement",
+    "metadata_long": "metadata too long: 1048589 characters",
+    "metadata_huge": "invalid frame: PayloadTooBig",
+    "metadata_of_another_robot": "no output 'joint_pos' in the answer",
+    "metadata_of_a_wrong_schema": "invalid announcement of a server",
 }
 
 
@@ -123,6 +127,11 @@ class StandIn:
     def signal(self, number):
         os.kill(self.process.pid, number)
 
+    def freeze(self):
+        self.signal(signal.SIGSTOP)
+        while psutil.Process(self.process.pid).status() != psutil.STATUS_STOPPED:
+            time.sleep(0.001)
+
     def kill(self):
         self.signal(signal.SIGKILL)
         self.close()
@@ -133,27 +142,24 @@ class StandIn:
         self.process.stdout.close()
 
 
-class Evidence:
-    """Positions that were published in an episode, and what they show."""
+def check_motion(values, commands, fault_at, limits, *, is_lost):
+    """Assert that no wrong action was executed, and that from the fault on the robot braked to rest, if `is_lost`.
 
-    def __init__(self, layout):
-        self.limits = layout.limits
-
-    def check(self, values, fault_at, *, is_lost):
-        """Assert that no wrong action was executed, and that from the fault on the robot braked, if `is_lost`.
-
-        Sound actions move the first joint forwards; the wrong one moves all joints backwards.
-        """
-        values = np.asarray(values)
-        moved = np.diff(values, axis=0)
-        assert (moved[:, 0] >= -ROUNDING).all()
-        assert (np.abs(moved[:, 1:]) <= ROUNDING).all()
-        assert (values >= self.limits.position_low).all()
-        assert (values <= self.limits.position_high).all()
-        assert moved[:fault_at, 0].max() > ROUNDING
-        after = moved[fault_at:, 0]
-        if is_lost:
-            assert (np.diff(after) <= ROUNDING).all()
-            assert after[-1] <= ROUNDING
-        else:
-            assert after[-1] > ROUNDING
+    Sound actions move the first joint forwards; wrong ones move all joints backwards. `values` were published for
+    `commands`; the fault began after the first `fault_at` of them.
+    """
+    values = np.asarray(values)
+    moved, speeds = np.diff(values, axis=0), np.array([command.report.velocity_si[0] for command in commands])
+    assert (moved[:, 0] >= -ROUNDING).all()
+    assert (np.abs(moved[:, 1:]) <= ROUNDING).all()
+    assert (values >= limits.position_low).all()
+    assert (values <= limits.position_high).all()
+    assert (speeds <= limits.velocity[0] + ROUNDING).all()
+    assert speeds[fault_at - 1] > 0
+    after = speeds[fault_at - 1 :]
+    if is_lost:
+        assert (np.diff(after) <= ROUNDING).all()
+        assert after[-1] == 0
+        assert values[-1].tolist() == values[-2].tolist()
+    else:
+        assert after[-4:].max() > 0
