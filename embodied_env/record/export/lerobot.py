@@ -3,9 +3,9 @@
 ``meta/info.json``, ``meta/stats.json``, ``meta/tasks.parquet``, ``meta/episodes/chunk-000/file-000.parquet`` and
 ``data/chunk-000/file-000.parquet``. Images are inline (dtype ``image``), because video is lossy. Scalars and vectors
 of an observation form one vector ``observation.state``, the name that LeRobot's policies expect; its names have key
-and index. Without an image, what the robot measures about its environment is ``observation.environment_state``: ACT
-and Diffusion require one or the other. LeRobot's policies use every column called ``action...`` or ``observation...``,
-and every image; no other column has such a name.
+and index, those of the action are the joints. Without an image, what does not measure the robot itself is
+``observation.environment_state``: ACT and Diffusion require one or the other. LeRobot's policies use every column
+called ``action...`` or ``observation...``, and every image; no other column has such a name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.contract.spaces import field_layouts
+from embodied_env.contract.spaces import ActionLayout, field_layouts
 from embodied_env.errors import UsageError
 from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
 from embodied_env.record.export.fields import ArrayField, Arrays, Leaves, library, named, png
@@ -179,8 +179,8 @@ class LerobotDataset:
             **dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), _scalar("int64")),
             **{name: _vector(leaves) for name, leaves in self._vectors.items()},
             **{_apart(key, leaf): _array(leaf) for key, leaf in self._apart.items()},
-            "action": _vector(source.action),
-            "applied_action": _vector(source.applied),
+            "action": _action(source, source.action),
+            "applied_action": _action(source, source.applied),
             "next.reward": _scalar("float32"),
             **{f"next.{flag}": _scalar("bool") for flag in ("done", "terminated", "truncated", "success")},
             "measured_timestamp": _scalar("float64"),
@@ -310,6 +310,12 @@ def _environment_keys(contract: Contract) -> set[str]:
     others = {name: sensor for name, sensor in contract.sensors.items() if sensor.type not in _ROBOT_SENSORS}
     fields = {layout.key for name, sensor in others.items() for layout in field_layouts(name, sensor)}
     return fields | {f"{name}_valid" for name in others} | set(contract.reset_options)
+
+
+def _action(source: EpisodeReader, leaves: Leaves) -> Feature:
+    """Return the feature of an action, whose names are the joints unless a wrapper changed it."""
+    feature = _vector(leaves)
+    return feature if source.has_wrappers else {**feature, "names": list(ActionLayout(source.contract).joints)}
 
 
 def _apart(key: str, leaf: ArrayField) -> str:
