@@ -17,7 +17,7 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import ManualClock, SteadyClock
 from embodied_env.core.codes import Severity
-from embodied_env.core.policy import Policy, PolicyFunction, as_policy, policy_errors, policy_seed
+from embodied_env.core.policy import NoAction, Policy, PolicyFunction, as_policy, policy_errors, policy_seed
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendError, ResetNeededError, TaskError, UsageError
 from embodied_env.policies.chunk_runner import ChunkRunner
@@ -282,7 +282,8 @@ def replay_policy(
     """Call `policy` with the recorded observations, and compare its actions with the recorded ones.
 
     The world does not follow the policy: the observations are those of the record. The policy is reset before each
-    episode as in an evaluation with `seed`. Components that differ by at most `tolerance`, in action units, are equal.
+    episode as in an evaluation with `seed`; steps after a missing row of their episode are skipped. Components that
+    differ by at most `tolerance`, in action units, are equal.
 
     Raises:
         UsageError: for a negative tolerance, or NaN.
@@ -296,18 +297,22 @@ def replay_policy(
     contract = recorded_contract(run)
     layout, decoder = ActionLayout(contract), RowDecoder(contract, run.array)
     episodes: list[list[FloatArray | None]] = []
-    observation: dict[str, NDArray[Any]] | None = None
+    observation: dict[str, NDArray[Any]] = {}
     runner = ChunkRunner(as_policy(policy))
+    next_row, is_known = 0, False  # after a missing row, the state of the policy is unknown until the next reset
     for row in run.rows():
         progress.advance()
+        is_known &= row["row"] == next_row
+        next_row = row["row"] + 1
         if row["inner"] is None:
             continue
         if row["schema"] == RESET:
+            is_known = True
             episodes.append([])
             index = row["info"]["episode_index"]
             with policy_errors("policy", f"the reset of episode {len(episodes)}"):
                 runner.reset(seed=policy_seed(seed, index), episode_index=index)
-        elif observation is not None and episodes:
+        elif is_known:
             with policy_errors("policy", f"episode {len(episodes)}, step {len(episodes[-1]) + 1}"):
                 action = runner(observation)
             episodes[-1].append(_difference(action, decoder.action(row)[0], layout))
@@ -323,7 +328,9 @@ def replay_policy(
 
 
 def _difference(a: Any, b: Any, layout: ActionLayout) -> FloatArray | None:  # noqa: ANN401 - policies return anything
-    """Return the absolute difference of two actions by component; None where one is not an action."""
+    """Return the absolute difference of two actions by component; None where only one is an action, or is malformed."""
+    if isinstance(a, NoAction) and isinstance(b, NoAction):
+        return np.zeros(layout.size)
     try:
         return np.abs(parse_action(a, layout) - parse_action(b, layout))
     except MalformedActionError:

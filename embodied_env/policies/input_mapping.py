@@ -63,7 +63,8 @@ class VectorInput:
         for index, part in enumerate(spec.parts or ()):
             start = len(self.labels)
             if part.last_output is None:
-                gain, bias = self._add_field(file, contract, f"{path}.parts[{index}]", part)
+                has_history = spec.history is not None
+                gain, bias = self._add_field(file, contract, f"{path}.parts[{index}]", part, has_history=has_history)
             else:
                 require(
                     file.chunk is None, f"{path}.parts[{index}]", "last_output with chunk (expected single actions)"
@@ -95,7 +96,7 @@ class VectorInput:
         )
 
     def _add_field(
-        self, file: PolicyFile, contract: Contract, path: str, part: InputPart
+        self, file: PolicyFile, contract: Contract, path: str, part: InputPart, *, has_history: bool
     ) -> tuple[FloatArray, FloatArray]:
         """Add the components of a field, and return their gain and bias."""
         key, spaces = str(part.field), contract.observation_space.spaces
@@ -107,6 +108,8 @@ class VectorInput:
             f"{path}.field",
             f"{key!r} is an image (expected image: of the input)",
         )
+        is_once = spec is None or spec.history is None or not has_history
+        require(is_once, f"{path}.field", f"{key!r} has a history in the contract too (expected one of them)")
         shape, joints = spaces[key].shape or (1,), spec.joints or () if spec is not None else ()
         if joints:
             require(

@@ -74,6 +74,8 @@ class _Draft:
         length = policy.chunk_size or (policy.n_action_steps if self._normalize else 0)
         if policy.returns_chunks or (self._normalize and length > 1):
             document["chunk"] = {"length": length, "execute": policy.n_action_steps}
+        if self._normalize and policy.is_relative:
+            self._gap("joints whose exported actions are relative to the state", "set mode: relative in their parts")
         if self._normalize and policy.kind == "diffusion" and policy.n_obs_steps > 1:
             self._gap("first action of the exported chunk", "export the actions that follow the newest observation")
         return document
@@ -97,10 +99,12 @@ class _Draft:
         sensor, field, spec = self._fields.get(key, (None, "", None))
         if spec is not None and spec.joints:
             joints = [spec.joints[each] if isinstance(each, int) else each for each in components]
-            units = [spec.units_by_joint().get(joint, "") for joint in joints]
-            is_ours = isinstance(components[0], int)
-            return {"field": key, "joints": joints, **({"unit": _one_or_each(units)} if is_ours else {})}
-        part: Document = {"field": key}
+            part: Document = {"field": key, "joints": joints}
+            if isinstance(components[0], int):
+                units = [spec.units_by_joint()[joint] for joint in joints]
+                part["unit"] = units[0] if len({*units}) == 1 else units
+            return part
+        part = {"field": key}
         if list(components) != list(range(prod(self._boxes[key].shape))):
             part["components"] = list(components)
         elif sensor is not None and spec is not None and message_field(sensor, field, spec).rotation:
@@ -127,25 +131,10 @@ class _Draft:
 
     def _output(self, name: str, feature: Feature) -> Document:
         actuators = {each: tuple(spec.joints) for each, spec in self._contract.actuators.items()}
-        runs = self._split(f"outputs.{name}", feature, actuators)
-        parts = [part for key, joints in runs for part in self._output_parts(key, joints)]
-        return {"parts": parts} | self._normalization(f"outputs.{name}", feature)
-
-    def _output_parts(self, actuator: str, joints: Sequence[Any]) -> list[Document]:
-        """Return the parts of an actuator: one, or more if some joints are relative to the state."""
         unit = {"unit": "action"} if self._policy.contract else {}
-        if not (self._normalize and self._policy.is_relative):
-            return [{"actuator": actuator, "joints": list(joints), **unit}]
-        kept = [any(word.lower() in joint.lower() for word in self._policy.absolute_joints) for joint in joints]
-        return [
-            {
-                "actuator": actuator,
-                "joints": [joint for joint, _ in run],
-                **unit,
-                **({} if keep else {"mode": "relative"}),
-            }
-            for keep, run in groupby(zip(joints, kept, strict=True), key=lambda pair: pair[1])
-        ]
+        runs = self._split(f"outputs.{name}", feature, actuators)
+        parts = [{"actuator": actuator, "joints": joints, **unit} for actuator, joints in runs]
+        return {"parts": parts} | self._normalization(f"outputs.{name}", feature)
 
     def _split(self, path: str, feature: Feature, groups: Groups) -> list[tuple[str, list[int | str]]]:
         """Return the consecutive components of each group: indices of our export, or joints by name."""
@@ -165,19 +154,16 @@ class _Draft:
             units = "rad, deg, -100..100 or 0..100, one per joint if they differ"
             self._gap(f"unit of {path}{known}", f"set {path}.parts[...].unit: {units}")
             self._gap(f"sign and zero of the joints of {path}", "compare with `policy show`; set sign and offset")
-            if deltas := [key for key, _ in located if self._takes_deltas(key)]:
-                what = f"positions of {path} as displacements, the command of {deltas[0]}"
-                self._gap(what, f"set actuators.{deltas[0]}.command: position in the contract")
+            actuators = [self._contract.actuators[key] for key, _ in located if key in self._contract.actuators]
+            if any(actuator.command == "position_delta" for actuator in actuators):
+                what = f"positions of {path}, where the contract commands displacements"
+                self._gap(what, "set command: position of the actuator in the contract")
         runs = groupby(located, key=lambda each: (each[0], type(each[1])))
         return [(key, [component for _, component in run]) for (key, _), run in runs]
 
-    def _takes_deltas(self, key: str) -> bool:
-        actuator = self._contract.actuators.get(key)
-        return actuator is not None and actuator.command == "position_delta"
-
     def _locate(self, name: str, groups: Groups) -> tuple[str, int | str]:
         """Return the group and the component of a name, or "" and the name."""
-        if (own := _OWN.fullmatch(name)) and own[1] in groups:
+        if (own := _OWN.fullmatch(name)) and own[1] in self._boxes and int(own[2]) < prod(self._boxes[own[1]].shape):
             return own[1], int(own[2])
         is_velocity = "vel" in name.rpartition(".")[2]
         for key, joints in groups.items():
@@ -201,7 +187,3 @@ class _Draft:
 
 def _plain(name: str) -> str:
     return _AFFIXES.sub("", name.lower())
-
-
-def _one_or_each(values: Sequence[str]) -> str | list[str]:
-    return values[0] if len(set(values)) == 1 else list(values)

@@ -10,6 +10,7 @@ import mmap
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ MODES = {
 
 _MOST_BYTES = 64 * 2**20
 _MOST_MODEL_BYTES = 64 * 2**30
+_MOST_COMPONENTS = 10_000
 _NORMALIZER = "policy_preprocessor_step_*_normalizer_processor.safetensors"
 _BUFFER = re.compile(r"(?:un)?normalize_(?:inputs|outputs|targets)\.buffer_(.+)\.(mean|std|min|max)")
 
@@ -60,8 +62,7 @@ class LerobotPolicy:
     n_action_steps: int
     chunk_size: int | None
     returns_chunks: bool  # not one action per observation, in LeRobot's library
-    is_relative: bool  # actions relative to the state, except those of joints with a part of `absolute_joints`
-    absolute_joints: tuple[str, ...]
+    is_relative: bool  # actions relative to the state, made absolute by LeRobot's processors
     rate_hz: float | None
     contract: Mapping[str, str]  # name and fingerprint, if the dataset is an export of this package; else empty
 
@@ -93,6 +94,10 @@ def _policy(config: Any, train: Any, info: Any, statistics: Mapping[str, Statist
             shape, mode = tuple(int(size) for size in spec["shape"]), str(modes.get(spec["type"], "IDENTITY"))
             if mode not in MODES:
                 raise ValueError(f"unknown normalization mode {mode!r} of {name} (expected one of: {', '.join(MODES)})")
+            if (len(shape) != 3) if spec["type"] == "VISUAL" else prod(shape) > _MOST_COMPONENTS:
+                raise ValueError(
+                    f"shape {shape} of {name} (expected an image, or at most {_MOST_COMPONENTS} components)"
+                )
             names = _names(columns.get(name, {}).get("names")) or own_names.get(name, ())
             found[name] = Feature(
                 kind=str(spec["type"]),
@@ -105,7 +110,7 @@ def _policy(config: Any, train: Any, info: Any, statistics: Mapping[str, Statist
 
     n_obs_steps, chunk_size = int(config.get("n_obs_steps") or 1), config.get("chunk_size")
     rate = info.get("fps") or (train.get("env") or {}).get("fps")
-    is_ours = not info.get("spaces_read_off_rows")
+    ours = {} if info.get("spaces_read_off_rows") else info.get("contract", {})
     return LerobotPolicy(
         kind=str(config["type"]),
         inputs=features("input_features"),
@@ -115,11 +120,8 @@ def _policy(config: Any, train: Any, info: Any, statistics: Mapping[str, Statist
         chunk_size=None if chunk_size is None else int(chunk_size),
         returns_chunks=chunk_size is not None and n_obs_steps == 1 and config.get("temporal_ensemble_coeff") is None,
         is_relative=bool(config.get("use_relative_actions")),
-        absolute_joints=tuple(map(str, config.get("relative_exclude_joints") or ())),
         rate_hz=None if rate is None else float(rate),
-        contract={key: str(info["contract"][key]) for key in ("name", "fingerprint")}
-        if is_ours and "contract" in info
-        else {},
+        contract={key: str(ours[key]) for key in ("name", "fingerprint") if ours},
     )
 
 
@@ -132,33 +134,28 @@ def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
 
 
 def _statistics(folder: Path, config: Any, processor: Any, stats: Any) -> dict[str, Statistics]:  # noqa: ANN401 - JSON
-    """Return the statistics by feature: of the saved processor, else of the dataset, else of the old model."""
-    files = [
-        folder / Path(str(step["state_file"])).name for step in processor.get("steps", ()) if step.get("state_file")
-    ]
-    for path in [*(file for file in files if "_normalizer_" in file.name), *sorted(folder.glob(_NORMALIZER))]:
-        return _by_feature((key.rpartition(".")[::2], value) for key, value in _read_tensors(path))
-    if stats:
-        rows = ((name, key, value) for name, each in stats.items() for key, value in each.items())
-        return _by_feature(((name, key), value) for name, key, value in rows)
+    """Return the statistics by feature: of the saved processor, else of an old model, else of the dataset."""
+    named = [Path(str(step.get("state_file"))).name for step in processor.get("steps", ())]
+    files = [folder / name for name in named if "_normalizer_" in name] or sorted(folder.glob(_NORMALIZER))
+    if files:
+        return _by_feature((*key.rpartition(".")[::2], value) for key, value in _read_tensors(files[0]))
     if (folder / "model.safetensors").is_file():
-        known = {
-            name.replace(".", "_"): name for key in ("input", "output") for name in config[f"{key}_features"] or {}
-        }
+        features = {**config["input_features"], **config["output_features"]}
+        known = {name.replace(".", "_"): name for name in features}
         tensors = ((_BUFFER.fullmatch(key), value) for key, value in _read_tensors(folder / "model.safetensors"))
-        buffers = ((*match.groups(), value) for match, value in tensors if match)
-        return _by_feature(((known.get(name, name), key), value) for name, key, value in buffers)
-    return {}
+        buffers = [(known.get(str(match[1]), str(match[1])), str(match[2]), value) for match, value in tensors if match]
+        if buffers:
+            return _by_feature(buffers)
+    return _by_feature((name, key, value) for name, each in stats.items() for key, value in each.items())
 
 
-def _by_feature(rows: Iterable[tuple[tuple[str, str], Any]]) -> dict[str, Statistics]:
+def _by_feature(rows: Iterable[tuple[str, str, Any]]) -> dict[str, Statistics]:
     """Group finite statistics by feature, float32 in the fewest digits that keep them."""
     found: dict[str, dict[str, tuple[float, ...]]] = {}
-    for (feature, statistic), value in rows:
+    for feature, statistic, value in rows:
         array = np.asarray(value)
         if array.dtype.kind in "fiu" and np.isfinite(array).all():
-            numbers = tuple(float(str(number)) for number in array.ravel())
-            found.setdefault(feature, {})[statistic] = numbers
+            found.setdefault(feature, {})[statistic] = tuple(float(str(number)) for number in array.ravel())
     return dict(found)
 
 

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import yaml
+from shipped_contracts import changed_contract
 
 from embodied_env.contract import load_contract
 from embodied_env.errors import UsageError
@@ -205,15 +206,20 @@ def test_lerobot_normalises_and_keeps_the_history_itself(policy, dataset):
     assert "first action of the exported chunk" in gaps
 
 
-def test_relative_actions_keep_the_excluded_joints_absolute(policy, dataset):
-    config = {"use_relative_actions": True, "relative_exclude_joints": ["gripper"], "action_feature_names": NAMES}
-    draft, _ = drafted(policy(**config), dataset())
-    assert draft["outputs"]["action"]["parts"] == [
-        {"actuator": "arm", "joints": JOINTS[:5], "mode": "relative"},
-        {"actuator": "arm", "joints": JOINTS[5:]},
-    ]
-    own, _ = drafted(policy(**config), normalize=False)  # LeRobot's processor makes them absolute; names of the config
-    assert own["outputs"]["action"]["parts"] == [{"actuator": "arm", "joints": JOINTS}]
+def test_relative_actions_of_an_export_ask_for_the_mode(policy):
+    config = {"use_relative_actions": True, "action_feature_names": NAMES}
+    draft, gaps = drafted(policy(**config))
+    assert draft["outputs"]["action"]["parts"] == [{"actuator": "arm", "joints": JOINTS}]  # named by the config
+    assert "relative to the state: set mode: relative" in gaps
+    assert "relative" not in drafted(policy(**config), normalize=False)[1]  # LeRobot makes them absolute
+
+
+def test_absolute_positions_need_a_contract_that_commands_them(policy, dataset):
+    gap = "positions of outputs.action, where the contract commands displacements: set command: position"
+    folder, data = policy(), dataset()
+    assert gap in drafted(folder, data)[1]
+    position = changed_contract(SO101, {"actuators.arm.command": "position"})
+    assert gap not in drafted(folder, data, contract=position)[1]
 
 
 @pytest.mark.parametrize(
@@ -249,6 +255,14 @@ INVALID = {
     "NaN": ({"config.json": b'{"type": NaN}'}, "expected finite numbers"),
     "no features": ({"config.json": {"type": "act"}}, "'input_features' (expected a policy with"),
     "an unknown mode": ({}, "unknown normalization mode 'NEW' of observation.state (expected one of: IDENTITY"),
+    "an image without axes": (
+        {"config.json": {"type": "act", "input_features": {"image": {"type": "VISUAL", "shape": [3]}}}},
+        "shape (3,) of image (expected an image",
+    ),
+    "billions of components": (
+        {"config.json": {"type": "act", "input_features": {"state": {"type": "STATE", "shape": [4000000000]}}}},
+        "shape (4000000000,) of state",
+    ),
     "tensors cut off": ({NORMALIZER: TENSORS[:200]}, f"{NORMALIZER}: "),
     "a huge header": ({NORMALIZER: b"\xff" * 64}, f"{NORMALIZER}: "),
 }

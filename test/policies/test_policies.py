@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -31,6 +33,7 @@ from embodied_env.evaluation.runner import evaluate
 from embodied_env.policies import loader
 from embodied_env.policies.chunk_runner import ChunkRunner, split_chunk
 from embodied_env.policies.slots import TeamPolicies, VectorPolicies
+from embodied_env.record.run import Run
 
 ARM = changed_contract(embodied_env.load_contract("arm_reach"), {"episode.horizon_steps": 5})
 
@@ -215,6 +218,22 @@ def test_replay_of_the_same_seed_repeats_a_random_policy(tmp_path):
     assert replay_policy(run, load("random"), seed=8).first == (1, 1)
 
 
+def test_replay_of_a_policy_skips_what_follows_a_missing_row(tmp_path, monkeypatch):
+    def act(_observation):
+        return NoAction("late")
+
+    module = ModuleType("acting_policies")
+    module.act = act
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    address = "acting_policies:act"
+    run = evaluate(ARM, address, backend="fake", episodes=2, seed=0, record=tmp_path, clock="virtual").results[0].path
+    whole = replay_policy(run, act)
+    assert [(each.steps, each.first, each.unreadable) for each in whole.episodes] == [(5, None, 0)] * 2
+    rows = Run.rows
+    monkeypatch.setattr(Run, "rows", lambda run: (row for row in rows(run) if row["row"] not in (3, 6)))
+    assert [(each.steps, each.first) for each in replay_policy(run, act).episodes] == [(2, None)]
+
+
 def test_a_policy_that_raises_in_reset_is_named(tmp_path, monkeypatch, capsys):
     (tmp_path / "failing_policies.py").write_text(
         "class Failing:\n"
@@ -237,7 +256,7 @@ def test_exit_in_a_policy_is_not_the_exit_of_the_program(tmp_path, monkeypatch, 
     monkeypatch.setattr("embodied_env.policies.loader._imported", lambda _: policy)
     where = {"reset": "the reset of episode 1", "__call__": "episode 1, step 1", "close": "close"}[place]
     with pytest.raises(PolicyError, match=rf"--policy 'a:b' failed in {where}: SystemExit: 0"):
-        evaluate(ARM, backend="fake", policy="a:b", episodes=1, seed=0, out=tmp_path, clock="virtual")
+        evaluate(ARM, backend="fake", policies="a:b", episodes=1, seed=0, record=tmp_path, clock="virtual")
     with pytest.raises(Terminated), policy_errors("policy", "step 1"):
         terminate(15, None)
 

@@ -146,15 +146,19 @@ class SequenceRule:
 
     def _check_missed(self, row: Row) -> Iterator[Violation]:
         """Check that the episode ends when the policy has returned no action too often in a row, and only then."""
-        has_action = all(found["code"] != NO_ACTION for found in row["inner"]["findings"])
-        self._missed = 0 if has_action else None if self._missed is None else self._missed + 1
-        is_lost = any(end_kind(reason) == "policy_lost" for reason in row["inner"]["end_reasons"])
+        inner = row["inner"]
+        missed = [found["detail"] for found in inner["findings"] if found["code"] == NO_ACTION]
+        if missed and inner["action"] != {"no_action": missed[0]}:
+            expected = f"no action: {missed[0]!r}, as in inner.findings"
+            yield wrong_value("ending.policy", "inner.action", inner["action"], expected)
+        self._missed = 0 if not missed else None if self._missed is None else self._missed + 1
         if self._contract is None or self._missed is None:
             return
         most = self._contract.policy.max_missed
-        if is_lost != (self._missed >= most):
-            expected = f"{'no ' if is_lost else ''}policy_lost after {self._missed} steps without an action, of {most}"
-            yield wrong_value("ending.policy", "inner.end_reasons", row["inner"]["end_reasons"], expected)
+        lost = [f"policy_lost:{missed[0]}"] if self._missed >= most else []
+        if lost != [reason for reason in inner["end_reasons"] if end_kind(reason) == "policy_lost"]:
+            expected = f"{lost or 'no policy_lost'} after {self._missed} steps without an action, of {most}"
+            yield wrong_value("ending.policy", "inner.end_reasons", inner["end_reasons"], expected)
 
 
 class PeriodDriftRule:
