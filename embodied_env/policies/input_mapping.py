@@ -63,8 +63,9 @@ class VectorInput:
         for index, part in enumerate(spec.parts or ()):
             start = len(self.labels)
             if part.last_output is None:
-                has_history = spec.history is not None
-                gain, bias = self._add_field(file, contract, f"{path}.parts[{index}]", part, has_history=has_history)
+                gain, bias = self._add_field(
+                    file, contract, f"{path}.parts[{index}]", part, has_history=spec.history is not None
+                )
             else:
                 require(
                     file.chunk is None, f"{path}.parts[{index}]", "last_output with chunk (expected single actions)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -94,7 +93,7 @@ class InputPart(FrozenFields):
 class HistorySpec(FrozenFields):
     """Several readings in one input, at steps of the policy's control period."""
 
-    steps: tuple[int, ...]  # of each row, increasing: `[-2, -1, 0]`, where 0 is the newest
+    steps: tuple[int, ...]  # of each row: `[-2, -1, 0]` is oldest first, `[0, -1, -2]` newest first
     pad: Literal["repeat", "zeros"] = "repeat"  # before the first reading of an episode
     # `stacked`: shape (n, size); `by_time`: one vector, row after row; `by_part`: all rows of each part in turn
     layout: Literal["stacked", "by_time", "by_part"] = "stacked"
@@ -326,9 +325,8 @@ def _validate_input(path: str, spec: InputSpec, outputs: set[str]) -> None:
         require(spec.normalize is None and spec.history is None, path, "normalize or history of a text (expected none)")
     if (history := spec.history) is not None:
         steps = history.steps
-        is_ordered = bool(steps) and all(a < b for a, b in itertools.pairwise(steps))
-        is_past = is_ordered and steps[0] >= -_LONGEST_HISTORY and steps[-1] <= 0
-        allow(is_past, f"{path}.history.steps", list(steps), f"increasing steps from {-_LONGEST_HISTORY} to 0")
+        is_past = bool(steps) and len({*steps}) == len(steps) and all(-_LONGEST_HISTORY <= step <= 0 for step in steps)
+        allow(is_past, f"{path}.history.steps", list(steps), f"different steps from {-_LONGEST_HISTORY} to 0")
         is_possible = history.layout == "stacked" or spec.parts is not None
         require(is_possible, f"{path}.history.layout", f"{history.layout} of an image (expected stacked)")
     _validate_normalize(f"{path}.normalize", spec.normalize)
