@@ -23,7 +23,7 @@ PROGRAM = "embodied-env"
 
 VERBS: Mapping[str, str] = {
     "demo": "run a short evaluation of two policies over ROS 2 and print the results",
-    "evaluate": "run and record episodes of a policy, and print the results",
+    "evaluate": "run and record episodes of policies, and print the results",
     "audit": "validate a recorded run",
     "calibrate": "measure latencies with small motions and write a latency profile",
     "report": "write an HTML report of a recorded run",
@@ -33,6 +33,7 @@ VERBS: Mapping[str, str] = {
     "profile": "write the latency profile of a recorded run",
     "sim": "run the embedded simulator, or the robot emulator, as a ROS 2 node",
     "relay": "forward commands to the robot, and brake it when they stop",
+    "serve": "serve a policy to other programs and machines over openpi's protocol",
     "launch": "launch a simulator, Gazebo or a robot together with a policy or a training script",
     "doctor": "check the requirements of a contract and print remedies",
     "contract": "validate, show, compare and render contracts (no ROS required)",
