@@ -22,6 +22,7 @@ _MODES = {"position": ("absolute", "relative"), "position_delta": ("delta",)}  #
 _ACTION = "action"
 _EQUAL = 1e-6  # relative difference of control periods
 _ROUNDING = 1e-9
+_MOST_STEPS = 10_000  # control periods of one inference
 
 
 class ActionMapping:
@@ -70,8 +71,8 @@ class ActionMapping:
         is_known = is_equal or file.resample is not None
         require(is_known, "control_period_s", f"{problem} (expected the same); or set resample: hold or linear")
         self._steps = round(self._execute * self.ratio)
-        problem = f"{self._execute} actions of {file.control_period_s:g} s end within the first control period"
-        require(self._steps >= 1, "resample", f"{problem} of {contract.control_period_s:g} s (expected a chunk)")
+        duration = f"{self._execute} actions of {file.control_period_s:g} s are {self._steps} steps of the contract"
+        allow(1 <= self._steps <= _MOST_STEPS, "resample", duration, f"1 to {_MOST_STEPS}")
 
     @np.errstate(over="ignore", invalid="ignore")  # checked below
     def read(self, outputs: Mapping[str, NDArray[Any]], observation: Observation) -> Any:  # noqa: ANN401

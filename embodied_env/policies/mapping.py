@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.contract.value_checks import one_of, require
+from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.core.policy import NoAction, Observation, PolicyIdentity
 from embodied_env.errors import ContractError, UsageError, described
 from embodied_env.policies.action_mapping import ActionMapping
@@ -20,6 +21,8 @@ from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
 from embodied_env.policies.policy_file import InputSpec, PolicyFile
 
 _ROUNDING = 1e-6
+_LONGEST = 10_000  # history, in control periods
+_MOST_VALUES = 2**26  # of one input
 
 
 class PolicyFileInterface:
@@ -42,6 +45,9 @@ class PolicyFileInterface:
             self.inputs = {name: _reader(file, contract, f"inputs.{name}", spec) for name, spec in file.inputs.items()}
             self._lags = {name: self._find_lags(f"inputs.{name}", spec) for name, spec in file.inputs.items()}
             self._check_joint_names()
+            for name, lags in self._lags.items():
+                size = len(lags) * math.prod(getattr(self.inputs[name], "shape", ()))
+                allow(size <= _MOST_VALUES, f"inputs.{name}.history.steps", f"{size} values", f"at most {_MOST_VALUES}")
         except ContractError as error:
             raise UsageError(f"{self._label}: {error}") from None
         self._outputs_seen = {part.last_output for spec in file.inputs.values() for part in spec.parts or ()} - {None}
@@ -139,8 +145,9 @@ class PolicyFileInterface:
         lags = []
         for step in (0,) if spec.history is None else spec.history.steps:
             lag = -step * self.actions.ratio
-            problem = f"{step} is {lag:g} control periods ago (expected a whole number)"
-            require(abs(lag - round(lag)) <= _ROUNDING * max(1.0, lag), f"{path}.history.steps", problem)
+            problem = f"{step} is {lag:g} control periods ago (expected a whole number, at most {_LONGEST})"
+            is_whole = abs(lag - round(lag)) <= _ROUNDING * max(1.0, lag) and lag <= _LONGEST
+            require(is_whole, f"{path}.history.steps", problem)
             lags.append(round(lag))
         return lags
 

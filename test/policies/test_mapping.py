@@ -342,7 +342,7 @@ def test_resampled_deltas_keep_their_sum(period):
 def test_single_actions_of_a_slow_policy_are_repeated():
     action = act(parsed(simple(control_period_s=0.1, resample="hold")), [0.1, 0.2, 0.3, 0.0])
     np.testing.assert_allclose(action["arm"], [[0.1, 0.2, 0.3]] * 2)
-    with pytest.raises(UsageError, match=r"1 actions of 0.01 s end within the first control period"):
+    with pytest.raises(UsageError, match=r"1 actions of 0.01 s are 0 steps of the contract"):
         parsed(simple(control_period_s=0.01, resample="hold"))
 
 
