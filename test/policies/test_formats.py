@@ -160,6 +160,19 @@ def test_sb3_policy_needs_trust(sb3):
         embodied_env.load_policy(f"sb3:{sb3[0] / 'ppo_dict.zip'}", ARM)
 
 
+def test_sb3_policy_draws_from_its_own_seed(sb3):
+    import torch
+
+    address = f"sb3:{sb3[0] / 'ppo_dict.zip'}"
+    policies = [embodied_env.load_policy(address, ARM, trust=True, deterministic=False) for _ in range(2)]
+    before = torch.get_rng_state()
+    for policy in policies:
+        policy.reset(seed=3, episode_index=0)
+    drawn = [[policy(observation()).tolist() for policy in policies] for _ in range(2)]
+    assert drawn[0][0] == drawn[0][1] != drawn[1][0] == drawn[1][1]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.mark.parametrize("name", ["ppo_dict", "sac_flat"])
 def test_sb3_policy_equals_its_library(sb3, name):
     folder, models = sb3
