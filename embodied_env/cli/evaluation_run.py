@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +60,7 @@ def run_policies(
 
         check_installed()  # before anything moves
     if is_compared:
-        importlib.import_module("embodied_env.analysis.statistics")  # requires scipy
+        import embodied_env.analysis.statistics  # noqa: F401 - requires scipy
     options |= {"backend": args.backend, "episodes": args.episodes, "seed": args.seed, "record": out}
     evaluation = evaluate_with_progress(contract, policies, **options)
     _print_results(evaluation, evaluation.compare() if is_compared else (), as_json=args.json)

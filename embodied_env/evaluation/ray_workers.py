@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from embodied_env import __version__
+from embodied_env._version import __version__
 from embodied_env.errors import BackendNotReadyError, EmbodiedEnvError, RecordError, UsageError
 from embodied_env.evaluation.episodes import EvaluationJob
 from embodied_env.evaluation.local_workers import (

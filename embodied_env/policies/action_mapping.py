@@ -12,11 +12,11 @@ from embodied_env.contract import Contract
 from embodied_env.contract.schema import FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import allow, one_of, require
+from embodied_env.core.measured_joints import find_positions
 from embodied_env.core.policy import NoAction, Observation
 from embodied_env.policies.input_mapping import each, joint_places, unit_map
 from embodied_env.policies.policy_file import OutputPart, PolicyFile
 from embodied_env.policies.statistics import make_normalizer
-from embodied_env.tasks.common import joint_reader
 
 _MODES = {"position": ("absolute", "relative"), "position_delta": ("delta",)}  # the others: absolute
 _ACTION = "action"
@@ -55,14 +55,16 @@ class ActionMapping:
         for name, spec in file.outputs.items():
             for index, part in enumerate(spec.parts):
                 self._add(file, contract, f"outputs.{name}.parts[{index}]", name, part)
-        if lost := [joint for joint, source in zip(self._layout.joints, self._sources, strict=True) if source is None]:
-            named = ", ".join(map(repr, lost))
-            require(
-                False, "outputs", f"{named} of the contract without a counterpart in the policy (expected all joints)"
-            )
-        self.is_relative = bool(self._is_relative.any())
-        relative = [joint for joint, is_so in zip(self._layout.joints, self._is_relative, strict=True) if is_so]
-        self._positions = joint_reader(contract, relative, reader="the mode relative")
+        joints = self._layout.joints
+        lost = [repr(joint) for joint, source in zip(joints, self._sources, strict=True) if source is None]
+        require(not lost, "outputs", f"no counterpart in the policy for {', '.join(lost)} (expected all joints)")
+        self.is_relative, known = bool(self._is_relative.any()), find_positions(contract)
+        relative = [joint for joint, is_so in zip(joints, self._is_relative, strict=True) if is_so]
+        unseen = [joint for joint in relative if joint not in known]
+        require(
+            not unseen, "outputs", f"relative to unobserved joints: {', '.join(unseen)} (expected observed positions)"
+        )
+        self._positions = [(f"{sensor}_position", place) for sensor, place in map(known.__getitem__, relative)]
         self.ratio = file.control_period_s / contract.control_period_s
         self._resample = None if abs(self.ratio - 1.0) <= _EQUAL else file.resample
         if self._resample is None and abs(self.ratio - 1.0) > _EQUAL:
@@ -72,6 +74,7 @@ class ActionMapping:
         problem = f"{self._execute} actions of {file.control_period_s:g} s end within the first control period"
         require(self._steps >= 1, "resample", f"{problem} of {contract.control_period_s:g} s (expected a chunk)")
 
+    @np.errstate(over="ignore", invalid="ignore")  # checked below
     def read(self, outputs: Mapping[str, NDArray[Any]], observation: Observation) -> Any:  # noqa: ANN401
         """Return the action or the chunk for the outputs for `observation`, or `NoAction`."""
         values: dict[str, FloatArray] = {}
@@ -89,7 +92,8 @@ class ActionMapping:
         for column, (at, below, above) in self._thresholds.items():
             rows[:, column] = np.where(columns[column] > at, above, below) * self._gain[column] + self._bias[column]
         if self.is_relative:
-            rows[:, self._is_relative] += self._positions(observation)
+            newest = [np.asarray(observation[key])[..., place].ravel()[-1] for key, place in self._positions]
+            rows[:, self._is_relative] += newest
         rows = self._resampled(rows) if self._resample is not None else rows[: self._steps]
         actions = np.array([np.where(self._is_action, row, self._layout.scale.from_si(row)) for row in rows])
         if not np.isfinite(actions).all():

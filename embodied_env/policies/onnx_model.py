@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Timer
@@ -27,14 +28,15 @@ _DTYPES: Mapping[str, Any] = {
     "tensor(int64)": np.int64,
 }
 
+_NAME = re.compile(r"[\w-]{1,100}")  # of a shipped policy
 _LONGEST_S = 60.0  # of the first inference
 
 
 def find_onnx(location: str) -> Path:
     """Return the file at `location`, a path or the name of a shipped policy; raises UsageError for another name."""
-    known = shipped_files("policies", ".onnx")
-    if Path(location).suffix or Path(location).name != location or Path(location).exists():
+    if _NAME.fullmatch(location) is None or Path(location).is_file():
         return Path(location)
+    known = shipped_files("policies", ".onnx")
     if location not in known:
         expected = f"a file, or one of: {', '.join(sorted(known)) or 'none'}"
         raise UsageError(f"unknown ONNX policy: {location!r} (expected {expected}){did_you_mean(location, known)}")

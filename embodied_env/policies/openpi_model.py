@@ -69,7 +69,7 @@ class OpenpiModel(RemoteModel):
         self._headers = {"Authorization": f"Api-Key {api_key}"} if api_key else {}
         self._socket: WebSocket | None = None
         self._is_ready = False  # the connection has sent its metadata
-        self.metadata: Any = None
+        self.metadata: Any = {}
         try:
             found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         except OSError as error:
@@ -123,8 +123,8 @@ class OpenpiModel(RemoteModel):
             raise Failure(Problem.FOREIGN, "answer to another request")
         timing = values.get("server_timing")
         infer_ms = timing.get("infer_ms") if isinstance(timing, dict) else None
-        is_time = isinstance(infer_ms, (int, float)) and math.isfinite(infer_ms)
-        return {str(name): value for name, value in values.items()}, float(infer_ms) / 1e3 if is_time else None
+        server_s = infer_ms / 1e3 if isinstance(infer_ms, (int, float)) and math.isfinite(infer_ms) else None
+        return {str(name): value for name, value in values.items()}, server_s
 
     @property
     def _request_id(self) -> dict[str, int]:

@@ -70,7 +70,7 @@ def test_the_run_folders_are_printed(demo):
 
 def test_progress_is_shown(demo):
     done, _ = demo
-    assert "2/2" in done.stderr
+    assert "4/4" in done.stderr
 
 
 def test_the_learned_and_the_scripted_policy_succeed(demo):

@@ -50,7 +50,8 @@ def serve_openpi(answer, *, metadata=b"\x80", port=0):
                 for reply in replies if isinstance(replies, list) else [replies]:
                     connection.send(reply if isinstance(reply, (bytes, str)) else pack_openpi(reply))
 
-    with serve(handle, "127.0.0.1", port, compression=None, max_size=None, ping_interval=None) as server:
+    options = {"compression": None, "max_size": None, "ping_interval": None, "close_timeout": 0.02}
+    with serve(handle, "127.0.0.1", port, **options) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

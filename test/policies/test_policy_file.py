@@ -1,0 +1,209 @@
+"""Policy files: every mistake in one is refused by its path, and nothing outside its folder is opened."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+
+import numpy as np
+import policy_files
+import pytest
+from policy_files import BENCH, FILE, bench, interface, write
+
+import embodied_env
+from embodied_env.errors import UsageError
+from embodied_env.policies.policy_file import (
+    dump_policy_file,
+    read_policy_file,
+    trained_on,
+    write_policy_file,
+)
+
+STATE = "    parts:\n      - {field: joints_position, joints: [wrist"
+
+
+def changed(old, new):
+    assert old in FILE, old
+    return FILE.replace(old, new, 1)
+
+
+def with_normalize(normalize):
+    return changed("  state:\n", f"  state:\n    normalize: {normalize}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            changed("field: joints_position", "feild: joints_position"),
+            r"parts\[0\]\.feild: unknown key.*did you mean 'field'",
+        ),
+        (
+            changed("policy/1", "policy/2"),
+            r"policy: unknown schema 'embodied_env/policy/2' \(expected embodied_env/policy/1\)",
+        ),
+        (changed("0.05", "0"), r"control_period_s: 0.0 \(expected a finite number of seconds > 0"),
+        (changed("sign: [1, -1, 1]", "sign: [1, -2, 1]"), r"parts\[0\]\.sign: .*expected 1 or -1"),
+        (changed("sign: [1, -1, 1]", "scale: 0"), r"scale: 0.0 \(expected a number other than 0"),
+        (changed("[wrist, shoulder, elbow]", "[wrist, wrist]"), r"joints: .*expected different joints"),
+        (
+            changed("  state:\n", "  state:\n    text: instruction\n"),
+            r"parts and text \(expected one of parts, image, text",
+        ),
+        (changed("  state:\n", "  state:\n    history: {steps: [-1, 1]}\n"), r"history\.steps: .*from -1000 to 0"),
+        (changed(", unit: m}", "}"), r"outputs\.action\.parts\[1\]\.unit: missing key"),
+        (changed("unit: m}", "unit: m, ignore: 2}"), "ignore with another key"),
+        (changed("unit: m}", "unit: m, scale: 2, threshold: {at: 0, below: 0, above: 1}}"), "threshold with mode"),
+        (FILE + "chunk: {length: 4, execute: 5}\n", r"chunk\.execute: 5 \(expected 1 to 4"),
+        (FILE + "source: elsewhere\n", "source: unknown key"),
+        (with_normalize("{method: mean_std, mean: 0}"), r"normalize: mean \(expected mean and std, or file and key"),
+        (with_normalize("{method: min_max, mean: 0, std: 1}"), r"mean, std \(expected min and max"),
+        (
+            with_normalize("{method: mean_std, file: ../stats.json, key: a}"),
+            "expected the name of a file in the folder",
+        ),
+        (with_normalize("{method: mean_std, file: missing.json, key: a}"), "cannot read policy file.*missing.json"),
+        ("[]", r"list \(expected a YAML mapping"),
+        (changed("name: pick", "name: !!python/object:os.system pick"), "tag"),
+    ],
+)
+def test_mistake_is_refused_by_its_path(tmp_path, text, problem):
+    with pytest.raises(UsageError, match=rf"(?s){problem}"):
+        read_policy_file(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("[wrist, shoulder, elbow]", "[wrist_3, shoulder, elbow]", r"policy has 3 joints; no counterpart in the contract for 'wrist_3' "),
+        ("field: joints_position, joints: [wrist", "field: joint_position, joints: [wrist", "did you mean 'joints_position'"),
+        (", unit: deg, sign: [1, -1, 1]", "", r"without joints and unit \(expected both"),
+        ("unit: deg, sign: [1, -1, 1]", "unit: mm, sign: [1, -1, 1]", r"'mm' of 'wrist' \(expected one of: rad, deg, -100"),
+        ("sign: [1, -1, 1]", "sign: [1, -1]", r"sign: 2 values \(expected one for all, or 3"),
+        (", quaternion: wxyz", "", r"quaternion: None \(expected xyzw or wxyz"),
+        ("{field: tcp_orientation, quaternion: wxyz}", "{field: tcp_position, components: [0, 3]}", r"components: .*0 to 2"),
+        ("{field: tcp_orientation, quaternion: wxyz}", "{field: tcp_position, unit: deg}", r"'deg' of '0' \(expected one of: m, "),
+        ("{field: tcp_orientation, quaternion: wxyz}", "{field: front_image}", "is an image"),
+        ("actuator: gripper", "actuator: griper", "did you mean 'gripper'"),
+        ("      - {actuator: gripper, joints: [finger], unit: m}\n", "", r"no counterpart in the policy for 'finger'"),
+        ("[elbow, wrist, shoulder], unit: deg, sign: [1, 1, -1]", "[elbow, wrist], unit: deg", "for 'shoulder'"),
+        ("unit: m}", "unit: m, mode: delta}", r"delta for actuators.gripper.command position \(expected absolute or relative"),
+        ("0.05", "0.02", r"control_period_s: 0.02 s, that of the contract is 0.05 s .*resample"),
+        ("policy/1", "policy/1\njoint_names: {wrst: wrist}", "unused joint 'wrst'"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_the_contract_is_refused_by_name(tmp_path, old, new, problem):
+    with pytest.raises(UsageError, match=rf"(?s)pick\.policy\.yaml: .*{problem}"):
+        interface(tmp_path, changed(old, new))
+
+
+def test_written_file_reads_equal(tmp_path):
+    file = read_policy_file(
+        write(tmp_path, with_normalize("{method: mean_std, mean: 0.5, std: [1, 2, 3, 4, 5, 6, 7, 8e-9]}"))
+    )
+    contract, files = trained_on(BENCH)
+    file = dataclasses.replace(file, contract=contract, files=files)
+    again = write_policy_file(tmp_path / "again.policy.yaml", file)
+    assert again == file
+    assert dump_policy_file(again) == dump_policy_file(file)
+    assert again.difference(BENCH) == ""
+
+
+def test_fingerprint_covers_the_data_files(tmp_path):
+    text = with_normalize("{method: mean_std, file: stats.json, key: s}")
+    first = read_policy_file(write(tmp_path, text, stats_json=b"{}"))
+    second = read_policy_file(write(tmp_path, text, stats_json=b"{ }"))
+    renamed = read_policy_file(write(tmp_path, text, name="other.policy.yaml"))
+    assert len({first.sha256, second.sha256}) == 2
+    assert renamed.sha256 == second.sha256
+
+
+def test_another_contract_is_refused_with_the_difference(tmp_path):
+    contract, files = trained_on(BENCH)
+    write_policy_file(
+        path := tmp_path / "p.policy.yaml",
+        dataclasses.replace(read_policy_file(write(tmp_path)), contract=contract, files=files),
+    )
+    file = read_policy_file(path)
+    policy_files.PolicyFileInterface(file, BENCH)
+    other = bench([("velocity: 0.5, acceleration: 2.0", "velocity: 0.7, acceleration: 2.0")])
+    with pytest.raises(
+        UsageError,
+        match=r"bench is not the contract of the training: actuators.gripper.*velocity: 0.7 \(trained under 0.5\)",
+    ):
+        policy_files.PolicyFileInterface(file, other)
+    (tmp_path / "contract.json").write_text(json.dumps({"schema": "other"}))
+    with pytest.raises(UsageError, match="has another fingerprint"):
+        read_policy_file(path).difference(other)
+    plain = dataclasses.replace(file, contract=dataclasses.replace(contract, file=None))
+    assert plain.difference(other).startswith(f"fingerprint {other.fingerprint[:16]}")
+
+
+def safetensors(**tensors):
+    header, data = {"__metadata__": {"format": "pt"}}, b""
+    for name, values in tensors.items():
+        array = np.asarray(values, dtype=np.float32)
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(array.shape),
+            "data_offsets": [len(data), len(data) + array.nbytes],
+        }
+        data += array.tobytes()
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+MEAN, STD = np.arange(8.0), np.arange(1.0, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "content"),
+    [
+        ("stats.json", "observation.state", json.dumps({"observation.state": {"mean": MEAN.tolist(), "std": STD.tolist(), "count": [3]}})),
+        ("norm_stats.json", "state", json.dumps({"norm_stats": {"state": {"mean": MEAN.tolist(), "std": STD.tolist()}}})),
+        ("stats.safetensors", "observation.state", safetensors(**{"observation.state.mean": MEAN, "observation.state.std": STD})),
+    ],
+)  # fmt: skip
+def test_statistics_of_files_equal_those_in_numbers(tmp_path, file, key, content):
+    (tmp_path / file).write_bytes(content.encode() if isinstance(content, str) else content)
+    read = interface(tmp_path, with_normalize(f"{{method: mean_std, file: {file}, key: {key}, epsilon: 1.0e-8}}"))
+    plain = interface(
+        tmp_path, with_normalize(f"{{method: mean_std, mean: {MEAN.tolist()}, std: {STD.tolist()}, epsilon: 1.0e-8}}")
+    )
+    seen = policy_files.observation()
+    np.testing.assert_array_equal(read.to_inputs(seen)["state"], plain.to_inputs(seen)["state"])
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "problem"),
+    [
+        ("s.json", b'{"a": {"mean": [1]}}', "no 'a.std' in s.json"),
+        ("s.json", b'{"a": {"mean": [1, 2], "std": [1, 2]}}', r"mean: 2 values \(expected 8, one per component"),
+        ("s.json", b'{"a": {"mean": [0], "std": [0]}}', r"std: 0 of component 0 \(expected above 0\); set epsilon"),
+        ("s.json", b'{"a": {"mean": [0], "std": ["b"]}}', "cannot read s.json"),
+        ("s.json", b'{"a": {"mean": [0], "std": [1e400]}}', "cannot read s.json"),
+        ("s.json", b"[1]", "no statistics by feature"),
+        ("s.safetensors", b"\xff" * 7, "cut off"),
+        ("s.safetensors", safetensors(**{"a.mean": [1.0], "a.std": [np.nan]}), "not finite"),
+        ("s.safetensors", safetensors(**{"a.mean": [1.0], "a.std": [1.0]})[:-4], "wrong size"),
+        ("s.safetensors", struct.pack("<Q", 9) + b'{"a": [1]}', "cannot read"),
+    ],
+)
+def test_damaged_statistics_are_refused(tmp_path, file, content, problem):
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(UsageError, match=rf"inputs\.state\.normalize\..*{problem}"):
+        interface(tmp_path, with_normalize(f"{{method: mean_std, file: {file}, key: a}}"))
+
+
+def test_a_file_of_another_kind_is_not_opened(tmp_path):
+    import os
+
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="not a regular file"):
+        read_policy_file(write(tmp_path, with_normalize("{method: mean_std, file: pipe, key: a}")))
+
+
+def test_a_policy_file_is_for_models(tmp_path):
+    with pytest.raises(UsageError, match=r"policy file for 'hold': .*expected a model: onnx:"):
+        embodied_env.load_policy("hold", BENCH, policy_file=write(tmp_path))
