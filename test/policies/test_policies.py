@@ -64,6 +64,7 @@ def module(tmp_path, monkeypatch):
     path = tmp_path / "a_users_policies.py"
     path.write_text(
         "import numpy as np\n"
+        "def leave():\n    raise SystemExit(0)\n"
         "def still(observation):\n    return np.zeros(6)\n"
         "class Gain:\n"
         "    def __init__(self, gain, *, joints=6):\n        self.action = np.full(joints, gain)\n"
@@ -98,6 +99,7 @@ def test_factory_gets_literals(module):
         ("a_users_policies:Gain(**{'gain': 1})", "literals"),
         ("a_users_policies:still.nothing", "literals"),
         ("a_users_policies:Gain()", "cannot be made: TypeError"),
+        ("a_users_policies:leave()", "cannot be made: SystemExit"),
         ("a_users_policies:np", "not callable"),
         ("hold ", "did you mean 'hold'"),
         ("nothing", "expected one of: hold, random, scripted, module:callable"),
