@@ -81,6 +81,15 @@ def test_onnx_policy_with_an_input_by_name_returns_chunks_and_runs(write, tmp_pa
         (onnx_models.linear(WEIGHTS[:-1]), rf"has the shape \({SIZE - 1}\) \(expected \({SIZE},\): "),
         (onnx_models.linear(WEIGHTS[:, :4]), r"action of the shape \(4,\) \(expected \(6,\): "),
         (onnx_models.linear(WEIGHTS[:3], name="joints_position"), r"has the shape \(3\) \(expected \(6,\)"),
+        (
+            onnx_models.model(
+                [onnx_models.node("Identity", ["joints_position"], ["action"])],
+                [("joints_position", ("n", 6))],
+                [("action", ("n", 6))],
+                element=onnx_models.INT64,
+            ),
+            "TypeError: Cannot cast",
+        ),
         (onnx_models.linear(WEIGHTS * np.nan), "no finite action for an observation of zeros"),
         (onnx_models.linear(WEIGHTS, external="../weights"), "data in other files"),
         (onnx_models.linear(WEIGHTS, domain="my.operators"), "custom operators: .*my.operators"),
