@@ -18,7 +18,8 @@ INTRODUCTION = (
     "The JSON form of info: NaN is null, arrays are lists. `dtype` and `shape` describe the value in memory: int, "
     "float, bool and str are Python's, the others NumPy arrays; names in a shape are sizes that depend on the "
     "contract. `codes`, `gates` and `kinds` spell out numbers and orders. Keys that depend on the contract are "
-    "patterns. Keys that are not required depend on backend, clock or evaluator_info, and are the same at every step."
+    "patterns. Keys that are not required depend on backend, clock or evaluator_info, and are the same at every "
+    "step, but for annotations."
 )
 
 

@@ -59,8 +59,8 @@ class PolicyIdentity:
     server: Mapping[str, Any] | None = None  # metadata of a policy server, in JSON types
 
     def as_mapping(self) -> dict[str, Any]:
-        """Return the identity in JSON types."""
-        return asdict(self)
+        """Return the identity in JSON types, without `server` if there is none."""
+        return {name: value for name, value in asdict(self).items() if name != "server" or value is not None}
 
 
 @runtime_checkable
@@ -99,6 +99,14 @@ class StepObserver(Protocol):
 
     def observe(self, observation: Observation, /) -> None:
         """Receive the observation of a step in which an action of the last chunk is executed."""
+
+
+@runtime_checkable
+class AccountedPolicy(Protocol):
+    """A policy, or a model, with an account of each inference, such as one on a policy server."""
+
+    def take_account(self) -> Mapping[str, Any] | None:
+        """Return the account of the inference since the last call; None: there was none."""
 
 
 @runtime_checkable

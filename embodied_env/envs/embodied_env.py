@@ -101,8 +101,8 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
     def annotate(self, name: str, values: Mapping[str, Any]) -> None:
         """Attach an account, such as that of a chunk or a remote policy, to the step that follows.
 
-        It is recorded with the external inputs of the step, and copied by a replay. Another one of the same name before
-        that step replaces it.
+        It is ``info["annotations"][name]`` of that step, recorded with its external inputs, and copied by a replay.
+        Another one of the same name before that step replaces it.
 
         Args:
             name: lower-case letters, digits and ``_``, a letter first.

@@ -115,6 +115,7 @@ def explain(info: Mapping[str, Any]) -> str:
             f"Step {info['step_index']} of episode {info['episode_index']}: {world}.",
             *_explain_action(info["action"]),
             *_explain_gates(info["safety"]),
+            *_explain_inference(info.get("annotations", {}).get("inference", {})),
             *(late or ["Nothing was late."]),
             f"Observation to command: {info['latency_ms']:.3g} ms.",
             *_explain_end(info["end_reason"]),
@@ -140,6 +141,16 @@ def _explain_gates(safety: Mapping[str, Any]) -> Iterator[str]:
         if number:
             code = _NAMES[int(number)]
             yield f"Gate {gate} {_REACTIONS[Severity(severity)]}: {CODE_WORDS[code]} ({code})."
+
+
+def _explain_inference(account: Mapping[str, Any]) -> Iterator[str]:
+    """Explain the account of an inference on a policy server."""
+    stages = {name: account.get(f"{name}_s") for name in ("encode", "wire", "server", "decode")}
+    if known := [f"{name} {1e3 * value:.3g} ms" for name, value in stages.items() if value is not None]:
+        yield f"Inference on the policy server: {', '.join(known)}."
+    counts = {name: count for name, count in account.items() if name not in stages and type(count) is int and count}
+    if counts:
+        yield f"Failed inferences of this episode: {', '.join(f'{name} {count}' for name, count in counts.items())}."
 
 
 def _explain_readings(info: Mapping[str, Any]) -> Iterator[str]:

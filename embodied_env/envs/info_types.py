@@ -382,6 +382,12 @@ class StepInfo(CommonInfo):
         dict[str, Annotated[float, "In the task's own unit.", _OR_NULL]],
         "The terms of the reward. null: nothing was judged, since the world was lost or the task failed.",
     ]
+    annotations: Annotated[
+        NotRequired[
+            dict[Name, Annotated[dict[str, Any], Keywords(anyOf=[{"type": "object", "dtype": "dict", "shape": []}])]]
+        ],
+        "Accounts that `annotate` attached to this step, such as `inference` of a policy server. Only in such steps.",
+    ]
 
 
 class ResetInfo(CommonInfo):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -226,6 +227,8 @@ class TransitionBuilder:
         stamps_ns = self._ledger.stamps_ns()
         self._ledger.step_is_accounted()
         inputs = step.inputs
+        if inputs.annotations:
+            info["annotations"] = deepcopy(dict(inputs.annotations))
         if latched is not None or trips:
             inputs = replace(inputs, latched_after=latched, watchdog_trips=trips)
         return Transition(
@@ -382,4 +385,6 @@ def copy_info(info: Mapping[str, Any]) -> Info:
             fresh[key] = value.copy()
         elif isinstance(value, Mapping):
             fresh[key] = copy_info(value)
+        elif isinstance(value, list):  # of an annotation
+            fresh[key] = deepcopy(value)
     return fresh

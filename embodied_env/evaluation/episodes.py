@@ -159,6 +159,8 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
             with policy_errors(name, f"episode {episode + 1}, step {self._embodied.step_index + 1}"):
                 action = policy(observation)
             self._embodied.mark("policy")
+            if (account := policy.take_account()) is not None:
+                self._embodied.annotate("inference", account)
             observation, _, terminated, truncated, info = env.step(action)
             ended = terminated or truncated
             if self._observer is not None:

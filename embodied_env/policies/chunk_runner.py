@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.core.policy import Observation, Policy, StepObserver
+from embodied_env.core.policy import AccountedPolicy, Observation, Policy, StepObserver
 
 
 class ChunkRunner:
@@ -22,6 +22,7 @@ class ChunkRunner:
         """Wrap `policy`."""
         self._policy, self.identity = policy, policy.identity
         self._due: deque[Any] = deque()
+        self._accounted = policy if isinstance(policy, AccountedPolicy) else None
 
     @property
     def has_due(self) -> bool:
@@ -50,6 +51,10 @@ class ChunkRunner:
         if isinstance(self._policy, StepObserver):
             self._policy.observe(observation)
         return self._due.popleft()
+
+    def take_account(self) -> Mapping[str, Any] | None:
+        """Return the policy's account of the inference of this step; None: it made none, or has no account."""
+        return None if self._accounted is None else self._accounted.take_account()
 
     def close(self) -> None:
         """Close the policy."""

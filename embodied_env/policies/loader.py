@@ -29,12 +29,13 @@ _BUILT_IN = {
     "scripted": "embodied_env.policies.built_in:make_scripted",
 }
 _FORMATS = {
-    "gr00t": "embodied_env.policies.gr00t_model:load_gr00t",
     "onnx": "embodied_env.policies.onnx_model:load_onnx",
-    "openpi": "embodied_env.policies.openpi_model:load_openpi",
     "sb3": "embodied_env.policies.sb3_model:load_sb3",
+    "openpi": "embodied_env.policies.openpi_model:load_openpi",
+    "gr00t": "embodied_env.policies.gr00t_model:load_gr00t",
     "lerobot": "embodied_env.policies.lerobot_model:load_lerobot",
 }
+_SERVERS = ("openpi", "gr00t")
 _GROUP = "embodied_env.policies"
 
 
@@ -73,7 +74,8 @@ def load_policy(
     if address in _BUILT_IN:
         return as_policy(_call(address, _attribute(_BUILT_IN[address]), (contract,), options))
     if separator and format_name in _FORMATS:
-        policy_file = policy_file or find_policy_file(find_onnx(location) if format_name == "onnx" else location)
+        if policy_file is None and format_name not in _SERVERS:
+            policy_file = find_policy_file(find_onnx(location) if format_name == "onnx" else location)
         interface = None if policy_file is None else PolicyFileInterface(read_policy_file(policy_file), contract)
         model = load_model(address, trust=trust, **options)
         try:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.core.policy import NoAction, Observation, PolicyIdentity
+from embodied_env.core.policy import AccountedPolicy, NoAction, Observation, PolicyIdentity
 
 Inputs = Mapping[str, NDArray[Any] | str]
 """Arrays without a batch axis, and texts such as an instruction, by the model's names."""
@@ -117,6 +117,10 @@ class ModelPolicy:
     def observe(self, observation: Observation, /) -> None:
         """Receive the observation of a step in which an action of the last chunk is executed."""
         self.interface.observe(observation)
+
+    def take_account(self) -> Mapping[str, Any] | None:
+        """Return the model's account of its last inference, if it has one."""
+        return self.model.take_account() if isinstance(self.model, AccountedPolicy) else None
 
     def close(self) -> None:
         """Close the model."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
+from embodied_env.core.clock import SteadyClock
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.errors import UsageError
 from embodied_env.policies.model import Inputs, Model
@@ -29,7 +30,7 @@ from embodied_env.policies.wire import EXTENSION, MOST_BYTES, WireError, pack, s
 
 _PORT = 8000
 _KEY = "OPENPI_API_KEY"
-_RETRY_S = 0.1
+_RETRY_NS = 100_000_000
 
 
 def load_openpi(
@@ -69,7 +70,7 @@ class OpenpiModel(RemoteModel):
         self._headers = {"Authorization": f"Api-Key {api_key}"} if api_key else {}
         self._socket: WebSocket | None = None
         self._is_ready = False  # the connection has sent its metadata
-        self.metadata: Any = {}
+        self.metadata: Mapping[str, Any] | None = None
         try:
             found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         except OSError as error:
@@ -78,7 +79,7 @@ class OpenpiModel(RemoteModel):
             ) from None
         self._targets = [(family, target) for family, _, _, _, target in found]
         self._connect_first(time.monotonic() + address.connect_timeout_s)
-        announced = self.metadata.get(EXTENSION)
+        announced = None if self.metadata is None else self.metadata.get(EXTENSION)
         self._is_announced = isinstance(announced, Mapping)
         if isinstance(announced, Mapping):
             try:
@@ -134,15 +135,15 @@ class OpenpiModel(RemoteModel):
 
     def _connect_first(self, deadline_s: float) -> None:
         """Connect to a server that may not have started yet."""
+        clock = SteadyClock()
         while True:
             try:
                 self._connect(deadline_s)
             except Failure as failure:
                 self._disconnect()
-                is_over = time.monotonic() + _RETRY_S > deadline_s
-                if is_over or failure.problem is not Problem.LOST:
+                if failure.problem is not Problem.LOST or time.monotonic() > deadline_s:
                     raise connection_error(self.address, failure) from None
-                time.sleep(_RETRY_S)
+                clock.sleep_until_ns(clock.now_ns() + _RETRY_NS)
             else:
                 return
 

@@ -153,7 +153,9 @@ class WebSocket:
             self._take(event)
         refused, broken = self._protocol.handshake_exc, self._protocol.parser_exc
         if refused is not None:
-            self._end = _lost(f"handshake failed: {described(refused)}")
+            status = getattr(getattr(refused, "response", None), "status_code", 500)
+            problem = Problem.LOST if status >= 500 else Problem.MALFORMED  # 503: busy, so try again
+            self._end = Failure(problem, f"handshake failed: {described(refused)}")
         elif broken is not None and not isinstance(broken, EOFError):
             self._end = Failure(Problem.MALFORMED, f"invalid frame: {described(broken)}")
         elif not data or self._protocol.close_rcvd is not None:

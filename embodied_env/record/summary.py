@@ -17,7 +17,7 @@ from embodied_env.core.types import DRY_RUN, ResetReport, field_values
 from embodied_env.record.json_values import Encoded, to_json_types
 from embodied_env.record.rows import RESET, TRANSITION, has_no_action
 
-_INFO_KEYS = ("latency", "action_clipped", "end_reason", "is_success", "step_index")
+_INFO_KEYS = ("latency", "action_clipped", "annotations", "end_reason", "is_success", "step_index")
 _MAX_QUEUED = 256
 
 OUTSIDE = "outer_wrapper"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
 import numpy as np
@@ -11,6 +12,7 @@ from shipped_contracts import changed_contract
 import embodied_env
 from embodied_env.analysis.replay import replay_run
 from embodied_env.core.codes import Severity
+from embodied_env.core.latency.statistics import LatencyStatistics
 from embodied_env.core.policy import NoAction
 from embodied_env.errors import ContractError, ResetNeededError, UsageError
 from embodied_env.evaluation.runner import evaluate
@@ -96,7 +98,45 @@ def test_a_run_with_missed_actions_and_annotations_is_sound_and_replays_equal(tm
     noted = [row["inner"]["circumstances"].get("annotations") for row in rows]
     account = {"age": 1, "latency_s": [0.5, None], "ok": True}
     assert noted[4:] == [{"chunk": account, "remote": {"server": "b", "missing": None}}, None, None, None]
+    assert [row["info"].get("annotations") for row in rows] == noted
     assert rows[1]["action"] == {"no_action": "no answer in time"}
+
+
+def test_annotations_are_in_the_info_of_their_step_alone_and_are_copies():
+    with make() as env:
+        env.reset(seed=1)
+        env.unwrapped.annotate("chunk", {"ages": [1, 2]})
+        info = env.step(NOW)[-1]
+        assert info["annotations"] == {"chunk": {"ages": [1, 2]}}
+        info["annotations"]["chunk"]["ages"].append(3)
+        assert env.unwrapped.last_transition.info["annotations"] == {"chunk": {"ages": [1, 2]}}
+        assert "annotations" not in env.step(NOW)[-1]
+
+
+def test_slots_of_a_vector_have_annotations_of_their_own():
+    with contextlib.closing(embodied_env.make_vec(IMPATIENT, num_envs=2, backend="fake", clock="virtual")) as envs:
+        envs.reset(seed=1)
+        for env, value in zip(envs.envs, (1, None), strict=True):
+            env.unwrapped.annotate("chunk", {"age": value})
+        infos = envs.step([NOW, NOW])[-1]
+        assert "annotations" not in infos  # no array holds a number and None
+        noted = [env.unwrapped.last_transition.info["annotations"] for env in envs.envs]
+        assert noted == [{"chunk": {"age": 1}}, {"chunk": {"age": None}}]
+
+
+def test_the_inference_on_a_policy_server_is_explained_and_counted():
+    account = {"encode_s": 0.001, "wire_s": 0.004, "server_s": None, "decode_s": 0.002, "late": 2, "lost": 0}
+    statistics = LatencyStatistics()
+    with make() as env:
+        env.reset(seed=1)
+        env.unwrapped.annotate("inference", account)
+        info = env.step(NOW)[-1]
+    statistics.add(info)
+    found = {stage: each.p50_s for stage, each in statistics.statistics().items() if stage.startswith("inference.")}
+    assert found == {"inference.encode_s": 0.001, "inference.wire_s": 0.004, "inference.decode_s": 0.002}
+    text = embodied_env.explain(info)
+    assert "Inference on the policy server: encode 1 ms, wire 4 ms, decode 2 ms." in text
+    assert "Failed inferences of this episode: late 2." in text
 
 
 @pytest.mark.realtime

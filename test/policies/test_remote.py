@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import multiprocessing
 import re
 import socket
@@ -17,6 +18,7 @@ from policy_servers import pack_openpi, serve_gr00t, serve_openpi, unpack_gr00t,
 from shipped_contracts import changed_contract
 
 import embodied_env
+from embodied_env.cli.evaluation_run import print_table
 from embodied_env.core.policy import NoAction
 from embodied_env.errors import UsageError
 from embodied_env.evaluation.runner import evaluate
@@ -27,6 +29,7 @@ pytest.importorskip("zmq")
 
 ARM = changed_contract(embodied_env.load_contract("arm_reach"), {"episode.horizon_steps": 5})
 CHUNK = np.arange(12.0).reshape(2, 6) / 100
+STAGES = ("encode", "wire", "server", "decode")
 STATE = {"state": np.arange(3, dtype=np.float32), "prompt": "reach"}
 ANNOUNCED = pack_openpi(
     {
@@ -104,13 +107,22 @@ def test_our_own_server_receives_the_number_of_the_request_and_the_reset(load):
     assert [each.get("reset") for each in extensions] == [first, None, second]
 
 
-def test_a_policy_on_a_server_runs_and_its_inference_is_accounted_for(tmp_path):
+def test_a_policy_on_a_server_runs_and_its_inference_is_accounted_for(tmp_path, capsys):
     answer = {"actions": CHUNK, "server_timing": {"infer_ms": 1e-3}}
-    options = {"backend": "fake", "episodes": 2, "seed": 0, "out": tmp_path, "clock": "virtual"}
+    options = {"backend": "fake", "episodes": 2, "seed": 0, "record": tmp_path, "clock": "virtual"}
     with serve_openpi(lambda *_: answer) as (address, requests):
-        done = evaluate(ARM, policy=f"openpi://{address}", **options)
+        evaluation = evaluate(ARM, f"openpi://{address}", **options)
+    (done,) = evaluation.results
     assert len(requests) == 1 + 2 * 3  # at load, and a chunk of two for five steps
     assert embodied_env.audit_run(done.path).problems == ()
+    counts = {stage: done.summary["latency"][f"inference.{stage}_s"]["count"] for stage in STAGES}
+    assert counts == dict.fromkeys(STAGES, 6)
+    rows = [row["info"] for row in embodied_env.read_run(done.path).transitions()]
+    assert ["annotations" in info for info in rows] == [True, False, True, False, True] * 2
+    manifest = json.loads((done.path / "manifest.json").read_text())
+    assert manifest["policy"]["server"] == {}
+    print_table(evaluation)
+    assert "inference.server" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -282,7 +294,7 @@ def test_no_http_server_is_taken_for_a_policy_server(load):
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(UsageError, match="handshake failed"):
-            load(address, connect_timeout_s=0.05)
+            load(address)
         thread.join()
 
 

@@ -76,7 +76,7 @@ class RunStatistics:
             self.unaccounted += 1
             return
         info = row["info"]
-        self.stages.add(self.steps, info["latency"])
+        self.stages.add(self.steps, info)
         self.sensors.add(info["sensors"])
         self.clocks.add(row)
         self.gates.add(self.steps, row)

@@ -12,7 +12,7 @@ from embodied_env.analysis.report.formatting import format_number
 from embodied_env.analysis.report.time_series import BoundedDict, Occurrences, Timeline
 from embodied_env.analysis.statistics import Sample
 from embodied_env.core.codes import Quality
-from embodied_env.core.latency.statistics import STAGES, Stage, stages_of
+from embodied_env.core.latency.statistics import STAGES, Stage, all_stages_of
 from embodied_env.record.schema import step_info_schema
 
 MOST_FIGURES = 48
@@ -44,9 +44,9 @@ class Stages:
         self.unmeasured: BoundedDict[tuple[Stage, int], Occurrences] = BoundedDict(Occurrences)
         self._timeline = timeline
 
-    def add(self, step: int, latency: Mapping[str, Any]) -> None:
-        """Add ``info["latency"]`` of a step."""
-        for stage, quality, seconds in stages_of(latency):
+    def add(self, step: int, info: Mapping[str, Any]) -> None:
+        """Add the stages in the info of a step."""
+        for stage, quality, seconds in all_stages_of(info):
             if quality != Quality.OK or seconds is None:
                 if (occurrences := self.unmeasured.entry((stage, quality))) is not None:
                     occurrences.add(step)

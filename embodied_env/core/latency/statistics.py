@@ -45,6 +45,9 @@ STAGES = (
 )
 """Stages in the order in which they happen."""
 
+INFERENCE_STAGES = tuple(f"inference.{name}_s" for name in ("encode", "wire", "server", "decode"))
+"""Stages of an inference on a policy server, from ``info["annotations"]["inference"]``."""
+
 INJECTED_STAGES = tuple(f"injected.{name}_s" for name in ("age", "inference", "actuation", "data_age", "end_to_end"))
 """Delays injected into a lockstep world, in world time."""
 
@@ -84,10 +87,7 @@ class LatencyStatistics:
 
     def add(self, info: Mapping[str, Any]) -> None:
         """Add the info of one step, as returned by `step` or recorded; without latency it is ignored."""
-        latency = info.get("latency")
-        if not isinstance(latency, Mapping):
-            return
-        for (stage, sensor), quality, value_s in stages_of(latency):
+        for (stage, sensor), quality, value_s in all_stages_of(info):
             if quality == _OK and isinstance(value_s, float) and math.isfinite(value_s):
                 self._samples[f"{stage}[{sensor}]" if sensor else stage].add(value_s)
 
@@ -98,6 +98,17 @@ class LatencyStatistics:
             p50_s, p95_s, p99_s = np.percentile(sample.values(), _PERCENTILES).tolist()
             found[stage] = StageStatistics(count=sample.count, p50_s=p50_s, p95_s=p95_s, p99_s=p99_s, max_s=sample.most)
         return found
+
+
+def all_stages_of(info: Mapping[str, Any]) -> Iterator[tuple[Stage, int, Any]]:
+    """Yield each stage in the info of a step, as `stages_of`, those of its inference on a policy server included."""
+    if isinstance(latency := info.get("latency"), Mapping):
+        yield from stages_of(latency)
+    notes = info.get("annotations")
+    if isinstance(account := notes.get("inference") if isinstance(notes, Mapping) else None, Mapping):
+        for stage in INFERENCE_STAGES:
+            if isinstance(value_s := account.get(stage.partition(".")[2]), float):
+                yield (stage, ""), _OK, value_s
 
 
 def stages_of(latency: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[Stage, int, Any]]:
