@@ -141,7 +141,8 @@ class OpenpiModel(RemoteModel):
                 self._connect(deadline_s)
             except Failure as failure:
                 self._disconnect()
-                if failure.problem is not Problem.LOST or time.monotonic() > deadline_s:
+                is_over = time.monotonic() + _RETRY_NS / 1e9 > deadline_s
+                if is_over or failure.problem is not Problem.LOST:  # the last attempt has time, and tells the cause
                     raise connection_error(self.address, failure) from None
                 clock.sleep_until_ns(clock.now_ns() + _RETRY_NS)
             else:

@@ -183,7 +183,7 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
 
 def _parse(message: bytes | str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return inputs and extension of a request; raises UsageError for one that has none."""
-    request: Any = message if isinstance(message, str) else unpack(message)
+    request: Any = message if isinstance(message, str) else unpack(message, MOST_BYTES)
     extension = request.pop(EXTENSION, {}) if isinstance(request, dict) else None
     if not isinstance(extension, dict):
         raise UsageError(f"invalid request: {request!r:.80} (expected a map of inputs in MessagePack)")
