@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from embodied_env.contract.message_types import ACTUATOR_MESSAGES, ENCODINGS, PATH_DTYPES, SENSOR_MESSAGES
-from embodied_env.contract.schema import RESERVED
 from embodied_env.sim.servos import ELEMENTS, REFUSED
 
 KEYS = re.compile(r"<!-- keys: ([\w.]+):(\w+) -->")
@@ -57,7 +56,7 @@ def _key_rows(cls: type, prefix: str, shown: set[type]) -> Iterator[tuple[str, .
     """Yield a row for each key of a dataclass, and for those of the classes in it that have no table of their own."""
     hints, meanings = typing.get_type_hints(cls), meanings_of(cls)
     for field in dataclasses.fields(cls):
-        if field.name in RESERVED:
+        if not field.compare:  # as `source`, no key of the file
             continue
         key = prefix + field.name
         inner = _inner_class(hints[field.name])

@@ -114,7 +114,7 @@ def _list(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(rows)
     else:
-        _print_tables({"shipped": [{**row, "backends": ", ".join(row["backends"])} for row in rows]})
+        print_tables({"shipped": [{**row, "backends": ", ".join(row["backends"])} for row in rows]})
     return SOUND
 
 
@@ -161,7 +161,7 @@ def _diff(args: argparse.Namespace) -> int:
         _print_json({"a": a.fingerprint, "b": b.fingerprint, "equal": equal, "differences": rows})
     else:
         if rows:
-            _print_tables({f"a: {args.a}, b: {args.b}": rows})
+            print_tables({f"a: {args.a}, b: {args.b}": rows})
         verdict = "are equal" if equal else "differ"
         say(f"the fingerprints {verdict}: {a.fingerprint[:_SHORT]} {b.fingerprint[:_SHORT]}")
     return SOUND if equal else UNSOUND
@@ -182,7 +182,7 @@ def _show(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(description)
     else:
-        _print_tables({key.replace("_", " "): _without_empty_columns(rows) for key, rows in description.items()})
+        print_tables({key.replace("_", " "): without_empty_columns(rows) for key, rows in description.items()})
     return SOUND
 
 
@@ -267,7 +267,8 @@ def _print_json(value: object) -> None:
     say(json.dumps(value, indent=2, allow_nan=False))
 
 
-def _print_tables(sections: Mapping[str, Any]) -> None:
+def print_tables(sections: Mapping[str, Any]) -> None:
+    """Print a table for each section: rows, or a mapping of keys and values."""
     from rich.table import Table
 
     with stdout_tables() as console:
@@ -280,7 +281,7 @@ def _print_tables(sections: Mapping[str, Any]) -> None:
             console.print(table if rows else f"{title}: none")
 
 
-def _without_empty_columns(section: Any) -> Any:  # noqa: ANN401 - JSON types
+def without_empty_columns(section: Any) -> Any:  # noqa: ANN401 - JSON types
     """Drop the columns of a table that no row has set."""
     if isinstance(section, Mapping):
         return section

@@ -36,6 +36,7 @@ VERBS: Mapping[str, str] = {
     "launch": "launch a simulator, Gazebo or a robot together with a policy or a training script",
     "doctor": "check the requirements of a contract and print remedies",
     "contract": "validate, show, compare and render contracts (no ROS required)",
+    "policy": "show, check and draft policy files",
 }
 """Verb -> help. The module of that name has ``add_arguments(parser)`` and ``run(args) -> int``, the exit status."""
 

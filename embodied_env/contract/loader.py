@@ -392,7 +392,7 @@ def _problem(owner: Any, place: tuple[str | int, ...], errors: list[Mapping[str,
         return "missing value" if isinstance(place[-1], int) else "missing key"
     if error["type"] in _UNKNOWN_KEY:
         owner = next((hint for hint in (owner, *typing.get_args(owner)) if dataclasses.is_dataclass(hint)), owner)
-        known = [f.name for f in dataclasses.fields(owner) if f.name not in RESERVED]
+        known = [f.name for f in dataclasses.fields(owner) if f.compare]  # `source` is no key
         return f"unknown key {one_of(place[-1], known)}"
     if error["type"] == "value_error":  # raised by __post_init__
         return str(error["ctx"]["error"])

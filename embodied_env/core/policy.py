@@ -23,7 +23,7 @@ PolicyFunction = Callable[[Observation], Any]
 
 ADDRESSES = (
     *("hold", "random", "scripted", "module:callable", "module:factory(literals)"),
-    *("onnx:FILE", "sb3:FILE.zip", "openpi://host:port", "gr00t://host:port"),
+    *("onnx:FILE", "sb3:FILE.zip", "lerobot:DIR", "openpi://host:port", "gr00t://host:port"),
 )
 """The forms of an address of `load_policy`, for help and messages; other packages may add formats."""
 

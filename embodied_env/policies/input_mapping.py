@@ -48,42 +48,57 @@ class VectorInput:
 
     Attributes:
         labels: name of each component.
+        units: unit of each component in the contract, None without one.
         slices: components of each part.
         shape: of the vector.
     """
 
     def __init__(self, file: PolicyFile, contract: Contract, path: str, spec: InputSpec) -> None:
         """Find the components by name; raises ContractError for those that do not fit."""
-        self._parts: list[tuple[str, list[int] | None, FloatArray, FloatArray]] = []
+        self._parts: list[tuple[str, list[int] | None]] = []
+        gains, biases = [np.zeros(0)], [np.zeros(0)]
         self.labels: list[str] = []
+        self.units: list[Any] = []
         self.slices: list[slice] = []
         for index, part in enumerate(spec.parts or ()):
             start = len(self.labels)
             if part.last_output is None:
-                self._add_field(file, contract, f"{path}.parts[{index}]", part, has_history=spec.history is not None)
+                has_history = spec.history is not None
+                gain, bias = self._add_field(file, contract, f"{path}.parts[{index}]", part, has_history=has_history)
             else:
                 require(
                     file.chunk is None, f"{path}.parts[{index}]", "last_output with chunk (expected single actions)"
                 )
-                self.labels += [f"last {part.last_output}[{n}]" for n in range(file.outputs[part.last_output].size)]
-                self._parts.append((part.last_output, None, np.ones(1), np.zeros(1)))
+                size = file.outputs[part.last_output].size
+                self.labels += [f"last {part.last_output}[{n}]" for n in range(size)]
+                self.units += [None] * size
+                self._parts.append((part.last_output, None))
+                gain, bias = np.ones(size), np.zeros(size)
+            gains.append(gain)
+            biases.append(bias)
             self.slices.append(slice(start, len(self.labels)))
         self.shape = (len(self.labels),)
+        self._gain, self._bias = np.concatenate(gains), np.concatenate(biases)
         self._normalizer = make_normalizer(file, path, spec.normalize, len(self.labels))
 
     def read(self, observation: Observation, last_outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return the vector for `observation`."""
-        values = np.concatenate(
+        values = self.read_raw(observation, last_outputs) * self._gain + self._bias
+        return values if self._normalizer is None else self._normalizer.normalize(values)
+
+    def read_raw(self, observation: Observation, last_outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """Return the components of `observation` as they are, in the order of the vector."""
+        return np.concatenate(
             [
-                last_outputs[key] if index is None else np.asarray(observation[key])[..., index].ravel() * gain + bias
-                for key, index, gain, bias in self._parts
+                last_outputs[key] if index is None else np.asarray(observation[key])[..., index].ravel()
+                for key, index in self._parts
             ]
         )
-        return values if self._normalizer is None else self._normalizer.normalize(values)
 
     def _add_field(
         self, file: PolicyFile, contract: Contract, path: str, part: InputPart, *, has_history: bool
-    ) -> None:
+    ) -> tuple[FloatArray, FloatArray]:
+        """Add the components of a field, and return their gain and bias."""
         key, spaces = str(part.field), contract.observation_space.spaces
         require(key in spaces, f"{path}.field", one_of(key, spaces))
         sensor, layout = _fields(contract).get(key, (None, None))
@@ -118,17 +133,20 @@ class VectorInput:
             require(part.quaternion is None, f"{path}.quaternion", f"{key!r} is no orientation (expected null)")
         own = spec.units_by_joint() if spec is not None and joints else {}
         names = [joints[n] for n in index] if joints else ["xyzw"[n] if is_rotation else str(n) for n in index]
+        units = [own.get(name, spec and spec.unit) for name in names]
         keys = [each(f"{path}.{key}", getattr(part, key), len(index)) for key in ("unit", "sign", "offset", "scale")]
         gains, biases = [], []
-        for name, unit, sign, offset, scale in zip(names, *keys, strict=True):
-            factor, zero = unit_map(contract, f"{path}.unit", unit, own.get(name, spec and spec.unit), name)
+        for name, known, unit, sign, offset, scale in zip(names, units, *keys, strict=True):
+            factor, zero = unit_map(contract, f"{path}.unit", unit, known, name)
             gains.append(factor * sign * scale)
             biases.append((zero - offset) * sign * scale)
         rows = math.prod(shape[:-1])
+        self.units += units * rows
         self.labels += [
             f"{key}[{name}]" if rows == 1 else f"{key}[{row}][{name}]" for row in range(rows) for name in names
         ]
-        self._parts.append((key, index, np.tile(gains, rows), np.tile(biases, rows)))
+        self._parts.append((key, index))
+        return np.tile(gains, rows), np.tile(biases, rows)
 
 
 class ImageInput:

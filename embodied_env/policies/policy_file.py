@@ -47,7 +47,7 @@ class TrainedOn:
 
     name: str  # name of the contract
     fingerprint: str  # its fingerprint (`embodied-env contract fingerprint`)
-    file: str | None = None  # what the fingerprint is of, as JSON in the folder of the policy file, for the difference
+    file: str | None = None  # the contract in JSON, in the folder of the policy file, to name the difference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +180,7 @@ class PolicyFile(FrozenFields):
     """The keys of a policy file. Every construction validates those that need no contract; raises ContractError."""
 
     name: str  # name of the policy
-    control_period_s: float  # control period that the policy was trained at; another one is refused, unless:
+    control_period_s: float  # of the training; another control period of the contract needs `resample`
     inputs: Mapping[str, InputSpec]  # by the model's names
     outputs: Mapping[str, OutputSpec]  # by the model's names
     contract: TrainedOn | None = None  # contract that the policy was trained under; null: any that fits

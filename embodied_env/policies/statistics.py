@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def _read(file: PolicyFile, path: str, spec: NormalizeSpec, names: tuple[str, st
         return [np.atleast_1d(np.array(getattr(spec, name), dtype=np.float64)) for name in names]
     data, wanted = file.files[spec.file], [f"{spec.key}.{name}" for name in names]
     try:
-        known = _read_safetensors(data) if spec.file.endswith(".safetensors") else _read_json(data)
+        known = read_safetensors(data) if spec.file.endswith(".safetensors") else _read_json(data)
         for name in wanted:
             require(name in known, f"{path}.key", f"no {name!r} in {spec.file}{did_you_mean(name, known)}")
         return [np.atleast_1d(np.array(known[name], dtype=np.float64)) for name in wanted]
@@ -79,7 +80,7 @@ def _read_json(data: bytes) -> Mapping[str, Any]:
     return {f"{key}.{name}": values for key, each in document.items() for name, values in each.items()}
 
 
-def _read_safetensors(data: bytes) -> Mapping[str, NDArray[Any]]:
+def read_safetensors(data: bytes | mmap) -> Mapping[str, NDArray[Any]]:
     """Return the tensors of a file by name: a length of 8 bytes, a JSON header of that length, the data."""
     size = int.from_bytes(data[:8], "little")
     if not 2 <= size <= len(data) - 8:

@@ -226,7 +226,7 @@ def test_replay_of_a_policy_skips_what_follows_a_missing_row(tmp_path, monkeypat
     module.act = act
     monkeypatch.setitem(sys.modules, module.__name__, module)
     address = "acting_policies:act"
-    run = evaluate(ARM, backend="fake", policy=address, episodes=2, seed=0, out=tmp_path, clock="virtual").path
+    run = evaluate(ARM, address, backend="fake", episodes=2, seed=0, record=tmp_path, clock="virtual").results[0].path
     whole = replay_policy(run, act)
     assert [(each.steps, each.first, each.unreadable) for each in whole.episodes] == [(5, None, 0)] * 2
     rows = Run.rows

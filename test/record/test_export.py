@@ -287,9 +287,10 @@ def test_lerobot_has_the_documented_layout(run, tmp_path):
         assert [f["evaluator.true_distance.range"] for f in frames] == [
             s.evaluator["true_distance.range"][0] for s in steps[part]
         ]
-    state = info["features"]["observation.state"]
-    place = state["names"].index("tcp_position.1")
-    assert frames[0]["observation.state"][place] == np.float32(steps[4].observation["tcp_position"][1])
+    assert info["features"]["action"]["names"] == ["j1", "j2", "j3", "j4", "j5", "j6"]
+    for column, key in (("observation.state", "joints_position"), ("observation.environment_state", "tcp_position")):
+        place = info["features"][column]["names"].index(f"{key}.1")
+        assert frames[0][column][place] == np.float32(steps[4].observation[key][1])
     stats = json.loads((out / "meta" / "stats.json").read_text())
     np.testing.assert_allclose(stats["action"]["mean"], np.mean([s.action[""] for s in steps], axis=0), atol=1e-7)
     assert episodes[0]["stats/action/count"] == [4]

@@ -3,8 +3,9 @@
 ``meta/info.json``, ``meta/stats.json``, ``meta/tasks.parquet``, ``meta/episodes/chunk-000/file-000.parquet`` and
 ``data/chunk-000/file-000.parquet``. Images are inline (dtype ``image``), because video is lossy. Scalars and vectors
 of an observation form one vector ``observation.state``, the name that LeRobot's policies expect; its names have key
-and index. LeRobot's policies use every column called ``action...`` or ``observation...``, and every image; no other
-column has such a name.
+and index. Without an image, what the robot measures about its environment is ``observation.environment_state``: ACT
+and Diffusion require one or the other. LeRobot's policies use every column called ``action...`` or ``observation...``,
+and every image; no other column has such a name.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.contract import Contract
+from embodied_env.contract.spaces import ActionLayout, field_layouts
 from embodied_env.errors import UsageError
 from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
 from embodied_env.record.export.fields import ArrayField, Arrays, Leaves, library, named, png
@@ -38,6 +41,15 @@ _FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 
 FloatArray = NDArray[np.float64]
 
+_STATE, _ENVIRONMENT = "observation.state", "observation.environment_state"
+_ROBOT_SENSORS = (
+    "geometry_msgs/msg/WrenchStamped",
+    "nav_msgs/msg/Odometry",
+    "sensor_msgs/msg/Imu",
+    "sensor_msgs/msg/JointState",
+)
+"""Types of sensors that measure the robot itself."""
+
 Feature = dict[str, Any]
 """A column: dtype, shape and names."""
 
@@ -54,9 +66,16 @@ class LerobotDataset:
                 "omit --evaluator or choose another format"
             )
         self._out, self._source, self._files = out, source, files
-        self._task = f"{source.contract.name}: {source.contract.task.type}"
-        self._state = {key: leaf for key, leaf in source.observation.items() if len(leaf.shape) <= 1}
-        self._apart = {key: leaf for key, leaf in source.observation.items() if key not in self._state}
+        contract = source.contract
+        self._task = contract.task.instruction or f"{contract.name}: {contract.task.type}"
+        vectors = {key: leaf for key, leaf in source.observation.items() if len(leaf.shape) <= 1}
+        self._apart = {key: leaf for key, leaf in source.observation.items() if key not in vectors}
+        has_images = any(leaf.is_image for leaf in self._apart.values())
+        seen = set() if has_images or source.has_wrappers else _environment_keys(contract)
+        groups = {_STATE: vectors.keys() - seen, _ENVIRONMENT: vectors.keys() & seen}
+        self._vectors = {
+            name: {key: leaf for key, leaf in vectors.items() if key in keys} for name, keys in groups.items() if keys
+        }
         self._features = self._all_features()
         self._stats = self._new_statistics()
         self._episode_stats: dict[str, RunningStatistics] = {}
@@ -83,7 +102,7 @@ class LerobotDataset:
             "episode_index": step.episode_index,
             "index": self._n_frames,
             "task_index": 0,
-            "observation.state": _flat(self._state, step.observation),
+            **{name: _flat(leaves, step.observation) for name, leaves in self._vectors.items()},
             **{_apart(key, leaf): step.observation[key] for key, leaf in self._apart.items()},
             "action": _flat(source.action, step.action),
             "applied_action": _flat(source.applied, step.action_applied),
@@ -158,10 +177,10 @@ class LerobotDataset:
         return {
             "timestamp": _scalar("float32"),
             **dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), _scalar("int64")),
-            **({"observation.state": _vector(self._state)} if self._state else {}),
+            **{name: _vector(leaves) for name, leaves in self._vectors.items()},
             **{_apart(key, leaf): _array(leaf) for key, leaf in self._apart.items()},
-            "action": _vector(source.action),
-            "applied_action": _vector(source.applied),
+            "action": _action(source, source.action),
+            "applied_action": _action(source, source.applied),
             "next.reward": _scalar("float32"),
             **{f"next.{flag}": _scalar("bool") for flag in ("done", "terminated", "truncated", "success")},
             "measured_timestamp": _scalar("float64"),
@@ -284,6 +303,19 @@ def _write_task(path: Path, task: str) -> None:
         [("task_index", pa.int64()), ("task", pa.string())], metadata={"pandas": json.dumps(pandas).encode()}
     )
     library("pyarrow.parquet").write_table(pa.table({"task_index": [0], "task": [task]}, schema=schema), path)
+
+
+def _environment_keys(contract: Contract) -> set[str]:
+    """Return the keys of the observation that are not of the robot itself: of its other sensors, and reset options."""
+    others = {name: sensor for name, sensor in contract.sensors.items() if sensor.type not in _ROBOT_SENSORS}
+    fields = {layout.key for name, sensor in others.items() for layout in field_layouts(name, sensor)}
+    return fields | {f"{name}_valid" for name in others} | set(contract.reset_options)
+
+
+def _action(source: EpisodeReader, leaves: Leaves) -> Feature:
+    """Return the feature of an action, whose names are the joints unless a wrapper changed it."""
+    feature, joints = _vector(leaves), ActionLayout(source.contract).joints
+    return feature if source.has_wrappers else {**feature, "names": list(joints)}
 
 
 def _apart(key: str, leaf: ArrayField) -> str:

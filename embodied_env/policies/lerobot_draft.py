@@ -1,0 +1,189 @@
+"""A draft policy file of a LeRobot policy, and the list of what its files do not tell.
+
+What is unknown is left out, or written in a way that is refused, so that the file is not used until it is filled in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from math import prod
+from typing import Any
+
+from embodied_env.contract import Contract
+from embodied_env.contract.message_types import message_field
+from embodied_env.policies.lerobot_files import MODES, Feature, LerobotPolicy
+from embodied_env.policies.lerobot_model import TASK, WITHOUT_TEXT
+from embodied_env.policies.policy_file import SCHEMA, STATISTICS
+
+Document = dict[str, Any]
+Groups = Mapping[str, Sequence[str]]
+"""The joints of each field or actuator; none for a field without joints."""
+
+_EPSILON = 1e-8  # of LeRobot's normalisation
+_OWN = re.compile(r"(.+)\.(\d+)")  # a name of our export: KEY.INDEX
+_AFFIXES = re.compile(r"^(?:main|follower)_|[._](?:pos|position|vel|velocity)$")
+
+
+def draft_policy_file(
+    policy: LerobotPolicy, contract: Contract, *, name: str, normalize: bool
+) -> tuple[str, list[tuple[str, str]]]:
+    """Return the YAML text of a policy file for `policy`, and pairs of what is unknown and where to find it.
+
+    `normalize`: the policy file normalises and keeps the history, as for a model exported to ONNX; False: LeRobot's own
+    processors do.
+    """
+    import yaml
+
+    draft = _Draft(policy, contract, normalize=normalize)
+    document = {"policy": SCHEMA, "name": name, **draft.document()}
+    heading = ["A draft of `embodied-env policy init`." + " Unknown when it was written:" * bool(draft.gaps)]
+    heading += [f"- {what}: {where}" for what, where in draft.gaps]
+    text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=120)
+    return "".join(f"# {line}\n" for line in heading) + text, draft.gaps
+
+
+class _Draft:
+    """The document in the making. `gaps` are pairs of what is unknown and where to find it."""
+
+    def __init__(self, policy: LerobotPolicy, contract: Contract, *, normalize: bool) -> None:
+        self.gaps: list[tuple[str, str]] = []
+        self._policy, self._contract, self._normalize = policy, contract, normalize
+        self._boxes: Mapping[str, Any] = contract.observation_space.spaces
+        self._fields = {
+            f"{name}_{field}": (sensor, field, spec)
+            for name, sensor in contract.sensors.items()
+            for field, spec in sensor.fields.items()
+        }
+
+    def document(self) -> Document:
+        """Return the known keys."""
+        policy, document = self._policy, Document()
+        if policy.contract:
+            document["contract"] = dict(policy.contract)
+        if policy.rate_hz:
+            period_s, ours_s = 1.0 / policy.rate_hz, self._contract.control_period_s
+            document["control_period_s"] = ours_s if abs(period_s - ours_s) < 1e-3 * ours_s else round(period_s, 9)
+        else:
+            self._gap("rate of the training data", "name its dataset with --dataset DIR, or set control_period_s")
+        document["inputs"] = {name: self._input(name, feature) for name, feature in policy.inputs.items()}
+        if policy.kind not in WITHOUT_TEXT:
+            document["inputs"][TASK] = {"text": "instruction"}
+        document["outputs"] = {name: self._output(name, feature) for name, feature in policy.outputs.items()}
+        length = policy.chunk_size or (policy.n_action_steps if self._normalize else 0)
+        if policy.returns_chunks or (self._normalize and length > 1):
+            document["chunk"] = {"length": length, "execute": policy.n_action_steps}
+        if self._normalize and policy.is_relative:
+            self._gap("joints whose exported actions are relative to the state", "set mode: relative in their parts")
+        if self._normalize and policy.kind == "diffusion" and policy.n_obs_steps > 1:
+            self._gap("first action of the exported chunk", "export the actions that follow the newest observation")
+        return document
+
+    def _gap(self, what: str, where: str) -> None:
+        self.gaps.append((what, where))
+
+    def _input(self, name: str, feature: Feature) -> Document:
+        path = f"inputs.{name}"
+        if feature.kind == "VISUAL":
+            spec: Document = {"image": self._image(name, feature)}
+        else:
+            joints = {key: self._fields[key][2].joints or () if key in self._fields else () for key in self._boxes}
+            spec = {"parts": [self._input_part(*part) for part in self._split(path, feature, joints)]}
+        if self._normalize and self._policy.n_obs_steps > 1:
+            spec["history"] = {"steps": list(range(1 - self._policy.n_obs_steps, 1))}
+        return spec | self._normalization(path, feature)
+
+    def _input_part(self, key: str, components: Sequence[int | str]) -> Document:
+        """Return the part of the field `key`: joints by name, or components by index."""
+        sensor, field, spec = self._fields.get(key, (None, "", None))
+        if spec is not None and spec.joints:
+            joints = [spec.joints[each] if isinstance(each, int) else each for each in components]
+            part: Document = {"field": key, "joints": joints}
+            if isinstance(components[0], int):
+                units = [spec.units_by_joint()[joint] for joint in joints]
+                part["unit"] = units[0] if len({*units}) == 1 else units
+            return part
+        part = {"field": key}
+        if list(components) != list(range(prod(self._boxes[key].shape))):
+            part["components"] = list(components)
+        elif sensor is not None and spec is not None and message_field(sensor, field, spec).rotation:
+            part["quaternion"] = "xyzw"
+        return part
+
+    def _image(self, name: str, feature: Feature) -> Document:
+        """Return an image as LeRobot takes it: RGB, channels first, from 0 to 1."""
+        camera = name.removeprefix("observation.").removeprefix("images.")
+        images = {key: box.shape for key, box in self._boxes.items() if len(box.shape) == 3 and box.dtype == "uint8"}
+        n_images = sum(each.kind == "VISUAL" for each in self._policy.inputs.values())
+        fitting = [key for key in images if key == camera] or [key for key in images if camera in key.split("_")]
+        fitting = fitting or (list(images) if n_images == 1 else [])
+        size = feature.shape[1:]
+        if len(fitting) != 1:
+            known = ", ".join(images) or "the contract has none"
+            self._gap(f"camera of {name}", f"set inputs.{name}.image.field to an image of the contract: {known}")
+        elif images[fitting[0]][:2] != size:
+            height, width = images[fitting[0]][:2]
+            what = f"resizing of {fitting[0]}, {height}x{width}, to the {size[0]}x{size[1]} of {name}"
+            self._gap(what, f"set inputs.{name}.image.method as in training: letterbox, crop or stretch")
+        field = fitting[0] if len(fitting) == 1 else camera
+        return {"field": field, "size": list(size), "layout": "chw", "range": [0.0, 1.0]}
+
+    def _output(self, name: str, feature: Feature) -> Document:
+        actuators = {each: tuple(spec.joints) for each, spec in self._contract.actuators.items()}
+        unit = {"unit": "action"} if self._policy.contract else {}
+        runs = self._split(f"outputs.{name}", feature, actuators)
+        parts = [{"actuator": actuator, "joints": joints, **unit} for actuator, joints in runs]
+        return {"parts": parts} | self._normalization(f"outputs.{name}", feature)
+
+    def _split(self, path: str, feature: Feature, groups: Groups) -> list[tuple[str, list[int | str]]]:
+        """Return the consecutive components of each group: indices of our export, or joints by name."""
+        names = feature.names or tuple(f"component_{index}" for index in range(prod(feature.shape)))
+        found = [self._locate(name, groups) for name in names]
+        unknown = [name for name, (key, _) in zip(names, found, strict=True) if not key]
+        first = next((key for key, joints in groups.items() if joints), next(iter(groups)))
+        located = [(key or first, component) for key, component in found]
+        joints = ", ".join(dict.fromkeys(joint for each in groups.values() for joint in each))
+        if not feature.names:
+            self._gap(f"names of the components of {path}", f"name the dataset with --dataset DIR, or set {path}.parts")
+        elif unknown:
+            self._gap(f"{', '.join(unknown)} of {path}", f"replace them in {path}.parts, by joints such as {joints}")
+        if not self._policy.contract and any(isinstance(component, str) for _, component in located):
+            ends = [value for each in ("min", "max", "mean") for value in feature.statistics.get(each, ())]
+            known = f" (values from {min(ends):.4g} to {max(ends):.4g})" if ends else ""
+            units = "rad, deg, -100..100 or 0..100, one per joint if they differ"
+            self._gap(f"unit of {path}{known}", f"set {path}.parts[...].unit: {units}")
+            self._gap(f"sign and zero of the joints of {path}", "compare with `policy show`; set sign and offset")
+            actuators = [self._contract.actuators[key] for key, _ in located if key in self._contract.actuators]
+            if any(actuator.command == "position_delta" for actuator in actuators):
+                what = f"positions of {path}, where the contract commands displacements"
+                self._gap(what, "set command: position of the actuator in the contract")
+        runs = groupby(located, key=lambda each: (each[0], type(each[1])))
+        return [(key, [component for _, component in run]) for (key, _), run in runs]
+
+    def _locate(self, name: str, groups: Groups) -> tuple[str, int | str]:
+        """Return the group and the component of a name, or "" and the name."""
+        if (own := _OWN.fullmatch(name)) and own[1] in self._boxes and int(own[2]) < prod(self._boxes[own[1]].shape):
+            return own[1], int(own[2])
+        is_velocity = "vel" in name.rpartition(".")[2]
+        for key, joints in groups.items():
+            unit = str(self._fields[key][2].unit) if key in self._fields else ""
+            for joint in joints if ("/s" in unit) == is_velocity else ():
+                if _plain(joint) == _plain(name):
+                    return key, joint
+        return "", name
+
+    def _normalization(self, path: str, feature: Feature) -> Document:
+        """Return the key `normalize`, without numbers if they are unknown."""
+        method = MODES[feature.mode]
+        if not self._normalize or method is None:
+            return {}
+        size, wanted = feature.shape[0] if feature.kind == "VISUAL" else prod(feature.shape), STATISTICS[method]
+        numbers = {key: list(feature.statistics[key]) for key in wanted if len(feature.statistics.get(key, ())) == size}
+        if len(numbers) < len(wanted):
+            self._gap(f"{' and '.join(wanted)} of {path}", "name the dataset with --dataset DIR, or set them")
+        return {"normalize": {"method": method, **numbers, "epsilon": _EPSILON}}
+
+
+def _plain(name: str) -> str:
+    return _AFFIXES.sub("", name.lower())
