@@ -150,7 +150,7 @@ class OpenpiModel(RemoteModel):
     def _connect(self, deadline_s: float) -> WebSocket:
         """Return an open connection on which nothing is waiting; raises Failure."""
         if self._socket is not None and self._is_ready:
-            if self._socket.poll():
+            if self._socket.poll(deadline_s):
                 raise Failure(Problem.FOREIGN, "answer to no request")
             if self._socket.is_open:
                 return self._socket

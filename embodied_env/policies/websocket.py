@@ -74,9 +74,11 @@ class WebSocket:
             self._exchange(deadline_s)
         return self._messages.popleft()
 
-    def poll(self) -> bool:
-        """Process what has arrived, such as a ping, without waiting; return whether there are messages."""
-        while self._end is None and self._wait(0.0) & ~select.POLLOUT:
+    def poll(self, deadline_s: float) -> bool:
+        """Process what has arrived, such as a ping, without waiting; return whether there is a message."""
+        while not (self._messages or self._end) and time.monotonic() < deadline_s:
+            if not self._wait(0.0) & ~select.POLLOUT:
+                break
             self._read()
             self._write()
         return bool(self._messages)
