@@ -143,7 +143,7 @@ def _statistics(folder: Path, config: Any, processor: Any, stats: Any) -> dict[s
         features = {**config["input_features"], **config["output_features"]}
         known = {name.replace(".", "_"): name for name in features}
         tensors = ((_BUFFER.fullmatch(key), value) for key, value in _read_tensors(folder / "model.safetensors"))
-        buffers = [(known.get(match[1], match[1]), match[2], value) for match, value in tensors if match]
+        buffers = [(known.get(str(match[1]), str(match[1])), str(match[2]), value) for match, value in tensors if match]
         if buffers:
             return _by_feature(buffers)
     return _by_feature((name, key, value) for name, each in stats.items() for key, value in each.items())

@@ -31,9 +31,9 @@ _BUILT_IN = {
 _FORMATS = {
     "onnx": "embodied_env.policies.onnx_model:load_onnx",
     "sb3": "embodied_env.policies.sb3_model:load_sb3",
-    "lerobot": "embodied_env.policies.lerobot_model:load_lerobot",
     "openpi": "embodied_env.policies.openpi_model:load_openpi",
     "gr00t": "embodied_env.policies.gr00t_model:load_gr00t",
+    "lerobot": "embodied_env.policies.lerobot_model:load_lerobot",
 }
 _SERVERS = ("openpi", "gr00t")
 _GROUP = "embodied_env.policies"
