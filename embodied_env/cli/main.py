@@ -33,6 +33,7 @@ VERBS: Mapping[str, str] = {
     "profile": "write the latency profile of a recorded run",
     "sim": "run the embedded simulator, or the robot emulator, as a ROS 2 node",
     "relay": "forward commands to the robot, and brake it when they stop",
+    "serve": "serve a policy to other programs and machines over openpi's protocol",
     "launch": "launch a simulator, Gazebo or a robot together with a policy or a training script",
     "doctor": "check the requirements of a contract and print remedies",
     "contract": "validate, show, compare and render contracts (no ROS required)",

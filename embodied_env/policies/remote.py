@@ -101,11 +101,13 @@ class RemoteModel(ABC):
     Attributes:
         identity: address, protocol and library, with the server's metadata.
         inputs, outputs: specification by name, if the server announces them.
+        fingerprint: that of the contract of its inputs and outputs, if the server announces one.
     """
 
     identity: PolicyIdentity
     inputs: Mapping[str, ArraySpec] | None = None
     outputs: Mapping[str, ArraySpec] | None = None
+    fingerprint: str | None = None
 
     def __init__(self, address: ServerAddress) -> None:
         """Connect nothing yet."""

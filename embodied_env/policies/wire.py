@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.errors import MissingDependencyError, described
+from embodied_env.errors import EmbodiedEnvError, MissingDependencyError, described
 from embodied_env.policies.model import ArraySpec
 
 EXTENSION = "embodied_env"
@@ -37,7 +37,7 @@ _DEEPEST, _MOST_AXES, _LONGEST_LIST = 16, 8, 2**20
 _DTYPE = re.compile(r"[<>|=]?[biufUS]\d{1,6}")
 
 
-class WireError(ValueError):
+class WireError(EmbodiedEnvError, ValueError):
     """A message is not of the expected format."""
 
 

@@ -189,6 +189,17 @@ def test_a_late_answer_is_never_taken_for_that_of_a_later_request(load):
         assert problems(model) == {"late": 1}
 
 
+def test_a_server_for_another_contract_is_refused():
+    metadata = {"embodied_env": {"fingerprint": "0" * 64}}
+    with serve_openpi(echo, metadata=pack_openpi(metadata)) as (address, requests):
+        with pytest.raises(UsageError, match=r"is served for another contract: 000000000000 \(expected .*arm_reach"):
+            embodied_env.load_policy(f"openpi://{address}", ARM)
+        assert requests == []
+        metadata["embodied_env"]["fingerprint"] = ARM.fingerprint
+    with serve_openpi(echo, metadata=pack_openpi(metadata)) as (address, _):
+        embodied_env.load_policy(f"openpi://{address}", ARM).close()
+
+
 def test_drip_fed_bytes_do_not_extend_the_deadline(load):
     frame = b"\x82\x7e\x10\x00" + bytes(4096)
 

@@ -1,0 +1,212 @@
+"""Serve a model over openpi's WebSocket protocol: metadata on connecting, then one answer for each request.
+
+An error is a text frame. `wire` describes what this package adds to openpi's messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import logging
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from embodied_env.contract import Contract
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.policy import NoAction, Policy
+from embodied_env.errors import EmbodiedEnvError, MissingDependencyError, UsageError, described
+from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
+from embodied_env.policies.wire import EXTENSION, MOST_BYTES, pack, unpack
+
+_BUSY = "another client is connected (expected one); close it, or start another server"
+_BUSY_GRACE_S = 1.0  # in which a client that has just left is removed
+_CLOSE_TIMEOUT_S = 1.0
+_KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}  # s, s, -, ms
+
+_log = logging.getLogger(__name__)
+_library_log = logging.getLogger(f"{__name__}.websockets")
+_library_log.setLevel(logging.CRITICAL)  # it logs a traceback for each connection that is no WebSocket
+
+
+class PolicyServer:
+    """Serves one model to one client at a time."""
+
+    def __init__(self, model: Model, *, contract: Contract | None = None) -> None:
+        """Serve `model`; `contract`: that of its inputs and outputs. Raises MissingDependencyError without msgpack."""
+        self._model, self._last_error = model, ""
+        about: dict[str, Any] = {"inputs": _describe(model.inputs), "outputs": _describe(model.outputs)}
+        about["identity"] = model.identity.as_mapping()
+        if contract is not None:
+            about |= {"contract": contract.name, "fingerprint": contract.fingerprint}
+        self._metadata = pack({EXTENSION: about})
+
+    async def run(self, host: str, port: int, *, stop: asyncio.Event, on_ready: Callable[[int], None]) -> None:
+        """Serve until `stop` is set; `on_ready` receives the port, which is a free one if `port` is 0.
+
+        Raises:
+            UsageError: if it cannot listen on this address.
+            MissingDependencyError: if websockets is not installed.
+        """
+        try:
+            from websockets.asyncio.server import serve
+        except ImportError:
+            remedy = 'pip install "embodied_env[remote]"'
+            raise MissingDependencyError("websockets", needed_for="a policy server", remedy=remedy) from None
+        self._is_free = asyncio.Event()
+        self._is_free.set()
+        try:
+            server = await serve(
+                self._serve_client,
+                host,
+                port,
+                process_request=self._admit,
+                origins=[None],  # no page in a browser
+                compression=None,
+                max_size=MOST_BYTES,
+                max_queue=2,
+                ping_interval=None,  # an inference may take minutes; TCP detects a client that has gone
+                close_timeout=_CLOSE_TIMEOUT_S,
+                logger=_library_log,
+            )
+        except (OSError, OverflowError) as error:
+            problem = f"cannot listen on {host}:{port}: {described(error)}"
+            raise UsageError(f"{problem} (expected a free port of this machine)") from None
+        async with server:
+            on_ready(next(iter(server.sockets)).getsockname()[1])
+            await stop.wait()
+
+    async def _admit(self, connection: Any, request: Any) -> Any:  # noqa: ANN401 - of websockets
+        """Return None for a client that may connect, or an HTTP response."""
+        if request.path == "/healthz":
+            return connection.respond(http.HTTPStatus.OK, "OK\n")
+        try:
+            async with asyncio.timeout(_BUSY_GRACE_S):
+                await self._is_free.wait()
+        except TimeoutError:
+            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, f"{_BUSY}\n")
+        return None
+
+    async def _serve_client(self, connection: Any) -> None:  # noqa: ANN401 - of websockets
+        """Answer the requests of a client until it disconnects."""
+        from websockets.exceptions import ConnectionClosed
+
+        if not self._is_free.is_set():  # two were admitted at once
+            await connection.close(1013, _BUSY)
+            return
+        self._is_free.clear()
+        try:
+            _detect_lost_peer(connection.transport.get_extra_info("socket"))
+            self._model.reset(seed=0, episode_index=0)
+            await connection.send(self._metadata)
+            async for message in connection:
+                await connection.send(self._answer(message))
+        except ConnectionClosed:
+            pass
+        finally:
+            self._is_free.set()
+
+    def _answer(self, message: bytes | str) -> bytes | str:
+        """Return the answer to a request, or the text of an error."""
+        try:
+            request, extension = _parse(message)
+            if reset := extension.get("reset"):
+                self._model.reset(seed=int(reset["seed"]), episode_index=int(reset["episode_index"]))
+            _check(request, self._model.inputs or {})
+            begun = time.monotonic()
+            outputs = self._model.infer(request)
+            if isinstance(outputs, NoAction):
+                return outputs.reason
+            answer = {**outputs, "server_timing": {"infer_ms": (time.monotonic() - begun) * 1e3}}
+            if extension:
+                answer[EXTENSION] = {"request": extension.get("request")}
+            return pack(answer)
+        except Exception as error:  # noqa: BLE001 - of a model, or of any request
+            is_ours = isinstance(error, EmbodiedEnvError)
+            text = NoAction(str(error) if is_ours else described(error)).reason
+            if text != self._last_error:
+                _log.warning("error: %s", text, exc_info=None if is_ours else error)
+            self._last_error = text
+            return text
+
+
+class PolicyModel:
+    """A policy of a contract as a model: the observation in, ``actions`` (n, n_joints) in action units out.
+
+    Attributes:
+        identity: that of the policy.
+        inputs: the keys of the observation space.
+        outputs: ``actions``.
+    """
+
+    def __init__(self, policy: Policy, contract: Contract) -> None:
+        """Wrap `policy` of `contract`."""
+        self._policy, self._layout, self.identity = policy, ActionLayout(contract), policy.identity
+        keys = contract.observation_space.spaces.items()
+        self.inputs = {key: ArraySpec(shape=space.shape or (), dtype=np.dtype(space.dtype)) for key, space in keys}
+        self.outputs = {"actions": ArraySpec(shape=(None, self._layout.size), dtype=np.dtype(np.float64))}
+
+    def reset(self, *, seed: int, episode_index: int) -> None:
+        """Reset the policy."""
+        self._policy.reset(seed=seed, episode_index=episode_index)
+
+    def infer(self, inputs: Inputs, /) -> Outputs | NoAction:
+        """Return the actions of the policy for an observation."""
+        answer = self._policy({key: np.array(inputs[key], dtype=spec.dtype) for key, spec in self.inputs.items()})
+        if isinstance(answer, NoAction):
+            return answer
+        parts = [answer[name] for name in self._layout.slices] if isinstance(answer, Mapping) else [answer]
+        return {"actions": np.concatenate([np.atleast_2d(np.asarray(part, np.float64)) for part in parts], axis=1)}
+
+    def close(self) -> None:
+        """Close the policy."""
+        self._policy.close()
+
+
+def _describe(specs: Mapping[str, ArraySpec] | None) -> dict[str, Any] | None:
+    """Return specifications as in the metadata."""
+    if specs is None:
+        return None
+    return {
+        name: {"shape": list(spec.shape), "dtype": spec.dtype.str}
+        | {key: bound.tolist() for key, bound in (("low", spec.low), ("high", spec.high)) if bound is not None}
+        for name, spec in specs.items()
+    }
+
+
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    return "str" if dtype.kind == "U" else dtype.name
+
+
+def _parse(message: bytes | str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return inputs and extension of a request; raises UsageError for one that has none."""
+    request: Any = message if isinstance(message, str) else unpack(message)
+    extension = request.pop(EXTENSION, {}) if isinstance(request, dict) else None
+    if not isinstance(extension, dict):
+        raise UsageError(f"invalid request: {request!r:.80} (expected a map of inputs in MessagePack)")
+    return request, extension
+
+
+def _check(inputs: Mapping[str, Any], specs: Mapping[str, ArraySpec]) -> None:
+    """Raise UsageError unless `inputs` are those of `specs`; others are ignored."""
+    for name, spec in specs.items():
+        if name not in inputs:
+            raise UsageError(f"no input {name!r} in the request (expected: {', '.join(specs)})")
+        value = np.asarray(inputs[name])
+        if (value.dtype.kind == "U") != (spec.dtype.kind == "U") or value.dtype.kind not in "biufU":
+            problem = f"input {name!r} has the dtype {_dtype_name(value.dtype)}"
+            raise UsageError(f"{problem} (expected {_dtype_name(spec.dtype)})")
+        if value.ndim != len(spec.shape) or any(
+            b not in (None, a) for a, b in zip(value.shape, spec.shape, strict=True)
+        ):
+            raise UsageError(f"input {name!r} has the shape {value.shape} (expected {spec.shape})")
+
+
+def _detect_lost_peer(connected: socket.socket) -> None:
+    """Make TCP close the connection when its other end vanishes, so that the client can connect again."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
