@@ -245,6 +245,14 @@ def test_rate_of_the_training_environment(policy):
     assert draft["control_period_s"] == 0.02
 
 
+def test_dataset_without_statistics_still_has_names_and_rate(policy, dataset):
+    folder = dataset()
+    (folder / "meta" / "stats.json").unlink()  # of version 2.1, which has them by episode
+    draft, gaps = drafted(policy(), folder)
+    assert draft["inputs"]["observation.state"]["parts"][0]["joints"] == JOINTS
+    assert "mean and std of inputs.observation.state" in gaps
+
+
 def test_pickle_is_never_read(policy):
     _, gaps = drafted(policy({"pytorch_model.bin": b"cos\nsystem\n(S'true'\ntR."}))
     assert "mean and std of inputs.observation.state" in gaps
