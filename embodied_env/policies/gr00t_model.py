@@ -200,9 +200,6 @@ class Gr00tModel(RemoteModel):
             self._socket.close()
         if self._context is not None:
             self._context.term()
-        self._socket = self._context = None
-
-    def _abandon(self) -> None:
         self._socket = self._context = None  # pyzmq closes nothing that a fork has inherited
 
 

@@ -146,6 +146,9 @@ class OpenpiModel(RemoteModel):
                 if failure.problem is not Problem.LOST or clock.now_ns() + _RETRY_NS > deadline_s * NS_PER_S:
                     raise connection_error(self.address, reason) from None
                 clock.sleep_until_ns(clock.now_ns() + _RETRY_NS)
+            except BaseException:
+                self._disconnect()
+                raise
 
     def _connect(self, deadline_s: float) -> WebSocket:
         """Return an open connection on which nothing is waiting; raises Failure."""
@@ -198,11 +201,6 @@ class OpenpiModel(RemoteModel):
     def _disconnect(self) -> None:
         if self._socket is not None:
             self._socket.close()
-        self._socket, self._is_ready = None, False
-
-    def _abandon(self) -> None:
-        if self._socket is not None:
-            self._socket.detach()
         self._socket, self._is_ready = None, False
 
 

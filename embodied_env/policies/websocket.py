@@ -40,6 +40,7 @@ class WebSocket:
         self._fragments: list[bytes] = []
         self._is_text = self._is_connected = False
         self._end: Failure | None = None
+        self._pid = os.getpid()
         self._socket = socket.socket(target[0], socket.SOCK_STREAM)
         self._socket.setblocking(False)
         self._poll = select.poll()
@@ -84,15 +85,11 @@ class WebSocket:
         return bool(self._messages)
 
     def close(self) -> None:
-        """Close at once, without waiting for the server. Idempotent."""
-        if self._socket.fileno() >= 0 and self.is_open and not self._outgoing:
+        """Close at once, without waiting for the server, and silently in a fork of the process that connected."""
+        if self._pid == os.getpid() and self.is_open and not self._outgoing:
             self._protocol.send_close()
             self._flush()
             self._write()
-        self.detach()
-
-    def detach(self) -> None:
-        """Close only the descriptor, as in a fork of the process that owns the connection."""
         self._socket.close()
 
     def _exchange(self, deadline_s: float) -> None:

@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import re
 import socket
+import sys
 import threading
 import time
 
@@ -20,7 +21,7 @@ from shipped_contracts import changed_contract
 import embodied_env
 from embodied_env.cli.evaluation_run import print_table
 from embodied_env.core.policy import NoAction
-from embodied_env.errors import UsageError
+from embodied_env.errors import MissingDependencyError, UsageError
 from embodied_env.evaluation.runner import evaluate
 from embodied_env.policies.loader import load_model
 
@@ -329,6 +330,16 @@ def test_no_http_server_is_taken_for_a_policy_server(load):
 def test_invalid_addresses_are_refused(address, reason):
     with pytest.raises(UsageError, match=reason):
         load_model(address)
+
+
+@pytest.mark.parametrize(
+    ("package", "scheme"), [("websockets", "openpi"), ("msgpack", "openpi"), ("msgpack", "gr00t"), ("zmq", "gr00t")]
+)
+def test_a_missing_package_is_named_with_its_remedy(load, monkeypatch, package, scheme):
+    with serve_openpi(echo) as (address, _):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(MissingDependencyError, match=r'pip install "embodied_env\[remote\]"'):
+            load(f"{scheme}://{address}")
 
 
 def test_the_key_is_sent_and_not_recorded(load, monkeypatch):
