@@ -18,13 +18,14 @@ from __future__ import annotations
 import io
 import math
 import re
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.errors import MissingDependencyError, described
+from embodied_env.errors import EmbodiedEnvError, MissingDependencyError, described
 from embodied_env.policies.model import ArraySpec
 
 EXTENSION = "embodied_env"
@@ -34,10 +35,11 @@ MOST_BYTES = 2**26
 """Default limit of a message."""
 
 _DEEPEST, _MOST_AXES, _LONGEST_LIST = 16, 8, 2**20
+_packers = threading.local()  # by format: their buffers are large
 _DTYPE = re.compile(r"[<>|=]?[biufUS]\d{1,6}")
 
 
-class WireError(ValueError):
+class WireError(EmbodiedEnvError, ValueError):
     """A message is not of the expected format."""
 
 
@@ -91,9 +93,13 @@ def _msgpack() -> Any:  # noqa: ANN401 - untyped
 
 
 def _pack(message: Any, encode: Callable[[Any], Any]) -> bytes:  # noqa: ANN401 - any message
-    library = _msgpack()
     try:
-        packed: bytes = library.packb(message, default=encode)
+        packer = getattr(_packers, encode.__name__)
+    except AttributeError:
+        packer = _msgpack().Packer(default=encode)
+        setattr(_packers, encode.__name__, packer)
+    try:
+        packed: bytes = packer.pack(message)
     except Exception as error:
         raise WireError(f"message cannot be encoded: {described(error)}") from error
     return packed
