@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from embodied_env.core.clock import NS_PER_S, SteadyClock
+from embodied_env.core.clock import SteadyClock
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.errors import UsageError
 from embodied_env.policies.model import Inputs, Model
@@ -136,7 +136,7 @@ class OpenpiModel(RemoteModel):
 
     def _connect_first(self, deadline_s: float) -> None:
         """Connect to a server that may not have started yet."""
-        clock, reason = SteadyClock(), None
+        clock = SteadyClock()
         while not self._is_ready:
             try:
                 self._connect(deadline_s)
