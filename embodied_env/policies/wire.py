@@ -15,6 +15,7 @@ present until the first answer of the episode has arrived.
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import re
@@ -171,7 +172,8 @@ def _from_openpi(value: dict[Any, Any]) -> Any:  # noqa: ANN401 - any message
     return value
 
 
-def _checked_dtype(text: object) -> np.dtype[Any]:
+@functools.lru_cache(64)
+def _checked_dtype(text: str) -> np.dtype[Any]:
     if not isinstance(text, str) or not _DTYPE.fullmatch(text):
         raise ValueError(f"array of {text!r:.40} (expected numbers or text)")
     return np.dtype(text)
