@@ -14,6 +14,7 @@ from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.arguments import add_json, add_policy, add_robot_options, add_seed, robot_options
 from embodied_env.cli.contract import print_tables, without_empty_columns
 from embodied_env.contract import Contract, load_contract
+from embodied_env.contract.loader import shipped_files
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.arguments import checked_path
 from embodied_env.core.policy import NoAction, Observation
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show = add(_show, "show", "show what becomes what, with one observation through it")
     check = add(_check, "check", "check a policy file against a contract and, with --policy, a model")
     for each in (show, check):
-        each.add_argument("file", metavar="FILE", help="policy file")
+        each.add_argument("file", metavar="FILE", help="name or path of a policy file")
         each.add_argument("--backend", help="backend of the observation (default: mujoco or fake, from the contract)")
         add_seed(each, "seed of the reset")
         add_robot_options(each)
@@ -119,6 +120,7 @@ def _check(args: argparse.Namespace) -> int:
 
 def _load(args: argparse.Namespace) -> tuple[Contract, PolicyFileInterface]:
     contract = load_contract(args.contract)
+    args.file = str(shipped_files("policies").get(f"{args.file}.policy", args.file))
     return contract, PolicyFileInterface(read_policy_file(args.file), contract)
 
 
@@ -183,7 +185,7 @@ def _affine(part: InputPart | OutputPart, offset: int, spec: InputSpec | OutputS
 
 
 def _one(value: Any, index: int) -> Any:  # noqa: ANN401 - of a key with one value for all components, or one each
-    return value[index] if isinstance(value, tuple) else value
+    return value[index % len(value)] if isinstance(value, tuple) else value
 
 
 def _summary(value: Any) -> str:  # noqa: ANN401 - an image or a text

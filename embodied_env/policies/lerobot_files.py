@@ -75,8 +75,10 @@ def read_lerobot(folder: Path, dataset: Path | None = None) -> LerobotPolicy:
     config = _read_json(folder / "config.json")
     train, processor = (_read_json(folder / name, {}) for name in ("train_config.json", "policy_preprocessor.json"))
     meta = None if dataset is None else dataset / "meta"
-    info, stats = ({} if meta is None else _read_json(meta / name) for name in ("info.json", "stats.json"))
-    export = {} if meta is None else _read_json(meta / "embodied_env.json", {})
+    info = {} if meta is None else _read_json(meta / "info.json")
+    stats, export = (
+        {} if meta is None else _read_json(meta / f"{name}.json", {}) for name in ("stats", "embodied_env")
+    )
     try:
         return _policy(config, train, {**info, **export}, _statistics(folder, config, processor, stats))
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -143,7 +145,7 @@ def _statistics(folder: Path, config: Any, processor: Any, stats: Any) -> dict[s
         features = {**config["input_features"], **config["output_features"]}
         known = {name.replace(".", "_"): name for name in features}
         tensors = ((_BUFFER.fullmatch(key), value) for key, value in _read_tensors(folder / "model.safetensors"))
-        buffers = [(known.get(str(match[1]), str(match[1])), str(match[2]), value) for match, value in tensors if match]
+        buffers = [(known.get(str(m[1]), str(m[1])), str(m[2]), value) for m, value in tensors if m]
         if buffers:
             return _by_feature(buffers)
     return _by_feature((name, key, value) for name, each in stats.items() for key, value in each.items())

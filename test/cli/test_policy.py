@@ -58,6 +58,11 @@ def test_show_has_each_component_before_and_after(capsys, write):
     assert found["sha256"] == read_policy_file(write()).sha256
 
 
+def test_show_takes_the_name_of_a_shipped_policy(capsys):
+    found = shown(capsys, "arm_reach", "--contract", "arm_reach", "--backend", "fake")
+    assert (found["policy"], len(found["inputs"]), len(found["outputs"])) == ("arm_reach_sac", 19, 6)
+
+
 def test_show_names_order_sign_offset_and_threshold(capsys, write):
     part = {"field": "joints_position", "joints": ["j3", "j1"], "unit": "rad", "sign": [1, -1], "offset": 0.5}
     close = {

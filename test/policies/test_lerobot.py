@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import embodied_env
+from embodied_env.cli.main import main
 from embodied_env.errors import MissingDependencyError, UsageError
+from embodied_env.evaluation.episodes import PolicySource
+from embodied_env.evaluation.runner import evaluate
 from embodied_env.policies.loader import load_model
+from embodied_env.record.export import export_run
+
+ROOT = Path(__file__).parents[2]
 
 NORMALIZER = {"registry_name": "normalizer_processor", "state_file": "normalizer.safetensors"}
 
@@ -23,7 +35,7 @@ def folder(tmp_path):
 
 
 def test_missing_library_is_named_with_the_remedy(folder, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "lerobot", None)
+    monkeypatch.setitem(sys.modules, "lerobot", None)
     with pytest.raises(
         MissingDependencyError, match=r"a LeRobot policy needs lerobot, .* a virtual environment of its"
     ):
@@ -60,3 +72,83 @@ def test_processor_with_code_or_files_elsewhere_is_refused(folder, step, problem
     (folder / "policy_postprocessor.json").write_text(json.dumps({"steps": [NORMALIZER, step]}))
     with pytest.raises(UsageError, match=problem):
         load_model(f"lerobot:{folder}")
+
+
+# ------------------------------------------------------------------------------------------------------------ LeRobot
+
+
+@pytest.fixture(scope="module")
+def lerobot():
+    """Return a function that runs Python in LeRobot's own virtual environment, which is made if it does not exist."""
+    folder = os.environ.get("EMBODIED_ENV_LEROBOT_VENV")
+    if not folder:
+        pytest.skip("set EMBODIED_ENV_LEROBOT_VENV to a folder for a virtual environment with LeRobot (6 GB)")
+    python = Path(folder) / "bin" / "python"
+    if not (Path(folder) / "bin" / "lerobot-train").exists():
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", "lerobot==0.4.4", f"{ROOT}[remote]"], check=True)
+
+    def start(*arguments, **options):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen([python, *map(str, arguments)], env=environment, **options)
+
+    return start
+
+
+@pytest.mark.long
+def test_actions_equal_those_of_lerobots_own_loop(lerobot, tmp_path):
+    """Compare chunks, temporal ensembling and a policy with a history, all with images."""
+    assert lerobot(ROOT / "test" / "support" / "lerobot_policies.py", tmp_path).wait() == 0
+
+
+@pytest.mark.long
+@pytest.mark.ros
+def test_policy_of_lerobots_trainer_drives_the_simulator_over_a_server(lerobot, tmp_path, domain_id):
+    """Record, export, train with LeRobot, write the policy file, serve from LeRobot's environment, drive, audit."""
+    for module in ("pyarrow", "safetensors", "websockets", "msgpack"):
+        pytest.importorskip(module)
+    runs, dataset, trained, file = (tmp_path / name for name in ("runs", "dataset", "act", "act.policy.yaml"))
+    (shown,) = evaluate("so101_reach", "scripted", episodes=20, record=runs).results
+    export_run(shown.path, dataset, format="lerobot")
+    options = {
+        "dataset.repo_id": "local/dataset",
+        "dataset.root": dataset,
+        "output_dir": trained,
+        "wandb.enable": False,
+        "policy.type": "act",
+        "policy.device": "cpu",
+        "policy.push_to_hub": False,
+        "policy.chunk_size": 8,
+        "policy.n_action_steps": 4,
+        "policy.dim_model": 64,
+        "policy.n_heads": 4,
+        "policy.dim_feedforward": 128,
+        "batch_size": 8,
+        "steps": 20,
+        "num_workers": 0,
+    }
+    arguments = [f"--{name}={value}" for name, value in options.items()]
+    assert lerobot("-m", "lerobot.scripts.lerobot_train", *arguments).wait() == 0
+    policy = trained / "checkpoints" / "last" / "pretrained_model"
+    draft = ["--from-lerobot", str(policy), "--dataset", str(dataset), "--contract", "so101_reach", "-o", str(file)]
+    assert main(["policy", "init", *draft]) == 0
+    server = lerobot(
+        "-m", "embodied_env.cli", "serve", f"lerobot:{policy}", "--port", 0, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        line = next(line for line in server.stdout if line.startswith("serving "))
+        address = "openpi://" + re.search(r"ws://(\S+);", line)[1]
+        source = PolicySource(address=address, policy_file=str(file))
+        (done,) = evaluate("so101_reach", source, backend="mujoco_ros", episodes=2, seed=7, record=runs).results
+    finally:
+        server.terminate()
+        assert server.wait(30) == 0
+        server.stdout.close()
+    assert embodied_env.audit_run(done.path).problems == ()
+    rows = list(embodied_env.read_run(done.path).transitions())
+    assert len(rows) >= 10
+    assert not any("form.none" in str(row["info"].get("action")) for row in rows)
+    manifest = json.loads((done.path / "manifest.json").read_text())
+    identity = manifest["policy"]["server"]["embodied_env"]["identity"]
+    assert (identity["format"], manifest["policy"]["policy_file"]) == ("lerobot", str(file))
+    assert identity["library"].startswith("lerobot ")

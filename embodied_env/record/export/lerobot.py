@@ -3,9 +3,9 @@
 ``meta/info.json``, ``meta/stats.json``, ``meta/tasks.parquet``, ``meta/episodes/chunk-000/file-000.parquet`` and
 ``data/chunk-000/file-000.parquet``. Images are inline (dtype ``image``), because video is lossy. Scalars and vectors
 of an observation form one vector ``observation.state``, the name that LeRobot's policies expect; its names have key
-and index. Without an image, what the robot measures about its environment is ``observation.environment_state``: ACT
-and Diffusion require one or the other. LeRobot's policies use every column called ``action...`` or ``observation...``,
-and every image; no other column has such a name.
+and index, those of the action are the joints. Without an image, what does not measure the robot itself is
+``observation.environment_state``: ACT and Diffusion require one or the other. LeRobot's policies use every column
+called ``action...`` or ``observation...``, and every image; no other column has such a name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ _FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 
 FloatArray = NDArray[np.float64]
 
-_STATE, _ENVIRONMENT = "observation.state", "observation.environment_state"
 _ROBOT_SENSORS = (
     "geometry_msgs/msg/WrenchStamped",
     "nav_msgs/msg/Odometry",
@@ -71,10 +70,11 @@ class LerobotDataset:
         vectors = {key: leaf for key, leaf in source.observation.items() if len(leaf.shape) <= 1}
         self._apart = {key: leaf for key, leaf in source.observation.items() if key not in vectors}
         has_images = any(leaf.is_image for leaf in self._apart.values())
-        seen = set() if has_images or source.has_wrappers else _environment_keys(contract)
-        groups = {_STATE: vectors.keys() - seen, _ENVIRONMENT: vectors.keys() & seen}
+        around = set() if has_images or source.has_wrappers else _environment_keys(contract)
         self._vectors = {
-            name: {key: leaf for key, leaf in vectors.items() if key in keys} for name, keys in groups.items() if keys
+            column: leaves
+            for column, is_around in (("observation.state", False), ("observation.environment_state", True))
+            if (leaves := {key: leaf for key, leaf in vectors.items() if (key in around) is is_around})
         }
         self._features = self._all_features()
         self._stats = self._new_statistics()
@@ -306,7 +306,7 @@ def _write_task(path: Path, task: str) -> None:
 
 
 def _environment_keys(contract: Contract) -> set[str]:
-    """Return the keys of the observation that are not of the robot itself: of its other sensors, and reset options."""
+    """Return the keys of the observation that do not measure the robot itself: other sensors, and reset options."""
     others = {name: sensor for name, sensor in contract.sensors.items() if sensor.type not in _ROBOT_SENSORS}
     fields = {layout.key for name, sensor in others.items() for layout in field_layouts(name, sensor)}
     return fields | {f"{name}_valid" for name in others} | set(contract.reset_options)
@@ -314,8 +314,8 @@ def _environment_keys(contract: Contract) -> set[str]:
 
 def _action(source: EpisodeReader, leaves: Leaves) -> Feature:
     """Return the feature of an action, whose names are the joints unless a wrapper changed it."""
-    feature, joints = _vector(leaves), ActionLayout(source.contract).joints
-    return feature if source.has_wrappers else {**feature, "names": list(joints)}
+    feature = _vector(leaves)
+    return feature if source.has_wrappers else {**feature, "names": list(ActionLayout(source.contract).joints)}
 
 
 def _apart(key: str, leaf: ArrayField) -> str:
