@@ -20,7 +20,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import NoAction, Policy
 from embodied_env.errors import EmbodiedEnvError, MissingDependencyError, UsageError, described
 from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
-from embodied_env.policies.wire import EXTENSION, MOST_BYTES, WireError, pack, unpack
+from embodied_env.policies.wire import EXTENSION, MOST_BYTES, WireError, keep_freed_memory, pack, unpack
 
 _BUSY = "another client is connected (expected one); close it, or start another server"
 _BUSY_GRACE_S = 1.0  # in which a client that has just left is removed
@@ -43,6 +43,7 @@ class PolicyServer:
         if contract is not None:
             about |= {"contract": contract.name, "fingerprint": contract.fingerprint}
         self._metadata = pack({EXTENSION: about})
+        keep_freed_memory()
 
     async def run(self, host: str, port: int, *, stop: asyncio.Event, on_ready: Callable[[int], None]) -> None:
         """Serve until `stop` is set; `on_ready` receives the port, which is a free one if `port` is 0.
