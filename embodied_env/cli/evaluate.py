@@ -1,4 +1,4 @@
-"""``embodied-env evaluate``: record episodes of a policy and print the results."""
+"""``embodied-env evaluate``: record episodes of policies and print the results."""
 
 from __future__ import annotations
 

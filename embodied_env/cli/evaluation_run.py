@@ -155,11 +155,8 @@ def print_comparison(comparison: PolicyComparison) -> None:
 
 
 def _rate(rate: Rate) -> str:
-    return (
-        f"{_percent(rate.share)} ({100 * rate.low:.1f} to {100 * rate.high:.1f}) of {rate.trials}"
-        if rate.trials
-        else "n/a"
-    )
+    share = _percent(rate.share if rate.trials else None)
+    return f"{share} ({100 * rate.low:.1f} to {100 * rate.high:.1f}) of {rate.trials}" if rate.trials else share
 
 
 def _difference(mean: float, interval: tuple[float, float] | None, *, scale: float = 1.0) -> str:

@@ -23,7 +23,7 @@ PROGRAM = "embodied-env"
 
 VERBS: Mapping[str, str] = {
     "demo": "run a short evaluation of two policies over ROS 2 and print the results",
-    "evaluate": "run and record episodes of a policy, and print the results",
+    "evaluate": "run and record episodes of policies, and print the results",
     "audit": "validate a recorded run",
     "calibrate": "measure latencies with small motions and write a latency profile",
     "report": "write an HTML report of a recorded run",

@@ -45,12 +45,8 @@ class PolicyComparison:
 
     def as_json(self) -> dict[str, Any]:
         """Return everything in JSON types, with the number of pairs only."""
-        returns = None if self.returns is None else dataclasses.asdict(self.returns)
-        outcomes = [dataclasses.asdict(outcome) for outcome in self.outcomes]
-        pairing = {**vars(self.pairing), "pairs": len(self.pairing.pairs)}
-        found: dict[str, Any] = to_json_types(
-            {"a": self.a, "b": self.b, "outcomes": outcomes, "returns": returns, "pairing": pairing}
-        )
+        found: dict[str, Any] = to_json_types(dataclasses.asdict(self))
+        found["pairing"]["pairs"] = len(self.pairing.pairs)
         return found
 
 

@@ -22,6 +22,7 @@ _MODES = {"position": ("absolute", "relative"), "position_delta": ("delta",)}  #
 _ACTION = "action"
 _EQUAL = 1e-6  # relative difference of control periods
 _ROUNDING = 1e-9
+_MOST_STEPS = 10_000  # control periods of one inference
 
 
 class ActionMapping:
@@ -61,18 +62,17 @@ class ActionMapping:
         self.is_relative, known = bool(self._is_relative.any()), find_positions(contract)
         relative = [joint for joint, is_so in zip(joints, self._is_relative, strict=True) if is_so]
         unseen = [joint for joint in relative if joint not in known]
-        require(
-            not unseen, "outputs", f"relative to unobserved joints: {', '.join(unseen)} (expected observed positions)"
-        )
+        require(not unseen, "outputs", f"relative to joints that are not observed: {', '.join(unseen)}")
         self._positions = [(f"{sensor}_position", place) for sensor, place in map(known.__getitem__, relative)]
         self.ratio = file.control_period_s / contract.control_period_s
-        self._resample = None if abs(self.ratio - 1.0) <= _EQUAL else file.resample
-        if self._resample is None and abs(self.ratio - 1.0) > _EQUAL:
-            problem = f"{file.control_period_s:g} s, that of the contract is {contract.control_period_s:g} s"
-            require(False, "control_period_s", f"{problem} (expected the same); or set resample: hold or linear")
+        is_equal = abs(self.ratio - 1.0) <= _EQUAL
+        self._resample = None if is_equal else file.resample
+        problem = f"{file.control_period_s:g} s, that of the contract is {contract.control_period_s:g} s"
+        is_known = is_equal or file.resample is not None
+        require(is_known, "control_period_s", f"{problem} (expected the same); or set resample: hold or linear")
         self._steps = round(self._execute * self.ratio)
-        problem = f"{self._execute} actions of {file.control_period_s:g} s end within the first control period"
-        require(self._steps >= 1, "resample", f"{problem} of {contract.control_period_s:g} s (expected a chunk)")
+        duration = f"{self._execute} actions of {file.control_period_s:g} s are {self._steps} steps of the contract"
+        allow(1 <= self._steps <= _MOST_STEPS, "resample", duration, f"1 to {_MOST_STEPS}")
 
     @np.errstate(over="ignore", invalid="ignore")  # checked below
     def read(self, outputs: Mapping[str, NDArray[Any]], observation: Observation) -> Any:  # noqa: ANN401
@@ -131,12 +131,8 @@ class ActionMapping:
         if is_action:
             allow(part.mode == "absolute", f"{path}.mode", part.mode, "absolute with the unit action")
         else:
-            expected = f"expected {' or '.join(modes)}); declare another command in the contract"
-            require(
-                part.mode in modes,
-                f"{path}.mode",
-                f"{part.mode} for actuators.{name}.command {actuator.command} ({expected}",
-            )
+            problem = f"{part.mode} for actuators.{name}.command {actuator.command} (expected {' or '.join(modes)})"
+            require(part.mode in modes, f"{path}.mode", f"{problem}; declare another command in the contract")
         keys = (each(f"{path}.{key}", getattr(part, key), len(joints)) for key in ("unit", "sign", "offset", "scale"))
         for index, (place, unit, sign, offset, scale) in enumerate(zip(places, *keys, strict=True)):
             joint, column = known[place], self._layout.slices[name].start + place
@@ -146,7 +142,7 @@ class ActionMapping:
                 own = "m/s" if joint.startswith("linear") else "rad/s"
             elif actuator.is_velocity:
                 own += "/s"
-            factor, zero = (1.0, 0.0) if is_action else unit_map(contract, f"{path}.unit", unit, own, joint)
+            factor, zero = (1.0, 0.0) if is_action else unit_map(file, contract, f"{path}.unit", unit, own, joint)
             self._sources[column] = (output, start + index)
             self._gain[column] = sign * scale / factor
             self._bias[column] = (offset - (zero if part.mode == "absolute" else 0.0)) / factor

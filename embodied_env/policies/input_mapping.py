@@ -15,7 +15,6 @@ from embodied_env.contract.spaces import FieldLayout, field_layouts
 from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.core.image_processing import resize_image
 from embodied_env.core.policy import Observation
-from embodied_env.errors import ContractError
 from embodied_env.policies.policy_file import ImageSpec, InputPart, InputSpec, PolicyFile
 from embodied_env.policies.statistics import make_normalizer
 
@@ -37,7 +36,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "-1..1": (-1, 1),
     "0..1": (0, 1),
 }
-"""Units that are shares of a joint's position limits."""
+"""Units that are shares of the `limits` of a joint."""
 
 _ORDERS = {"xyzw": [0, 1, 2, 3], "wxyz": [3, 0, 1, 2]}
 _CHANNELS = {"rgb8": "rgb", "rgba8": "rgb", "bgr8": "bgr", "bgra8": "bgr", "mono8": "mono"}
@@ -63,13 +62,11 @@ class VectorInput:
         for index, part in enumerate(spec.parts or ()):
             start = len(self.labels)
             if part.last_output is None:
-                gain, bias = self._add_field(
-                    file, contract, f"{path}.parts[{index}]", part, has_history=spec.history is not None
-                )
+                has_history = spec.history is not None
+                gain, bias = self._add_field(file, contract, f"{path}.parts[{index}]", part, has_history=has_history)
             else:
-                require(
-                    file.chunk is None, f"{path}.parts[{index}]", "last_output with chunk (expected single actions)"
-                )
+                where = f"{path}.parts[{index}].last_output"
+                allow(file.chunk is None, where, "output of a chunk", "that of single actions")
                 size = file.outputs[part.last_output].size
                 self.labels += [f"last {part.last_output}[{n}]" for n in range(size)]
                 self.units += [None] * size
@@ -104,23 +101,14 @@ class VectorInput:
         require(key in spaces, f"{path}.field", one_of(key, spaces))
         sensor, layout = _fields(contract).get(key, (None, None))
         spec = None if sensor is None or layout is None else sensor.fields[layout.field]
-        require(
-            sensor is None or sensor.encoding is None,
-            f"{path}.field",
-            f"{key!r} is an image (expected image: of the input)",
-        )
+        is_vector = sensor is None or sensor.encoding is None
+        require(is_vector, f"{path}.field", f"{key!r} is an image (expected a vector; give it as image)")
         is_once = spec is None or spec.history is None or not has_history
         require(is_once, f"{path}.field", f"{key!r} has a history in the contract too (expected one of them)")
         shape, joints = spaces[key].shape or (1,), spec.joints or () if spec is not None else ()
         if joints:
-            require(
-                part.joints is not None and part.unit is not None,
-                path,
-                f"{key!r} without joints and unit (expected both)",
-            )
-            require(
-                part.components is None, f"{path}.components", "components of joints (expected their names in joints)"
-            )
+            is_named = part.joints is not None and part.unit is not None and part.components is None
+            require(is_named, path, f"{key!r} has joints (expected joints by name, with their unit)")
             index = joint_places(file, f"{path}.joints", part.joints or (), joints, f"joints of {key}")
         else:
             require(part.joints is None, f"{path}.joints", f"{key!r} has no joints (expected null); give components")
@@ -134,11 +122,12 @@ class VectorInput:
             require(part.quaternion is None, f"{path}.quaternion", f"{key!r} is no orientation (expected null)")
         own = spec.units_by_joint() if spec is not None and joints else {}
         names = [joints[n] for n in index] if joints else ["xyzw"[n] if is_rotation else str(n) for n in index]
-        units = [own.get(name, spec and spec.unit) for name in names]
+        unit_of_all = spec.unit if spec is not None and isinstance(spec.unit, str) else None
+        units = [own.get(name, unit_of_all) for name in names]
         keys = [each(f"{path}.{key}", getattr(part, key), len(index)) for key in ("unit", "sign", "offset", "scale")]
         gains, biases = [], []
         for name, known, unit, sign, offset, scale in zip(names, units, *keys, strict=True):
-            factor, zero = unit_map(contract, f"{path}.unit", unit, known, name)
+            factor, zero = unit_map(file, contract, f"{path}.unit", unit, known, name)
             gains.append(factor * sign * scale)
             biases.append((zero - offset) * sign * scale)
         rows = math.prod(shape[:-1])
@@ -164,39 +153,27 @@ class ImageInput:
         fields = {key: found for key, found in _fields(contract).items() if found[0].encoding is not None}
         require(image.field in fields, f"{path}.image.field", one_of(image.field, fields))
         sensor, layout = fields[image.field]
-        own = _CHANNELS.get(str(sensor.encoding), "depth")
-        is_color = image.channels in ("rgb", "bgr")
-        fits = (
-            own in ("rgb", "bgr") if is_color and not image.expand else own == ("mono" if is_color else image.channels)
-        )
+        own, wanted = _CHANNELS.get(str(sensor.encoding), "depth"), image.channels
+        is_color = wanted in ("rgb", "bgr")
+        fits = own == "mono" if is_color and image.expand else own == wanted or (is_color and own in ("rgb", "bgr"))
         remedy = "; set expand to repeat it in three channels" if is_color and own == "mono" else ""
-        require(fits, f"{path}.image.channels", f"{image.channels} of an image in {sensor.encoding}{remedy}")
-        require(
-            layout.history is None,
-            f"{path}.image.field",
-            f"{image.field!r} has a history in the contract (expected none)",
-        )
-        size, has_size = tuple(layout.shape[:2]), tuple(layout.shape[:2]) == image.size
-        contract_resizes = sensor.fields[layout.field].resize is not None
-        problem = f"{image.field!r} is {size[0]}x{size[1]} (expected {image.size[0]}x{image.size[1]}, as in training)"
-        remedy = (
-            "change resize in the contract" if contract_resizes else "give the method that the training resized with"
-        )
-        require(
-            has_size or (image.method is not None and not contract_resizes),
-            f"{path}.image.size",
-            f"{problem}; {remedy}",
-        )
-        is_once = image.method is None or not contract_resizes
-        require(
-            is_once, f"{path}.image.method", f"{image.field!r} has a resize in the contract too (expected one of them)"
-        )
-        is_sharp = own != "depth" or has_size or image.resample == "nearest"
+        require(fits, f"{path}.image.channels", f"{wanted} of an image in {sensor.encoding}{remedy}")
+        is_single = layout.history is None
+        require(is_single, f"{path}.image.field", f"{image.field!r} has a history in the contract (expected none)")
+        has_resize = sensor.fields[layout.field].resize is not None
+        problem = f"{image.field!r} has a resize in the contract too (expected one of them)"
+        require(image.method is None or not has_resize, f"{path}.image.method", problem)
+        size, is_same = layout.shape[:2], layout.shape[:2] == image.size
+        remedy = "change resize in the contract" if has_resize else "give the method that the training resized with"
+        expected = f"{image.size[0]}x{image.size[1]}, as in training"
+        problem = f"{image.field!r} is {size[0]}x{size[1]} (expected {expected}); {remedy}"
+        require(is_same or image.method is not None, f"{path}.image.size", problem)
+        is_sharp = own != "depth" or is_same or image.resample == "nearest"
         allow(is_sharp, f"{path}.image.resample", image.resample, "nearest for depth")
-        self._resize = (
-            None if has_size else ResizeSpec(size=image.size, method=image.method or "stretch", resample=image.resample)
-        )
-        self._swap = is_color and own in ("rgb", "bgr") and own != image.channels
+        self._resize = None
+        if image.method is not None and not is_same:
+            self._resize = ResizeSpec(size=image.size, method=image.method, resample=image.resample)
+        self._swap = is_color and own in ("rgb", "bgr") and own != wanted
         count = 3 if is_color else 1
         self.shape = (*image.size, count) if image.layout == "hwc" else (count, *image.size)
         self._normalizer = make_normalizer(file, path, spec.normalize, count)
@@ -244,11 +221,7 @@ def joint_places(file: PolicyFile, path: str, joints: Sequence[str], known: Sequ
     lost = [repr(joint) for joint, name in zip(joints, named, strict=True) if name not in known]
     problem = f"policy has {len(joints)} joints; no counterpart in the contract for {', '.join(lost)}"
     require(not lost, path, f"{problem} (expected {owner}: {', '.join(known)}); map names with joint_names")
-    require(
-        len({*named}) == len(named),
-        path,
-        f"two of {list(joints)} are one joint by joint_names (expected different joints)",
-    )
+    allow(len({*named}) == len(named), path, f"{list(joints)}, which joint_names maps to {named}", "different joints")
     return [known.index(name) for name in named]
 
 
@@ -260,21 +233,21 @@ def each(path: str, value: T | tuple[T, ...], count: int) -> list[T]:
     return list(value)
 
 
-def unit_map(contract: Contract, path: str, unit: str | None, own: object, name: str) -> tuple[float, float]:
+def unit_map(
+    file: PolicyFile, contract: Contract, path: str, unit: str | None, own: str | None, name: str
+) -> tuple[float, float]:
     """Return factor and zero of the value in `unit`, ``factor * value + zero``, for a value in the unit `own`."""
     if unit is None or unit == own:
         return 1.0, 0.0
-    base, size = UNITS.get(unit, (None, 1.0))
-    if base is not None and own in UNITS and UNITS[str(own)][0] == base:
-        return UNITS[str(own)][1] / size, 0.0
-    is_position = own in ("rad", "m")
-    known = [*(u for u, (b, _) in UNITS.items() if b == own), *(RANGES if is_position else ())]
-    require(unit in RANGES and is_position, path, f"{unit!r} of {name!r} (expected one of: {', '.join(known) or own})")
-    limits = {
-        joint: spec.position for actuator in contract.actuators.values() for joint, spec in actuator.joints.items()
-    }
-    bounds, (low, high) = limits.get(name), RANGES[unit]
-    if bounds is None:
-        raise ContractError(path, f"{unit!r} of {name!r}, which has no position limits (expected {own})")
-    factor = (high - low) / (bounds[1] - bounds[0])
-    return factor, low - factor * bounds[0]
+    (base, size), (known_base, known_size) = UNITS.get(unit, (None, 1.0)), UNITS.get(own or "", ("", 1.0))
+    if base == known_base:
+        return known_size / size, 0.0
+    known = [*(u for u, (b, _) in UNITS.items() if b == own), *(RANGES if own in ("rad", "m") else ())]
+    allow(unit in known, path, f"{unit!r} of {name!r}", f"one of: {', '.join(known) or own}")
+    limits = {file.joint_names.get(joint, joint): bounds for joint, bounds in file.limits.items()}
+    joints = {joint: spec for actuator in contract.actuators.values() for joint, spec in actuator.joints.items()}
+    hint = f"; in the contract it is {list(joints[name].position or ())}" if name in joints else ""
+    require(name in limits, path, f"{unit!r} of {name!r} without limits (expected limits.{name} of the training{hint})")
+    (first, last), (low, high) = limits[name], RANGES[unit]
+    factor = (high - low) / (last - first)
+    return factor, low - factor * first

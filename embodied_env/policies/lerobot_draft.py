@@ -160,7 +160,7 @@ class _Draft:
         if not self._policy.contract and any(isinstance(component, str) for _, component in located):
             ends = [value for each in ("min", "max", "mean") for value in feature.statistics.get(each, ())]
             known = f" (values from {min(ends):.4g} to {max(ends):.4g})" if ends else ""
-            units = "rad, deg, -100..100 or 0..100, one per joint if they differ"
+            units = "rad, deg, or -100..100 or 0..100 with limits, one per joint if they differ"
             self._gap(f"unit of {path}{known}", f"set {path}.parts[...].unit: {units}")
             self._gap(f"sign and zero of the joints of {path}", "compare with `policy show`; set sign and offset")
             actuators = [self._contract.actuators[key] for key, _ in located if key in self._contract.actuators]

@@ -53,15 +53,15 @@ def load_policy(
         address: ``hold`` (keep the joint positions), ``random`` (uniform over the action space), ``scripted`` (provided
             by the task), ``module:callable`` (a policy, or a callable from observation to action),
             ``module:factory(literals)`` (which returns one), ``onnx:FILE``, ``sb3:FILE.zip``, ``lerobot:DIR``,
-            ``openpi://host:port``, ``gr00t://host:port``, or ``format:location`` of another package in the
-            entry-point group ``embodied_env.policies``.
+            ``openpi://host:port``, ``gr00t://host:port``, or ``format:location`` of another package in the entry-point
+            group ``embodied_env.policies``.
         contract: contract of its observations and actions.
         policy_file: maps inputs and outputs of a model to the contract; None: the file ``NAME.policy.yaml`` beside
             ``NAME.onnx``, if there is one, else those of the contract.
         trust: load a format that executes code when it is read, such as pickle.
         **options: options of the format; ``scripted``: `backend`, whose profile gives the robot model; ``onnx``:
-            `providers` and `threads` of onnxruntime; ``sb3``: `deterministic`; ``lerobot``: `device`; ``openpi``
-            and ``gr00t``: `connect_timeout_s`, `timeout_s`, and `api_key` or `api_token` and `release`.
+            `providers` and `threads` of onnxruntime; ``sb3``: `deterministic`; ``lerobot``: `device`; ``openpi`` and
+            ``gr00t``: `connect_timeout_s`, `timeout_s`, and `api_key` or `api_token` and `release`.
 
     Raises:
         UsageError: for an unknown address or option, a format that needs `trust`, or a policy that does not fit the

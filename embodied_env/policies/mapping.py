@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.contract.value_checks import one_of, require
+from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.core.policy import NoAction, Observation, PolicyIdentity
 from embodied_env.errors import ContractError, UsageError, described
 from embodied_env.policies.action_mapping import ActionMapping
@@ -20,6 +21,8 @@ from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
 from embodied_env.policies.policy_file import InputSpec, PolicyFile
 
 _ROUNDING = 1e-6
+_LONGEST = 10_000  # history, in control periods
+_MOST_VALUES = 2**26  # of one input
 
 
 class PolicyFileInterface:
@@ -42,6 +45,9 @@ class PolicyFileInterface:
             self.inputs = {name: _reader(file, contract, f"inputs.{name}", spec) for name, spec in file.inputs.items()}
             self._lags = {name: self._find_lags(f"inputs.{name}", spec) for name, spec in file.inputs.items()}
             self._check_joint_names()
+            for name, lags in self._lags.items():
+                size = len(lags) * math.prod(getattr(self.inputs[name], "shape", ()))
+                allow(size <= _MOST_VALUES, f"inputs.{name}.history.steps", f"{size} values", f"at most {_MOST_VALUES}")
         except ContractError as error:
             raise UsageError(f"{self._label}: {error}") from None
         self._outputs_seen = {part.last_output for spec in file.inputs.values() for part in spec.parts or ()} - {None}
@@ -119,9 +125,10 @@ class PolicyFileInterface:
         if not _fits(spec.shape, value.shape):
             problem = f"input {name!r} has {_text(value.shape)} values, the model's has {_text(spec.shape)}"
             raise UsageError(f"{self._label}: {problem} (expected the same){labels}")
-        if isinstance(reader, ImageInput) and value.dtype.kind != spec.dtype.kind:
-            problem = f"image {name!r} is {value.dtype}, the model's is {spec.dtype} (expected the same kind)"
-            raise UsageError(f"{self._label}: {problem}; give the range of the training, or none for uint8")
+        if value.dtype.kind != spec.dtype.kind:
+            remedy = "; give the range of the training, or none for uint8" if isinstance(reader, ImageInput) else ""
+            problem = f"input {name!r} is {value.dtype}, the model's is {spec.dtype} (expected the same kind)"
+            raise UsageError(f"{self._label}: {problem}{remedy}")
 
     def _check_joint_names(self) -> None:
         used: set[str] = set()
@@ -129,16 +136,18 @@ class PolicyFileInterface:
             used.update(joint for part in inputs.parts or () for joint in part.joints or ())
         for outputs in self.file.outputs.values():
             used.update(joint for part in outputs.parts for joint in part.joints or ())
-        for name in self.file.joint_names:
-            require(name in used, "joint_names", f"unused joint {name!r} (expected a joint of inputs or outputs)")
+        for key, named in (("joint_names", self.file.joint_names), ("limits", self.file.limits)):
+            for name in named:
+                require(name in used, key, f"unused joint {name!r} (expected a joint of inputs or outputs)")
 
     def _find_lags(self, path: str, spec: InputSpec) -> list[int]:
         """Return the control steps between each row of an input and the newest observation."""
         lags = []
         for step in (0,) if spec.history is None else spec.history.steps:
             lag = -step * self.actions.ratio
-            problem = f"{step} is {lag:g} control periods ago (expected a whole number)"
-            require(abs(lag - round(lag)) <= _ROUNDING * max(1.0, lag), f"{path}.history.steps", problem)
+            problem = f"{step} is {lag:g} control periods ago (expected a whole number, at most {_LONGEST})"
+            is_whole = abs(lag - round(lag)) <= _ROUNDING * max(1.0, lag) and lag <= _LONGEST
+            require(is_whole, f"{path}.history.steps", problem)
             lags.append(round(lag))
         return lags
 

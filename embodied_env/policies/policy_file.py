@@ -27,6 +27,8 @@ MOST_DATA_BYTES = 64 * 2**20
 
 _MOST_SHOWN = 5  # differences of a contract
 _LONGEST_HISTORY = 1000  # steps
+_MOST_ACTIONS = 10_000  # of a chunk, and ignored components
+_MOST_PIXELS = 4096  # height or width of an image
 
 Numbers: TypeAlias = float | tuple[float, ...]
 """One number for all components, or one each."""
@@ -79,8 +81,8 @@ class InputPart(FrozenFields):
     field: str | None = None  # key of the observation: `joints_position`; null: with `last_output`
     joints: tuple[str, ...] | None = None  # joints of the field by name, in the order of the policy
     components: tuple[int, ...] | None = None  # components of a field without joints, from 0; null: all
-    # required with joints: `rad`, `deg`, `m`, `mm` and so on, or the range that the position limits of the contract map
-    # onto: `-100..100`, `0..100`, `-1..1`, `0..1`; one per joint for mixed joints. null: that of the contract
+    # required with joints: `rad`, `deg`, `m`, `mm` and so on, or the range that the `limits` of the joint stand for:
+    # `-100..100`, `0..100`, `-1..1`, `0..1`; one per joint for mixed joints. null: that of the contract
     unit: str | tuple[str, ...] | None = None
     sign: Numbers = 1  # 1 or -1
     offset: Numbers = 0.0  # in `unit`, such as the default pose of the training
@@ -104,7 +106,7 @@ class ImageSpec(FrozenFields):
     """An image of the observation."""
 
     field: str  # key of the observation: `front_image`
-    size: tuple[int, int]  # height and width that the policy was trained with
+    size: tuple[int, int]  # height and width that the policy was trained with, at most 4096
     # how another size is resized, as in a contract: `letterbox` pads, `crop` cuts, `stretch` changes the aspect ratio;
     # null: another size is refused
     method: Literal["letterbox", "stretch", "crop"] | None = None
@@ -170,7 +172,7 @@ class OutputSpec(FrozenFields):
 class ChunkSpec:
     """Several actions from one inference."""
 
-    length: int  # number of actions, >= 1
+    length: int  # number of actions, 1 to 10000
     execute: int | None = None  # number of them to execute before the next inference; null: all
 
 
@@ -187,6 +189,8 @@ class PolicyFile(FrozenFields):
     # are divided. null: it is refused
     resample: Literal["hold", "linear"] | None = None
     joint_names: Mapping[str, str] = field(default_factory=dict)  # names in the contract of joints named otherwise here
+    # positions that the ends of the units `-100..100`, `0..100`, `-1..1` and `0..1` stood for in the training, by joint
+    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     chunk: ChunkSpec | None = None  # null: one action per inference
     source: str = field(default="", compare=False)  # the file it was read from
     text: str = field(default="", compare=False, repr=False)  # the YAML as written
@@ -289,6 +293,8 @@ def _validate(file: PolicyFile) -> None:
     for path, name in _data_files(file):
         is_plain = name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"}
         allow(is_plain, path, repr(name), "the name of a file in the folder of the policy file")
+    for joint, bounds in file.limits.items():
+        _validate_range(f"limits.{joint}", bounds)
     for name, spec in file.inputs.items():
         _validate_input(f"inputs.{name}", spec, set(file.outputs))
     for name, output in file.outputs.items():
@@ -298,7 +304,7 @@ def _validate(file: PolicyFile) -> None:
             _validate_output_part(f"{path}.parts[{index}]", part)
         _validate_normalize(f"{path}.normalize", output.normalize)
     if (chunk := file.chunk) is not None:
-        allow(chunk.length >= 1, "chunk.length", chunk.length, "1 or more actions")
+        allow(1 <= chunk.length <= _MOST_ACTIONS, "chunk.length", chunk.length, f"1 to {_MOST_ACTIONS} actions")
         execute = chunk.length if chunk.execute is None else chunk.execute
         allow(1 <= execute <= chunk.length, "chunk.execute", execute, f"1 to {chunk.length}, the length")
 
@@ -317,7 +323,8 @@ def _validate_input(path: str, spec: InputSpec, outputs: set[str]) -> None:
     if spec.parts is not None:
         require(bool(spec.parts), f"{path}.parts", "no part (expected one or more)")
     if spec.image is not None:
-        allow(min(spec.image.size) >= 1, f"{path}.image.size", list(spec.image.size), "height and width >= 1")
+        is_size = all(1 <= length <= _MOST_PIXELS for length in spec.image.size)
+        allow(is_size, f"{path}.image.size", list(spec.image.size), f"height and width of 1 to {_MOST_PIXELS}")
         _validate_range(f"{path}.image.range", spec.image.range)
         is_allowed = spec.image.channels != "depth" or spec.image.range is None
         require(is_allowed, f"{path}.image.range", "range of a depth image (expected null: it stays in metres)")
@@ -334,7 +341,7 @@ def _validate_input(path: str, spec: InputSpec, outputs: set[str]) -> None:
 
 def _validate_output_part(path: str, part: OutputPart) -> None:
     if part.ignore is not None:
-        allow(part.ignore >= 1, f"{path}.ignore", part.ignore, "1 or more components")
+        allow(1 <= part.ignore <= _MOST_ACTIONS, f"{path}.ignore", part.ignore, f"1 to {_MOST_ACTIONS} components")
         require(part == OutputPart(ignore=part.ignore), path, "ignore with another key (expected none)")
         return
     for key in ("actuator", "joints", "unit"):

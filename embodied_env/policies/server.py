@@ -20,7 +20,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import NoAction, Policy
 from embodied_env.errors import EmbodiedEnvError, MissingDependencyError, UsageError, described
 from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
-from embodied_env.policies.wire import EXTENSION, MOST_BYTES, pack, unpack
+from embodied_env.policies.wire import EXTENSION, MOST_BYTES, WireError, pack, unpack
 
 _BUSY = "another client is connected (expected one); close it, or start another server"
 _BUSY_GRACE_S = 1.0  # in which a client that has just left is removed
@@ -125,7 +125,7 @@ class PolicyServer:
                 answer[EXTENSION] = {"request": extension.get("request")}
             return pack(answer)
         except Exception as error:  # noqa: BLE001 - of a model, or of any request
-            is_ours = isinstance(error, EmbodiedEnvError)
+            is_ours = isinstance(error, (EmbodiedEnvError, WireError))
             text = NoAction(str(error) if is_ours else described(error)).reason
             if text != self._last_error:
                 _log.warning("error: %s", text, exc_info=None if is_ours else error)

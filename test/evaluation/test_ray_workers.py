@@ -96,6 +96,16 @@ def test_cluster_workers_give_same_summary_as_one_process(tmp_path, monkeypatch)
 
 
 @pytest.mark.long
+def test_several_policies_on_a_cluster_have_the_results_of_one_process(tmp_path):
+    options = {**VALUES, "policies": tuple(PolicySource(address=name) for name in ("random", "hold"))}
+    several = EvaluationJob(**options, options={"clock": "virtual"})
+    found = Engine(2, FakeCluster()).evaluate(several, episodes=3, out=tmp_path / "runs", ended=lambda _: None)
+    alone = evaluate(**options, episodes=3, record=tmp_path, clock="virtual").results
+    assert [result.summary for result in found] == [result.summary for result in alone]
+    assert [result.problem for result in found] == ["", ""]
+
+
+@pytest.mark.long
 def test_episode_of_lost_host_is_repeated_and_reported(tmp_path):
     cluster = FakeCluster(loses=1)
     done = on(cluster, tmp_path)
@@ -127,7 +137,7 @@ def test_policy_error_on_cluster_is_raised(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     cluster = FakeCluster()
     with pytest.raises(PolicyError, match="ValueError: out of ideas"):
-        on(cluster, tmp_path, job=job(policy="failing:act"))
+        on(cluster, tmp_path, job=job(policies=(PolicySource(address="failing:act"),)))
     assert not cluster.is_joined
 
 

@@ -36,7 +36,7 @@ def rows(path):
 
 def assert_sound(path):
     report = embodied_env.audit_run(path)
-    assert (report.sound, report.problems, report.warnings) == (True, (), ())
+    assert (report.sound, report.problems) == (True, ())
     replay = replay_run(path)
     assert (replay.sound, replay.difference) == (True, None)
 
@@ -211,3 +211,28 @@ def test_policies_take_turns_on_one_robot(tmp_path, domain_id):
     for result in evaluation.results:
         assert result.summary["episodes"] == 2
         assert_sound(result.path)
+
+
+@pytest.mark.long
+def test_episode_of_killed_worker_is_repeated_for_its_policy(tmp_path, monkeypatch):
+    (tmp_path / "mortal_policies.py").write_text(
+        "import os, pathlib, signal\nHERE = pathlib.Path(__file__).parent\ncalls = 0\n"
+        "def mortal(observation):\n"
+        "    global calls\n"
+        "    calls += 1\n"
+        "    if calls == 9 and not (HERE / 'killed').exists():\n"
+        "        (HERE / 'killed').touch()\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return observation['target_position'].repeat(2)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("ROS_DOMAIN_ID", "7")
+    policies = ["hold", "mortal_policies:mortal"]
+    done = evaluate(SHORT, policies, record=tmp_path / "runs", engine=Engine(1), **QUICK)
+    assert not done.problem
+    assert next(result.losses for result in done.results) == ()
+    (loss,) = done.results[1].losses
+    assert "ended in episode 1 of mortal_policies:mortal, which was repeated" in loss
+    assert [len(result.parts) for result in done.results] == [2, 2]
+    assert [result.summary["episodes"] for result in done.results] == [3, 3]
+    assert len(done.compare()[0].pairing.pairs) == 3

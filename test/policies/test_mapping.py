@@ -14,6 +14,7 @@ from policy_files import BENCH, JOINTS, TrialModel, bench, interface, observatio
 import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.contract.schema import ResizeSpec
+from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.image_processing import resize_image
 from embodied_env.core.policy import BatchPolicy, NoAction
 from embodied_env.errors import UsageError
@@ -24,6 +25,7 @@ from embodied_env.policies.policy_file import PolicyFile
 
 ALL = (*JOINTS, "finger")
 LIMITS = {"shoulder": (-2.0, 2.0), "elbow": (0.0, 2.0), "wrist": (-1.0, 3.0), "finger": (0.0, 0.1)}
+"""Of the training: the contract's may be tighter."""
 
 
 def parsed(document, contract=BENCH):
@@ -136,6 +138,7 @@ def test_output_inverts_the_input(unit, sign, offset, scale, method, positions):
             inputs={"state": {"parts": [{"field": "joints_position", **part, "scale": scale}, {"field": "joints_position", **grip}], "normalize": normalize}},
             parts=[{"actuator": "arm", **part, "scale": 1 / scale}, {"actuator": "gripper", **grip}],
             normalize=normalize,
+            limits={} if unit in ("rad", "deg") else {joint: LIMITS[joint] for joint in JOINTS},
         )
     )  # fmt: skip
     seen = observation()
@@ -190,14 +193,34 @@ def test_joints_named_otherwise():
         {"actuator": "arm", "joints": ["elbow", "shoulder_pan.pos", "wrist"], "unit": "rad"},
         {"actuator": "gripper", "joints": ["gripper.pos"], "unit": "0..100"},
     ]
-    action = act(parsed(simple(parts=parts, joint_names=names)), [0.1, 0.2, 0.3, 75.0])
+    action = act(
+        parsed(simple(parts=parts, joint_names=names, limits={"gripper.pos": [0.0, 0.1]})), [0.1, 0.2, 0.3, 75.0]
+    )
     np.testing.assert_allclose(flat(action), [0.2, 0.1, 0.3, 0.5])
-    with pytest.raises(UsageError, match="one joint by joint_names"):
+    with pytest.raises(UsageError, match=r"which joint_names maps to .*expected different joints"):
         parsed(
             simple(
                 parts=[{**parts[0], "joints": ["shoulder", "shoulder_pan.pos", "wrist"]}, parts[1]], joint_names=names
             )
         )
+
+
+def test_a_range_stands_for_the_limits_of_the_training():
+    """A contract with tighter limits changes nothing; without the limits, the range is refused with those it has."""
+    tight = bench([("elbow: {position: [0.0, 2.0]", "elbow: {position: [0.5, 1.5]")])
+    parts = [
+        {"actuator": "arm", "joints": list(JOINTS), "unit": ["rad", "-100..100", "rad"]},
+        {"actuator": "gripper", "joints": ["finger"], "unit": "m"},
+    ]
+    for contract in (BENCH, tight):
+        found = parsed(simple(parts=parts, limits={"elbow": [0.0, 2.0]}), contract)
+        np.testing.assert_allclose(act(found, [0.0, 20.0, 0.0, 0.0])["arm"], [0.0, 1.2, 0.0])
+        with pytest.raises(
+            UsageError, match=r"'-100..100' of 'elbow' without limits \(expected limits.elbow of the training; in"
+        ):
+            parsed(simple(parts=parts), contract)
+    with pytest.raises(UsageError, match="limits: unused joint 'elbw'"):
+        parsed(simple(parts=parts, limits={"elbow": [0.0, 2.0], "elbw": [0, 1]}))
 
 
 # ------------------------------------------------------------------------------------------------- modes and gripper
@@ -235,14 +258,25 @@ def test_relative_chunk_is_relative_to_its_own_observation():
 def test_deltas_are_those_of_the_contract(scale):
     contract = bench([("command: position\n    scale: physical", f"command: position_delta\n    scale: {scale}")])
     arm = {"actuator": "arm", "joints": list(JOINTS), "unit": "deg", "mode": "delta"}
-    grip = {"actuator": "gripper", "joints": ["finger"], "unit": "0..1"}
-    action = act(parsed(simple(parts=[arm, grip]), contract), [1.0, -2.0, 0.0, 0.5])
+    grip = {"actuator": "gripper", "joints": ["finger"], "unit": "mm"}
+    action = act(parsed(simple(parts=[arm, grip]), contract), [1.0, -2.0, 0.0, 50])
     most = 3.0 * 0.95 * 0.05 if scale == "normalized" else 1.0
     np.testing.assert_allclose(action["arm"], np.radians([1.0, -2.0, 0.0]) / most)
     with pytest.raises(
         UsageError, match=r"absolute for actuators.arm.command position_delta \(expected delta\); declare"
     ):
         parsed(simple(parts=[{**arm, "mode": "absolute"}, grip]), contract)
+
+
+def test_twist_axes():
+    cart = embodied_env.load_contract("cart_goal")
+    (name,) = cart.actuators
+    parts = [{"actuator": name, "joints": ["angular.z", "linear.x"], "unit": ["deg/s", "m/s"]}]
+    document = simple(inputs={"goal": {"parts": [{"field": next(iter(cart.observation_space.spaces))}]}}, parts=parts)
+    found = parsed({**document, "control_period_s": cart.control_period_s}, cart)
+    action = act(found, [10.0, 0.1], plausible_observation(cart))
+    layout = ActionLayout(cart)
+    np.testing.assert_allclose(layout.scale.to_si(action), [0.1, np.radians(10.0)])
 
 
 def test_velocities():
@@ -308,7 +342,7 @@ def test_resampled_deltas_keep_their_sum(period):
 def test_single_actions_of_a_slow_policy_are_repeated():
     action = act(parsed(simple(control_period_s=0.1, resample="hold")), [0.1, 0.2, 0.3, 0.0])
     np.testing.assert_allclose(action["arm"], [[0.1, 0.2, 0.3]] * 2)
-    with pytest.raises(UsageError, match=r"1 actions of 0.01 s end within the first control period"):
+    with pytest.raises(UsageError, match=r"1 actions of 0.01 s are 0 steps of the contract"):
         parsed(simple(control_period_s=0.01, resample="hold"))
 
 
@@ -503,7 +537,7 @@ def test_model_that_fits_is_given_a_plausible_observation():
 
 def test_raw_image_for_a_model_of_floats_is_refused():
     model = TrialModel(ZEROS, inputs={"front": spec(48, 64, 3)})
-    with pytest.raises(UsageError, match=r"image 'front' is uint8, the model's is float32 .*give the range"):
+    with pytest.raises(UsageError, match=r"input 'front' is uint8, the model's is float32 .*give the range"):
         parsed(simple(inputs=image())).check(model)
 
 

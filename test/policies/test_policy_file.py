@@ -56,6 +56,9 @@ def with_normalize(normalize):
         (changed("unit: m}", "unit: m, ignore: 2}"), "ignore with another key"),
         (changed("unit: m}", "unit: m, scale: 2, threshold: {at: 0, below: 0, above: 1}}"), "threshold with mode"),
         (FILE + "chunk: {length: 4, execute: 5}\n", r"chunk\.execute: 5 \(expected 1 to 4"),
+        (FILE + "chunk: {length: 1000000000000}\n", r"chunk\.length: .*1 to 10000"),
+        (changed("unit: m}", "unit: m}\n      - {ignore: 1000000000000}"), r"parts\[2\]\.ignore: .*1 to 10000"),
+        (changed("inputs:", "inputs:\n  i: {image: {field: front_image, size: [9, 99999]}}"), r"size: .*1 to 4096"),
         (FILE + "source: elsewhere\n", "source: unknown key"),
         (with_normalize("{method: mean_std, mean: 0}"), r"normalize: mean \(expected mean and std, or file and key"),
         (with_normalize("{method: min_max, mean: 0, std: 1}"), r"mean, std \(expected min and max"),
@@ -78,7 +81,7 @@ def test_mistake_is_refused_by_its_path(tmp_path, text, problem):
     [
         ("[wrist, shoulder, elbow]", "[wrist_3, shoulder, elbow]", r"policy has 3 joints; no counterpart in the contract for 'wrist_3' "),
         ("field: joints_position, joints: [wrist", "field: joint_position, joints: [wrist", "did you mean 'joints_position'"),
-        (", unit: deg, sign: [1, -1, 1]", "", r"without joints and unit \(expected both"),
+        (", unit: deg, sign: [1, -1, 1]", "", r"has joints \(expected joints by name, with their unit"),
         ("unit: deg, sign: [1, -1, 1]", "unit: mm, sign: [1, -1, 1]", r"'mm' of 'wrist' \(expected one of: rad, deg, -100"),
         ("sign: [1, -1, 1]", "sign: [1, -1]", r"sign: 2 values \(expected one for all, or 3"),
         (", quaternion: wxyz", "", r"quaternion: None \(expected xyzw or wxyz"),
@@ -90,6 +93,8 @@ def test_mistake_is_refused_by_its_path(tmp_path, text, problem):
         ("[elbow, wrist, shoulder], unit: deg, sign: [1, 1, -1]", "[elbow, wrist], unit: deg", "for 'shoulder'"),
         ("unit: m}", "unit: m, mode: delta}", r"delta for actuators.gripper.command position \(expected absolute or relative"),
         ("0.05", "0.02", r"control_period_s: 0.02 s, that of the contract is 0.05 s .*resample"),
+        ("0.05", "1.0e9\nresample: hold", r"resample: 1 actions of 1e\+09 s are 20000000000 steps of the contract \(expected 1 to"),
+        ("inputs:", "inputs:\n  i: {image: {field: front_image, size: [4096, 4096], method: stretch}, history: {steps: [-2, -1, 0]}}", "150994944 values"),
         ("policy/1", "policy/1\njoint_names: {wrst: wrist}", "unused joint 'wrst'"),
     ],
 )  # fmt: skip

@@ -305,7 +305,7 @@ class Server:
 
     def __init__(self, port):
         self.fault, self.left, self.metadata = "", 0, ""
-        self.listener = socket.create_server(("127.0.0.1", port))
+        self.listener = socket.create_server(("127.0.0.1", port), reuse_port=True)
 
     def use(self):
         """Return whether this answer has the fault, and count it."""

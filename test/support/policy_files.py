@@ -61,6 +61,7 @@ FILE = """
 policy: embodied_env/policy/1
 name: pick
 control_period_s: 0.05
+limits: {finger: [0.0, 0.1]}
 inputs:
   state:
     parts:

@@ -1,0 +1,282 @@
+"""A robot emulator, a monitor of its topics and a real environment, for tests of faults over ROS 2."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import ros_domains
+from rclpy.executors import SingleThreadedExecutor
+from std_msgs.msg import Bool, Float64MultiArray, Int32
+
+import embodied_env
+from embodied_env.contract.loader import dump_contract
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.clock import SteadyClock
+from embodied_env.core.codes import Severity
+from embodied_env.core.process.child import Child, simulator
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import LATCHED as LATCHED_QOS
+from embodied_env.ros.qos import RELIABLE
+from embodied_env.testing import ChaosNode
+from embodied_env.testing.fault_injection.node import chaos_qos
+
+SHIPPED = embodied_env.load_contract("arm_reach")
+ARM = replace(
+    SHIPPED, episode=replace(SHIPPED.episode, horizon_steps=2000)
+)  # so that a fault ends the episode, not its length
+PERIOD_S = ARM.control_period_s
+MAX_AGE_S = ARM.sensors["joints"].max_age_s
+LAYOUT = ActionLayout(ARM)
+DOMAIN_ID = ros_domains.FOR_KILLS
+ENVIRONMENT = {"ROS_DOMAIN_ID": str(DOMAIN_ID), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+NAMESPACE = f"/faults_{os.getpid()}"
+SEED = 11
+TIMEOUT_S = 30.0
+PATIENCE_STEPS = 500
+SHORT_S = 0.5  # longer than discovery; for a reset that fails at its deadline
+BUSY_S = 3.0  # tolerated lateness on a busy machine
+BUSY = {"act.late", "obs.stale"}  # codes that a stall of the machine causes
+ROUNDING = 1e-9
+ZERO, SLOW, FAST = np.zeros(6), np.array([0.2, 0, 0, 0, 0, 0]), np.array([1.0, 0, 0, 0, 0, 0])
+AUTOMATIC, PROTECTIVE = 7, 3
+ESTOPS = {
+    "button": {"topic": "button", "timeout_s": 0.5},
+    "mode": {
+        "topic": "mode",
+        "type": "std_msgs/msg/Int32",
+        "safe": (AUTOMATIC,),
+        "kind": "robot_mode",
+        "latched": True,
+    },
+}
+
+
+def with_injection(**profile):
+    """Return the environment's contract: its joint states pass through fault injection."""
+    joints = replace(ARM.sensors["joints"], topic="chaos/joint_states")
+    known = {"reset": {"service": "simulator/reset"}, "discovery_s": 0.2, "reset_timeout_s": 10.0}
+    return replace(
+        ARM, sensors={**ARM.sensors, "joints": joints}, backends={**ARM.backends, "real": {**known, **profile}}
+    )
+
+
+def start_robot(namespace):
+    spec = simulator("-", namespace=namespace, source=ARM.source, free_running=True)
+    return Child(spec, first_line=dump_contract(ARM), environment=ENVIRONMENT)
+
+
+def kill(child):
+    child.note_shared_memory()
+    os.kill(child.pid, signal.SIGKILL)
+
+
+class Monitor:
+    """Publishes the robot's e-stop and mode and stores commands; a node with its own thread."""
+
+    def __init__(self, namespace):
+        self.ros = RosNode("monitor", namespace=namespace, clock=SteadyClock(), domain_id=DOMAIN_ID)
+        self.button = self.ros.node.create_publisher(Bool, "button", RELIABLE)
+        self.mode = self.ros.node.create_publisher(Int32, "mode", LATCHED_QOS)
+        self.commands = []
+        topic = next(iter(ARM.actuators.values())).topic
+        self.ros.node.create_subscription(Float64MultiArray, topic, self._take, chaos_qos())
+        self.pressed = False  # None: publish nothing
+        self.executor = SingleThreadedExecutor(context=self.ros.node.context)
+        self.executor.add_node(self.ros.node)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.publish_safe_inputs()
+        self._thread.start()
+
+    def _take(self, message):
+        self.commands.append(list(message.data))
+
+    def publish_safe_inputs(self):
+        self.pressed = False
+        self.mode.publish(Int32(data=AUTOMATIC))
+
+    def _run(self):
+        published_s = 0.0
+        while not self._done.is_set():
+            if self.pressed is not None and time.monotonic() - published_s > 0.02:
+                published_s = time.monotonic()
+                self.button.publish(Bool(data=self.pressed))
+            self.executor.spin_once(timeout_sec=0.005)
+
+    def close(self):
+        self._done.set()
+        self._thread.join()
+        self.executor.shutdown()
+        self.ros.close()
+
+
+class SinkSpy:
+    """A command publisher that stores each command with its time."""
+
+    def __init__(self, outlet):
+        self.outlet, self.passed = outlet, []
+
+    def send(self, command):
+        self.passed.append((time.monotonic_ns(), command))
+        return self.outlet.send(command)
+
+    def __getattr__(self, name):
+        return getattr(self.outlet, name)
+
+
+class Episode:
+    """One episode of an environment, and everything it published."""
+
+    def __init__(self, env, monitor=None, *, seed=SEED):
+        self.env, self.monitor, self.rows = env, monitor, []
+        self.began_s = time.monotonic()
+        self.observation, self.reset_info = env.reset(seed=seed)
+        backend = env.unwrapped._stepper._backend
+        if isinstance(backend._connection.sink, SinkSpy):
+            backend._connection.sink = backend._connection.sink.outlet
+        self.spy = backend._connection.sink = SinkSpy(backend._connection.sink)
+        self.published = []
+        if monitor is not None:
+            monitor.commands = self.published
+        self.ended = ""
+        self.fault_ns = 0
+
+    def inject(self, act=lambda: None):
+        """Start the fault; times are measured from here."""
+        self.fault_ns = time.monotonic_ns()
+        act()
+
+    def step(self, action=ZERO):
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        transition = self.env.unwrapped.last_transition
+        self.rows.append(transition)
+        assert np.isfinite(reward)
+        assert observation in self.env.observation_space
+        assert all(np.isfinite(values).all() for values in observation.values())
+        assert (terminated or truncated) == bool(info["end_reason"])
+        self.ended = info["end_reason"]
+        return transition
+
+    def run(self, steps, action=ZERO):
+        """Take `steps` steps; none may end the episode."""
+        for _ in range(steps):
+            self.step(action)
+            assert self.ended == ""
+        return self.rows[-steps:]
+
+    def run_to_end(self, action=ZERO):
+        """Step until the episode ends; return its steps."""
+        first, end = len(self.rows), time.monotonic() + TIMEOUT_S
+        while not self.ended:
+            assert len(self.rows) - first < PATIENCE_STEPS, codes(self.rows[-1])
+            assert time.monotonic() < end
+            self.step(action)
+        assert self.rows[-1].truncated
+        assert not self.rows[-1].terminated
+        return self.rows[first:]
+
+    def time_to_hold(self):
+        """Return the nanoseconds from the fault to the first command of a HOLD or above, and to rest.
+
+        An action that came too late because this machine is busy is not the fault.
+        """
+        after = [(at_ns - self.fault_ns, c.report) for at_ns, c in self.spy.passed if at_ns > self.fault_ns]
+        first = next(i for i, (_, report) in enumerate(after) if severe_codes(report) - {"act.late", ""})
+        rest = next(ns for ns, report in after[first:] if not report.velocity_si.any())
+        return after[first][0], rest
+
+    def note(self, record_property):
+        """Record the times of the fault, in control periods, for docs/reference/faults.md."""
+        hold, rest = (round(ns / ARM.control_period_ns, 1) for ns in self.time_to_hold())
+        record_property("periods_to_hold", hold)
+        record_property("periods_to_rest", rest)
+        return hold, rest
+
+    def check(self):
+        """Assert that every published command is within every limit, by the arbiter's stamps and sequence numbers."""
+        sent = self.spy.passed
+        assert [c.seq for _, c in sent] == list(range(sent[0][1].seq, sent[0][1].seq + len(sent)))
+        values = np.array([c.values for _, c in sent])
+        limits = LAYOUT.limits
+        assert np.isfinite(values).all()
+        assert (values >= limits.position_low - ROUNDING).all()
+        assert (values <= limits.position_high + ROUNDING).all()
+        for (before_ns, before), (after_ns, after) in itertools.pairwise(sent):
+            dt_s = after.report.dt_s
+            assert 0.0 <= dt_s <= PERIOD_S + ROUNDING
+            moved = np.abs(after.values - before.values)
+            assert (moved <= limits.velocity * dt_s + ROUNDING).all()
+            assert (np.abs(after.report.velocity_si) <= limits.velocity + ROUNDING).all()
+            if after_ns - before_ns > 3 * ARM.control_period_ns:
+                continue  # the servo has arrived and restarts from rest
+            faster = np.abs(after.report.velocity_si) - np.abs(before.report.velocity_si)
+            assert (faster <= limits.acceleration * dt_s + ROUNDING).all()
+            assert (-faster <= limits.deceleration * dt_s + ROUNDING).all()
+        if self.monitor is not None:
+            wait_for(lambda: len(self.published) >= len(sent))
+            assert self.published == values.tolist()
+
+
+def codes(transition):
+    return [finding.code for finding in transition.report.findings]
+
+
+def severe_codes(report):
+    return {finding.code for finding in report.findings if finding.severity >= Severity.HOLD}
+
+
+def holds(rows):
+    """Return the codes of the held steps."""
+    return {code for row in rows if row.report.disposition >= Severity.HOLD for code in codes(row)}
+
+
+def wait_for(condition, timeout_s=TIMEOUT_S):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+class Rig:
+    """A robot with an e-stop, fault injection on its joint states, and a recorded environment."""
+
+    def __init__(self, folder):
+        self.robot = start_robot(NAMESPACE)
+        self.monitor = Monitor(NAMESPACE)
+        self.chaos = ChaosNode(
+            "joint_states", "chaos/joint_states", "sensor_msgs/msg/JointState", seed=SEED, namespace=NAMESPACE
+        )
+        self.env = None
+        self.chaos.__enter__()
+        try:
+            options = {"namespace": NAMESPACE, "domain_id": DOMAIN_ID, "record": folder}
+            self.env = embodied_env.make(with_injection(estop=ESTOPS, reset_timeout_s=30.0), backend="real", **options)
+            self.env.reset(seed=SEED)  # starts its threads before the first test counts them
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self):
+        """Start an episode without faults."""
+        assert self.robot.exit_code is None, self.robot.stderr_tail()
+        self.chaos.set_faults()
+        self.monitor.publish_safe_inputs()
+        self.env.unwrapped.clear_estop()
+        backend = self.env.unwrapped._stepper._backend
+        wait_for(lambda: {backend.estops()[name] for name in ESTOPS} == {"ok"})
+        return Episode(self.env, self.monitor)
+
+    def close(self):
+        try:
+            if self.env is not None:
+                self.env.close()
+        finally:
+            self.chaos.__exit__(None, None, None)
+            self.monitor.close()
+            self.robot.stop()
