@@ -23,6 +23,7 @@ from embodied_env.safety import CommandState, SafetyGate
 from embodied_env.safety.interlocks import SafetyContextBuilder
 
 _NAME = re.compile("[a-z][a-z0-9_]{0,63}")
+_MOST_NAMES = 32  # in a step
 _MOST_CHARACTERS = 16384  # of an account as JSON
 _MOST_DIGITS = 20  # of an integer: 64 bits
 _DEEPEST = 16
@@ -74,6 +75,8 @@ class ExternalInputsSource:
     def annotate(self, name: str, values: Mapping[str, Any]) -> None:
         """Attach an account to the next step; raises UsageError for one that JSON cannot express."""
         account = _checked_account(name, values)
+        if len(self._annotations) >= _MOST_NAMES and name not in self._annotations:
+            raise UsageError(f"too many annotations of a step: {name!r} (expected at most {_MOST_NAMES})")
         self._annotations[name] = account
 
     def begin_step(self, episode: Episode, published: CommandState, dt_s: float) -> ExternalInputs:

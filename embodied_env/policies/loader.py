@@ -171,12 +171,12 @@ def _imported(address: str) -> Policy:
     try:
         module = importlib.import_module(module_name)
         found = getattr(module, name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # the code of a user may call sys.exit
         raise UsageError(f"cannot import policy {address!r}: {described(error)}") from error
     if arguments is not None:
         try:
             found = found(*arguments, **options)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # as above
             raise UsageError(f"policy {address!r} cannot be made: {described(error)}") from error
     identity = PolicyIdentity(name=address, format="python", sha256=_source_sha256(module))
     return as_policy(found, identity)

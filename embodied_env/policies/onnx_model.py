@@ -112,7 +112,10 @@ class OnnxModel:
         """Do nothing: onnxruntime frees its session with this object."""
 
     def _run(self, rows: Sequence[Inputs]) -> list[dict[str, NDArray[Any]]]:
-        feeds = {name: np.stack([row[name] for row in rows]).astype(spec.dtype) for name, spec in self.inputs.items()}
+        feeds = {
+            name: np.stack([row[name] for row in rows]).astype(spec.dtype, casting="same_kind")  # not float to integer
+            for name, spec in self.inputs.items()
+        }
         outputs = dict(zip(self.outputs, map(np.asarray, self._infer(feeds)), strict=True))
         for name, array in outputs.items():
             if array.ndim == 0 or len(array) != len(rows):

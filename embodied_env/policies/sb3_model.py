@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -93,17 +95,28 @@ class Sb3Model:
         if not self._deterministic:
             import torch
 
-            torch.manual_seed(seed)
+            self._draws = torch.Generator().manual_seed(seed).get_state()
 
     def infer(self, inputs: Inputs, /) -> Outputs:
         """Return the action of one inference."""
         arrays = {name: np.asarray(inputs[name]).astype(spec.dtype) for name, spec in self.inputs.items()}
         seen: Any = arrays if self._is_dict else arrays[_VECTOR]
-        action, self._state = self._network.predict(
-            seen, state=self._state, episode_start=self._starts, deterministic=self._deterministic
-        )
+        with nullcontext() if self._deterministic else self._own_draws():
+            action, self._state = self._network.predict(
+                seen, state=self._state, episode_start=self._starts, deterministic=self._deterministic
+            )
         self._starts = np.zeros(1, dtype=np.bool_)
         return {"action": action}
+
+    @contextmanager
+    def _own_draws(self) -> Iterator[None]:
+        """Draw from the state of this object, not from that of the program, which may be training."""
+        import torch
+
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self._draws)
+            yield
+            self._draws = torch.get_rng_state()
 
     def close(self) -> None:
         """Do nothing: its memory is freed with this object."""

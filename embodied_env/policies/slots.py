@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from embodied_env.core.policy import BatchPolicy, NoAction, Observation, Policy, policy_seed
+from embodied_env.errors import PolicyError
 from embodied_env.policies.chunk_runner import ChunkRunner
 
 Name = TypeVar("Name", int, str)
@@ -34,9 +35,10 @@ class TeamPolicies(Generic[Name]):
         self._seeds: dict[Name, int] = {name: seed + number for number, name in enumerate(self._policies)}
 
     def act(self, observations: Mapping[Name, Observation], infos: Mapping[Name, Mapping[str, Any]]) -> dict[Name, Any]:
-        """Return the action of each agent in `observations`; `infos` are those of the last reset or step."""
+        """Return the action of each agent whose episode continues; both are results of the last reset or step."""
         self.begin_episodes(infos)
-        return {name: self._runners[name](observation) for name, observation in observations.items()}
+        continuing = [name for name in observations if not infos[name]["end_reason"]]
+        return {name: self._runners[name](observations[name]) for name in continuing}
 
     def begin_episodes(self, infos: Mapping[Name, Mapping[str, Any]]) -> None:
         """Reset the policy of each agent whose info is that of a reset."""
@@ -72,6 +74,8 @@ class VectorPolicies(TeamPolicies[int]):
             self.begin_episodes({slot: {key: infos[key][slot] for key in ("step_index", "episode_index")}})
         needs = np.array([not runner.has_due for runner in self._runners.values()]) & ~self._has_ended
         answers = self._batch.act_batch(observations, needs) if self._batch is not None and needs.any() else None
+        if answers is not None and len(answers) != len(needs):
+            raise PolicyError(f"act_batch returned {len(answers)} answers (expected {len(needs)}, one per slot)")
         actions: list[Any] = []
         for slot, runner in self._runners.items():
             if self._has_ended[slot]:

@@ -239,6 +239,15 @@ def test_an_invalid_annotation_is_wrong_usage(name, values, problem):
             env.unwrapped.annotate(name, values)
 
 
+def test_a_step_has_few_annotations():
+    with make() as env:
+        env.reset(seed=1)
+        for number in (*range(32), 0):
+            env.unwrapped.annotate(f"name_{number}", {})
+        with pytest.raises(UsageError, match="too many annotations of a step: 'other'"):
+            env.unwrapped.annotate("other", {})
+
+
 def test_an_annotation_belongs_to_one_episode():
     with make() as env:
         with pytest.raises(ResetNeededError):

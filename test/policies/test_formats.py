@@ -81,6 +81,15 @@ def test_onnx_policy_with_an_input_by_name_returns_chunks_and_runs(write, tmp_pa
         (onnx_models.linear(WEIGHTS[:-1]), rf"has the shape \({SIZE - 1}\) \(expected \({SIZE},\): "),
         (onnx_models.linear(WEIGHTS[:, :4]), r"action of the shape \(4,\) \(expected \(6,\): "),
         (onnx_models.linear(WEIGHTS[:3], name="joints_position"), r"has the shape \(3\) \(expected \(6,\)"),
+        (
+            onnx_models.model(
+                [onnx_models.node("Identity", ["joints_position"], ["action"])],
+                [("joints_position", ("n", 6))],
+                [("action", ("n", 6))],
+                element=onnx_models.INT64,
+            ),
+            "TypeError: Cannot cast",
+        ),
         (onnx_models.linear(WEIGHTS * np.nan), "no finite action for an observation of zeros"),
         (onnx_models.linear(WEIGHTS, external="../weights"), "data in other files"),
         (onnx_models.linear(WEIGHTS, domain="my.operators"), "custom operators: .*my.operators"),
@@ -158,6 +167,19 @@ def sb3(tmp_path_factory):
 def test_sb3_policy_needs_trust(sb3):
     with pytest.raises(UsageError, match=r"policy not trusted.*--trust-policy"):
         embodied_env.load_policy(f"sb3:{sb3[0] / 'ppo_dict.zip'}", ARM)
+
+
+def test_sb3_policy_draws_from_its_own_seed(sb3):
+    import torch
+
+    address = f"sb3:{sb3[0] / 'ppo_dict.zip'}"
+    policies = [embodied_env.load_policy(address, ARM, trust=True, deterministic=False) for _ in range(2)]
+    before = torch.get_rng_state()
+    for policy in policies:
+        policy.reset(seed=3, episode_index=0)
+    drawn = [[policy(observation()).tolist() for policy in policies] for _ in range(2)]
+    assert drawn[0][0] == drawn[0][1] != drawn[1][0] == drawn[1][1]
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("name", ["ppo_dict", "sac_flat"])

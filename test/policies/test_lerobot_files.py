@@ -11,8 +11,12 @@ from shipped_contracts import changed_contract
 
 from embodied_env.contract import load_contract
 from embodied_env.errors import UsageError
+from embodied_env.evaluation.runner import evaluate
 from embodied_env.policies.lerobot_draft import draft_policy_file
 from embodied_env.policies.lerobot_files import read_lerobot
+from embodied_env.policies.mapping import PolicyFileInterface
+from embodied_env.policies.policy_file import read_policy_file
+from embodied_env.record.export import export_run
 
 SO101 = load_contract("so101_reach")
 DOOR = load_contract("door_open")
@@ -171,6 +175,30 @@ def test_policy_trained_on_our_export_needs_no_answer(policy, dataset):
         {"field": "target_position"},
     ]
     assert draft["outputs"]["action"] == {"parts": [{"actuator": "arm", "joints": JOINTS, "unit": "action"}]}
+
+
+def test_draft_for_our_export_fits_without_an_answer(policy, tmp_path):
+    pytest.importorskip("pyarrow")
+    contract = changed_contract(load_contract("arm_reach"), {"episode.horizon_steps": 3})
+    (run,) = evaluate(contract, "random", backend="fake", episodes=1, record=tmp_path / "runs").results
+    export_run(run.path, tmp_path / "export", format="lerobot")
+    columns = json.loads((tmp_path / "export" / "meta" / "info.json").read_text())["features"]
+    kinds = {"observation.state": "STATE", "observation.environment_state": "ENV", "action": "ACTION"}
+    features = {name: {"type": kind, "shape": columns[name]["shape"]} for name, kind in kinds.items()}
+    config = {"output_features": {"action": features.pop("action")}, "input_features": features}
+    modes = dict.fromkeys(kinds.values(), "MIN_MAX")
+    folder = policy(**config, normalization_mapping=modes)
+    text, gaps = draft_policy_file(read_lerobot(folder, tmp_path / "export"), contract, name="mine", normalize=True)
+    assert gaps == []
+    (tmp_path / "mine.policy.yaml").write_text(text)
+    interface = PolicyFileInterface(read_policy_file(tmp_path / "mine.policy.yaml"), contract)
+    contract.observation_space.seed(0)
+    seen = contract.observation_space.sample()
+    raw = {name: interface.inputs[name].read_raw(seen, {}) for name in features}
+    for name, values in raw.items():  # in the order of the export
+        keys = dict.fromkeys(column.rpartition(".")[0] for column in columns[name]["names"])
+        np.testing.assert_array_equal(values, np.concatenate([seen[key].ravel() for key in keys]))
+    assert interface.actions.labels["action"] == [f"arm[{joint}]" for joint in contract.actuators["arm"].joints]
 
 
 def test_images_match_cameras_by_name(policy):

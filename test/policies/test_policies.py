@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -66,6 +64,7 @@ def module(tmp_path, monkeypatch):
     path = tmp_path / "a_users_policies.py"
     path.write_text(
         "import numpy as np\n"
+        "def leave():\n    raise SystemExit(0)\n"
         "def still(observation):\n    return np.zeros(6)\n"
         "class Gain:\n"
         "    def __init__(self, gain, *, joints=6):\n        self.action = np.full(joints, gain)\n"
@@ -100,6 +99,7 @@ def test_factory_gets_literals(module):
         ("a_users_policies:Gain(**{'gain': 1})", "literals"),
         ("a_users_policies:still.nothing", "literals"),
         ("a_users_policies:Gain()", "cannot be made: TypeError"),
+        ("a_users_policies:leave()", "cannot be made: SystemExit"),
         ("a_users_policies:np", "not callable"),
         ("hold ", "did you mean 'hold'"),
         ("nothing", "expected one of: hold, random, scripted, module:callable"),
@@ -222,11 +222,8 @@ def test_replay_of_a_policy_skips_what_follows_a_missing_row(tmp_path, monkeypat
     def act(_observation):
         return NoAction("late")
 
-    module = ModuleType("acting_policies")
-    module.act = act
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    address = "acting_policies:act"
-    run = evaluate(ARM, address, backend="fake", episodes=2, seed=0, record=tmp_path, clock="virtual").results[0].path
+    done = evaluate(ARM, act, backend="fake", episodes=2, record=tmp_path, clock="virtual")
+    run = done.results[0].path
     whole = replay_policy(run, act)
     assert [(each.steps, each.first, each.unreadable) for each in whole.episodes] == [(5, None, 0)] * 2
     rows = Run.rows
@@ -251,12 +248,11 @@ def test_exit_in_a_policy_is_not_the_exit_of_the_program(tmp_path, monkeypatch, 
     def leave(*_, **__):
         raise SystemExit(0)
 
-    policy = Chunks()
     monkeypatch.setattr(Chunks, place, leave)
-    monkeypatch.setattr("embodied_env.policies.loader._imported", lambda _: policy)
+    monkeypatch.setattr(loader, "_imported", lambda *_, **__: Chunks())
     where = {"reset": "the reset of episode 1", "__call__": "episode 1, step 1", "close": "close"}[place]
     with pytest.raises(PolicyError, match=rf"--policy 'a:b' failed in {where}: SystemExit: 0"):
-        evaluate(ARM, backend="fake", policies="a:b", episodes=1, seed=0, record=tmp_path, clock="virtual")
+        evaluate(ARM, "a:b", backend="fake", episodes=1, record=tmp_path, clock="virtual")
     with pytest.raises(Terminated), policy_errors("policy", "step 1"):
         terminate(15, None)
 
@@ -313,9 +309,11 @@ def test_slots_share_the_inference_of_a_batch_policy():
 def test_slots_with_different_policies_share_no_inference():
     class Batch(Chunks):
         def act_batch(self, observations, mask):
-            raise AssertionError("the policy of another slot")
+            return [np.zeros(6)]
 
     made = [Batch(), Batch()]
+    with pytest.raises(PolicyError, match=r"1 answers \(expected 2, one per slot\)"):
+        VectorPolicies(made.__getitem__, 2).act_all({}, {})
     made[1].identity = PolicyIdentity(name="other", format="python")
     with_policies = VectorPolicies(made.__getitem__, 2)
     assert len(with_policies.act_all({}, {})) == 2
@@ -331,6 +329,15 @@ def test_all_policies_are_closed_after_an_error():
         with_policies.close()
     with_policies.close()
     assert made[0].calls == ["close", "close"]
+
+
+def test_an_agent_whose_episode_has_ended_does_not_act():
+    policies = TeamPolicies(lambda _: Chunks(), ["a", "b"])
+    infos = {
+        "a": {"step_index": 0, "episode_index": 0, "end_reason": ""},
+        "b": {"step_index": 3, "end_reason": "success"},
+    }
+    assert list(policies.act({"a": {}, "b": {}}, infos)) == ["a"]
 
 
 def test_each_agent_of_a_team_has_a_policy_of_its_own():

@@ -43,11 +43,11 @@ def node(operator, inputs, outputs, *, domain="", attributes=b""):
     return named + part(4, operator) + attributes + (part(7, domain) if domain else b"")
 
 
-def model(nodes, inputs, outputs, initializers=()):
+def model(nodes, inputs, outputs, initializers=(), element=FLOAT):
     graph = b"".join(part(1, each) for each in nodes) + part(2, "policy")
     graph += b"".join(part(5, each) for each in initializers)
-    graph += b"".join(part(11, info(each[0], FLOAT, each[1])) for each in inputs)
-    graph += b"".join(part(12, info(each[0], FLOAT, each[1])) for each in outputs)
+    graph += b"".join(part(11, info(each[0], element, each[1])) for each in inputs)
+    graph += b"".join(part(12, info(each[0], element, each[1])) for each in outputs)
     return number(1, 8) + part(7, graph) + part(8, number(2, 17))
 
 
