@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from embodied_env.core.clock import SteadyClock
+from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.errors import UsageError
 from embodied_env.policies.model import Inputs, Model
@@ -85,6 +85,7 @@ class OpenpiModel(RemoteModel):
             try:
                 self.inputs = specs_from_message(announced.get("inputs"))
                 self.outputs = self._expected = specs_from_message(announced.get("outputs"))
+                self.fingerprint = announced.get("fingerprint")
             except WireError as error:
                 self.close()
                 raise UsageError(f"{address.name}: {error}") from None
@@ -135,22 +136,24 @@ class OpenpiModel(RemoteModel):
 
     def _connect_first(self, deadline_s: float) -> None:
         """Connect to a server that may not have started yet."""
-        clock = SteadyClock()
-        while True:
+        clock, reason = SteadyClock(), None
+        while not self._is_ready:
             try:
                 self._connect(deadline_s)
             except Failure as failure:
                 self._disconnect()
-                if failure.problem is not Problem.LOST or time.monotonic() > deadline_s:
-                    raise connection_error(self.address, failure) from None
+                reason = reason if reason is not None and failure.problem is Problem.LATE else failure
+                if failure.problem is not Problem.LOST or clock.now_ns() + _RETRY_NS > deadline_s * NS_PER_S:
+                    raise connection_error(self.address, reason) from None
                 clock.sleep_until_ns(clock.now_ns() + _RETRY_NS)
-            else:
-                return
+            except BaseException:
+                self._disconnect()
+                raise
 
     def _connect(self, deadline_s: float) -> WebSocket:
         """Return an open connection on which nothing is waiting; raises Failure."""
         if self._socket is not None and self._is_ready:
-            if self._socket.poll():
+            if self._socket.poll(deadline_s):
                 raise Failure(Problem.FOREIGN, "answer to no request")
             if self._socket.is_open:
                 return self._socket
@@ -198,11 +201,6 @@ class OpenpiModel(RemoteModel):
     def _disconnect(self) -> None:
         if self._socket is not None:
             self._socket.close()
-        self._socket, self._is_ready = None, False
-
-    def _abandon(self) -> None:
-        if self._socket is not None:
-            self._socket.detach()
         self._socket, self._is_ready = None, False
 
 

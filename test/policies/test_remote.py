@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import re
 import socket
+import sys
 import threading
 import time
 
@@ -20,7 +21,7 @@ from shipped_contracts import changed_contract
 import embodied_env
 from embodied_env.cli.evaluation_run import print_table
 from embodied_env.core.policy import NoAction
-from embodied_env.errors import UsageError
+from embodied_env.errors import MissingDependencyError, UsageError
 from embodied_env.evaluation.runner import evaluate
 from embodied_env.policies.loader import load_model
 
@@ -189,6 +190,17 @@ def test_a_late_answer_is_never_taken_for_that_of_a_later_request(load):
         assert problems(model) == {"late": 1}
 
 
+def test_a_server_for_another_contract_is_refused():
+    metadata = {"embodied_env": {"fingerprint": "0" * 64}}
+    with serve_openpi(echo, metadata=pack_openpi(metadata)) as (address, requests):
+        with pytest.raises(UsageError, match=r"is served for another contract: 000000000000 \(expected .*arm_reach"):
+            embodied_env.load_policy(f"openpi://{address}", ARM)
+        assert requests == []
+        metadata["embodied_env"]["fingerprint"] = ARM.fingerprint
+    with serve_openpi(echo, metadata=pack_openpi(metadata)) as (address, _):
+        embodied_env.load_policy(f"openpi://{address}", ARM).close()
+
+
 def test_drip_fed_bytes_do_not_extend_the_deadline(load):
     frame = b"\x82\x7e\x10\x00" + bytes(4096)
 
@@ -318,6 +330,17 @@ def test_no_http_server_is_taken_for_a_policy_server(load):
 def test_invalid_addresses_are_refused(address, reason):
     with pytest.raises(UsageError, match=reason):
         load_model(address)
+
+
+@pytest.mark.parametrize(
+    ("package", "scheme"), [("websockets", "openpi"), ("msgpack", "openpi"), ("msgpack", "gr00t"), ("zmq", "gr00t")]
+)
+def test_a_missing_package_is_named_with_its_remedy(load, monkeypatch, package, scheme):
+    with serve_openpi(echo) as (address, _):
+        monkeypatch.setitem(sys.modules, package, None)
+        monkeypatch.setattr("embodied_env.policies.wire._packers", threading.local())
+        with pytest.raises(MissingDependencyError, match=r'pip install "embodied_env\[remote\]"'):
+            load(f"{scheme}://{address}")
 
 
 def test_the_key_is_sent_and_not_recorded(load, monkeypatch):
