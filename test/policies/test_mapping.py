@@ -20,8 +20,8 @@ from embodied_env.core.image_processing import resize_image
 from embodied_env.core.policy import BatchPolicy, NoAction
 from embodied_env.errors import UsageError
 from embodied_env.policies.chunk_runner import ChunkRunner
-from embodied_env.policies.mapping import PolicyFileInterface, plausible_observation
-from embodied_env.policies.model import ArraySpec, connect
+from embodied_env.policies.mapping import PolicyFileInterface
+from embodied_env.policies.model import ArraySpec, connect, plausible_observation
 from embodied_env.policies.policy_file import PolicyFile
 
 ALL = (*JOINTS, "finger")
