@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import signal
 import sys
 from types import FrameType
@@ -37,18 +38,16 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.policies.server import PolicyModel
 
     contract = None if args.contract is None else load_contract(args.contract)
+    if contract is None and args.policy_file is not None:
+        raise UsageError("--policy-file requires --contract: it connects a model with a contract")
     model: Model
-    if contract is not None:
+    if contract is None:
+        model = load_model(args.address, trust=args.trust_policy)
+    else:
         policy = load_policy(args.address, contract, policy_file=args.policy_file, trust=args.trust_policy)
         model = PolicyModel(policy, contract)
-    elif args.policy_file is not None:
-        raise UsageError("--policy-file requires --contract: it connects a model with a contract")
-    else:
-        model = load_model(args.address, trust=args.trust_policy)
-    try:
+    with contextlib.closing(model):
         asyncio.run(_serve(model, contract, args))
-    finally:
-        model.close()
     return SOUND
 
 
@@ -61,12 +60,11 @@ async def _serve(model: Model, contract: Contract | None, args: argparse.Namespa
         signal.signal(number, signal.default_int_handler)  # a second one interrupts an inference
         loop.call_soon_threadsafe(stop.set)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, request_stop)
-
     def print_ready(port: int) -> None:
         say(f"serving {args.address} on ws://{args.host}:{port}; press Ctrl-C to stop", flush=True)
 
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, request_stop)
     if args.host not in _LOOPBACK:
         text = f"warning: {args.host} is reachable from other machines, and the protocol has no password"
         say(text, file=sys.stderr)
