@@ -22,6 +22,7 @@ from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.model import Model, connect
 from embodied_env.policies.onnx_model import find_onnx
 from embodied_env.policies.policy_file import SUFFIX, read_policy_file
+from embodied_env.policies.wire import EXTENSION
 
 _BUILT_IN = {
     "hold": "embodied_env.policies.built_in:make_hold",
@@ -80,6 +81,7 @@ def load_policy(
         model = load_model(address, trust=trust, **options)
         try:
             if interface is None:
+                _check_served_contract(model, contract)
                 return connect(model, ArrayInterface(model, contract))
             interface.check(model)
         except BaseException:
@@ -97,6 +99,18 @@ def load_policy(
     if options:
         raise UsageError(f"unknown option of the policy {address!r}: {next(iter(options))!r} (it has no options)")
     return _imported(address)
+
+
+def _check_served_contract(model: Model, contract: Contract) -> None:
+    """Raise UsageError if a server announces that its inputs and outputs are those of another contract."""
+    about = (model.identity.server or {}).get(EXTENSION)
+    served = about.get("fingerprint") if isinstance(about, Mapping) else None
+    if about is not None and served not in (None, contract.fingerprint):
+        problem = (
+            f"policy {model.identity.name} is served for another contract: {about.get('contract')!s:.80} {served!s:.80}"
+        )
+        expected = f"expected {contract.name} {contract.fingerprint}"
+        raise UsageError(f"{problem} ({expected}); serve it with --contract {contract.name}, or without a contract")
 
 
 def load_model(address: str, *, trust: bool = False, **options: Any) -> Model:  # noqa: ANN401 - of the format
