@@ -163,6 +163,12 @@ class Gr00tModel(RemoteModel):
 
     def _send(self, request: bytes, deadline_s: float) -> bytes:
         """Return the answer to a request; raises Failure. ZeroMQ connects in the background, and again when lost."""
+        try:
+            return self._exchange_parts(request, deadline_s)
+        except self._zmq.ZMQError as error:
+            raise Failure(Problem.LOST, str(error)) from None
+
+    def _exchange_parts(self, request: bytes, deadline_s: float) -> bytes:
         zmq = self._zmq
         if self._socket is None:
             self._context = self._context or zmq.Context()
@@ -194,9 +200,6 @@ class Gr00tModel(RemoteModel):
             self._socket.close()
         if self._context is not None:
             self._context.term()
-        self._socket = self._context = None
-
-    def _abandon(self) -> None:
         self._socket = self._context = None  # pyzmq closes nothing that a fork has inherited
 
 

@@ -22,7 +22,7 @@ from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.model import Model, connect
 from embodied_env.policies.onnx_model import find_onnx
 from embodied_env.policies.policy_file import SUFFIX, read_policy_file
-from embodied_env.policies.wire import EXTENSION
+from embodied_env.policies.remote import RemoteModel
 
 _BUILT_IN = {
     "hold": "embodied_env.policies.built_in:make_hold",
@@ -81,7 +81,7 @@ def load_policy(
         model = load_model(address, trust=trust, **options)
         try:
             if interface is None:
-                _check_served_contract(model, contract)
+                _check_fingerprint(model, contract)
                 return connect(model, ArrayInterface(model, contract))
             interface.check(model)
         except BaseException:
@@ -101,18 +101,6 @@ def load_policy(
     return _imported(address)
 
 
-def _check_served_contract(model: Model, contract: Contract) -> None:
-    """Raise UsageError if a server announces that its inputs and outputs are those of another contract."""
-    about = (model.identity.server or {}).get(EXTENSION)
-    served = about.get("fingerprint") if isinstance(about, Mapping) else None
-    if about is not None and served not in (None, contract.fingerprint):
-        problem = (
-            f"policy {model.identity.name} is served for another contract: {about.get('contract')!s:.80} {served!s:.80}"
-        )
-        expected = f"expected {contract.name} {contract.fingerprint}"
-        raise UsageError(f"{problem} ({expected}); serve it with --contract {contract.name}, or without a contract")
-
-
 def load_model(address: str, *, trust: bool = False, **options: Any) -> Model:  # noqa: ANN401 - of the format
     """Return the model at an address of a model format, ``onnx:FILE``; raises the errors of `load_policy`."""
     format_name, _, location = address.partition(":")
@@ -130,6 +118,16 @@ def find_policy_file(location: str | Path) -> Path | None:
         return file if file.is_file() else None
     except (OSError, ValueError):  # not a path, such as that of a server
         return None
+
+
+def _check_fingerprint(model: Model, contract: Contract) -> None:
+    """Raise UsageError for a model that a server announces for another contract."""
+    if isinstance(model, RemoteModel) and model.fingerprint not in (None, contract.fingerprint):
+        expected = f"expected {contract.fingerprint:.12}, {contract.name}"
+        problem = (
+            f"policy {model.identity.name!r} is served for another contract: {model.fingerprint!s:.12} ({expected})"
+        )
+        raise UsageError(f"{problem}; serve it with --contract for this one")
 
 
 def _formats() -> str:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from embodied_env.core.clock import SteadyClock
+from embodied_env.core.arguments import checked_flag
+from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.errors import UsageError
 from embodied_env.policies.model import Inputs, Model
@@ -38,6 +39,7 @@ def load_openpi(
     *,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     timeout_s: float = TIMEOUT_S,
+    nested: bool = False,
     api_key: str | None = None,
 ) -> Model:
     """Return the model of the server at ``//host:port``, after connecting to it.
@@ -46,15 +48,17 @@ def load_openpi(
         location: host and port; the limits may follow as ``?timeout_s=0.2&connect_timeout_s=5``.
         connect_timeout_s: limit of connecting, and of the first inference.
         timeout_s: limit of every other inference, a new connection included.
+        nested: send an input ``images.front`` as ``{"images": {"front": ...}}``, as servers of ALOHA expect it.
         api_key: key that the server asks for; None: that of the environment variable ``OPENPI_API_KEY``, if set.
 
     Raises:
         UsageError: for an invalid address, or without a server that answers in time.
         MissingDependencyError: if websockets or msgpack is not installed.
     """
-    limits = {"connect_timeout_s": connect_timeout_s, "timeout_s": timeout_s}
-    address, _ = parse_address("openpi", location, port=_PORT, options=limits)
-    return OpenpiModel(address, api_key=api_key or os.environ.get(_KEY))
+    options = {"connect_timeout_s": connect_timeout_s, "timeout_s": timeout_s, "nested": nested}
+    address, found = parse_address("openpi", location, port=_PORT, options=options)
+    is_nested = checked_flag("nested", found["nested"])
+    return OpenpiModel(address, is_nested=is_nested, api_key=api_key or os.environ.get(_KEY))
 
 
 class OpenpiModel(RemoteModel):
@@ -64,9 +68,10 @@ class OpenpiModel(RemoteModel):
         metadata: of the server, in JSON types.
     """
 
-    def __init__(self, address: ServerAddress, *, api_key: str | None = None) -> None:
+    def __init__(self, address: ServerAddress, *, is_nested: bool = False, api_key: str | None = None) -> None:
         """Connect, and receive the metadata; raises UsageError if that fails."""
         super().__init__(address)
+        self._is_nested = is_nested
         self._headers = {"Authorization": f"Api-Key {api_key}"} if api_key else {}
         self._socket: WebSocket | None = None
         self._is_ready = False  # the connection has sent its metadata
@@ -85,6 +90,7 @@ class OpenpiModel(RemoteModel):
             try:
                 self.inputs = specs_from_message(announced.get("inputs"))
                 self.outputs = self._expected = specs_from_message(announced.get("outputs"))
+                self.fingerprint = announced.get("fingerprint")
             except WireError as error:
                 self.close()
                 raise UsageError(f"{address.name}: {error}") from None
@@ -94,7 +100,7 @@ class OpenpiModel(RemoteModel):
     # ------------------------------------------------------------------------------------------------------ one request
 
     def _encode(self, inputs: Inputs) -> bytes:
-        message: dict[str, Any] = dict(inputs)
+        message: dict[str, Any] = nest(inputs) if self._is_nested else dict(inputs)
         if self._is_announced:
             message[EXTENSION] = {"request": self._request_id}
             if self._reset is not None:
@@ -135,23 +141,24 @@ class OpenpiModel(RemoteModel):
 
     def _connect_first(self, deadline_s: float) -> None:
         """Connect to a server that may not have started yet."""
-        clock = SteadyClock()
-        while True:
+        clock, reason = SteadyClock(), None
+        while not self._is_ready:
             try:
                 self._connect(deadline_s)
             except Failure as failure:
                 self._disconnect()
-                is_over = time.monotonic() + _RETRY_NS / 1e9 > deadline_s
-                if is_over or failure.problem is not Problem.LOST:  # the last attempt has time, and tells the cause
-                    raise connection_error(self.address, failure) from None
+                reason = reason if reason is not None and failure.problem is Problem.LATE else failure
+                if failure.problem is not Problem.LOST or clock.now_ns() + _RETRY_NS > deadline_s * NS_PER_S:
+                    raise connection_error(self.address, reason) from None
                 clock.sleep_until_ns(clock.now_ns() + _RETRY_NS)
-            else:
-                return
+            except BaseException:
+                self._disconnect()
+                raise
 
     def _connect(self, deadline_s: float) -> WebSocket:
         """Return an open connection on which nothing is waiting; raises Failure."""
         if self._socket is not None and self._is_ready:
-            if self._socket.poll():
+            if self._socket.poll(deadline_s):
                 raise Failure(Problem.FOREIGN, "answer to no request")
             if self._socket.is_open:
                 return self._socket
@@ -201,10 +208,17 @@ class OpenpiModel(RemoteModel):
             self._socket.close()
         self._socket, self._is_ready = None, False
 
-    def _abandon(self) -> None:
-        if self._socket is not None:
-            self._socket.detach()
-        self._socket, self._is_ready = None, False
+
+def nest(inputs: Inputs) -> dict[str, Any]:
+    """Return the inputs with the parts of their names, between dots, as keys of nested maps."""
+    message: dict[str, Any] = {}
+    for name, value in inputs.items():
+        *path, last = name.split(".")
+        place = message
+        for key in path:
+            place = place.setdefault(key, {})
+        place[last] = value
+    return message
 
 
 def _last_line(text: str) -> str:

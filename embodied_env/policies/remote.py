@@ -102,11 +102,13 @@ class RemoteModel(ABC):
     Attributes:
         identity: address, protocol and library, with the server's metadata.
         inputs, outputs: specification by name, if the server announces them.
+        fingerprint: that of the contract of its inputs and outputs, if the server announces one.
     """
 
     identity: PolicyIdentity
     inputs: Mapping[str, ArraySpec] | None = None
     outputs: Mapping[str, ArraySpec] | None = None
+    fingerprint: str | None = None
 
     def __init__(self, address: ServerAddress) -> None:
         """Connect nothing yet."""
@@ -136,8 +138,8 @@ class RemoteModel(ABC):
         if self._is_closed:
             return NoAction("policy is closed")
         try:
-            if self._pid != os.getpid():
-                self._abandon()
+            if self._pid != os.getpid():  # a fork has inherited the connection
+                self._disconnect()
                 self._pid = os.getpid()
             request = self._encode(inputs)
             sent_s = time.monotonic()
@@ -169,10 +171,7 @@ class RemoteModel(ABC):
     def close(self) -> None:
         """Close the connection. Idempotent."""
         self._is_closed = True
-        if self._pid == os.getpid():
-            self._disconnect()
-        else:
-            self._abandon()
+        self._disconnect()
 
     def _check(self, outputs: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return the arrays of an answer; raises Failure unless they are as expected, or as in the first answer."""
@@ -211,11 +210,7 @@ class RemoteModel(ABC):
 
     @abstractmethod
     def _disconnect(self) -> None:
-        """Close what is open."""
-
-    def _abandon(self) -> None:
-        """Close the descriptors that a fork has inherited, without a message to the server."""
-        self._disconnect()
+        """Close what is open; in a fork of the process that opened it, without a message to the server."""
 
 
 def check_time(deadline_s: float) -> float:

@@ -15,16 +15,18 @@ present until the first answer of the episode has arrived.
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import re
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.errors import MissingDependencyError, described
+from embodied_env.errors import EmbodiedEnvError, MissingDependencyError, described
 from embodied_env.policies.model import ArraySpec
 
 EXTENSION = "embodied_env"
@@ -34,6 +36,7 @@ MOST_BYTES = 2**26
 """Default limit of a message."""
 
 _DEEPEST, _MOST_AXES, _LONGEST_LIST = 16, 8, 2**20
+_packers = threading.local()  # by format: their buffers are large
 _DTYPE = re.compile(r"[<>|=]?[biufUS]\d{1,6}")
 
 
@@ -45,7 +48,7 @@ def keep_freed_memory() -> None:
     bytes(2**24)
 
 
-class WireError(ValueError):
+class WireError(EmbodiedEnvError, ValueError):
     """A message is not of the expected format."""
 
 
@@ -99,9 +102,13 @@ def _msgpack() -> Any:  # noqa: ANN401 - untyped
 
 
 def _pack(message: Any, encode: Callable[[Any], Any]) -> bytes:  # noqa: ANN401 - any message
-    library = _msgpack()
     try:
-        packed: bytes = library.packb(message, default=encode)
+        packer = getattr(_packers, encode.__name__)
+    except AttributeError:
+        packer = _msgpack().Packer(default=encode)
+        setattr(_packers, encode.__name__, packer)
+    try:
+        packed: bytes = packer.pack(message)
     except Exception as error:
         raise WireError(f"message cannot be encoded: {described(error)}") from error
     return packed
@@ -173,7 +180,8 @@ def _from_openpi(value: dict[Any, Any]) -> Any:  # noqa: ANN401 - any message
     return value
 
 
-def _checked_dtype(text: object) -> np.dtype[Any]:
+@functools.lru_cache(64)
+def _checked_dtype(text: str) -> np.dtype[Any]:
     if not isinstance(text, str) or not _DTYPE.fullmatch(text):
         raise ValueError(f"array of {text!r:.40} (expected numbers or text)")
     return np.dtype(text)
