@@ -255,9 +255,7 @@ def test_remote_policy_equals_the_local_one(serve, tmp_path, contract):
 def test_policy_served_for_another_contract_is_refused(serve):
     port = serve(PolicyModel(embodied_env.load_policy("hold", ARM), ARM), contract=ARM)
     other = changed_contract(ARM, {"control_period_s": 0.1})
-    problem = (
-        f"is served for another contract: arm_reach {ARM.fingerprint} \\(expected arm_reach {other.fingerprint}\\)"
-    )
+    problem = f"is served for another contract: {ARM.fingerprint:.12} \\(expected {other.fingerprint:.12}, arm_reach\\)"
     with pytest.raises(UsageError, match=problem):
         embodied_env.load_policy(f"openpi://127.0.0.1:{port}", other)
 
