@@ -13,7 +13,7 @@ from typing import Any
 from embodied_env.core.arguments import checked_flag
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.policy import PolicyIdentity
-from embodied_env.errors import UsageError
+from embodied_env.errors import UsageError, described
 from embodied_env.policies.model import Inputs, Model
 from embodied_env.policies.remote import (
     CONNECT_TIMEOUT_S,
@@ -100,15 +100,14 @@ class OpenpiModel(RemoteModel):
     # ------------------------------------------------------------------------------------------------------ one request
 
     def _encode(self, inputs: Inputs) -> bytes:
-        message: dict[str, Any] = nest(inputs) if self._is_nested else dict(inputs)
-        if self._is_announced:
-            message[EXTENSION] = {"request": self._request_id}
-            if self._reset is not None:
-                message[EXTENSION]["reset"] = self._reset
         try:
+            message: dict[str, Any] = nest(inputs) if self._is_nested else dict(inputs)
+            if self._is_announced:
+                reset = {} if self._reset is None else {"reset": self._reset}
+                message[EXTENSION] = {"request": self._request_id, **reset}
             return pack(message)
-        except WireError as error:
-            raise UsageError(f"inputs of {self.address.name}: {error}") from error
+        except (WireError, AttributeError, TypeError) as error:  # such as the names a and a.b, nested
+            raise UsageError(f"inputs of {self.address.name}: {described(error)}") from error
 
     def _exchange(self, request: bytes, deadline_s: float) -> bytes:
         connection = self._connect(deadline_s)

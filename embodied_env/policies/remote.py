@@ -182,7 +182,7 @@ class RemoteModel(ABC):
         for name, spec in expected.items():
             if (array := found.get(name)) is None:
                 raise Failure(Problem.MALFORMED, f"no output {name!r} in the answer")
-            if not _fits(array, spec) or array.dtype.kind not in "biuf" or not array.size:
+            if not spec.fits(array.shape) or array.dtype.kind not in "biuf" or not array.size:
                 what = f"{array.dtype} {list(array.shape)}"
                 raise Failure(Problem.MALFORMED, f"output {name!r} is {what} (expected numbers {_text(spec)})")
             if not np.isfinite(array).all():
@@ -248,11 +248,6 @@ def _to_plain(value: object) -> Any:  # noqa: ANN401 - JSON types
 def _open_shape(array: NDArray[Any]) -> tuple[int | None, ...]:
     """Return the shape with any length of a chunk."""
     return (None, *array.shape[1:]) if array.ndim > 1 else array.shape
-
-
-def _fits(array: NDArray[Any], spec: ArraySpec) -> bool:
-    shape = spec.shape
-    return array.ndim == len(shape) and all(a in (None, b) for a, b in zip(shape, array.shape, strict=True))
 
 
 def _text(spec: ArraySpec) -> str:
