@@ -143,7 +143,7 @@ class PolicyServer:
         return pack(answer)
 
 
-class PolicyModel:
+class PolicyModel(Model):
     """A policy of a contract as a model: the observation in, ``actions`` (n, n_joints) in action units out.
 
     Attributes:
@@ -155,12 +155,11 @@ class PolicyModel:
     def __init__(self, policy: Policy, contract: Contract) -> None:
         """Wrap `policy` of `contract`."""
         self._policy, self._layout, self.identity = policy, ActionLayout(contract), policy.identity
-        spaces = contract.observation_space.spaces.items()
-        self._keys = {key: ArraySpec(shape=space.shape or (), dtype=np.dtype(space.dtype)) for key, space in spaces}
-        self.inputs: Mapping[str, ArraySpec] | None = self._keys
-        self.outputs: Mapping[str, ArraySpec] | None = {
-            "actions": ArraySpec(shape=(None, self._layout.size), dtype=np.dtype(np.float64))
-        }
+        self._keys = contract.observation_space.spaces
+        inputs = {key: ArraySpec(shape=box.shape or (), dtype=np.dtype(box.dtype)) for key, box in self._keys.items()}
+        self.inputs: Mapping[str, ArraySpec] | None = inputs
+        action = ArraySpec(shape=(None, self._layout.size), dtype=np.dtype(np.float64))
+        self.outputs: Mapping[str, ArraySpec] | None = {"actions": action}
 
     def reset(self, *, seed: int, episode_index: int) -> None:
         """Reset the policy."""
@@ -168,7 +167,7 @@ class PolicyModel:
 
     def infer(self, inputs: Inputs, /) -> Outputs | NoAction:
         """Return the actions of the policy for an observation."""
-        answer = self._policy({key: np.array(inputs[key], dtype=spec.dtype) for key, spec in self._keys.items()})
+        answer = self._policy({key: np.array(inputs[key], dtype=box.dtype) for key, box in self._keys.items()})
         if isinstance(answer, NoAction):
             return answer
         parts = [answer[name] for name in self._layout.slices] if isinstance(answer, Mapping) else [answer]
