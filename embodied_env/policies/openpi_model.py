@@ -153,7 +153,6 @@ class OpenpiModel(RemoteModel):
         if self._socket is None:
             self._socket = WebSocket(self._target, self.address.netloc, headers=self._headers)
             self._gives_up_s = time.monotonic() + self.address.connect_timeout_s
-        self._socket.open(deadline_s)
         message = self._socket.receive(deadline_s)
         if isinstance(message, str):
             raise Failure(Problem.REFUSED, _last_line(message))
