@@ -7,8 +7,10 @@ The inputs and outputs have GR00T's names: ``video.NAME``, ``state.NAME`` and th
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -23,10 +25,9 @@ from embodied_env.policies.remote import (
     Problem,
     RemoteModel,
     ServerAddress,
-    checked_metadata,
     parse_address,
 )
-from embodied_env.policies.wire import MOST_BYTES, import_library
+from embodied_env.policies.wire import MOST_ANSWER_BYTES, import_library
 
 _PORT = 5555
 _TOKEN = "GR00T_API_TOKEN"  # noqa: S105 - the name of a variable
@@ -78,16 +79,27 @@ class Gr00tModel(RemoteModel):
         self._token = {"api_token": api_token} if api_token else {}
         self._zmq = import_library("pyzmq", "zmq")
         self._context: Any = None
+        self._target: Any = None
         self._socket: Any = None
 
-    def _greet(self, deadline_s: float) -> Mapping[str, Any] | None:
+    def _greet(self, deadline_s: float) -> None:
+        family = socket.AF_INET6 if ":" in self.address.host else socket.AF_INET
+        self._target = next((target[:2] for found, target in self._find_host() if found == family), None)
+        if self._target is None:
+            raise Failure(Problem.LOST, "its host has no IPv4 address")
         self._call({"endpoint": "ping"}, deadline_s)
+        self._compare_metadata(deadline_s)
+
+    def _compare_metadata(self, deadline_s: float) -> None:
+        """Raise Failure if this is another model than before."""
+        answer = self._send(self._pack({"endpoint": "get_modality_config"} | self._token), deadline_s)
         try:
-            return checked_metadata(self._call({"endpoint": "get_modality_config"}, deadline_s))
+            self._parse(answer)
         except Failure as failure:
-            if failure.problem is not Problem.REFUSED:
-                raise
-            return None  # a server without that endpoint
+            if failure.problem is Problem.REFUSED:
+                return  # a server without that endpoint
+            raise
+        self._check_metadata(answer)
 
     # ------------------------------------------------------------------------------------------------------ one request
 
@@ -113,6 +125,8 @@ class Gr00tModel(RemoteModel):
         return array.reshape((1,) * missing + array.shape)
 
     def _exchange(self, request: bytes, deadline_s: float) -> bytes:
+        if self._socket is None or self._reset is not None:  # perhaps another server
+            self._compare_metadata(deadline_s)
         if self._reset is not None and self._is_nested:
             self._call({"endpoint": "reset", "data": {"options": None}}, deadline_s)
             self._reset = None
@@ -153,21 +167,25 @@ class Gr00tModel(RemoteModel):
             if self._socket is None:
                 self._context = zmq.Context()
                 self._socket = self._context.socket(zmq.REQ)
-                self._socket.linger, self._socket.maxmsgsize = 0, MOST_BYTES
+                self._socket.linger, self._socket.maxmsgsize, self._socket.rcvhwm = 0, MOST_ANSWER_BYTES, 16
+                self._socket.req_correlate = True  # other answers than that to the last request are discarded
                 self._socket.ipv6 = ":" in self.address.host
-                self._socket.connect(f"tcp://{self.address.netloc}")
+                host, port = self._target
+                self._socket.connect(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
             if not self._poll(zmq.POLLOUT, deadline_s):
                 raise Failure(Problem.LOST, "no connection to the server")
             self._socket.send(request, zmq.NOBLOCK)
-            if not self._poll(zmq.POLLIN, deadline_s):
-                raise Failure(Problem.LATE, "no answer in time")
-            first, *others = self._socket.recv_multipart(zmq.NOBLOCK)
+            parts: list[bytes] = []
+            while not parts:
+                if not self._poll(zmq.POLLIN, deadline_s):
+                    raise Failure(Problem.LATE, "no answer in time")
+                with suppress(zmq.Again):  # it was the answer to another request
+                    parts = self._socket.recv_multipart(zmq.NOBLOCK)
         except zmq.ZMQError as error:
             raise Failure(Problem.LOST, str(error)) from None
-        if others:
-            raise Failure(Problem.MALFORMED, f"answer of {1 + len(others)} parts (expected 1)")
-        answer: bytes = first
-        return answer
+        if len(parts) > 1:
+            raise Failure(Problem.MALFORMED, f"answer of {len(parts)} parts (expected 1)")
+        return parts[0]
 
     def _poll(self, event: int, deadline_s: float) -> int:
         found: int = self._socket.poll(max(0.0, deadline_s - time.monotonic()) * 1e3, event)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import socket
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +19,6 @@ from embodied_env.policies.remote import (
     Problem,
     RemoteModel,
     ServerAddress,
-    checked_metadata,
     parse_address,
 )
 from embodied_env.policies.websocket import WebSocket
@@ -74,16 +72,10 @@ class OpenpiModel(RemoteModel):
         self._headers = {"Authorization": f"Api-Key {api_key}"} if api_key else {}
         self._socket: WebSocket | None = None
         self._is_ready = self._is_announced = False
-        self._metadata: Mapping[str, Any] | None = None
 
-    def _greet(self, deadline_s: float) -> Mapping[str, Any] | None:
-        try:
-            found = socket.getaddrinfo(self.address.host, self.address.port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            problem = f"cannot find the host of {self.address.name}: {error}"
-            raise UsageError(f"{problem} (expected a name or an address)") from None
+    def _greet(self, deadline_s: float) -> None:
         clock = SteadyClock()
-        for family, _, _, _, target in itertools.cycle(found):
+        for family, target in itertools.cycle(self._find_host()):
             self._target = family, target
             try:
                 self._connect(deadline_s)
@@ -102,7 +94,6 @@ class OpenpiModel(RemoteModel):
             except WireError as error:
                 raise Failure(Problem.MALFORMED, str(error)) from None
             self.fingerprint, self._is_announced = announced.get("fingerprint"), True
-        return self._metadata
 
     # ------------------------------------------------------------------------------------------------------ one request
 
@@ -118,6 +109,8 @@ class OpenpiModel(RemoteModel):
 
     def _exchange(self, request: bytes, deadline_s: float) -> bytes:
         connection = self._connect(deadline_s)
+        if connection.poll(deadline_s):
+            raise Failure(Problem.FOREIGN, "answer to no request")
         connection.send(request, deadline_s)
         answer = connection.receive(deadline_s)
         if isinstance(answer, str):
@@ -128,13 +121,18 @@ class OpenpiModel(RemoteModel):
         values = self._unpack(answer)
         if not isinstance(values, dict):
             raise Failure(Problem.MALFORMED, f"answer is {type(values).__name__} (expected a map)")
-        extension = values.get(EXTENSION)
-        if self._is_announced and (not isinstance(extension, dict) or extension.get("request") != self._request_id):
+        if self._is_announced and not self._is_own(values.get(EXTENSION)):
             raise Failure(Problem.FOREIGN, "answer to another request")
         timing = values.get("server_timing")
         infer_ms = timing.get("infer_ms") if isinstance(timing, dict) else None
         server_s = infer_ms / 1e3 if isinstance(infer_ms, (int, float)) else None
         return {str(name): value for name, value in values.items()}, server_s
+
+    def _is_own(self, extension: Any) -> bool:  # noqa: ANN401 - of a server
+        request = extension.get("request") if isinstance(extension, dict) else None
+        return isinstance(request, dict) and all(
+            type(request.get(key)) is int and request[key] == value for key, value in self._request_id.items()
+        )
 
     @property
     def _request_id(self) -> dict[str, int]:
@@ -143,11 +141,9 @@ class OpenpiModel(RemoteModel):
     # ------------------------------------------------------------------------------------------------------- connection
 
     def _connect(self, deadline_s: float) -> WebSocket:
-        """Return a connection that is ready, and on which nothing is waiting; raises Failure."""
+        """Return a connection that is ready; raises Failure."""
         if self._socket is not None and self._is_ready:
-            if self._socket.poll(deadline_s):
-                raise Failure(Problem.FOREIGN, "answer to no request")
-            if self._socket.is_open:
+            if self._socket.poll(deadline_s) or self._socket.is_open:
                 return self._socket
             self._disconnect()  # such as for a missed ping: nothing was in progress
         if self._socket is None:
@@ -156,10 +152,8 @@ class OpenpiModel(RemoteModel):
         message = self._socket.receive(deadline_s)
         if isinstance(message, str):
             raise Failure(Problem.REFUSED, _last_line(message))
-        metadata = checked_metadata(self._unpack(message))
-        if self._metadata not in (None, metadata):
-            raise Failure(Problem.FOREIGN, "server restarted with other metadata, so perhaps with another model")
-        self._metadata, self._is_ready = metadata, True
+        self._check_metadata(message)
+        self._is_ready = True
         return self._socket
 
     def _may_continue(self, failure: Failure) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import socket
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -24,14 +25,15 @@ from numpy.typing import NDArray
 from embodied_env.core.arguments import checked_seconds
 from embodied_env.core.bounded_json import plain_copy
 from embodied_env.core.policy import NoAction, PolicyIdentity
-from embodied_env.errors import UsageError, did_you_mean
+from embodied_env.errors import UsageError, described, did_you_mean
 from embodied_env.policies.model import ArraySpec, Inputs
 from embodied_env.policies.wire import WireError, keep_freed_memory, pack, unpack
 
 CONNECT_TIMEOUT_S, TIMEOUT_S = 30.0, 1.0
 """Default limits: of connecting, and of the first inference, in which a server may compile its model; of the others."""
 
-_MOST_CHARACTERS = 16384  # of the metadata of a server, as JSON
+_MOST_CHARACTERS, _MOST_BYTES = 2**14, 2**16  # of the metadata of a server, as JSON and as received
+_LONGEST_CHUNK = 2**12
 
 
 class Problem(StrEnum):
@@ -50,7 +52,7 @@ class Failure(Exception):  # noqa: N818 - no error of a caller
     def __init__(self, problem: Problem, reason: str) -> None:
         """Describe it."""
         self.problem = problem
-        super().__init__(reason)
+        super().__init__(NoAction(reason).reason)  # one line, since it may come from a server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,14 +125,15 @@ class RemoteModel(ABC):
         self._problems: Counter[str] = Counter()
         self._account: dict[str, float | None] | None = None
         self._expected: Mapping[str, ArraySpec] | None = None  # of an answer
-        self._is_warm = self._is_closed = False
+        self._metadata: Mapping[str, Any] | None = None
+        self._is_warm = self._is_closed = self._is_busy = False
         self._pid = os.getpid()
 
     def open(self) -> Self:
         """Connect to the server, which may not have started yet; raises UsageError if that fails."""
         name, limit_s = self.address.name, self.address.connect_timeout_s
         try:
-            metadata = self._greet(time.monotonic() + limit_s)
+            self._greet(time.monotonic() + limit_s)
         except BaseException as error:
             self.close()
             if not isinstance(error, Failure):
@@ -139,7 +142,7 @@ class RemoteModel(ABC):
             text = f"cannot connect to {name}: {error} ({expected}); start it, or correct the address"
             raise UsageError(text) from None
         library = f"{self.package} {version(self.package)}"
-        self.identity = PolicyIdentity(name=name, format=self.protocol, library=library, server=metadata)
+        self.identity = PolicyIdentity(name=name, format=self.protocol, library=library, server=self._metadata)
         return self
 
     def reset(self, *, seed: int, episode_index: int) -> None:
@@ -155,9 +158,10 @@ class RemoteModel(ABC):
         deadline_s = begun_s + (self.address.timeout_s if self._is_warm else self.address.connect_timeout_s)
         self._step += 1
         account = self._account = dict.fromkeys(("encode_s", "wire_s", "server_s", "decode_s"))
-        if self._is_closed:
-            return NoAction("policy is closed")
+        self._is_busy = True
         try:
+            if self._is_closed:
+                return NoAction("policy is closed")
             if self._pid != os.getpid():  # a fork has inherited the connection
                 self._disconnect()
                 self._pid = os.getpid()
@@ -170,11 +174,18 @@ class RemoteModel(ABC):
             outputs = self._check(values)
             if (done_s := time.monotonic()) > deadline_s:
                 raise Failure(Problem.LATE, "no answer in time")  # noqa: TRY301 - as the others
-        except Failure as failure:
+        except UsageError:  # of the inputs
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a server did, it is no error of an episode
+            failure = error if isinstance(error, Failure) else Failure(Problem.MALFORMED, described(error))
             self._problems[failure.problem] += 1
             if not self._may_continue(failure):
                 self._disconnect()
             return NoAction(str(failure))
+        finally:
+            self._is_busy = False
+            if self._is_closed:
+                self._disconnect()
         if server_s is not None and not 0.0 <= server_s <= arrived_s - sent_s:
             server_s = None  # a clock was set
         account["wire_s"] = arrived_s - sent_s - (server_s or 0.0)
@@ -188,13 +199,14 @@ class RemoteModel(ABC):
         return None if account is None else {**account, **{each.value: self._problems[each] for each in Problem}}
 
     def close(self) -> None:
-        """Close the connection. Idempotent."""
+        """Close the connection, in the middle of an inference of another thread at its end. Idempotent."""
         self._is_closed = True
-        self._disconnect()
+        if not self._is_busy:
+            self._disconnect()
 
     def _check(self, values: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return the arrays of an answer; raises Failure unless they are as expected, or as in the first answer."""
-        found = {name: np.array(value) for name, value in values.items() if isinstance(value, np.ndarray)}
+        found = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         expected = self._expected
         if expected is None:  # any length of a chunk
             shapes = {
@@ -208,12 +220,15 @@ class RemoteModel(ABC):
                 shape = str(["any" if length is None else length for length in spec.shape]).replace("'", "")
                 what = f"{array.dtype} {list(array.shape)}"
                 raise Failure(Problem.MALFORMED, f"output {name!r} is {what} (expected numbers {shape})")
+            if array.ndim > 1 and len(array) > _LONGEST_CHUNK:
+                text = f"output {name!r} has {len(array)} rows (expected at most {_LONGEST_CHUNK})"
+                raise Failure(Problem.MALFORMED, text)
             if not np.isfinite(array).all():
                 raise Failure(Problem.MALFORMED, f"output {name!r} is not finite")
         if not expected:
             raise Failure(Problem.MALFORMED, "no array in the answer")
         self._expected = expected
-        return {name: found[name] for name in expected}
+        return {name: found[name].copy() for name in expected}
 
     def _pack(self, message: Mapping[str, Any]) -> bytes:
         """Return a request in the format of the protocol; raises UsageError for inputs that cannot be sent."""
@@ -229,9 +244,33 @@ class RemoteModel(ABC):
         except WireError as error:
             raise Failure(Problem.MALFORMED, str(error)) from None
 
+    def _find_host(self) -> list[tuple[socket.AddressFamily, Any]]:
+        """Return the addresses of the server; raises UsageError. No step does that: it has no time limit."""
+        try:
+            found = socket.getaddrinfo(self.address.host, self.address.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            problem = f"cannot find the host of {self.address.name}: {error}"
+            raise UsageError(f"{problem} (expected a name or an address)") from None
+        return [(family, target) for family, _, _, _, target in found]
+
+    def _check_metadata(self, message: bytes) -> None:
+        """Keep the metadata of the server, in JSON types; raises Failure if they are invalid, or have changed."""
+        if len(message) > _MOST_BYTES:
+            text = f"metadata of {len(message)} bytes (expected at most {_MOST_BYTES})"
+            raise Failure(Problem.MALFORMED, text)
+        if not isinstance(found := self._unpack(message), dict):
+            raise Failure(Problem.MALFORMED, f"metadata is {type(found).__name__} (expected a map)")
+        try:
+            metadata = plain_copy(found, max_characters=_MOST_CHARACTERS)
+        except ValueError as error:
+            raise Failure(Problem.MALFORMED, f"invalid metadata: {error!s:.120} (expected JSON types)") from None
+        if self._metadata not in (None, metadata):
+            raise Failure(Problem.FOREIGN, "server restarted with other metadata, so perhaps with another model")
+        self._metadata = metadata
+
     @abstractmethod
-    def _greet(self, deadline_s: float) -> Mapping[str, Any] | None:
-        """Connect, and return the metadata of the server, if it has any; raises Failure."""
+    def _greet(self, deadline_s: float) -> None:
+        """Connect, and keep the metadata of the server, if it has any; raises Failure."""
 
     @abstractmethod
     def _encode(self, inputs: Inputs) -> bytes:
@@ -252,14 +291,3 @@ class RemoteModel(ABC):
     @abstractmethod
     def _disconnect(self) -> None:
         """Close what is open; in a fork of the process that opened it, without a message to the server."""
-
-
-def checked_metadata(metadata: object) -> dict[str, Any]:
-    """Return a server's metadata in JSON types; raises Failure for others, and if they are too long."""
-    if not isinstance(metadata, dict):
-        raise Failure(Problem.MALFORMED, f"metadata is {type(metadata).__name__} (expected a map)")
-    try:
-        found: dict[str, Any] = plain_copy(metadata, max_characters=_MOST_CHARACTERS)
-    except ValueError as error:
-        raise Failure(Problem.MALFORMED, f"invalid metadata: {error!s:.120} (expected JSON types)") from None
-    return found

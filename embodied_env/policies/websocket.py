@@ -19,9 +19,10 @@ from typing import Any
 
 from embodied_env.errors import described
 from embodied_env.policies.remote import Failure, Problem
-from embodied_env.policies.wire import MOST_BYTES, import_library
+from embodied_env.policies.wire import MOST_ANSWER_BYTES, import_library
 
-_CHUNK = 2**16  # bytes per read
+_CHUNK = 2**12  # bytes per read: with thousands of frames, a read takes milliseconds
+_LONGEST_TEXT = 2**12  # bytes
 _BINARY, _FINAL, _MASKED = 2, 0x80, 0x80  # opcode and bits of a frame
 
 
@@ -33,7 +34,7 @@ class WebSocket:
         client, uri, frames = (
             import_library("websockets", f"websockets.{name}") for name in ("client", "uri", "frames")
         )
-        self._protocol = client.ClientProtocol(uri.parse_uri(f"ws://{netloc}"), max_size=MOST_BYTES)
+        self._protocol = client.ClientProtocol(uri.parse_uri(f"ws://{netloc}"), max_size=MOST_ANSWER_BYTES)
         self._apply_mask = frames.apply_mask
         self._outgoing: deque[memoryview] = deque()
         self._messages: deque[bytes | str] = deque()
@@ -78,7 +79,7 @@ class WebSocket:
                 raise Failure(Problem.FOREIGN, "answer before the request")
 
     def receive(self, deadline_s: float) -> bytes | str:
-        """Return the next message, text as `str`, after connecting if necessary; raises Failure."""
+        """Return the next message, the end of a text as `str`, after connecting if necessary; raises Failure."""
         while not self._messages:
             self._exchange(deadline_s)
         return self._messages.popleft()
@@ -170,7 +171,8 @@ class WebSocket:
         if event.fin:
             message = self._fragments[0] if len(self._fragments) == 1 else b"".join(self._fragments)
             self._fragments.clear()
-            self._messages.append(bytes(message).decode("utf-8", "replace") if self._is_text else message)
+            text = bytes(message[-_LONGEST_TEXT:]).decode("utf-8", "replace") if self._is_text else None
+            self._messages.append(message if text is None else text)
 
     def _flush(self) -> None:
         """Queue what the library wants to send."""

@@ -32,12 +32,12 @@ from embodied_env.policies.model import ArraySpec
 EXTENSION = "embodied_env"
 """Key of what this package adds to openpi's metadata, requests and answers."""
 
-MOST_BYTES = 2**26
-"""Limit of a message."""
+MOST_BYTES, MOST_ANSWER_BYTES = 2**26, 2**24
+"""Limits of a message, and of an answer: decoding one must not take longer than a step."""
 
-_DEEPEST, _MOST_AXES, _LONGEST_LIST = 16, 8, 2**20
+_DEEPEST, _MOST_AXES, _MOST_VALUES = 16, 8, 2**13  # values: without those of arrays
 _packers = threading.local()  # by protocol: their buffers are large
-_DTYPE = re.compile(r"[<>|=]?[biufUS]\d{1,6}")
+_DTYPE = re.compile(r"[<>|=]?([biuf][1248]|[US][1-9]\d{0,5})")
 
 
 def keep_freed_memory() -> None:
@@ -78,13 +78,23 @@ def unpack(data: bytes | bytearray, protocol: str = "openpi") -> Any:  # noqa: A
     library = import_library("msgpack", "msgpack")
     if len(data) > MOST_BYTES:
         raise WireError(f"message too large: {len(data)} bytes (expected at most {MOST_BYTES})")
+    decode, left = _FORMATS[protocol][1], _MOST_VALUES
+
+    def count(values: Any) -> Any:  # noqa: ANN401 - a list or a map
+        nonlocal left
+        left -= 1 + len(values)
+        if left < 0:
+            raise ValueError(f"more than {_MOST_VALUES} values")
+        return values
+
     try:
         message = library.unpackb(
             data,
-            object_hook=_FORMATS[protocol][1],
+            object_hook=lambda value: decode(count(value)),
+            list_hook=count,
             ext_hook=_refuse_extension,
-            max_array_len=_LONGEST_LIST,
-            max_map_len=_LONGEST_LIST,
+            max_array_len=_MOST_VALUES,
+            max_map_len=_MOST_VALUES,
         )
         _check_depth(message)
     except Exception as error:
@@ -116,7 +126,9 @@ def specs_from_message(message: Any) -> dict[str, ArraySpec] | None:  # noqa: AN
 def _parse_spec(spec: Mapping[str, Any]) -> ArraySpec:
     shape = tuple(None if length is None else int(length) for length in spec["shape"])
     bounds = {key: np.asarray(spec[key], dtype=np.float64) for key in ("low", "high") if spec.get(key) is not None}
-    return ArraySpec(shape=shape, dtype=_checked_dtype(spec["dtype"]), **bounds)
+    text = np.dtype(str)
+    dtype = text if spec["dtype"] == text.str else _checked_dtype(spec["dtype"])
+    return ArraySpec(shape=shape, dtype=dtype, **bounds)
 
 
 def _refuse_extension(code: int, _: bytes) -> Any:  # noqa: ANN401 - never returns
@@ -149,7 +161,8 @@ def _from_openpi(value: dict[Any, Any]) -> Any:  # noqa: ANN401 - any message
             raise ValueError(f"array of {dtype.str}, shape {shape} of {len(data)} bytes")
         return np.ndarray(buffer=data, dtype=dtype, shape=shape)
     if b"__npgeneric__" in value:
-        return _checked_dtype(value[b"dtype"]).type(value[b"data"])
+        with np.errstate(over="ignore"):
+            return np.array(value[b"data"], _checked_dtype(value[b"dtype"])).reshape(())[()]
     return value
 
 

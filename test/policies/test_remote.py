@@ -15,7 +15,7 @@ import time
 import msgpack
 import numpy as np
 import pytest
-from policy_servers import pack_openpi, serve_gr00t, serve_openpi, unpack_gr00t, unpack_openpi
+from policy_servers import pack_gr00t, pack_openpi, serve_gr00t, serve_openpi, unpack_gr00t, unpack_openpi
 from shipped_contracts import changed_contract
 
 import embodied_env
@@ -140,6 +140,7 @@ def test_a_policy_on_a_server_runs_and_its_inference_is_accounted_for(tmp_path, 
         ({"actions": CHUNK[:, :5]}, "malformed", r"float64 \[2, 5\] \(expected numbers \[any, 6\]\)"),
         ({"actions": CHUNK[0]}, "malformed", r"float64 \[6\] \(expected"),
         ({"actions": CHUNK[:0]}, "malformed", r"float64 \[0, 6\] \(expected"),
+        ({"actions": np.zeros((5000, 6))}, "malformed", "has 5000 rows"),
         ({"actions": CHUNK.astype("U8")}, "malformed", "U8"),
         ({"actions": CHUNK.tolist()}, "malformed", "no output 'actions' in the answer"),
         ({"action": CHUNK}, "malformed", "no output 'actions' in the answer"),
@@ -300,6 +301,9 @@ def test_a_server_that_is_not_there_is_refused_at_load(load, scheme):
 def test_no_http_server_is_taken_for_a_policy_server(load):
     with serve_openpi(echo) as (address, _), pytest.raises(UsageError, match="cannot find the host"):
         load("openpi://host.invalid:8000")
+    for host in ("a" * 64, "a..b"):
+        with pytest.raises(UsageError, match="cannot find the host"):
+            load(f"gr00t://{host}:8000")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"openpi://127.0.0.1:{listener.getsockname()[1]}"
 
@@ -399,6 +403,30 @@ def test_a_closed_model_has_no_action_and_leaves_nothing(load):
         gc.collect()
 
 
+def test_a_model_may_be_closed_by_another_thread(load):
+    entered, closed = threading.Event(), threading.Event()
+
+    def answer(request, connection):
+        entered.set()
+        closed.wait(5.0)
+        return {"actions": CHUNK}
+
+    with serve_openpi(answer) as (address, _):
+        model = load(f"openpi://{address}")
+
+        def close():
+            entered.wait(5.0)
+            model.close()
+            closed.set()
+
+        thread = threading.Thread(target=close)
+        thread.start()
+        assert "actions" in model.infer(STATE)
+        thread.join()
+        assert model._socket is None
+        assert model.infer(STATE) == NoAction("policy is closed")
+
+
 # ----------------------------------------------------------------------------------------------------------------- GR00T
 
 
@@ -422,7 +450,8 @@ def test_a_server_of_gr00t_receives_what_its_own_client_sends(load):
         assert model.identity.server == {"status": "ok"}
     sent = [unpack_gr00t(request) for request in requests]
     assert {each["api_token"] for each in sent} == {"s"}
-    assert [each["endpoint"] for each in sent] == ["ping", "get_modality_config", "reset", "get_action", "get_action"]
+    endpoints = ["ping", "get_modality_config", "get_modality_config", "reset", "get_action", "get_action"]
+    assert [each["endpoint"] for each in sent] == endpoints
     observation = sent[-1]["data"]["observation"]
     assert observation["video"]["ego"].shape == (1, 1, 4, 4, 3)
     assert (observation["state"]["arm"].shape, observation["state"]["arm"].dtype) == ((1, 1, 6), np.float32)
@@ -486,3 +515,42 @@ def test_an_unknown_input_of_gr00t_is_refused(load):
         model = load(f"gr00t://{address}")
         with pytest.raises(UsageError, match=r"unknown input of .*'joints_position' \(expected video"):
             model.infer({"joints_position": np.zeros(6)})
+
+
+def test_a_restarted_server_of_gr00t_with_another_configuration_is_another_model(load):
+    configuration = {"state": 6}
+
+    def answer(request):
+        return dict(configuration) if request["endpoint"] == "get_modality_config" else answer_gr00t(request)
+
+    with serve_gr00t(answer) as (address, _):
+        model = load(f"gr00t://{address}")
+        model.infer({"state.arm": STATE["state"]})
+        configuration["state"] = 7
+        model.reset(seed=0, episode_index=1)
+        assert "with other metadata" in model.infer({"state.arm": STATE["state"]}).reason
+        assert problems(model) == {"foreign": 1}
+
+
+def test_a_second_answer_of_gr00t_is_discarded(load):
+    import zmq
+
+    def serve(router):
+        envelope = []
+        for count in range(6):
+            before, (*envelope, request) = envelope, router.recv_multipart()
+            reply = [{"arm": CHUNK[None] + 1}, {}] if count == 5 else answer_gr00t(unpack_gr00t(request))
+            if count == 5:  # also one to the request before
+                router.send_multipart([*before, pack_gr00t([{"arm": CHUNK[None] + 9}, {}])])
+            router.send_multipart([*envelope, pack_gr00t(reply)])
+
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.linger = 0
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        thread = threading.Thread(target=serve, args=(router,))
+        thread.start()
+        model = load(f"gr00t://127.0.0.1:{port}")
+        model.infer({"state.arm": STATE["state"]})
+        found = model.infer({"state.arm": STATE["state"]})
+        thread.join()
+        np.testing.assert_array_equal(found["action.arm"], CHUNK + 1)

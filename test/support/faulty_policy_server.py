@@ -169,6 +169,7 @@ CONNECTING = {
     "metadata_missing": no_metadata,
     "metadata_text": after_handshake(frame(b"Traceback\nValueError: no GPU", TEXT)),
     "metadata_no_map": after_handshake(frame(msgpack.packb([1, 2]))),
+    "metadata_and_answer": after_handshake(frame(msgpack.packb({})) + WRONG_FRAME),
     "metadata_long": after_handshake(frame(msgpack.packb({"notes": "x" * 2**20}))),
     "metadata_huge": after_handshake(header(2**40) + bytes(2**16)),
 }
@@ -225,6 +226,11 @@ def pings(client):
         time.sleep(0.001)
 
 
+def empty_pings(client):
+    while True:
+        client.send(frame(b"", PING) * 2**15)
+
+
 def swap(client):
     """Answer each request with the answer to another one, by its id."""
     client.send(frame(message(array(WRONG), embodied_env={"request": {"epoch": 1, "step": 1}})))
@@ -254,6 +260,9 @@ ANSWERS = {
     "drip": drip,
     "duplicated": sends(MOVING + WRONG_FRAME),
     "swapped": swap,
+    "id_of_arrays": malformed(
+        array(WRONG), embodied_env={"request": {"epoch": array((1.0, 1.0)), "step": array((1.0, 1.0))}}
+    ),
     "unasked": unasked,
     "nan": malformed(array((float("nan"), *WRONG[1:]))),
     "inf": malformed(array((*WRONG[1:], float("-inf")))),
@@ -266,6 +275,10 @@ ANSWERS = {
     "ragged": malformed([list(WRONG), list(WRONG[:3])]),
     "text_dtype": malformed(array(WRONG, dtype="<U2")),
     "object_dtype": malformed(array(WRONG, dtype="|O")),
+    "long_double": malformed(array(WRONG, dtype="<f16", shape=[3])),
+    "text_of_no_length": malformed(array((), shape=[2**40, 6], dtype="<U0")),
+    "list_as_scalar": malformed({b"__npgeneric__": True, b"data": list(WRONG), b"dtype": "<f8"}),
+    "many_values": sends(frame(b"\x81\xa1x\xdd\x00\x01\x86\xa0" + b"\x81\xa1a\x01" * 100_000)),
     "structured_dtype": malformed(array(WRONG, dtype="f8,f8")),
     "complex_dtype": malformed(array(WRONG, shape=[3], dtype="<c16")),
     "missing_output": sends(frame(msgpack.packb({"server_timing": {"infer_ms": 1.0}}))),
@@ -284,6 +297,7 @@ ANSWERS = {
     "huge_frame": sends(header(2**40) + bytes(2**16), then=silent),
     "endless_fragments": endless_fragments,
     "pings": pings,
+    "empty_pings": empty_pings,
     "compressed_bomb": sends(frame(BOMB, compressed=True), then=silent),
     "reserved_opcode": sends(frame(message(array(WRONG)), 5), then=silent),
     "no_frame": sends(b"HTTP/1.1 200 OK\r\n\r\n" + WRONG_FRAME, then=silent),
