@@ -10,7 +10,7 @@ import sys
 from types import FrameType
 
 from embodied_env.cli import SOUND
-from embodied_env.cli.arguments import add_trust_policy, integer_from
+from embodied_env.cli.arguments import add_model_options, integer_from
 from embodied_env.contract import Contract, load_contract
 from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
@@ -25,11 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("address", metavar="ADDRESS", help="address of the policy to serve, such as onnx:FILE")
     help_ = "name or path of the contract whose observations it takes and whose actions it returns (default: none, "
     option("--contract", help=f"{help_}the model's own inputs and outputs)")
-    help_ = "policy file that maps a model to the contract (default: the one beside its model)"
-    option("--policy-file", metavar="FILE", help=help_)
     option("--host", default="127.0.0.1", help="address of the network interface to listen on")
     option("--port", type=integer_from(0), required=True, help="TCP port to listen on; 0: a free one")
-    add_trust_policy(parser)
+    add_model_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -19,9 +19,7 @@ from embodied_env.policies.remote import (
     Failure,
     Problem,
     RemoteModel,
-    ServerAddress,
     checked_metadata,
-    parse_address,
 )
 from embodied_env.policies.websocket import WebSocket
 from embodied_env.policies.wire import EXTENSION, WireError, specs_from_message
@@ -53,8 +51,7 @@ def load_openpi(
         MissingDependencyError: if websockets or msgpack is not installed.
     """
     options = {"connect_timeout_s": connect_timeout_s, "timeout_s": timeout_s, "nested": nested}
-    address = parse_address("openpi", location, port=_PORT, **options)
-    return OpenpiModel(address, api_key=api_key or os.environ.get(_KEY)).open()
+    return OpenpiModel(location, port=_PORT, api_key=api_key or os.environ.get(_KEY), **options).open()
 
 
 class OpenpiModel(RemoteModel):
@@ -67,10 +64,10 @@ class OpenpiModel(RemoteModel):
     protocol = "openpi"
     package = "websockets"
 
-    def __init__(self, address: ServerAddress, *, api_key: str | None = None) -> None:
-        """Connect nothing yet."""
-        super().__init__(address)
-        self._is_nested = checked_flag("nested", address.options["nested"])
+    def __init__(self, location: str, *, port: int, api_key: str | None = None, **options: Any) -> None:  # noqa: ANN401
+        """Connect nothing yet; see `RemoteModel`."""
+        super().__init__(location, port=port, **options)
+        self._is_nested = checked_flag("nested", self.options["nested"])
         self._headers = {"Authorization": f"Api-Key {api_key}"} if api_key else {}
         self._socket: WebSocket | None = None
         self._is_ready = self._is_announced = False
@@ -78,9 +75,9 @@ class OpenpiModel(RemoteModel):
 
     def _greet(self, deadline_s: float) -> Mapping[str, Any] | None:
         try:
-            found = socket.getaddrinfo(self.address.host, self.address.port, type=socket.SOCK_STREAM)
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except OSError as error:
-            problem = f"cannot find the host of {self.address.name}: {error}"
+            problem = f"cannot find the host of {self.address}: {error}"
             raise UsageError(f"{problem} (expected a name or an address)") from None
         clock = SteadyClock()
         for family, _, _, _, target in itertools.cycle(found):
@@ -110,7 +107,7 @@ class OpenpiModel(RemoteModel):
         try:
             message: dict[str, Any] = nest(inputs) if self._is_nested else dict(inputs)
         except (AttributeError, TypeError) as error:  # such as the names a and a.b
-            raise UsageError(f"inputs of {self.address.name}: {described(error)} (expected names to nest)") from error
+            raise UsageError(f"inputs of {self.address}: {described(error)} (expected names to nest)") from error
         if self._is_announced:
             reset = {} if self._reset is None else {"reset": self._reset}
             message[EXTENSION] = {"request": self._request_id, **reset}
@@ -151,8 +148,8 @@ class OpenpiModel(RemoteModel):
                 return self._socket
             self._disconnect()  # such as for a missed ping: nothing was in progress
         if self._socket is None:
-            self._socket = WebSocket(self._target, self.address.netloc, headers=self._headers)
-            self._gives_up_s = time.monotonic() + self.address.connect_timeout_s
+            self._socket = WebSocket(self._target, self.netloc, headers=self._headers)
+            self._gives_up_s = time.monotonic() + self._connect_timeout_s
         message = self._socket.receive(deadline_s)
         if isinstance(message, str):
             raise Failure(Problem.REFUSED, _last_line(message))

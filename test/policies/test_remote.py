@@ -97,7 +97,7 @@ def test_inputs_are_nested_on_request(load):
 def test_our_own_server_receives_the_number_of_the_request_and_the_reset(load):
     with serve_openpi(echo, metadata=ANNOUNCED) as (address, requests):
         model = load(f"openpi://{address}?timeout_s=1.5")
-        assert model.address.timeout_s == 1.5
+        assert model.options["timeout_s"] == 1.5
         assert model.inputs["state"].shape == (3,)
         assert model.outputs["actions"].shape == (None, 6)
         for _ in range(2):
@@ -344,8 +344,8 @@ def test_invalid_addresses_are_refused(address, reason):
 )
 def test_a_missing_package_is_named_with_its_remedy(load, monkeypatch, package, scheme):
     with serve_openpi(echo) as (address, _):
-        for module in (package, f"{package}.client"):
-            monkeypatch.setitem(sys.modules, module, None)
+        for name in {package, *(name for name in sys.modules if name.startswith(f"{package}."))}:
+            monkeypatch.setitem(sys.modules, name, None)
         monkeypatch.setattr("embodied_env.policies.wire._packers", threading.local())
         with pytest.raises(MissingDependencyError, match=r'pip install "embodied_env\[remote\]"'):
             load(f"{scheme}://{address}")
