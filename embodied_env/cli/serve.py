@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM."""
     from embodied_env.policies.loader import load_model, load_policy
-    from embodied_env.policies.server import PolicyModel
+    from embodied_env.policies.server import ServedPolicy
 
     contract = None if args.contract is None else load_contract(args.contract)
     if contract is None and args.policy_file is not None:
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         model = load_model(args.address, trust=args.trust_policy)
     else:
         policy = load_policy(args.address, contract, policy_file=args.policy_file, trust=args.trust_policy)
-        model = PolicyModel(policy, contract)
+        model = ServedPolicy(policy, contract)
     with contextlib.closing(model):
         asyncio.run(_serve(model, contract, args))
     return SOUND

@@ -68,6 +68,8 @@ class RemoteModel(Model):
 
     protocol: ClassVar[str]
     package: ClassVar[str]
+    inputs: Mapping[str, ArraySpec] | None = None
+    outputs: Mapping[str, ArraySpec] | None = None
     fingerprint: str | None = None
 
     def __init__(self, location: str, *, port: int, **options: Any) -> None:  # noqa: ANN401 - of the protocol
@@ -76,7 +78,7 @@ class RemoteModel(Model):
         Raises UsageError for an address that is not ``protocol://host:port?option=literal``, an unknown option or an
         invalid time limit.
         """
-        self.address, self.inputs, self.outputs = f"{self.protocol}:{location}", None, None
+        self.address = f"{self.protocol}:{location}"
         self.host, self.port, found = _parse_address(self.address, port, options)
         self.options = options | found
         self._connect_timeout_s, self._timeout_s = (

@@ -35,7 +35,7 @@ EXTENSION = "embodied_env"
 MOST_BYTES = 2**26
 """Limit of a message."""
 
-_DEEPEST, _MOST_AXES, _LONGEST_LIST = 16, 8, 2**20
+_DEEPEST, _MOST_AXES = 16, 8
 _packers = threading.local()  # by protocol: their buffers are large
 _DTYPE = re.compile(r"[<>|=]?[biufUS]\d{1,6}")
 
@@ -79,13 +79,7 @@ def unpack(data: bytes | bytearray, protocol: str = "openpi") -> Any:  # noqa: A
     if len(data) > MOST_BYTES:
         raise WireError(f"message too large: {len(data)} bytes (expected at most {MOST_BYTES})")
     try:
-        message = library.unpackb(
-            data,
-            object_hook=_FORMATS[protocol][1],
-            ext_hook=_refuse_extension,
-            max_array_len=_LONGEST_LIST,
-            max_map_len=_LONGEST_LIST,
-        )
+        message = library.unpackb(data, object_hook=_FORMATS[protocol][1], ext_hook=_refuse_extension)
         _check_depth(message)
     except Exception as error:
         raise WireError(f"message cannot be decoded: {described(error):.200}") from error
