@@ -110,7 +110,8 @@ class OpenpiModel(RemoteModel):
             raise UsageError(f"inputs of {self.address}: {described(error)} (expected names to nest)") from error
         if self._is_announced:
             reset = {} if self._reset is None else {"reset": self._reset}
-            message[EXTENSION] = {"request": self._request_id, **reset}
+            self._request = {"epoch": self._epoch, "step": self._step}
+            message[EXTENSION] = {"request": self._request, **reset}
         return self._pack(message)
 
     def _exchange(self, request: bytes, deadline_s: float) -> bytes:
@@ -126,16 +127,12 @@ class OpenpiModel(RemoteModel):
         if not isinstance(values, dict):
             raise Failure(Problem.MALFORMED, f"answer is {type(values).__name__} (expected a map)")
         extension = values.get(EXTENSION)
-        if self._is_announced and (not isinstance(extension, dict) or extension.get("request") != self._request_id):
+        if self._is_announced and (not isinstance(extension, dict) or extension.get("request") != self._request):
             raise Failure(Problem.FOREIGN, "answer to another request")
         timing = values.get("server_timing")
         infer_ms = timing.get("infer_ms") if isinstance(timing, dict) else None
         server_s = infer_ms / 1e3 if isinstance(infer_ms, (int, float)) else None
         return {str(name): value for name, value in values.items()}, server_s
-
-    @property
-    def _request_id(self) -> dict[str, int]:
-        return {"epoch": self._epoch, "step": self._step}
 
     # ------------------------------------------------------------------------------------------------------- connection
 

@@ -26,7 +26,7 @@ from embodied_env.core.policy import FunctionPolicy, NoAction, PolicyIdentity
 from embodied_env.errors import UsageError
 from embodied_env.policies.loader import load_model
 from embodied_env.policies.model import ArraySpec
-from embodied_env.policies.server import ServedPolicy, PolicyServer
+from embodied_env.policies.server import PolicyServer, ServedPolicy
 
 pytest.importorskip("websockets", reason="needs websockets")
 
