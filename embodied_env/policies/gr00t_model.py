@@ -26,7 +26,6 @@ from embodied_env.policies.remote import (
 )
 from embodied_env.policies.wire import MOST_BYTES, import_library
 
-_PORT = 5555
 _TOKEN = "GR00T_API_TOKEN"  # noqa: S105 - the name of a variable
 _AXES = {"n1.5": {"video": 4, "state": 2}, "n1.6": {"video": 5, "state": 3}}
 """Axes of an array with those of time and, for n1.6, of the batch."""
@@ -54,7 +53,7 @@ def load_gr00t(
         MissingDependencyError: if pyzmq or msgpack is not installed.
     """
     options = {"connect_timeout_s": connect_timeout_s, "timeout_s": timeout_s, "release": release}
-    return Gr00tModel(location, port=_PORT, api_token=api_token or os.environ.get(_TOKEN), **options).open()
+    return Gr00tModel(location, api_token=api_token or os.environ.get(_TOKEN), **options).open()
 
 
 class Gr00tModel(RemoteModel):
@@ -62,10 +61,11 @@ class Gr00tModel(RemoteModel):
 
     protocol = "gr00t"
     package = "pyzmq"
+    default_port = 5555
 
-    def __init__(self, location: str, *, port: int, api_token: str | None = None, **options: Any) -> None:  # noqa: ANN401
+    def __init__(self, location: str, *, api_token: str | None = None, **options: Any) -> None:  # noqa: ANN401
         """Connect nothing yet; see `RemoteModel`. Raises UsageError for an unknown release."""
-        super().__init__(location, port=port, **options)
+        super().__init__(location, **options)
         release = self.options["release"]
         if release not in _AXES:
             raise UsageError(

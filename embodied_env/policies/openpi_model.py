@@ -24,7 +24,6 @@ from embodied_env.policies.remote import (
 from embodied_env.policies.websocket import WebSocket
 from embodied_env.policies.wire import EXTENSION, WireError, specs_from_message
 
-_PORT = 8000
 _KEY = "OPENPI_API_KEY"
 _RETRY_NS = 100_000_000
 
@@ -51,7 +50,7 @@ def load_openpi(
         MissingDependencyError: if websockets or msgpack is not installed.
     """
     options = {"connect_timeout_s": connect_timeout_s, "timeout_s": timeout_s, "nested": nested}
-    return OpenpiModel(location, port=_PORT, api_key=api_key or os.environ.get(_KEY), **options).open()
+    return OpenpiModel(location, api_key=api_key or os.environ.get(_KEY), **options).open()
 
 
 class OpenpiModel(RemoteModel):
@@ -63,10 +62,11 @@ class OpenpiModel(RemoteModel):
 
     protocol = "openpi"
     package = "websockets"
+    default_port = 8000
 
-    def __init__(self, location: str, *, port: int, api_key: str | None = None, **options: Any) -> None:  # noqa: ANN401
+    def __init__(self, location: str, *, api_key: str | None = None, **options: Any) -> None:  # noqa: ANN401
         """Connect nothing yet; see `RemoteModel`."""
-        super().__init__(location, port=port, **options)
+        super().__init__(location, **options)
         self._is_nested = checked_flag("nested", self.options["nested"])
         self._headers = {"Authorization": f"Api-Key {api_key}"} if api_key else {}
         self._socket: WebSocket | None = None

@@ -58,6 +58,7 @@ class RemoteModel(Model):
     Attributes:
         protocol: name of the message format and of the scheme of addresses.
         package: library that connects.
+        default_port: of an address without a port.
         address: of the server, as given.
         host, port: those of the address.
         options: values of all options, those in the address among them.
@@ -68,18 +69,18 @@ class RemoteModel(Model):
 
     protocol: ClassVar[str]
     package: ClassVar[str]
+    default_port: ClassVar[int]
     inputs: Mapping[str, ArraySpec] | None = None
     outputs: Mapping[str, ArraySpec] | None = None
     fingerprint: str | None = None
 
-    def __init__(self, location: str, *, port: int, **options: Any) -> None:  # noqa: ANN401 - of the protocol
-        """Connect nothing yet; `port` and `options` are those that the address does not give.
+    def __init__(self, location: str, **options: Any) -> None:  # noqa: ANN401 - of the protocol
+        """Connect nothing yet; the options of an address ``protocol://host:port?option=literal`` replace `options`.
 
-        Raises UsageError for an address that is not ``protocol://host:port?option=literal``, an unknown option or an
-        invalid time limit.
+        Raises UsageError for another form, an unknown option or an invalid time limit.
         """
         self.address = f"{self.protocol}:{location}"
-        self.host, self.port, found = _parse_address(self.address, port, options)
+        self.host, self.port, found = _parse_address(self.address, self.default_port, options)
         self.options = options | found
         self._connect_timeout_s, self._timeout_s = (
             checked_seconds(key, self.options[key]) for key in ("connect_timeout_s", "timeout_s")
@@ -236,16 +237,16 @@ def checked_metadata(metadata: object) -> dict[str, Any]:
     return found
 
 
-def _parse_address(address: str, port: int, known: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]]:
+def _parse_address(address: str, default_port: int, known: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]]:
     """Return host, port and options of an address; raises UsageError for another form or option."""
     try:
         url = urlsplit(address)
-        host, port = url.hostname, port if url.port is None else url.port
+        host, port = url.hostname, default_port if url.port is None else url.port
     except ValueError:
-        host = None
+        host, port = None, 0
     if not host or not port or url.path.strip("/") or url.fragment or url.username is not None:
-        form = f"{address.partition(':')[0]}://"
-        expected = f"expected {form}host:port, for example {form}127.0.0.1:8000"
+        scheme = address.partition(":")[0]
+        expected = f"expected {scheme}://host:port, for example {scheme}://127.0.0.1:{default_port}"
         raise UsageError(f"invalid address of a policy server: {address!r} ({expected})")
     options: dict[str, Any] = {}
     for key, text in parse_qsl(url.query, keep_blank_values=True):
