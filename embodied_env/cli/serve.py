@@ -33,26 +33,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM."""
-    from embodied_env.policies.loader import load_model, load_policy
+    from embodied_env.policies.loader import find_policy_file, load_model, load_policy
     from embodied_env.policies.server import PolicyModel
 
     contract = None if args.contract is None else load_contract(args.contract)
     model: Model
+    unused = None
     if contract is not None:
         file = {} if args.policy_file is None else {"policy_file": args.policy_file}
         model = PolicyModel(load_policy(args.address, contract, trust=args.trust_policy, **file), contract)
     elif args.policy_file is not None:
         raise UsageError("--policy-file requires --contract: it connects a model with a contract")
     else:
-        model = load_model(args.address, trust=args.trust_policy)
+        model, beside = load_model(args.address, trust=args.trust_policy), find_policy_file(args.address)
+        unused = None if beside is None else beside.name
     try:
-        asyncio.run(_serve(model, contract, args))
+        asyncio.run(_serve(model, contract, unused, args))
     finally:
         model.close()
     return SOUND
 
 
-async def _serve(model: Model, contract: Contract | None, args: argparse.Namespace) -> None:
+async def _serve(model: Model, contract: Contract | None, unused: str | None, args: argparse.Namespace) -> None:
     from embodied_env.policies.server import PolicyServer
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -70,4 +72,7 @@ async def _serve(model: Model, contract: Contract | None, args: argparse.Namespa
     if args.host not in _LOOPBACK:
         text = f"warning: {args.host} is reachable from other machines, and the protocol has no password"
         say(text, file=sys.stderr)
-    await PolicyServer(model, contract=contract).run(args.host, args.port, stop=stop, on_ready=print_ready)
+    if unused is not None:
+        say(f"note: clients apply {unused} (--policy-file); with --contract, this server does", file=sys.stderr)
+    server = PolicyServer(model, contract=contract, policy_file=unused)
+    await server.run(args.host, args.port, stop=stop, on_ready=print_ready)

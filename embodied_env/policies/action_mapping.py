@@ -132,7 +132,8 @@ class ActionMapping:
             allow(part.mode == "absolute", f"{path}.mode", part.mode, "absolute with the unit action")
         else:
             problem = f"{part.mode} for actuators.{name}.command {actuator.command} (expected {' or '.join(modes)})"
-            require(part.mode in modes, f"{path}.mode", f"{problem}; declare another command in the contract")
+            remedy = "correct it, or declare another command in the contract"
+            require(part.mode in modes, f"{path}.mode", f"{problem}; {remedy}")
         keys = (each(f"{path}.{key}", getattr(part, key), len(joints)) for key in ("unit", "sign", "offset", "scale"))
         for index, (place, unit, sign, offset, scale) in enumerate(zip(places, *keys, strict=True)):
             joint, column = known[place], self._layout.slices[name].start + place

@@ -85,7 +85,7 @@ class OpenpiModel(RemoteModel):
             try:
                 self.inputs = specs_from_message(announced.get("inputs"))
                 self.outputs = self._expected = specs_from_message(announced.get("outputs"))
-                self.fingerprint = announced.get("fingerprint")
+                self.fingerprint, self.policy_file = announced.get("fingerprint"), announced.get("policy_file")
             except WireError as error:
                 self.close()
                 raise UsageError(f"{address.name}: {error}") from None

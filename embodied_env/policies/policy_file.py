@@ -189,7 +189,8 @@ class PolicyFile(FrozenFields):
     # are divided. null: it is refused
     resample: Literal["hold", "linear"] | None = None
     joint_names: Mapping[str, str] = field(default_factory=dict)  # names in the contract of joints named otherwise here
-    # positions that the ends of the units `-100..100`, `0..100`, `-1..1` and `0..1` stood for in the training, by joint
+    # positions that the ends of the units `-100..100`, `0..100`, `-1..1` and `0..1` stood for in the training,
+    # by joint, in the unit of the contract
     limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     chunk: ChunkSpec | None = None  # null: one action per inference
     source: str = field(default="", compare=False)  # the file it was read from
@@ -232,9 +233,8 @@ def read_policy_file(path: str | Path) -> PolicyFile:
     try:
         text = read_file(path).decode()
         document = read_yaml(text, "")
-        require(
-            isinstance(document, dict), "", f"not a policy file: {type(document).__name__} (expected a YAML mapping)"
-        )
+        kind = "empty" if document is None else type(document).__name__
+        require(isinstance(document, dict), "", f"not a policy file: {kind} (expected a YAML mapping)")
         schema = document.pop("policy", None)
         require(schema == SCHEMA, "policy", f"unknown schema {schema!r} (expected {SCHEMA})")
         for own in ("source", "text", "files"):
@@ -244,7 +244,8 @@ def read_policy_file(path: str | Path) -> PolicyFile:
         folder = Path(path).parent
         return replace(parsed, files={name: read_file(folder / name, most_bytes=MOST_DATA_BYTES) for name in names})
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read policy file {str(path)!r}: {error} (expected a YAML file)") from None
+        problem = "not text" if isinstance(error, UnicodeDecodeError) else error
+        raise UsageError(f"cannot read policy file {str(path)!r}: {problem} (expected a YAML file)") from None
     except ContractError as error:
         raise UsageError(f"policy file {path}: {error}") from None
 
@@ -345,7 +346,8 @@ def _validate_output_part(path: str, part: OutputPart) -> None:
         require(part == OutputPart(ignore=part.ignore), path, "ignore with another key (expected none)")
         return
     for key in ("actuator", "joints", "unit"):
-        require(getattr(part, key) is not None, f"{path}.{key}", "missing key")
+        expected = " (expected rad, deg and so on, or action: as in the action space)" if key == "unit" else ""
+        require(getattr(part, key) is not None, f"{path}.{key}", f"missing key{expected}")
     _validate_affine(path, part)
     if part.threshold is not None:
         is_plain = (part.sign, part.offset, part.scale, part.mode) == (1, 0, 1, "absolute")

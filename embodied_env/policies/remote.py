@@ -102,12 +102,14 @@ class RemoteModel(ABC):
         identity: address, protocol and library, with the server's metadata.
         inputs, outputs: specification by name, if the server announces them.
         fingerprint: that of the contract of its inputs and outputs, if the server announces one.
+        policy_file: name of the one that the model needs, if the server announces one.
     """
 
     identity: PolicyIdentity
     inputs: Mapping[str, ArraySpec] | None = None
     outputs: Mapping[str, ArraySpec] | None = None
     fingerprint: str | None = None
+    policy_file: str | None = None
 
     def __init__(self, address: ServerAddress) -> None:
         """Connect nothing yet."""
