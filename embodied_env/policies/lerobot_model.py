@@ -76,7 +76,7 @@ def load_lerobot(location: str, *, trust: bool = False, device: str | None = Non
     return LerobotModel(policy, processors, identity)
 
 
-class LerobotModel:
+class LerobotModel(Model):
     """A policy of LeRobot between its pre-processor and post-processor.
 
     A policy that predicts a chunk from one observation returns all of it. One that keeps a history or a queue of
@@ -129,9 +129,6 @@ class LerobotModel:
             else:
                 rows = self._after(self._policy.select_action(seen))[0]
         return {"action": rows.to("cpu", torch.float32).numpy()}
-
-    def close(self) -> None:
-        """Do nothing: its memory is freed with this object."""
 
 
 def _spec(shape: tuple[int | None, ...]) -> ArraySpec:

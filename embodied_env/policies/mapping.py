@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract
 from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.core.policy import NoAction, Observation, PolicyIdentity
-from embodied_env.errors import ContractError, UsageError, described
+from embodied_env.errors import ContractError, UsageError
 from embodied_env.policies.action_mapping import ActionMapping
 from embodied_env.policies.input_mapping import ImageInput, TextInput, VectorInput
-from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
+from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs, check_inference, plausible_observation
 from embodied_env.policies.policy_file import InputSpec, PolicyFile
 
 _ROUNDING = 1e-6
@@ -93,21 +93,11 @@ class PolicyFileInterface:
                 self._check_input(name, value, spec)
         for name, spec in (model.outputs or {}).items():
             shape = self.actions.shapes.get(name, spec.shape)
-            if not _fits(spec.shape, shape):
+            if not spec.fits(shape):
                 labels = ", ".join(self.actions.labels[name])
                 problem = f"output {name!r} of the model has the shape {_text(spec.shape)}"
                 raise UsageError(f"{self._label}: {problem} (expected {_text(shape)}: {labels})")
-        model.reset(seed=0, episode_index=0)
-        try:
-            outputs = model.infer(example)
-            action = outputs if isinstance(outputs, NoAction) else self.to_action(outputs)
-        except Exception as error:
-            raise UsageError(
-                f"{self._label}: inference of a plausible observation failed: {described(error)}"
-            ) from error
-        if isinstance(action, NoAction):
-            raise UsageError(f"{self._label}: no action for a plausible observation: {action.reason}")
-        self.reset()
+        check_inference(model, self, self._contract, label=self._label)
 
     def _check_names(self, kind: str, named: Any, specs: Mapping[str, ArraySpec] | None) -> None:  # noqa: ANN401
         if specs is None:
@@ -122,7 +112,7 @@ class PolicyFileInterface:
     def _check_input(self, name: str, value: NDArray[Any], spec: ArraySpec) -> None:
         reader = self.inputs[name]
         labels = f": {', '.join(reader.labels)}" if isinstance(reader, VectorInput) else ""
-        if not _fits(spec.shape, value.shape):
+        if not spec.fits(value.shape):
             problem = f"input {name!r} has {_text(value.shape)} values, the model's has {_text(spec.shape)}"
             raise UsageError(f"{self._label}: {problem} (expected the same){labels}")
         if value.dtype.kind != spec.dtype.kind:
@@ -169,28 +159,12 @@ class PolicyFileInterface:
         return values if isinstance(reader, ImageInput) else values.astype(np.float32)
 
 
-def plausible_observation(contract: Contract) -> dict[str, NDArray[Any]]:
-    """Return an observation inside the bounds: their middle, 0 where there is none, no rotation, all valid."""
-    found = {}
-    for key, space in contract.observation_space.spaces.items():
-        low, high = space.low.astype(np.float64), space.high.astype(np.float64)  # type: ignore[attr-defined]
-        middle = np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, 0.0)
-        if key.endswith("_orientation") and space.shape and space.shape[-1] == 4:
-            middle[...] = (0.0, 0.0, 0.0, 1.0)
-        found[key] = (high if key.endswith("_valid") else middle).astype(space.dtype)
-    return found
-
-
 def _reader(file: PolicyFile, contract: Contract, path: str, spec: InputSpec) -> VectorInput | ImageInput | TextInput:
     if spec.text is not None:
         return TextInput(contract, path)
     if spec.image is not None:
         return ImageInput(file, contract, path, spec, spec.image)
     return VectorInput(file, contract, path, spec)
-
-
-def _fits(shape: tuple[int | None, ...], found: tuple[int | None, ...]) -> bool:
-    return len(shape) == len(found) and all(a in (None, b) for a, b in zip(shape, found, strict=True))
 
 
 def _text(shape: tuple[int | None, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -9,7 +10,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.contract import Contract
+from embodied_env.contract.files import read_file
 from embodied_env.core.policy import AccountedPolicy, NoAction, Observation, PolicyIdentity
+from embodied_env.errors import UsageError, described
 
 Inputs = Mapping[str, NDArray[Any] | str]
 """Arrays without a batch axis, and texts such as an instruction, by the model's names."""
@@ -27,6 +31,10 @@ class ArraySpec:
     low: NDArray[Any] | None = None  # bounds of an action that the model never leaves, same shape
     high: NDArray[Any] | None = None
 
+    def fits(self, shape: tuple[int | None, ...]) -> bool:
+        """Return whether arrays of `shape` fit."""
+        return len(shape) == len(self.shape) and all(a in (None, b) for a, b in zip(self.shape, shape, strict=True))
+
 
 @runtime_checkable
 class Model(Protocol):
@@ -38,26 +46,18 @@ class Model(Protocol):
         outputs: likewise.
     """
 
-    @property
-    def identity(self) -> PolicyIdentity:
-        """Name and version, for the manifest."""
-
-    @property
-    def inputs(self) -> Mapping[str, ArraySpec] | None:
-        """Specification of each input by name; None: not known before an inference."""
-
-    @property
-    def outputs(self) -> Mapping[str, ArraySpec] | None:
-        """Specification of each output by name; None: not known before an inference."""
+    identity: PolicyIdentity
+    inputs: Mapping[str, ArraySpec] | None
+    outputs: Mapping[str, ArraySpec] | None
 
     def reset(self, *, seed: int, episode_index: int) -> None:
-        """Discard all state of the previous episode, and seed the next one."""
+        """Discard all state of the previous episode, and seed the next one; a model without state does nothing."""
 
     def infer(self, inputs: Inputs, /) -> Outputs | NoAction:
         """Return the outputs for one observation, or why there is none."""
 
     def close(self) -> None:
-        """Free everything. Idempotent."""
+        """Free what is not freed with the object. Idempotent."""
 
 
 @runtime_checkable
@@ -79,6 +79,7 @@ class Interface(Protocol):
 
     def identify(self, identity: PolicyIdentity, /) -> PolicyIdentity:
         """Return the identity of a model with that of the interface."""
+        return identity
 
     def reset(self) -> None:
         """Discard all state of the previous episode, such as a history."""
@@ -145,3 +146,37 @@ def connect(model: Model, interface: Interface) -> ModelPolicy:
     """Return the policy of `model` by `interface`, with `act_batch` if neither has a state."""
     is_batched = isinstance(model, BatchModel) and interface.is_stateless
     return BatchModelPolicy(model, interface) if is_batched else ModelPolicy(model, interface)
+
+
+def check_inference(model: Model, interface: Interface, contract: Contract, *, label: str) -> None:
+    """Raise UsageError unless one inference gives an action for a plausible observation."""
+    policy = ModelPolicy(model, interface)
+    policy.reset(seed=0, episode_index=0)
+    try:
+        action = policy(plausible_observation(contract))
+    except Exception as error:
+        raise UsageError(f"{label}: inference of a plausible observation failed: {described(error)}") from error
+    if isinstance(action, NoAction):
+        raise UsageError(f"{label}: no action for a plausible observation: {action.reason}")
+    interface.reset()
+
+
+def plausible_observation(contract: Contract) -> dict[str, NDArray[Any]]:
+    """Return an observation inside the bounds: their middle, 0 where there is none, no rotation, all valid."""
+    found = {}
+    for key, space in contract.observation_space.spaces.items():
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)  # type: ignore[attr-defined]
+        middle = np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, 0.0)
+        if key.endswith("_orientation") and space.shape and space.shape[-1] == 4:
+            middle[...] = (0.0, 0.0, 0.0, 1.0)
+        found[key] = (high if key.endswith("_valid") else middle).astype(space.dtype)
+    return found
+
+
+def read_model(location: str, *, kind: str, most_bytes: int) -> tuple[bytes, str]:
+    """Return content and SHA-256 of a model's file; raises UsageError for one that is missing or too large."""
+    try:
+        data = read_file(location, most_bytes=most_bytes)
+    except OSError as error:
+        raise UsageError(f"cannot read {kind} {location!r}: {error} (expected a file)") from None
+    return data, hashlib.sha256(data).hexdigest()

@@ -15,9 +15,7 @@ from embodied_env.contract.loader import shipped_files
 from embodied_env.core.arguments import checked_count
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.errors import MissingDependencyError, UsageError, described, did_you_mean
-from embodied_env.policies.array_interface import read_model
-from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
-from embodied_env.policies.onnx_graph import MOST_BYTES, check_graph
+from embodied_env.policies.model import ArraySpec, BatchModel, Inputs, Model, Outputs, read_model
 
 _DTYPES: Mapping[str, Any] = {
     "tensor(float)": np.float32,
@@ -30,6 +28,21 @@ _DTYPES: Mapping[str, Any] = {
 
 _NAME = re.compile(r"[\w-]{1,100}")  # of a shipped policy
 _LONGEST_S = 60.0  # of the first inference
+
+MOST_BYTES = 2**30
+MOST_FIELDS = 2_000_000  # about 100000 nodes
+_DEEPEST = 32  # messages within messages
+
+_MESSAGES: Mapping[str, Mapping[int, str]] = {  # message -> number of a field -> message in it, as in onnx.proto
+    "model": {7: "graph", 25: "function"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "function": {7: "node", 11: "attribute"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "sparse": {1: "tensor", 2: "tensor"},
+    "tensor": {},
+}
+_EXTERNAL_DATA, _DATA_LOCATION = 13, 14  # of a tensor
 
 
 def find_onnx(location: str) -> Path:
@@ -79,7 +92,7 @@ def load_onnx(location: str, *, providers: Sequence[str] = ("CPUExecutionProvide
     return OnnxModel(session, PolicyIdentity(name=f"onnx:{location}", format="onnx", sha256=sha256, library=library))
 
 
-class OnnxModel:
+class OnnxModel(BatchModel):
     """A stateless model of a session of onnxruntime.
 
     Attributes:
@@ -97,9 +110,6 @@ class OnnxModel:
         self._is_batched = all(not isinstance(each.shape[0], int) for each in session.get_inputs())
         self.inputs, self.outputs = _specs(session.get_inputs()), _specs(session.get_outputs())
 
-    def reset(self, *, seed: int, episode_index: int) -> None:
-        """Do nothing: it has no state."""
-
     def infer(self, inputs: Inputs, /) -> Outputs:
         """Return the outputs of one inference."""
         return self._run([inputs])[0]
@@ -107,9 +117,6 @@ class OnnxModel:
     def infer_batch(self, rows: Sequence[Inputs], /) -> Sequence[Outputs]:
         """Return the outputs of each row, by one inference if the model's batch is not fixed."""
         return self._run(rows) if self._is_batched else [self.infer(row) for row in rows]
-
-    def close(self) -> None:
-        """Do nothing: onnxruntime frees its session with this object."""
 
     def _run(self, rows: Sequence[Inputs]) -> list[dict[str, NDArray[Any]]]:
         feeds = {
@@ -139,6 +146,32 @@ class OnnxModel:
             limit.cancel()
         self._has_run = True
         return answer
+
+
+def check_graph(name: str, data: bytes) -> None:
+    """Raise UsageError for a model `name` that is damaged, too large, nested too deeply, or names other files."""
+    from google.protobuf.empty_pb2 import Empty
+    from google.protobuf.message import DecodeError
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    pending, n_fields = [("model", data, 0)], 0
+    while pending:
+        kind, message, depth = pending.pop()
+        try:
+            fields = UnknownFieldSet(Empty.FromString(message))
+        except DecodeError as error:
+            raise UsageError(f"ONNX model not readable: {name}: {error} (expected a .onnx file)") from None
+        n_fields += len(fields)
+        if depth > _DEEPEST:
+            raise UsageError(f"ONNX model nested too deeply: {name} (expected at most {_DEEPEST} levels)")
+        if n_fields > MOST_FIELDS:
+            raise UsageError(f"ONNX model too large: {name} (expected at most {MOST_FIELDS} fields)")
+        for field in fields:
+            number, value = field.field_number, field.data
+            if kind == "tensor" and (number == _EXTERNAL_DATA or (number == _DATA_LOCATION and value != 0)):
+                raise UsageError(f"ONNX model with data in other files: {name} (expected one file); save it as one")
+            if number in _MESSAGES[kind] and isinstance(value, bytes):
+                pending.append((_MESSAGES[kind][number], value, depth + 1))
 
 
 def _specs(tensors: Sequence[Any]) -> dict[str, ArraySpec]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
+from embodied_env.core.arguments import checked_flag
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.errors import UsageError
@@ -38,6 +39,7 @@ def load_openpi(
     *,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     timeout_s: float = TIMEOUT_S,
+    nested: bool = False,
     api_key: str | None = None,
 ) -> Model:
     """Return the model of the server at ``//host:port``, after connecting to it.
@@ -46,15 +48,17 @@ def load_openpi(
         location: host and port; the limits may follow as ``?timeout_s=0.2&connect_timeout_s=5``.
         connect_timeout_s: limit of connecting, and of the first inference.
         timeout_s: limit of every other inference, a new connection included.
+        nested: send an input ``images.front`` as ``{"images": {"front": ...}}``, as servers of ALOHA expect it.
         api_key: key that the server asks for; None: that of the environment variable ``OPENPI_API_KEY``, if set.
 
     Raises:
         UsageError: for an invalid address, or without a server that answers in time.
         MissingDependencyError: if websockets or msgpack is not installed.
     """
-    limits = {"connect_timeout_s": connect_timeout_s, "timeout_s": timeout_s}
-    address, _ = parse_address("openpi", location, port=_PORT, options=limits)
-    return OpenpiModel(address, api_key=api_key or os.environ.get(_KEY))
+    options = {"connect_timeout_s": connect_timeout_s, "timeout_s": timeout_s, "nested": nested}
+    address, found = parse_address("openpi", location, port=_PORT, options=options)
+    is_nested = checked_flag("nested", found["nested"])
+    return OpenpiModel(address, is_nested=is_nested, api_key=api_key or os.environ.get(_KEY))
 
 
 class OpenpiModel(RemoteModel):
@@ -64,9 +68,10 @@ class OpenpiModel(RemoteModel):
         metadata: of the server, in JSON types.
     """
 
-    def __init__(self, address: ServerAddress, *, api_key: str | None = None) -> None:
+    def __init__(self, address: ServerAddress, *, is_nested: bool = False, api_key: str | None = None) -> None:
         """Connect, and receive the metadata; raises UsageError if that fails."""
         super().__init__(address)
+        self._is_nested = is_nested
         self._headers = {"Authorization": f"Api-Key {api_key}"} if api_key else {}
         self._socket: WebSocket | None = None
         self._is_ready = False  # the connection has sent its metadata
@@ -95,7 +100,7 @@ class OpenpiModel(RemoteModel):
     # ------------------------------------------------------------------------------------------------------ one request
 
     def _encode(self, inputs: Inputs) -> bytes:
-        message: dict[str, Any] = dict(inputs)
+        message: dict[str, Any] = nest(inputs) if self._is_nested else dict(inputs)
         if self._is_announced:
             message[EXTENSION] = {"request": self._request_id}
             if self._reset is not None:
@@ -202,6 +207,18 @@ class OpenpiModel(RemoteModel):
         if self._socket is not None:
             self._socket.close()
         self._socket, self._is_ready = None, False
+
+
+def nest(inputs: Inputs) -> dict[str, Any]:
+    """Return the inputs with the parts of their names, between dots, as keys of nested maps."""
+    message: dict[str, Any] = {}
+    for name, value in inputs.items():
+        *path, last = name.split(".")
+        place = message
+        for key in path:
+            place = place.setdefault(key, {})
+        place[last] = value
+    return message
 
 
 def _last_line(text: str) -> str:

@@ -25,6 +25,7 @@ from embodied_env.core.arguments import checked_seconds
 from embodied_env.core.policy import NoAction, PolicyIdentity
 from embodied_env.errors import UsageError, described, did_you_mean
 from embodied_env.policies.model import ArraySpec, Inputs
+from embodied_env.policies.wire import keep_freed_memory
 
 CONNECT_TIMEOUT_S, TIMEOUT_S = 30.0, 1.0
 """Default limits: of connecting, and of the first inference, in which a server may compile its model; of the others."""
@@ -113,6 +114,7 @@ class RemoteModel(ABC):
 
     def __init__(self, address: ServerAddress) -> None:
         """Connect nothing yet."""
+        keep_freed_memory()
         self.address = address
         self._epoch = self._step = 0
         self._reset: dict[str, int] | None = None  # of an episode in which no answer has arrived

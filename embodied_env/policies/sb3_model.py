@@ -13,8 +13,7 @@ from gymnasium import spaces
 
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.errors import MissingDependencyError, UsageError, described
-from embodied_env.policies.array_interface import read_model
-from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
+from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs, read_model
 
 _MOST_BYTES = 2**32
 _VECTOR = "observation"  # name of the input of a policy whose observation is no dict
@@ -67,7 +66,7 @@ def _make_network(data: dict[str, Any], parameters: Any) -> Any:  # noqa: ANN401
     return network
 
 
-class Sb3Model:
+class Sb3Model(Model):
     """A policy network of Stable-Baselines3; the state of a recurrent one is that of the episode.
 
     Attributes:
@@ -117,6 +116,3 @@ class Sb3Model:
             torch.set_rng_state(self._draws)
             yield
             self._draws = torch.get_rng_state()
-
-    def close(self) -> None:
-        """Do nothing: its memory is freed with this object."""

@@ -20,7 +20,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import NoAction, Policy
 from embodied_env.errors import EmbodiedEnvError, MissingDependencyError, UsageError, described
 from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
-from embodied_env.policies.wire import EXTENSION, MOST_BYTES, WireError, pack, unpack
+from embodied_env.policies.wire import EXTENSION, MOST_BYTES, WireError, keep_freed_memory, pack, unpack
 
 _BUSY = "another client is connected (expected one); close it, or start another server"
 _BUSY_GRACE_S = 1.0  # in which a client that has just left is removed
@@ -48,6 +48,7 @@ class PolicyServer:
         if policy_file is not None:
             about["policy_file"] = policy_file
         self._metadata = pack({EXTENSION: about})
+        keep_freed_memory()
 
     async def run(self, host: str, port: int, *, stop: asyncio.Event, on_ready: Callable[[int], None]) -> None:
         """Serve until `stop` is set; `on_ready` receives the port, which is a free one if `port` is 0.
@@ -188,7 +189,7 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
 
 def _parse(message: bytes | str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return inputs and extension of a request; raises UsageError for one that has none."""
-    request: Any = message if isinstance(message, str) else unpack(message)
+    request: Any = message if isinstance(message, str) else unpack(message, MOST_BYTES)
     extension = request.pop(EXTENSION, {}) if isinstance(request, dict) else None
     if not isinstance(extension, dict):
         raise UsageError(f"invalid request: {request!r:.80} (expected a map of inputs in MessagePack)")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from policy_files import BENCH, JOINTS, TrialModel, bench, interface, observation
+from shipped_contracts import changed_contract, changed_text
 
 import embodied_env
 from embodied_env.cli.main import main
@@ -19,8 +20,8 @@ from embodied_env.core.image_processing import resize_image
 from embodied_env.core.policy import BatchPolicy, NoAction
 from embodied_env.errors import UsageError
 from embodied_env.policies.chunk_runner import ChunkRunner
-from embodied_env.policies.mapping import PolicyFileInterface, plausible_observation
-from embodied_env.policies.model import ArraySpec, connect
+from embodied_env.policies.mapping import PolicyFileInterface
+from embodied_env.policies.model import ArraySpec, connect, plausible_observation
 from embodied_env.policies.policy_file import PolicyFile
 
 ALL = (*JOINTS, "finger")
@@ -603,7 +604,8 @@ def test_evaluation_and_replay_by_a_policy_file(model, tmp_path, capsys):
     (tmp_path / "map.yaml").write_text(ARM)
     common = ["--policy", f"onnx:{model}", "--policy-file", str(tmp_path / "map.yaml"), "--json"]
     runs = ["--out", str(tmp_path / "runs"), "--backend", "fake", "--clock", "virtual", "--episodes", "1"]
-    assert main(["evaluate", "arm_reach", *runs, *common]) == 0
+    (tmp_path / "short.yaml").write_text(changed_text("arm_reach", {"episode.horizon_steps": 5}))
+    assert main(["evaluate", str(tmp_path / "short.yaml"), *runs, *common]) == 0
     (run,) = (tmp_path / "runs").iterdir()
     capsys.readouterr()
     policy = json.loads((run / "manifest.json").read_text())["policy"]
@@ -612,3 +614,30 @@ def test_evaluation_and_replay_by_a_policy_file(model, tmp_path, capsys):
     assert main(["replay", str(run), *common]) == 0
     assert json.loads(capsys.readouterr().out)["first"] is None
     assert main(["replay", str(run), "--policy-file", "map.yaml"]) == 2
+
+
+def test_joint_positions_in_other_order_unit_and_sign_hold_the_robot():
+    """The positions seen, returned as targets: the SO-101 stays where it is, and no action is changed."""
+    so101 = changed_contract("so101_reach", {"actuators.arm.command": "position", "action.dtype": "float64"})
+    joints = {
+        "joints": ["gripper", "wrist_roll", "wrist_flex", "elbow_flex", "shoulder_lift", "shoulder_pan"],
+        "unit": ["0..100", "deg", "deg", "-100..100", "deg", "deg"],
+        "sign": [1, -1, 1, -1, 1, 1],
+    }
+    found = parsed(
+        simple(
+            inputs={"state": {"parts": [{"field": "joints_position", **joints}]}},
+            parts=[{"actuator": "arm", **joints}],
+            limits={"gripper": [-0.17, 1.74], "elbow_flex": [-1.69, 1.69]},
+        ),
+        so101,
+    )
+    policy = connect(TrialModel(lambda inputs: {"action": inputs["state"].astype(np.float64)}), found)
+    with embodied_env.make(so101) as env:
+        seen, _ = env.reset(seed=0)
+        policy.reset(seed=0, episode_index=0)
+        start = seen["joints_position"]
+        for _ in range(5):
+            seen, *_, info = env.step(policy(seen))
+            assert not np.any(info["action_clipped"])
+        np.testing.assert_allclose(seen["joints_position"], start, atol=0.02)

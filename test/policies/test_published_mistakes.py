@@ -65,6 +65,32 @@ def test_rsl_rl_37_scale_and_offset_are_in_the_file_of_the_policy(tmp_path):
         interface(tmp_path, text).check(TrialModel({"action": np.zeros(4)}, inputs=specs))
 
 
+def test_isaacgymenvs_261_joints_without_a_unit_are_refused(tmp_path):
+    """Radians or degrees? In either case the motors moved."""
+    with pytest.raises(
+        UsageError, match=r"inputs\.state\.parts\[0\]: 'joints_position' has joints \(expected joints by name, with"
+    ):
+        interface(tmp_path, changed(", unit: deg, sign: [1, -1, 1]", ""))
+
+
+def test_himloco_7_history_from_the_newest_to_the_oldest(tmp_path):
+    """Six observations, the newest first: the file gives the order of the rows."""
+    text = changed("  state:\n", "  state:\n    history: {steps: [0, -1, -2], layout: by_time}\n")
+    found, seen = interface(tmp_path, text), observation()
+    rows = []
+    for finger in (0.0, 0.05, 0.1):
+        positions = np.array([*seen["joints_position"][:3], finger])
+        rows.append(found.to_inputs({**seen, "joints_position": positions})["state"].reshape(3, 8)[:, 3].tolist())
+    np.testing.assert_allclose(rows, [[0, 0, 0], [50, 0, 0], [100, 50, 0]], atol=1e-4)
+
+
+def test_mujoco_playground_267_statistics_that_are_missing_are_refused(tmp_path):
+    """The normalisation of the training was skipped: statistics without an entry for the input are no statistics."""
+    text = changed("  state:\n", "  state:\n    normalize: {method: mean_std, file: stats.json, key: obs}\n")
+    with pytest.raises(UsageError, match=r"inputs\.state\.normalize\.key: no 'obs\.mean' in stats\.json"):
+        interface(tmp_path, text, stats_json=b'{"observation": {"mean": [0.0], "std": [1.0]}}')
+
+
 def test_unitree_rl_mjlab_32_a_changed_scale_is_another_policy(tmp_path):
     """A scale copied by hand: the file is written from the values of training, and a change of one has another SHA-256."""
     file = read_policy_file(write(tmp_path, changed("unit: m}", "unit: m, scale: 0.55}")))

@@ -88,6 +88,12 @@ def test_a_foreign_server_receives_what_the_client_of_openpi_sends(load):
         assert model.take_account() is None
 
 
+def test_inputs_are_nested_on_request(load):
+    with serve_openpi(echo) as (address, requests):
+        load(f"openpi://{address}?nested=True").infer({"images.left": STATE["state"], "images.right": 2, "state": 3})
+    assert requests == [pack_openpi({"images": {"left": STATE["state"], "right": 2}, "state": 3})]
+
+
 def test_our_own_server_receives_the_number_of_the_request_and_the_reset(load):
     with serve_openpi(echo, metadata=ANNOUNCED) as (address, requests):
         model = load(f"openpi://{address}?timeout_s=1.5")
@@ -331,6 +337,7 @@ def test_no_http_server_is_taken_for_a_policy_server(load):
         ("openpi://h:1?timeout_s=soon", "invalid timeout_s='soon'"),
         ("openpi://h:1?timeout_s=nan", "invalid timeout_s='nan'"),
         ("openpi://h:1?timeout_s=0", "invalid timeout_s=0"),
+        ("openpi://h:1?nested=2", "invalid nested=2"),
         ("openpi://h:1?api_key=x", "unknown option .* 'api_key'"),
         ("gr00t://h:1?release=n1.7", "unknown release 'n1.7'"),
     ],
