@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import socket
@@ -32,6 +33,8 @@ from embodied_env.policies.wire import EXTENSION, MOST_BYTES, WireError, pack, s
 _PORT = 8000
 _KEY = "OPENPI_API_KEY"
 _RETRY_NS = 100_000_000
+
+_log = logging.getLogger(__name__)
 
 
 def load_openpi(
@@ -147,6 +150,9 @@ class OpenpiModel(RemoteModel):
                 self._connect(deadline_s)
             except Failure as failure:
                 self._disconnect()
+                if reason is None and failure.problem is Problem.LOST:
+                    limit = self.address.connect_timeout_s
+                    _log.warning("waiting up to %g s for %s: %s", limit, self.address.name, failure)
                 reason = reason if reason is not None and failure.problem is Problem.LATE else failure
                 if failure.problem is not Problem.LOST or clock.now_ns() + _RETRY_NS > deadline_s * NS_PER_S:
                     raise connection_error(self.address, reason) from None

@@ -22,6 +22,7 @@ from gymnasium import spaces
 import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.core.policy import FunctionPolicy, NoAction, PolicyIdentity
+from embodied_env.errors import UsageError
 from embodied_env.policies.loader import load_model
 from embodied_env.policies.model import ArraySpec
 from embodied_env.policies.server import PolicyModel, PolicyServer
@@ -192,6 +193,8 @@ def test_second_client_is_refused_while_the_first_acts(serve, monkeypatch):
         assert (response.status_code, response.body) == (
             503, b"another client is connected (expected one); close it, or start another server\n",
         )  # fmt: skip
+        with pytest.raises(UsageError, match="another client is connected"):
+            load_model(f"openpi://127.0.0.1:{port}", connect_timeout_s=0.3)
         assert "action" in ask(first, obs=OBS, task="")
     with open_client(port) as second:
         assert "embodied_env" in openpi_messages.unpack(second.recv())
