@@ -87,6 +87,7 @@ class OpenpiModel(RemoteModel):
             problem = f"cannot find the host of {self.address.name}: {error}"
             raise UsageError(f"{problem} (expected a name or an address)") from None
         clock, begun_s, is_silent = SteadyClock(), time.monotonic(), True
+        reason: Failure | None = None
         for family, _, _, _, target in itertools.cycle(found):
             self._target = family, target
             try:
@@ -94,11 +95,12 @@ class OpenpiModel(RemoteModel):
                 break
             except Failure as failure:
                 self._disconnect()
+                reason = failure if reason is None or failure.problem is not Problem.LATE else reason
                 is_over = time.monotonic() + _RETRY_NS / 1e9 > deadline_s
-                if is_over or failure.problem is not Problem.LOST:  # the last attempt has time, and tells the cause
-                    raise
+                if is_over or failure.problem is not Problem.LOST:
+                    raise reason from None
                 if is_silent and time.monotonic() > begun_s + _SILENT_S:
-                    is_silent, limit = False, self.address.options["connect_timeout_s"]
+                    is_silent, limit = False, self.address.connect_timeout_s
                     _log.warning("waiting up to %g s for %s: %s", limit, self.address.name, failure)
             clock.sleep_until_ns(clock.now_ns() + _RETRY_NS)
         announced = (self._metadata or {}).get(EXTENSION)

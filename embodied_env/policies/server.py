@@ -49,7 +49,7 @@ class PolicyServer:
         `contract`: that of its inputs and outputs. `policy_file`: name of the one that the clients need.
         """
         self._model, self._last_error = model, ""
-        about = {"inputs": specs_to_message(model.inputs), "outputs": specs_to_message(model.outputs)}
+        about: dict[str, Any] = {"inputs": specs_to_message(model.inputs), "outputs": specs_to_message(model.outputs)}
         about["identity"] = model.identity.as_mapping()
         if contract is not None:
             about |= {"contract": contract.name, "fingerprint": contract.fingerprint}
