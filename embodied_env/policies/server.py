@@ -148,7 +148,7 @@ class PolicyServer:
         return pack(answer)
 
 
-class PolicyModel:
+class PolicyModel(Model):
     """A policy of a contract as a model: the observation in, ``actions`` (n, n_joints) in action units out.
 
     Attributes:
