@@ -19,7 +19,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.arguments import checked_path
 from embodied_env.core.policy import NoAction, Observation
 from embodied_env.core.terminal import say
-from embodied_env.errors import UsageError
+from embodied_env.errors import ContractError, UsageError
 from embodied_env.policies.input_mapping import VectorInput
 from embodied_env.policies.loader import load_policy
 from embodied_env.policies.mapping import PolicyFileInterface
@@ -134,6 +134,10 @@ def _observe(contract: Contract, args: argparse.Namespace) -> Observation:
     env = EmbodiedEnv(contract, backend=backend, **robot_options(args))
     try:
         observation: Observation = env.reset(seed=args.seed)[0]
+    except ContractError as error:
+        if args.backend is not None:
+            raise
+        raise UsageError(f"{error}; choose another --backend, such as fake") from None
     finally:
         env.close()
     return observation
