@@ -45,7 +45,7 @@ EXTRAS = {
     "dev": ["nox>=2024.4", "pre-commit>=3.5"],
     "lint": ["ruff==0.17.5", "mypy==2.4.1", "types-PyYAML", "types-jsonschema", "types-psutil"],
 }
-IN_ALL = ("ros", "sim", "images", "record", "report", "multi", "onnx")
+IN_ALL = ("ros", "sim", "images", "record", "report", "multi", "onnx", "remote")
 EXTRAS["all"] = [requirement for extra in IN_ALL for requirement in EXTRAS[extra]]
 
 setup(

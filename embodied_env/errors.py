@@ -12,6 +12,7 @@
     │   └── SlotEndedError           step() of a vector in which an episode has ended  (AssertionError)
     ├── ClosedError              any call after close()                     (gymnasium ClosedEnvironmentError)
     ├── PolicyError              a policy raised an error of its own
+    ├── WireError                a message to or from a policy server is invalid  (ValueError)
     ├── TaskError                a task raised an error, or returned a wrong result
     ├── RecordError              a run cannot be written or read
     ├── NotComparableError       two runs cannot be compared

@@ -73,7 +73,7 @@ def add_policy(parser: argparse.ArgumentParser, *, default: str | None, what: st
     parser.add_argument("--policy", metavar="ADDRESS", default=default, help=help_)
     help_ = "policy file that maps a model to the contract (default: the one beside its model)"
     parser.add_argument("--policy-file", metavar="FILE", help=help_)
-    _add_trust_policy(parser)
+    add_trust_policy(parser)
 
 
 def add_policies(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +83,7 @@ def add_policies(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", metavar="ADDRESS", type=lambda text: (text, None), help=help_, **append)
     help_ = "policy file of the --policy before it (default: the one beside its model)"
     parser.add_argument("--policy-file", metavar="FILE", type=lambda text: (None, text), help=help_, **append)
-    _add_trust_policy(parser)
+    add_trust_policy(parser)
 
 
 def named_policies(args: argparse.Namespace) -> list[tuple[str, str | None]]:
@@ -99,7 +99,8 @@ def named_policies(args: argparse.Namespace) -> list[tuple[str, str | None]]:
     return named
 
 
-def _add_trust_policy(parser: argparse.ArgumentParser) -> None:
+def add_trust_policy(parser: argparse.ArgumentParser) -> None:
+    """Declare the option --trust-policy."""
     help_ = "load a policy format that executes code when it is read, such as pickle"
     parser.add_argument("--trust-policy", action="store_true", help=help_)
 

@@ -9,7 +9,7 @@ import sys
 from types import FrameType
 
 from embodied_env.cli import SOUND
-from embodied_env.cli.arguments import integer_from
+from embodied_env.cli.arguments import add_trust_policy, integer_from
 from embodied_env.contract import Contract, load_contract
 from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
@@ -24,11 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("address", metavar="ADDRESS", help="address of the policy to serve, such as onnx:FILE")
     help_ = "name or path of the contract whose observations it takes and whose actions it returns (default: none, "
     option("--contract", help=f"{help_}the model's own inputs and outputs)")
-    option("--policy-file", metavar="FILE", help="policy file between the model and the contract (default: its own)")
+    help_ = "policy file that maps a model to the contract (default: the one beside its model)"
+    option("--policy-file", metavar="FILE", help=help_)
     option("--host", default="127.0.0.1", help="address of the network interface to listen on")
     option("--port", type=integer_from(0), required=True, help="TCP port to listen on; 0: a free one")
-    help_ = "load a policy format that executes code when it is read, such as pickle"
-    option("--trust-policy", action="store_true", help=help_)
+    add_trust_policy(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
     contract = None if args.contract is None else load_contract(args.contract)
     model: Model
     if contract is not None:
-        file = {} if args.policy_file is None else {"policy_file": args.policy_file}
-        model = PolicyModel(load_policy(args.address, contract, trust=args.trust_policy, **file), contract)
+        policy = load_policy(args.address, contract, policy_file=args.policy_file, trust=args.trust_policy)
+        model = PolicyModel(policy, contract)
     elif args.policy_file is not None:
         raise UsageError("--policy-file requires --contract: it connects a model with a contract")
     else:

@@ -87,6 +87,8 @@ class _Draft:
         path = f"inputs.{name}"
         if feature.kind == "VISUAL":
             spec: Document = {"image": self._image(name, feature)}
+        elif len(feature.shape) > 1:
+            spec = {"image": self._depth(name, feature)}
         else:
             spec = {"parts": [self._input_part(*run) for run in self._split(path, feature, self._observed)]}
         if self._normalize and self._policy.n_obs_steps > 1:
@@ -125,6 +127,13 @@ class _Draft:
             self._gap(what, f"set inputs.{name}.image.method as in training: letterbox, crop or stretch")
         field = fitting[0] if len(fitting) == 1 else camera
         return {"field": field, "size": list(size), "layout": "chw", "range": [0.0, 1.0]}
+
+    def _depth(self, name: str, feature: Feature) -> Document:
+        """Return a depth image as in our export: in metres, with the axes of the contract."""
+        key = name.removeprefix("observation.")
+        if key not in self._boxes:
+            self._gap(f"meaning of {name}, {list(feature.shape)}", f"set inputs.{name}.image.field to a depth image")
+        return {"field": key, "size": list(feature.shape[:2]), "channels": "depth"}
 
     def _output(self, name: str, feature: Feature) -> Document:
         actuators = {each: tuple(spec.joints) for each, spec in self._contract.actuators.items()}

@@ -23,6 +23,7 @@ from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.model import Model, connect
 from embodied_env.policies.onnx_model import find_onnx
 from embodied_env.policies.policy_file import SUFFIX, read_policy_file
+from embodied_env.policies.remote import RemoteModel
 
 _BUILT_IN = {
     "hold": "embodied_env.policies.built_in:make_hold",
@@ -104,6 +105,8 @@ def _load_connected(
     mapped = None if policy_file is None else PolicyFileInterface(read_policy_file(policy_file), contract)
     model = load_model(address, **options)
     try:
+        if mapped is None:
+            _check_fingerprint(model, contract)
         interface = mapped or ArrayInterface(model, contract)
         interface.check(model)
     except BaseException:
@@ -129,6 +132,16 @@ def find_policy_file(location: str | Path) -> Path | None:
         return file if file.is_file() else None
     except (OSError, ValueError):  # not a path, such as that of a server
         return None
+
+
+def _check_fingerprint(model: Model, contract: Contract) -> None:
+    """Raise UsageError for a model that a server announces for another contract."""
+    if isinstance(model, RemoteModel) and model.fingerprint not in (None, contract.fingerprint):
+        expected = f"expected {contract.fingerprint:.12}, {contract.name}"
+        problem = (
+            f"policy {model.identity.name!r} is served for another contract: {model.fingerprint!s:.12} ({expected})"
+        )
+        raise UsageError(f"{problem}; serve it with --contract for this one")
 
 
 def _formats() -> str:

@@ -8,38 +8,43 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import select
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from embodied_env.errors import MissingDependencyError, described
+from embodied_env.errors import described
 from embodied_env.policies.remote import Failure, Problem
+from embodied_env.policies.wire import MOST_BYTES, import_library
 
-_CHUNK = 2**18  # bytes per read
-_BINARY = 2  # opcode of a frame
+_CHUNK = 2**16  # bytes per read
+_BINARY, _FINAL, _MASKED = 2, 0x80, 0x80  # opcode and bits of a frame
 
 
 class WebSocket:
     """One connection to a server. After any `Failure` but a late `open`, close it."""
 
-    def __init__(
-        self, target: tuple[socket.AddressFamily, Any], netloc: str, *, most_bytes: int, headers: Mapping[str, str]
-    ) -> None:
+    def __init__(self, target: tuple[socket.AddressFamily, Any], netloc: str, *, headers: Mapping[str, str]) -> None:
         """Begin to connect to `target`; raises Failure if that is refused at once.
 
-        `netloc`: host and port, for the handshake. `most_bytes`: limit of a message.
+        `netloc`: host and port, for the handshake.
         """
-        client, uri = _library()
-        self._protocol = client.ClientProtocol(uri.parse_uri(f"ws://{netloc}"), max_size=most_bytes)
+        client, uri, frames = (
+            import_library("websockets", f"websockets.{name}") for name in ("client", "uri", "frames")
+        )
+        self._protocol = client.ClientProtocol(uri.parse_uri(f"ws://{netloc}"), max_size=MOST_BYTES)
+        self._apply_mask = frames.apply_mask
         self._headers = headers
         self._outgoing: deque[memoryview] = deque()
         self._messages: deque[bytes | str] = deque()
         self._fragments: list[bytes] = []
         self._is_text = self._is_connected = False
         self._end: Failure | None = None
+        self._pid = os.getpid()
         self._socket = socket.socket(target[0], socket.SOCK_STREAM)
         self._socket.setblocking(False)
         self._poll = select.poll()
@@ -60,9 +65,19 @@ class WebSocket:
             self._exchange(deadline_s)
 
     def send(self, message: bytes, deadline_s: float) -> None:
-        """Send a binary message; raises Failure, also for a message that arrives before this one is sent."""
-        self._protocol.send_binary(message)
-        self._flush()
+        """Send a binary message; raises Failure, also for a message that arrives before this one is sent.
+
+        Its frame is made here, since the library copies the message four times.
+        """
+        length, mask = len(message), secrets.token_bytes(4)
+        if length < 126:
+            head = struct.pack("!BB", _FINAL | _BINARY, _MASKED | length)
+        elif length < 2**16:
+            head = struct.pack("!BBH", _FINAL | _BINARY, _MASKED | 126, length)
+        else:
+            head = struct.pack("!BBQ", _FINAL | _BINARY, _MASKED | 127, length)
+        self._outgoing += (memoryview(head + mask), memoryview(self._apply_mask(message, mask)))
+        self._write()
         while self._outgoing:
             self._exchange(deadline_s)
             if self._messages:
@@ -74,23 +89,21 @@ class WebSocket:
             self._exchange(deadline_s)
         return self._messages.popleft()
 
-    def poll(self) -> bool:
-        """Process what has arrived, such as a ping, without waiting; return whether there are messages."""
-        while self._end is None and self._wait(0.0) & ~select.POLLOUT:
+    def poll(self, deadline_s: float) -> bool:
+        """Process what has arrived, such as a ping, without waiting; return whether there is a message."""
+        while not (self._messages or self._end) and time.monotonic() < deadline_s:
+            if not self._wait(0.0) & ~select.POLLOUT:
+                break
             self._read()
             self._write()
         return bool(self._messages)
 
     def close(self) -> None:
-        """Close at once, without waiting for the server. Idempotent."""
-        if self._socket.fileno() >= 0 and self.is_open and not self._outgoing:
+        """Close at once, without waiting for the server, and silently in a fork of the process that connected."""
+        if self._pid == os.getpid() and self.is_open and not self._outgoing:
             self._protocol.send_close()
             self._flush()
             self._write()
-        self.detach()
-
-    def detach(self) -> None:
-        """Close only the descriptor, as in a fork of the process that owns the connection."""
         self._socket.close()
 
     def _exchange(self, deadline_s: float) -> None:
@@ -126,10 +139,11 @@ class WebSocket:
     def _write(self) -> None:
         try:
             while self._outgoing:
-                sent = self._socket.send(self._outgoing[0])
-                self._outgoing[0] = self._outgoing[0][sent:]
-                if not self._outgoing[0]:
-                    self._outgoing.popleft()
+                sent = self._socket.sendmsg(self._outgoing)
+                while sent and sent >= len(self._outgoing[0]):
+                    sent -= len(self._outgoing.popleft())
+                if sent:
+                    self._outgoing[0] = self._outgoing[0][sent:]
         except BlockingIOError:
             pass
         except OSError as error:
@@ -176,19 +190,10 @@ class WebSocket:
 
     def _flush(self) -> None:
         """Queue what the library wants to send."""
-        self._outgoing.extend(memoryview(data) for data in self._protocol.data_to_send() if data)
+        if data := b"".join(self._protocol.data_to_send()):
+            self._outgoing.append(memoryview(data))
 
 
 def _lost(reason: object) -> Failure:
     text = described(reason) if isinstance(reason, Exception) else str(reason)
     return Failure(Problem.LOST, text[0].lower() + text[1:])
-
-
-def _library() -> tuple[Any, Any]:
-    try:
-        from websockets import client, uri
-    except ImportError:
-        raise MissingDependencyError(
-            "websockets", needed_for="a policy server", remedy='pip install "embodied_env[remote]"'
-        ) from None
-    return client, uri

@@ -222,6 +222,15 @@ def test_only_image_of_another_size_asks_for_the_method(policy):
     assert "resizing of camera_image, 96x96, to the 224x224 of observation.image: set" in gaps
 
 
+def test_depth_image_of_our_export_is_an_image_and_another_array_is_unknown(policy):
+    features = {f"observation.{name}": {"type": "STATE", "shape": [64, 64, 1]} for name in ("depth_image", "grid")}
+    document, gaps = drafted(policy(input_features=features), contract=DOOR, normalize=False)
+    image = {"field": "depth_image", "size": [64, 64], "channels": "depth"}
+    assert document["inputs"]["observation.depth_image"] == {"image": image}
+    assert "meaning of observation.grid, [64, 64, 1]" in gaps
+    assert "meaning of observation.depth_image" not in gaps
+
+
 def test_lerobot_normalises_and_keeps_the_history_itself(policy, dataset):
     folder = policy({NORMALIZER: TENSORS}, type="diffusion", n_obs_steps=2, chunk_size=None, n_action_steps=8)
     data = dataset()

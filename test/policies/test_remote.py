@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import re
 import socket
+import sys
 import threading
 import time
 
@@ -20,7 +21,7 @@ from shipped_contracts import changed_contract
 import embodied_env
 from embodied_env.cli.evaluation_run import print_table
 from embodied_env.core.policy import NoAction
-from embodied_env.errors import UsageError
+from embodied_env.errors import MissingDependencyError, UsageError
 from embodied_env.evaluation.runner import evaluate
 from embodied_env.policies.loader import load_model
 
@@ -85,6 +86,12 @@ def test_a_foreign_server_receives_what_the_client_of_openpi_sends(load):
         assert account["server_s"] == pytest.approx(1e-6)
         assert all(account[f"{stage}_s"] > 0.0 for stage in ("encode", "wire", "decode"))
         assert model.take_account() is None
+
+
+def test_inputs_are_nested_on_request(load):
+    with serve_openpi(echo) as (address, requests):
+        load(f"openpi://{address}?nested=True").infer({"images.left": STATE["state"], "images.right": 2, "state": 3})
+    assert requests == [pack_openpi({"images": {"left": STATE["state"], "right": 2}, "state": 3})]
 
 
 def test_our_own_server_receives_the_number_of_the_request_and_the_reset(load):
@@ -189,6 +196,17 @@ def test_a_late_answer_is_never_taken_for_that_of_a_later_request(load):
         assert problems(model) == {"late": 1}
 
 
+def test_a_server_for_another_contract_is_refused():
+    metadata = {"embodied_env": {"fingerprint": "0" * 64}}
+    with serve_openpi(echo, metadata=pack_openpi(metadata)) as (address, requests):
+        with pytest.raises(UsageError, match=r"is served for another contract: 000000000000 \(expected .*arm_reach"):
+            embodied_env.load_policy(f"openpi://{address}", ARM)
+        assert requests == []
+        metadata["embodied_env"]["fingerprint"] = ARM.fingerprint
+    with serve_openpi(echo, metadata=pack_openpi(metadata)) as (address, _):
+        embodied_env.load_policy(f"openpi://{address}", ARM).close()
+
+
 def test_drip_fed_bytes_do_not_extend_the_deadline(load):
     frame = b"\x82\x7e\x10\x00" + bytes(4096)
 
@@ -214,7 +232,7 @@ def test_a_server_that_never_reads_does_not_extend_the_deadline(load):
     with serve_openpi(lambda *_: {"actions": CHUNK}) as (address, _), listener:
         model = load(f"openpi://{address}", timeout_s=0.2)
         model.infer(STATE)
-        model._targets = [(socket.AF_INET, listener.getsockname())]
+        model._target = (socket.AF_INET, listener.getsockname())
         model._disconnect()
         for _ in range(2):  # the half-open connection is kept for the next step
             begun = time.monotonic()
@@ -257,11 +275,11 @@ def test_a_connection_that_was_closed_between_two_steps_is_made_again(load):
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [
-        (b"\xc1", "invalid metadata"),
+        (b"\xc1", "message cannot be decoded"),
         ("no model", "no model"),
         (msgpack.packb([1]), "metadata is list"),
         (msgpack.packb({"x": b"bytes"}), "expected JSON types"),
-        (msgpack.packb({"x": "y" * 20000}), "metadata too long"),
+        (msgpack.packb({"x": "y" * 20000}), "invalid metadata: JSON of 20009 characters"),
         (pack_openpi({"embodied_env": {"inputs": 3}}), "invalid announcement"),
         (lambda _: time.sleep(0.6) or b"\x80", "within 0.5 s"),
     ],
@@ -311,6 +329,7 @@ def test_no_http_server_is_taken_for_a_policy_server(load):
         ("openpi://h:1?timeout_s=soon", "invalid timeout_s='soon'"),
         ("openpi://h:1?timeout_s=nan", "invalid timeout_s='nan'"),
         ("openpi://h:1?timeout_s=0", "invalid timeout_s=0"),
+        ("openpi://h:1?nested=2", "invalid nested=2"),
         ("openpi://h:1?api_key=x", "unknown option .* 'api_key'"),
         ("gr00t://h:1?release=n1.7", "unknown release 'n1.7'"),
     ],
@@ -318,6 +337,17 @@ def test_no_http_server_is_taken_for_a_policy_server(load):
 def test_invalid_addresses_are_refused(address, reason):
     with pytest.raises(UsageError, match=reason):
         load_model(address)
+
+
+@pytest.mark.parametrize(
+    ("package", "scheme"), [("websockets", "openpi"), ("msgpack", "openpi"), ("msgpack", "gr00t"), ("zmq", "gr00t")]
+)
+def test_a_missing_package_is_named_with_its_remedy(load, monkeypatch, package, scheme):
+    with serve_openpi(echo) as (address, _):
+        monkeypatch.setitem(sys.modules, package, None)
+        monkeypatch.setattr("embodied_env.policies.wire._packers", threading.local())
+        with pytest.raises(MissingDependencyError, match=r'pip install "embodied_env\[remote\]"'):
+            load(f"{scheme}://{address}")
 
 
 def test_the_key_is_sent_and_not_recorded(load, monkeypatch):

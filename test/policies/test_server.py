@@ -17,10 +17,12 @@ import numpy as np
 import onnx_models
 import openpi_messages
 import pytest
+from gymnasium import spaces
 
 import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.core.policy import FunctionPolicy, NoAction, PolicyIdentity
+from embodied_env.policies.loader import load_model
 from embodied_env.policies.model import ArraySpec
 from embodied_env.policies.server import PolicyModel, PolicyServer
 
@@ -229,6 +231,23 @@ def test_served_policy_of_two_actuators_has_the_joints_in_order():
     model = PolicyModel(policy, door)
     (rows,) = model.infer({key: np.zeros(spec.shape) for key, spec in model.inputs.items()})["actions"]
     assert rows.tolist() == np.concatenate(list(action.values()) if isinstance(action, dict) else [action]).tolist()
+
+
+@pytest.mark.parametrize("contract", [None, ARM])
+def test_remote_policy_equals_the_local_one(serve, tmp_path, contract):
+    pytest.importorskip("onnxruntime")
+    weights = np.random.default_rng(0).normal(size=(spaces.flatdim(ARM.observation_space), 6))
+    (tmp_path / "policy.onnx").write_bytes(onnx_models.linear(weights))
+    address = f"onnx:{tmp_path / 'policy.onnx'}"
+    local = embodied_env.load_policy(address, ARM)
+    port = serve(load_model(address) if contract is None else PolicyModel(local, ARM), contract=contract)
+    remote = embodied_env.load_policy(f"openpi://127.0.0.1:{port}", ARM)
+    ARM.observation_space.seed(3)
+    for _ in range(3):
+        observation = ARM.observation_space.sample()
+        assert np.ravel(remote(observation)).tolist() == local(observation).tolist()
+    assert remote.identity.server["embodied_env"]["identity"]["name"] == address
+    remote.close()
 
 
 # ---------------------------------------------------------------------------------------------------------- command line

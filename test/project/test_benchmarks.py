@@ -218,6 +218,13 @@ def test_image_benchmark_runs(tmp_path):
     assert all(row["equal"] and row["lost"] == 0 for row in rows)
 
 
+@pytest.mark.long
+def test_policy_server_benchmark_runs(tmp_path):
+    rows = table_of("policy_server.py", tmp_path, "--rounds", "1", "--requests", "5")  # it compares the answers
+    assert [row["who"] for row in rows][:2] == ["bare client, bare server", "our client, our server"]
+    assert rows[0]["ratio"] == 1.0
+
+
 def test_marginal_cost_is_the_slope_of_a_line(scale):
     table = [{"what": "sensors", "size": size, "thread_us": 100.0 + 20.0 * size} for size in (1, 2, 4)]
     (found,) = scale.slopes(table).values()

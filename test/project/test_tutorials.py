@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"(<!-- background -->\n)?^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PRINTED = re.compile(r"<!-- printed -->\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PORT = re.compile(r"\b800\d\b")
 SHORTER = {  # interactive steps and waits that a test skips
     "--steps 100000": "--steps 600 --feature-steps 200",
     "--repeats 2 --out": "--repeats 2 --joints j1 --out",
@@ -45,6 +47,12 @@ def operator_at_terminal() -> Iterator[int]:
         os.close(terminal)
 
 
+def free_port() -> str:
+    """Return a port on which no program listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return str(server.getsockname()[1])
+
+
 def script_of(page: Path) -> str:
     """Return the blocks of a page as one script; background blocks run until its end."""
     lines = ["set -e", "trap 'kill -INT $(jobs -p) 2>/dev/null || true; wait' EXIT"]
@@ -58,6 +66,8 @@ def script_of(page: Path) -> str:
     script = "\n".join(lines)
     for long, short in SHORTER.items():
         script = script.replace(long, short)
+    for port in {*PORT.findall(script)}:
+        script = script.replace(port, free_port())
     return script
 
 
@@ -71,6 +81,7 @@ def script_of(page: Path) -> str:
         "tutorials/mobile_base",
         "tutorials/your_model",
         "tutorials/your_task",
+        "tutorials/your_policy",
         "tutorials/train_and_evaluate",
         "tutorials/sim_to_real",
         "howto/randomise",

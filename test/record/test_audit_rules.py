@@ -259,6 +259,7 @@ LINES |= {
     "gates.account": ("plain", lambda rows: at(rows[1], info__safety__disposition=2)),
     "clipping.flags": ("plain", lambda rows: at(rows[1], info__action_clipped=False)),
     "action.account": ("plain", lambda rows: at(rows[2], info__safety__dt_s=0.06)),
+    "annotations.account": ("plain", lambda rows: at(rows[2], info__annotations={"inference": {"late": 0}})),
     "action.observed": ("applied", lambda rows: both(rows[2], observation__applied_actions=[0.0, 0.0, 0.5, 0.5])),
     "option.observed": ("drawn", lambda rows: both(rows[3], observation__goal=[0.5])),
     "latency.stage": ("plain", lambda rows: at(rows[2], info__latency__gate_s=0.5)),
