@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -298,7 +298,8 @@ def _validate(file: PolicyFile) -> None:
         if isinstance(spec, InputSpec):
             _validate_input(path, spec)
         require(spec.parts is None or bool(spec.parts), f"{path}.parts", "no part (expected one or more)")
-        for index, part in enumerate(spec.parts or ()):
+        parts: Sequence[InputPart | OutputPart] = spec.parts or ()
+        for index, part in enumerate(parts):
             _validate_part(f"{path}.parts[{index}]", part, file.outputs)
         if spec.normalize is not None:
             _validate_normalize(f"{path}.normalize", spec.normalize)
