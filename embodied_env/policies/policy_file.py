@@ -366,5 +366,6 @@ def _validate_normalize(path: str, spec: NormalizeSpec) -> None:
     else:
         require(spec.key is not None and not given, path, "expected file with key and without numbers")
     _validate_range(f"{path}.range", spec.range)
+    allow(spec.method != "mean_std" or spec.range == (-1.0, 1.0), f"{path}.range", spec.range, "no range with mean_std")
     allow(spec.epsilon >= 0, f"{path}.epsilon", spec.epsilon, "a number >= 0")
     allow(spec.clip is None or spec.clip > 0, f"{path}.clip", spec.clip, "a number > 0")

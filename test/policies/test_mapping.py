@@ -429,6 +429,7 @@ def test_image_as_in_training():
         ({"size": [24, 32]}, "bgr8", r"'front_image' is 48x64 \(expected 24x32, as in training\); give the method"),
         ({"channels": "mono"}, "bgr8", "mono of an image in bgr8"),
         ({}, "mono8", "rgb of an image in mono8; set expand"),
+        ({"channels": "mono", "expand": True}, "mono8", "mono of an image in mono8"),
         ({"field": "front"}, "bgr8", r"did you mean 'front_image'"),
         ({"field": "tcp_position"}, "bgr8", r"expected one of: front_image"),
     ],
