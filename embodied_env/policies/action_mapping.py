@@ -142,7 +142,7 @@ class ActionMapping:
             self.labels[output].append(f"{name}[{joint}]")
             if part.threshold is not None:
                 self._thresholds[column] = part.threshold
-        factor, zero, gain, offset = find_conversion(file, contract, path, part, joints, units)
+        factor, zero, gain, offset = find_conversion(file, contract, path, part, [*zip(joints, units, strict=True)])
         self._gain[columns] = gain / factor
         self._bias[columns] = (offset - (zero if part.mode == "absolute" else 0.0)) / factor
         self._is_action[columns], self._is_relative[columns] = is_action, part.mode == "relative"
