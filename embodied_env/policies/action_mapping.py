@@ -132,7 +132,8 @@ class ActionMapping:
             units = [_ACTION] * len(joints)
         else:
             problem = f"{part.mode} for actuators.{name}.command {actuator.command} (expected {' or '.join(modes)})"
-            require(part.mode in modes, f"{path}.mode", f"{problem}; declare another command in the contract")
+            remedy = "correct it, or declare another command in the contract"
+            require(part.mode in modes, f"{path}.mode", f"{problem}; {remedy}")
             units = [_unit_of(actuator, joint) for joint in joints]
         columns = [self._layout.slices[name].start + place for place in places]
         for index, (joint, column) in enumerate(zip(joints, columns, strict=True), start=len(self.labels[output])):
@@ -141,7 +142,7 @@ class ActionMapping:
             self.labels[output].append(f"{name}[{joint}]")
             if part.threshold is not None:
                 self._thresholds[column] = part.threshold
-        factor, zero, gain, offset = find_conversion(file, contract, path, part, joints, units)
+        factor, zero, gain, offset = find_conversion(file, contract, path, part, [*zip(joints, units, strict=True)])
         self._gain[columns] = gain / factor
         self._bias[columns] = (offset - (zero if part.mode == "absolute" else 0.0)) / factor
         self._is_action[columns], self._is_relative[columns] = is_action, part.mode == "relative"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,25 +22,11 @@ from embodied_env.policies.statistics import make_normalizer
 
 T = TypeVar("T")
 
-_LENGTHS_AND_ANGLES = {
-    "rad": ("rad", 1.0),
-    "deg": ("rad", math.pi / 180),
-    "m": ("m", 1.0),
-    "cm": ("m", 0.01),
-    "mm": ("m", 0.001),
-}
-UNITS: Mapping[str, tuple[str, float]] = {
-    **_LENGTHS_AND_ANGLES,
-    **{f"{unit}/s": (f"{base}/s", size) for unit, (base, size) in _LENGTHS_AND_ANGLES.items()},
-}
+_SIZES = {"rad": ("rad", 1.0), "deg": ("rad", math.pi / 180), "m": ("m", 1.0), "cm": ("m", 0.01), "mm": ("m", 0.001)}
+UNITS = {**_SIZES, **{f"{unit}/s": (f"{base}/s", size) for unit, (base, size) in _SIZES.items()}}
 """Unit -> unit of contracts, and its size in that."""
 
-RANGES: Mapping[str, tuple[float, float]] = {
-    "-100..100": (-100, 100),
-    "0..100": (0, 100),
-    "-1..1": (-1, 1),
-    "0..1": (0, 1),
-}
+RANGES = {"-100..100": (-100.0, 100.0), "0..100": (0.0, 100.0), "-1..1": (-1.0, 1.0), "0..1": (0.0, 1.0)}
 """Units that are shares of the `limits` of a joint."""
 
 _ORDERS = {"xyzw": [0, 1, 2, 3], "wxyz": [3, 0, 1, 2]}
@@ -72,12 +57,11 @@ def observed_fields(contract: Contract) -> dict[str, ObservedField]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _Part(NamedTuple):
     """Consecutive components of a vector: gain * value + bias."""
 
     key: str  # of the observation, or of the last outputs
-    index: list[int] | None  # of the last axis of a field; None: an output
+    places: list[int] | None  # on the last axis of a field; None: an output
     labels: list[str]
     units: Sequence[str | None]  # in the contract
     gain: FloatArray
@@ -116,14 +100,11 @@ class VectorInput:
 
     def read_raw(self, observation: Observation, last_outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return the components of `observation` as they are, in the order of the vector."""
-        return np.concatenate(
-            [
-                last_outputs[part.key]
-                if part.index is None
-                else np.asarray(observation[part.key])[..., part.index].ravel()
-                for part in self._parts
-            ]
-        )
+        arrays = [
+            last_outputs[part.key] if part.places is None else np.asarray(observation[part.key])[..., part.places]
+            for part in self._parts
+        ]
+        return np.concatenate(arrays, axis=None)
 
 
 def _find_part(file: PolicyFile, contract: Contract, path: str, part: InputPart, *, has_history: bool) -> _Part:
@@ -131,8 +112,7 @@ def _find_part(file: PolicyFile, contract: Contract, path: str, part: InputPart,
         allow(file.chunk is None, f"{path}.last_output", "output of a chunk", "that of single actions")
         size = file.outputs[part.last_output].size
         labels = [f"last {part.last_output}[{n}]" for n in range(size)]
-        as_it_is = {"gain": np.ones(size), "bias": np.zeros(size)}
-        return _Part(key=part.last_output, index=None, labels=labels, units=[None] * size, **as_it_is)
+        return _Part(part.last_output, None, labels, [None] * size, np.ones(size), np.zeros(size))
     key, spaces = str(part.field), contract.observation_space.spaces
     require(key in spaces, f"{path}.field", one_of(key, spaces))
     shape, joints = spaces[key].shape or (1,), tuple[str, ...]()
@@ -159,17 +139,12 @@ def _find_part(file: PolicyFile, contract: Contract, path: str, part: InputPart,
         names = ["xyzw"[n] for n in index]
     else:
         require(part.quaternion is None, f"{path}.quaternion", f"{key!r} is no orientation (expected null)")
-    factor, zero, gain, offset = find_conversion(file, contract, path, part, names, units)
+    factor, zero, gain, offset = find_conversion(file, contract, path, part, [*zip(names, units, strict=True)])
     rows = math.prod(shape[:-1])  # of a history, or of a field with several axes
     of_row = [f"{key}[{row}]" for row in range(rows)] if rows > 1 else [key]
-    return _Part(
-        key=key,
-        index=index,
-        labels=[f"{row}[{name}]" for row in of_row for name in names],
-        units=[*units] * rows,
-        gain=np.tile(factor * gain, rows),
-        bias=np.tile((zero - offset) * gain, rows),
-    )
+    labels = [f"{row}[{name}]" for row in of_row for name in names]
+    gains, biases = np.tile(factor * gain, rows), np.tile((zero - offset) * gain, rows)
+    return _Part(key, index, labels, [*units] * rows, gains, biases)
 
 
 class ImageInput:
@@ -245,23 +220,17 @@ def find_conversion(
     contract: Contract,
     path: str,
     part: InputPart | OutputPart,
-    names: Sequence[str],
-    units: Sequence[str | None],
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    own: Sequence[tuple[str, str | None]],
+) -> tuple[FloatArray, ...]:
     """Return factor and zero of the unit, ``factor * value + zero``, sign times scale, and offset of each component.
 
-    `names` and `units`: of the components in the contract. Raises ContractError for another unit or number of values.
+    `own`: name and unit of each component in the contract. Raises ContractError for what does not fit.
     """
-    wanted = _each(f"{path}.unit", part.unit, len(names))
-    maps = [
-        _unit_map(file, contract, f"{path}.unit", unit, known, name)
-        for unit, known, name in zip(wanted, units, names, strict=True)
-    ]
+    units = zip(_each(f"{path}.unit", part.unit, len(own)), own, strict=True)
+    maps = [_unit_map(file, contract, f"{path}.unit", unit, known, name) for unit, (name, known) in units]
     factor, zero = np.array(maps, dtype=np.float64).reshape(-1, 2).T
-    sign, scale, offset = (
-        np.array(_each(f"{path}.{key}", value, len(names)), dtype=np.float64)
-        for key, value in (("sign", part.sign), ("scale", part.scale), ("offset", part.offset))
-    )
+    keys = (("sign", part.sign), ("scale", part.scale), ("offset", part.offset))
+    sign, scale, offset = (np.array(_each(f"{path}.{key}", value, len(own)), np.float64) for key, value in keys)
     return factor, zero, sign * scale, offset
 
 

@@ -24,15 +24,13 @@ from embodied_env.policies.statistics import read_safetensors
 Statistics = Mapping[str, tuple[float, ...]]
 """``mean``, ``std``, ``min``, ``max``, ``q01`` and so on, one number for each component or channel."""
 
-MODES = {
+_METHODS = {  # by LeRobot's mode
     "IDENTITY": None,
     "MEAN_STD": "mean_std",
     "MIN_MAX": "min_max",
     "QUANTILES": "quantiles",
     "QUANTILE10": "quantiles10",
 }
-"""The normalisation modes of LeRobot, and the methods of a policy file."""
-
 _MOST_BYTES = 64 * 2**20
 _MOST_MODEL_BYTES = 64 * 2**30
 _MOST_COMPONENTS = 10_000
@@ -46,7 +44,7 @@ class Feature:
 
     kind: str  # STATE, VISUAL, ENV, ACTION
     shape: tuple[int, ...]  # images: (channels, height, width)
-    mode: str  # a key of `MODES`
+    method: str | None  # of the normalisation, as in a policy file; None: none
     names: tuple[str, ...]  # of the components, from the dataset; empty: unknown
     statistics: Statistics  # empty: not found
 
@@ -132,12 +130,12 @@ def _feature(
     name: str, spec: Mapping[str, Any], modes: Mapping[str, Any], names: tuple[str, ...], statistics: Statistics
 ) -> Feature:
     kind, shape = str(spec["type"]), tuple(int(size) for size in spec["shape"])
-    if (mode := str(modes.get(kind, "IDENTITY"))) not in MODES:
-        raise ValueError(f"unknown normalization mode {mode!r} of {name} (expected one of: {', '.join(MODES)})")
+    if (mode := str(modes.get(kind, "IDENTITY"))) not in _METHODS:
+        raise ValueError(f"unknown normalization mode {mode!r} of {name} (expected one of: {', '.join(_METHODS)})")
     if (len(shape) != 3) if kind == "VISUAL" else prod(shape) > _MOST_COMPONENTS:
         raise ValueError(f"shape {shape} of {name} (expected an image, or at most {_MOST_COMPONENTS} components)")
     names = names if (len(names),) == shape else ()
-    return Feature(kind=kind, shape=shape, mode=mode, names=names, statistics=statistics)
+    return Feature(kind=kind, shape=shape, method=_METHODS[mode], names=names, statistics=statistics)
 
 
 def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON

@@ -135,11 +135,7 @@ class PolicyFileInterface(Interface):
 
     def _check_joint_names(self) -> None:
         """Raise ContractError for a joint of `joint_names` or `limits` that is in no input or output."""
-        used: set[str] = set()
-        for inputs in self.file.inputs.values():
-            used.update(joint for part in inputs.parts or () for joint in part.joints or ())
-        for outputs in self.file.outputs.values():
-            used.update(joint for part in outputs.parts for joint in part.joints or ())
+        used = {joint for _, spec in self.file.specs() for part in spec.parts or () for joint in part.joints or ()}
         for key, named in (("joint_names", self.file.joint_names), ("limits", self.file.limits)):
             for name in named:
                 require(name in used, key, f"unused joint {name!r} (expected a joint of inputs or outputs)")
@@ -174,5 +170,5 @@ def _check_shapes(
         path = f"{kind}s.{name}"
         require(name in specs, path, f"unknown {kind} of the model: {one_of(name, specs)}")
         of_what = f": {', '.join(labels[name])}" if name in labels else ""
-        problem = f"the model's {kind} has the shape {specs[name].shape} (expected {shape}{of_what})"
+        problem = f"shape {shape} (expected {specs[name].shape}, the model's){of_what}"
         require(specs[name].fits(shape), path, problem)

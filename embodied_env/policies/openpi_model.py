@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import socket
 import time
@@ -26,6 +27,9 @@ from embodied_env.policies.wire import EXTENSION, WireError, specs_from_message
 
 _KEY = "OPENPI_API_KEY"
 _RETRY_NS = 100_000_000
+_SILENT_S = 1.0  # until a server that is not there is reported
+
+_log = logging.getLogger(__name__)
 
 
 def load_openpi(
@@ -79,7 +83,8 @@ class OpenpiModel(RemoteModel):
         except OSError as error:
             problem = f"cannot find the host of {self.address}: {error}"
             raise UsageError(f"{problem} (expected a name or an address)") from None
-        clock = SteadyClock()
+        clock, begun_s, is_silent = SteadyClock(), time.monotonic(), True
+        reason: Failure | None = None
         for family, _, _, _, target in itertools.cycle(found):
             self._target = family, target
             try:
@@ -87,9 +92,13 @@ class OpenpiModel(RemoteModel):
                 break
             except Failure as failure:
                 self._disconnect()
+                reason = failure if reason is None or failure.problem is not Problem.LATE else reason
                 is_over = time.monotonic() + _RETRY_NS / 1e9 > deadline_s
-                if is_over or failure.problem is not Problem.LOST:  # the last attempt has time, and tells the cause
-                    raise
+                if is_over or failure.problem is not Problem.LOST:
+                    raise reason from None
+                if is_silent and time.monotonic() > begun_s + _SILENT_S:
+                    is_silent, limit = False, self.address.connect_timeout_s
+                    _log.warning("waiting up to %g s for %s: %s", limit, self.address.name, failure)
             clock.sleep_until_ns(clock.now_ns() + _RETRY_NS)
         announced = (self._metadata or {}).get(EXTENSION)
         if isinstance(announced, Mapping):
@@ -98,7 +107,8 @@ class OpenpiModel(RemoteModel):
                 self.outputs = self._expected = specs_from_message(announced.get("outputs"))
             except WireError as error:
                 raise Failure(Problem.MALFORMED, str(error)) from None
-            self.fingerprint, self._is_announced = announced.get("fingerprint"), True
+            self.fingerprint, self.policy_file = announced.get("fingerprint"), announced.get("policy_file")
+            self._is_announced = True
         return self._metadata
 
     # ------------------------------------------------------------------------------------------------------ one request

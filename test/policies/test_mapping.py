@@ -264,7 +264,7 @@ def test_deltas_are_those_of_the_contract(scale):
     most = 3.0 * 0.95 * 0.05 if scale == "normalized" else 1.0
     np.testing.assert_allclose(action["arm"], np.radians([1.0, -2.0, 0.0]) / most)
     with pytest.raises(
-        UsageError, match=r"absolute for actuators.arm.command position_delta \(expected delta\); declare"
+        UsageError, match=r"absolute for actuators.arm.command position_delta \(expected delta\); correct it"
     ):
         parsed(simple(parts=[{**arm, "mode": "absolute"}, grip]), contract)
 
@@ -429,6 +429,7 @@ def test_image_as_in_training():
         ({"size": [24, 32]}, "bgr8", r"'front_image' is 48x64 \(expected 24x32, as in training\); give the method"),
         ({"channels": "mono"}, "bgr8", "mono of an image in bgr8"),
         ({}, "mono8", "rgb of an image in mono8; set expand"),
+        ({"channels": "mono", "expand": True}, "mono8", "mono of an image in mono8"),
         ({"field": "front"}, "bgr8", r"did you mean 'front_image'"),
         ({"field": "tcp_position"}, "bgr8", r"expected one of: front_image"),
     ],
@@ -500,7 +501,7 @@ def spec(*shape, dtype=np.float32):
         (TrialModel(ZEROS, inputs={"state": spec(3), "goal": spec(2)}), "no entry for the input 'goal' of the model"),
         (
             TrialModel(ZEROS, inputs={"state": spec(4)}),
-            r"inputs.state: the model's input has the shape \(4,\) \(expected \(3,\): tcp_position\[0\], ",
+            r"inputs.state: shape \(3,\) \(expected \(4,\), the model's\): tcp_position\[0\], ",
         ),
         (
             TrialModel(ZEROS, outputs={"actions": spec(4)}),
@@ -508,7 +509,7 @@ def spec(*shape, dtype=np.float32):
         ),
         (
             TrialModel(ZEROS, outputs={"action": spec(2, 4)}),
-            r"outputs.action: the model's output has the shape \(2, 4\) \(expected \(4,\): arm\[shoulder\], ",
+            r"outputs.action: shape \(4,\) \(expected \(2, 4\), the model's\): arm\[shoulder\], ",
         ),
         (
             TrialModel({"action": np.zeros(7)}),

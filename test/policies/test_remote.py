@@ -207,6 +207,14 @@ def test_a_server_for_another_contract_is_refused():
         embodied_env.load_policy(f"openpi://{address}", ARM).close()
 
 
+def test_a_model_served_without_its_policy_file_is_refused():
+    metadata = pack_openpi({"embodied_env": {"policy_file": "a.policy.yaml"}})
+    with serve_openpi(echo, metadata=metadata) as (address, requests):
+        with pytest.raises(UsageError, match=r"is served without its policy file: a\.policy\.yaml"):
+            embodied_env.load_policy(f"openpi://{address}", ARM)
+        assert requests == []
+
+
 def test_drip_fed_bytes_do_not_extend_the_deadline(load):
     frame = b"\x82\x7e\x10\x00" + bytes(4096)
 

@@ -194,6 +194,8 @@ def test_second_client_is_refused_while_the_first_acts(serve, monkeypatch):
         assert (response.status_code, response.body) == (
             503, b"another client is connected (expected one); close it, or start another server\n",
         )  # fmt: skip
+        with pytest.raises(UsageError, match="another client is connected"):
+            load_model(f"openpi://127.0.0.1:{port}", connect_timeout_s=0.3)
         assert "action" in ask(first, obs=OBS, task="")
     with open_client(port) as second:
         assert "embodied_env" in openpi_messages.unpack(second.recv())
@@ -273,19 +275,22 @@ def wait_for_line(process):
 def test_served_onnx_file_ends_by_a_signal_with_a_client_connected(tmp_path, number):
     pytest.importorskip("onnxruntime")
     (tmp_path / "a.onnx").write_bytes(onnx_models.linear(WEIGHTS))
+    (tmp_path / "a.policy.yaml").touch()
     command = [sys.executable, "-m", "embodied_env.cli", "serve", "onnx:a.onnx", "--port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=tmp_path, text=True, **pipes) as process:
         try:
             with open_client(wait_for_line(process)) as client:
                 about = openpi_messages.unpack(client.recv())["embodied_env"]
+                assert about["policy_file"] == "a.policy.yaml"
                 assert about["inputs"] == {"observation": {"shape": [4], "dtype": "<f4"}}
                 assert (ask(client, observation=np.ones(4))["action"] == WEIGHTS.sum(axis=0)).all()
                 os.kill(process.pid, number)
                 with pytest.raises(ConnectionClosed) as caught:
                     client.recv(timeout=10)
                 assert caught.value.rcvd.code == 1001
-            assert (process.wait(10), process.stderr.read()) == (0, "")
+            note = "note: clients apply a.policy.yaml (--policy-file); with --contract, this server does\n"
+            assert (process.wait(10), process.stderr.read()) == (0, note)
         finally:
             process.kill()
 
@@ -298,4 +303,6 @@ def test_wrong_usage_is_one_line(tmp_path, capsys):
     assert main(["serve", "onnx:none", "--policy-file", "a.yaml", "--port", "0"]) == 2
     assert "--policy-file requires --contract" in capsys.readouterr().err
     assert main(["serve", "hold", "--port", "0"]) == 2
-    assert "unknown model 'hold'" in capsys.readouterr().err
+    problem = capsys.readouterr().err
+    assert "unknown model 'hold'" in problem
+    assert "any other policy needs a contract" in problem
