@@ -83,7 +83,7 @@ class OpenpiModel(RemoteModel):
         except OSError as error:
             problem = f"cannot find the host of {self.address}: {error}"
             raise UsageError(f"{problem} (expected a name or an address)") from None
-        clock, begun_s, is_silent = SteadyClock(), time.monotonic(), True
+        clock, report_s = SteadyClock(), time.monotonic() + _SILENT_S
         reason: Failure | None = None
         for family, _, _, _, target in itertools.cycle(found):
             self._target = family, target
@@ -93,12 +93,12 @@ class OpenpiModel(RemoteModel):
             except Failure as failure:
                 self._disconnect()
                 reason = failure if reason is None or failure.problem is not Problem.LATE else reason
-                is_over = time.monotonic() + _RETRY_NS / 1e9 > deadline_s
-                if is_over or failure.problem is not Problem.LOST:
+                now_s = time.monotonic()
+                if failure.problem is not Problem.LOST or now_s + _RETRY_NS / 1e9 > deadline_s:
                     raise reason from None
-                if is_silent and time.monotonic() > begun_s + _SILENT_S:
-                    is_silent, limit = False, self.address.connect_timeout_s
-                    _log.warning("waiting up to %g s for %s: %s", limit, self.address.name, failure)
+                if now_s > report_s:
+                    report_s = deadline_s  # once
+                    _log.warning("waiting up to %g s for %s: %s", self._connect_timeout_s, self.address, failure)
             clock.sleep_until_ns(clock.now_ns() + _RETRY_NS)
         announced = (self._metadata or {}).get(EXTENSION)
         if isinstance(announced, Mapping):

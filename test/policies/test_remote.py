@@ -298,11 +298,14 @@ def test_a_server_with_wrong_metadata_is_refused_at_load(load, metadata, reason)
 
 
 @pytest.mark.parametrize("scheme", ["openpi", "gr00t"])
-def test_a_server_that_is_not_there_is_refused_at_load(load, scheme):
+def test_a_server_that_is_not_there_is_refused_at_load(load, scheme, monkeypatch, caplog):
+    monkeypatch.setattr("embodied_env.policies.openpi_model._SILENT_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
     with pytest.raises(UsageError, match=f"cannot connect to {address}: .* \\(expected a policy server that answers"):
         load(address, connect_timeout_s=0.3)
+    waiting = [f"waiting up to 0.3 s for {address}: connection refused"] if scheme == "openpi" else []
+    assert caplog.messages == waiting
 
 
 def test_no_http_server_is_taken_for_a_policy_server(load):
