@@ -148,8 +148,8 @@ class PolicyServer:
         return pack(answer)
 
 
-class PolicyModel(Model):
-    """A policy of a contract as a model: the observation in, ``actions`` (n, n_joints) in action units out.
+class ServedPolicy(Model):
+    """A policy of a contract as the model to serve: the observation in, ``actions`` (n, n_joints) in action units out.
 
     Attributes:
         identity: that of the policy.

@@ -97,7 +97,7 @@ def test_inputs_are_nested_on_request(load):
 def test_our_own_server_receives_the_number_of_the_request_and_the_reset(load):
     with serve_openpi(echo, metadata=ANNOUNCED) as (address, requests):
         model = load(f"openpi://{address}?timeout_s=1.5")
-        assert model.address.timeout_s == 1.5
+        assert model.options["timeout_s"] == 1.5
         assert model.inputs["state"].shape == (3,)
         assert model.outputs["actions"].shape == (None, 6)
         for _ in range(2):

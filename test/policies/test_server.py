@@ -26,7 +26,7 @@ from embodied_env.core.policy import FunctionPolicy, NoAction, PolicyIdentity
 from embodied_env.errors import UsageError
 from embodied_env.policies.loader import load_model
 from embodied_env.policies.model import ArraySpec
-from embodied_env.policies.server import PolicyModel, PolicyServer
+from embodied_env.policies.server import PolicyServer, ServedPolicy
 
 pytest.importorskip("websockets", reason="needs websockets")
 
@@ -220,7 +220,7 @@ def test_policy_of_a_contract_returns_rows_of_actions(length):
         action = observation["joints_position"] + 1
         return action if length is None else np.tile(action, (length, 1))
 
-    model = PolicyModel(FunctionPolicy(act, IDENTITY), ARM)
+    model = ServedPolicy(FunctionPolicy(act, IDENTITY), ARM)
     assert model.inputs.keys() == ARM.observation_space.spaces.keys()
     inputs = {key: np.zeros(spec.shape) for key, spec in model.inputs.items()}
     assert (model.infer(inputs)["actions"] == np.ones((length or 1, 6))).all()
@@ -232,7 +232,7 @@ def test_served_policy_of_two_actuators_has_the_joints_in_order():
     space.seed(1)
     action = space.sample()
     policy = FunctionPolicy(lambda _: action, IDENTITY)
-    model = PolicyModel(policy, door)
+    model = ServedPolicy(policy, door)
     (rows,) = model.infer({key: np.zeros(spec.shape) for key, spec in model.inputs.items()})["actions"]
     assert rows.tolist() == np.concatenate(list(action.values()) if isinstance(action, dict) else [action]).tolist()
 
@@ -244,7 +244,7 @@ def test_remote_policy_equals_the_local_one(serve, tmp_path, contract):
     (tmp_path / "policy.onnx").write_bytes(onnx_models.linear(weights))
     address = f"onnx:{tmp_path / 'policy.onnx'}"
     local = embodied_env.load_policy(address, ARM)
-    port = serve(load_model(address) if contract is None else PolicyModel(local, ARM), contract=contract)
+    port = serve(load_model(address) if contract is None else ServedPolicy(local, ARM), contract=contract)
     remote = embodied_env.load_policy(f"openpi://127.0.0.1:{port}", ARM)
     ARM.observation_space.seed(3)
     for _ in range(3):
@@ -255,7 +255,7 @@ def test_remote_policy_equals_the_local_one(serve, tmp_path, contract):
 
 
 def test_policy_served_for_another_contract_is_refused(serve):
-    port = serve(PolicyModel(embodied_env.load_policy("hold", ARM), ARM), contract=ARM)
+    port = serve(ServedPolicy(embodied_env.load_policy("hold", ARM), ARM), contract=ARM)
     other = changed_contract(ARM, {"control_period_s": 0.1})
     problem = f"is served for another contract: {ARM.fingerprint:.12} \\(expected {other.fingerprint:.12}, arm_reach\\)"
     with pytest.raises(UsageError, match=problem):
