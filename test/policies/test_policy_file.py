@@ -45,7 +45,7 @@ def with_normalize(normalize):
         ),
         (changed("0.05", "0"), r"control_period_s: 0.0 \(expected a finite number of seconds > 0"),
         (changed("sign: [1, -1, 1]", "sign: [1, -2, 1]"), r"parts\[0\]\.sign: .*expected 1 or -1"),
-        (changed("sign: [1, -1, 1]", "scale: 0"), r"scale: 0.0 \(expected a number other than 0"),
+        (changed("sign: [1, -1, 1]", "scale: 0"), r"scale: 0.0 \(expected a magnitude from 1e-09"),
         (changed("[wrist, shoulder, elbow]", "[wrist, wrist]"), r"joints: .*expected different joints"),
         (
             changed("  state:\n", "  state:\n    text: instruction\n"),
