@@ -71,7 +71,7 @@ def _show(args: argparse.Namespace) -> int:
     shown: dict[str, list[Row]] = {"inputs": [], "outputs": []}
     values = interface.to_inputs(observation)
     for name, spec in interface.file.inputs.items():
-        reader = interface.inputs[name]
+        reader = interface.inputs.get(name)
         if isinstance(reader, VectorInput):
             shown["inputs"] += _vector_rows(name, spec, reader, interface, observation)
         else:

@@ -93,14 +93,14 @@ def read_contract_file(file: Path) -> str:
         raise ContractError("", f"cannot read the file: {error}", source=str(file)) from None
 
 
-def read_document(text: str, kind: str, source: str) -> dict[str, Any]:
+def read_document(text: str, kind: str, source: str, *, schema: str = SCHEMA) -> dict[str, Any]:
     """Return the YAML mapping of a ``contract`` or ``team`` without its schema; raises ContractError for another."""
     document = read_yaml(text, source)
     if not isinstance(document, dict):
         raise ContractError("", f"not a {kind}: {type(document).__name__} (expected a YAML mapping)", source=source)
-    schema = document.pop(kind, None)
-    if schema != SCHEMA:
-        raise ContractError(kind, f"unknown schema {schema!r} (expected {SCHEMA})", source=source)
+    found = document.pop(kind, None)
+    if found != schema:
+        raise ContractError(kind, f"unknown schema {found!r} (expected {schema})", source=source)
     return document
 
 

@@ -231,13 +231,13 @@ class ActionLayout:
         self.high = np.where(self.high > self.scale.high, down, self.high)
 
     def split(self, vector: FloatArray) -> dict[str, FloatArray]:
-        """Split a flat vector into one new array per actuator."""
-        return {name: vector[part].copy() for name, part in self.slices.items()}
+        """Split a flat vector, or rows of them, into one new array per actuator."""
+        return {name: vector[..., part].copy() for name, part in self.slices.items()}
 
     def to_space(self, vector: FloatArray) -> Any:  # noqa: ANN401 - an element of the action space
         """Return the element of the action space nearest to a flat vector."""
         return self.as_action(np.clip(vector.astype(self.dtype), self.low, self.high))
 
     def as_action(self, vector: FloatArray) -> Any:  # noqa: ANN401 - an action
-        """Return a flat vector as a new array, or a dict of them by actuator."""
+        """Return a flat vector, or rows of them, as a new array, or a dict of them by actuator."""
         return vector.copy() if len(self.slices) == 1 else self.split(vector)

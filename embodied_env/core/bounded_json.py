@@ -8,6 +8,8 @@ import re
 from collections import Counter
 from typing import Any, NoReturn
 
+import numpy as np
+
 _MAX_DIGITS = 40
 """A 128-bit seed has 39; an integer of 40 digits still converts to a finite float."""
 
@@ -44,6 +46,22 @@ def parse_json(text: str | bytes, *, max_bytes: int, max_depth: int = 32) -> Any
     return value
 
 
+def plain_copy(value: object, *, max_characters: int, max_depth: int = 16) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a copy in JSON types, with arrays as lists, and NaN and infinities as None.
+
+    Raises ValueError, with a reason of one line, for values of other types, and beyond `max_characters` of JSON,
+    `max_depth` or integers of 40 digits.
+    """
+    try:
+        text = json.dumps(value, default=_to_list)
+    except (TypeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    if len(text) > max_characters:
+        raise ValueError(f"JSON of {len(text)} characters (expected at most {max_characters})")
+    check_depth(text, max_depth)
+    return json.loads(text, parse_constant=lambda _: None, parse_int=_bounded_int)
+
+
 def check_depth(text: str, max_depth: int) -> None:
     """Raise ValueError when brackets outside strings are nested deeper than `max_depth`."""
     if text.count("[") + text.count("{") <= max_depth:
@@ -57,6 +75,12 @@ def check_depth(text: str, max_depth: int) -> None:
                 raise ValueError(f"JSON nested deeper than {max_depth} levels (expected at most {max_depth})")
         elif first in "]}":
             depth -= 1
+
+
+def _to_list(value: object) -> Any:  # noqa: ANN401 - JSON types
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is not a value of JSON")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

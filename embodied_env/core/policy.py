@@ -65,11 +65,7 @@ class PolicyIdentity:
 
 @runtime_checkable
 class Policy(Protocol):
-    """Acts in one environment, slot or agent.
-
-    Attributes:
-        identity: name and version, for the manifest.
-    """
+    """Acts in one environment, slot or agent."""
 
     @property
     def identity(self) -> PolicyIdentity:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from embodied_env.backends.base import Backend, Delayed, Recorded
 from embodied_env.contract import Contract
-from embodied_env.core.bounded_json import check_depth
+from embodied_env.core.bounded_json import plain_copy
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.latency.ledger import Ledger
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.types import ExternalInputs, Finding, SafetyContext, Snapshot
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.transition_builder import Episode
-from embodied_env.errors import UsageError, described
+from embodied_env.errors import UsageError
 from embodied_env.safety import CommandState, SafetyGate
 from embodied_env.safety.interlocks import SafetyContextBuilder
 
 _NAME = re.compile("[a-z][a-z0-9_]{0,63}")
 _MOST_NAMES = 32  # in a step
 _MOST_CHARACTERS = 16384  # of an account as JSON
-_MOST_DIGITS = 20  # of an integer: 64 bits
-_DEEPEST = 16
 
 
 class ExternalInputsSource:
@@ -140,25 +135,7 @@ def _checked_account(name: object, values: object) -> dict[str, Any]:
     if not isinstance(values, Mapping):
         raise UsageError(f"invalid annotation {name!r}: {values!r:.80} (expected a mapping of names to values)")
     try:
-        text = json.dumps(dict(values), default=_to_plain)
-        if len(text) > _MOST_CHARACTERS:
-            raise ValueError(f"{len(text)} characters of JSON (expected at most {_MOST_CHARACTERS})")  # noqa: TRY301
-        check_depth(text, _DEEPEST)
-        account: dict[str, Any] = json.loads(text, parse_constant=lambda _: None, parse_int=_bounded_int)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"invalid annotation {name!r}: {described(error)} (expected numbers, text and lists)"
-        ) from None
+        account: dict[str, Any] = plain_copy(dict(values), max_characters=_MOST_CHARACTERS)
+    except ValueError as error:
+        raise UsageError(f"invalid annotation {name!r}: {error} (expected numbers, text and lists)") from None
     return account
-
-
-def _bounded_int(digits: str) -> int:
-    if len(digits) > _MOST_DIGITS:
-        raise ValueError(f"an integer of {len(digits)} digits (expected at most {_MOST_DIGITS})")
-    return int(digits)
-
-
-def _to_plain(value: object) -> Any:  # noqa: ANN401 - JSON types
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} is not a value of JSON")

@@ -147,7 +147,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         policy, env = self._policies[index], self.recorders[index]
         if self._observer is not None:
             self._observer.resetting()
-        name = self._label(index)
+        name = f"--policy {self._job.names[index]!r}"
         with policy_errors(name, f"the reset of episode {episode + 1}"):
             policy.reset(seed=policy_seed(self._job.seed, episode), episode_index=episode)
         if episode != self._next:
@@ -175,22 +175,21 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
 
         if not isinstance(source, PolicySource):
             return source
-        options: dict[str, Any] = {"trust": self._job.trust_policy}
-        if accepts_option(source.address, "backend"):
-            options["backend"] = self._job.backend
-        if source.policy_file is not None:
-            options["policy_file"] = source.policy_file
-        policy = load_policy(source.address, self._job.contract, **options)
-        stack.callback(self._close, policy, f"--policy {source.address!r}")
+        options = {"backend": self._job.backend} if accepts_option(source.address, "backend") else {}
+        policy = load_policy(
+            source.address,
+            self._job.contract,
+            policy_file=source.policy_file,
+            trust=self._job.trust_policy,
+            **options,
+        )
+
+        def close() -> None:
+            with policy_errors(f"--policy {source.address!r}", "close"):
+                policy.close()
+
+        stack.callback(close)
         return policy
-
-    def _label(self, index: int) -> str:
-        return f"--policy {self._job.names[index]!r}"
-
-    @staticmethod
-    def _close(policy: Policy, name: str) -> None:
-        with policy_errors(name, "close"):
-            policy.close()
 
 
 def lost_backends(summary: Mapping[str, Any]) -> str:

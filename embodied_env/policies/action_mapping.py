@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.contract.schema import FloatArray
+from embodied_env.contract.schema import ActuatorSpec, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.core.measured_joints import find_positions
 from embodied_env.core.policy import NoAction, Observation
-from embodied_env.policies.input_mapping import each, joint_places, unit_map
-from embodied_env.policies.policy_file import OutputPart, PolicyFile
+from embodied_env.policies.input_mapping import find_conversion, joint_places
+from embodied_env.policies.policy_file import OutputPart, PolicyFile, ThresholdSpec
 from embodied_env.policies.statistics import make_normalizer
 
 _MODES = {"position": ("absolute", "relative"), "position_delta": ("delta",)}  # the others: absolute
@@ -39,11 +39,8 @@ class ActionMapping:
         """Find the joints by name; raises ContractError for those that do not fit."""
         self._layout = ActionLayout(contract)
         size, chunk = self._layout.size, file.chunk
-        self._length = None if chunk is None else chunk.length
-        self._execute = 1 if chunk is None else chunk.execute or chunk.length
-        self.shapes = {
-            name: (spec.size,) if chunk is None else (chunk.length, spec.size) for name, spec in file.outputs.items()
-        }
+        self._is_single, rows = chunk is None, () if chunk is None else (chunk.length,)
+        self.shapes = {name: (*rows, spec.size) for name, spec in file.outputs.items()}
         self.labels: dict[str, list[str]] = {name: [] for name in file.outputs}
         self._normalizers = {
             name: make_normalizer(file, f"outputs.{name}", spec.normalize, spec.size)
@@ -51,8 +48,8 @@ class ActionMapping:
         }
         self._sources: list[tuple[str, int] | None] = [None] * size  # by column of the action
         self._gain, self._bias = np.ones(size), np.zeros(size)
-        self._thresholds: dict[int, tuple[float, float, float]] = {}
-        self._is_action, self._is_relative, self._is_delta = (np.zeros(size, dtype=np.bool_) for _ in range(3))
+        self._thresholds: dict[int, ThresholdSpec] = {}
+        self._is_action, self._is_relative = np.zeros(size, dtype=np.bool_), np.zeros(size, dtype=np.bool_)
         for name, spec in file.outputs.items():
             for index, part in enumerate(spec.parts):
                 self._add(file, contract, f"outputs.{name}.parts[{index}]", name, part)
@@ -70,8 +67,9 @@ class ActionMapping:
         problem = f"{file.control_period_s:g} s, that of the contract is {contract.control_period_s:g} s"
         is_known = is_equal or file.resample is not None
         require(is_known, "control_period_s", f"{problem} (expected the same); or set resample: hold or linear")
-        self._steps = round(self._execute * self.ratio)
-        duration = f"{self._execute} actions of {file.control_period_s:g} s are {self._steps} steps of the contract"
+        count = 1 if chunk is None else chunk.execute or chunk.length
+        self._steps = round(count * self.ratio)
+        duration = f"{count} actions of {file.control_period_s:g} s are {self._steps} steps of the contract"
         allow(1 <= self._steps <= _MOST_STEPS, "resample", duration, f"1 to {_MOST_STEPS}")
 
     @np.errstate(over="ignore", invalid="ignore")  # checked below
@@ -85,12 +83,14 @@ class ActionMapping:
                 return NoAction(f"output {name} has {given} (expected {shape})")
             if found.dtype.kind not in "fiu" or not np.isfinite(found).all():
                 return NoAction(f"output {name} has values that are not finite numbers")
-            rows, normalizer = np.atleast_2d(found.astype(np.float64)), self._normalizers[name]
-            values[name] = rows if normalizer is None else normalizer.unnormalize(rows)
+            values[name] = np.atleast_2d(found.astype(np.float64))
+            if (normalizer := self._normalizers[name]) is not None:
+                values[name] = normalizer.unnormalize(values[name])
         columns = [values[name][:, index] for name, index in filter(None, self._sources)]
         rows = np.stack(columns, axis=1) * self._gain + self._bias
-        for column, (at, below, above) in self._thresholds.items():
-            rows[:, column] = np.where(columns[column] > at, above, below) * self._gain[column] + self._bias[column]
+        for column, threshold in self._thresholds.items():
+            value = np.where(columns[column] > threshold.at, threshold.above, threshold.below)
+            rows[:, column] = value * self._gain[column] + self._bias[column]
         if self.is_relative:
             newest = [np.asarray(observation[key])[..., place].ravel()[-1] for key, place in self._positions]
             rows[:, self._is_relative] += newest
@@ -98,11 +98,10 @@ class ActionMapping:
         actions = np.array([np.where(self._is_action, row, self._layout.scale.from_si(row)) for row in rows])
         if not np.isfinite(actions).all():
             return NoAction("action with values that are not finite numbers")
-        if self._length is None and self._steps == 1:
-            return self._layout.as_action(actions[0])  # not clipped: the gate does, and reports it
-        if len(self._layout.slices) == 1:
-            return actions
-        return {name: actions[:, part] for name, part in self._layout.slices.items()}
+        is_single = self._is_single and self._steps == 1
+        return self._layout.as_action(
+            actions[0] if is_single else actions
+        )  # not clipped: the gate does, and reports it
 
     def _resampled(self, rows: FloatArray) -> FloatArray:
         """Return one row per control period of the contract, from one per control period of the policy."""
@@ -110,7 +109,7 @@ class ActionMapping:
         held = rows[np.minimum((times[:-1] + _ROUNDING).astype(np.int64), len(rows) - 1)]
         knots, sums = np.arange(len(rows) + 1), np.vstack([np.zeros(rows.shape[1]), np.cumsum(rows, axis=0)])
         for column in range(rows.shape[1]):
-            if self._is_delta[column]:
+            if self._layout.is_delta[column]:
                 held[:, column] = np.diff(np.interp(times, knots, sums[:, column]))
             elif self._resample == "linear" and column not in self._thresholds:
                 held[:, column] = np.interp(times[:-1], knots[:-1], rows[:, column])
@@ -118,36 +117,38 @@ class ActionMapping:
 
     def _add(self, file: PolicyFile, contract: Contract, path: str, output: str, part: OutputPart) -> None:
         """Add the columns of a part."""
-        start = len(self.labels[output])
         if part.ignore is not None:
             self.labels[output] += ["ignored"] * part.ignore
             return
         name = str(part.actuator)
         require(name in contract.actuators, f"{path}.actuator", one_of(name, contract.actuators))
         actuator = contract.actuators[name]
-        joints, known = part.joints or (), tuple(actuator.joints)
-        places = joint_places(file, f"{path}.joints", joints, known, f"joints of actuators.{name}")
+        known = tuple(actuator.joints)
+        places = joint_places(file, f"{path}.joints", part.joints or (), known, f"joints of actuators.{name}")
+        joints = [known[place] for place in places]
         is_action, modes = part.unit == _ACTION, _MODES.get(actuator.command, ("absolute",))
         if is_action:
             allow(part.mode == "absolute", f"{path}.mode", part.mode, "absolute with the unit action")
+            units = [_ACTION] * len(joints)
         else:
             problem = f"{part.mode} for actuators.{name}.command {actuator.command} (expected {' or '.join(modes)})"
             require(part.mode in modes, f"{path}.mode", f"{problem}; declare another command in the contract")
-        keys = (each(f"{path}.{key}", getattr(part, key), len(joints)) for key in ("unit", "sign", "offset", "scale"))
-        for index, (place, unit, sign, offset, scale) in enumerate(zip(places, *keys, strict=True)):
-            joint, column = known[place], self._layout.slices[name].start + place
+            units = [_unit_of(actuator, joint) for joint in joints]
+        columns = [self._layout.slices[name].start + place for place in places]
+        for index, (joint, column) in enumerate(zip(joints, columns, strict=True), start=len(self.labels[output])):
             require(self._sources[column] is None, f"{path}.joints", f"{joint!r} is in two parts (expected one)")
-            own: str = actuator.joints[joint].unit
-            if actuator.command == "twist":
-                own = "m/s" if joint.startswith("linear") else "rad/s"
-            elif actuator.is_velocity:
-                own += "/s"
-            factor, zero = (1.0, 0.0) if is_action else unit_map(file, contract, f"{path}.unit", unit, own, joint)
-            self._sources[column] = (output, start + index)
-            self._gain[column] = sign * scale / factor
-            self._bias[column] = (offset - (zero if part.mode == "absolute" else 0.0)) / factor
-            self._is_action[column], self._is_relative[column] = is_action, part.mode == "relative"
-            self._is_delta[column] = part.mode == "delta" or (is_action and self._layout.is_delta[column])
-            if (threshold := part.threshold) is not None:
-                self._thresholds[column] = (threshold.at, threshold.below, threshold.above)
+            self._sources[column] = (output, index)
             self.labels[output].append(f"{name}[{joint}]")
+            if part.threshold is not None:
+                self._thresholds[column] = part.threshold
+        factor, zero, gain, offset = find_conversion(file, contract, path, part, [*zip(joints, units, strict=True)])
+        self._gain[columns] = gain / factor
+        self._bias[columns] = (offset - (zero if part.mode == "absolute" else 0.0)) / factor
+        self._is_action[columns], self._is_relative[columns] = is_action, part.mode == "relative"
+
+
+def _unit_of(actuator: ActuatorSpec, joint: str) -> str:
+    """Return the unit of a joint's command in SI."""
+    if actuator.command == "twist":
+        return "m/s" if joint.startswith("linear") else "rad/s"
+    return f"{actuator.joints[joint].unit}/s" if actuator.is_velocity else actuator.joints[joint].unit

@@ -30,18 +30,27 @@ class ArrayInterface(Interface):
     def __init__(self, model: Model, contract: Contract) -> None:
         """Match the inputs of `model` with the observation by name or size, and its output with the action.
 
-        One inference is made. Raises UsageError for a model that does not fit.
+        Raises UsageError for a model that does not fit.
         """
         self._label, self._layout = f"policy {model.identity.name}", ActionLayout(contract)
-        self._space = contract.observation_space
+        self._contract, self._space = contract, contract.observation_space
         self.inputs = {key: key for key in self._space.spaces} if model.inputs is None else self._match(model.inputs)
-        self._check_bounds(model.outputs or {}, contract)
-        check_inference(model, self, contract, label=self._label)
+
+    def check(self, model: Model) -> None:
+        """Raise UsageError for an output with other bounds than an action; makes one inference."""
+        scale = self._layout.scale
+        for name, spec in (model.outputs or {}).items():
+            for bound, expected in ((spec.low, scale.low), (spec.high, scale.high)):
+                if bound is not None and (bound.shape != expected.shape or not np.allclose(bound, expected, atol=1e-6)):
+                    problem = f"output {name!r} has the bound {bound.tolist()}"
+                    remedy = f"expected the action space {self._contract.action_space}); map it in a policy file"
+                    raise UsageError(f"{self._label}: {problem} ({remedy}")
+        check_inference(model, self, self._contract, label=self._label)
 
     def to_inputs(self, observation: Observation) -> Inputs:
         """Return the value of each input."""
         return {
-            name: flatten(self._space, observation) if key == FLAT else np.asarray(observation[key])
+            name: np.asarray(flatten(self._space, observation) if key == FLAT else observation[key])
             for name, key in self.inputs.items()
         }
 
@@ -55,10 +64,7 @@ class ArrayInterface(Interface):
             return NoAction(f"action of the shape {answer.shape} (expected ({self._layout.size},): {joints})")
         if answer.dtype.kind not in "fiu" or not np.isfinite(answer).all():
             return NoAction("action with values that are not finite numbers")
-        if answer.ndim == 1:
-            return self._layout.as_action(answer)  # not clipped: the gate does, and reports it
-        parts = {name: answer[:, part] for name, part in self._layout.slices.items()}
-        return parts if len(parts) > 1 else answer
+        return self._layout.as_action(answer)  # not clipped: the gate does, and reports it
 
     def _match(self, inputs: Mapping[str, ArraySpec]) -> dict[str, str]:
         found, shapes = {}, {key: space.shape or () for key, space in self._space.spaces.items()}
@@ -76,13 +82,3 @@ class ArrayInterface(Interface):
                 raise UsageError(f"{self._label}: {problem}")
             found[name] = key
         return found
-
-    def _check_bounds(self, outputs: Mapping[str, ArraySpec], contract: Contract) -> None:
-        """Raise UsageError for an output with bounds other than those of the action space."""
-        scale = self._layout.scale
-        for name, spec in outputs.items():
-            for bound, expected in ((spec.low, scale.low), (spec.high, scale.high)):
-                if bound is not None and (bound.shape != expected.shape or not np.allclose(bound, expected, atol=1e-6)):
-                    problem = f"output {name!r} has the bound {bound.tolist()}"
-                    expected_space = f"expected the action space {contract.action_space}"
-                    raise UsageError(f"{self._label}: {problem} ({expected_space}); map it in a policy file")

@@ -15,14 +15,14 @@ class ChunkRunner:
     """A policy that returns one action per step, from the actions and chunks of another policy.
 
     Attributes:
-        identity: that of the policy.
+        policy: the other policy.
+        identity: its identity.
     """
 
     def __init__(self, policy: Policy) -> None:
         """Wrap `policy`."""
-        self._policy, self.identity = policy, policy.identity
+        self.policy, self.identity = policy, policy.identity
         self._due: deque[Any] = deque()
-        self._accounted = policy if isinstance(policy, AccountedPolicy) else None
 
     @property
     def has_due(self) -> bool:
@@ -32,11 +32,15 @@ class ChunkRunner:
     def reset(self, *, seed: int, episode_index: int) -> None:
         """Discard the rest of the chunk, and reset the policy."""
         self._due.clear()
-        self._policy.reset(seed=seed, episode_index=episode_index)
+        self.policy.reset(seed=seed, episode_index=episode_index)
 
     def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
         """Return the next action of the chunk, or of a new one."""
-        return self.next_due(observation) if self._due else self.begin(self._policy(observation))
+        if not self._due:
+            return self.begin(self.policy(observation))
+        if isinstance(self.policy, StepObserver):
+            self.policy.observe(observation)
+        return self._due.popleft()
 
     def begin(self, answer: Any) -> Any:  # noqa: ANN401 - policies return anything
         """Return the first action of what the policy has returned, and keep the rest of a chunk."""
@@ -46,19 +50,13 @@ class ChunkRunner:
         self._due.extend(chunk[1:])
         return chunk[0]
 
-    def next_due(self, observation: Observation) -> Any:  # noqa: ANN401 - of the action space
-        """Return the next action of the chunk; raises IndexError unless `has_due`."""
-        if isinstance(self._policy, StepObserver):
-            self._policy.observe(observation)
-        return self._due.popleft()
-
     def take_account(self) -> Mapping[str, Any] | None:
         """Return the policy's account of the inference of this step; None: it made none, or has no account."""
-        return None if self._accounted is None else self._accounted.take_account()
+        return self.policy.take_account() if isinstance(self.policy, AccountedPolicy) else None
 
     def close(self) -> None:
         """Close the policy."""
-        self._policy.close()
+        self.policy.close()
 
 
 def split_chunk(answer: Any) -> list[Any] | None:  # noqa: ANN401 - policies return anything

@@ -4,42 +4,68 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
-from embodied_env.contract.schema import FloatArray, ResizeSpec, SensorSpec
+from embodied_env.contract.message_types import message_field
+from embodied_env.contract.schema import FieldSpec, FloatArray, ResizeSpec, SensorSpec
 from embodied_env.contract.spaces import FieldLayout, field_layouts
 from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.core.image_processing import resize_image
 from embodied_env.core.policy import Observation
-from embodied_env.policies.policy_file import ImageSpec, InputPart, InputSpec, PolicyFile
+from embodied_env.policies.policy_file import ImageSpec, InputPart, InputSpec, OutputPart, PolicyFile
 from embodied_env.policies.statistics import make_normalizer
 
 T = TypeVar("T")
 
-_ANGLES = {
-    "rad": ("rad", 1.0),
-    "deg": ("rad", math.pi / 180),
-    "rad/s": ("rad/s", 1.0),
-    "deg/s": ("rad/s", math.pi / 180),
-}
-_LENGTHS = {"m": ("m", 1.0), "cm": ("m", 0.01), "mm": ("m", 0.001), "m/s": ("m/s", 1.0), "mm/s": ("m/s", 0.001)}
-UNITS: Mapping[str, tuple[str, float]] = {**_ANGLES, **_LENGTHS}
+_SIZES = {"rad": ("rad", 1.0), "deg": ("rad", math.pi / 180), "m": ("m", 1.0), "cm": ("m", 0.01), "mm": ("m", 0.001)}
+UNITS = {**_SIZES, **{f"{unit}/s": (f"{base}/s", size) for unit, (base, size) in _SIZES.items()}}
 """Unit -> unit of contracts, and its size in that."""
 
-RANGES: Mapping[str, tuple[float, float]] = {
-    "-100..100": (-100, 100),
-    "0..100": (0, 100),
-    "-1..1": (-1, 1),
-    "0..1": (0, 1),
-}
+RANGES = {"-100..100": (-100.0, 100.0), "0..100": (0.0, 100.0), "-1..1": (-1.0, 1.0), "0..1": (0.0, 1.0)}
 """Units that are shares of the `limits` of a joint."""
 
 _ORDERS = {"xyzw": [0, 1, 2, 3], "wxyz": [3, 0, 1, 2]}
 _CHANNELS = {"rgb8": "rgb", "rgba8": "rgb", "bgr8": "bgr", "bgra8": "bgr", "mono8": "mono"}
+_COLORS = ("rgb", "bgr")
+
+
+class ObservedField(NamedTuple):
+    """A field of a sensor that the agent sees."""
+
+    sensor: SensorSpec
+    spec: FieldSpec
+    layout: FieldLayout
+
+    @property
+    def is_rotation(self) -> bool:
+        """Whether it is a quaternion."""
+        return message_field(self.sensor, self.layout.field, self.spec).rotation
+
+
+def observed_fields(contract: Contract) -> dict[str, ObservedField]:
+    """Return the fields by key of the observation, which has other keys too, such as masks."""
+    return {
+        layout.key: ObservedField(sensor, sensor.fields[layout.field], layout)
+        for name, sensor in contract.sensors.items()
+        if sensor.visibility == "agent"
+        for layout in field_layouts(name, sensor)
+    }
+
+
+class _Part(NamedTuple):
+    """Consecutive components of a vector: gain * value + bias."""
+
+    key: str  # of the observation, or of the last outputs
+    index: list[int] | None  # of the last axis of a field; None: an output
+    labels: list[str]
+    units: Sequence[str | None]  # in the contract
+    gain: FloatArray
+    bias: FloatArray
 
 
 class VectorInput:
@@ -54,29 +80,17 @@ class VectorInput:
 
     def __init__(self, file: PolicyFile, contract: Contract, path: str, spec: InputSpec) -> None:
         """Find the components by name; raises ContractError for those that do not fit."""
-        self._parts: list[tuple[str, list[int] | None]] = []
-        gains, biases = [np.zeros(0)], [np.zeros(0)]
-        self.labels: list[str] = []
-        self.units: list[Any] = []
-        self.slices: list[slice] = []
-        for index, part in enumerate(spec.parts or ()):
-            start = len(self.labels)
-            if part.last_output is None:
-                has_history = spec.history is not None
-                gain, bias = self._add_field(file, contract, f"{path}.parts[{index}]", part, has_history=has_history)
-            else:
-                where = f"{path}.parts[{index}].last_output"
-                allow(file.chunk is None, where, "output of a chunk", "that of single actions")
-                size = file.outputs[part.last_output].size
-                self.labels += [f"last {part.last_output}[{n}]" for n in range(size)]
-                self.units += [None] * size
-                self._parts.append((part.last_output, None))
-                gain, bias = np.ones(size), np.zeros(size)
-            gains.append(gain)
-            biases.append(bias)
-            self.slices.append(slice(start, len(self.labels)))
+        self._parts = [
+            _find_part(file, contract, f"{path}.parts[{index}]", part, has_history=spec.history is not None)
+            for index, part in enumerate(spec.parts or ())
+        ]
+        self.labels = [label for part in self._parts for label in part.labels]
+        self.units = [unit for part in self._parts for unit in part.units]
+        ends = accumulate((len(part.labels) for part in self._parts), initial=0)
+        self.slices = [slice(start, end) for start, end in pairwise(ends)]
         self.shape = (len(self.labels),)
-        self._gain, self._bias = np.concatenate(gains), np.concatenate(biases)
+        self._gain = np.concatenate([part.gain for part in self._parts])
+        self._bias = np.concatenate([part.bias for part in self._parts])
         self._normalizer = make_normalizer(file, path, spec.normalize, len(self.labels))
 
     def read(self, observation: Observation, last_outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
@@ -86,57 +100,51 @@ class VectorInput:
 
     def read_raw(self, observation: Observation, last_outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return the components of `observation` as they are, in the order of the vector."""
-        return np.concatenate(
-            [
-                last_outputs[key] if index is None else np.asarray(observation[key])[..., index].ravel()
-                for key, index in self._parts
-            ]
-        )
-
-    def _add_field(
-        self, file: PolicyFile, contract: Contract, path: str, part: InputPart, *, has_history: bool
-    ) -> tuple[FloatArray, FloatArray]:
-        """Add the components of a field, and return their gain and bias."""
-        key, spaces = str(part.field), contract.observation_space.spaces
-        require(key in spaces, f"{path}.field", one_of(key, spaces))
-        sensor, layout = _fields(contract).get(key, (None, None))
-        spec = None if sensor is None or layout is None else sensor.fields[layout.field]
-        is_vector = sensor is None or sensor.encoding is None
-        require(is_vector, f"{path}.field", f"{key!r} is an image (expected a vector; give it as image)")
-        is_once = spec is None or spec.history is None or not has_history
-        require(is_once, f"{path}.field", f"{key!r} has a history in the contract too (expected one of them)")
-        shape, joints = spaces[key].shape or (1,), spec.joints or () if spec is not None else ()
-        if joints:
-            is_named = part.joints is not None and part.unit is not None and part.components is None
-            require(is_named, path, f"{key!r} has joints (expected joints by name, with their unit)")
-            index = joint_places(file, f"{path}.joints", part.joints or (), joints, f"joints of {key}")
-        else:
-            require(part.joints is None, f"{path}.joints", f"{key!r} has no joints (expected null); give components")
-            index = list(range(shape[-1]) if part.components is None else part.components)
-            allow(all(0 <= n < shape[-1] for n in index), f"{path}.components", index, f"0 to {shape[-1] - 1}")
-        is_rotation = layout is not None and spec is not None and spec.path is None and layout.field == "orientation"
-        if is_rotation:
-            allow(part.quaternion is not None, f"{path}.quaternion", part.quaternion, "xyzw or wxyz, as in training")
-            index = [_ORDERS[str(part.quaternion)][n] for n in index]
-        else:
-            require(part.quaternion is None, f"{path}.quaternion", f"{key!r} is no orientation (expected null)")
-        own = spec.units_by_joint() if spec is not None and joints else {}
-        names = [joints[n] for n in index] if joints else ["xyzw"[n] if is_rotation else str(n) for n in index]
-        unit_of_all = spec.unit if spec is not None and isinstance(spec.unit, str) else None
-        units = [own.get(name, unit_of_all) for name in names]
-        keys = [each(f"{path}.{key}", getattr(part, key), len(index)) for key in ("unit", "sign", "offset", "scale")]
-        gains, biases = [], []
-        for name, known, unit, sign, offset, scale in zip(names, units, *keys, strict=True):
-            factor, zero = unit_map(file, contract, f"{path}.unit", unit, known, name)
-            gains.append(factor * sign * scale)
-            biases.append((zero - offset) * sign * scale)
-        rows = math.prod(shape[:-1])
-        self.units += units * rows
-        self.labels += [
-            f"{key}[{name}]" if rows == 1 else f"{key}[{row}][{name}]" for row in range(rows) for name in names
+        arrays = [
+            last_outputs[part.key] if part.index is None else np.asarray(observation[part.key])[..., part.index]
+            for part in self._parts
         ]
-        self._parts.append((key, index))
-        return np.tile(gains, rows), np.tile(biases, rows)
+        return np.concatenate(arrays, axis=None)
+
+
+def _find_part(file: PolicyFile, contract: Contract, path: str, part: InputPart, *, has_history: bool) -> _Part:
+    if part.last_output is not None:
+        allow(file.chunk is None, f"{path}.last_output", "output of a chunk", "that of single actions")
+        size = file.outputs[part.last_output].size
+        labels = [f"last {part.last_output}[{n}]" for n in range(size)]
+        return _Part(part.last_output, None, labels, [None] * size, np.ones(size), np.zeros(size))
+    key, spaces = str(part.field), contract.observation_space.spaces
+    require(key in spaces, f"{path}.field", one_of(key, spaces))
+    shape, joints = spaces[key].shape or (1,), tuple[str, ...]()
+    if (field := observed_fields(contract).get(key)) is not None:
+        is_vector, is_once = field.sensor.encoding is None, field.spec.history is None or not has_history
+        require(is_vector, f"{path}.field", f"{key!r} is an image (expected a vector; give it as image)")
+        require(is_once, f"{path}.field", f"{key!r} has a history in the contract too (expected one of them)")
+        joints = field.spec.joints or ()
+    if field is not None and joints:
+        is_named = part.joints is not None and part.unit is not None and part.components is None
+        require(is_named, path, f"{key!r} has joints (expected joints by name, with their unit)")
+        index = joint_places(file, f"{path}.joints", part.joints or (), joints, f"joints of {key}")
+        names = [joints[n] for n in index]
+        units: Sequence[str | None] = [field.spec.units_by_joint()[name] for name in names]
+    else:
+        require(part.joints is None, f"{path}.joints", f"{key!r} has no joints (expected null); give components")
+        index = list(range(shape[-1]) if part.components is None else part.components)
+        allow(all(0 <= n < shape[-1] for n in index), f"{path}.components", index, f"0 to {shape[-1] - 1}")
+        names = [str(n) for n in index]
+        units = [None if field is None else str(field.spec.unit)] * len(names)
+    if field is not None and field.is_rotation:
+        allow(part.quaternion is not None, f"{path}.quaternion", part.quaternion, "xyzw or wxyz, as in training")
+        index = [_ORDERS[str(part.quaternion)][n] for n in index]
+        names = ["xyzw"[n] for n in index]
+    else:
+        require(part.quaternion is None, f"{path}.quaternion", f"{key!r} is no orientation (expected null)")
+    factor, zero, gain, offset = find_conversion(file, contract, path, part, [*zip(names, units, strict=True)])
+    rows = math.prod(shape[:-1])  # of a history, or of a field with several axes
+    of_row = [f"{key}[{row}]" for row in range(rows)] if rows > 1 else [key]
+    labels = [f"{row}[{name}]" for row in of_row for name in names]
+    gains, biases = np.tile(factor * gain, rows), np.tile((zero - offset) * gain, rows)
+    return _Part(key, index, labels, [*units] * rows, gains, biases)
 
 
 class ImageInput:
@@ -150,30 +158,29 @@ class ImageInput:
     def __init__(self, file: PolicyFile, contract: Contract, path: str, spec: InputSpec, image: ImageSpec) -> None:
         """Find the image; raises ContractError for one that cannot be made as in training."""
         self._spec = image
-        fields = {key: found for key, found in _fields(contract).items() if found[0].encoding is not None}
+        fields = {key: found for key, found in observed_fields(contract).items() if found.sensor.encoding is not None}
         require(image.field in fields, f"{path}.image.field", one_of(image.field, fields))
-        sensor, layout = fields[image.field]
-        own, wanted = _CHANNELS.get(str(sensor.encoding), "depth"), image.channels
-        is_color = wanted in ("rgb", "bgr")
-        fits = own == "mono" if is_color and image.expand else own == wanted or (is_color and own in ("rgb", "bgr"))
+        sensor, field, layout = fields[image.field]
+        own, is_color = _CHANNELS.get(str(sensor.encoding), "depth"), image.channels in _COLORS
+        needed = ("mono",) if image.expand else _COLORS if is_color else (image.channels,)
         remedy = "; set expand to repeat it in three channels" if is_color and own == "mono" else ""
-        require(fits, f"{path}.image.channels", f"{wanted} of an image in {sensor.encoding}{remedy}")
+        fits = own in needed and (is_color or not image.expand)
+        require(fits, f"{path}.image.channels", f"{image.channels} of an image in {sensor.encoding}{remedy}")
         is_single = layout.history is None
         require(is_single, f"{path}.image.field", f"{image.field!r} has a history in the contract (expected none)")
-        has_resize = sensor.fields[layout.field].resize is not None
         problem = f"{image.field!r} has a resize in the contract too (expected one of them)"
-        require(image.method is None or not has_resize, f"{path}.image.method", problem)
-        size, is_same = layout.shape[:2], layout.shape[:2] == image.size
-        remedy = "change resize in the contract" if has_resize else "give the method that the training resized with"
+        require(image.method is None or field.resize is None, f"{path}.image.method", problem)
+        (height, width), is_same = layout.shape[:2], layout.shape[:2] == image.size
+        remedy = "change resize in the contract" if field.resize else "give the method that the training resized with"
         expected = f"{image.size[0]}x{image.size[1]}, as in training"
-        problem = f"{image.field!r} is {size[0]}x{size[1]} (expected {expected}); {remedy}"
+        problem = f"{image.field!r} is {height}x{width} (expected {expected}); {remedy}"
         require(is_same or image.method is not None, f"{path}.image.size", problem)
         is_sharp = own != "depth" or is_same or image.resample == "nearest"
         allow(is_sharp, f"{path}.image.resample", image.resample, "nearest for depth")
         self._resize = None
         if image.method is not None and not is_same:
             self._resize = ResizeSpec(size=image.size, method=image.method, resample=image.resample)
-        self._swap = is_color and own in ("rgb", "bgr") and own != wanted
+        self._is_swapped = own in _COLORS and own != image.channels
         count = 3 if is_color else 1
         self.shape = (*image.size, count) if image.layout == "hwc" else (count, *image.size)
         self._normalizer = make_normalizer(file, path, spec.normalize, count)
@@ -182,8 +189,9 @@ class ImageInput:
 
     def read(self, observation: Observation, _: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return the image for `observation`."""
-        pixels, spec = np.asarray(observation[self._spec.field]), self._spec
-        pixels = pixels[:, :, :3][:, :, ::-1] if self._swap else pixels[:, :, :3]
+        pixels, spec = np.asarray(observation[self._spec.field])[:, :, :3], self._spec  # without alpha
+        if self._is_swapped:
+            pixels = pixels[:, :, ::-1]
         if self._resize is not None:
             pixels = resize_image(np.ascontiguousarray(pixels), self._resize)
         if spec.expand:
@@ -197,24 +205,6 @@ class ImageInput:
         return np.ascontiguousarray(pixels if spec.layout == "hwc" else pixels.transpose(2, 0, 1))
 
 
-class TextInput:
-    """The task's instruction."""
-
-    def __init__(self, contract: Contract, path: str) -> None:
-        """Read the instruction; raises ContractError without one."""
-        self._text = contract.task.instruction
-        require(self._text is not None, f"{path}.text", f"no task.instruction in the contract {contract.name}")
-
-    def read(self, *_: object) -> str:
-        """Return the instruction."""
-        return str(self._text)
-
-
-def _fields(contract: Contract) -> dict[str, tuple[SensorSpec, FieldLayout]]:
-    seen = {name: sensor for name, sensor in contract.sensors.items() if sensor.visibility == "agent"}
-    return {each.key: (sensor, each) for name, sensor in seen.items() for each in field_layouts(name, sensor)}
-
-
 def joint_places(file: PolicyFile, path: str, joints: Sequence[str], known: Sequence[str], owner: str) -> list[int]:
     """Return the places of the policy's joints in `known`; raises ContractError for one without a counterpart."""
     named = [file.joint_names.get(joint, joint) for joint in joints]
@@ -225,23 +215,42 @@ def joint_places(file: PolicyFile, path: str, joints: Sequence[str], known: Sequ
     return [known.index(name) for name in named]
 
 
-def each(path: str, value: T | tuple[T, ...], count: int) -> list[T]:
+def find_conversion(
+    file: PolicyFile,
+    contract: Contract,
+    path: str,
+    part: InputPart | OutputPart,
+    own: Sequence[tuple[str, str | None]],
+) -> tuple[FloatArray, ...]:
+    """Return factor and zero of the unit, ``factor * value + zero``, sign times scale, and offset of each component.
+
+    `own`: name and unit of each component in the contract. Raises ContractError for what does not fit.
+    """
+    units = zip(_each(f"{path}.unit", part.unit, len(own)), own, strict=True)
+    maps = [_unit_map(file, contract, f"{path}.unit", unit, known, name) for unit, (name, known) in units]
+    factor, zero = np.array(maps, dtype=np.float64).reshape(-1, 2).T
+    keys = (("sign", part.sign), ("scale", part.scale), ("offset", part.offset))
+    sign, scale, offset = (np.array(_each(f"{path}.{key}", value, len(own)), np.float64) for key, value in keys)
+    return factor, zero, sign * scale, offset
+
+
+def _each(path: str, value: T | tuple[T, ...], count: int) -> tuple[T, ...]:
     """Return one value per component; raises ContractError for another number of them."""
     if not isinstance(value, tuple):
-        return [value] * count
+        return (value,) * count
     allow(len(value) == count, path, f"{len(value)} values", f"one for all, or {count}")
-    return list(value)
+    return value
 
 
-def unit_map(
+def _unit_map(
     file: PolicyFile, contract: Contract, path: str, unit: str | None, own: str | None, name: str
 ) -> tuple[float, float]:
-    """Return factor and zero of the value in `unit`, ``factor * value + zero``, for a value in the unit `own`."""
+    """Return factor and zero of a value in `unit` for a value in the unit `own` of the component `name`."""
     if unit is None or unit == own:
         return 1.0, 0.0
-    (base, size), (known_base, known_size) = UNITS.get(unit, (None, 1.0)), UNITS.get(own or "", ("", 1.0))
-    if base == known_base:
-        return known_size / size, 0.0
+    (base, size), (own_base, own_size) = UNITS.get(unit, (None, 1.0)), UNITS.get(own or "", ("", 1.0))
+    if base == own_base:
+        return own_size / size, 0.0
     known = [*(u for u, (b, _) in UNITS.items() if b == own), *(RANGES if own in ("rad", "m") else ())]
     allow(unit in known, path, f"{unit!r} of {name!r}", f"one of: {', '.join(known) or own}")
     limits = {file.joint_names.get(joint, joint): bounds for joint, bounds in file.limits.items()}

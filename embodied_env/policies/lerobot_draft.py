@@ -11,18 +11,19 @@ from itertools import groupby
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from embodied_env.contract import Contract
-from embodied_env.contract.message_types import message_field
+from embodied_env.policies.input_mapping import observed_fields
 from embodied_env.policies.lerobot_files import MODES, Feature, LerobotPolicy
 from embodied_env.policies.lerobot_model import TASK, WITHOUT_TEXT
 from embodied_env.policies.policy_file import SCHEMA, STATISTICS
 
 Document = dict[str, Any]
-Groups = Mapping[str, Sequence[str]]
-"""The joints of each field or actuator; none for a field without joints."""
+Groups = Mapping[str, Sequence[str | int]]
+"""The joints of each field or actuator, or the indices of a field without joints."""
 
 _EPSILON = 1e-8  # of LeRobot's normalisation
-_OWN = re.compile(r"(.+)\.(\d+)")  # a name of our export: KEY.INDEX
 _AFFIXES = re.compile(r"^(?:main|follower)_|[._](?:pos|position|vel|velocity)$")
 
 
@@ -50,11 +51,10 @@ class _Draft:
     def __init__(self, policy: LerobotPolicy, contract: Contract, *, normalize: bool) -> None:
         self.gaps: list[tuple[str, str]] = []
         self._policy, self._contract, self._normalize = policy, contract, normalize
-        self._boxes: Mapping[str, Any] = contract.observation_space.spaces
-        self._fields = {
-            f"{name}_{field}": (sensor, field, spec)
-            for name, sensor in contract.sensors.items()
-            for field, spec in sensor.fields.items()
+        self._fields = observed_fields(contract)
+        self._observed: Groups = {
+            key: (self._fields[key].spec.joints if key in self._fields else None) or range(prod(box.shape or ()))
+            for key, box in contract.observation_space.spaces.items()
         }
 
     def document(self) -> Document:
@@ -90,33 +90,30 @@ class _Draft:
         elif len(feature.shape) > 1:
             spec = {"image": self._depth(name, feature)}
         else:
-            joints = {key: self._fields[key][2].joints or () if key in self._fields else () for key in self._boxes}
-            spec = {"parts": [self._input_part(*part) for part in self._split(path, feature, joints)]}
+            spec = {"parts": [self._input_part(*run) for run in self._split(path, feature, self._observed)]}
         if self._normalize and self._policy.n_obs_steps > 1:
             spec["history"] = {"steps": list(range(1 - self._policy.n_obs_steps, 1))}
         return spec | self._normalization(path, feature)
 
-    def _input_part(self, key: str, components: Sequence[int | str]) -> Document:
+    def _input_part(self, key: str, components: list[str | int]) -> Document:
         """Return the part of the field `key`: joints by name, or components by index."""
-        sensor, field, spec = self._fields.get(key, (None, "", None))
-        if spec is not None and spec.joints:
-            joints = [spec.joints[each] if isinstance(each, int) else each for each in components]
-            part: Document = {"field": key, "joints": joints}
-            if isinstance(components[0], int):
-                units = [spec.units_by_joint()[joint] for joint in joints]
+        field = self._fields.get(key)
+        if field is not None and field.spec.joints:
+            part: Document = {"field": key, "joints": components}
+            if self._policy.contract:
+                known = field.spec.units_by_joint()
+                units = [known.get(str(joint)) for joint in components]
                 part["unit"] = units[0] if len({*units}) == 1 else units
             return part
-        part = {"field": key}
-        if list(components) != list(range(prod(self._boxes[key].shape))):
-            part["components"] = list(components)
-        elif sensor is not None and spec is not None and message_field(sensor, field, spec).rotation:
-            part["quaternion"] = "xyzw"
-        return part
+        if components != [*self._observed[key]]:
+            return {"field": key, "components": components}
+        return {"field": key, "quaternion": "xyzw"} if field is not None and field.is_rotation else {"field": key}
 
     def _image(self, name: str, feature: Feature) -> Document:
         """Return an image as LeRobot takes it: RGB, channels first, from 0 to 1."""
         camera = name.removeprefix("observation.").removeprefix("images.")
-        images = {key: box.shape for key, box in self._boxes.items() if len(box.shape) == 3 and box.dtype == "uint8"}
+        layouts = {key: field.layout for key, field in self._fields.items() if field.sensor.encoding is not None}
+        images = {key: layout.shape for key, layout in layouts.items() if layout.dtype == np.uint8}
         n_images = sum(each.kind == "VISUAL" for each in self._policy.inputs.values())
         fitting = [key for key in images if key == camera] or [key for key in images if camera in key.split("_")]
         fitting = fitting or (list(images) if n_images == 1 else [])
@@ -145,14 +142,15 @@ class _Draft:
         parts = [{"actuator": actuator, "joints": joints, **unit} for actuator, joints in runs]
         return {"parts": parts} | self._normalization(f"outputs.{name}", feature)
 
-    def _split(self, path: str, feature: Feature, groups: Groups) -> list[tuple[str, list[int | str]]]:
-        """Return the consecutive components of each group: indices of our export, or joints by name."""
+    def _split(self, path: str, feature: Feature, groups: Groups) -> list[tuple[str, list[str | int]]]:
+        """Return the consecutive components of each group."""
         names = feature.names or tuple(f"component_{index}" for index in range(prod(feature.shape)))
         found = [self._locate(name, groups) for name in names]
         unknown = [name for name, (key, _) in zip(names, found, strict=True) if not key]
-        first = next((key for key, joints in groups.items() if joints), next(iter(groups)))
+        by_joint = {key: [each for each in group if isinstance(each, str)] for key, group in groups.items()}
+        first = next((key for key, joints in by_joint.items() if joints), next(iter(groups)))
         located = [(key or first, component) for key, component in found]
-        joints = ", ".join(dict.fromkeys(joint for each in groups.values() for joint in each))
+        joints = ", ".join(dict.fromkeys(joint for each in by_joint.values() for joint in each))
         if not feature.names:
             self._gap(f"names of the components of {path}", f"name the dataset with --dataset DIR, or set {path}.parts")
         elif unknown:
@@ -170,15 +168,15 @@ class _Draft:
         runs = groupby(located, key=lambda each: (each[0], type(each[1])))
         return [(key, [component for _, component in run]) for (key, _), run in runs]
 
-    def _locate(self, name: str, groups: Groups) -> tuple[str, int | str]:
+    def _locate(self, name: str, groups: Groups) -> tuple[str, str | int]:
         """Return the group and the component of a name, or "" and the name."""
-        if (own := _OWN.fullmatch(name)) and own[1] in self._boxes and int(own[2]) < prod(self._boxes[own[1]].shape):
-            return own[1], int(own[2])
-        is_velocity = "vel" in name.rpartition(".")[2]
+        own, _, index = name.rpartition(".")  # KEY.INDEX in our export
+        if own in groups and index.isdecimal() and int(index) < len(groups[own]):
+            return own, groups[own][int(index)]
         for key, joints in groups.items():
-            unit = str(self._fields[key][2].unit) if key in self._fields else ""
-            for joint in joints if ("/s" in unit) == is_velocity else ():
-                if _plain(joint) == _plain(name):
+            is_velocity = key in self._fields and "/s" in str(self._fields[key].spec.unit)
+            for joint in joints if is_velocity == ("vel" in index) else ():
+                if isinstance(joint, str) and _plain(joint) == _plain(name):
                     return key, joint
         return "", name
 

@@ -72,43 +72,44 @@ def read_lerobot(folder: Path, dataset: Path | None = None) -> LerobotPolicy:
 
     Raises UsageError for files that are missing or not in LeRobot's formats.
     """
-    config = _read_json(folder / "config.json")
-    train, processor = (_read_json(folder / name, {}) for name in ("train_config.json", "policy_preprocessor.json"))
-    meta = None if dataset is None else dataset / "meta"
-    info = {} if meta is None else _read_json(meta / "info.json")
-    stats, export = (
-        {} if meta is None else _read_json(meta / f"{name}.json", {}) for name in ("stats", "embodied_env")
-    )
+    config, train = read_mapping(folder / "config.json"), read_mapping(folder / "train_config.json", {})
+    info, stats = {}, {}
+    if dataset is not None:
+        meta = dataset / "meta"
+        info = {**read_mapping(meta / "info.json"), **read_mapping(meta / "embodied_env.json", {})}
+        stats = read_mapping(meta / "stats.json", {})
     try:
-        return _policy(config, train, {**info, **export}, _statistics(folder, config, processor, stats))
+        return _policy(config, train, info, _statistics(folder, config, stats))
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         expected = "expected a policy with input_features and output_features, as LeRobot 0.1 to 0.6 save it"
         raise UsageError(f"cannot read the LeRobot policy {folder}: {described(error)} ({expected})") from error
 
 
+def read_mapping(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the mapping of a JSON file; `missing`, unless None, for a file that does not exist."""
+    if missing is not None and not path.exists():
+        return missing
+    try:
+        value = parse_json(read_file(path, most_bytes=_MOST_BYTES), max_bytes=_MOST_BYTES)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {path}: {error} (expected a JSON file of LeRobot)") from None
+    if not isinstance(value, dict):
+        raise UsageError(f"cannot read {path}: {type(value).__name__} (expected a mapping)")
+    return value
+
+
 def _policy(config: Any, train: Any, info: Any, statistics: Mapping[str, Statistics]) -> LerobotPolicy:  # noqa: ANN401 - JSON
-    modes, columns = config.get("normalization_mapping") or {}, info.get("features") or {}
-    own_names = {"action": tuple(config.get("action_feature_names") or ())}
+    columns = info.get("features") or {}
+    names = {name: _names(column.get("names")) for name, column in columns.items()}
+    if config.get("action_feature_names") and not names.get("action"):
+        names["action"] = tuple(config["action_feature_names"])
+    modes = config.get("normalization_mapping") or {}
 
     def features(key: str) -> dict[str, Feature]:
-        found = {}
-        for name, spec in (config[key] or {}).items():
-            shape, mode = tuple(int(size) for size in spec["shape"]), str(modes.get(spec["type"], "IDENTITY"))
-            if mode not in MODES:
-                raise ValueError(f"unknown normalization mode {mode!r} of {name} (expected one of: {', '.join(MODES)})")
-            if (len(shape) != 3) if spec["type"] == "VISUAL" else prod(shape) > _MOST_COMPONENTS:
-                raise ValueError(
-                    f"shape {shape} of {name} (expected an image, or at most {_MOST_COMPONENTS} components)"
-                )
-            names = _names(columns.get(name, {}).get("names")) or own_names.get(name, ())
-            found[name] = Feature(
-                kind=str(spec["type"]),
-                shape=shape,
-                mode=mode,
-                names=names if (len(names),) == shape else (),
-                statistics=statistics.get(name, {}),
-            )
-        return found
+        return {
+            name: _feature(name, spec, modes, names.get(name, ()), statistics.get(name, {}))
+            for name, spec in (config[key] or {}).items()
+        }
 
     n_obs_steps, chunk_size = int(config.get("n_obs_steps") or 1), config.get("chunk_size")
     rate = info.get("fps") or (train.get("env") or {}).get("fps")
@@ -127,6 +128,18 @@ def _policy(config: Any, train: Any, info: Any, statistics: Mapping[str, Statist
     )
 
 
+def _feature(
+    name: str, spec: Mapping[str, Any], modes: Mapping[str, Any], names: tuple[str, ...], statistics: Statistics
+) -> Feature:
+    kind, shape = str(spec["type"]), tuple(int(size) for size in spec["shape"])
+    if (mode := str(modes.get(kind, "IDENTITY"))) not in MODES:
+        raise ValueError(f"unknown normalization mode {mode!r} of {name} (expected one of: {', '.join(MODES)})")
+    if (len(shape) != 3) if kind == "VISUAL" else prod(shape) > _MOST_COMPONENTS:
+        raise ValueError(f"shape {shape} of {name} (expected an image, or at most {_MOST_COMPONENTS} components)")
+    names = names if (len(names),) == shape else ()
+    return Feature(kind=kind, shape=shape, mode=mode, names=names, statistics=statistics)
+
+
 def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
     """Return the names of a column: a list, ``{"motors": [...]}``, or ``{name: index}``."""
     if isinstance(value, Mapping):
@@ -135,17 +148,14 @@ def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
     return tuple(map(str, value or ()))
 
 
-def _statistics(folder: Path, config: Any, processor: Any, stats: Any) -> dict[str, Statistics]:  # noqa: ANN401 - JSON
+def _statistics(folder: Path, config: Any, stats: Any) -> dict[str, Statistics]:  # noqa: ANN401 - JSON
     """Return the statistics by feature: of the saved processor, else of an old model, else of the dataset."""
-    named = [Path(str(step.get("state_file"))).name for step in processor.get("steps", ())]
-    files = [folder / name for name in named if "_normalizer_" in name] or sorted(folder.glob(_NORMALIZER))
-    if files:
-        return _by_feature((*key.rpartition(".")[::2], value) for key, value in _read_tensors(files[0]))
+    for file in sorted(folder.glob(_NORMALIZER)):
+        return _by_feature((*key.rpartition(".")[::2], value) for key, value in _read_tensors(file))
     if (folder / "model.safetensors").is_file():
-        features = {**config["input_features"], **config["output_features"]}
-        known = {name.replace(".", "_"): name for name in features}
+        known = {name.replace(".", "_"): name for name in (*config["input_features"], *config["output_features"])}
         tensors = ((_BUFFER.fullmatch(key), value) for key, value in _read_tensors(folder / "model.safetensors"))
-        buffers = [(known.get(str(m[1]), str(m[1])), str(m[2]), value) for m, value in tensors if m]
+        buffers = [(known.get(str(match[1]), str(match[1])), str(match[2]), value) for match, value in tensors if match]
         if buffers:
             return _by_feature(buffers)
     return _by_feature((name, key, value) for name, each in stats.items() for key, value in each.items())
@@ -159,19 +169,6 @@ def _by_feature(rows: Iterable[tuple[str, str, Any]]) -> dict[str, Statistics]:
         if array.dtype.kind in "fiu" and np.isfinite(array).all():
             found.setdefault(feature, {})[statistic] = tuple(float(str(number)) for number in array.ravel())
     return dict(found)
-
-
-def _read_json(path: Path, missing: Any = None) -> Any:  # noqa: ANN401 - JSON
-    """Return the mapping of a JSON file; `missing`, unless None, for a file that is not there."""
-    if missing is not None and not path.exists():
-        return missing
-    try:
-        value = parse_json(read_file(path, most_bytes=_MOST_BYTES), max_bytes=_MOST_BYTES)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {path}: {error} (expected a JSON file of LeRobot)") from None
-    if not isinstance(value, dict):
-        raise UsageError(f"cannot read {path}: {type(value).__name__} (expected a mapping)")
-    return value
 
 
 def _read_tensors(path: Path) -> Iterator[tuple[str, Any]]:

@@ -10,8 +10,9 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from embodied_env.contract import Contract
@@ -73,24 +74,17 @@ def load_policy(
     if policy_file is not None and format_name not in _FORMATS:
         raise UsageError(f"policy file for {address!r}: {str(policy_file)!r} (expected a model: {_formats()})")
     if address in _BUILT_IN:
-        return as_policy(_call(address, _attribute(_BUILT_IN[address]), (contract,), options))
+        return as_policy(_call(address, resolve_name(_BUILT_IN[address]), (contract,), options))
     if separator and format_name in _FORMATS:
-        if policy_file is None and format_name not in _SERVERS:
-            policy_file = find_policy_file(find_onnx(location) if format_name == "onnx" else location)
-        interface = None if policy_file is None else PolicyFileInterface(read_policy_file(policy_file), contract)
-        model = load_model(address, trust=trust, **options)
-        try:
-            if interface is None:
-                _check_fingerprint(model, contract)
-                return connect(model, ArrayInterface(model, contract))
-            interface.check(model)
-        except BaseException:
-            model.close()
-            raise
-        return connect(model, interface)
+        return _load_connected(address, contract, policy_file, {"trust": trust, **options})
     points = {point.name: point for point in entry_points(group=_GROUP)}
     if separator and format_name in points:
-        loader = _load_point(points[format_name])
+        try:
+            loader = points[format_name].load()
+        except Exception as error:
+            problem = f"policy format {format_name!r} cannot be loaded from {points[format_name].value}"
+            expected = "expected a callable; correct or reinstall its package"
+            raise UsageError(f"{problem}: {described(error)} ({expected})") from error
         made = _call(address, loader, (location, contract), {"trust": trust, **options})
         return as_policy(made, PolicyIdentity(name=address, format=format_name))
     if not (format_name and location):
@@ -101,12 +95,32 @@ def load_policy(
     return _imported(address)
 
 
+def _load_connected(
+    address: str, contract: Contract, policy_file: str | Path | None, options: Mapping[str, Any]
+) -> Policy:
+    """Return the policy of a model, by its policy file or by the names of the contract."""
+    format_name, _, location = address.partition(":")
+    if policy_file is None and format_name not in _SERVERS:
+        policy_file = find_policy_file(find_onnx(location) if format_name == "onnx" else location)
+    mapped = None if policy_file is None else PolicyFileInterface(read_policy_file(policy_file), contract)
+    model = load_model(address, **options)
+    try:
+        if mapped is None:
+            _check_fingerprint(model, contract)
+        interface = mapped or ArrayInterface(model, contract)
+        interface.check(model)
+    except BaseException:
+        model.close()
+        raise
+    return connect(model, interface)
+
+
 def load_model(address: str, *, trust: bool = False, **options: Any) -> Model:  # noqa: ANN401 - of the format
     """Return the model at an address of a model format, ``onnx:FILE``; raises the errors of `load_policy`."""
     format_name, _, location = address.partition(":")
     if format_name not in _FORMATS:
         raise UsageError(f"unknown model {address!r} (expected one of: {_formats()})")
-    model: Model = _call(address, _attribute(_FORMATS[format_name]), (location,), {"trust": trust, **options})
+    model: Model = _call(address, resolve_name(_FORMATS[format_name]), (location,), {"trust": trust, **options})
     return model
 
 
@@ -136,7 +150,7 @@ def _formats() -> str:
 
 def accepts_option(address: str, option: str) -> bool:
     """Return whether the policy at a built-in address has the option."""
-    return address in _BUILT_IN and option in inspect.signature(_attribute(_BUILT_IN[address])).parameters
+    return address in _BUILT_IN and option in inspect.signature(resolve_name(_BUILT_IN[address])).parameters
 
 
 def _call(address: str, make: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:  # noqa: ANN401
@@ -154,21 +168,6 @@ def _call(address: str, make: Callable[..., Any], arguments: tuple[Any, ...], op
                 raise UsageError(problem + did_you_mean(option, known))
         options = {name: value for name, value in options.items() if name in known}
     return make(*arguments, **options)
-
-
-def _load_point(point: EntryPoint) -> Callable[..., Any]:
-    try:
-        loader: Callable[..., Any] = point.load()
-    except Exception as error:
-        problem = f"policy format {point.name!r} cannot be loaded from {point.value}: {described(error)}"
-        raise UsageError(f"{problem} (expected a callable); correct or reinstall its package") from error
-    return loader
-
-
-def _attribute(path: str) -> Callable[..., Any]:
-    module, _, name = path.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return found
 
 
 # ------------------------------------------------------------------------------------------------------ Python policies

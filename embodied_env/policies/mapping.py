@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,22 +16,29 @@ from embodied_env.contract.value_checks import allow, one_of, require
 from embodied_env.core.policy import NoAction, Observation, PolicyIdentity
 from embodied_env.errors import ContractError, UsageError
 from embodied_env.policies.action_mapping import ActionMapping
-from embodied_env.policies.input_mapping import ImageInput, TextInput, VectorInput
-from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs, check_inference, plausible_observation
-from embodied_env.policies.policy_file import InputSpec, PolicyFile
+from embodied_env.policies.input_mapping import ImageInput, VectorInput
+from embodied_env.policies.model import (
+    ArraySpec,
+    Inputs,
+    Interface,
+    Model,
+    Outputs,
+    check_inference,
+    plausible_observation,
+)
+from embodied_env.policies.policy_file import PolicyFile
 
 _ROUNDING = 1e-6
 _LONGEST = 10_000  # history, in control periods
 _MOST_VALUES = 2**26  # of one input
 
 
-class PolicyFileInterface:
+class PolicyFileInterface(Interface):
     """Connects a model with a contract as its policy file says.
 
     Attributes:
-        inputs: reader of each input, by the model's names.
+        inputs: reader of each vector and image, by the model's names.
         actions: the mapping of the outputs.
-        is_stateless: whether an action depends on the observation of its step alone.
     """
 
     def __init__(self, file: PolicyFile, contract: Contract) -> None:
@@ -40,18 +47,19 @@ class PolicyFileInterface:
         if difference := file.difference(contract):
             problem = f"{contract.name} is not the contract of the training: {difference}"
             raise UsageError(f"{self._label}: {problem}; train again, or remove the key contract if that is harmless")
+        self.inputs: dict[str, VectorInput | ImageInput] = {}
+        self._texts: dict[str, str] = {}
+        self._lags: dict[str, list[int]] = {}
         try:
             self.actions = ActionMapping(file, contract)
-            self.inputs = {name: _reader(file, contract, f"inputs.{name}", spec) for name, spec in file.inputs.items()}
-            self._lags = {name: self._find_lags(f"inputs.{name}", spec) for name, spec in file.inputs.items()}
+            self._add_inputs()
             self._check_joint_names()
-            for name, lags in self._lags.items():
-                size = len(lags) * math.prod(getattr(self.inputs[name], "shape", ()))
-                allow(size <= _MOST_VALUES, f"inputs.{name}.history.steps", f"{size} values", f"at most {_MOST_VALUES}")
         except ContractError as error:
             raise UsageError(f"{self._label}: {error}") from None
-        self._outputs_seen = {part.last_output for spec in file.inputs.values() for part in spec.parts or ()} - {None}
-        longest = max(lag for lags in self._lags.values() for lag in lags)
+        self._outputs_seen = {
+            part.last_output for spec in file.inputs.values() for part in spec.parts or () if part.last_output
+        }
+        longest = max((lag for lags in self._lags.values() for lag in lags), default=0)
         self._seen: deque[tuple[Observation, Mapping[str, NDArray[Any]]]] = deque(maxlen=longest + 1)
         self.is_stateless = longest == 0 and not self._outputs_seen and not self.actions.is_relative
         self.reset()
@@ -63,7 +71,7 @@ class PolicyFileInterface:
     def reset(self) -> None:
         """Discard history and last outputs."""
         self._seen.clear()
-        self._last_outputs = {name: np.zeros(self.actions.shapes[name]) for name in self._outputs_seen if name}
+        self._last_outputs = {name: np.zeros(self.actions.shapes[name]) for name in self._outputs_seen}
 
     def observe(self, observation: Observation) -> None:
         """Add the observation of a step to the history."""
@@ -72,7 +80,7 @@ class PolicyFileInterface:
     def to_inputs(self, observation: Observation) -> Inputs:
         """Return the value of each input."""
         self.observe(observation)
-        return {name: self._value(name, reader) for name, reader in self.inputs.items()}
+        return {name: self._texts[name] if name in self._texts else self._read(name) for name in self.file.inputs}
 
     def to_action(self, outputs: Outputs) -> Any:  # noqa: ANN401 - of the action space
         """Return the action, the chunk, or `NoAction` for outputs that are not valid."""
@@ -83,44 +91,50 @@ class PolicyFileInterface:
 
     def check(self, model: Model) -> None:
         """Raise UsageError unless `model` has these inputs and outputs; makes one inference."""
-        texts = {name for name, reader in self.inputs.items() if isinstance(reader, TextInput)}
-        self._check_names("input", self.inputs.keys() - texts, model.inputs)
-        self._check_names("output", self.actions.shapes.keys(), model.outputs)
         example = self.to_inputs(plausible_observation(self._contract))
-        for name, spec in (model.inputs or {}).items():
-            value = example.get(name)
-            if isinstance(value, np.ndarray):
-                self._check_input(name, value, spec)
-        for name, spec in (model.outputs or {}).items():
-            shape = self.actions.shapes.get(name, spec.shape)
-            if not spec.fits(shape):
-                labels = ", ".join(self.actions.labels[name])
-                problem = f"output {name!r} of the model has the shape {_text(spec.shape)}"
-                raise UsageError(f"{self._label}: {problem} (expected {_text(shape)}: {labels})")
+        arrays = {name: value for name, value in example.items() if isinstance(value, np.ndarray)}
+        labels = {name: reader.labels for name, reader in self.inputs.items() if isinstance(reader, VectorInput)}
+        try:
+            _check_shapes("input", model.inputs, {name: value.shape for name, value in arrays.items()}, labels)
+            _check_shapes("output", model.outputs, self.actions.shapes, self.actions.labels)
+            for name, spec in (model.inputs or {}).items():
+                require(name in example, f"inputs.{name}", f"no entry for the input {name!r} of the model")
+                dtype = arrays[name].dtype if name in arrays else spec.dtype
+                remedy = "" if name in labels else "; give the range of the training, or none for uint8"
+                problem = f"{dtype}, the model's is {spec.dtype} (expected the same kind){remedy}"
+                require(dtype.kind == spec.dtype.kind, f"inputs.{name}", problem)
+        except ContractError as error:
+            raise UsageError(f"{self._label}: {error}") from None
         check_inference(model, self, self._contract, label=self._label)
 
-    def _check_names(self, kind: str, named: Any, specs: Mapping[str, ArraySpec] | None) -> None:  # noqa: ANN401
-        if specs is None:
-            return
-        if unknown := sorted(set(named) - specs.keys()):
-            raise UsageError(f"{self._label}: unknown {kind} of the model: {one_of(unknown[0], specs)}")
-        if kind == "input" and (lost := [name for name in specs if name not in self.inputs]):
-            raise UsageError(
-                f"{self._label}: no entry for the input {lost[0]!r} of the model (expected inputs.{lost[0]})"
-            )
+    def _add_inputs(self) -> None:
+        """Find what each input is made of; raises ContractError for what does not fit."""
+        for name, spec in self.file.inputs.items():
+            path, contract = f"inputs.{name}", self._contract
+            if spec.text is not None:
+                problem = f"no task.instruction in the contract {contract.name}"
+                require(contract.task.instruction is not None, f"{path}.text", problem)
+                self._texts[name] = str(contract.task.instruction)
+                continue
+            if spec.image is not None:
+                self.inputs[name] = ImageInput(self.file, contract, path, spec, spec.image)
+            else:
+                self.inputs[name] = VectorInput(self.file, contract, path, spec)
+            steps = (0,) if spec.history is None else spec.history.steps
+            self._lags[name] = [self._find_lag(f"{path}.history.steps", step) for step in steps]
+            size = len(steps) * math.prod(self.inputs[name].shape)
+            allow(size <= _MOST_VALUES, f"{path}.history.steps", f"{size} values", f"at most {_MOST_VALUES}")
 
-    def _check_input(self, name: str, value: NDArray[Any], spec: ArraySpec) -> None:
-        reader = self.inputs[name]
-        labels = f": {', '.join(reader.labels)}" if isinstance(reader, VectorInput) else ""
-        if not spec.fits(value.shape):
-            problem = f"input {name!r} has {_text(value.shape)} values, the model's has {_text(spec.shape)}"
-            raise UsageError(f"{self._label}: {problem} (expected the same){labels}")
-        if value.dtype.kind != spec.dtype.kind:
-            remedy = "; give the range of the training, or none for uint8" if isinstance(reader, ImageInput) else ""
-            problem = f"input {name!r} is {value.dtype}, the model's is {spec.dtype} (expected the same kind)"
-            raise UsageError(f"{self._label}: {problem}{remedy}")
+    def _find_lag(self, path: str, step: int) -> int:
+        """Return the control periods between a row of an input and the newest observation."""
+        lag = -step * self.actions.ratio
+        is_whole = abs(lag - round(lag)) <= _ROUNDING * max(1.0, lag) and lag <= _LONGEST
+        problem = f"{step} is {lag:g} control periods ago (expected a whole number, at most {_LONGEST})"
+        require(is_whole, path, problem)
+        return round(lag)
 
     def _check_joint_names(self) -> None:
+        """Raise ContractError for a joint of `joint_names` or `limits` that is in no input or output."""
         used: set[str] = set()
         for inputs in self.file.inputs.values():
             used.update(joint for part in inputs.parts or () for joint in part.joints or ())
@@ -130,23 +144,11 @@ class PolicyFileInterface:
             for name in named:
                 require(name in used, key, f"unused joint {name!r} (expected a joint of inputs or outputs)")
 
-    def _find_lags(self, path: str, spec: InputSpec) -> list[int]:
-        """Return the control steps between each row of an input and the newest observation."""
-        lags = []
-        for step in (0,) if spec.history is None else spec.history.steps:
-            lag = -step * self.actions.ratio
-            problem = f"{step} is {lag:g} control periods ago (expected a whole number, at most {_LONGEST})"
-            is_whole = abs(lag - round(lag)) <= _ROUNDING * max(1.0, lag) and lag <= _LONGEST
-            require(is_whole, f"{path}.history.steps", problem)
-            lags.append(round(lag))
-        return lags
-
-    def _value(self, name: str, reader: VectorInput | ImageInput | TextInput) -> NDArray[Any] | str:
-        history, lags = self.file.inputs[name].history, self._lags[name]
-        if isinstance(reader, TextInput):
-            return reader.read()
+    def _read(self, name: str) -> NDArray[Any]:
+        """Return the value of a vector or an image, with its history."""
+        reader, history = self.inputs[name], self.file.inputs[name].history
         rows: list[NDArray[Any]] = []
-        for lag in lags:
+        for lag in self._lags[name]:
             value = reader.read(*self._seen[max(len(self._seen) - 1 - lag, 0)])
             is_padded = lag >= len(self._seen) and history is not None and history.pad == "zeros"
             rows.append(np.zeros_like(value) if is_padded else value)
@@ -159,13 +161,18 @@ class PolicyFileInterface:
         return values if isinstance(reader, ImageInput) else values.astype(np.float32)
 
 
-def _reader(file: PolicyFile, contract: Contract, path: str, spec: InputSpec) -> VectorInput | ImageInput | TextInput:
-    if spec.text is not None:
-        return TextInput(contract, path)
-    if spec.image is not None:
-        return ImageInput(file, contract, path, spec, spec.image)
-    return VectorInput(file, contract, path, spec)
-
-
-def _text(shape: tuple[int | None, ...]) -> str:
-    return "x".join("any" if length is None else str(length) for length in shape)
+def _check_shapes(
+    kind: str,
+    specs: Mapping[str, ArraySpec] | None,
+    shapes: Mapping[str, tuple[int, ...]],
+    labels: Mapping[str, Sequence[str]],
+) -> None:
+    """Raise ContractError unless the inputs or outputs of a model, if known, have these names and shapes."""
+    if specs is None:
+        return
+    for name, shape in shapes.items():
+        path = f"{kind}s.{name}"
+        require(name in specs, path, f"unknown {kind} of the model: {one_of(name, specs)}")
+        of_what = f": {', '.join(labels[name])}" if name in labels else ""
+        problem = f"the model's {kind} has the shape {specs[name].shape} (expected {shape}{of_what})"
+        require(specs[name].fits(shape), path, problem)

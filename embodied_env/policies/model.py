@@ -50,14 +50,16 @@ class Model(Protocol):
     inputs: Mapping[str, ArraySpec] | None
     outputs: Mapping[str, ArraySpec] | None
 
-    def reset(self, *, seed: int, episode_index: int) -> None:
+    def reset(self, *, seed: int, episode_index: int) -> None:  # noqa: ARG002 - the default
         """Discard all state of the previous episode, and seed the next one; a model without state does nothing."""
+        return
 
     def infer(self, inputs: Inputs, /) -> Outputs | NoAction:
         """Return the outputs for one observation, or why there is none."""
 
     def close(self) -> None:
         """Free what is not freed with the object. Idempotent."""
+        return
 
 
 @runtime_checkable
@@ -77,15 +79,20 @@ class Interface(Protocol):
 
     is_stateless: bool
 
+    def check(self, model: Model, /) -> None:
+        """Raise UsageError unless `model` has these inputs and outputs; makes one inference."""
+
     def identify(self, identity: PolicyIdentity, /) -> PolicyIdentity:
         """Return the identity of a model with that of the interface."""
         return identity
 
     def reset(self) -> None:
         """Discard all state of the previous episode, such as a history."""
+        return
 
-    def observe(self, observation: Observation, /) -> None:
+    def observe(self, observation: Observation, /) -> None:  # noqa: ARG002 - the default
         """Receive the observation of a step without an inference."""
+        return
 
     def to_inputs(self, observation: Observation, /) -> Inputs:
         """Return the model's inputs for an observation."""

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from embodied_env.contract import Contract
-from embodied_env.contract.files import read_file
+from embodied_env.contract.files import read_file, read_text_file
 from embodied_env.contract.fingerprint import differences, meaning, sha256_of, to_plain
 from embodied_env.contract.frozen_dict import FrozenFields
-from embodied_env.contract.loader import parse_as
+from embodied_env.contract.loader import parse_as, read_document
 from embodied_env.contract.value_checks import allow, check_magnitude, check_positive, one_of, require
-from embodied_env.contract.yaml_text import read_yaml
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.errors import ContractError, UsageError
 
@@ -25,6 +24,7 @@ SUFFIX = ".policy.yaml"
 MOST_DATA_BYTES = 8 * 2**20
 """Maximum size of the data files that a policy file names, together."""
 
+_OWN = ("source", "text", "files")  # fields that are no keys
 _MOST_SHOWN = 5  # differences of a contract
 _LONGEST_HISTORY = 1000  # steps
 _MOST_ACTIONS = 10_000  # of a chunk, and ignored components
@@ -231,14 +231,9 @@ class PolicyFile(FrozenFields):
 def read_policy_file(path: str | Path) -> PolicyFile:
     """Return the policy file at `path`, with the data files that it names; raises UsageError for an invalid one."""
     try:
-        text = read_file(path).decode()
-        document = read_yaml(text, "")
-        require(
-            isinstance(document, dict), "", f"not a policy file: {type(document).__name__} (expected a YAML mapping)"
-        )
-        schema = document.pop("policy", None)
-        require(schema == SCHEMA, "policy", f"unknown schema {schema!r} (expected {SCHEMA})")
-        for own in ("source", "text", "files"):
+        text = read_text_file(path)
+        document = read_document(text, "policy", "", schema=SCHEMA)
+        for own in _OWN:
             require(own not in document, own, "unknown key")
         parsed = parse_as(PolicyFile, {**document, "source": str(path), "text": text})
         files: dict[str, bytes] = {}
@@ -256,10 +251,8 @@ def dump_policy_file(file: PolicyFile) -> str:
     """Return the YAML text of `file`, keys at their default left out; `read_policy_file` reads an equal one."""
     import yaml
 
-    plain = to_plain(file, with_defaults=False)
-    for own in ("source", "text", "files"):
-        plain.pop(own, None)
-    return yaml.safe_dump({"policy": SCHEMA, **plain}, sort_keys=False, default_flow_style=None, width=120)
+    keys = {key: value for key, value in to_plain(file, with_defaults=False).items() if key not in _OWN}
+    return yaml.safe_dump({"policy": SCHEMA, **keys}, sort_keys=False, default_flow_style=None, width=120)
 
 
 def write_policy_file(path: str | Path, file: PolicyFile) -> PolicyFile:

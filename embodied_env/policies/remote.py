@@ -7,7 +7,6 @@ A step never waits beyond its deadline, and the failure of a server is never an 
 from __future__ import annotations
 
 import ast
-import json
 import os
 import time
 from abc import ABC, abstractmethod
@@ -15,17 +14,19 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from importlib.metadata import version
+from typing import Any, ClassVar, Self
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.core.arguments import checked_seconds
+from embodied_env.core.bounded_json import plain_copy
 from embodied_env.core.policy import NoAction, PolicyIdentity
-from embodied_env.errors import UsageError, described, did_you_mean
+from embodied_env.errors import UsageError, did_you_mean
 from embodied_env.policies.model import ArraySpec, Inputs
-from embodied_env.policies.wire import keep_freed_memory
+from embodied_env.policies.wire import WireError, keep_freed_memory, pack, unpack
 
 CONNECT_TIMEOUT_S, TIMEOUT_S = 30.0, 1.0
 """Default limits: of connecting, and of the first inference, in which a server may compile its model; of the others."""
@@ -54,11 +55,12 @@ class Failure(Exception):  # noqa: N818 - no error of a caller
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAddress:
-    """The address of a policy server, with time limits."""
+    """The address of a policy server, with its options."""
 
     name: str  # as given
     host: str
     port: int
+    options: Mapping[str, Any]  # values of all options, those in the address among them
     connect_timeout_s: float
     timeout_s: float
 
@@ -68,14 +70,12 @@ class ServerAddress:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_address(
-    scheme: str, location: str, *, port: int, options: Mapping[str, Any]
-) -> tuple[ServerAddress, dict[str, Any]]:
-    """Return the address ``scheme://host:port?option=literal``, and the values of all options.
+def parse_address(scheme: str, location: str, *, port: int, **options: Any) -> ServerAddress:  # noqa: ANN401
+    """Return the address ``scheme://host:port?option=literal``, whose options replace the `options`.
 
     Raises UsageError for any other form, an unknown option or an invalid time limit.
     """
-    name, found = f"{scheme}:{location}", dict(options)
+    name = f"{scheme}:{location}"
     try:
         url = urlsplit(name)
         host, number = url.hostname, port if url.port is None else url.port
@@ -89,22 +89,26 @@ def parse_address(
             expected = f"expected one of: {', '.join(options)}"
             raise UsageError(f"unknown option of {name!r}: {key!r} ({expected}){did_you_mean(key, options)}")
         try:
-            found[key] = ast.literal_eval(text)
+            options[key] = ast.literal_eval(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            found[key] = text
-    limits = {key: checked_seconds(key, found[key]) for key in ("connect_timeout_s", "timeout_s")}
-    return ServerAddress(name=name, host=host, port=number, **limits), found
+            options[key] = text
+    limits = {key: checked_seconds(key, options[key]) for key in ("connect_timeout_s", "timeout_s")}
+    return ServerAddress(name=name, host=host, port=number, options=options, **limits)
 
 
 class RemoteModel(ABC):
     """A model on a server, whose failures become `NoAction`.
 
     Attributes:
+        protocol: name of the message format and of the scheme of addresses.
+        package: library that connects.
         identity: address, protocol and library, with the server's metadata.
         inputs, outputs: specification by name, if the server announces them.
         fingerprint: that of the contract of its inputs and outputs, if the server announces one.
     """
 
+    protocol: ClassVar[str]
+    package: ClassVar[str]
     identity: PolicyIdentity
     inputs: Mapping[str, ArraySpec] | None = None
     outputs: Mapping[str, ArraySpec] | None = None
@@ -121,6 +125,22 @@ class RemoteModel(ABC):
         self._expected: Mapping[str, ArraySpec] | None = None  # of an answer
         self._is_warm = self._is_closed = False
         self._pid = os.getpid()
+
+    def open(self) -> Self:
+        """Connect to the server, which may not have started yet; raises UsageError if that fails."""
+        name, limit_s = self.address.name, self.address.connect_timeout_s
+        try:
+            metadata = self._greet(time.monotonic() + limit_s)
+        except BaseException as error:
+            self.close()
+            if not isinstance(error, Failure):
+                raise
+            expected = f"expected a policy server that answers within {limit_s:g} s"
+            text = f"cannot connect to {name}: {error} ({expected}); start it, or correct the address"
+            raise UsageError(text) from None
+        library = f"{self.package} {version(self.package)}"
+        self.identity = PolicyIdentity(name=name, format=self.protocol, library=library, server=metadata)
+        return self
 
     def reset(self, *, seed: int, episode_index: int) -> None:
         """Begin an episode; its first request says so, where the protocol can."""
@@ -146,20 +166,19 @@ class RemoteModel(ABC):
             account["encode_s"] = sent_s - begun_s
             answer = self._exchange(request, deadline_s)
             arrived_s = time.monotonic()
-            outputs, server_s = self._decode(answer)
-            outputs = self._check(outputs)
-            done_s = check_time(deadline_s)
+            values, server_s = self._decode(answer)
+            outputs = self._check(values)
+            if (done_s := time.monotonic()) > deadline_s:
+                raise Failure(Problem.LATE, "no answer in time")  # noqa: TRY301 - as the others
         except Failure as failure:
             self._problems[failure.problem] += 1
-            self._drop(failure)
+            if not self._may_continue(failure):
+                self._disconnect()
             return NoAction(str(failure))
         if server_s is not None and not 0.0 <= server_s <= arrived_s - sent_s:
             server_s = None  # a clock was set
-        account |= {
-            "wire_s": arrived_s - sent_s - (server_s or 0.0),
-            "server_s": server_s,
-            "decode_s": done_s - arrived_s,
-        }
+        account["wire_s"] = arrived_s - sent_s - (server_s or 0.0)
+        account["server_s"], account["decode_s"] = server_s, done_s - arrived_s
         self._reset, self._is_warm = None, True
         return outputs
 
@@ -173,24 +192,46 @@ class RemoteModel(ABC):
         self._is_closed = True
         self._disconnect()
 
-    def _check(self, outputs: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    def _check(self, values: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return the arrays of an answer; raises Failure unless they are as expected, or as in the first answer."""
-        found = {name: np.array(value) for name, value in outputs.items() if isinstance(value, np.ndarray)}
+        found = {name: np.array(value) for name, value in values.items() if isinstance(value, np.ndarray)}
         expected = self._expected
-        if expected is None:
-            expected = {name: ArraySpec(shape=_open_shape(array), dtype=array.dtype) for name, array in found.items()}
+        if expected is None:  # any length of a chunk
+            shapes = {
+                name: (None, *array.shape[1:]) if array.ndim > 1 else array.shape for name, array in found.items()
+            }
+            expected = {name: ArraySpec(shape=shapes[name], dtype=array.dtype) for name, array in found.items()}
         for name, spec in expected.items():
             if (array := found.get(name)) is None:
                 raise Failure(Problem.MALFORMED, f"no output {name!r} in the answer")
-            if not _fits(array, spec) or array.dtype.kind not in "biuf" or not array.size:
+            if not spec.fits(array.shape) or array.dtype.kind not in "biuf" or not array.size:
+                shape = str(["any" if length is None else length for length in spec.shape]).replace("'", "")
                 what = f"{array.dtype} {list(array.shape)}"
-                raise Failure(Problem.MALFORMED, f"output {name!r} is {what} (expected numbers {_text(spec)})")
+                raise Failure(Problem.MALFORMED, f"output {name!r} is {what} (expected numbers {shape})")
             if not np.isfinite(array).all():
                 raise Failure(Problem.MALFORMED, f"output {name!r} is not finite")
         if not expected:
             raise Failure(Problem.MALFORMED, "no array in the answer")
         self._expected = expected
         return {name: found[name] for name in expected}
+
+    def _pack(self, message: Mapping[str, Any]) -> bytes:
+        """Return a request in the format of the protocol; raises UsageError for inputs that cannot be sent."""
+        try:
+            return pack(message, self.protocol)
+        except WireError as error:
+            raise UsageError(f"inputs of {self.address.name}: {error}") from error
+
+    def _unpack(self, answer: bytes) -> Any:  # noqa: ANN401 - of a server
+        """Return the content of a message of the server; raises Failure."""
+        try:
+            return unpack(answer, self.protocol)
+        except WireError as error:
+            raise Failure(Problem.MALFORMED, str(error)) from None
+
+    @abstractmethod
+    def _greet(self, deadline_s: float) -> Mapping[str, Any] | None:
+        """Connect, and return the metadata of the server, if it has any; raises Failure."""
 
     @abstractmethod
     def _encode(self, inputs: Inputs) -> bytes:
@@ -204,56 +245,21 @@ class RemoteModel(ABC):
     def _decode(self, answer: bytes) -> tuple[Mapping[str, Any], float | None]:
         """Return the values of an answer and the time of the server's inference, if known; raises Failure."""
 
-    @abstractmethod
-    def _drop(self, failure: Failure) -> None:
-        """Make sure that no answer of a failed request can be received."""
+    def _may_continue(self, failure: Failure) -> bool:
+        """Return whether no answer of the failed request can arrive any more, so that the connection can be kept."""
+        return failure.problem is Problem.REFUSED
 
     @abstractmethod
     def _disconnect(self) -> None:
         """Close what is open; in a fork of the process that opened it, without a message to the server."""
 
 
-def check_time(deadline_s: float) -> float:
-    """Return the time; raises Failure after the deadline."""
-    now_s = time.monotonic()
-    if now_s > deadline_s:
-        raise Failure(Problem.LATE, "no answer in time")
-    return now_s
-
-
-def as_json(metadata: Any) -> Any:  # noqa: ANN401 - of a server
+def checked_metadata(metadata: object) -> dict[str, Any]:
     """Return a server's metadata in JSON types; raises Failure for others, and if they are too long."""
+    if not isinstance(metadata, dict):
+        raise Failure(Problem.MALFORMED, f"metadata is {type(metadata).__name__} (expected a map)")
     try:
-        text = json.dumps(metadata, default=_to_plain, allow_nan=False, sort_keys=True)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise Failure(Problem.MALFORMED, f"invalid metadata: {described(error):.120} (expected JSON types)") from None
-    if len(text) > _MOST_CHARACTERS:
-        problem = f"metadata too long: {len(text)} characters (expected at most {_MOST_CHARACTERS})"
-        raise Failure(Problem.MALFORMED, problem)
-    return json.loads(text)
-
-
-def connection_error(address: ServerAddress, failure: Failure) -> UsageError:
-    """Return the error of a server that cannot be used at load."""
-    expected = f"expected a policy server that answers within {address.connect_timeout_s:g} s"
-    return UsageError(f"cannot connect to {address.name}: {failure} ({expected}); start it, or correct the address")
-
-
-def _to_plain(value: object) -> Any:  # noqa: ANN401 - JSON types
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value.tolist()
-    raise TypeError(f"value of the type {type(value).__name__}")
-
-
-def _open_shape(array: NDArray[Any]) -> tuple[int | None, ...]:
-    """Return the shape with any length of a chunk."""
-    return (None, *array.shape[1:]) if array.ndim > 1 else array.shape
-
-
-def _fits(array: NDArray[Any], spec: ArraySpec) -> bool:
-    shape = spec.shape
-    return array.ndim == len(shape) and all(a in (None, b) for a, b in zip(shape, array.shape, strict=True))
-
-
-def _text(spec: ArraySpec) -> str:
-    return str(["any" if length is None else length for length in spec.shape]).replace("'", "")
+        found: dict[str, Any] = plain_copy(metadata, max_characters=_MOST_CHARACTERS)
+    except ValueError as error:
+        raise Failure(Problem.MALFORMED, f"invalid metadata: {error!s:.120} (expected JSON types)") from None
+    return found

@@ -18,9 +18,17 @@ import numpy as np
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import NoAction, Policy
-from embodied_env.errors import EmbodiedEnvError, MissingDependencyError, UsageError, described
+from embodied_env.errors import EmbodiedEnvError, UsageError, described
 from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
-from embodied_env.policies.wire import EXTENSION, MOST_BYTES, WireError, keep_freed_memory, pack, unpack
+from embodied_env.policies.wire import (
+    EXTENSION,
+    MOST_BYTES,
+    import_library,
+    keep_freed_memory,
+    pack,
+    specs_to_message,
+    unpack,
+)
 
 _BUSY = "another client is connected (expected one); close it, or start another server"
 _BUSY_GRACE_S = 1.0  # in which a client that has just left is removed
@@ -38,7 +46,7 @@ class PolicyServer:
     def __init__(self, model: Model, *, contract: Contract | None = None) -> None:
         """Serve `model`; `contract`: that of its inputs and outputs. Raises MissingDependencyError without msgpack."""
         self._model, self._last_error = model, ""
-        about: dict[str, Any] = {"inputs": _describe(model.inputs), "outputs": _describe(model.outputs)}
+        about = {"inputs": specs_to_message(model.inputs), "outputs": specs_to_message(model.outputs)}
         about["identity"] = model.identity.as_mapping()
         if contract is not None:
             about |= {"contract": contract.name, "fingerprint": contract.fingerprint}
@@ -52,15 +60,11 @@ class PolicyServer:
             UsageError: if it cannot listen on this address.
             MissingDependencyError: if websockets is not installed.
         """
-        try:
-            from websockets.asyncio.server import serve
-        except ImportError:
-            remedy = 'pip install "embodied_env[remote]"'
-            raise MissingDependencyError("websockets", needed_for="a policy server", remedy=remedy) from None
+        websockets = import_library("websockets", "websockets.asyncio.server")
         self._is_free = asyncio.Event()
         self._is_free.set()
         try:
-            server = await serve(
+            server = await websockets.serve(
                 self._serve_client,
                 host,
                 port,
@@ -113,28 +117,33 @@ class PolicyServer:
     def _answer(self, message: bytes | str) -> bytes | str:
         """Return the answer to a request, or the text of an error."""
         try:
-            request, extension = _parse(message)
-            if reset := extension.get("reset"):
-                self._model.reset(seed=int(reset["seed"]), episode_index=int(reset["episode_index"]))
-            _check(request, self._model.inputs or {})
-            begun = time.monotonic()
-            outputs = self._model.infer(request)
-            if isinstance(outputs, NoAction):
-                return outputs.reason
-            answer = {**outputs, "server_timing": {"infer_ms": (time.monotonic() - begun) * 1e3}}
-            if extension:
-                answer[EXTENSION] = {"request": extension.get("request")}
-            return pack(answer)
+            return self._infer(message if isinstance(message, str) else unpack(message))
         except Exception as error:  # noqa: BLE001 - of a model, or of any request
-            is_ours = isinstance(error, (EmbodiedEnvError, WireError))
+            is_ours = isinstance(error, EmbodiedEnvError)
             text = NoAction(str(error) if is_ours else described(error)).reason
             if text != self._last_error:
                 _log.warning("error: %s", text, exc_info=None if is_ours else error)
             self._last_error = text
             return text
 
+    def _infer(self, request: Any) -> bytes | str:  # noqa: ANN401 - of a client
+        extension = request.pop(EXTENSION, {}) if isinstance(request, dict) else None
+        if not isinstance(extension, dict):
+            raise UsageError(f"invalid request: {request!r:.80} (expected a map of inputs in MessagePack)")
+        if reset := extension.get("reset"):
+            self._model.reset(seed=int(reset["seed"]), episode_index=int(reset["episode_index"]))
+        _check(request, self._model.inputs or {})
+        begun = time.monotonic()
+        outputs = self._model.infer(request)
+        if isinstance(outputs, NoAction):
+            return outputs.reason
+        answer = {**outputs, "server_timing": {"infer_ms": (time.monotonic() - begun) * 1e3}}
+        if extension:
+            answer[EXTENSION] = {"request": extension.get("request")}
+        return pack(answer)
 
-class PolicyModel:
+
+class PolicyModel(Model):
     """A policy of a contract as a model: the observation in, ``actions`` (n, n_joints) in action units out.
 
     Attributes:
@@ -167,30 +176,6 @@ class PolicyModel:
         self._policy.close()
 
 
-def _describe(specs: Mapping[str, ArraySpec] | None) -> dict[str, Any] | None:
-    """Return specifications as in the metadata."""
-    if specs is None:
-        return None
-    return {
-        name: {"shape": list(spec.shape), "dtype": spec.dtype.str}
-        | {key: bound.tolist() for key, bound in (("low", spec.low), ("high", spec.high)) if bound is not None}
-        for name, spec in specs.items()
-    }
-
-
-def _dtype_name(dtype: np.dtype[Any]) -> str:
-    return "str" if dtype.kind == "U" else dtype.name
-
-
-def _parse(message: bytes | str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return inputs and extension of a request; raises UsageError for one that has none."""
-    request: Any = message if isinstance(message, str) else unpack(message, MOST_BYTES)
-    extension = request.pop(EXTENSION, {}) if isinstance(request, dict) else None
-    if not isinstance(extension, dict):
-        raise UsageError(f"invalid request: {request!r:.80} (expected a map of inputs in MessagePack)")
-    return request, extension
-
-
 def _check(inputs: Mapping[str, Any], specs: Mapping[str, ArraySpec]) -> None:
     """Raise UsageError unless `inputs` are those of `specs`; others are ignored."""
     for name, spec in specs.items():
@@ -198,11 +183,9 @@ def _check(inputs: Mapping[str, Any], specs: Mapping[str, ArraySpec]) -> None:
             raise UsageError(f"no input {name!r} in the request (expected: {', '.join(specs)})")
         value = np.asarray(inputs[name])
         if (value.dtype.kind == "U") != (spec.dtype.kind == "U") or value.dtype.kind not in "biufU":
-            problem = f"input {name!r} has the dtype {_dtype_name(value.dtype)}"
-            raise UsageError(f"{problem} (expected {_dtype_name(spec.dtype)})")
-        if value.ndim != len(spec.shape) or any(
-            b not in (None, a) for a, b in zip(value.shape, spec.shape, strict=True)
-        ):
+            found, expected = ("str" if dtype.kind == "U" else dtype.name for dtype in (value.dtype, spec.dtype))
+            raise UsageError(f"input {name!r} has the dtype {found} (expected {expected})")
+        if not spec.fits(value.shape):
             raise UsageError(f"input {name!r} has the shape {value.shape} (expected {spec.shape})")
 
 

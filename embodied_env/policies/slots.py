@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -25,14 +25,10 @@ class TeamPolicies(Generic[Name]):
 
     def __init__(self, make: Callable[[Name], Policy], names: Iterable[Name], *, seed: int = 0) -> None:
         """Make the policy of each agent by its name; the i-th has the seed `seed` + i, like the i-th environment."""
-        self._policies: dict[Name, Policy] = {}
         with ExitStack() as stack:
-            for name in names:
-                self._policies[name] = make(name)
-                stack.callback(self._policies[name].close)
+            self._runners = {name: ChunkRunner(stack.enter_context(closing(make(name)))) for name in names}
             self._stack = stack.pop_all()
-        self._runners: dict[Name, ChunkRunner] = {name: ChunkRunner(policy) for name, policy in self._policies.items()}
-        self._seeds: dict[Name, int] = {name: seed + number for number, name in enumerate(self._policies)}
+        self._seeds = {name: seed + number for number, name in enumerate(self._runners)}
 
     def act(self, observations: Mapping[Name, Observation], infos: Mapping[Name, Mapping[str, Any]]) -> dict[Name, Any]:
         """Return the action of each agent whose episode continues; both are results of the last reset or step."""
@@ -62,8 +58,8 @@ class VectorPolicies(TeamPolicies[int]):
         """Make the policy of each slot by its number."""
         super().__init__(make, range(num_envs), seed=seed)
         self._has_ended = np.zeros(num_envs, dtype=np.bool_)
-        first = self._policies[0]
-        is_one = all(policy.identity == first.identity for policy in self._policies.values())
+        first = self._runners[0].policy
+        is_one = all(runner.identity == first.identity for runner in self._runners.values())
         self._batch = first if is_one and isinstance(first, BatchPolicy) else None
 
     def act_all(self, observations: Observation, infos: Mapping[str, Any]) -> list[Any]:

@@ -7,7 +7,6 @@ call that runs out of time leaves it as it is, and the next call continues: no s
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import secrets
 import select
@@ -18,8 +17,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from embodied_env.errors import MissingDependencyError, described
+from embodied_env.errors import described
 from embodied_env.policies.remote import Failure, Problem
+from embodied_env.policies.wire import MOST_BYTES, import_library
 
 _CHUNK = 2**16  # bytes per read
 _BINARY, _FINAL, _MASKED = 2, 0x80, 0x80  # opcode and bits of a frame
@@ -28,15 +28,16 @@ _BINARY, _FINAL, _MASKED = 2, 0x80, 0x80  # opcode and bits of a frame
 class WebSocket:
     """One connection to a server. After any `Failure` but a late `open`, close it."""
 
-    def __init__(
-        self, target: tuple[socket.AddressFamily, Any], netloc: str, *, most_bytes: int, headers: Mapping[str, str]
-    ) -> None:
+    def __init__(self, target: tuple[socket.AddressFamily, Any], netloc: str, *, headers: Mapping[str, str]) -> None:
         """Begin to connect to `target`; raises Failure if that is refused at once.
 
-        `netloc`: host and port, for the handshake. `most_bytes`: limit of a message.
+        `netloc`: host and port, for the handshake.
         """
-        client, uri, self._apply_mask = _library()
-        self._protocol = client.ClientProtocol(uri.parse_uri(f"ws://{netloc}"), max_size=most_bytes)
+        client, uri, frames = (
+            import_library("websockets", f"websockets.{name}") for name in ("client", "uri", "frames")
+        )
+        self._protocol = client.ClientProtocol(uri.parse_uri(f"ws://{netloc}"), max_size=MOST_BYTES)
+        self._apply_mask = frames.apply_mask
         self._headers = headers
         self._outgoing: deque[memoryview] = deque()
         self._messages: deque[bytes | str] = deque()
@@ -138,12 +139,11 @@ class WebSocket:
     def _write(self) -> None:
         try:
             while self._outgoing:
-                sent = self._socket.sendmsg(list(itertools.islice(self._outgoing, 16)))
-                while sent:
-                    part = self._outgoing.popleft()
-                    if sent < len(part):
-                        self._outgoing.appendleft(part[sent:])
-                    sent -= min(sent, len(part))
+                sent = self._socket.sendmsg(self._outgoing)
+                while sent and sent >= len(self._outgoing[0]):
+                    sent -= len(self._outgoing.popleft())
+                if sent:
+                    self._outgoing[0] = self._outgoing[0][sent:]
         except BlockingIOError:
             pass
         except OSError as error:
@@ -190,19 +190,10 @@ class WebSocket:
 
     def _flush(self) -> None:
         """Queue what the library wants to send."""
-        self._outgoing.extend(memoryview(data) for data in self._protocol.data_to_send() if data)
+        if data := b"".join(self._protocol.data_to_send()):
+            self._outgoing.append(memoryview(data))
 
 
 def _lost(reason: object) -> Failure:
     text = described(reason) if isinstance(reason, Exception) else str(reason)
     return Failure(Problem.LOST, text[0].lower() + text[1:])
-
-
-def _library() -> tuple[Any, Any, Any]:
-    try:
-        from websockets import client, frames, uri
-    except ImportError:
-        raise MissingDependencyError(
-            "websockets", needed_for="a policy server", remedy='pip install "embodied_env[remote]"'
-        ) from None
-    return client, uri, frames.apply_mask

@@ -16,11 +16,12 @@ present until the first answer of the episode has arrived.
 from __future__ import annotations
 
 import functools
+import importlib
 import io
 import math
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,10 @@ EXTENSION = "embodied_env"
 """Key of what this package adds to openpi's metadata, requests and answers."""
 
 MOST_BYTES = 2**26
-"""Default limit of a message."""
+"""Limit of a message."""
 
 _DEEPEST, _MOST_AXES, _LONGEST_LIST = 16, 8, 2**20
-_packers = threading.local()  # by format: their buffers are large
+_packers = threading.local()  # by protocol: their buffers are large
 _DTYPE = re.compile(r"[<>|=]?[biufUS]\d{1,6}")
 
 
@@ -52,24 +53,55 @@ class WireError(EmbodiedEnvError, ValueError):
     """A message is not of the expected format."""
 
 
-def pack(message: Any) -> bytes:  # noqa: ANN401 - any message
-    """Return `message` in openpi's format; raises WireError for values that it cannot express."""
-    return _pack(message, _to_openpi)
+def import_library(package: str, module: str) -> Any:  # noqa: ANN401 - untyped
+    """Return a module of a package of the extra ``remote``; raises MissingDependencyError if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        remedy = 'pip install "embodied_env[remote]"'
+        raise MissingDependencyError(package, needed_for="a policy server", remedy=remedy) from None
 
 
-def unpack(data: bytes | bytearray, most_bytes: int = MOST_BYTES) -> Any:  # noqa: ANN401 - any message
-    """Return a message in openpi's format, with read-only arrays; raises WireError for any other data."""
-    return _unpack(data, _from_openpi, most_bytes)
+def pack(message: Any, protocol: str = "openpi") -> bytes:  # noqa: ANN401 - any message
+    """Return `message` in the format of ``openpi`` or ``gr00t``; raises WireError for values that it cannot express."""
+    packers = vars(_packers)
+    if protocol not in packers:
+        packers[protocol] = import_library("msgpack", "msgpack").Packer(default=_FORMATS[protocol][0])
+    try:
+        packed: bytes = packers[protocol].pack(message)
+    except Exception as error:
+        raise WireError(f"message cannot be encoded: {described(error)}") from error
+    return packed
 
 
-def pack_gr00t(message: Any) -> bytes:  # noqa: ANN401 - any message
-    """Return `message` in GR00T's format; raises WireError for values that it cannot express."""
-    return _pack(message, _to_gr00t)
+def unpack(data: bytes | bytearray, protocol: str = "openpi") -> Any:  # noqa: ANN401 - any message
+    """Return a message in the format of ``openpi`` or ``gr00t``, with read-only arrays; raises WireError for others."""
+    library = import_library("msgpack", "msgpack")
+    if len(data) > MOST_BYTES:
+        raise WireError(f"message too large: {len(data)} bytes (expected at most {MOST_BYTES})")
+    try:
+        message = library.unpackb(
+            data,
+            object_hook=_FORMATS[protocol][1],
+            ext_hook=_refuse_extension,
+            max_array_len=_LONGEST_LIST,
+            max_map_len=_LONGEST_LIST,
+        )
+        _check_depth(message)
+    except Exception as error:
+        raise WireError(f"message cannot be decoded: {described(error):.200}") from error
+    return message
 
 
-def unpack_gr00t(data: bytes | bytearray, most_bytes: int = MOST_BYTES) -> Any:  # noqa: ANN401 - any message
-    """Return a message in GR00T's format, with read-only arrays; raises WireError for any other data."""
-    return _unpack(data, _from_gr00t, most_bytes)
+def specs_to_message(specs: Mapping[str, ArraySpec] | None) -> dict[str, Any] | None:
+    """Return specifications as a server announces them."""
+    if specs is None:
+        return None
+    return {
+        name: {"shape": list(spec.shape), "dtype": spec.dtype.str}
+        | {key: bound.tolist() for key, bound in (("low", spec.low), ("high", spec.high)) if bound is not None}
+        for name, spec in specs.items()
+    }
 
 
 def specs_from_message(message: Any) -> dict[str, ArraySpec] | None:  # noqa: ANN401 - of a server
@@ -88,64 +120,15 @@ def _parse_spec(spec: Mapping[str, Any]) -> ArraySpec:
     return ArraySpec(shape=shape, dtype=_checked_dtype(spec["dtype"]), **bounds)
 
 
-# ---------------------------------------------------------------------------------------------------------- MessagePack
-
-
-def _msgpack() -> Any:  # noqa: ANN401 - untyped
-    try:
-        import msgpack
-    except ImportError:
-        raise MissingDependencyError(
-            "msgpack", needed_for="a policy server", remedy='pip install "embodied_env[remote]"'
-        ) from None
-    return msgpack
-
-
-def _pack(message: Any, encode: Callable[[Any], Any]) -> bytes:  # noqa: ANN401 - any message
-    try:
-        packer = getattr(_packers, encode.__name__)
-    except AttributeError:
-        packer = _msgpack().Packer(default=encode)
-        setattr(_packers, encode.__name__, packer)
-    try:
-        packed: bytes = packer.pack(message)
-    except Exception as error:
-        raise WireError(f"message cannot be encoded: {described(error)}") from error
-    return packed
-
-
-def _unpack(data: bytes | bytearray, decode: Callable[[Any], Any], most_bytes: int) -> Any:  # noqa: ANN401
-    library = _msgpack()
-    if len(data) > most_bytes:
-        raise WireError(f"message too large: {len(data)} bytes (expected at most {most_bytes})")
-    try:
-        message = library.unpackb(
-            data,
-            object_hook=decode,
-            ext_hook=_refuse_extension,
-            max_array_len=_LONGEST_LIST,
-            max_map_len=_LONGEST_LIST,
-        )
-        _check_depth(message)
-    except Exception as error:
-        raise WireError(f"message cannot be decoded: {described(error):.200}") from error
-    return message
-
-
 def _refuse_extension(code: int, _: bytes) -> Any:  # noqa: ANN401 - never returns
     raise ValueError(f"extension type {code} of MessagePack (expected none)")
 
 
-def _check_depth(message: Any) -> None:  # noqa: ANN401 - any message
-    level, depth = [message], 0
-    while level := [part for each in level for part in _parts(each)]:
-        depth += 1
-        if depth > _DEEPEST:
-            raise ValueError(f"more than {_DEEPEST} levels")
-
-
-def _parts(value: Any) -> Any:  # noqa: ANN401 - any message
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+def _check_depth(value: Any, depth: int = 0) -> None:  # noqa: ANN401 - any message
+    if depth > _DEEPEST:
+        raise ValueError(f"more than {_DEEPEST} levels")
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_depth(part, depth + 1)
 
 
 def _array_of(data: Any, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any = "C") -> NDArray[Any]:  # noqa: ANN401
@@ -158,18 +141,14 @@ def _array_of(data: Any, dtype: np.dtype[Any], shape: tuple[int, ...], order: An
     return np.ndarray(buffer=data, dtype=dtype, shape=shape, order=order)
 
 
-# --------------------------------------------------------------------------------------------------------------- openpi
-
-
 def _to_openpi(value: Any) -> Any:  # noqa: ANN401 - types that MessagePack does not have
-    if isinstance(value, (np.ndarray, np.generic)):
-        _checked_dtype(value.dtype.str)
-    if isinstance(value, np.ndarray):
-        data = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data if value.size else b""
-        return {b"__ndarray__": True, b"data": data, b"dtype": value.dtype.str, b"shape": value.shape}
+    if not isinstance(value, (np.ndarray, np.generic)):
+        raise TypeError(f"value of the type {type(value).__name__}")
+    dtype = _checked_dtype(value.dtype.str).str
     if isinstance(value, np.generic):
-        return {b"__npgeneric__": True, b"data": value.item(), b"dtype": value.dtype.str}
-    raise TypeError(f"value of the type {type(value).__name__}")
+        return {b"__npgeneric__": True, b"data": value.item(), b"dtype": dtype}
+    data = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data if value.size else b""
+    return {b"__ndarray__": True, b"data": data, b"dtype": dtype, b"shape": value.shape}
 
 
 def _from_openpi(value: dict[Any, Any]) -> Any:  # noqa: ANN401 - any message
@@ -185,9 +164,6 @@ def _checked_dtype(text: str) -> np.dtype[Any]:
     if not isinstance(text, str) or not _DTYPE.fullmatch(text):
         raise ValueError(f"array of {text!r:.40} (expected numbers or text)")
     return np.dtype(text)
-
-
-# ---------------------------------------------------------------------------------------------------------------- GR00T
 
 
 def _to_gr00t(value: Any) -> Any:  # noqa: ANN401 - types that MessagePack does not have
@@ -207,3 +183,7 @@ def _from_gr00t(value: dict[Any, Any]) -> Any:  # noqa: ANN401 - any message
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, is_fortran, dtype = read_header(file)
     return _array_of(file.read(), dtype, shape, "F" if is_fortran else "C")
+
+
+_FORMATS = {"openpi": (_to_openpi, _from_openpi), "gr00t": (_to_gr00t, _from_gr00t)}
+"""For each protocol, the functions to and from the types that MessagePack has."""

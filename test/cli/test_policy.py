@@ -167,7 +167,7 @@ def test_wrong_usage_exits_2(capsys, write, case):
 def test_model_of_other_inputs_exits_2(capsys, write, model):
     address = model(np.zeros((11, 6)))
     arguments = ("check", write(), "--contract", "arm_reach", "--policy", address)
-    assert "input 'obs'" in output_of(capsys, *arguments, status=2).err
+    assert "inputs.obs" in output_of(capsys, *arguments, status=2).err
 
 
 def test_draft_of_a_lerobot_policy_is_refused_until_it_is_filled_in(capsys, tmp_path):

@@ -500,7 +500,7 @@ def spec(*shape, dtype=np.float32):
         (TrialModel(ZEROS, inputs={"state": spec(3), "goal": spec(2)}), "no entry for the input 'goal' of the model"),
         (
             TrialModel(ZEROS, inputs={"state": spec(4)}),
-            r"input 'state' has 3 values, the model's has 4 .*: tcp_position\[0\], ",
+            r"inputs.state: the model's input has the shape \(4,\) \(expected \(3,\): tcp_position\[0\], ",
         ),
         (
             TrialModel(ZEROS, outputs={"actions": spec(4)}),
@@ -508,7 +508,7 @@ def spec(*shape, dtype=np.float32):
         ),
         (
             TrialModel(ZEROS, outputs={"action": spec(2, 4)}),
-            r"output 'action' of the model has the shape 2x4 \(expected 4: arm\[shoulder\], ",
+            r"outputs.action: the model's output has the shape \(2, 4\) \(expected \(4,\): arm\[shoulder\], ",
         ),
         (
             TrialModel({"action": np.zeros(7)}),
@@ -538,7 +538,7 @@ def test_model_that_fits_is_given_a_plausible_observation():
 
 def test_raw_image_for_a_model_of_floats_is_refused():
     model = TrialModel(ZEROS, inputs={"front": spec(48, 64, 3)})
-    with pytest.raises(UsageError, match=r"input 'front' is uint8, the model's is float32 .*give the range"):
+    with pytest.raises(UsageError, match=r"inputs.front: uint8, the model's is float32 .*give the range"):
         parsed(simple(inputs=image())).check(model)
 
 

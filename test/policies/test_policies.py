@@ -196,7 +196,7 @@ def test_the_rest_of_a_chunk_is_a_copy():
 def test_a_chunk_ends_with_its_episode_in_an_evaluation(tmp_path, monkeypatch):
     monkeypatch.setitem(loader._BUILT_IN, "chunks", "")
     made = Chunks()
-    monkeypatch.setattr(loader, "_attribute", lambda _: lambda contract: made)  # noqa: ARG005 - the signature of a loader
+    monkeypatch.setattr(loader, "resolve_name", lambda _: lambda contract: made)  # noqa: ARG005 - the signature of a loader
     options = {"backend": "fake", "episodes": 2, "seed": 7, "record": tmp_path, "clock": "virtual"}
     (done,) = evaluate(ARM, "chunks", **options).results
     first, second = [("reset", policy_seed(7, index), index) for index in range(2)]

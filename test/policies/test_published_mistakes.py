@@ -131,7 +131,8 @@ def test_robojudo_55_order_of_observations_is_that_of_the_parts(tmp_path):
     """A model that takes another number of values is refused with the names of those that the file gives."""
     spec = {"state": ArraySpec(shape=(7,), dtype=np.dtype(np.float32))}
     with pytest.raises(
-        UsageError, match=r"has 8 values, the model's has 7 .*: joints_position\[wrist\], joints_position\[sho"
+        UsageError,
+        match=r"the model's input has the shape \(7,\) \(expected \(8,\): joints_position\[wrist\], joints_position\[sho",
     ):
         interface(tmp_path).check(TrialModel({"action": np.zeros(4)}, inputs=spec))
 

@@ -232,7 +232,7 @@ def test_a_server_that_never_reads_does_not_extend_the_deadline(load):
     with serve_openpi(lambda *_: {"actions": CHUNK}) as (address, _), listener:
         model = load(f"openpi://{address}", timeout_s=0.2)
         model.infer(STATE)
-        model._targets = [(socket.AF_INET, listener.getsockname())]
+        model._target = (socket.AF_INET, listener.getsockname())
         model._disconnect()
         for _ in range(2):  # the half-open connection is kept for the next step
             begun = time.monotonic()
@@ -275,11 +275,11 @@ def test_a_connection_that_was_closed_between_two_steps_is_made_again(load):
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [
-        (b"\xc1", "invalid metadata"),
+        (b"\xc1", "message cannot be decoded"),
         ("no model", "no model"),
         (msgpack.packb([1]), "metadata is list"),
         (msgpack.packb({"x": b"bytes"}), "expected JSON types"),
-        (msgpack.packb({"x": "y" * 20000}), "metadata too long"),
+        (msgpack.packb({"x": "y" * 20000}), "invalid metadata: JSON of 20009 characters"),
         (pack_openpi({"embodied_env": {"inputs": 3}}), "invalid announcement"),
         (lambda _: time.sleep(0.6) or b"\x80", "within 0.5 s"),
     ],

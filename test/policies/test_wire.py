@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import pickle
 
@@ -13,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from embodied_env.policies.wire import WireError, pack, pack_gr00t, specs_from_message, unpack, unpack_gr00t
+from embodied_env.policies.wire import WireError, pack, specs_from_message, specs_to_message, unpack
+
+pack_gr00t, unpack_gr00t = functools.partial(pack, protocol="gr00t"), functools.partial(unpack, protocol="gr00t")
 
 # what `openpi_client.msgpack_numpy` (15a9616) writes
 OPENPI_REQUEST = (
@@ -178,9 +181,10 @@ def test_gr00t_data_of_any_other_form_are_refused(data):
         unpack_gr00t(data)
 
 
-def test_messages_are_bounded():
+def test_messages_are_bounded(monkeypatch):
+    monkeypatch.setattr("embodied_env.policies.wire.MOST_BYTES", 100)
     with pytest.raises(WireError, match="message too large: 1003 bytes \\(expected at most 100\\)"):
-        unpack(msgpack.packb(b"\0" * 1000), 100)
+        unpack(msgpack.packb(b"\0" * 1000))
 
 
 @pytest.mark.parametrize("value", [np.array([{}], object), np.zeros(1, "V4"), 1j, object(), {1, 2}, np.complex64(1j)])
@@ -201,9 +205,12 @@ def test_specifications_are_those_that_a_server_announces():
     message = {"obs": {"shape": [None, 6], "dtype": "<f4"}, "task": {"shape": [], "dtype": "<U0"}}
     specs = specs_from_message(message)
     assert (specs["obs"].shape, specs["obs"].dtype, specs["task"].dtype.kind) == ((None, 6), np.float32, "U")
-    bounds = specs_from_message({"a": {"shape": [2], "dtype": "<f4", "low": [-1, -1], "high": [1, 1]}})["a"]
+    assert specs_to_message(specs) == message
+    message = {"a": {"shape": [2], "dtype": "<f4", "low": [-1, -1], "high": [1, 1]}}
+    bounds = specs_from_message(message)["a"]
     assert (bounds.low.tolist(), bounds.high.tolist()) == ([-1, -1], [1, 1])
-    assert specs_from_message(None) is None
+    assert specs_to_message({"a": bounds}) == message
+    assert specs_from_message(None) is specs_to_message(None) is None
     for wrong in ("x", {"a": 1}, {"a": {"shape": 3, "dtype": "<f4"}}, {"a": {"shape": [1], "dtype": "O"}}):
         with pytest.raises(WireError):
             specs_from_message(wrong)

@@ -106,6 +106,7 @@ class FreeRunningRobot(RuleBasedStateMachine):
 
     @rule()
     def reset(self):
+        self.watchdog.disarm()
         self.gate.reset()
         self.latched = self.latched if self.latched is Severity.ESTOP else Severity.PASS
         self.malformed = self.silent = 0

@@ -97,7 +97,7 @@ AT_LOAD = {  # reason of the refusal
     "metadata_missing": "no answer in time",
     "metadata_text": "ValueError: no GPU",
     "metadata_no_map": "metadata is list",
-    "metadata_long": "metadata too long: 1048589 characters",
+    "metadata_long": "invalid metadata: JSON of 1048589 characters",
     "metadata_huge": "invalid frame: PayloadTooBig",
     "metadata_of_another_robot": "no output 'joint_pos' in the answer",
     "metadata_of_a_wrong_schema": "invalid announcement of a server",
