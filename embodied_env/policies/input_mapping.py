@@ -61,7 +61,7 @@ class _Part(NamedTuple):
     """Consecutive components of a vector: gain * value + bias."""
 
     key: str  # of the observation, or of the last outputs
-    index: list[int] | None  # of the last axis of a field; None: an output
+    places: list[int] | None  # on the last axis of a field; None: an output
     labels: list[str]
     units: Sequence[str | None]  # in the contract
     gain: FloatArray
@@ -101,7 +101,7 @@ class VectorInput:
     def read_raw(self, observation: Observation, last_outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return the components of `observation` as they are, in the order of the vector."""
         arrays = [
-            last_outputs[part.key] if part.index is None else np.asarray(observation[part.key])[..., part.index]
+            last_outputs[part.key] if part.places is None else np.asarray(observation[part.key])[..., part.places]
             for part in self._parts
         ]
         return np.concatenate(arrays, axis=None)

@@ -133,7 +133,7 @@ class _Draft:
     def _depth(self, name: str, feature: Feature) -> Document:
         """Return a depth image as in our export: in metres, with the axes of the contract."""
         key = name.removeprefix("observation.")
-        if key not in self._boxes:
+        if key not in self._observed:
             self._gap(f"meaning of {name}, {list(feature.shape)}", f"set inputs.{name}.image.field to a depth image")
         return {"field": key, "size": list(feature.shape[:2]), "channels": "depth"}
 

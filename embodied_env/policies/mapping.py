@@ -146,11 +146,7 @@ class PolicyFileInterface(Interface):
 
     def _check_joint_names(self) -> None:
         """Raise ContractError for a joint of `joint_names` or `limits` that is in no input or output."""
-        used: set[str] = set()
-        for inputs in self.file.inputs.values():
-            used.update(joint for part in inputs.parts or () for joint in part.joints or ())
-        for outputs in self.file.outputs.values():
-            used.update(joint for part in outputs.parts for joint in part.joints or ())
+        used = {joint for _, spec in self.file.specs() for part in spec.parts or () for joint in part.joints or ()}
         for key, named in (("joint_names", self.file.joint_names), ("limits", self.file.limits)):
             for name in named:
                 require(name in used, key, f"unused joint {name!r} (expected a joint of inputs or outputs)")

@@ -108,7 +108,7 @@ class OpenpiModel(RemoteModel):
 
     def _encode(self, inputs: Inputs) -> bytes:
         try:
-            message = nest(inputs) if self._is_nested else dict(inputs)
+            message: dict[str, Any] = nest(inputs) if self._is_nested else dict(inputs)
         except (AttributeError, TypeError) as error:  # such as the names a and a.b
             raise UsageError(f"inputs of {self.address.name}: {described(error)} (expected names to nest)") from error
         if self._is_announced:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -203,6 +203,13 @@ class PolicyFile(FrozenFields):
         super().__post_init__()
         _validate(self)
 
+    def specs(self) -> Iterator[tuple[str, InputSpec | OutputSpec]]:
+        """Yield path and keys of each input and output."""
+        for name, spec in self.inputs.items():
+            yield f"inputs.{name}", spec
+        for name, output in self.outputs.items():
+            yield f"outputs.{name}", output
+
     @cached_property
     def sha256(self) -> str:
         """SHA-256 (hex) of the file and the data files that it names."""
@@ -276,10 +283,9 @@ def _data_files(file: PolicyFile) -> Iterator[tuple[str, str]]:
     """Yield path of the key and name of each data file."""
     if file.contract is not None and file.contract.file is not None:
         yield "contract.file", file.contract.file
-    for kind, specs in (("inputs", file.inputs), ("outputs", file.outputs)):
-        for name, spec in specs.items():
-            if spec.normalize is not None and spec.normalize.file is not None:
-                yield f"{kind}.{name}.normalize.file", spec.normalize.file
+    for path, spec in file.specs():
+        if spec.normalize is not None and spec.normalize.file is not None:
+            yield f"{path}.normalize.file", spec.normalize.file
 
 
 def _validate(file: PolicyFile) -> None:
@@ -291,40 +297,31 @@ def _validate(file: PolicyFile) -> None:
         allow(is_plain, path, repr(name), "the name of a file in the folder of the policy file")
     for joint, bounds in file.limits.items():
         _validate_range(f"limits.{joint}", bounds)
-    for name, spec in file.inputs.items():
-        _validate_input(f"inputs.{name}", spec, set(file.outputs))
-    for name, output in file.outputs.items():
-        path = f"outputs.{name}"
-        require(bool(output.parts), f"{path}.parts", "no part (expected one or more)")
-        for index, part in enumerate(output.parts):
-            _validate_output_part(f"{path}.parts[{index}]", part)
-        count = output.size * (1 if file.chunk is None else file.chunk.length)
-        allow(count <= _MOST_VALUES, path, f"{count} values", f"at most {_MOST_VALUES}")
-        _validate_normalize(f"{path}.normalize", output.normalize)
+    for path, spec in file.specs():
+        if isinstance(spec, InputSpec):
+            _validate_input(path, spec)
+        require(spec.parts is None or bool(spec.parts), f"{path}.parts", "no part (expected one or more)")
+        for index, part in enumerate(spec.parts or ()):
+            _validate_part(f"{path}.parts[{index}]", part, file.outputs)
+        if isinstance(spec, OutputSpec):
+            count = spec.size * (1 if file.chunk is None else file.chunk.length)
+            allow(count <= _MOST_VALUES, path, f"{count} values", f"at most {_MOST_VALUES}")
+        if spec.normalize is not None:
+            _validate_normalize(f"{path}.normalize", spec.normalize)
     if (chunk := file.chunk) is not None:
         allow(1 <= chunk.length <= _MOST_ACTIONS, "chunk.length", chunk.length, f"1 to {_MOST_ACTIONS} actions")
         execute = chunk.length if chunk.execute is None else chunk.execute
         allow(1 <= execute <= chunk.length, "chunk.execute", execute, f"1 to {chunk.length}, the length")
 
 
-def _validate_input(path: str, spec: InputSpec, outputs: set[str]) -> None:
+def _validate_input(path: str, spec: InputSpec) -> None:
     given = [key for key in ("parts", "image", "text") if getattr(spec, key) is not None]
     require(len(given) == 1, path, f"{' and '.join(given) or 'none of its kinds'} (expected one of parts, image, text)")
-    for index, part in enumerate(spec.parts or ()):
-        where = f"{path}.parts[{index}]"
-        require((part.field is None) != (part.last_output is None), where, "expected either field or last_output")
-        is_known = part.last_output is None or part.last_output in outputs
-        require(is_known, f"{where}.last_output", one_of(part.last_output, outputs))
-        is_whole = part.field is not None or part == InputPart(last_output=part.last_output)
-        require(is_whole, where, "last_output with another key (expected none: it is the output as it was)")
-        _validate_affine(where, part)
-    if spec.parts is not None:
-        require(bool(spec.parts), f"{path}.parts", "no part (expected one or more)")
-    if spec.image is not None:
-        is_size = all(1 <= length <= _MOST_PIXELS for length in spec.image.size)
-        allow(is_size, f"{path}.image.size", list(spec.image.size), f"height and width of 1 to {_MOST_PIXELS}")
-        _validate_range(f"{path}.image.range", spec.image.range)
-        is_allowed = spec.image.channels != "depth" or spec.image.range is None
+    if (image := spec.image) is not None:
+        is_size = all(1 <= length <= _MOST_PIXELS for length in image.size)
+        allow(is_size, f"{path}.image.size", list(image.size), f"height and width of 1 to {_MOST_PIXELS}")
+        _validate_range(f"{path}.image.range", image.range)
+        is_allowed = image.channels != "depth" or image.range is None
         require(is_allowed, f"{path}.image.range", "range of a depth image (expected null: it stays in metres)")
     if spec.text is not None:
         require(spec.normalize is None and spec.history is None, path, "normalize or history of a text (expected none)")
@@ -334,25 +331,26 @@ def _validate_input(path: str, spec: InputSpec, outputs: set[str]) -> None:
         allow(is_past, f"{path}.history.steps", list(steps), f"different steps from {-_LONGEST_HISTORY} to 0")
         is_possible = history.layout == "stacked" or spec.parts is not None
         require(is_possible, f"{path}.history.layout", f"{history.layout} of an image (expected stacked)")
-    _validate_normalize(f"{path}.normalize", spec.normalize)
 
 
-def _validate_output_part(path: str, part: OutputPart) -> None:
-    if part.ignore is not None:
+def _validate_part(path: str, part: InputPart | OutputPart, outputs: Iterable[str]) -> None:
+    if isinstance(part, InputPart):
+        require((part.field is None) != (part.last_output is None), path, "expected either field or last_output")
+        if part.last_output is not None:
+            require(part.last_output in outputs, f"{path}.last_output", one_of(part.last_output, outputs))
+            is_alone = part == InputPart(last_output=part.last_output)
+            require(is_alone, path, "last_output with another key (expected none: it is the output as it was)")
+    elif part.ignore is not None:
         allow(1 <= part.ignore <= _MOST_ACTIONS, f"{path}.ignore", part.ignore, f"1 to {_MOST_ACTIONS} components")
         require(part == OutputPart(ignore=part.ignore), path, "ignore with another key (expected none)")
-        return
-    for key in ("actuator", "joints", "unit"):
-        require(getattr(part, key) is not None, f"{path}.{key}", "missing key")
-    _validate_affine(path, part)
-    if part.threshold is not None:
+    else:
+        for key in ("actuator", "joints", "unit"):
+            require(getattr(part, key) is not None, f"{path}.{key}", "missing key")
         is_plain = (part.sign, part.offset, part.scale, part.mode) == (1, 0, 1, "absolute")
-        require(is_plain, path, "threshold with mode, sign, offset or scale (expected none)")
-        for key, value in vars(part.threshold).items():
+        problem = "threshold with mode, sign, offset or scale (expected none)"
+        require(part.threshold is None or is_plain, path, problem)
+        for key, value in vars(part.threshold).items() if part.threshold is not None else ():
             check_magnitude(f"{path}.threshold.{key}", value, least=0.0)
-
-
-def _validate_affine(path: str, part: InputPart | OutputPart) -> None:
     joints = part.joints
     if joints is not None:
         allow(bool(joints) and len({*joints}) == len(joints), f"{path}.joints", list(joints), "different joints")
@@ -372,15 +370,13 @@ def _validate_range(path: str, bounds: tuple[float, float] | None) -> None:
     check_magnitude(path, bounds[1] - bounds[0])
 
 
-def _validate_normalize(path: str, spec: NormalizeSpec | None) -> None:
-    if spec is None:
-        return
+def _validate_normalize(path: str, spec: NormalizeSpec) -> None:
     wanted = STATISTICS[spec.method]
     given = {name for pair in STATISTICS.values() for name in pair if getattr(spec, name) is not None}
     if spec.file is None:
         require(spec.key is None, f"{path}.key", "key without file")
-        fits = given == {*wanted}
-        allow(fits, path, f"{', '.join(sorted(given)) or 'no numbers'}", f"{' and '.join(wanted)}, or file and key")
+        found = ", ".join(sorted(given)) or "no numbers"
+        allow(given == {*wanted}, path, found, f"{' and '.join(wanted)}, or file and key")
     else:
         require(spec.key is not None and not given, path, "expected file with key and without numbers")
     _validate_range(f"{path}.range", spec.range)

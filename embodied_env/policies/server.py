@@ -46,7 +46,7 @@ class PolicyServer:
     def __init__(self, model: Model, *, contract: Contract | None = None) -> None:
         """Serve `model`; `contract`: that of its inputs and outputs. Raises MissingDependencyError without msgpack."""
         self._model, self._last_error = model, ""
-        about = {"inputs": specs_to_message(model.inputs), "outputs": specs_to_message(model.outputs)}
+        about: dict[str, Any] = {"inputs": specs_to_message(model.inputs), "outputs": specs_to_message(model.outputs)}
         about["identity"] = model.identity.as_mapping()
         if contract is not None:
             about |= {"contract": contract.name, "fingerprint": contract.fingerprint}
@@ -155,9 +155,11 @@ class PolicyModel(Model):
     def __init__(self, policy: Policy, contract: Contract) -> None:
         """Wrap `policy` of `contract`."""
         self._policy, self._layout, self.identity = policy, ActionLayout(contract), policy.identity
-        keys = contract.observation_space.spaces.items()
-        self.inputs = {key: ArraySpec(shape=space.shape or (), dtype=np.dtype(space.dtype)) for key, space in keys}
-        self.outputs = {"actions": ArraySpec(shape=(None, self._layout.size), dtype=np.dtype(np.float64))}
+        self._keys = contract.observation_space.spaces
+        inputs = {key: ArraySpec(shape=box.shape or (), dtype=np.dtype(box.dtype)) for key, box in self._keys.items()}
+        self.inputs: Mapping[str, ArraySpec] | None = inputs
+        action = ArraySpec(shape=(None, self._layout.size), dtype=np.dtype(np.float64))
+        self.outputs: Mapping[str, ArraySpec] | None = {"actions": action}
 
     def reset(self, *, seed: int, episode_index: int) -> None:
         """Reset the policy."""
@@ -165,7 +167,7 @@ class PolicyModel(Model):
 
     def infer(self, inputs: Inputs, /) -> Outputs | NoAction:
         """Return the actions of the policy for an observation."""
-        answer = self._policy({key: np.array(inputs[key], dtype=spec.dtype) for key, spec in self.inputs.items()})
+        answer = self._policy({key: np.array(inputs[key], dtype=box.dtype) for key, box in self._keys.items()})
         if isinstance(answer, NoAction):
             return answer
         parts = [answer[name] for name in self._layout.slices] if isinstance(answer, Mapping) else [answer]

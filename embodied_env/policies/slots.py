@@ -26,9 +26,11 @@ class TeamPolicies(Generic[Name]):
     def __init__(self, make: Callable[[Name], Policy], names: Iterable[Name], *, seed: int = 0) -> None:
         """Make the policy of each agent by its name; the i-th has the seed `seed` + i, like the i-th environment."""
         with ExitStack() as stack:
-            self._runners = {name: ChunkRunner(stack.enter_context(closing(make(name)))) for name in names}
+            self._runners: dict[Name, ChunkRunner] = {
+                name: ChunkRunner(stack.enter_context(closing(make(name)))) for name in names
+            }
             self._stack = stack.pop_all()
-        self._seeds = {name: seed + number for number, name in enumerate(self._runners)}
+        self._seeds: dict[Name, int] = {name: seed + number for number, name in enumerate(self._runners)}
 
     def act(self, observations: Mapping[Name, Observation], infos: Mapping[Name, Mapping[str, Any]]) -> dict[Name, Any]:
         """Return the action of each agent whose episode continues; both are results of the last reset or step."""

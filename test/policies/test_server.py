@@ -18,10 +18,12 @@ import onnx_models
 import openpi_messages
 import pytest
 from gymnasium import spaces
+from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.core.policy import FunctionPolicy, NoAction, PolicyIdentity
+from embodied_env.errors import UsageError
 from embodied_env.policies.loader import load_model
 from embodied_env.policies.model import ArraySpec
 from embodied_env.policies.server import PolicyModel, PolicyServer
@@ -250,6 +252,14 @@ def test_remote_policy_equals_the_local_one(serve, tmp_path, contract):
     remote.close()
 
 
+def test_policy_served_for_another_contract_is_refused(serve):
+    port = serve(PolicyModel(embodied_env.load_policy("hold", ARM), ARM), contract=ARM)
+    other = changed_contract(ARM, {"control_period_s": 0.1})
+    problem = f"is served for another contract: {ARM.fingerprint:.12} \\(expected {other.fingerprint:.12}, arm_reach\\)"
+    with pytest.raises(UsageError, match=problem):
+        embodied_env.load_policy(f"openpi://127.0.0.1:{port}", other)
+
+
 # ---------------------------------------------------------------------------------------------------------- command line
 
 
@@ -259,7 +269,7 @@ def wait_for_line(process):
     return int(line.partition("127.0.0.1:")[2].partition(";")[0])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_served_onnx_file_ends_by_a_signal_with_a_client_connected(tmp_path, number):
     pytest.importorskip("onnxruntime")
     (tmp_path / "a.onnx").write_bytes(onnx_models.linear(WEIGHTS))

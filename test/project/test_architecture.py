@@ -44,6 +44,7 @@ IMPORTS_BY_NAME = {
     "contract/message_types.py": "message classes, when ROS is there",
     "cli/main.py": "one verb per file",
     "policies/loader.py": "the policy that the user names, and the loader of its format",
+    "policies/wire.py": "the packages of the extra remote, when they are there",
     "record/mcap_file.py": "mcap, when it is there",
     "record/export/fields.py": "pyarrow, minari and pillow, when they are there",
     "sim/model.py": "mujoco, when it is there",
