@@ -32,6 +32,7 @@ RANGES = {"-100..100": (-100.0, 100.0), "0..100": (0.0, 100.0), "-1..1": (-1.0, 
 _ORDERS = {"xyzw": [0, 1, 2, 3], "wxyz": [3, 0, 1, 2]}
 _CHANNELS = {"rgb8": "rgb", "rgba8": "rgb", "bgr8": "bgr", "bgra8": "bgr", "mono8": "mono"}
 _COLORS = ("rgb", "bgr")
+_MOST_SHOWN = 10  # joints in a message
 
 
 class ObservedField(NamedTuple):
@@ -209,7 +210,7 @@ def joint_places(file: PolicyFile, path: str, joints: Sequence[str], known: Sequ
     """Return the places of the policy's joints in `known`; raises ContractError for one without a counterpart."""
     named = [file.joint_names.get(joint, joint) for joint in joints]
     lost = [repr(joint) for joint, name in zip(joints, named, strict=True) if name not in known]
-    problem = f"policy has {len(joints)} joints; no counterpart in the contract for {', '.join(lost)}"
+    problem = f"policy has {len(joints)} joints; no counterpart in the contract for {', '.join(lost[:_MOST_SHOWN])}"
     require(not lost, path, f"{problem} (expected {owner}: {', '.join(known)}); map names with joint_names")
     allow(len({*named}) == len(named), path, f"{list(joints)}, which joint_names maps to {named}", "different joints")
     return [known.index(name) for name in named]

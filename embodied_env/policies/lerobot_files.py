@@ -122,6 +122,7 @@ def _policy(config: Any, train: Any, info: Any, statistics: Mapping[str, Statist
     n_obs_steps, n_action_steps, chunk_size = (
         _steps(key, config.get(key)) for key in ("n_obs_steps", "n_action_steps", "chunk_size")
     )
+    is_averaged = config.get("temporal_ensemble_coeff") is not None
     rate = info.get("fps") or (train.get("env") or {}).get("fps")
     ours = {} if info.get("spaces_read_off_rows") else info.get("contract", {})
     return LerobotPolicy(
@@ -131,7 +132,7 @@ def _policy(config: Any, train: Any, info: Any, statistics: Mapping[str, Statist
         n_obs_steps=n_obs_steps or 1,
         n_action_steps=n_action_steps or 1,
         chunk_size=chunk_size,
-        returns_chunks=chunk_size is not None and n_obs_steps in (None, 1) and config.get("temporal_ensemble_coeff") is None,
+        returns_chunks=chunk_size is not None and n_obs_steps in (None, 1) and not is_averaged,
         is_relative=bool(config.get("use_relative_actions")),
         rate_hz=None if rate is None else float(rate),
         contract={key: str(ours[key]) for key in ("name", "fingerprint") if ours},
@@ -171,7 +172,7 @@ def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
 
 def _statistics(folder: Path, config: Any, stats: Any) -> dict[str, Statistics]:  # noqa: ANN401 - JSON
     """Return the statistics by feature: of the saved processor, else of an old model, else of the dataset."""
-    features = {**(config["input_features"] or {}), **(config["output_features"] or {})}
+    features = {**(config.get("input_features") or {}), **(config.get("output_features") or {})}
     for file in sorted(folder.glob(_NORMALIZER)):
         return _by_feature(features, ((*key.rpartition(".")[::2], value) for key, value in _read_tensors(file)))
     if (folder / "model.safetensors").is_file():

@@ -303,15 +303,15 @@ def _validate(file: PolicyFile) -> None:
         require(spec.parts is None or bool(spec.parts), f"{path}.parts", "no part (expected one or more)")
         for index, part in enumerate(spec.parts or ()):
             _validate_part(f"{path}.parts[{index}]", part, file.outputs)
-        if isinstance(spec, OutputSpec):
-            count = spec.size * (1 if file.chunk is None else file.chunk.length)
-            allow(count <= _MOST_VALUES, path, f"{count} values", f"at most {_MOST_VALUES}")
         if spec.normalize is not None:
             _validate_normalize(f"{path}.normalize", spec.normalize)
     if (chunk := file.chunk) is not None:
         allow(1 <= chunk.length <= _MOST_ACTIONS, "chunk.length", chunk.length, f"1 to {_MOST_ACTIONS} actions")
         execute = chunk.length if chunk.execute is None else chunk.execute
         allow(1 <= execute <= chunk.length, "chunk.execute", execute, f"1 to {chunk.length}, the length")
+    for name, output in file.outputs.items():
+        count = output.size * (1 if chunk is None else chunk.length)
+        allow(count <= _MOST_VALUES, f"outputs.{name}", f"{count} values", f"at most {_MOST_VALUES}")
 
 
 def _validate_input(path: str, spec: InputSpec) -> None:
