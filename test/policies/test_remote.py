@@ -344,7 +344,8 @@ def test_invalid_addresses_are_refused(address, reason):
 )
 def test_a_missing_package_is_named_with_its_remedy(load, monkeypatch, package, scheme):
     with serve_openpi(echo) as (address, _):
-        monkeypatch.setitem(sys.modules, package, None)
+        for name in {package, *(name for name in sys.modules if name.startswith(f"{package}."))}:
+            monkeypatch.setitem(sys.modules, name, None)
         monkeypatch.setattr("embodied_env.policies.wire._packers", threading.local())
         with pytest.raises(MissingDependencyError, match=r'pip install "embodied_env\[remote\]"'):
             load(f"{scheme}://{address}")
