@@ -189,5 +189,5 @@ def _check_shapes(
         path = f"{kind}s.{name}"
         require(name in specs, path, f"unknown {kind} of the model: {one_of(name, specs)}")
         of_what = f": {', '.join(labels[name])}" if name in labels else ""
-        problem = f"the model's {kind} has the shape {specs[name].shape} (expected {shape}{of_what})"
+        problem = f"shape {shape} (expected {specs[name].shape}, the model's){of_what}"
         require(specs[name].fits(shape), path, problem)

@@ -93,12 +93,7 @@ def load_onnx(location: str, *, providers: Sequence[str] = ("CPUExecutionProvide
 
 
 class OnnxModel(BatchModel):
-    """A stateless model of a session of onnxruntime.
-
-    Attributes:
-        identity: name and version, for the manifest.
-        inputs, outputs: specification by name.
-    """
+    """A stateless model of a session of onnxruntime."""
 
     def __init__(self, session: Any, identity: PolicyIdentity) -> None:  # noqa: ANN401 - untyped
         """Read the inputs and outputs of `session`; raises UsageError for types that are not supported."""

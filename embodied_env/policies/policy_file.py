@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -301,7 +301,8 @@ def _validate(file: PolicyFile) -> None:
         if isinstance(spec, InputSpec):
             _validate_input(path, spec)
         require(spec.parts is None or bool(spec.parts), f"{path}.parts", "no part (expected one or more)")
-        for index, part in enumerate(spec.parts or ()):
+        parts: Sequence[InputPart | OutputPart] = spec.parts or ()
+        for index, part in enumerate(parts):
             _validate_part(f"{path}.parts[{index}]", part, file.outputs)
         if spec.normalize is not None:
             _validate_normalize(f"{path}.normalize", spec.normalize)
@@ -380,6 +381,7 @@ def _validate_normalize(path: str, spec: NormalizeSpec) -> None:
     else:
         require(spec.key is not None and not given, path, "expected file with key and without numbers")
     _validate_range(f"{path}.range", spec.range)
+    allow(spec.method != "mean_std" or spec.range == (-1.0, 1.0), f"{path}.range", spec.range, "no range with mean_std")
     allow(spec.epsilon >= 0, f"{path}.epsilon", spec.epsilon, "a number >= 0")
     allow(spec.clip is None or spec.clip > 0, f"{path}.clip", spec.clip, "a number > 0")
     for key in ("epsilon", "clip"):

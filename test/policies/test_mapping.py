@@ -438,6 +438,7 @@ def test_image_as_in_training():
         ({"size": [24, 32]}, "bgr8", r"'front_image' is 48x64 \(expected 24x32, as in training\); give the method"),
         ({"channels": "mono"}, "bgr8", "mono of an image in bgr8"),
         ({}, "mono8", "rgb of an image in mono8; set expand"),
+        ({"channels": "mono", "expand": True}, "mono8", "mono of an image in mono8"),
         ({"field": "front"}, "bgr8", r"did you mean 'front_image'"),
         ({"field": "tcp_position"}, "bgr8", r"expected one of: front_image"),
     ],
@@ -509,7 +510,7 @@ def spec(*shape, dtype=np.float32):
         (TrialModel(ZEROS, inputs={"state": spec(3), "goal": spec(2)}), "no entry for the input 'goal' of the model"),
         (
             TrialModel(ZEROS, inputs={"state": spec(4)}),
-            r"inputs.state: the model's input has the shape \(4,\) \(expected \(3,\): tcp_position\[0\], ",
+            r"inputs.state: shape \(3,\) \(expected \(4,\), the model's\): tcp_position\[0\], ",
         ),
         (
             TrialModel(ZEROS, outputs={"actions": spec(4)}),
@@ -517,7 +518,7 @@ def spec(*shape, dtype=np.float32):
         ),
         (
             TrialModel(ZEROS, outputs={"action": spec(2, 4)}),
-            r"outputs.action: the model's output has the shape \(2, 4\) \(expected \(4,\): arm\[shoulder\], ",
+            r"outputs.action: shape \(4,\) \(expected \(2, 4\), the model's\): arm\[shoulder\], ",
         ),
         (
             TrialModel({"action": np.zeros(7)}),

@@ -70,6 +70,10 @@ def with_normalize(normalize):
         (with_normalize("{method: mean_std, mean: 0}"), r"normalize: mean \(expected mean and std, or file and key"),
         (with_normalize("{method: min_max, mean: 0, std: 1}"), r"mean, std \(expected min and max"),
         (
+            with_normalize("{method: mean_std, mean: 0, std: 1, range: [0, 1]}"),
+            r"range: .*expected no range with mean_std",
+        ),
+        (
             with_normalize("{method: mean_std, file: ../stats.json, key: a}"),
             "expected the name of a file in the folder",
         ),
