@@ -29,6 +29,7 @@ _MOST_SHOWN = 5  # differences of a contract
 _LONGEST_HISTORY = 1000  # steps
 _MOST_ACTIONS = 10_000  # of a chunk, and ignored components
 _MOST_VALUES = 2**20  # of an output
+_MOST_READINGS = 10_000  # of all inputs, with history
 _MOST_PIXELS = 4096  # height or width of an image
 
 Numbers: TypeAlias = float | tuple[float, ...]
@@ -306,6 +307,10 @@ def _validate(file: PolicyFile) -> None:
             _validate_part(f"{path}.parts[{index}]", part, file.outputs)
         if spec.normalize is not None:
             _validate_normalize(f"{path}.normalize", spec.normalize)
+    readings = [
+        len(spec.parts or "1") * len(spec.history.steps if spec.history else "1") for spec in file.inputs.values()
+    ]
+    allow(sum(readings) <= _MOST_READINGS, "inputs", f"{sum(readings)} readings", f"at most {_MOST_READINGS}")
     if (chunk := file.chunk) is not None:
         allow(1 <= chunk.length <= _MOST_ACTIONS, "chunk.length", chunk.length, f"1 to {_MOST_ACTIONS} actions")
         execute = chunk.length if chunk.execute is None else chunk.execute

@@ -59,6 +59,14 @@ def with_normalize(normalize):
         (FILE + "chunk: {length: 1000000000000}\n", r"chunk\.length: .*1 to 10000"),
         (changed("unit: m}", "unit: m}\n      - {ignore: 1000000000000}"), r"parts\[2\]\.ignore: .*1 to 10000"),
         (FILE + "      - {ignore: 9999}\nchunk: {length: 9999}\n", "outputs.action: 100019997 values"),
+        (
+            changed(
+                "  state:\n    parts:\n",
+                f"  state:\n    history: {{steps: {[*range(-999, 1)]}}}\n    parts:\n"
+                + "      - {field: tcp_position}\n" * 8,
+            ),
+            "inputs: 11000 readings",
+        ),
         (changed("sign: [1, -1, 1]", "scale: [1, 1, 1e308]"), r"parts\[0\]\.scale: 1e\+308 \(expected a magnitude"),
         (changed("sign: [1, -1, 1]", "offset: -1e308"), r"parts\[0\]\.offset: -1e\+308 \(expected a magnitude"),
         (changed("[0.0, 0.1]", "[0, 1e-320]"), r"limits\.finger: .*expected a magnitude"),
