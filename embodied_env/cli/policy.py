@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -100,12 +101,9 @@ def _check(args: argparse.Namespace) -> int:
     found: Row = {"policy": interface.file.name, "sha256": interface.file.sha256, "contract": contract.name}
     status = SOUND
     if args.policy is not None:
-        policy = load_policy(args.policy, contract, policy_file=args.file, trust=args.trust_policy)
-        try:
+        with closing(load_policy(args.policy, contract, policy_file=args.file, trust=args.trust_policy)) as policy:
             policy.reset(seed=args.seed, episode_index=0)
             action = policy(_observe(contract, args))
-        finally:
-            policy.close()
         status = UNSOUND if isinstance(action, NoAction) else SOUND
         result = action.reason if isinstance(action, NoAction) else _by_joint(contract, action)
         found |= {"address": args.policy, "no_action" if status else "action": result}
@@ -133,11 +131,8 @@ def _observe(contract: Contract, args: argparse.Namespace) -> Observation:
     backend = args.backend or next((name for name in ("mujoco", "fake") if name in contract.backends), None)
     if backend is None:
         raise UsageError(f"no --backend (expected one of the contract {contract.name}: {', '.join(contract.backends)})")
-    env = EmbodiedEnv(contract, backend=backend, **robot_options(args))
-    try:
+    with closing(EmbodiedEnv(contract, backend=backend, **robot_options(args))) as env:
         observation: Observation = env.reset(seed=args.seed)[0]
-    finally:
-        env.close()
     return observation
 
 
@@ -239,12 +234,10 @@ def _init(args: argparse.Namespace) -> int:
     if args.json:
         found = [{"unknown": what, "remedy": where} for what, where in gaps]
         say(json.dumps({"path": None if out is None else str(out), "text": text, "gaps": found}, indent=2))
-        return UNSOUND if gaps else SOUND
-    stream = sys.stderr if out is None else sys.stdout
-    say(text.rstrip("\n") if out is None else f"{out}: written")
-    if gaps:
-        say("unknown:", file=stream)
-    for what, where in gaps:
-        say(f"  - {what}\n    -> {where}", file=stream)
-    say(f"next: embodied-env policy check {out or 'FILE'} --contract {args.contract}", file=stream)
+    else:
+        unknown = [f"  - {what}\n    -> {where}" for what, where in gaps]
+        lines = [*(["unknown:"] if gaps else []), *unknown]
+        lines.append(f"next: embodied-env policy check {out or 'FILE'} --contract {args.contract}")
+        say(text.rstrip("\n") if out is None else f"{out}: written")
+        say("\n".join(lines), file=sys.stderr if out is None else sys.stdout)
     return UNSOUND if gaps else SOUND

@@ -184,7 +184,12 @@ class ImageInput:
         self._is_swapped = own in _COLORS and own != image.channels
         count = 3 if is_color else 1
         self.shape = (*image.size, count) if image.layout == "hwc" else (count, *image.size)
-        self._normalizer = make_normalizer(file, path, spec.normalize, count)
+        low, high = image.range or (0.0, 255.0)
+        gain, bias = np.full(count, (high - low) / 255), np.full(count, low)
+        self._clip = None
+        if (normalizer := make_normalizer(file, path, spec.normalize, count)) is not None:
+            (gain, bias), self._clip = normalizer.combine(gain, bias), normalizer.clip
+        self._gain, self._bias = gain.astype(np.float32), bias.astype(np.float32)
         is_raw = image.range is None and spec.normalize is None and own != "depth"
         self.dtype = np.dtype(np.uint8 if is_raw else np.float32)
 
@@ -198,11 +203,11 @@ class ImageInput:
         if spec.expand:
             pixels = np.repeat(pixels, 3, axis=2)
         pixels = pixels.astype(self.dtype)
-        if spec.range is not None:
-            low, high = spec.range
-            pixels = pixels / np.float32(255) * np.float32(high - low) + np.float32(low)
-        if self._normalizer is not None:
-            pixels = self._normalizer.normalize(pixels).astype(np.float32)
+        if self.dtype == np.float32:
+            pixels *= self._gain
+            pixels += self._bias
+        if self._clip is not None:
+            np.clip(pixels, -self._clip, self._clip, out=pixels)
         return np.ascontiguousarray(pixels if spec.layout == "hwc" else pixels.transpose(2, 0, 1))
 
 

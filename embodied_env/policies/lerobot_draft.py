@@ -15,7 +15,7 @@ import numpy as np
 
 from embodied_env.contract import Contract
 from embodied_env.policies.input_mapping import observed_fields
-from embodied_env.policies.lerobot_files import MODES, Feature, LerobotPolicy
+from embodied_env.policies.lerobot_files import Feature, LerobotPolicy
 from embodied_env.policies.lerobot_model import TASK, WITHOUT_TEXT
 from embodied_env.policies.policy_file import SCHEMA, STATISTICS
 
@@ -184,14 +184,14 @@ class _Draft:
 
     def _normalization(self, path: str, feature: Feature) -> Document:
         """Return the key `normalize`, without numbers if they are unknown."""
-        method = MODES[feature.mode]
-        if not self._normalize or method is None:
+        if not self._normalize or feature.method is None:
             return {}
-        size, wanted = feature.shape[0] if feature.kind == "VISUAL" else prod(feature.shape), STATISTICS[method]
+        size = feature.shape[0] if feature.kind == "VISUAL" else prod(feature.shape)
+        wanted = STATISTICS[feature.method]
         numbers = {key: list(feature.statistics[key]) for key in wanted if len(feature.statistics.get(key, ())) == size}
         if len(numbers) < len(wanted):
             self._gap(f"{' and '.join(wanted)} of {path}", "name the dataset with --dataset DIR, or set them")
-        return {"normalize": {"method": method, **numbers, "epsilon": _EPSILON}}
+        return {"normalize": {"method": feature.method, **numbers, "epsilon": _EPSILON}}
 
 
 def _plain(name: str) -> str:

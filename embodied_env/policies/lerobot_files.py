@@ -25,15 +25,13 @@ from embodied_env.policies.statistics import read_safetensors
 Statistics = Mapping[str, tuple[float, ...]]
 """``mean``, ``std``, ``min``, ``max``, ``q01`` and so on, one number for each component or channel."""
 
-MODES = {
+_METHODS = {  # by LeRobot's mode
     "IDENTITY": None,
     "MEAN_STD": "mean_std",
     "MIN_MAX": "min_max",
     "QUANTILES": "quantiles",
     "QUANTILE10": "quantiles10",
 }
-"""The normalisation modes of LeRobot, and the methods of a policy file."""
-
 _MOST_BYTES = 8 * 2**20
 _MOST_MODEL_BYTES = 64 * 2**30
 _MOST_COMPONENTS = 10_000  # of a feature
@@ -52,7 +50,7 @@ class Feature:
 
     kind: str  # STATE, VISUAL, ENV, ACTION
     shape: tuple[int, ...]  # images: (channels, height, width)
-    mode: str  # a key of `MODES`
+    method: str | None  # of the normalisation, as in a policy file; None: none
     names: tuple[str, ...]  # of the components, from the dataset; empty: unknown
     statistics: Statistics  # empty: not found
 
@@ -154,12 +152,12 @@ def _feature(
         raise ValueError(f"name of or in {name!r:.80} (expected printable text of at most {_LONGEST_NAME} characters)")
     if len(shape) > _MOST_AXES or not all(1 <= size <= _MOST_COMPONENTS for size in shape):
         raise ValueError(f"shape {shape!r:.80} of {name} (expected lengths from 1 to {_MOST_COMPONENTS})")
-    if (mode := str(modes.get(kind, "IDENTITY"))) not in MODES:
-        raise ValueError(f"unknown normalization mode {mode!r} of {name} (expected one of: {', '.join(MODES)})")
+    if (mode := str(modes.get(kind, "IDENTITY"))) not in _METHODS:
+        raise ValueError(f"unknown normalization mode {mode!r} of {name} (expected one of: {', '.join(_METHODS)})")
     if (len(shape) != 3) if kind == "VISUAL" else prod(shape) > _MOST_COMPONENTS:
         raise ValueError(f"shape {shape} of {name} (expected an image, or at most {_MOST_COMPONENTS} components)")
     names = names if (len(names),) == shape else ()
-    return Feature(kind=kind, shape=shape, mode=mode, names=names, statistics=statistics)
+    return Feature(kind=kind, shape=shape, method=_METHODS[mode], names=names, statistics=statistics)
 
 
 def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON

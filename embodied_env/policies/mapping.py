@@ -31,6 +31,7 @@ from embodied_env.policies.policy_file import PolicyFile
 _ROUNDING = 1e-6
 _LONGEST = 10_000  # history, in control periods
 _MOST_VALUES = 2**26  # of all inputs
+_MOST_BYTES = 2**30  # of a history
 
 
 class PolicyFileInterface(Interface):
@@ -60,6 +61,10 @@ class PolicyFileInterface(Interface):
             part.last_output for spec in file.inputs.values() for part in spec.parts or () if part.last_output
         }
         longest = max((lag for lags in self._lags.values() for lag in lags), default=0)
+        n_bytes = longest * sum(value.nbytes for value in plausible_observation(contract).values())
+        if n_bytes > _MOST_BYTES:
+            problem = f"history of {longest} observations of the contract, {n_bytes / 2**20:.0f} MiB"
+            raise UsageError(f"{self._label}: {problem} (expected at most {_MOST_BYTES / 2**20:g} MiB)")
         self._seen: deque[tuple[Observation, Mapping[str, NDArray[Any]]]] = deque(maxlen=longest + 1)
         self.is_stateless = longest == 0 and not self._outputs_seen and not self.actions.is_relative
         self.reset()

@@ -22,7 +22,11 @@ _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
 
 
 class Normalizer:
-    """The normalisation of vectors of `size` components, along their last axis."""
+    """The normalisation of vectors of `size` components, along their last axis.
+
+    Attributes:
+        clip: largest magnitude of a normalised value, or None.
+    """
 
     def __init__(self, file: PolicyFile, path: str, spec: NormalizeSpec, size: int) -> None:
         """Read the statistics of `spec` at `path`; raises ContractError for those that do not fit."""
@@ -33,7 +37,7 @@ class Normalizer:
             is_moderate = bool((np.abs(values) <= _LARGEST).all())  # not NaN
             require(is_moderate, f"{path}.{name}", f"not finite, or too large (expected numbers up to {_LARGEST:g})")
         first, second = (np.broadcast_to(values.ravel(), size) for values in found.values())
-        self._clip, is_standard = spec.clip, spec.method == "mean_std"
+        self.clip, is_standard = spec.clip, spec.method == "mean_std"
         self._center, self._width = first, (second if is_standard else second - first) + spec.epsilon
         self._low, self._span = (0.0, 1.0) if is_standard else (spec.range[0], spec.range[1] - spec.range[0])
         if (bad := np.flatnonzero(self._width < _NARROWEST)).size:
@@ -45,12 +49,17 @@ class Normalizer:
         """Return the normalised values."""
         return self._clipped((values - self._center) / self._width * self._span + self._low)
 
+    def combine(self, gain: FloatArray, bias: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return gain and bias of the normalised values of ``gain * x + bias``, before they are clipped."""
+        ratio = self._span / self._width
+        return gain * ratio, (bias - self._center) * ratio + self._low
+
     def unnormalize(self, values: FloatArray) -> FloatArray:
         """Return the values before the normalisation."""
         return (self._clipped(values) - self._low) / self._span * self._width + self._center
 
     def _clipped(self, values: FloatArray) -> FloatArray:
-        return values if self._clip is None else np.clip(values, -self._clip, self._clip)
+        return values if self.clip is None else np.clip(values, -self.clip, self.clip)
 
 
 def make_normalizer(file: PolicyFile, path: str, spec: NormalizeSpec | None, size: int) -> Normalizer | None:
