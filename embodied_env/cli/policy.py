@@ -15,6 +15,7 @@ from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.arguments import add_json, add_policy, add_robot_options, add_seed, robot_options
 from embodied_env.cli.contract import print_tables, without_empty_columns
 from embodied_env.contract import Contract, load_contract
+from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.loader import shipped_files
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.arguments import checked_path
@@ -24,7 +25,7 @@ from embodied_env.errors import ContractError, UsageError
 from embodied_env.policies.input_mapping import VectorInput
 from embodied_env.policies.loader import load_policy
 from embodied_env.policies.mapping import PolicyFileInterface
-from embodied_env.policies.policy_file import InputPart, InputSpec, OutputPart, OutputSpec, read_policy_file
+from embodied_env.policies.policy_file import STATISTICS, InputPart, InputSpec, OutputPart, OutputSpec, read_policy_file
 
 Row = dict[str, Any]
 
@@ -69,7 +70,7 @@ def _show(args: argparse.Namespace) -> int:
     """Print each component before and after, for one observation, and the action that zeros give."""
     contract, interface = _load(args)
     observation = _observe(contract, args)
-    shown: dict[str, list[Row]] = {"inputs": [], "outputs": []}
+    shown: dict[str, list[Row]] = {"timing": [_timing(contract, interface)], "inputs": [], "outputs": []}
     values = interface.to_inputs(observation)
     for name, spec in interface.file.inputs.items():
         reader = interface.inputs.get(name)
@@ -79,7 +80,8 @@ def _show(args: argparse.Namespace) -> int:
             source, seen = "task.instruction", str(contract.task.instruction)
             if spec.image is not None:
                 source, seen = spec.image.field, _summary(observation[spec.image.field])
-            shown["inputs"].append({"input": name, "from": source, "value": seen, "becomes": _summary(values[name])})
+            row = {"input": name, "from": source, "value": seen, "transformation": _of_all(spec) or None}
+            shown["inputs"].append(row | {"becomes": _summary(values[name])})
     actions = {}
     for number in (0, 1):
         outputs = {name: np.full(shape, float(number)) for name, shape in interface.actions.shapes.items()}
@@ -179,9 +181,24 @@ def _affine(part: InputPart | OutputPart, offset: int, spec: InputSpec | OutputS
         words += [part.quaternion] if part.quaternion else []
     elif part.threshold is not None:
         words.append(f"{part.threshold.below:g} or {part.threshold.above:g}")
-    words += [spec.normalize.method] if spec.normalize is not None else []
-    words += [f"steps {list(spec.history.steps)}"] if isinstance(spec, InputSpec) and spec.history else []
-    return ", ".join(words) or None
+    return ", ".join([*words, _of_all(spec)] if _of_all(spec) else words) or None
+
+
+def _of_all(spec: InputSpec | OutputSpec) -> str:
+    """Return what is done to a whole input or output, in the keys of the file, without numbers for each component."""
+    specs = (spec.image, spec.normalize, spec.history) if isinstance(spec, InputSpec) else (spec.normalize,)
+    numbers = {"field", *(name for pair in STATISTICS.values() for name in pair)}
+    keys = [(key, value) for each in specs if each for key, value in to_plain(each, with_defaults=False).items()]
+    return ", ".join(f"{key} {value}" for key, value in keys if key not in numbers)
+
+
+def _timing(contract: Contract, interface: PolicyFileInterface) -> Row:
+    """Return the control periods, and how many actions of an inference are executed."""
+    file, chunk = interface.file, interface.file.chunk
+    row: Row = {"control_period_s": file.control_period_s, "of the contract": contract.control_period_s}
+    row |= {"resample": file.resample, "actions of an inference": 1 if chunk is None else chunk.length}
+    row["executed"] = 1 if chunk is None else chunk.execute or chunk.length
+    return row | {"steps of the contract": interface.actions.steps}
 
 
 def _one(value: Any, index: int) -> Any:  # noqa: ANN401 - of a key with one value for all components, or one each

@@ -32,6 +32,7 @@ RANGES = {"-100..100": (-100.0, 100.0), "0..100": (0.0, 100.0), "-1..1": (-1.0, 
 _ORDERS = {"xyzw": [0, 1, 2, 3], "wxyz": [3, 0, 1, 2]}
 _CHANNELS = {"rgb8": "rgb", "rgba8": "rgb", "bgr8": "bgr", "bgra8": "bgr", "mono8": "mono"}
 _COLORS = ("rgb", "bgr")
+_MOST_SHOWN = 10  # joints in a message
 
 
 class ObservedField(NamedTuple):
@@ -183,7 +184,12 @@ class ImageInput:
         self._is_swapped = own in _COLORS and own != image.channels
         count = 3 if is_color else 1
         self.shape = (*image.size, count) if image.layout == "hwc" else (count, *image.size)
-        self._normalizer = make_normalizer(file, path, spec.normalize, count)
+        low, high = image.range or (0.0, 255.0)
+        gain, bias = np.full(count, (high - low) / 255), np.full(count, low)
+        self._clip = None
+        if (normalizer := make_normalizer(file, path, spec.normalize, count)) is not None:
+            (gain, bias), self._clip = normalizer.combine(gain, bias), normalizer.clip
+        self._gain, self._bias = gain.astype(np.float32), bias.astype(np.float32)
         is_raw = image.range is None and spec.normalize is None and own != "depth"
         self.dtype = np.dtype(np.uint8 if is_raw else np.float32)
 
@@ -197,11 +203,11 @@ class ImageInput:
         if spec.expand:
             pixels = np.repeat(pixels, 3, axis=2)
         pixels = pixels.astype(self.dtype)
-        if spec.range is not None:
-            low, high = spec.range
-            pixels = pixels / np.float32(255) * np.float32(high - low) + np.float32(low)
-        if self._normalizer is not None:
-            pixels = self._normalizer.normalize(pixels).astype(np.float32)
+        if self.dtype == np.float32:
+            pixels *= self._gain
+            pixels += self._bias
+        if self._clip is not None:
+            np.clip(pixels, -self._clip, self._clip, out=pixels)
         return np.ascontiguousarray(pixels if spec.layout == "hwc" else pixels.transpose(2, 0, 1))
 
 
@@ -209,7 +215,7 @@ def joint_places(file: PolicyFile, path: str, joints: Sequence[str], known: Sequ
     """Return the places of the policy's joints in `known`; raises ContractError for one without a counterpart."""
     named = [file.joint_names.get(joint, joint) for joint in joints]
     lost = [repr(joint) for joint, name in zip(joints, named, strict=True) if name not in known]
-    problem = f"policy has {len(joints)} joints; no counterpart in the contract for {', '.join(lost)}"
+    problem = f"policy has {len(joints)} joints; no counterpart in the contract for {', '.join(lost[:_MOST_SHOWN])}"
     require(not lost, path, f"{problem} (expected {owner}: {', '.join(known)}); map names with joint_names")
     allow(len({*named}) == len(named), path, f"{list(joints)}, which joint_names maps to {named}", "different joints")
     return [known.index(name) for name in named]

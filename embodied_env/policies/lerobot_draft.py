@@ -39,7 +39,9 @@ def draft_policy_file(
 
     draft = _Draft(policy, contract, normalize=normalize)
     document = {"policy": SCHEMA, "name": name, **draft.document()}
-    heading = ["A draft of `embodied-env policy init`." + " Unknown when it was written:" * bool(draft.gaps)]
+    purpose = "a model exported without LeRobot's processors" if normalize else "lerobot:DIR, which normalises itself"
+    heading = [f"A draft of `embodied-env policy init`, for {purpose}."]
+    heading += ["Unknown when it was written:"] * bool(draft.gaps)
     heading += [f"- {what}: {where}" for what, where in draft.gaps]
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=120)
     return "".join(f"# {line}\n" for line in heading) + text, draft.gaps

@@ -135,7 +135,7 @@ def find_policy_file(address: str) -> Path | None:
     path = find_onnx(location) if format_name == "onnx" else Path(location)
     try:
         file = path / f"policy{SUFFIX}" if path.is_dir() else path.with_name(path.stem + SUFFIX)
-        return file if file.is_file() else None
+        return file if os.path.lexists(file) else None  # one that cannot be read is refused, not ignored
     except (OSError, ValueError):  # not a path
         return None
 

@@ -30,7 +30,8 @@ from embodied_env.policies.policy_file import PolicyFile
 
 _ROUNDING = 1e-6
 _LONGEST = 10_000  # history, in control periods
-_MOST_VALUES = 2**26  # of one input
+_MOST_VALUES = 2**26  # of all inputs
+_MOST_BYTES = 2**30  # of a history
 
 
 class PolicyFileInterface(Interface):
@@ -60,6 +61,10 @@ class PolicyFileInterface(Interface):
             part.last_output for spec in file.inputs.values() for part in spec.parts or () if part.last_output
         }
         longest = max((lag for lags in self._lags.values() for lag in lags), default=0)
+        n_bytes = longest * sum(value.nbytes for value in plausible_observation(contract).values())
+        if n_bytes > _MOST_BYTES:
+            problem = f"history of {longest} observations of the contract, {n_bytes / 2**20:.0f} MiB"
+            raise UsageError(f"{self._label}: {problem} (expected at most {_MOST_BYTES / 2**20:g} MiB)")
         self._seen: deque[tuple[Observation, Mapping[str, NDArray[Any]]]] = deque(maxlen=longest + 1)
         self.is_stateless = longest == 0 and not self._outputs_seen and not self.actions.is_relative
         self.reset()
@@ -75,7 +80,9 @@ class PolicyFileInterface(Interface):
 
     def observe(self, observation: Observation) -> None:
         """Add the observation of a step to the history."""
-        self._seen.append((observation, self._last_outputs))
+        has_history = self._seen.maxlen != 1
+        kept = {key: np.array(value) for key, value in observation.items()} if has_history else observation
+        self._seen.append((kept, self._last_outputs))  # copied: the next step may overwrite the arrays
 
     def to_inputs(self, observation: Observation) -> Inputs:
         """Return the value of each input."""
@@ -103,12 +110,21 @@ class PolicyFileInterface(Interface):
                 remedy = "" if name in labels else "; give the range of the training, or none for uint8"
                 problem = f"{dtype}, the model's is {spec.dtype} (expected the same kind){remedy}"
                 require(dtype.kind == spec.dtype.kind, f"inputs.{name}", problem)
+            for name in self._texts:
+                is_taken = model.inputs is None or name in model.inputs
+                require(is_taken, f"inputs.{name}", f"unknown input of the model: {one_of(name, model.inputs or ())}")
+            if _normalizes(model.identity):
+                for kind, specs in (("inputs", self.file.inputs), ("outputs", self.file.outputs)):
+                    for name, each in specs.items():
+                        problem = "LeRobot's processors normalise (expected no normalize); omit it for lerobot:DIR"
+                        require(each.normalize is None, f"{kind}.{name}.normalize", problem)
         except ContractError as error:
             raise UsageError(f"{self._label}: {error}") from None
         check_inference(model, self, self._contract, label=self._label)
 
     def _add_inputs(self) -> None:
         """Find what each input is made of; raises ContractError for what does not fit."""
+        size = 0
         for name, spec in self.file.inputs.items():
             path, contract = f"inputs.{name}", self._contract
             if spec.text is not None:
@@ -122,8 +138,8 @@ class PolicyFileInterface(Interface):
                 self.inputs[name] = VectorInput(self.file, contract, path, spec)
             steps = (0,) if spec.history is None else spec.history.steps
             self._lags[name] = [self._find_lag(f"{path}.history.steps", step) for step in steps]
-            size = len(steps) * math.prod(self.inputs[name].shape)
-            allow(size <= _MOST_VALUES, f"{path}.history.steps", f"{size} values", f"at most {_MOST_VALUES}")
+            size += len(steps) * math.prod(self.inputs[name].shape)
+            allow(size <= _MOST_VALUES, path, f"{size} values up to here", f"at most {_MOST_VALUES} of all inputs")
 
     def _find_lag(self, path: str, step: int) -> int:
         """Return the control periods between a row of an input and the newest observation."""
@@ -155,6 +171,14 @@ class PolicyFileInterface(Interface):
         else:
             values = np.stack(rows) if history.layout == "stacked" else np.concatenate(rows)
         return values if isinstance(reader, ImageInput) else values.astype(np.float32)
+
+
+def _normalizes(identity: PolicyIdentity) -> bool:
+    """Return whether a model, or that of a server of this package, is one of LeRobot with its processors."""
+    found: Any = identity.server
+    for key in ("embodied_env", "identity", "format"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return "lerobot" in (identity.format, found)
 
 
 def _check_shapes(

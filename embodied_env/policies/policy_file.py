@@ -15,19 +15,21 @@ from embodied_env.contract.files import read_file, read_text_file
 from embodied_env.contract.fingerprint import differences, meaning, sha256_of, to_plain
 from embodied_env.contract.frozen_dict import FrozenFields
 from embodied_env.contract.loader import parse_as, read_document
-from embodied_env.contract.value_checks import allow, check_positive, one_of, require
+from embodied_env.contract.value_checks import allow, check_magnitude, check_positive, one_of, require
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.errors import ContractError, UsageError
 
 SCHEMA = "embodied_env/policy/1"
 SUFFIX = ".policy.yaml"
-MOST_DATA_BYTES = 64 * 2**20
-"""Maximum size of a data file that a policy file names."""
+MOST_DATA_BYTES = 8 * 2**20
+"""Maximum size of the data files that a policy file names, together."""
 
 _OWN = ("source", "text", "files")  # fields that are no keys
 _MOST_SHOWN = 5  # differences of a contract
 _LONGEST_HISTORY = 1000  # steps
 _MOST_ACTIONS = 10_000  # of a chunk, and ignored components
+_MOST_VALUES = 2**20  # of an output
+_MOST_READINGS = 10_000  # of all inputs, with history
 _MOST_PIXELS = 4096  # height or width of an image
 
 Numbers: TypeAlias = float | tuple[float, ...]
@@ -243,9 +245,11 @@ def read_policy_file(path: str | Path) -> PolicyFile:
         for own in _OWN:
             require(own not in document, own, "unknown key")
         parsed = parse_as(PolicyFile, {**document, "source": str(path), "text": text})
-        names = sorted({name for _, name in _data_files(parsed)})
-        folder = Path(path).parent
-        return replace(parsed, files={name: read_file(folder / name, most_bytes=MOST_DATA_BYTES) for name in names})
+        files: dict[str, bytes] = {}
+        for name in sorted({name for _, name in _data_files(parsed)}):
+            left = MOST_DATA_BYTES - sum(map(len, files.values()))
+            files[name] = read_file(Path(path).parent / name, most_bytes=left)
+        return replace(parsed, files=files)
     except (OSError, UnicodeDecodeError) as error:
         problem = "not text" if isinstance(error, UnicodeDecodeError) else error
         raise UsageError(f"cannot read policy file {str(path)!r}: {problem} (expected a YAML file)") from None
@@ -305,10 +309,17 @@ def _validate(file: PolicyFile) -> None:
             _validate_part(f"{path}.parts[{index}]", part, file.outputs)
         if spec.normalize is not None:
             _validate_normalize(f"{path}.normalize", spec.normalize)
+    readings = [
+        len(spec.parts or "1") * len(spec.history.steps if spec.history else "1") for spec in file.inputs.values()
+    ]
+    allow(sum(readings) <= _MOST_READINGS, "inputs", f"{sum(readings)} readings", f"at most {_MOST_READINGS}")
     if (chunk := file.chunk) is not None:
         allow(1 <= chunk.length <= _MOST_ACTIONS, "chunk.length", chunk.length, f"1 to {_MOST_ACTIONS} actions")
         execute = chunk.length if chunk.execute is None else chunk.execute
         allow(1 <= execute <= chunk.length, "chunk.execute", execute, f"1 to {chunk.length}, the length")
+    for name, output in file.outputs.items():
+        count = output.size * (1 if chunk is None else chunk.length)
+        allow(count <= _MOST_VALUES, f"outputs.{name}", f"{count} values", f"at most {_MOST_VALUES}")
 
 
 def _validate_input(path: str, spec: InputSpec) -> None:
@@ -347,16 +358,25 @@ def _validate_part(path: str, part: InputPart | OutputPart, outputs: Iterable[st
         is_plain = (part.sign, part.offset, part.scale, part.mode) == (1, 0, 1, "absolute")
         problem = "threshold with mode, sign, offset or scale (expected none)"
         require(part.threshold is None or is_plain, path, problem)
+        for key, value in vars(part.threshold).items() if part.threshold is not None else ():
+            check_magnitude(f"{path}.threshold.{key}", value, least=0.0)
     joints = part.joints
     if joints is not None:
         allow(bool(joints) and len({*joints}) == len(joints), f"{path}.joints", list(joints), "different joints")
-    signs, scales = (x if isinstance(x, tuple) else (x,) for x in (part.sign, part.scale))
+    signs, scales, offsets = (x if isinstance(x, tuple) else (x,) for x in (part.sign, part.scale, part.offset))
     allow(all(abs(sign) == 1 for sign in signs), f"{path}.sign", part.sign, "1 or -1")
-    allow(0 not in scales, f"{path}.scale", part.scale, "a number other than 0")
+    for scale in scales:
+        check_magnitude(f"{path}.scale", scale)
+    for offset in offsets:
+        check_magnitude(f"{path}.offset", offset, least=0.0)
 
 
 def _validate_range(path: str, bounds: tuple[float, float] | None) -> None:
-    allow(bounds is None or bounds[0] < bounds[1], path, bounds, "low < high")
+    if bounds is None:
+        return
+    allow(bounds[0] < bounds[1], path, bounds, "low < high")
+    check_magnitude(path, max(map(abs, bounds)))
+    check_magnitude(path, bounds[1] - bounds[0])
 
 
 def _validate_normalize(path: str, spec: NormalizeSpec) -> None:
@@ -372,3 +392,5 @@ def _validate_normalize(path: str, spec: NormalizeSpec) -> None:
     allow(spec.method != "mean_std" or spec.range == (-1.0, 1.0), f"{path}.range", spec.range, "no range with mean_std")
     allow(spec.epsilon >= 0, f"{path}.epsilon", spec.epsilon, "a number >= 0")
     allow(spec.clip is None or spec.clip > 0, f"{path}.clip", spec.clip, "a number > 0")
+    for key in ("epsilon", "clip"):
+        check_magnitude(f"{path}.{key}", getattr(spec, key) or 0.0, least=0.0)

@@ -50,7 +50,7 @@ def test_show_has_each_component_before_and_after(capsys, write):
     found = shown(capsys, write(), "--contract", "arm_reach")
     first, *_ = rows = found["inputs"]
     assert [row["from"] for row in rows[:6]] == [f"joints_position[{joint}]" for joint in JOINTS]
-    assert (first["unit"], first["transformation"], rows[6]["unit"]) == ("rad to deg", "mean_std", "m")
+    assert (first["unit"], first["transformation"], rows[6]["unit"]) == ("rad to deg", "method mean_std", "m")
     for row in rows[:6]:
         assert row["becomes"] == pytest.approx(math.degrees(row["value"]) / 57.3, abs=1e-12)
     assert [row["to"] for row in found["outputs"]] == [f"arm[{joint}]" for joint in JOINTS]

@@ -17,7 +17,7 @@ from embodied_env.cli.main import main
 from embodied_env.contract.schema import ResizeSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.image_processing import resize_image
-from embodied_env.core.policy import BatchPolicy, NoAction
+from embodied_env.core.policy import BatchPolicy, NoAction, PolicyIdentity
 from embodied_env.errors import UsageError
 from embodied_env.policies.chunk_runner import ChunkRunner
 from embodied_env.policies.mapping import PolicyFileInterface
@@ -387,6 +387,15 @@ def test_history_has_the_steps_between_two_inferences_of_a_chunk():
     assert not isinstance(connect(model, found), BatchPolicy)
 
 
+def test_history_keeps_copies_of_arrays_that_the_next_step_overwrites():
+    """As those of a vector environment with ``copy=False``."""
+    found, seen = parsed(simple(inputs=history([-1, 0]))), at(0)
+    found.observe(seen)
+    for key, value in at(1).items():
+        seen[key][...] = value
+    assert found.to_inputs(seen)["state"][:, 0].tolist() == [0, 1]
+
+
 def test_history_of_a_slower_policy_skips_control_steps():
     found = parsed(simple(inputs=history([-1, 0]), control_period_s=0.1, resample="hold"))
     values = [found.to_inputs(at(step))["state"][:, 0].tolist() for step in range(4)]
@@ -527,6 +536,23 @@ def test_model_that_does_not_fit_is_refused_before_anything_moves(model, problem
         parsed(simple()).check(model)
 
 
+def test_instruction_for_a_model_without_one_is_refused():
+    file = simple(inputs={"state": {"parts": [{"field": "tcp_position"}]}, "task": {"text": "instruction"}})
+    with pytest.raises(UsageError, match=r"inputs\.task: unknown input of the model: 'task' \(expected one of: state"):
+        parsed(file).check(TrialModel(ZEROS, **SPECS))
+    parsed(file).check(TrialModel(ZEROS))  # a server does not tell
+
+
+@pytest.mark.parametrize("server", [None, {"embodied_env": {"identity": {"format": "lerobot"}}}])
+def test_normalisation_of_a_model_that_normalises_itself_is_refused(server):
+    """Statistics twice: by the policy file, and by the processors of LeRobot."""
+    model = TrialModel(ZEROS)
+    model.identity = PolicyIdentity(name="x", format="openpi" if server else "lerobot", server=server)
+    parsed(simple()).check(model)
+    with pytest.raises(UsageError, match=r"outputs\.action\.normalize: LeRobot's processors normalise"):
+        parsed(simple(normalize={"method": "mean_std", "mean": 0.0, "std": 2.0})).check(model)
+
+
 def test_model_that_fits_is_given_a_plausible_observation():
     model = TrialModel(ZEROS, **SPECS)
     parsed(simple()).check(model)
@@ -599,6 +625,13 @@ def test_policy_file_is_found_and_named(model, tmp_path, where, monkeypatch):
     expected = arm.action_space.high * 0 + np.radians(np.degrees(np.arange(6.0)) * 0.01) / (3.1 * 0.95 * 0.05)
     np.testing.assert_allclose(policy(seen), expected, rtol=1e-5)
     assert isinstance(policy, BatchPolicy)
+
+
+def test_policy_file_that_cannot_be_read_is_not_ignored(model, tmp_path):
+    """A link to a file that was not copied: the model would run without its mapping."""
+    (tmp_path / "follow.policy.yaml").symlink_to("elsewhere.yaml")
+    with pytest.raises(UsageError, match=r"cannot read policy file '.*follow\.policy\.yaml'"):
+        embodied_env.load_policy(f"onnx:{model}", embodied_env.load_contract("arm_reach"))
 
 
 def test_evaluation_and_replay_by_a_policy_file(model, tmp_path, capsys):
