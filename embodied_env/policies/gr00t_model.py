@@ -66,7 +66,7 @@ class Gr00tModel(RemoteModel):
     def __init__(self, location: str, *, api_token: str | None = None, **options: Any) -> None:  # noqa: ANN401
         """Connect nothing yet; see `RemoteModel`. Raises UsageError for an unknown release."""
         super().__init__(location, **options)
-        release = self.options["release"]
+        release = str(self.options["release"])
         if release not in _AXES:
             raise UsageError(
                 f"unknown release {release!r} (expected {' or '.join(_AXES)}){did_you_mean(release, _AXES)}"

@@ -343,6 +343,8 @@ def test_no_http_server_is_taken_for_a_policy_server(load):
         ("openpi://h:1?nested=2", "invalid nested=2"),
         ("openpi://h:1?api_key=x", "unknown option .* 'api_key'"),
         ("gr00t://h:1?release=n1.7", "unknown release 'n1.7'"),
+        ("gr00t://h:1?release=[1]", r"unknown release '\[1\]'"),
+        ("gr00t://h:0", "for example gr00t://127.0.0.1:5555"),
     ],
 )
 def test_invalid_addresses_are_refused(address, reason):
