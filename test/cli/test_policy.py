@@ -194,6 +194,8 @@ def test_draft_of_a_lerobot_policy_is_refused_until_it_is_filled_in(capsys, tmp_
     source = ("--from-lerobot", str(tmp_path), "--dataset", str(tmp_path), "--contract", "door_open")
     assert "unit of outputs.action" in output_of(capsys, "init", *source, "-o", str(out), status=1).out
     assert "exists" in output_of(capsys, "init", *source, "-o", str(out), status=2).err
+    below = str(out / "act.policy.yaml")
+    assert "cannot write the policy file" in output_of(capsys, "init", *source, "-o", below, status=2).err
     assert "unit" in output_of(capsys, "check", str(out), "--contract", "door_open", status=2).err
     out.write_text(re.sub(r"(field|actuator): ", r"unit: deg\n      \1: ", out.read_text()))
     assert "fits door_open" in output_of(capsys, "check", str(out), "--contract", "door_open").out
