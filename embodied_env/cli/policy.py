@@ -21,7 +21,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.arguments import checked_path
 from embodied_env.core.policy import NoAction, Observation
 from embodied_env.core.terminal import say
-from embodied_env.errors import UsageError
+from embodied_env.errors import ContractError, UsageError
 from embodied_env.policies.input_mapping import VectorInput
 from embodied_env.policies.loader import load_policy
 from embodied_env.policies.mapping import PolicyFileInterface
@@ -132,7 +132,12 @@ def _observe(contract: Contract, args: argparse.Namespace) -> Observation:
     if backend is None:
         raise UsageError(f"no --backend (expected one of the contract {contract.name}: {', '.join(contract.backends)})")
     with closing(EmbodiedEnv(contract, backend=backend, **robot_options(args))) as env:
-        observation: Observation = env.reset(seed=args.seed)[0]
+        try:
+            observation: Observation = env.reset(seed=args.seed)[0]
+        except ContractError as error:
+            if args.backend is not None:
+                raise
+            raise UsageError(f"{error}; choose another --backend, such as fake") from None
     return observation
 
 

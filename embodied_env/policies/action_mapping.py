@@ -133,7 +133,8 @@ class ActionMapping:
             units = [_ACTION] * len(joints)
         else:
             problem = f"{part.mode} for actuators.{name}.command {actuator.command} (expected {' or '.join(modes)})"
-            require(part.mode in modes, f"{path}.mode", f"{problem}; declare another command in the contract")
+            remedy = "correct it, or declare another command in the contract"
+            require(part.mode in modes, f"{path}.mode", f"{problem}; {remedy}")
             units = [_unit_of(actuator, joint) for joint in joints]
         columns = [self._layout.slices[name].start + place for place in places]
         for index, (joint, column) in enumerate(zip(joints, columns, strict=True), start=len(self.labels[output])):

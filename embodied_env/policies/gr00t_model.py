@@ -22,9 +22,7 @@ from embodied_env.policies.remote import (
     Failure,
     Problem,
     RemoteModel,
-    ServerAddress,
     checked_metadata,
-    parse_address,
 )
 from embodied_env.policies.wire import MOST_BYTES, import_library
 
@@ -56,8 +54,7 @@ def load_gr00t(
         MissingDependencyError: if pyzmq or msgpack is not installed.
     """
     options = {"connect_timeout_s": connect_timeout_s, "timeout_s": timeout_s, "release": release}
-    address = parse_address("gr00t", location, port=_PORT, **options)
-    return Gr00tModel(address, api_token=api_token or os.environ.get(_TOKEN)).open()
+    return Gr00tModel(location, port=_PORT, api_token=api_token or os.environ.get(_TOKEN), **options).open()
 
 
 class Gr00tModel(RemoteModel):
@@ -66,10 +63,10 @@ class Gr00tModel(RemoteModel):
     protocol = "gr00t"
     package = "pyzmq"
 
-    def __init__(self, address: ServerAddress, *, api_token: str | None = None) -> None:
-        """Connect nothing yet; raises UsageError for an unknown release."""
-        super().__init__(address)
-        release = address.options["release"]
+    def __init__(self, location: str, *, port: int, api_token: str | None = None, **options: Any) -> None:  # noqa: ANN401
+        """Connect nothing yet; see `RemoteModel`. Raises UsageError for an unknown release."""
+        super().__init__(location, port=port, **options)
+        release = self.options["release"]
         if release not in _AXES:
             raise UsageError(
                 f"unknown release {release!r} (expected {' or '.join(_AXES)}){did_you_mean(release, _AXES)}"
@@ -101,7 +98,7 @@ class Gr00tModel(RemoteModel):
                 continue
             if kind not in ("video", "state", "language") or not key:
                 expected = "expected video.NAME, state.NAME or language.NAME"
-                raise UsageError(f"unknown input of {self.address.name}: {name!r} ({expected})")
+                raise UsageError(f"unknown input of {self.address}: {name!r} ({expected})")
             observation.setdefault(kind, {})[key] = [values] if isinstance(value, str) else values
         data = {"observation": observation, "options": None} if self._is_nested else observation
         return self._pack({"endpoint": "get_action", "data": data} | self._token)
@@ -154,8 +151,8 @@ class Gr00tModel(RemoteModel):
                 self._context = zmq.Context()
                 self._socket = self._context.socket(zmq.REQ)
                 self._socket.linger, self._socket.maxmsgsize = 0, MOST_BYTES
-                self._socket.ipv6 = ":" in self.address.host
-                self._socket.connect(f"tcp://{self.address.netloc}")
+                self._socket.ipv6 = ":" in self.host
+                self._socket.connect(f"tcp://{self.netloc}")
             if not self._poll(zmq.POLLOUT, deadline_s):
                 raise Failure(Problem.LOST, "no connection to the server")
             self._socket.send(request, zmq.NOBLOCK)

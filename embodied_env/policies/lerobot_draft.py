@@ -66,7 +66,11 @@ class _Draft:
             document["contract"] = dict(policy.contract)
         if policy.rate_hz:
             period_s, ours_s = 1.0 / policy.rate_hz, self._contract.control_period_s
-            document["control_period_s"] = ours_s if abs(period_s - ours_s) < 1e-3 * ours_s else round(period_s, 9)
+            is_ours = abs(period_s - ours_s) < 1e-3 * ours_s
+            document["control_period_s"] = ours_s if is_ours else round(period_s, 9)
+            if not is_ours:
+                what = f"steps of {period_s:.4g} s in the contract, whose control_period_s is {ours_s:g}"
+                self._gap(what, "set that of the contract, or resample: hold or linear")
         else:
             self._gap("rate of the training data", "name its dataset with --dataset DIR, or set control_period_s")
         document["inputs"] = {name: self._input(name, feature) for name, feature in policy.inputs.items()}
@@ -121,8 +125,9 @@ class _Draft:
         fitting = fitting or (list(images) if n_images == 1 else [])
         size = feature.shape[1:]
         if len(fitting) != 1:
-            known = ", ".join(images) or "the contract has none"
-            self._gap(f"camera of {name}", f"set inputs.{name}.image.field to an image of the contract: {known}")
+            key, known = f"inputs.{name}.image.field", ", ".join(images)
+            remedy = f"set {key} to one of: {known}" if images else f"add a camera to the contract, and set {key}"
+            self._gap(f"camera of {name}", remedy)
         elif images[fitting[0]][:2] != size:
             height, width = images[fitting[0]][:2]
             what = f"resizing of {fitting[0]}, {height}x{width}, to the {size[0]}x{size[1]} of {name}"
@@ -158,8 +163,10 @@ class _Draft:
         elif unknown:
             self._gap(f"{', '.join(unknown)} of {path}", f"replace them in {path}.parts, by joints such as {joints}")
         if not self._policy.contract and any(isinstance(component, str) for _, component in located):
-            ends = [value for each in ("min", "max", "mean") for value in feature.statistics.get(each, ())]
-            known = f" (values from {min(ends):.4g} to {max(ends):.4g})" if ends else ""
+            statistics = feature.statistics
+            ends = [statistics.get(each) or statistics.get("mean", ()) for each in ("min", "max")]
+            ranges = [f"{name} {low:.4g} to {high:.4g}" for name, low, high in zip(names, *ends, strict=False)]
+            known = f" (values: {', '.join(ranges)})" if ranges else ""
             units = "rad, deg, or -100..100 or 0..100 with limits, one per joint if they differ"
             self._gap(f"unit of {path}{known}", f"set {path}.parts[...].unit: {units}")
             self._gap(f"sign and zero of the joints of {path}", "compare with `policy show`; set sign and offset")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import socket
 import time
@@ -19,9 +20,7 @@ from embodied_env.policies.remote import (
     Failure,
     Problem,
     RemoteModel,
-    ServerAddress,
     checked_metadata,
-    parse_address,
 )
 from embodied_env.policies.websocket import WebSocket
 from embodied_env.policies.wire import EXTENSION, WireError, specs_from_message
@@ -29,6 +28,9 @@ from embodied_env.policies.wire import EXTENSION, WireError, specs_from_message
 _PORT = 8000
 _KEY = "OPENPI_API_KEY"
 _RETRY_NS = 100_000_000
+_SILENT_S = 1.0  # until a server that is not there is reported
+
+_log = logging.getLogger(__name__)
 
 
 def load_openpi(
@@ -53,8 +55,7 @@ def load_openpi(
         MissingDependencyError: if websockets or msgpack is not installed.
     """
     options = {"connect_timeout_s": connect_timeout_s, "timeout_s": timeout_s, "nested": nested}
-    address = parse_address("openpi", location, port=_PORT, **options)
-    return OpenpiModel(address, api_key=api_key or os.environ.get(_KEY)).open()
+    return OpenpiModel(location, port=_PORT, api_key=api_key or os.environ.get(_KEY), **options).open()
 
 
 class OpenpiModel(RemoteModel):
@@ -67,10 +68,10 @@ class OpenpiModel(RemoteModel):
     protocol = "openpi"
     package = "websockets"
 
-    def __init__(self, address: ServerAddress, *, api_key: str | None = None) -> None:
-        """Connect nothing yet."""
-        super().__init__(address)
-        self._is_nested = checked_flag("nested", address.options["nested"])
+    def __init__(self, location: str, *, port: int, api_key: str | None = None, **options: Any) -> None:  # noqa: ANN401
+        """Connect nothing yet; see `RemoteModel`."""
+        super().__init__(location, port=port, **options)
+        self._is_nested = checked_flag("nested", self.options["nested"])
         self._headers = {"Authorization": f"Api-Key {api_key}"} if api_key else {}
         self._socket: WebSocket | None = None
         self._is_ready = self._is_announced = False
@@ -78,11 +79,12 @@ class OpenpiModel(RemoteModel):
 
     def _greet(self, deadline_s: float) -> Mapping[str, Any] | None:
         try:
-            found = socket.getaddrinfo(self.address.host, self.address.port, type=socket.SOCK_STREAM)
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except OSError as error:
-            problem = f"cannot find the host of {self.address.name}: {error}"
+            problem = f"cannot find the host of {self.address}: {error}"
             raise UsageError(f"{problem} (expected a name or an address)") from None
-        clock = SteadyClock()
+        clock, begun_s, is_silent = SteadyClock(), time.monotonic(), True
+        reason: Failure | None = None
         for family, _, _, _, target in itertools.cycle(found):
             self._target = family, target
             try:
@@ -90,9 +92,13 @@ class OpenpiModel(RemoteModel):
                 break
             except Failure as failure:
                 self._disconnect()
+                reason = failure if reason is None or failure.problem is not Problem.LATE else reason
                 is_over = time.monotonic() + _RETRY_NS / 1e9 > deadline_s
-                if is_over or failure.problem is not Problem.LOST:  # the last attempt has time, and tells the cause
-                    raise
+                if is_over or failure.problem is not Problem.LOST:
+                    raise reason from None
+                if is_silent and time.monotonic() > begun_s + _SILENT_S:
+                    is_silent = False
+                    _log.warning("waiting up to %g s for %s: %s", self._connect_timeout_s, self.address, failure)
             clock.sleep_until_ns(clock.now_ns() + _RETRY_NS)
         announced = (self._metadata or {}).get(EXTENSION)
         if isinstance(announced, Mapping):
@@ -101,7 +107,8 @@ class OpenpiModel(RemoteModel):
                 self.outputs = self._expected = specs_from_message(announced.get("outputs"))
             except WireError as error:
                 raise Failure(Problem.MALFORMED, str(error)) from None
-            self.fingerprint, self._is_announced = announced.get("fingerprint"), True
+            self.fingerprint, self.policy_file = announced.get("fingerprint"), announced.get("policy_file")
+            self._is_announced = True
         return self._metadata
 
     # ------------------------------------------------------------------------------------------------------ one request
@@ -110,10 +117,11 @@ class OpenpiModel(RemoteModel):
         try:
             message: dict[str, Any] = nest(inputs) if self._is_nested else dict(inputs)
         except (AttributeError, TypeError) as error:  # such as the names a and a.b
-            raise UsageError(f"inputs of {self.address.name}: {described(error)} (expected names to nest)") from error
+            raise UsageError(f"inputs of {self.address}: {described(error)} (expected names to nest)") from error
         if self._is_announced:
             reset = {} if self._reset is None else {"reset": self._reset}
-            message[EXTENSION] = {"request": self._request_id, **reset}
+            self._request = {"epoch": self._epoch, "step": self._step}
+            message[EXTENSION] = {"request": self._request, **reset}
         return self._pack(message)
 
     def _exchange(self, request: bytes, deadline_s: float) -> bytes:
@@ -129,16 +137,12 @@ class OpenpiModel(RemoteModel):
         if not isinstance(values, dict):
             raise Failure(Problem.MALFORMED, f"answer is {type(values).__name__} (expected a map)")
         extension = values.get(EXTENSION)
-        if self._is_announced and (not isinstance(extension, dict) or extension.get("request") != self._request_id):
+        if self._is_announced and (not isinstance(extension, dict) or extension.get("request") != self._request):
             raise Failure(Problem.FOREIGN, "answer to another request")
         timing = values.get("server_timing")
         infer_ms = timing.get("infer_ms") if isinstance(timing, dict) else None
         server_s = infer_ms / 1e3 if isinstance(infer_ms, (int, float)) else None
         return {str(name): value for name, value in values.items()}, server_s
-
-    @property
-    def _request_id(self) -> dict[str, int]:
-        return {"epoch": self._epoch, "step": self._step}
 
     # ------------------------------------------------------------------------------------------------------- connection
 
@@ -151,9 +155,8 @@ class OpenpiModel(RemoteModel):
                 return self._socket
             self._disconnect()  # such as for a missed ping: nothing was in progress
         if self._socket is None:
-            self._socket = WebSocket(self._target, self.address.netloc, headers=self._headers)
-            self._gives_up_s = time.monotonic() + self.address.connect_timeout_s
-        self._socket.open(deadline_s)
+            self._socket = WebSocket(self._target, self.netloc, headers=self._headers)
+            self._gives_up_s = time.monotonic() + self._connect_timeout_s
         message = self._socket.receive(deadline_s)
         if isinstance(message, str):
             raise Failure(Problem.REFUSED, _last_line(message))

@@ -191,7 +191,8 @@ class PolicyFile(FrozenFields):
     # are divided. null: it is refused
     resample: Literal["hold", "linear"] | None = None
     joint_names: Mapping[str, str] = field(default_factory=dict)  # names in the contract of joints named otherwise here
-    # positions that the ends of the units `-100..100`, `0..100`, `-1..1` and `0..1` stood for in the training, by joint
+    # positions that the ends of the units `-100..100`, `0..100`, `-1..1` and `0..1` stood for in the training,
+    # by joint, in the unit of the contract
     limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     chunk: ChunkSpec | None = None  # null: one action per inference
     source: str = field(default="", compare=False)  # the file it was read from
@@ -250,7 +251,8 @@ def read_policy_file(path: str | Path) -> PolicyFile:
             files[name] = read_file(Path(path).parent / name, most_bytes=left)
         return replace(parsed, files=files)
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read policy file {str(path)!r}: {error} (expected a YAML file)") from None
+        problem = "not text" if isinstance(error, UnicodeDecodeError) else error
+        raise UsageError(f"cannot read policy file {str(path)!r}: {problem} (expected a YAML file)") from None
     except ContractError as error:
         raise UsageError(f"policy file {path}: {error}") from None
 
@@ -351,7 +353,8 @@ def _validate_part(path: str, part: InputPart | OutputPart, outputs: Iterable[st
         require(part == OutputPart(ignore=part.ignore), path, "ignore with another key (expected none)")
     else:
         for key in ("actuator", "joints", "unit"):
-            require(getattr(part, key) is not None, f"{path}.{key}", "missing key")
+            expected = " (expected rad, deg and so on, or action: as in the action space)" if key == "unit" else ""
+            require(getattr(part, key) is not None, f"{path}.{key}", f"missing key{expected}")
         is_plain = (part.sign, part.offset, part.scale, part.mode) == (1, 0, 1, "absolute")
         problem = "threshold with mode, sign, offset or scale (expected none)"
         require(part.threshold is None or is_plain, path, problem)

@@ -25,10 +25,10 @@ class TeamPolicies(Generic[Name]):
 
     def __init__(self, make: Callable[[Name], Policy], names: Iterable[Name], *, seed: int = 0) -> None:
         """Make the policy of each agent by its name; the i-th has the seed `seed` + i, like the i-th environment."""
+        self._runners: dict[Name, ChunkRunner] = {}
         with ExitStack() as stack:
-            self._runners: dict[Name, ChunkRunner] = {
-                name: ChunkRunner(stack.enter_context(closing(make(name)))) for name in names
-            }
+            for name in names:
+                self._runners[name] = ChunkRunner(stack.enter_context(closing(make(name))))
             self._stack = stack.pop_all()
         self._seeds: dict[Name, int] = {name: seed + number for number, name in enumerate(self._runners)}
 

@@ -23,46 +23,42 @@ from embodied_env.policies.wire import MOST_BYTES, import_library
 
 _CHUNK = 2**16  # bytes per read
 _BINARY, _FINAL, _MASKED = 2, 0x80, 0x80  # opcode and bits of a frame
+_BUSY = 503  # status of a server that has a client, and says so
+_MOST_SHOWN = 160  # bytes of what it says
 
 
 class WebSocket:
-    """One connection to a server. After any `Failure` but a late `open`, close it."""
+    """One connection to a server. After a `Failure`, close it, unless it was not yet open and late."""
 
     def __init__(self, target: tuple[socket.AddressFamily, Any], netloc: str, *, headers: Mapping[str, str]) -> None:
-        """Begin to connect to `target`; raises Failure if that is refused at once.
-
-        `netloc`: host and port, for the handshake.
-        """
+        """Begin to connect to `target`; the handshake names `netloc`, host and port, and has the `headers`."""
         client, uri, frames = (
             import_library("websockets", f"websockets.{name}") for name in ("client", "uri", "frames")
         )
         self._protocol = client.ClientProtocol(uri.parse_uri(f"ws://{netloc}"), max_size=MOST_BYTES)
         self._apply_mask = frames.apply_mask
-        self._headers = headers
         self._outgoing: deque[memoryview] = deque()
         self._messages: deque[bytes | str] = deque()
         self._fragments: list[bytes] = []
-        self._is_text = self._is_connected = False
+        self._is_text = False
         self._end: Failure | None = None
         self._pid = os.getpid()
         self._socket = socket.socket(target[0], socket.SOCK_STREAM)
         self._socket.setblocking(False)
         self._poll = select.poll()
         self._poll.register(self._socket)
-        if (error := self._socket.connect_ex(target[1])) not in (0, errno.EINPROGRESS):
-            self._socket.close()
-            raise _lost(os.strerror(error))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if (error := self._socket.connect_ex(target[1])) not in (0, errno.EINPROGRESS):
+            self._end = _lost(os.strerror(error))
+        request = self._protocol.connect()
+        request.headers.update(headers)
+        self._protocol.send_request(request)  # sent as soon as TCP is connected
+        self._flush()
 
     @property
     def is_open(self) -> bool:
         """Whether the handshake has succeeded, and the connection has not ended as far as is known."""
         return self._protocol.state.name == "OPEN" and self._end is None
-
-    def open(self, deadline_s: float) -> None:
-        """Continue to connect until the handshake is complete; raises Failure."""
-        while not self.is_open:
-            self._exchange(deadline_s)
 
     def send(self, message: bytes, deadline_s: float) -> None:
         """Send a binary message; raises Failure, also for a message that arrives before this one is sent.
@@ -84,7 +80,7 @@ class WebSocket:
                 raise Failure(Problem.FOREIGN, "answer before the request")
 
     def receive(self, deadline_s: float) -> bytes | str:
-        """Return the next message, text as `str`; raises Failure."""
+        """Return the next message, text as `str`, after connecting if necessary; raises Failure."""
         while not self._messages:
             self._exchange(deadline_s)
         return self._messages.popleft()
@@ -114,27 +110,15 @@ class WebSocket:
         events = self._wait(left_s) if left_s > 0.0 else 0
         if not events:
             raise Failure(Problem.LATE, "no answer in time" if self.is_open else "no connection in time")
-        if not self._is_connected:
-            self._begin_handshake()
         if events & select.POLLOUT:
             self._write()
         if events & ~select.POLLOUT:
             self._read()
 
     def _wait(self, timeout_s: float) -> int:
-        wants_write = not self._is_connected or self._outgoing
-        self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if wants_write else 0))
+        self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
         found = self._poll.poll(timeout_s * 1e3)
         return found[0][1] if found else 0
-
-    def _begin_handshake(self) -> None:
-        if error := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            raise _lost(os.strerror(error))
-        self._is_connected = True
-        request = self._protocol.connect()
-        request.headers.update(self._headers)
-        self._protocol.send_request(request)
-        self._flush()
 
     def _write(self) -> None:
         try:
@@ -147,7 +131,7 @@ class WebSocket:
         except BlockingIOError:
             pass
         except OSError as error:
-            self._end = self._end or _lost(error)
+            self._end = self._end or _lost(error.strerror)
 
     def _read(self) -> None:
         """Read once; what was complete before the end of the connection is kept."""
@@ -156,7 +140,7 @@ class WebSocket:
         except BlockingIOError:
             return
         except OSError as error:
-            self._end = self._end or _lost(error)
+            self._end = self._end or _lost(error.strerror)
             return
         if data:
             self._protocol.receive_data(data)
@@ -165,11 +149,16 @@ class WebSocket:
         self._flush()
         for event in self._protocol.events_received():
             self._take(event)
+        if self._end is not None:
+            return
         refused, broken = self._protocol.handshake_exc, self._protocol.parser_exc
         if refused is not None:
-            status = getattr(getattr(refused, "response", None), "status_code", 500)
-            problem = Problem.LOST if status >= 500 else Problem.MALFORMED  # 503: busy, so try again
-            self._end = Failure(problem, f"handshake failed: {described(refused)}")
+            response = getattr(refused, "response", None)
+            status, body = getattr(response, "status_code", 0), getattr(response, "body", None) or b""
+            is_lost = status >= 500 or isinstance(refused.__cause__, EOFError)  # 503: busy, so try again
+            problem = Problem.LOST if is_lost else Problem.MALFORMED
+            text = " ".join(body[:_MOST_SHOWN].decode("utf-8", "replace").split()) if status == _BUSY else ""
+            self._end = Failure(problem, f"handshake failed: {text or described(refused)}")
         elif broken is not None and not isinstance(broken, EOFError):
             self._end = Failure(Problem.MALFORMED, f"invalid frame: {described(broken)}")
         elif not data or self._protocol.close_rcvd is not None:
@@ -194,6 +183,5 @@ class WebSocket:
             self._outgoing.append(memoryview(data))
 
 
-def _lost(reason: object) -> Failure:
-    text = described(reason) if isinstance(reason, Exception) else str(reason)
-    return Failure(Problem.LOST, text[0].lower() + text[1:])
+def _lost(reason: str | None) -> Failure:
+    return Failure(Problem.LOST, (reason or "connection lost").lower())

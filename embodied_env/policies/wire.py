@@ -15,7 +15,6 @@ present until the first answer of the episode has arrived.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import io
 import math
@@ -25,7 +24,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embodied_env.errors import EmbodiedEnvError, MissingDependencyError, described
 from embodied_env.policies.model import ArraySpec
@@ -36,8 +34,8 @@ EXTENSION = "embodied_env"
 MOST_BYTES = 2**26
 """Limit of a message."""
 
-_DEEPEST, _MOST_AXES, _LONGEST_LIST = 16, 8, 2**20
-_packers = threading.local()  # by protocol: their buffers are large
+_DEEPEST, _MOST_AXES = 16, 8
+_packers = threading.local()  # by protocol, since a new one takes memory for every message
 _DTYPE = re.compile(r"[<>|=]?[biufUS]\d{1,6}")
 
 
@@ -75,18 +73,12 @@ def pack(message: Any, protocol: str = "openpi") -> bytes:  # noqa: ANN401 - any
 
 
 def unpack(data: bytes | bytearray, protocol: str = "openpi") -> Any:  # noqa: ANN401 - any message
-    """Return a message in the format of ``openpi`` or ``gr00t``, with read-only arrays; raises WireError for others."""
+    """Return a message in the format of ``openpi`` or ``gr00t``; raises WireError for any other data."""
     library = import_library("msgpack", "msgpack")
     if len(data) > MOST_BYTES:
         raise WireError(f"message too large: {len(data)} bytes (expected at most {MOST_BYTES})")
     try:
-        message = library.unpackb(
-            data,
-            object_hook=_FORMATS[protocol][1],
-            ext_hook=_refuse_extension,
-            max_array_len=_LONGEST_LIST,
-            max_map_len=_LONGEST_LIST,
-        )
+        message = library.unpackb(data, object_hook=_FORMATS[protocol][1], ext_hook=_refuse_extension)
         _check_depth(message)
     except Exception as error:
         raise WireError(f"message cannot be decoded: {described(error):.200}") from error
@@ -131,16 +123,6 @@ def _check_depth(value: Any, depth: int = 0) -> None:  # noqa: ANN401 - any mess
         _check_depth(part, depth + 1)
 
 
-def _array_of(data: Any, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any = "C") -> NDArray[Any]:  # noqa: ANN401
-    """Return an array over `data`; raises ValueError unless it has exactly that size."""
-    _checked_dtype(dtype.str)
-    if len(shape) > _MOST_AXES or any(type(length) is not int or length < 0 for length in shape):
-        raise ValueError(f"array of the shape {shape!s:.80}")
-    if math.prod(shape) * dtype.itemsize != len(data):
-        raise ValueError(f"array of {dtype.str}, shape {shape} of {len(data)} bytes")
-    return np.ndarray(buffer=data, dtype=dtype, shape=shape, order=order)
-
-
 def _to_openpi(value: Any) -> Any:  # noqa: ANN401 - types that MessagePack does not have
     if not isinstance(value, (np.ndarray, np.generic)):
         raise TypeError(f"value of the type {type(value).__name__}")
@@ -153,14 +135,18 @@ def _to_openpi(value: Any) -> Any:  # noqa: ANN401 - types that MessagePack does
 
 def _from_openpi(value: dict[Any, Any]) -> Any:  # noqa: ANN401 - any message
     if b"__ndarray__" in value:
-        return _array_of(value[b"data"], _checked_dtype(value[b"dtype"]), tuple(value[b"shape"]))
+        data, dtype, shape = value[b"data"], _checked_dtype(value[b"dtype"]), tuple(value[b"shape"])
+        if len(shape) > _MOST_AXES or any(type(length) is not int or length < 0 for length in shape):
+            raise ValueError(f"array of the shape {shape!s:.80}")
+        if math.prod(shape) * dtype.itemsize != len(data):
+            raise ValueError(f"array of {dtype.str}, shape {shape} of {len(data)} bytes")
+        return np.ndarray(buffer=data, dtype=dtype, shape=shape)
     if b"__npgeneric__" in value:
         return _checked_dtype(value[b"dtype"]).type(value[b"data"])
     return value
 
 
-@functools.lru_cache(64)
-def _checked_dtype(text: str) -> np.dtype[Any]:
+def _checked_dtype(text: object) -> np.dtype[Any]:
     if not isinstance(text, str) or not _DTYPE.fullmatch(text):
         raise ValueError(f"array of {text!r:.40} (expected numbers or text)")
     return np.dtype(text)
@@ -179,10 +165,11 @@ def _from_gr00t(value: dict[Any, Any]) -> Any:  # noqa: ANN401 - any message
     if "__ndarray_class__" not in value:
         return value
     file = io.BytesIO(value["as_npy"])
-    version = np.lib.format.read_magic(file)
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, is_fortran, dtype = read_header(file)
-    return _array_of(file.read(), dtype, shape, "F" if is_fortran else "C")
+    array = np.lib.format.read_array(file, allow_pickle=False)
+    _checked_dtype(array.dtype.str)
+    if file.read(1):
+        raise ValueError("more bytes than an array has")
+    return array
 
 
 _FORMATS = {"openpi": (_to_openpi, _from_openpi), "gr00t": (_to_gr00t, _from_gr00t)}

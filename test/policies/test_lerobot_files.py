@@ -124,7 +124,7 @@ def test_joints_by_name_and_what_lerobot_does_not_store(policy, dataset):
     joints = [JOINTS[i] for i in order]
     assert draft["inputs"]["observation.state"]["parts"] == [{"field": "joints_position", "joints": joints}]
     assert draft["outputs"]["action"]["parts"] == [{"actuator": "arm", "joints": joints}]
-    assert "unit of inputs.observation.state (values from -12.25 to 47.5): set" in gaps
+    assert f"unit of inputs.observation.state (values: main_{JOINTS[3]} " in gaps
     assert "sign and zero of the joints of outputs.action" in gaps
 
 

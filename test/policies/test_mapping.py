@@ -264,7 +264,7 @@ def test_deltas_are_those_of_the_contract(scale):
     most = 3.0 * 0.95 * 0.05 if scale == "normalized" else 1.0
     np.testing.assert_allclose(action["arm"], np.radians([1.0, -2.0, 0.0]) / most)
     with pytest.raises(
-        UsageError, match=r"absolute for actuators.arm.command position_delta \(expected delta\); declare"
+        UsageError, match=r"absolute for actuators.arm.command position_delta \(expected delta\); correct it"
     ):
         parsed(simple(parts=[{**arm, "mode": "absolute"}, grip]), contract)
 

@@ -97,7 +97,7 @@ def test_inputs_are_nested_on_request(load):
 def test_our_own_server_receives_the_number_of_the_request_and_the_reset(load):
     with serve_openpi(echo, metadata=ANNOUNCED) as (address, requests):
         model = load(f"openpi://{address}?timeout_s=1.5")
-        assert model.address.timeout_s == 1.5
+        assert model.options["timeout_s"] == 1.5
         assert model.inputs["state"].shape == (3,)
         assert model.outputs["actions"].shape == (None, 6)
         for _ in range(2):
@@ -205,6 +205,14 @@ def test_a_server_for_another_contract_is_refused():
         metadata["embodied_env"]["fingerprint"] = ARM.fingerprint
     with serve_openpi(echo, metadata=pack_openpi(metadata)) as (address, _):
         embodied_env.load_policy(f"openpi://{address}", ARM).close()
+
+
+def test_a_model_served_without_its_policy_file_is_refused():
+    metadata = pack_openpi({"embodied_env": {"policy_file": "a.policy.yaml"}})
+    with serve_openpi(echo, metadata=metadata) as (address, requests):
+        with pytest.raises(UsageError, match=r"is served without its policy file: a\.policy\.yaml"):
+            embodied_env.load_policy(f"openpi://{address}", ARM)
+        assert requests == []
 
 
 def test_drip_fed_bytes_do_not_extend_the_deadline(load):
