@@ -234,8 +234,11 @@ def _init(args: argparse.Namespace) -> int:
     name = (folder.resolve() if out is None else out).name.partition(".")[0]
     text, gaps = draft_policy_file(policy, contract, name=name, normalize=args.format == "onnx")
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write the policy file {out}: {error} (expected a path to write to)") from None
     if args.json:
         found = [{"unknown": what, "remedy": where} for what, where in gaps]
         say(json.dumps({"path": None if out is None else str(out), "text": text, "gaps": found}, indent=2))

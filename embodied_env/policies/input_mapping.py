@@ -33,6 +33,7 @@ _ORDERS = {"xyzw": [0, 1, 2, 3], "wxyz": [3, 0, 1, 2]}
 _CHANNELS = {"rgb8": "rgb", "rgba8": "rgb", "bgr8": "bgr", "bgra8": "bgr", "mono8": "mono"}
 _COLORS = ("rgb", "bgr")
 _MOST_SHOWN = 10  # joints in a message
+_SPREAD = (0.1, 300.0)  # of a normalized image; statistics of 0 to 1 for pixels of 0 to 255 exceed it, and the reverse
 
 
 class ObservedField(NamedTuple):
@@ -189,7 +190,15 @@ class ImageInput:
         self._clip = None
         if (normalizer := make_normalizer(file, path, spec.normalize, count)) is not None:
             (gain, bias), self._clip = normalizer.combine(gain, bias), normalizer.clip
-        self._gain, self._bias = gain.astype(np.float32), bias.astype(np.float32)
+            spread = 255 * gain
+            is_plausible = own == "depth" or bool(((spread > _SPREAD[0]) & (spread < _SPREAD[1])).all())
+            problem = f"statistics of another range: 0 and 255 become {bias[0]:.4g} and {bias[0] + spread[0]:.4g}"
+            expected = f"{_SPREAD[0]:g} to {_SPREAD[1]:g} between them); give the range that they are of"
+            require(is_plausible, f"{path}.image.range", f"{problem} (expected {expected}")
+        of_channels = (count,) if image.layout == "hwc" else (count, 1, 1)
+        self._gain, self._bias = (each.astype(np.float32).reshape(of_channels) for each in (gain, bias))
+        if len({*gain.tolist()}) == len({*bias.tolist()}) == 1:  # a number is faster than one for each channel
+            self._gain, self._bias = self._gain.ravel()[:1], self._bias.ravel()[:1]
         is_raw = image.range is None and spec.normalize is None and own != "depth"
         self.dtype = np.dtype(np.uint8 if is_raw else np.float32)
 
@@ -202,13 +211,13 @@ class ImageInput:
             pixels = resize_image(np.ascontiguousarray(pixels), self._resize)
         if spec.expand:
             pixels = np.repeat(pixels, 3, axis=2)
-        pixels = pixels.astype(self.dtype)
+        pixels = (pixels if spec.layout == "hwc" else pixels.transpose(2, 0, 1)).astype(self.dtype, order="C")
         if self.dtype == np.float32:
             pixels *= self._gain
             pixels += self._bias
         if self._clip is not None:
             np.clip(pixels, -self._clip, self._clip, out=pixels)
-        return np.ascontiguousarray(pixels if spec.layout == "hwc" else pixels.transpose(2, 0, 1))
+        return pixels
 
 
 def joint_places(file: PolicyFile, path: str, joints: Sequence[str], known: Sequence[str], owner: str) -> list[int]:

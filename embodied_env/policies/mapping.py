@@ -28,6 +28,9 @@ from embodied_env.policies.model import (
 )
 from embodied_env.policies.policy_file import PolicyFile
 
+_Seen = tuple[Observation, Mapping[str, NDArray[Any]], dict[str, NDArray[Any]]]
+"""An observation, the last outputs before it, and the inputs that have been read from them."""
+
 _ROUNDING = 1e-6
 _LONGEST = 10_000  # history, in control periods
 _MOST_VALUES = 2**26  # of all inputs
@@ -61,11 +64,13 @@ class PolicyFileInterface(Interface):
             part.last_output for spec in file.inputs.values() for part in spec.parts or () if part.last_output
         }
         longest = max((lag for lags in self._lags.values() for lag in lags), default=0)
-        n_bytes = longest * sum(value.nbytes for value in plausible_observation(contract).values())
+        boxes = contract.observation_space.spaces.values()
+        size = sum(math.prod(box.shape or ()) * np.dtype(box.dtype).itemsize for box in boxes)
+        n_bytes = longest * (size + sum(4 * math.prod(reader.shape) for reader in self.inputs.values()))
         if n_bytes > _MOST_BYTES:
             problem = f"history of {longest} observations of the contract, {n_bytes / 2**20:.0f} MiB"
             raise UsageError(f"{self._label}: {problem} (expected at most {_MOST_BYTES / 2**20:g} MiB)")
-        self._seen: deque[tuple[Observation, Mapping[str, NDArray[Any]]]] = deque(maxlen=longest + 1)
+        self._seen: deque[_Seen] = deque(maxlen=longest + 1)
         self.is_stateless = longest == 0 and not self._outputs_seen and not self.actions.is_relative
         self.reset()
 
@@ -82,7 +87,7 @@ class PolicyFileInterface(Interface):
         """Add the observation of a step to the history."""
         has_history = self._seen.maxlen != 1
         kept = {key: np.array(value) for key, value in observation.items()} if has_history else observation
-        self._seen.append((kept, self._last_outputs))  # copied: the next step may overwrite the arrays
+        self._seen.append((kept, self._last_outputs, {}))  # copied: the next step may overwrite the arrays
 
     def to_inputs(self, observation: Observation) -> Inputs:
         """Return the value of each input."""
@@ -161,7 +166,10 @@ class PolicyFileInterface(Interface):
         reader, history = self.inputs[name], self.file.inputs[name].history
         rows: list[NDArray[Any]] = []
         for lag in self._lags[name]:
-            value = reader.read(*self._seen[max(len(self._seen) - 1 - lag, 0)])
+            observation, last_outputs, known = self._seen[max(len(self._seen) - 1 - lag, 0)]
+            if name not in known:
+                known[name] = reader.read(observation, last_outputs)
+            value = known[name]
             is_padded = lag >= len(self._seen) and history is not None and history.pad == "zeros"
             rows.append(np.zeros_like(value) if is_padded else value)
         if history is None:

@@ -147,8 +147,8 @@ class OutputPart(FrozenFields):
     joints: tuple[str, ...] | None = None  # joints of the actuator by name, in the order of the policy; its twist axes
     # as for inputs, required; `action`: that of the contract's action space
     unit: str | tuple[str, ...] | None = None
-    # `absolute`: a position or velocity; `delta`: a displacement per control period of the policy;
-    # `relative`: to the position at inference, the same for all actions of a chunk
+    # `absolute`: a position or velocity; `delta`: a displacement of the command per control period of the policy;
+    # `relative`: to the measured position at inference, the same for all actions of a chunk
     mode: Literal["absolute", "delta", "relative"] = "absolute"
     sign: Numbers = 1  # 1 or -1
     offset: Numbers = 0.0  # in `unit`, such as the default pose of the training

@@ -449,6 +449,16 @@ def test_image_that_is_not_as_in_training_is_refused(keys, encoding, problem):
         parsed(simple(inputs=image(**keys)), bench(changes))
 
 
+@pytest.mark.parametrize(
+    ("pixels", "mean", "std", "known"),
+    [(None, 0.45, 0.225, r"become -2 and 1131 "), ([0, 1], 120.0, 60.0, r"become -2 and -1\.983 ")],
+)
+def test_statistics_of_another_range_of_pixels_are_refused(pixels, mean, std, known):
+    front = {**image(range=pixels)["front"], "normalize": {"method": "mean_std", "mean": mean, "std": std}}
+    with pytest.raises(UsageError, match=rf"image\.range: statistics of another range: 0 and 255 {known}"):
+        parsed(simple(inputs={"front": front}))
+
+
 def test_mono_and_depth_images():
     mono = bench([("encoding: bgr8", "encoding: mono8"), ("[48, 64, 3]", "[48, 64, 1]")])
     seen = observation(mono)
