@@ -21,7 +21,7 @@ EXTRAS = {
     "analysis": ["scipy>=1.11"],
     "report": ["jinja2>=3.1", "plotly>=5.24", "scipy>=1.11"],
     "multi": ["pettingzoo>=1.25"],
-    "onnx": ["onnxruntime>=1.19", "protobuf>=4.25"],
+    "onnx": ["onnxruntime>=1.19"],
     "remote": ["websockets>=13", "msgpack>=1.0.5", "pyzmq>=25"],
     "train": ["stable-baselines3>=2.7", "tqdm>=4.60", "onnx>=1.16", "onnxruntime>=1.19"],
     "scale": ["ray>=2.40"],

@@ -71,9 +71,7 @@ def add_policy(parser: argparse.ArgumentParser, *, default: str | None, what: st
     """Declare the options --policy, --policy-file and --trust-policy."""
     help_ = f"{what}: {', '.join(ADDRESSES)}{' (default: none)' if default is None else ''}"
     parser.add_argument("--policy", metavar="ADDRESS", default=default, help=help_)
-    help_ = "policy file that maps a model to the contract (default: the one beside its model)"
-    parser.add_argument("--policy-file", metavar="FILE", help=help_)
-    add_trust_policy(parser)
+    add_model_options(parser)
 
 
 def add_policies(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +81,7 @@ def add_policies(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", metavar="ADDRESS", type=lambda text: (text, None), help=help_, **append)
     help_ = "policy file of the --policy before it (default: the one beside its model)"
     parser.add_argument("--policy-file", metavar="FILE", type=lambda text: (None, text), help=help_, **append)
-    add_trust_policy(parser)
+    _add_trust_policy(parser)
 
 
 def named_policies(args: argparse.Namespace) -> list[tuple[str, str | None]]:
@@ -99,8 +97,14 @@ def named_policies(args: argparse.Namespace) -> list[tuple[str, str | None]]:
     return named
 
 
-def add_trust_policy(parser: argparse.ArgumentParser) -> None:
-    """Declare the option --trust-policy."""
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options --policy-file and --trust-policy."""
+    help_ = "policy file that maps a model to the contract (default: the one beside its model)"
+    parser.add_argument("--policy-file", metavar="FILE", help=help_)
+    _add_trust_policy(parser)
+
+
+def _add_trust_policy(parser: argparse.ArgumentParser) -> None:
     help_ = "load a policy format that executes code when it is read, such as pickle"
     parser.add_argument("--trust-policy", action="store_true", help=help_)
 

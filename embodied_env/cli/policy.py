@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -14,16 +15,17 @@ from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.arguments import add_json, add_policy, add_robot_options, add_seed, robot_options
 from embodied_env.cli.contract import print_tables, without_empty_columns
 from embodied_env.contract import Contract, load_contract
+from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.loader import shipped_files
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.arguments import checked_path
 from embodied_env.core.policy import NoAction, Observation
 from embodied_env.core.terminal import say
-from embodied_env.errors import UsageError
+from embodied_env.errors import ContractError, UsageError
 from embodied_env.policies.input_mapping import VectorInput
 from embodied_env.policies.loader import load_policy
 from embodied_env.policies.mapping import PolicyFileInterface
-from embodied_env.policies.policy_file import InputPart, InputSpec, OutputPart, OutputSpec, read_policy_file
+from embodied_env.policies.policy_file import STATISTICS, InputPart, InputSpec, OutputPart, OutputSpec, read_policy_file
 
 Row = dict[str, Any]
 
@@ -68,7 +70,7 @@ def _show(args: argparse.Namespace) -> int:
     """Print each component before and after, for one observation, and the action that zeros give."""
     contract, interface = _load(args)
     observation = _observe(contract, args)
-    shown: dict[str, list[Row]] = {"inputs": [], "outputs": []}
+    shown: dict[str, list[Row]] = {"timing": [_timing(contract, interface)], "inputs": [], "outputs": []}
     values = interface.to_inputs(observation)
     for name, spec in interface.file.inputs.items():
         reader = interface.inputs.get(name)
@@ -78,7 +80,8 @@ def _show(args: argparse.Namespace) -> int:
             source, seen = "task.instruction", str(contract.task.instruction)
             if spec.image is not None:
                 source, seen = spec.image.field, _summary(observation[spec.image.field])
-            shown["inputs"].append({"input": name, "from": source, "value": seen, "becomes": _summary(values[name])})
+            row = {"input": name, "from": source, "value": seen, "transformation": _of_all(spec) or None}
+            shown["inputs"].append(row | {"becomes": _summary(values[name])})
     actions = {}
     for number in (0, 1):
         outputs = {name: np.full(shape, float(number)) for name, shape in interface.actions.shapes.items()}
@@ -98,12 +101,9 @@ def _check(args: argparse.Namespace) -> int:
     found: Row = {"policy": interface.file.name, "sha256": interface.file.sha256, "contract": contract.name}
     status = SOUND
     if args.policy is not None:
-        policy = load_policy(args.policy, contract, policy_file=args.file, trust=args.trust_policy)
-        try:
+        with closing(load_policy(args.policy, contract, policy_file=args.file, trust=args.trust_policy)) as policy:
             policy.reset(seed=args.seed, episode_index=0)
             action = policy(_observe(contract, args))
-        finally:
-            policy.close()
         status = UNSOUND if isinstance(action, NoAction) else SOUND
         result = action.reason if isinstance(action, NoAction) else _by_joint(contract, action)
         found |= {"address": args.policy, "no_action" if status else "action": result}
@@ -131,11 +131,13 @@ def _observe(contract: Contract, args: argparse.Namespace) -> Observation:
     backend = args.backend or next((name for name in ("mujoco", "fake") if name in contract.backends), None)
     if backend is None:
         raise UsageError(f"no --backend (expected one of the contract {contract.name}: {', '.join(contract.backends)})")
-    env = EmbodiedEnv(contract, backend=backend, **robot_options(args))
-    try:
-        observation: Observation = env.reset(seed=args.seed)[0]
-    finally:
-        env.close()
+    with closing(EmbodiedEnv(contract, backend=backend, **robot_options(args))) as env:
+        try:
+            observation: Observation = env.reset(seed=args.seed)[0]
+        except ContractError as error:
+            if args.backend is not None:
+                raise
+            raise UsageError(f"{error}; choose another --backend, such as fake") from None
     return observation
 
 
@@ -179,9 +181,24 @@ def _affine(part: InputPart | OutputPart, offset: int, spec: InputSpec | OutputS
         words += [part.quaternion] if part.quaternion else []
     elif part.threshold is not None:
         words.append(f"{part.threshold.below:g} or {part.threshold.above:g}")
-    words += [spec.normalize.method] if spec.normalize is not None else []
-    words += [f"steps {list(spec.history.steps)}"] if isinstance(spec, InputSpec) and spec.history else []
-    return ", ".join(words) or None
+    return ", ".join([*words, _of_all(spec)] if _of_all(spec) else words) or None
+
+
+def _of_all(spec: InputSpec | OutputSpec) -> str:
+    """Return what is done to a whole input or output, in the keys of the file, without numbers for each component."""
+    specs = (spec.image, spec.normalize, spec.history) if isinstance(spec, InputSpec) else (spec.normalize,)
+    numbers = {"field", *(name for pair in STATISTICS.values() for name in pair)}
+    keys = [(key, value) for each in specs if each for key, value in to_plain(each, with_defaults=False).items()]
+    return ", ".join(f"{key} {value}" for key, value in keys if key not in numbers)
+
+
+def _timing(contract: Contract, interface: PolicyFileInterface) -> Row:
+    """Return the control periods, and how many actions of an inference are executed."""
+    file, chunk = interface.file, interface.file.chunk
+    row: Row = {"control_period_s": file.control_period_s, "of the contract": contract.control_period_s}
+    row |= {"resample": file.resample, "actions of an inference": 1 if chunk is None else chunk.length}
+    row["executed"] = 1 if chunk is None else chunk.execute or chunk.length
+    return row | {"steps of the contract": interface.actions.steps}
 
 
 def _one(value: Any, index: int) -> Any:  # noqa: ANN401 - of a key with one value for all components, or one each
@@ -217,17 +234,18 @@ def _init(args: argparse.Namespace) -> int:
     name = (folder.resolve() if out is None else out).name.partition(".")[0]
     text, gaps = draft_policy_file(policy, contract, name=name, normalize=args.format == "onnx")
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write the policy file {out}: {error} (expected a path to write to)") from None
     if args.json:
         found = [{"unknown": what, "remedy": where} for what, where in gaps]
         say(json.dumps({"path": None if out is None else str(out), "text": text, "gaps": found}, indent=2))
-        return UNSOUND if gaps else SOUND
-    stream = sys.stderr if out is None else sys.stdout
-    say(text.rstrip("\n") if out is None else f"{out}: written")
-    if gaps:
-        say("unknown:", file=stream)
-    for what, where in gaps:
-        say(f"  - {what}\n    -> {where}", file=stream)
-    say(f"next: embodied-env policy check {out or 'FILE'} --contract {args.contract}", file=stream)
+    else:
+        unknown = [f"  - {what}\n    -> {where}" for what, where in gaps]
+        lines = [*(["unknown:"] if gaps else []), *unknown]
+        lines.append(f"next: embodied-env policy check {out or 'FILE'} --contract {args.contract}")
+        say(text.rstrip("\n") if out is None else f"{out}: written")
+        say("\n".join(lines), file=sys.stderr if out is None else sys.stdout)
     return UNSOUND if gaps else SOUND

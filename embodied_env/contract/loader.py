@@ -97,7 +97,8 @@ def read_document(text: str, kind: str, source: str, *, schema: str = SCHEMA) ->
     """Return the YAML mapping of a ``contract`` or ``team`` without its schema; raises ContractError for another."""
     document = read_yaml(text, source)
     if not isinstance(document, dict):
-        raise ContractError("", f"not a {kind}: {type(document).__name__} (expected a YAML mapping)", source=source)
+        found = "empty" if document is None else type(document).__name__
+        raise ContractError("", f"not a {kind}: {found} (expected a YAML mapping)", source=source)
     found = document.pop(kind, None)
     if found != schema:
         raise ContractError(kind, f"unknown schema {found!r} (expected {schema})", source=source)

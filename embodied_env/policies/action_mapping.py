@@ -33,6 +33,7 @@ class ActionMapping:
         labels: output -> name of each component.
         ratio: control periods of the contract in one of the policy.
         is_relative: whether an action depends on the observation.
+        steps: control periods of the contract until the next inference.
     """
 
     def __init__(self, file: PolicyFile, contract: Contract) -> None:
@@ -68,9 +69,9 @@ class ActionMapping:
         is_known = is_equal or file.resample is not None
         require(is_known, "control_period_s", f"{problem} (expected the same); or set resample: hold or linear")
         count = 1 if chunk is None else chunk.execute or chunk.length
-        self._steps = round(count * self.ratio)
-        duration = f"{count} actions of {file.control_period_s:g} s are {self._steps} steps of the contract"
-        allow(1 <= self._steps <= _MOST_STEPS, "resample", duration, f"1 to {_MOST_STEPS}")
+        self.steps = round(count * self.ratio)
+        duration = f"{count} actions of {file.control_period_s:g} s are {self.steps} steps of the contract"
+        allow(1 <= self.steps <= _MOST_STEPS, "resample", duration, f"1 to {_MOST_STEPS}")
 
     @np.errstate(over="ignore", invalid="ignore")  # checked below
     def read(self, outputs: Mapping[str, NDArray[Any]], observation: Observation) -> Any:  # noqa: ANN401
@@ -94,18 +95,18 @@ class ActionMapping:
         if self.is_relative:
             newest = [np.asarray(observation[key])[..., place].ravel()[-1] for key, place in self._positions]
             rows[:, self._is_relative] += newest
-        rows = self._resampled(rows) if self._resample is not None else rows[: self._steps]
+        rows = self._resampled(rows) if self._resample is not None else rows[: self.steps]
         actions = np.array([np.where(self._is_action, row, self._layout.scale.from_si(row)) for row in rows])
         if not np.isfinite(actions).all():
             return NoAction("action with values that are not finite numbers")
-        is_single = self._is_single and self._steps == 1
+        is_single = self._is_single and self.steps == 1
         return self._layout.as_action(
             actions[0] if is_single else actions
         )  # not clipped: the gate does, and reports it
 
     def _resampled(self, rows: FloatArray) -> FloatArray:
         """Return one row per control period of the contract, from one per control period of the policy."""
-        times = np.arange(self._steps + 1) / self.ratio
+        times = np.arange(self.steps + 1) / self.ratio
         held = rows[np.minimum((times[:-1] + _ROUNDING).astype(np.int64), len(rows) - 1)]
         knots, sums = np.arange(len(rows) + 1), np.vstack([np.zeros(rows.shape[1]), np.cumsum(rows, axis=0)])
         for column in range(rows.shape[1]):
@@ -132,7 +133,8 @@ class ActionMapping:
             units = [_ACTION] * len(joints)
         else:
             problem = f"{part.mode} for actuators.{name}.command {actuator.command} (expected {' or '.join(modes)})"
-            require(part.mode in modes, f"{path}.mode", f"{problem}; declare another command in the contract")
+            remedy = "correct it, or declare another command in the contract"
+            require(part.mode in modes, f"{path}.mode", f"{problem}; {remedy}")
             units = [_unit_of(actuator, joint) for joint in joints]
         columns = [self._layout.slices[name].start + place for place in places]
         for index, (joint, column) in enumerate(zip(joints, columns, strict=True), start=len(self.labels[output])):
@@ -141,7 +143,7 @@ class ActionMapping:
             self.labels[output].append(f"{name}[{joint}]")
             if part.threshold is not None:
                 self._thresholds[column] = part.threshold
-        factor, zero, gain, offset = find_conversion(file, contract, path, part, joints, units)
+        factor, zero, gain, offset = find_conversion(file, contract, path, part, [*zip(joints, units, strict=True)])
         self._gain[columns] = gain / factor
         self._bias[columns] = (offset - (zero if part.mode == "absolute" else 0.0)) / factor
         self._is_action[columns], self._is_relative[columns] = is_action, part.mode == "relative"

@@ -24,12 +24,9 @@ from embodied_env.policies.remote import (
     Failure,
     Problem,
     RemoteModel,
-    ServerAddress,
-    parse_address,
 )
 from embodied_env.policies.wire import MOST_ANSWER_BYTES, import_library
 
-_PORT = 5555
 _TOKEN = "GR00T_API_TOKEN"  # noqa: S105 - the name of a variable
 _AXES = {"n1.5": {"video": 4, "state": 2}, "n1.6": {"video": 5, "state": 3}}
 """Axes of an array with those of time and, for n1.6, of the batch."""
@@ -57,8 +54,7 @@ def load_gr00t(
         MissingDependencyError: if pyzmq or msgpack is not installed.
     """
     options = {"connect_timeout_s": connect_timeout_s, "timeout_s": timeout_s, "release": release}
-    address = parse_address("gr00t", location, port=_PORT, **options)
-    return Gr00tModel(address, api_token=api_token or os.environ.get(_TOKEN)).open()
+    return Gr00tModel(location, api_token=api_token or os.environ.get(_TOKEN), **options).open()
 
 
 class Gr00tModel(RemoteModel):
@@ -66,11 +62,12 @@ class Gr00tModel(RemoteModel):
 
     protocol = "gr00t"
     package = "pyzmq"
+    default_port = 5555
 
-    def __init__(self, address: ServerAddress, *, api_token: str | None = None) -> None:
-        """Connect nothing yet; raises UsageError for an unknown release."""
-        super().__init__(address)
-        release = address.options["release"]
+    def __init__(self, location: str, *, api_token: str | None = None, **options: Any) -> None:  # noqa: ANN401
+        """Connect nothing yet; see `RemoteModel`. Raises UsageError for an unknown release."""
+        super().__init__(location, **options)
+        release = str(self.options["release"])
         if release not in _AXES:
             raise UsageError(
                 f"unknown release {release!r} (expected {' or '.join(_AXES)}){did_you_mean(release, _AXES)}"
@@ -83,7 +80,7 @@ class Gr00tModel(RemoteModel):
         self._socket: Any = None
 
     def _greet(self, deadline_s: float) -> None:
-        family = socket.AF_INET6 if ":" in self.address.host else socket.AF_INET
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         self._target = next((target[:2] for found, target in self._find_host() if found == family), None)
         if self._target is None:
             raise Failure(Problem.LOST, "its host has no IPv4 address")
@@ -113,7 +110,7 @@ class Gr00tModel(RemoteModel):
                 continue
             if kind not in ("video", "state", "language") or not key:
                 expected = "expected video.NAME, state.NAME or language.NAME"
-                raise UsageError(f"unknown input of {self.address.name}: {name!r} ({expected})")
+                raise UsageError(f"unknown input of {self.address}: {name!r} ({expected})")
             observation.setdefault(kind, {})[key] = [values] if isinstance(value, str) else values
         data = {"observation": observation, "options": None} if self._is_nested else observation
         return self._pack({"endpoint": "get_action", "data": data} | self._token)
@@ -169,7 +166,7 @@ class Gr00tModel(RemoteModel):
                 self._socket = self._context.socket(zmq.REQ)
                 self._socket.linger, self._socket.maxmsgsize, self._socket.rcvhwm = 0, MOST_ANSWER_BYTES, 16
                 self._socket.req_correlate = True  # other answers than that to the last request are discarded
-                self._socket.ipv6 = ":" in self.address.host
+                self._socket.ipv6 = ":" in self.host
                 host, port = self._target
                 self._socket.connect(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
             if not self._poll(zmq.POLLOUT, deadline_s):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,30 +22,18 @@ from embodied_env.policies.statistics import make_normalizer
 
 T = TypeVar("T")
 
-_LENGTHS_AND_ANGLES = {
-    "rad": ("rad", 1.0),
-    "deg": ("rad", math.pi / 180),
-    "m": ("m", 1.0),
-    "cm": ("m", 0.01),
-    "mm": ("m", 0.001),
-}
-UNITS: Mapping[str, tuple[str, float]] = {
-    **_LENGTHS_AND_ANGLES,
-    **{f"{unit}/s": (f"{base}/s", size) for unit, (base, size) in _LENGTHS_AND_ANGLES.items()},
-}
+_SIZES = {"rad": ("rad", 1.0), "deg": ("rad", math.pi / 180), "m": ("m", 1.0), "cm": ("m", 0.01), "mm": ("m", 0.001)}
+UNITS = {**_SIZES, **{f"{unit}/s": (f"{base}/s", size) for unit, (base, size) in _SIZES.items()}}
 """Unit -> unit of contracts, and its size in that."""
 
-RANGES: Mapping[str, tuple[float, float]] = {
-    "-100..100": (-100, 100),
-    "0..100": (0, 100),
-    "-1..1": (-1, 1),
-    "0..1": (0, 1),
-}
+RANGES = {"-100..100": (-100.0, 100.0), "0..100": (0.0, 100.0), "-1..1": (-1.0, 1.0), "0..1": (0.0, 1.0)}
 """Units that are shares of the `limits` of a joint."""
 
 _ORDERS = {"xyzw": [0, 1, 2, 3], "wxyz": [3, 0, 1, 2]}
 _CHANNELS = {"rgb8": "rgb", "rgba8": "rgb", "bgr8": "bgr", "bgra8": "bgr", "mono8": "mono"}
 _COLORS = ("rgb", "bgr")
+_MOST_SHOWN = 10  # joints in a message
+_SPREAD = (0.1, 300.0)  # of a normalized image; statistics of 0 to 1 for pixels of 0 to 255 exceed it, and the reverse
 
 
 class ObservedField(NamedTuple):
@@ -72,12 +59,11 @@ def observed_fields(contract: Contract) -> dict[str, ObservedField]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _Part(NamedTuple):
     """Consecutive components of a vector: gain * value + bias."""
 
     key: str  # of the observation, or of the last outputs
-    index: list[int] | None  # of the last axis of a field; None: an output
+    places: list[int] | None  # on the last axis of a field; None: an output
     labels: list[str]
     units: Sequence[str | None]  # in the contract
     gain: FloatArray
@@ -116,14 +102,11 @@ class VectorInput:
 
     def read_raw(self, observation: Observation, last_outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return the components of `observation` as they are, in the order of the vector."""
-        return np.concatenate(
-            [
-                last_outputs[part.key]
-                if part.index is None
-                else np.asarray(observation[part.key])[..., part.index].ravel()
-                for part in self._parts
-            ]
-        )
+        arrays = [
+            last_outputs[part.key] if part.places is None else np.asarray(observation[part.key])[..., part.places]
+            for part in self._parts
+        ]
+        return np.concatenate(arrays, axis=None)
 
 
 def _find_part(file: PolicyFile, contract: Contract, path: str, part: InputPart, *, has_history: bool) -> _Part:
@@ -131,8 +114,7 @@ def _find_part(file: PolicyFile, contract: Contract, path: str, part: InputPart,
         allow(file.chunk is None, f"{path}.last_output", "output of a chunk", "that of single actions")
         size = file.outputs[part.last_output].size
         labels = [f"last {part.last_output}[{n}]" for n in range(size)]
-        as_it_is = {"gain": np.ones(size), "bias": np.zeros(size)}
-        return _Part(key=part.last_output, index=None, labels=labels, units=[None] * size, **as_it_is)
+        return _Part(part.last_output, None, labels, [None] * size, np.ones(size), np.zeros(size))
     key, spaces = str(part.field), contract.observation_space.spaces
     require(key in spaces, f"{path}.field", one_of(key, spaces))
     shape, joints = spaces[key].shape or (1,), tuple[str, ...]()
@@ -159,17 +141,12 @@ def _find_part(file: PolicyFile, contract: Contract, path: str, part: InputPart,
         names = ["xyzw"[n] for n in index]
     else:
         require(part.quaternion is None, f"{path}.quaternion", f"{key!r} is no orientation (expected null)")
-    factor, zero, gain, offset = find_conversion(file, contract, path, part, names, units)
+    factor, zero, gain, offset = find_conversion(file, contract, path, part, [*zip(names, units, strict=True)])
     rows = math.prod(shape[:-1])  # of a history, or of a field with several axes
     of_row = [f"{key}[{row}]" for row in range(rows)] if rows > 1 else [key]
-    return _Part(
-        key=key,
-        index=index,
-        labels=[f"{row}[{name}]" for row in of_row for name in names],
-        units=[*units] * rows,
-        gain=np.tile(factor * gain, rows),
-        bias=np.tile((zero - offset) * gain, rows),
-    )
+    labels = [f"{row}[{name}]" for row in of_row for name in names]
+    gains, biases = np.tile(factor * gain, rows), np.tile((zero - offset) * gain, rows)
+    return _Part(key, index, labels, [*units] * rows, gains, biases)
 
 
 class ImageInput:
@@ -208,7 +185,20 @@ class ImageInput:
         self._is_swapped = own in _COLORS and own != image.channels
         count = 3 if is_color else 1
         self.shape = (*image.size, count) if image.layout == "hwc" else (count, *image.size)
-        self._normalizer = make_normalizer(file, path, spec.normalize, count)
+        low, high = image.range or (0.0, 255.0)
+        gain, bias = np.full(count, (high - low) / 255), np.full(count, low)
+        self._clip = None
+        if (normalizer := make_normalizer(file, path, spec.normalize, count)) is not None:
+            (gain, bias), self._clip = normalizer.combine(gain, bias), normalizer.clip
+            spread = 255 * gain
+            is_plausible = own == "depth" or bool(((spread > _SPREAD[0]) & (spread < _SPREAD[1])).all())
+            problem = f"statistics of another range: 0 and 255 become {bias[0]:.4g} and {bias[0] + spread[0]:.4g}"
+            expected = f"{_SPREAD[0]:g} to {_SPREAD[1]:g} between them); give the range that they are of"
+            require(is_plausible, f"{path}.image.range", f"{problem} (expected {expected}")
+        of_channels = (count,) if image.layout == "hwc" else (count, 1, 1)
+        self._gain, self._bias = (each.astype(np.float32).reshape(of_channels) for each in (gain, bias))
+        if len({*gain.tolist()}) == len({*bias.tolist()}) == 1:  # a number is faster than one for each channel
+            self._gain, self._bias = self._gain.ravel()[:1], self._bias.ravel()[:1]
         is_raw = image.range is None and spec.normalize is None and own != "depth"
         self.dtype = np.dtype(np.uint8 if is_raw else np.float32)
 
@@ -221,20 +211,20 @@ class ImageInput:
             pixels = resize_image(np.ascontiguousarray(pixels), self._resize)
         if spec.expand:
             pixels = np.repeat(pixels, 3, axis=2)
-        pixels = pixels.astype(self.dtype)
-        if spec.range is not None:
-            low, high = spec.range
-            pixels = pixels / np.float32(255) * np.float32(high - low) + np.float32(low)
-        if self._normalizer is not None:
-            pixels = self._normalizer.normalize(pixels).astype(np.float32)
-        return np.ascontiguousarray(pixels if spec.layout == "hwc" else pixels.transpose(2, 0, 1))
+        pixels = (pixels if spec.layout == "hwc" else pixels.transpose(2, 0, 1)).astype(self.dtype, order="C")
+        if self.dtype == np.float32:
+            pixels *= self._gain
+            pixels += self._bias
+        if self._clip is not None:
+            np.clip(pixels, -self._clip, self._clip, out=pixels)
+        return pixels
 
 
 def joint_places(file: PolicyFile, path: str, joints: Sequence[str], known: Sequence[str], owner: str) -> list[int]:
     """Return the places of the policy's joints in `known`; raises ContractError for one without a counterpart."""
     named = [file.joint_names.get(joint, joint) for joint in joints]
     lost = [repr(joint) for joint, name in zip(joints, named, strict=True) if name not in known]
-    problem = f"policy has {len(joints)} joints; no counterpart in the contract for {', '.join(lost)}"
+    problem = f"policy has {len(joints)} joints; no counterpart in the contract for {', '.join(lost[:_MOST_SHOWN])}"
     require(not lost, path, f"{problem} (expected {owner}: {', '.join(known)}); map names with joint_names")
     allow(len({*named}) == len(named), path, f"{list(joints)}, which joint_names maps to {named}", "different joints")
     return [known.index(name) for name in named]
@@ -245,23 +235,17 @@ def find_conversion(
     contract: Contract,
     path: str,
     part: InputPart | OutputPart,
-    names: Sequence[str],
-    units: Sequence[str | None],
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    own: Sequence[tuple[str, str | None]],
+) -> tuple[FloatArray, ...]:
     """Return factor and zero of the unit, ``factor * value + zero``, sign times scale, and offset of each component.
 
-    `names` and `units`: of the components in the contract. Raises ContractError for another unit or number of values.
+    `own`: name and unit of each component in the contract. Raises ContractError for what does not fit.
     """
-    wanted = _each(f"{path}.unit", part.unit, len(names))
-    maps = [
-        _unit_map(file, contract, f"{path}.unit", unit, known, name)
-        for unit, known, name in zip(wanted, units, names, strict=True)
-    ]
+    units = zip(_each(f"{path}.unit", part.unit, len(own)), own, strict=True)
+    maps = [_unit_map(file, contract, f"{path}.unit", unit, known, name) for unit, (name, known) in units]
     factor, zero = np.array(maps, dtype=np.float64).reshape(-1, 2).T
-    sign, scale, offset = (
-        np.array(_each(f"{path}.{key}", value, len(names)), dtype=np.float64)
-        for key, value in (("sign", part.sign), ("scale", part.scale), ("offset", part.offset))
-    )
+    keys = (("sign", part.sign), ("scale", part.scale), ("offset", part.offset))
+    sign, scale, offset = (np.array(_each(f"{path}.{key}", value, len(own)), np.float64) for key, value in keys)
     return factor, zero, sign * scale, offset
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from embodied_env.contract import Contract
 from embodied_env.policies.input_mapping import observed_fields
-from embodied_env.policies.lerobot_files import MODES, Feature, LerobotPolicy
+from embodied_env.policies.lerobot_files import Feature, LerobotPolicy
 from embodied_env.policies.lerobot_model import TASK, WITHOUT_TEXT
 from embodied_env.policies.policy_file import SCHEMA, STATISTICS
 
@@ -39,7 +39,9 @@ def draft_policy_file(
 
     draft = _Draft(policy, contract, normalize=normalize)
     document = {"policy": SCHEMA, "name": name, **draft.document()}
-    heading = ["A draft of `embodied-env policy init`." + " Unknown when it was written:" * bool(draft.gaps)]
+    purpose = "a model exported without LeRobot's processors" if normalize else "lerobot:DIR, which normalises itself"
+    heading = [f"A draft of `embodied-env policy init`, for {purpose}."]
+    heading += ["Unknown when it was written:"] * bool(draft.gaps)
     heading += [f"- {what}: {where}" for what, where in draft.gaps]
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=120)
     return "".join(f"# {line}\n" for line in heading) + text, draft.gaps
@@ -64,7 +66,11 @@ class _Draft:
             document["contract"] = dict(policy.contract)
         if policy.rate_hz:
             period_s, ours_s = 1.0 / policy.rate_hz, self._contract.control_period_s
-            document["control_period_s"] = ours_s if abs(period_s - ours_s) < 1e-3 * ours_s else round(period_s, 9)
+            is_ours = abs(period_s - ours_s) < 1e-3 * ours_s
+            document["control_period_s"] = ours_s if is_ours else round(period_s, 9)
+            if not is_ours:
+                what = f"steps of {period_s:.4g} s in the contract, whose control_period_s is {ours_s:g}"
+                self._gap(what, "set that of the contract, or resample: hold or linear")
         else:
             self._gap("rate of the training data", "name its dataset with --dataset DIR, or set control_period_s")
         document["inputs"] = {name: self._input(name, feature) for name, feature in policy.inputs.items()}
@@ -119,8 +125,9 @@ class _Draft:
         fitting = fitting or (list(images) if n_images == 1 else [])
         size = feature.shape[1:]
         if len(fitting) != 1:
-            known = ", ".join(images) or "the contract has none"
-            self._gap(f"camera of {name}", f"set inputs.{name}.image.field to an image of the contract: {known}")
+            key, known = f"inputs.{name}.image.field", ", ".join(images)
+            remedy = f"set {key} to one of: {known}" if images else f"add a camera to the contract, and set {key}"
+            self._gap(f"camera of {name}", remedy)
         elif images[fitting[0]][:2] != size:
             height, width = images[fitting[0]][:2]
             what = f"resizing of {fitting[0]}, {height}x{width}, to the {size[0]}x{size[1]} of {name}"
@@ -131,7 +138,7 @@ class _Draft:
     def _depth(self, name: str, feature: Feature) -> Document:
         """Return a depth image as in our export: in metres, with the axes of the contract."""
         key = name.removeprefix("observation.")
-        if key not in self._contract.observation_space.spaces:
+        if key not in self._observed:
             self._gap(f"meaning of {name}, {list(feature.shape)}", f"set inputs.{name}.image.field to a depth image")
         return {"field": key, "size": list(feature.shape[:2]), "channels": "depth"}
 
@@ -156,8 +163,10 @@ class _Draft:
         elif unknown:
             self._gap(f"{', '.join(unknown)} of {path}", f"replace them in {path}.parts, by joints such as {joints}")
         if not self._policy.contract and any(isinstance(component, str) for _, component in located):
-            ends = [value for each in ("min", "max", "mean") for value in feature.statistics.get(each, ())]
-            known = f" (values from {min(ends):.4g} to {max(ends):.4g})" if ends else ""
+            statistics = feature.statistics
+            ends = [statistics.get(each) or statistics.get("mean", ()) for each in ("min", "max")]
+            ranges = [f"{name} {low:.4g} to {high:.4g}" for name, low, high in zip(names, *ends, strict=False)]
+            known = f" (values: {', '.join(ranges)})" if ranges else ""
             units = "rad, deg, or -100..100 or 0..100 with limits, one per joint if they differ"
             self._gap(f"unit of {path}{known}", f"set {path}.parts[...].unit: {units}")
             self._gap(f"sign and zero of the joints of {path}", "compare with `policy show`; set sign and offset")
@@ -182,14 +191,14 @@ class _Draft:
 
     def _normalization(self, path: str, feature: Feature) -> Document:
         """Return the key `normalize`, without numbers if they are unknown."""
-        method = MODES[feature.mode]
-        if not self._normalize or method is None:
+        if not self._normalize or feature.method is None:
             return {}
-        size, wanted = feature.shape[0] if feature.kind == "VISUAL" else prod(feature.shape), STATISTICS[method]
+        size = feature.shape[0] if feature.kind == "VISUAL" else prod(feature.shape)
+        wanted = STATISTICS[feature.method]
         numbers = {key: list(feature.statistics[key]) for key in wanted if len(feature.statistics.get(key, ())) == size}
         if len(numbers) < len(wanted):
             self._gap(f"{' and '.join(wanted)} of {path}", "name the dataset with --dataset DIR, or set them")
-        return {"normalize": {"method": method, **numbers, "epsilon": _EPSILON}}
+        return {"normalize": {"method": feature.method, **numbers, "epsilon": _EPSILON}}
 
 
 def _plain(name: str) -> str:

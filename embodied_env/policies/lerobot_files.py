@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -19,23 +19,27 @@ import numpy as np
 from embodied_env.contract.files import check_file, read_file
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.errors import UsageError, described
+from embodied_env.policies.policy_file import STATISTICS
 from embodied_env.policies.statistics import read_safetensors
 
 Statistics = Mapping[str, tuple[float, ...]]
 """``mean``, ``std``, ``min``, ``max``, ``q01`` and so on, one number for each component or channel."""
 
-MODES = {
+_METHODS = {  # by LeRobot's mode
     "IDENTITY": None,
     "MEAN_STD": "mean_std",
     "MIN_MAX": "min_max",
     "QUANTILES": "quantiles",
     "QUANTILE10": "quantiles10",
 }
-"""The normalisation modes of LeRobot, and the methods of a policy file."""
-
-_MOST_BYTES = 64 * 2**20
+_MOST_BYTES = 8 * 2**20
 _MOST_MODEL_BYTES = 64 * 2**30
-_MOST_COMPONENTS = 10_000
+_MOST_COMPONENTS = 10_000  # of a feature
+_MOST_FEATURES = 100
+_MOST_STEPS = 1000
+_MOST_AXES = 8
+_LONGEST_NAME = 200
+_KNOWN = frozenset(name for pair in STATISTICS.values() for name in pair)
 _NORMALIZER = "policy_preprocessor_step_*_normalizer_processor.safetensors"
 _BUFFER = re.compile(r"(?:un)?normalize_(?:inputs|outputs|targets)\.buffer_(.+)\.(mean|std|min|max)")
 
@@ -46,7 +50,7 @@ class Feature:
 
     kind: str  # STATE, VISUAL, ENV, ACTION
     shape: tuple[int, ...]  # images: (channels, height, width)
-    mode: str  # a key of `MODES`
+    method: str | None  # of the normalisation, as in a policy file; None: none
     names: tuple[str, ...]  # of the components, from the dataset; empty: unknown
     statistics: Statistics  # empty: not found
 
@@ -106,38 +110,54 @@ def _policy(config: Any, train: Any, info: Any, statistics: Mapping[str, Statist
     modes = config.get("normalization_mapping") or {}
 
     def features(key: str) -> dict[str, Feature]:
+        if (count := len(config[key] or {})) > _MOST_FEATURES:
+            raise ValueError(f"{count} {key} (expected at most {_MOST_FEATURES})")
         return {
             name: _feature(name, spec, modes, names.get(name, ()), statistics.get(name, {}))
             for name, spec in (config[key] or {}).items()
         }
 
-    n_obs_steps, chunk_size = int(config.get("n_obs_steps") or 1), config.get("chunk_size")
+    n_obs_steps, n_action_steps, chunk_size = (
+        _steps(key, config.get(key)) for key in ("n_obs_steps", "n_action_steps", "chunk_size")
+    )
+    is_averaged = config.get("temporal_ensemble_coeff") is not None
     rate = info.get("fps") or (train.get("env") or {}).get("fps")
     ours = {} if info.get("spaces_read_off_rows") else info.get("contract", {})
     return LerobotPolicy(
         kind=str(config["type"]),
         inputs=features("input_features"),
         outputs=features("output_features"),
-        n_obs_steps=n_obs_steps,
-        n_action_steps=int(config.get("n_action_steps") or 1),
-        chunk_size=None if chunk_size is None else int(chunk_size),
-        returns_chunks=chunk_size is not None and n_obs_steps == 1 and config.get("temporal_ensemble_coeff") is None,
+        n_obs_steps=n_obs_steps or 1,
+        n_action_steps=n_action_steps or 1,
+        chunk_size=chunk_size,
+        returns_chunks=chunk_size is not None and n_obs_steps in (None, 1) and not is_averaged,
         is_relative=bool(config.get("use_relative_actions")),
         rate_hz=None if rate is None else float(rate),
         contract={key: str(ours[key]) for key in ("name", "fingerprint") if ours},
     )
 
 
+def _steps(key: str, value: Any) -> int | None:  # noqa: ANN401 - JSON
+    """Return a number of steps; None: it is not given."""
+    if value is not None and not 1 <= int(value) <= _MOST_STEPS:
+        raise ValueError(f"{key} {value!r:.80} (expected 1 to {_MOST_STEPS})")
+    return None if value is None else int(value)
+
+
 def _feature(
     name: str, spec: Mapping[str, Any], modes: Mapping[str, Any], names: tuple[str, ...], statistics: Statistics
 ) -> Feature:
     kind, shape = str(spec["type"]), tuple(int(size) for size in spec["shape"])
-    if (mode := str(modes.get(kind, "IDENTITY"))) not in MODES:
-        raise ValueError(f"unknown normalization mode {mode!r} of {name} (expected one of: {', '.join(MODES)})")
+    if not all(each.isprintable() and len(each) <= _LONGEST_NAME for each in (name, *names)):
+        raise ValueError(f"name of or in {name!r:.80} (expected printable text of at most {_LONGEST_NAME} characters)")
+    if len(shape) > _MOST_AXES or not all(1 <= size <= _MOST_COMPONENTS for size in shape):
+        raise ValueError(f"shape {shape!r:.80} of {name} (expected lengths from 1 to {_MOST_COMPONENTS})")
+    if (mode := str(modes.get(kind, "IDENTITY"))) not in _METHODS:
+        raise ValueError(f"unknown normalization mode {mode!r} of {name} (expected one of: {', '.join(_METHODS)})")
     if (len(shape) != 3) if kind == "VISUAL" else prod(shape) > _MOST_COMPONENTS:
         raise ValueError(f"shape {shape} of {name} (expected an image, or at most {_MOST_COMPONENTS} components)")
     names = names if (len(names),) == shape else ()
-    return Feature(kind=kind, shape=shape, mode=mode, names=names, statistics=statistics)
+    return Feature(kind=kind, shape=shape, method=_METHODS[mode], names=names, statistics=statistics)
 
 
 def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
@@ -150,23 +170,28 @@ def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
 
 def _statistics(folder: Path, config: Any, stats: Any) -> dict[str, Statistics]:  # noqa: ANN401 - JSON
     """Return the statistics by feature: of the saved processor, else of an old model, else of the dataset."""
+    features = {**(config.get("input_features") or {}), **(config.get("output_features") or {})}
     for file in sorted(folder.glob(_NORMALIZER)):
-        return _by_feature((*key.rpartition(".")[::2], value) for key, value in _read_tensors(file))
+        return _by_feature(features, ((*key.rpartition(".")[::2], value) for key, value in _read_tensors(file)))
     if (folder / "model.safetensors").is_file():
-        known = {name.replace(".", "_"): name for name in (*config["input_features"], *config["output_features"])}
+        known = {name.replace(".", "_"): name for name in features}
+        if len(known) < len(features):
+            raise ValueError(f"features {', '.join(features)!r:.200} (expected names that differ by more than . and _)")
         tensors = ((_BUFFER.fullmatch(key), value) for key, value in _read_tensors(folder / "model.safetensors"))
         buffers = [(known.get(str(match[1]), str(match[1])), str(match[2]), value) for match, value in tensors if match]
         if buffers:
-            return _by_feature(buffers)
-    return _by_feature((name, key, value) for name, each in stats.items() for key, value in each.items())
+            return _by_feature(features, buffers)
+    return _by_feature(features, ((name, key, value) for name, each in stats.items() for key, value in each.items()))
 
 
-def _by_feature(rows: Iterable[tuple[str, str, Any]]) -> dict[str, Statistics]:
-    """Group finite statistics by feature, float32 in the fewest digits that keep them."""
+def _by_feature(features: Container[str], rows: Iterable[tuple[str, str, Any]]) -> dict[str, Statistics]:
+    """Group finite statistics of `features` by feature, float32 in the fewest digits that keep them."""
     found: dict[str, dict[str, tuple[float, ...]]] = {}
     for feature, statistic, value in rows:
+        if feature not in features or statistic not in _KNOWN:
+            continue
         array = np.asarray(value)
-        if array.dtype.kind in "fiu" and np.isfinite(array).all():
+        if array.size <= _MOST_COMPONENTS and array.dtype.kind in "fiu" and np.isfinite(array).all():
             found.setdefault(feature, {})[statistic] = tuple(float(str(number)) for number in array.ravel())
     return dict(found)
 

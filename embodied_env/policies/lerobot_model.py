@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.contract.files import read_file
-from embodied_env.core.bounded_json import parse_json
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.errors import MissingDependencyError, UsageError, described
+from embodied_env.policies.lerobot_files import read_mapping
 from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
 
 TASK = "task"
@@ -29,7 +28,6 @@ _FILES = {
 }
 """The files of a policy since LeRobot 0.4, and what to do without one."""
 
-_MOST_BYTES = 4 * 2**20  # of a JSON file
 _DEVICE = "device_processor"
 WITHOUT_TEXT = ("act", "diffusion", "gaussian_actor", "sac", "tdmpc", "vqbet")
 """The types of policies without an instruction."""
@@ -83,7 +81,6 @@ class LerobotModel(Model):
     actions, such as Diffusion or temporal ensembling, returns one action, and is called at every step.
 
     Attributes:
-        identity: name and version, for the manifest.
         inputs: LeRobot's features, images as (channels, height, width) from 0 to 1; ``task``, if it takes a text.
         outputs: ``action``.
     """
@@ -137,10 +134,10 @@ def _spec(shape: tuple[int | None, ...]) -> ArraySpec:
 
 def _read_steps(path: Path, *, trust: bool) -> list[tuple[str, str | None]]:
     """Return name and state file of each step of a processor; raises UsageError for code or files elsewhere."""
+    content = read_mapping(path)
     try:
-        content = parse_json(read_file(path, most_bytes=_MOST_BYTES), max_bytes=_MOST_BYTES)
         steps = [(str(each.get("registry_name") or each["class"]), each.get("state_file")) for each in content["steps"]]
-    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise UsageError(f"cannot read {path}: {described(error)} (expected a processor of LeRobot)") from None
     beside = [each.name for each in path.parent.glob("*.safetensors")]
     for name, file in steps:

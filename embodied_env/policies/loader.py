@@ -71,7 +71,8 @@ def load_policy(
         MissingDependencyError: if the library of the format is not installed.
     """
     format_name, separator, location = address.partition(":")
-    if policy_file is not None and format_name not in _FORMATS:
+    remedy = _remedy(address)
+    if policy_file is not None and format_name not in _FORMATS and not remedy:
         raise UsageError(f"policy file for {address!r}: {str(policy_file)!r} (expected a model: {_formats()})")
     if address in _BUILT_IN:
         return as_policy(_call(address, resolve_name(_BUILT_IN[address]), (contract,), options))
@@ -87,9 +88,9 @@ def load_policy(
             raise UsageError(f"{problem}: {described(error)} ({expected})") from error
         made = _call(address, loader, (location, contract), {"trust": trust, **options})
         return as_policy(made, PolicyIdentity(name=address, format=format_name))
-    if not (format_name and location):
+    if remedy or not (format_name and location):
         expected = f"expected one of: {', '.join((*ADDRESSES, *(f'{name}:...' for name in points)))}"
-        raise UsageError(f"unknown policy {address!r} ({expected}){did_you_mean(address, _BUILT_IN)}")
+        raise UsageError(f"unknown policy {address!r} ({expected}){remedy or did_you_mean(address, _BUILT_IN)}")
     if options:
         raise UsageError(f"unknown option of the policy {address!r}: {next(iter(options))!r} (it has no options)")
     return _imported(address)
@@ -99,14 +100,12 @@ def _load_connected(
     address: str, contract: Contract, policy_file: str | Path | None, options: Mapping[str, Any]
 ) -> Policy:
     """Return the policy of a model, by its policy file or by the names of the contract."""
-    format_name, _, location = address.partition(":")
-    if policy_file is None and format_name not in _SERVERS:
-        policy_file = find_policy_file(find_onnx(location) if format_name == "onnx" else location)
+    policy_file = find_policy_file(address) if policy_file is None else policy_file
     mapped = None if policy_file is None else PolicyFileInterface(read_policy_file(policy_file), contract)
     model = load_model(address, **options)
     try:
         if mapped is None:
-            _check_fingerprint(model, contract)
+            _check_server(model, contract)
         interface = mapped or ArrayInterface(model, contract)
         interface.check(model)
     except BaseException:
@@ -119,29 +118,55 @@ def load_model(address: str, *, trust: bool = False, **options: Any) -> Model:  
     """Return the model at an address of a model format, ``onnx:FILE``; raises the errors of `load_policy`."""
     format_name, _, location = address.partition(":")
     if format_name not in _FORMATS:
-        raise UsageError(f"unknown model {address!r} (expected one of: {_formats()})")
+        remedy = _remedy(address) or "; any other policy needs a contract"
+        raise UsageError(f"unknown model {address!r} (expected one of: {_formats()}){remedy}")
+    if not location:
+        form = next(each for each in ADDRESSES if each.startswith(f"{format_name}:"))
+        raise UsageError(f"incomplete policy address {address!r} (expected {form})")
     model: Model = _call(address, resolve_name(_FORMATS[format_name]), (location,), {"trust": trust, **options})
     return model
 
 
-def find_policy_file(location: str | Path) -> Path | None:
-    """Return the policy file beside the file of a model, or in its directory, if there is one."""
-    path = Path(location)
+def find_policy_file(address: str) -> Path | None:
+    """Return the policy file beside the file of the model at `address`, or in its directory, if there is one."""
+    format_name, _, location = address.partition(":")
+    if format_name in _SERVERS:
+        return None
+    path = find_onnx(location) if format_name == "onnx" else Path(location)
     try:
         file = path / f"policy{SUFFIX}" if path.is_dir() else path.with_name(path.stem + SUFFIX)
-        return file if file.is_file() else None
-    except (OSError, ValueError):  # not a path, such as that of a server
+        return file if os.path.lexists(file) else None  # one that cannot be read is refused, not ignored
+    except (OSError, ValueError):  # not a path
         return None
 
 
-def _check_fingerprint(model: Model, contract: Contract) -> None:
-    """Raise UsageError for a model that a server announces for another contract."""
-    if isinstance(model, RemoteModel) and model.fingerprint not in (None, contract.fingerprint):
+def _check_server(model: Model, contract: Contract) -> None:
+    """Raise UsageError for a model that a server announces for another contract, or for a policy file."""
+    if not isinstance(model, RemoteModel):
+        return
+    label = f"policy {model.identity.name!r} is served"
+    if model.fingerprint not in (None, contract.fingerprint):
         expected = f"expected {contract.fingerprint:.12}, {contract.name}"
-        problem = (
-            f"policy {model.identity.name!r} is served for another contract: {model.fingerprint!s:.12} ({expected})"
-        )
+        problem = f"{label} for another contract: {model.fingerprint!s:.12} ({expected})"
         raise UsageError(f"{problem}; serve it with --contract for this one")
+    if model.policy_file is not None:
+        problem = f"{label} without its policy file: {model.policy_file!s:.80} (expected policy_file or --policy-file)"
+        raise UsageError(f"{problem}; name a copy of it here, or serve it with --contract")
+
+
+def _remedy(address: str) -> str:
+    """Return what to write instead of a path, a URL or a Python file, or ""."""
+    name, separator, location = address.partition(":")
+    if not separator and name.endswith((".yaml", ".yml")):
+        return "; a policy file goes with the address of its model"
+    meant = ""
+    if not separator and (format_name := {".onnx": "onnx", ".zip": "sb3"}.get(Path(name).suffix)):
+        meant = f"{format_name}:{name}"
+    elif name in ("ws", "http") and location.startswith("//"):
+        meant = f"openpi:{location}"
+    elif separator and name.endswith(".py"):
+        meant = f"{Path(name).stem}:{location}"
+    return meant and f"; did you mean {meant!r}?"
 
 
 def _formats() -> str:

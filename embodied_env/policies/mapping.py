@@ -28,9 +28,13 @@ from embodied_env.policies.model import (
 )
 from embodied_env.policies.policy_file import PolicyFile
 
+_Seen = tuple[Observation, Mapping[str, NDArray[Any]], dict[str, NDArray[Any]]]
+"""An observation, the last outputs before it, and the inputs that have been read from them."""
+
 _ROUNDING = 1e-6
 _LONGEST = 10_000  # history, in control periods
-_MOST_VALUES = 2**26  # of one input
+_MOST_VALUES = 2**26  # of all inputs
+_MOST_BYTES = 2**30  # of a history
 
 
 class PolicyFileInterface(Interface):
@@ -60,7 +64,13 @@ class PolicyFileInterface(Interface):
             part.last_output for spec in file.inputs.values() for part in spec.parts or () if part.last_output
         }
         longest = max((lag for lags in self._lags.values() for lag in lags), default=0)
-        self._seen: deque[tuple[Observation, Mapping[str, NDArray[Any]]]] = deque(maxlen=longest + 1)
+        boxes = contract.observation_space.spaces.values()
+        size = sum(math.prod(box.shape or ()) * np.dtype(box.dtype).itemsize for box in boxes)
+        n_bytes = longest * (size + sum(4 * math.prod(reader.shape) for reader in self.inputs.values()))
+        if n_bytes > _MOST_BYTES:
+            problem = f"history of {longest} observations of the contract, {n_bytes / 2**20:.0f} MiB"
+            raise UsageError(f"{self._label}: {problem} (expected at most {_MOST_BYTES / 2**20:g} MiB)")
+        self._seen: deque[_Seen] = deque(maxlen=longest + 1)
         self.is_stateless = longest == 0 and not self._outputs_seen and not self.actions.is_relative
         self.reset()
 
@@ -75,7 +85,9 @@ class PolicyFileInterface(Interface):
 
     def observe(self, observation: Observation) -> None:
         """Add the observation of a step to the history."""
-        self._seen.append((observation, self._last_outputs))
+        has_history = self._seen.maxlen != 1
+        kept = {key: np.array(value) for key, value in observation.items()} if has_history else observation
+        self._seen.append((kept, self._last_outputs, {}))  # copied: the next step may overwrite the arrays
 
     def to_inputs(self, observation: Observation) -> Inputs:
         """Return the value of each input."""
@@ -103,12 +115,21 @@ class PolicyFileInterface(Interface):
                 remedy = "" if name in labels else "; give the range of the training, or none for uint8"
                 problem = f"{dtype}, the model's is {spec.dtype} (expected the same kind){remedy}"
                 require(dtype.kind == spec.dtype.kind, f"inputs.{name}", problem)
+            for name in self._texts:
+                is_taken = model.inputs is None or name in model.inputs
+                require(is_taken, f"inputs.{name}", f"unknown input of the model: {one_of(name, model.inputs or ())}")
+            if _normalizes(model.identity):
+                for kind, specs in (("inputs", self.file.inputs), ("outputs", self.file.outputs)):
+                    for name, each in specs.items():
+                        problem = "LeRobot's processors normalise (expected no normalize); omit it for lerobot:DIR"
+                        require(each.normalize is None, f"{kind}.{name}.normalize", problem)
         except ContractError as error:
             raise UsageError(f"{self._label}: {error}") from None
         check_inference(model, self, self._contract, label=self._label)
 
     def _add_inputs(self) -> None:
         """Find what each input is made of; raises ContractError for what does not fit."""
+        size = 0
         for name, spec in self.file.inputs.items():
             path, contract = f"inputs.{name}", self._contract
             if spec.text is not None:
@@ -122,8 +143,8 @@ class PolicyFileInterface(Interface):
                 self.inputs[name] = VectorInput(self.file, contract, path, spec)
             steps = (0,) if spec.history is None else spec.history.steps
             self._lags[name] = [self._find_lag(f"{path}.history.steps", step) for step in steps]
-            size = len(steps) * math.prod(self.inputs[name].shape)
-            allow(size <= _MOST_VALUES, f"{path}.history.steps", f"{size} values", f"at most {_MOST_VALUES}")
+            size += len(steps) * math.prod(self.inputs[name].shape)
+            allow(size <= _MOST_VALUES, path, f"{size} values up to here", f"at most {_MOST_VALUES} of all inputs")
 
     def _find_lag(self, path: str, step: int) -> int:
         """Return the control periods between a row of an input and the newest observation."""
@@ -135,11 +156,7 @@ class PolicyFileInterface(Interface):
 
     def _check_joint_names(self) -> None:
         """Raise ContractError for a joint of `joint_names` or `limits` that is in no input or output."""
-        used: set[str] = set()
-        for inputs in self.file.inputs.values():
-            used.update(joint for part in inputs.parts or () for joint in part.joints or ())
-        for outputs in self.file.outputs.values():
-            used.update(joint for part in outputs.parts for joint in part.joints or ())
+        used = {joint for _, spec in self.file.specs() for part in spec.parts or () for joint in part.joints or ()}
         for key, named in (("joint_names", self.file.joint_names), ("limits", self.file.limits)):
             for name in named:
                 require(name in used, key, f"unused joint {name!r} (expected a joint of inputs or outputs)")
@@ -149,7 +166,10 @@ class PolicyFileInterface(Interface):
         reader, history = self.inputs[name], self.file.inputs[name].history
         rows: list[NDArray[Any]] = []
         for lag in self._lags[name]:
-            value = reader.read(*self._seen[max(len(self._seen) - 1 - lag, 0)])
+            observation, last_outputs, known = self._seen[max(len(self._seen) - 1 - lag, 0)]
+            if name not in known:
+                known[name] = reader.read(observation, last_outputs)
+            value = known[name]
             is_padded = lag >= len(self._seen) and history is not None and history.pad == "zeros"
             rows.append(np.zeros_like(value) if is_padded else value)
         if history is None:
@@ -159,6 +179,14 @@ class PolicyFileInterface(Interface):
         else:
             values = np.stack(rows) if history.layout == "stacked" else np.concatenate(rows)
         return values if isinstance(reader, ImageInput) else values.astype(np.float32)
+
+
+def _normalizes(identity: PolicyIdentity) -> bool:
+    """Return whether a model, or that of a server of this package, is one of LeRobot with its processors."""
+    found: Any = identity.server
+    for key in ("embodied_env", "identity", "format"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return "lerobot" in (identity.format, found)
 
 
 def _check_shapes(
@@ -174,5 +202,5 @@ def _check_shapes(
         path = f"{kind}s.{name}"
         require(name in specs, path, f"unknown {kind} of the model: {one_of(name, specs)}")
         of_what = f": {', '.join(labels[name])}" if name in labels else ""
-        problem = f"the model's {kind} has the shape {specs[name].shape} (expected {shape}{of_what})"
+        problem = f"shape {shape} (expected {specs[name].shape}, the model's){of_what}"
         require(specs[name].fits(shape), path, problem)

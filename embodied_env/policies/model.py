@@ -173,7 +173,8 @@ def plausible_observation(contract: Contract) -> dict[str, NDArray[Any]]:
     found = {}
     for key, space in contract.observation_space.spaces.items():
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)  # type: ignore[attr-defined]
-        middle = np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, 0.0)
+        with np.errstate(invalid="ignore"):  # infinite bounds
+            middle = np.nan_to_num((low + high) / 2, nan=0.0, posinf=0.0, neginf=0.0)
         if key.endswith("_orientation") and space.shape and space.shape[-1] == 4:
             middle[...] = (0.0, 0.0, 0.0, 1.0)
         found[key] = (high if key.endswith("_valid") else middle).astype(space.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -43,6 +43,8 @@ _MESSAGES: Mapping[str, Mapping[int, str]] = {  # message -> number of a field -
     "tensor": {},
 }
 _EXTERNAL_DATA, _DATA_LOCATION = 13, 14  # of a tensor
+_DOMAIN = {"node": 7, "function": 10}
+_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}  # of the documented operators of onnxruntime
 
 
 def find_onnx(location: str) -> Path:
@@ -93,12 +95,7 @@ def load_onnx(location: str, *, providers: Sequence[str] = ("CPUExecutionProvide
 
 
 class OnnxModel(BatchModel):
-    """A stateless model of a session of onnxruntime.
-
-    Attributes:
-        identity: name and version, for the manifest.
-        inputs, outputs: specification by name.
-    """
+    """A stateless model of a session of onnxruntime."""
 
     def __init__(self, session: Any, identity: PolicyIdentity) -> None:  # noqa: ANN401 - untyped
         """Read the inputs and outputs of `session`; raises UsageError for types that are not supported."""
@@ -149,29 +146,66 @@ class OnnxModel(BatchModel):
 
 
 def check_graph(name: str, data: bytes) -> None:
-    """Raise UsageError for a model `name` that is damaged, too large, nested too deeply, or names other files."""
-    from google.protobuf.empty_pb2 import Empty
-    from google.protobuf.message import DecodeError
-    from google.protobuf.unknown_fields import UnknownFieldSet
+    """Raise UsageError for a model `name` that is damaged, too large, or needs other files or custom operators.
 
-    pending, n_fields = [("model", data, 0)], 0
+    Only the structure of the protobuf message is read, field by field, so that a hostile file takes no memory.
+    """
+    pending, n_fields = [("model", memoryview(data), 0)], 0
+    domains: dict[str, set[str]] = {"node": set(), "function": set()}
     while pending:
         kind, message, depth = pending.pop()
-        try:
-            fields = UnknownFieldSet(Empty.FromString(message))
-        except DecodeError as error:
-            raise UsageError(f"ONNX model not readable: {name}: {error} (expected a .onnx file)") from None
-        n_fields += len(fields)
         if depth > _DEEPEST:
             raise UsageError(f"ONNX model nested too deeply: {name} (expected at most {_DEEPEST} levels)")
-        if n_fields > MOST_FIELDS:
-            raise UsageError(f"ONNX model too large: {name} (expected at most {MOST_FIELDS} fields)")
-        for field in fields:
-            number, value = field.field_number, field.data
-            if kind == "tensor" and (number == _EXTERNAL_DATA or (number == _DATA_LOCATION and value != 0)):
-                raise UsageError(f"ONNX model with data in other files: {name} (expected one file); save it as one")
-            if number in _MESSAGES[kind] and isinstance(value, bytes):
-                pending.append((_MESSAGES[kind][number], value, depth + 1))
+        try:
+            for number, value in _read_fields(message):
+                n_fields += 1
+                if n_fields > MOST_FIELDS:
+                    raise UsageError(f"ONNX model too large: {name} (expected at most {MOST_FIELDS} fields)")
+                if kind == "tensor" and (number == _EXTERNAL_DATA or (number == _DATA_LOCATION and value != 0)):
+                    raise UsageError(f"ONNX model with data in other files: {name} (expected one file); save it as one")
+                if isinstance(value, memoryview) and number in _MESSAGES[kind]:
+                    pending.append((_MESSAGES[kind][number], value, depth + 1))
+                elif isinstance(value, memoryview) and number == _DOMAIN.get(kind):
+                    domains[kind].add(bytes(value).decode("utf-8", "replace"))
+        except _DamagedError as error:
+            raise UsageError(f"ONNX model not readable: {name}: {error} (expected a .onnx file)") from None
+    if unknown := domains["node"] - domains["function"] - _DOMAINS:
+        raise UsageError(f"ONNX model with custom operators: {name}: {min(unknown)!r} (expected those of onnxruntime)")
+
+
+class _DamagedError(Exception):
+    """The data is no protobuf message."""
+
+
+def _read_fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Yield number and value of each field of a message."""
+    place = 0
+    while place < len(message):
+        key, place = _read_varint(message, place)
+        number, kind = key >> 3, key & 7
+        if key >= 2**32:  # protobuf ignores the higher bits
+            raise _DamagedError("a field of a number above 2**29")
+        if kind == 0:
+            value, place = _read_varint(message, place)
+            yield number, value
+            continue
+        if kind not in (1, 2, 5):
+            raise _DamagedError(f"a field of kind {kind}")
+        size, place = _read_varint(message, place) if kind == 2 else (8 if kind == 1 else 4, place)
+        if place + size > len(message):
+            raise _DamagedError("it is cut off")
+        yield number, message[place : place + size]
+        place += size
+
+
+def _read_varint(message: memoryview, place: int) -> tuple[int, int]:
+    """Return the integer at `place`, and the place after it."""
+    value = 0
+    for index, byte in enumerate(message[place : place + 10]):
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value, place + index + 1
+    raise _DamagedError("it is cut off, or has a number of more than 64 bits")
 
 
 def _specs(tensors: Sequence[Any]) -> dict[str, ArraySpec]:

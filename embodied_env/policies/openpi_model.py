@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import time
 from collections.abc import Mapping
@@ -18,15 +19,15 @@ from embodied_env.policies.remote import (
     Failure,
     Problem,
     RemoteModel,
-    ServerAddress,
-    parse_address,
 )
 from embodied_env.policies.websocket import WebSocket
 from embodied_env.policies.wire import EXTENSION, WireError, specs_from_message
 
-_PORT = 8000
 _KEY = "OPENPI_API_KEY"
 _RETRY_NS = 100_000_000
+_SILENT_S = 1.0  # until a server that is not there is reported
+
+_log = logging.getLogger(__name__)
 
 
 def load_openpi(
@@ -51,8 +52,7 @@ def load_openpi(
         MissingDependencyError: if websockets or msgpack is not installed.
     """
     options = {"connect_timeout_s": connect_timeout_s, "timeout_s": timeout_s, "nested": nested}
-    address = parse_address("openpi", location, port=_PORT, **options)
-    return OpenpiModel(address, api_key=api_key or os.environ.get(_KEY)).open()
+    return OpenpiModel(location, api_key=api_key or os.environ.get(_KEY), **options).open()
 
 
 class OpenpiModel(RemoteModel):
@@ -64,17 +64,19 @@ class OpenpiModel(RemoteModel):
 
     protocol = "openpi"
     package = "websockets"
+    default_port = 8000
 
-    def __init__(self, address: ServerAddress, *, api_key: str | None = None) -> None:
-        """Connect nothing yet."""
-        super().__init__(address)
-        self._is_nested = checked_flag("nested", address.options["nested"])
+    def __init__(self, location: str, *, api_key: str | None = None, **options: Any) -> None:  # noqa: ANN401
+        """Connect nothing yet; see `RemoteModel`."""
+        super().__init__(location, **options)
+        self._is_nested = checked_flag("nested", self.options["nested"])
         self._headers = {"Authorization": f"Api-Key {api_key}"} if api_key else {}
         self._socket: WebSocket | None = None
         self._is_ready = self._is_announced = False
 
     def _greet(self, deadline_s: float) -> None:
-        clock = SteadyClock()
+        clock, report_s = SteadyClock(), time.monotonic() + _SILENT_S
+        reason: Failure | None = None
         for family, target in itertools.cycle(self._find_host()):
             self._target = family, target
             try:
@@ -82,9 +84,13 @@ class OpenpiModel(RemoteModel):
                 break
             except Failure as failure:
                 self._disconnect()
-                is_over = time.monotonic() + _RETRY_NS / 1e9 > deadline_s
-                if is_over or failure.problem is not Problem.LOST:  # the last attempt has time, and tells the cause
-                    raise
+                reason = failure if reason is None or failure.problem is not Problem.LATE else reason
+                now_s = time.monotonic()
+                if failure.problem is not Problem.LOST or now_s + _RETRY_NS / 1e9 > deadline_s:
+                    raise reason from None
+                if now_s > report_s:
+                    report_s = deadline_s  # once
+                    _log.warning("waiting up to %g s for %s: %s", self._connect_timeout_s, self.address, failure)
             clock.sleep_until_ns(clock.now_ns() + _RETRY_NS)
         announced = (self._metadata or {}).get(EXTENSION)
         if isinstance(announced, Mapping):
@@ -93,7 +99,8 @@ class OpenpiModel(RemoteModel):
                 self.outputs = self._expected = specs_from_message(announced.get("outputs"))
             except WireError as error:
                 raise Failure(Problem.MALFORMED, str(error)) from None
-            self.fingerprint, self._is_announced = announced.get("fingerprint"), True
+            self.fingerprint, self.policy_file = announced.get("fingerprint"), announced.get("policy_file")
+            self._is_announced = True
 
     # ------------------------------------------------------------------------------------------------------ one request
 
@@ -101,10 +108,11 @@ class OpenpiModel(RemoteModel):
         try:
             message: dict[str, Any] = nest(inputs) if self._is_nested else dict(inputs)
         except (AttributeError, TypeError) as error:  # such as the names a and a.b
-            raise UsageError(f"inputs of {self.address.name}: {described(error)} (expected names to nest)") from error
+            raise UsageError(f"inputs of {self.address}: {described(error)} (expected names to nest)") from error
         if self._is_announced:
             reset = {} if self._reset is None else {"reset": self._reset}
-            message[EXTENSION] = {"request": self._request_id, **reset}
+            self._request = {"epoch": self._epoch, "step": self._step}
+            message[EXTENSION] = {"request": self._request, **reset}
         return self._pack(message)
 
     def _exchange(self, request: bytes, deadline_s: float) -> bytes:
@@ -131,12 +139,8 @@ class OpenpiModel(RemoteModel):
     def _is_own(self, extension: Any) -> bool:  # noqa: ANN401 - of a server
         request = extension.get("request") if isinstance(extension, dict) else None
         return isinstance(request, dict) and all(
-            type(request.get(key)) is int and request[key] == value for key, value in self._request_id.items()
+            type(request.get(key)) is int and request[key] == value for key, value in self._request.items()
         )
-
-    @property
-    def _request_id(self) -> dict[str, int]:
-        return {"epoch": self._epoch, "step": self._step}
 
     # ------------------------------------------------------------------------------------------------------- connection
 
@@ -147,8 +151,8 @@ class OpenpiModel(RemoteModel):
                 return self._socket
             self._disconnect()  # such as for a missed ping: nothing was in progress
         if self._socket is None:
-            self._socket = WebSocket(self._target, self.address.netloc, headers=self._headers)
-            self._gives_up_s = time.monotonic() + self.address.connect_timeout_s
+            self._socket = WebSocket(self._target, self.netloc, headers=self._headers)
+            self._gives_up_s = time.monotonic() + self._connect_timeout_s
         message = self._socket.receive(deadline_s)
         if isinstance(message, str):
             raise Failure(Problem.REFUSED, _last_line(message))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -15,19 +15,21 @@ from embodied_env.contract.files import read_file, read_text_file
 from embodied_env.contract.fingerprint import differences, meaning, sha256_of, to_plain
 from embodied_env.contract.frozen_dict import FrozenFields
 from embodied_env.contract.loader import parse_as, read_document
-from embodied_env.contract.value_checks import allow, check_positive, one_of, require
+from embodied_env.contract.value_checks import allow, check_magnitude, check_positive, one_of, require
 from embodied_env.core.bounded_json import parse_json
 from embodied_env.errors import ContractError, UsageError
 
 SCHEMA = "embodied_env/policy/1"
 SUFFIX = ".policy.yaml"
-MOST_DATA_BYTES = 64 * 2**20
-"""Maximum size of a data file that a policy file names."""
+MOST_DATA_BYTES = 8 * 2**20
+"""Maximum size of the data files that a policy file names, together."""
 
 _OWN = ("source", "text", "files")  # fields that are no keys
 _MOST_SHOWN = 5  # differences of a contract
 _LONGEST_HISTORY = 1000  # steps
 _MOST_ACTIONS = 10_000  # of a chunk, and ignored components
+_MOST_VALUES = 2**20  # of an output
+_MOST_READINGS = 10_000  # of all inputs, with history
 _MOST_PIXELS = 4096  # height or width of an image
 
 Numbers: TypeAlias = float | tuple[float, ...]
@@ -145,8 +147,8 @@ class OutputPart(FrozenFields):
     joints: tuple[str, ...] | None = None  # joints of the actuator by name, in the order of the policy; its twist axes
     # as for inputs, required; `action`: that of the contract's action space
     unit: str | tuple[str, ...] | None = None
-    # `absolute`: a position or velocity; `delta`: a displacement per control period of the policy;
-    # `relative`: to the position at inference, the same for all actions of a chunk
+    # `absolute`: a position or velocity; `delta`: a displacement of the command per control period of the policy;
+    # `relative`: to the measured position at inference, the same for all actions of a chunk
     mode: Literal["absolute", "delta", "relative"] = "absolute"
     sign: Numbers = 1  # 1 or -1
     offset: Numbers = 0.0  # in `unit`, such as the default pose of the training
@@ -189,7 +191,8 @@ class PolicyFile(FrozenFields):
     # are divided. null: it is refused
     resample: Literal["hold", "linear"] | None = None
     joint_names: Mapping[str, str] = field(default_factory=dict)  # names in the contract of joints named otherwise here
-    # positions that the ends of the units `-100..100`, `0..100`, `-1..1` and `0..1` stood for in the training, by joint
+    # positions that the ends of the units `-100..100`, `0..100`, `-1..1` and `0..1` stood for in the training,
+    # by joint, in the unit of the contract
     limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     chunk: ChunkSpec | None = None  # null: one action per inference
     source: str = field(default="", compare=False)  # the file it was read from
@@ -201,6 +204,13 @@ class PolicyFile(FrozenFields):
         """Freeze the fields and validate them."""
         super().__post_init__()
         _validate(self)
+
+    def specs(self) -> Iterator[tuple[str, InputSpec | OutputSpec]]:
+        """Yield path and keys of each input and output."""
+        for name, spec in self.inputs.items():
+            yield f"inputs.{name}", spec
+        for name, output in self.outputs.items():
+            yield f"outputs.{name}", output
 
     @cached_property
     def sha256(self) -> str:
@@ -235,11 +245,14 @@ def read_policy_file(path: str | Path) -> PolicyFile:
         for own in _OWN:
             require(own not in document, own, "unknown key")
         parsed = parse_as(PolicyFile, {**document, "source": str(path), "text": text})
-        names = sorted({name for _, name in _data_files(parsed)})
-        folder = Path(path).parent
-        return replace(parsed, files={name: read_file(folder / name, most_bytes=MOST_DATA_BYTES) for name in names})
+        files: dict[str, bytes] = {}
+        for name in sorted({name for _, name in _data_files(parsed)}):
+            left = MOST_DATA_BYTES - sum(map(len, files.values()))
+            files[name] = read_file(Path(path).parent / name, most_bytes=left)
+        return replace(parsed, files=files)
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read policy file {str(path)!r}: {error} (expected a YAML file)") from None
+        problem = "not text" if isinstance(error, UnicodeDecodeError) else error
+        raise UsageError(f"cannot read policy file {str(path)!r}: {problem} (expected a YAML file)") from None
     except ContractError as error:
         raise UsageError(f"policy file {path}: {error}") from None
 
@@ -273,10 +286,9 @@ def _data_files(file: PolicyFile) -> Iterator[tuple[str, str]]:
     """Yield path of the key and name of each data file."""
     if file.contract is not None and file.contract.file is not None:
         yield "contract.file", file.contract.file
-    for kind, specs in (("inputs", file.inputs), ("outputs", file.outputs)):
-        for name, spec in specs.items():
-            if spec.normalize is not None and spec.normalize.file is not None:
-                yield f"{kind}.{name}.normalize.file", spec.normalize.file
+    for path, spec in file.specs():
+        if spec.normalize is not None and spec.normalize.file is not None:
+            yield f"{path}.normalize.file", spec.normalize.file
 
 
 def _validate(file: PolicyFile) -> None:
@@ -288,38 +300,36 @@ def _validate(file: PolicyFile) -> None:
         allow(is_plain, path, repr(name), "the name of a file in the folder of the policy file")
     for joint, bounds in file.limits.items():
         _validate_range(f"limits.{joint}", bounds)
-    for name, spec in file.inputs.items():
-        _validate_input(f"inputs.{name}", spec, set(file.outputs))
-    for name, output in file.outputs.items():
-        path = f"outputs.{name}"
-        require(bool(output.parts), f"{path}.parts", "no part (expected one or more)")
-        for index, part in enumerate(output.parts):
-            _validate_output_part(f"{path}.parts[{index}]", part)
-        _validate_normalize(f"{path}.normalize", output.normalize)
+    for path, spec in file.specs():
+        if isinstance(spec, InputSpec):
+            _validate_input(path, spec)
+        require(spec.parts is None or bool(spec.parts), f"{path}.parts", "no part (expected one or more)")
+        parts: Sequence[InputPart | OutputPart] = spec.parts or ()
+        for index, part in enumerate(parts):
+            _validate_part(f"{path}.parts[{index}]", part, file.outputs)
+        if spec.normalize is not None:
+            _validate_normalize(f"{path}.normalize", spec.normalize)
+    readings = [
+        len(spec.parts or "1") * len(spec.history.steps if spec.history else "1") for spec in file.inputs.values()
+    ]
+    allow(sum(readings) <= _MOST_READINGS, "inputs", f"{sum(readings)} readings", f"at most {_MOST_READINGS}")
     if (chunk := file.chunk) is not None:
         allow(1 <= chunk.length <= _MOST_ACTIONS, "chunk.length", chunk.length, f"1 to {_MOST_ACTIONS} actions")
         execute = chunk.length if chunk.execute is None else chunk.execute
         allow(1 <= execute <= chunk.length, "chunk.execute", execute, f"1 to {chunk.length}, the length")
+    for name, output in file.outputs.items():
+        count = output.size * (1 if chunk is None else chunk.length)
+        allow(count <= _MOST_VALUES, f"outputs.{name}", f"{count} values", f"at most {_MOST_VALUES}")
 
 
-def _validate_input(path: str, spec: InputSpec, outputs: set[str]) -> None:
+def _validate_input(path: str, spec: InputSpec) -> None:
     given = [key for key in ("parts", "image", "text") if getattr(spec, key) is not None]
     require(len(given) == 1, path, f"{' and '.join(given) or 'none of its kinds'} (expected one of parts, image, text)")
-    for index, part in enumerate(spec.parts or ()):
-        where = f"{path}.parts[{index}]"
-        require((part.field is None) != (part.last_output is None), where, "expected either field or last_output")
-        is_known = part.last_output is None or part.last_output in outputs
-        require(is_known, f"{where}.last_output", one_of(part.last_output, outputs))
-        is_whole = part.field is not None or part == InputPart(last_output=part.last_output)
-        require(is_whole, where, "last_output with another key (expected none: it is the output as it was)")
-        _validate_affine(where, part)
-    if spec.parts is not None:
-        require(bool(spec.parts), f"{path}.parts", "no part (expected one or more)")
-    if spec.image is not None:
-        is_size = all(1 <= length <= _MOST_PIXELS for length in spec.image.size)
-        allow(is_size, f"{path}.image.size", list(spec.image.size), f"height and width of 1 to {_MOST_PIXELS}")
-        _validate_range(f"{path}.image.range", spec.image.range)
-        is_allowed = spec.image.channels != "depth" or spec.image.range is None
+    if (image := spec.image) is not None:
+        is_size = all(1 <= length <= _MOST_PIXELS for length in image.size)
+        allow(is_size, f"{path}.image.size", list(image.size), f"height and width of 1 to {_MOST_PIXELS}")
+        _validate_range(f"{path}.image.range", image.range)
+        is_allowed = image.channels != "depth" or image.range is None
         require(is_allowed, f"{path}.image.range", "range of a depth image (expected null: it stays in metres)")
     if spec.text is not None:
         require(spec.normalize is None and spec.history is None, path, "normalize or history of a text (expected none)")
@@ -329,46 +339,58 @@ def _validate_input(path: str, spec: InputSpec, outputs: set[str]) -> None:
         allow(is_past, f"{path}.history.steps", list(steps), f"different steps from {-_LONGEST_HISTORY} to 0")
         is_possible = history.layout == "stacked" or spec.parts is not None
         require(is_possible, f"{path}.history.layout", f"{history.layout} of an image (expected stacked)")
-    _validate_normalize(f"{path}.normalize", spec.normalize)
 
 
-def _validate_output_part(path: str, part: OutputPart) -> None:
-    if part.ignore is not None:
+def _validate_part(path: str, part: InputPart | OutputPart, outputs: Iterable[str]) -> None:
+    if isinstance(part, InputPart):
+        require((part.field is None) != (part.last_output is None), path, "expected either field or last_output")
+        if part.last_output is not None:
+            require(part.last_output in outputs, f"{path}.last_output", one_of(part.last_output, outputs))
+            is_alone = part == InputPart(last_output=part.last_output)
+            require(is_alone, path, "last_output with another key (expected none: it is the output as it was)")
+    elif part.ignore is not None:
         allow(1 <= part.ignore <= _MOST_ACTIONS, f"{path}.ignore", part.ignore, f"1 to {_MOST_ACTIONS} components")
         require(part == OutputPart(ignore=part.ignore), path, "ignore with another key (expected none)")
-        return
-    for key in ("actuator", "joints", "unit"):
-        require(getattr(part, key) is not None, f"{path}.{key}", "missing key")
-    _validate_affine(path, part)
-    if part.threshold is not None:
+    else:
+        for key in ("actuator", "joints", "unit"):
+            expected = " (expected rad, deg and so on, or action: as in the action space)" if key == "unit" else ""
+            require(getattr(part, key) is not None, f"{path}.{key}", f"missing key{expected}")
         is_plain = (part.sign, part.offset, part.scale, part.mode) == (1, 0, 1, "absolute")
-        require(is_plain, path, "threshold with mode, sign, offset or scale (expected none)")
-
-
-def _validate_affine(path: str, part: InputPart | OutputPart) -> None:
+        problem = "threshold with mode, sign, offset or scale (expected none)"
+        require(part.threshold is None or is_plain, path, problem)
+        for key, value in vars(part.threshold).items() if part.threshold is not None else ():
+            check_magnitude(f"{path}.threshold.{key}", value, least=0.0)
     joints = part.joints
     if joints is not None:
         allow(bool(joints) and len({*joints}) == len(joints), f"{path}.joints", list(joints), "different joints")
-    signs, scales = (x if isinstance(x, tuple) else (x,) for x in (part.sign, part.scale))
+    signs, scales, offsets = (x if isinstance(x, tuple) else (x,) for x in (part.sign, part.scale, part.offset))
     allow(all(abs(sign) == 1 for sign in signs), f"{path}.sign", part.sign, "1 or -1")
-    allow(0 not in scales, f"{path}.scale", part.scale, "a number other than 0")
+    for scale in scales:
+        check_magnitude(f"{path}.scale", scale)
+    for offset in offsets:
+        check_magnitude(f"{path}.offset", offset, least=0.0)
 
 
 def _validate_range(path: str, bounds: tuple[float, float] | None) -> None:
-    allow(bounds is None or bounds[0] < bounds[1], path, bounds, "low < high")
-
-
-def _validate_normalize(path: str, spec: NormalizeSpec | None) -> None:
-    if spec is None:
+    if bounds is None:
         return
+    allow(bounds[0] < bounds[1], path, bounds, "low < high")
+    check_magnitude(path, max(map(abs, bounds)))
+    check_magnitude(path, bounds[1] - bounds[0])
+
+
+def _validate_normalize(path: str, spec: NormalizeSpec) -> None:
     wanted = STATISTICS[spec.method]
     given = {name for pair in STATISTICS.values() for name in pair if getattr(spec, name) is not None}
     if spec.file is None:
         require(spec.key is None, f"{path}.key", "key without file")
-        fits = given == {*wanted}
-        allow(fits, path, f"{', '.join(sorted(given)) or 'no numbers'}", f"{' and '.join(wanted)}, or file and key")
+        found = ", ".join(sorted(given)) or "no numbers"
+        allow(given == {*wanted}, path, found, f"{' and '.join(wanted)}, or file and key")
     else:
         require(spec.key is not None and not given, path, "expected file with key and without numbers")
     _validate_range(f"{path}.range", spec.range)
+    allow(spec.method != "mean_std" or spec.range == (-1.0, 1.0), f"{path}.range", spec.range, "no range with mean_std")
     allow(spec.epsilon >= 0, f"{path}.epsilon", spec.epsilon, "a number >= 0")
     allow(spec.clip is None or spec.clip > 0, f"{path}.clip", spec.clip, "a number > 0")
+    for key in ("epsilon", "clip"):
+        check_magnitude(f"{path}.{key}", getattr(spec, key) or 0.0, least=0.0)

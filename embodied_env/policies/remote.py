@@ -2,6 +2,8 @@
 
 A step never waits beyond its deadline, and the failure of a server is never an exception: `RemoteModel.infer` returns
 `NoAction`, counts the failure and drops the connection, so that a later answer belongs to no request.
+
+Around it: `wire` has the message formats, `websocket` a connection, and `openpi_model` and `gr00t_model` the protocols.
 """
 
 from __future__ import annotations
@@ -10,10 +12,9 @@ import ast
 import os
 import socket
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import version
 from typing import Any, ClassVar, Self
@@ -26,7 +27,7 @@ from embodied_env.core.arguments import checked_seconds
 from embodied_env.core.bounded_json import plain_copy
 from embodied_env.core.policy import NoAction, PolicyIdentity
 from embodied_env.errors import UsageError, described, did_you_mean
-from embodied_env.policies.model import ArraySpec, Inputs
+from embodied_env.policies.model import ArraySpec, Inputs, Model
 from embodied_env.policies.wire import WireError, keep_freed_memory, pack, unpack
 
 CONNECT_TIMEOUT_S, TIMEOUT_S = 30.0, 1.0
@@ -55,94 +56,69 @@ class Failure(Exception):  # noqa: N818 - no error of a caller
         super().__init__(NoAction(reason).reason)  # one line, since it may come from a server
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerAddress:
-    """The address of a policy server, with its options."""
+class RemoteModel(Model):
+    """A model on a server, whose failures become `NoAction`.
 
-    name: str  # as given
-    host: str
-    port: int
-    options: Mapping[str, Any]  # values of all options, those in the address among them
-    connect_timeout_s: float
-    timeout_s: float
+    Attributes:
+        protocol: name of the message format and of the scheme of addresses.
+        package: library that connects.
+        default_port: of an address without a port.
+        address: of the server, as given.
+        host, port: those of the address.
+        options: values of all options, those in the address among them.
+        identity: address, protocol and library, with the server's metadata.
+        inputs, outputs: specification by name, if the server announces them.
+        fingerprint: that of the contract of its inputs and outputs, if the server announces one.
+        policy_file: name of the one that the model needs, if the server announces one.
+    """
+
+    protocol: ClassVar[str]
+    package: ClassVar[str]
+    default_port: ClassVar[int]
+    inputs: Mapping[str, ArraySpec] | None = None
+    outputs: Mapping[str, ArraySpec] | None = None
+    fingerprint: str | None = None
+    policy_file: str | None = None
+
+    def __init__(self, location: str, **options: Any) -> None:  # noqa: ANN401 - of the protocol
+        """Connect nothing yet; the options of an address ``protocol://host:port?option=literal`` replace `options`.
+
+        Raises UsageError for another form, an unknown option or an invalid time limit.
+        """
+        self.address = f"{self.protocol}:{location}"
+        self.host, self.port, found = _parse_address(self.address, self.default_port, options)
+        self.options = options | found
+        self._connect_timeout_s, self._timeout_s = (
+            checked_seconds(key, self.options[key]) for key in ("connect_timeout_s", "timeout_s")
+        )
+        keep_freed_memory()
+        self._epoch = self._step = 0  # number of the episode on this object, and of the inference in it
+        self._reset: dict[str, int] | None = None  # of an episode in which no answer has arrived
+        self._problems: Counter[str] = Counter()
+        self._account: dict[str, float | None] | None = None
+        self._expected: Mapping[str, ArraySpec] | None = None  # of an answer
+        self._metadata: Mapping[str, Any] | None = None
+        self._is_warm = self._is_closed = self._is_busy = False  # warm: an answer has arrived
+        self._pid = os.getpid()
 
     @property
     def netloc(self) -> str:
         """``host:port``, as in a URL."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-
-def parse_address(scheme: str, location: str, *, port: int, **options: Any) -> ServerAddress:  # noqa: ANN401
-    """Return the address ``scheme://host:port?option=literal``, whose options replace the `options`.
-
-    Raises UsageError for any other form, an unknown option or an invalid time limit.
-    """
-    name = f"{scheme}:{location}"
-    try:
-        url = urlsplit(name)
-        host, number = url.hostname, port if url.port is None else url.port
-    except ValueError:
-        host, number = None, 0
-    if not host or not number or url.path.strip("/") or url.fragment or url.username is not None:
-        expected = f"expected {scheme}://host:port, for example {scheme}://127.0.0.1:{port}"
-        raise UsageError(f"invalid address of a policy server: {name!r} ({expected})")
-    for key, text in parse_qsl(url.query, keep_blank_values=True):
-        if key not in options:
-            expected = f"expected one of: {', '.join(options)}"
-            raise UsageError(f"unknown option of {name!r}: {key!r} ({expected}){did_you_mean(key, options)}")
-        try:
-            options[key] = ast.literal_eval(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            options[key] = text
-    limits = {key: checked_seconds(key, options[key]) for key in ("connect_timeout_s", "timeout_s")}
-    return ServerAddress(name=name, host=host, port=number, options=options, **limits)
-
-
-class RemoteModel(ABC):
-    """A model on a server, whose failures become `NoAction`.
-
-    Attributes:
-        protocol: name of the message format and of the scheme of addresses.
-        package: library that connects.
-        identity: address, protocol and library, with the server's metadata.
-        inputs, outputs: specification by name, if the server announces them.
-        fingerprint: that of the contract of its inputs and outputs, if the server announces one.
-    """
-
-    protocol: ClassVar[str]
-    package: ClassVar[str]
-    identity: PolicyIdentity
-    inputs: Mapping[str, ArraySpec] | None = None
-    outputs: Mapping[str, ArraySpec] | None = None
-    fingerprint: str | None = None
-
-    def __init__(self, address: ServerAddress) -> None:
-        """Connect nothing yet."""
-        keep_freed_memory()
-        self.address = address
-        self._epoch = self._step = 0
-        self._reset: dict[str, int] | None = None  # of an episode in which no answer has arrived
-        self._problems: Counter[str] = Counter()
-        self._account: dict[str, float | None] | None = None
-        self._expected: Mapping[str, ArraySpec] | None = None  # of an answer
-        self._metadata: Mapping[str, Any] | None = None
-        self._is_warm = self._is_closed = self._is_busy = False
-        self._pid = os.getpid()
-
     def open(self) -> Self:
         """Connect to the server, which may not have started yet; raises UsageError if that fails."""
-        name, limit_s = self.address.name, self.address.connect_timeout_s
         try:
-            self._greet(time.monotonic() + limit_s)
+            self._greet(time.monotonic() + self._connect_timeout_s)
         except BaseException as error:
             self.close()
             if not isinstance(error, Failure):
                 raise
-            expected = f"expected a policy server that answers within {limit_s:g} s"
-            text = f"cannot connect to {name}: {error} ({expected}); start it, or correct the address"
+            expected = f"expected a policy server that answers within {self._connect_timeout_s:g} s"
+            text = f"cannot connect to {self.address}: {error} ({expected}); start it, or correct the address"
             raise UsageError(text) from None
         library = f"{self.package} {version(self.package)}"
-        self.identity = PolicyIdentity(name=name, format=self.protocol, library=library, server=self._metadata)
+        self.identity = PolicyIdentity(name=self.address, format=self.protocol, library=library, server=self._metadata)
         return self
 
     def reset(self, *, seed: int, episode_index: int) -> None:
@@ -155,7 +131,7 @@ class RemoteModel(ABC):
     def infer(self, inputs: Inputs, /) -> dict[str, NDArray[Any]] | NoAction:
         """Return the outputs of one inference, or why there are none before the deadline."""
         begun_s = time.monotonic()
-        deadline_s = begun_s + (self.address.timeout_s if self._is_warm else self.address.connect_timeout_s)
+        deadline_s = begun_s + (self._timeout_s if self._is_warm else self._connect_timeout_s)
         self._step += 1
         account = self._account = dict.fromkeys(("encode_s", "wire_s", "server_s", "decode_s"))
         self._is_busy = True
@@ -235,7 +211,7 @@ class RemoteModel(ABC):
         try:
             return pack(message, self.protocol)
         except WireError as error:
-            raise UsageError(f"inputs of {self.address.name}: {error}") from error
+            raise UsageError(f"inputs of {self.address}: {error}") from error
 
     def _unpack(self, answer: bytes) -> Any:  # noqa: ANN401 - of a server
         """Return the content of a message of the server; raises Failure."""
@@ -247,9 +223,9 @@ class RemoteModel(ABC):
     def _find_host(self) -> list[tuple[socket.AddressFamily, Any]]:
         """Return the addresses of the server; raises UsageError. No step does that: it has no time limit."""
         try:
-            found = socket.getaddrinfo(self.address.host, self.address.port, type=socket.SOCK_STREAM)
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            problem = f"cannot find the host of {self.address.name}: {error}"
+            problem = f"cannot find the host of {self.address}: {error}"
             raise UsageError(f"{problem} (expected a name or an address)") from None
         return [(family, target) for family, _, _, _, target in found]
 
@@ -291,3 +267,26 @@ class RemoteModel(ABC):
     @abstractmethod
     def _disconnect(self) -> None:
         """Close what is open; in a fork of the process that opened it, without a message to the server."""
+
+
+def _parse_address(address: str, default_port: int, known: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]]:
+    """Return host, port and options of an address; raises UsageError for another form or option."""
+    try:
+        url = urlsplit(address)
+        host, port = url.hostname, default_port if url.port is None else url.port
+    except ValueError:
+        host, port = None, 0
+    if not host or not port or url.path.strip("/") or url.fragment or url.username is not None:
+        scheme = address.partition(":")[0]
+        expected = f"expected {scheme}://host:port, for example {scheme}://127.0.0.1:{default_port}"
+        raise UsageError(f"invalid address of a policy server: {address!r} ({expected})")
+    options: dict[str, Any] = {}
+    for key, text in parse_qsl(url.query, keep_blank_values=True):
+        if key not in known:
+            expected = f"expected one of: {', '.join(known)}"
+            raise UsageError(f"unknown option of {address!r}: {key!r} ({expected}){did_you_mean(key, known)}")
+        try:
+            options[key] = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            options[key] = text
+    return host, port, options

@@ -70,7 +70,6 @@ class Sb3Model(Model):
     """A policy network of Stable-Baselines3; the state of a recurrent one is that of the episode.
 
     Attributes:
-        identity: name and version, for the manifest.
         inputs: the keys of its observation space, or ``observation``.
         outputs: ``action``, with the bounds of its action space, to which its actions are clipped.
     """

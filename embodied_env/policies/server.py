@@ -43,13 +43,18 @@ _library_log.setLevel(logging.CRITICAL)  # it logs a traceback for each connecti
 class PolicyServer:
     """Serves one model to one client at a time."""
 
-    def __init__(self, model: Model, *, contract: Contract | None = None) -> None:
-        """Serve `model`; `contract`: that of its inputs and outputs. Raises MissingDependencyError without msgpack."""
+    def __init__(self, model: Model, *, contract: Contract | None = None, policy_file: str | None = None) -> None:
+        """Serve `model`; raises MissingDependencyError without msgpack.
+
+        `contract`: that of its inputs and outputs. `policy_file`: name of the one that the clients need.
+        """
         self._model, self._last_error = model, ""
         about: dict[str, Any] = {"inputs": specs_to_message(model.inputs), "outputs": specs_to_message(model.outputs)}
         about["identity"] = model.identity.as_mapping()
         if contract is not None:
             about |= {"contract": contract.name, "fingerprint": contract.fingerprint}
+        if policy_file is not None:
+            about["policy_file"] = policy_file
         self._metadata = pack({EXTENSION: about})
         keep_freed_memory()
 
@@ -143,8 +148,8 @@ class PolicyServer:
         return pack(answer)
 
 
-class PolicyModel(Model):
-    """A policy of a contract as a model: the observation in, ``actions`` (n, n_joints) in action units out.
+class ServedPolicy(Model):
+    """A policy of a contract as the model to serve: the observation in, ``actions`` (n, n_joints) in action units out.
 
     Attributes:
         identity: that of the policy.

@@ -16,11 +16,17 @@ from embodied_env.core.bounded_json import parse_json
 from embodied_env.errors import ContractError, described, did_you_mean
 from embodied_env.policies.policy_file import MOST_DATA_BYTES, STATISTICS, NormalizeSpec, PolicyFile
 
+_LARGEST, _NARROWEST = 1e12, 1e-12  # statistic, and divisor: products of such numbers are finite
+_MOST_AXES = 8
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
 
 
 class Normalizer:
-    """The normalisation of vectors of `size` components, along their last axis."""
+    """The normalisation of vectors of `size` components, along their last axis.
+
+    Attributes:
+        clip: largest magnitude of a normalised value, or None.
+    """
 
     def __init__(self, file: PolicyFile, path: str, spec: NormalizeSpec, size: int) -> None:
         """Read the statistics of `spec` at `path`; raises ContractError for those that do not fit."""
@@ -28,12 +34,13 @@ class Normalizer:
         found = dict(zip(names, _read(file, path, spec, names), strict=True))
         for name, values in found.items():
             allow(values.size in (1, size), f"{path}.{name}", f"{values.size} values", f"{size}, one per component")
-            require(bool(np.isfinite(values).all()), f"{path}.{name}", "values that are not finite (expected numbers)")
+            is_moderate = bool((np.abs(values) <= _LARGEST).all())  # not NaN
+            require(is_moderate, f"{path}.{name}", f"not finite, or too large (expected numbers up to {_LARGEST:g})")
         first, second = (np.broadcast_to(values.ravel(), size) for values in found.values())
-        self._clip, is_standard = spec.clip, spec.method == "mean_std"
+        self.clip, is_standard = spec.clip, spec.method == "mean_std"
         self._center, self._width = first, (second if is_standard else second - first) + spec.epsilon
         self._low, self._span = (0.0, 1.0) if is_standard else (spec.range[0], spec.range[1] - spec.range[0])
-        if (bad := np.flatnonzero(self._width <= 0)).size:
+        if (bad := np.flatnonzero(self._width < _NARROWEST)).size:
             problem = f"{second[bad[0]]:g} of component {bad[0]}"
             expected = "above 0" if is_standard else f"above {names[0]}, {first[bad[0]]:g}"
             require(False, f"{path}.{names[1]}", f"{problem} (expected {expected}); set epsilon as in training")
@@ -42,12 +49,17 @@ class Normalizer:
         """Return the normalised values."""
         return self._clipped((values - self._center) / self._width * self._span + self._low)
 
+    def combine(self, gain: FloatArray, bias: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return gain and bias of the normalised values of ``gain * x + bias``, before they are clipped."""
+        ratio = self._span / self._width
+        return gain * ratio, (bias - self._center) * ratio + self._low
+
     def unnormalize(self, values: FloatArray) -> FloatArray:
         """Return the values before the normalisation."""
         return (self._clipped(values) - self._low) / self._span * self._width + self._center
 
     def _clipped(self, values: FloatArray) -> FloatArray:
-        return values if self._clip is None else np.clip(values, -self._clip, self._clip)
+        return values if self.clip is None else np.clip(values, -self.clip, self.clip)
 
 
 def make_normalizer(file: PolicyFile, path: str, spec: NormalizeSpec | None, size: int) -> Normalizer | None:
@@ -77,7 +89,12 @@ def _read_json(data: bytes) -> Mapping[str, Any]:
     document = document.get("norm_stats", document) if isinstance(document, dict) else document
     if not isinstance(document, dict) or not all(isinstance(each, dict) for each in document.values()):
         raise ValueError("it has no statistics by feature")
-    return {f"{key}.{name}": values for key, each in document.items() for name, values in each.items()}
+    return {
+        f"{key}.{name}": values  # unique, since no statistic has a dot
+        for key, each in document.items()
+        for name, values in each.items()
+        if "." not in name
+    }
 
 
 def read_safetensors(data: bytes | mmap) -> Mapping[str, NDArray[Any]]:
@@ -89,8 +106,9 @@ def read_safetensors(data: bytes | mmap) -> Mapping[str, NDArray[Any]]:
     for name, entry in header.items():
         if name == "__metadata__" or entry["dtype"] not in _DTYPES:
             continue
-        dtype, (start, end) = np.dtype(_DTYPES[entry["dtype"]]), entry["data_offsets"]
-        if not 0 <= start <= end <= len(data) - 8 - size or end - start != dtype.itemsize * math.prod(entry["shape"]):
+        dtype, (start, end), shape = np.dtype(_DTYPES[entry["dtype"]]), entry["data_offsets"], entry["shape"]
+        count = math.prod(shape) if len(shape) <= _MOST_AXES else -1
+        if not 0 <= start <= end <= len(data) - 8 - size or end - start != dtype.itemsize * count:
             raise ValueError(f"tensor {name!r} has the wrong size")
-        tensors[name] = np.frombuffer(data, dtype, math.prod(entry["shape"]), 8 + size + start)
+        tensors[name] = np.frombuffer(data, dtype, count, 8 + size + start)
     return tensors

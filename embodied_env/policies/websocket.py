@@ -24,6 +24,8 @@ from embodied_env.policies.wire import MOST_ANSWER_BYTES, import_library
 _CHUNK = 2**12  # bytes per read: with thousands of frames, a read takes milliseconds
 _LONGEST_TEXT = 2**12  # bytes
 _BINARY, _FINAL, _MASKED = 2, 0x80, 0x80  # opcode and bits of a frame
+_BUSY = 503  # status of a server that has a client, and says so
+_MOST_SHOWN = 160  # bytes of what it says
 
 
 class WebSocket:
@@ -152,9 +154,12 @@ class WebSocket:
             return
         refused, broken = self._protocol.handshake_exc, self._protocol.parser_exc
         if refused is not None:
-            status = getattr(getattr(refused, "response", None), "status_code", 500)
-            problem = Problem.LOST if status >= 500 else Problem.MALFORMED  # 503: busy, so try again
-            self._end = Failure(problem, f"handshake failed: {described(refused)}")
+            response = getattr(refused, "response", None)
+            status, body = getattr(response, "status_code", 0), getattr(response, "body", None) or b""
+            is_lost = status >= 500 or isinstance(refused.__cause__, EOFError)  # 503: busy, so try again
+            problem = Problem.LOST if is_lost else Problem.MALFORMED
+            text = " ".join(body[:_MOST_SHOWN].decode("utf-8", "replace").split()) if status == _BUSY else ""
+            self._end = Failure(problem, f"handshake failed: {text or described(refused)}")
         elif broken is not None and not isinstance(broken, EOFError):
             self._end = Failure(Problem.MALFORMED, f"invalid frame: {described(broken)}")
         elif not data or self._protocol.close_rcvd is not None:

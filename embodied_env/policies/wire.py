@@ -15,7 +15,6 @@ present until the first answer of the episode has arrived.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import io
 import math
@@ -36,7 +35,7 @@ MOST_BYTES, MOST_ANSWER_BYTES = 2**26, 2**24
 """Limits of a message, and of an answer: decoding one must not take longer than a step."""
 
 _DEEPEST, _MOST_AXES, _MOST_VALUES = 16, 8, 2**13  # values: without those of arrays
-_packers = threading.local()  # by protocol: their buffers are large
+_packers = threading.local()  # by protocol, since a new one takes memory for every message
 _DTYPE = re.compile(r"[<>|=]?([biuf][1248]|[US][1-9]\d{0,5})")
 
 
@@ -166,8 +165,7 @@ def _from_openpi(value: dict[Any, Any]) -> Any:  # noqa: ANN401 - any message
     return value
 
 
-@functools.lru_cache(64)
-def _checked_dtype(text: str) -> np.dtype[Any]:
+def _checked_dtype(text: object) -> np.dtype[Any]:
     if not isinstance(text, str) or not _DTYPE.fullmatch(text):
         raise ValueError(f"array of {text!r:.40} (expected numbers or text)")
     return np.dtype(text)

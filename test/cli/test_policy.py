@@ -50,12 +50,16 @@ def test_show_has_each_component_before_and_after(capsys, write):
     found = shown(capsys, write(), "--contract", "arm_reach")
     first, *_ = rows = found["inputs"]
     assert [row["from"] for row in rows[:6]] == [f"joints_position[{joint}]" for joint in JOINTS]
-    assert (first["unit"], first["transformation"], rows[6]["unit"]) == ("rad to deg", "mean_std", "m")
+    assert (first["unit"], first["transformation"], rows[6]["unit"]) == ("rad to deg", "method mean_std", "m")
     for row in rows[:6]:
         assert row["becomes"] == pytest.approx(math.degrees(row["value"]) / 57.3, abs=1e-12)
     assert [row["to"] for row in found["outputs"]] == [f"arm[{joint}]" for joint in JOINTS]
     assert {row["action of 0"] for row in found["outputs"]} == {0.0}
     assert found["sha256"] == read_policy_file(write()).sha256
+    assert found["timing"] == [
+        {"control_period_s": 0.05, "of the contract": 0.05, "resample": None}
+        | {"actions of an inference": 1, "executed": 1, "steps of the contract": 1}
+    ]
 
 
 def test_show_takes_the_name_of_a_shipped_policy(capsys):
@@ -190,6 +194,8 @@ def test_draft_of_a_lerobot_policy_is_refused_until_it_is_filled_in(capsys, tmp_
     source = ("--from-lerobot", str(tmp_path), "--dataset", str(tmp_path), "--contract", "door_open")
     assert "unit of outputs.action" in output_of(capsys, "init", *source, "-o", str(out), status=1).out
     assert "exists" in output_of(capsys, "init", *source, "-o", str(out), status=2).err
+    below = str(out / "act.policy.yaml")
+    assert "cannot write the policy file" in output_of(capsys, "init", *source, "-o", below, status=2).err
     assert "unit" in output_of(capsys, "check", str(out), "--contract", "door_open", status=2).err
     out.write_text(re.sub(r"(field|actuator): ", r"unit: deg\n      \1: ", out.read_text()))
     assert "fits door_open" in output_of(capsys, "check", str(out), "--contract", "door_open").out

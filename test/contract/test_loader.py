@@ -233,7 +233,7 @@ def test_null_notations(written):
         ("a: " + "x" * 2**20, "the document is too large"),
         ("{" * 500, "nested deeper than 50 levels at line 1"),
         ("[" * 100_000 + "]" * 100_000, "nested deeper than 50 levels at line 1"),
-        ("", "not a contract: NoneType"),
+        ("", "not a contract: empty"),
         ("[]", "not a contract: list"),
     ],
 )

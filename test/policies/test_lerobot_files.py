@@ -124,7 +124,7 @@ def test_joints_by_name_and_what_lerobot_does_not_store(policy, dataset):
     joints = [JOINTS[i] for i in order]
     assert draft["inputs"]["observation.state"]["parts"] == [{"field": "joints_position", "joints": joints}]
     assert draft["outputs"]["action"]["parts"] == [{"actuator": "arm", "joints": joints}]
-    assert "unit of inputs.observation.state (values from -12.25 to 47.5): set" in gaps
+    assert f"unit of inputs.observation.state (values: main_{JOINTS[3]} " in gaps
     assert "sign and zero of the joints of outputs.action" in gaps
 
 
@@ -295,6 +295,7 @@ def test_pickle_is_never_read(policy):
     assert "mean and std of inputs.observation.state" in gaps
 
 
+CONFIG = {"type": "act", "input_features": STATE, "output_features": ACTION}
 INVALID = {
     "not JSON": ({"config.json": b"{"}, "config.json: "),
     "NaN": ({"config.json": b'{"type": NaN}'}, "expected finite numbers"),
@@ -308,6 +309,28 @@ INVALID = {
         {"config.json": {"type": "act", "input_features": {"state": {"type": "STATE", "shape": [4000000000]}}}},
         "shape (4000000000,) of state",
     ),
+    "a length of 0": (
+        {"config.json": {**CONFIG, "input_features": {"s": {"type": "STATE", "shape": [0]}}}},
+        "from 1 to",
+    ),
+    "a million axes": (
+        {"config.json": {**CONFIG, "input_features": {"s": {"type": "STATE", "shape": [10**39] * 1000}}}},
+        " of s (expected lengths",
+    ),
+    "a name of two lines": (
+        {"config.json": {**CONFIG, "input_features": {"s\nname: x": {"type": "STATE", "shape": [6]}}}},
+        "expected printable text",
+    ),
+    "many features": (
+        {"config.json": {**CONFIG, "input_features": {f"s{i}": {"type": "STATE", "shape": [6]} for i in range(101)}}},
+        "101 input_features (expected at most 100",
+    ),
+    "many steps": ({"config.json": {**CONFIG, "n_obs_steps": 10**30}}, "n_obs_steps 1000000000"),
+    "features of one buffer": (
+        {"config.json": {**CONFIG, "input_features": {**STATE, "observation_state": STATE["observation.state"]}}}
+        | {"model.safetensors": b""},
+        "names that differ by more than",
+    ),
     "tensors cut off": ({NORMALIZER: TENSORS[:200]}, f"{NORMALIZER}: "),
     "a huge header": ({NORMALIZER: b"\xff" * 64}, f"{NORMALIZER}: "),
 }
@@ -320,6 +343,14 @@ def test_invalid_files_are_refused(policy, case):
     with pytest.raises(UsageError) as error:
         read_lerobot(policy(files, **config))
     assert message in str(error.value)
+
+
+def test_statistics_of_other_tensors_are_not_read(policy):
+    """A header can name one large block a million times."""
+    large = {"dtype": "F32", "shape": [2**20], "data_offsets": [0, 2**22]}
+    header = json.dumps({f"observation.state.{name}": large for name in ("mean", *range(1000))}).encode()
+    files = {NORMALIZER: len(header).to_bytes(8, "little") + header + bytes(2**22)}
+    assert read_lerobot(policy(files)).inputs["observation.state"].statistics == {}
 
 
 def test_missing_policy_is_refused(tmp_path):

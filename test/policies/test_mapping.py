@@ -17,7 +17,7 @@ from embodied_env.cli.main import main
 from embodied_env.contract.schema import ResizeSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.image_processing import resize_image
-from embodied_env.core.policy import BatchPolicy, NoAction
+from embodied_env.core.policy import BatchPolicy, NoAction, PolicyIdentity
 from embodied_env.errors import UsageError
 from embodied_env.policies.chunk_runner import ChunkRunner
 from embodied_env.policies.mapping import PolicyFileInterface
@@ -264,7 +264,7 @@ def test_deltas_are_those_of_the_contract(scale):
     most = 3.0 * 0.95 * 0.05 if scale == "normalized" else 1.0
     np.testing.assert_allclose(action["arm"], np.radians([1.0, -2.0, 0.0]) / most)
     with pytest.raises(
-        UsageError, match=r"absolute for actuators.arm.command position_delta \(expected delta\); declare"
+        UsageError, match=r"absolute for actuators.arm.command position_delta \(expected delta\); correct it"
     ):
         parsed(simple(parts=[{**arm, "mode": "absolute"}, grip]), contract)
 
@@ -387,6 +387,15 @@ def test_history_has_the_steps_between_two_inferences_of_a_chunk():
     assert not isinstance(connect(model, found), BatchPolicy)
 
 
+def test_history_keeps_copies_of_arrays_that_the_next_step_overwrites():
+    """As those of a vector environment with ``copy=False``."""
+    found, seen = parsed(simple(inputs=history([-1, 0]))), at(0)
+    found.observe(seen)
+    for key, value in at(1).items():
+        seen[key][...] = value
+    assert found.to_inputs(seen)["state"][:, 0].tolist() == [0, 1]
+
+
 def test_history_of_a_slower_policy_skips_control_steps():
     found = parsed(simple(inputs=history([-1, 0]), control_period_s=0.1, resample="hold"))
     values = [found.to_inputs(at(step))["state"][:, 0].tolist() for step in range(4)]
@@ -429,6 +438,7 @@ def test_image_as_in_training():
         ({"size": [24, 32]}, "bgr8", r"'front_image' is 48x64 \(expected 24x32, as in training\); give the method"),
         ({"channels": "mono"}, "bgr8", "mono of an image in bgr8"),
         ({}, "mono8", "rgb of an image in mono8; set expand"),
+        ({"channels": "mono", "expand": True}, "mono8", "mono of an image in mono8"),
         ({"field": "front"}, "bgr8", r"did you mean 'front_image'"),
         ({"field": "tcp_position"}, "bgr8", r"expected one of: front_image"),
     ],
@@ -437,6 +447,16 @@ def test_image_that_is_not_as_in_training_is_refused(keys, encoding, problem):
     changes = [("encoding: bgr8", "encoding: mono8"), ("[48, 64, 3]", "[48, 64, 1]")] if encoding == "mono8" else []
     with pytest.raises(UsageError, match=problem):
         parsed(simple(inputs=image(**keys)), bench(changes))
+
+
+@pytest.mark.parametrize(
+    ("pixels", "mean", "std", "known"),
+    [(None, 0.45, 0.225, r"become -2 and 1131 "), ([0, 1], 120.0, 60.0, r"become -2 and -1\.983 ")],
+)
+def test_statistics_of_another_range_of_pixels_are_refused(pixels, mean, std, known):
+    front = {**image(range=pixels)["front"], "normalize": {"method": "mean_std", "mean": mean, "std": std}}
+    with pytest.raises(UsageError, match=rf"image\.range: statistics of another range: 0 and 255 {known}"):
+        parsed(simple(inputs={"front": front}))
 
 
 def test_mono_and_depth_images():
@@ -500,7 +520,7 @@ def spec(*shape, dtype=np.float32):
         (TrialModel(ZEROS, inputs={"state": spec(3), "goal": spec(2)}), "no entry for the input 'goal' of the model"),
         (
             TrialModel(ZEROS, inputs={"state": spec(4)}),
-            r"inputs.state: the model's input has the shape \(4,\) \(expected \(3,\): tcp_position\[0\], ",
+            r"inputs.state: shape \(3,\) \(expected \(4,\), the model's\): tcp_position\[0\], ",
         ),
         (
             TrialModel(ZEROS, outputs={"actions": spec(4)}),
@@ -508,7 +528,7 @@ def spec(*shape, dtype=np.float32):
         ),
         (
             TrialModel(ZEROS, outputs={"action": spec(2, 4)}),
-            r"outputs.action: the model's output has the shape \(2, 4\) \(expected \(4,\): arm\[shoulder\], ",
+            r"outputs.action: shape \(4,\) \(expected \(2, 4\), the model's\): arm\[shoulder\], ",
         ),
         (
             TrialModel({"action": np.zeros(7)}),
@@ -524,6 +544,23 @@ def spec(*shape, dtype=np.float32):
 def test_model_that_does_not_fit_is_refused_before_anything_moves(model, problem):
     with pytest.raises(UsageError, match=problem):
         parsed(simple()).check(model)
+
+
+def test_instruction_for_a_model_without_one_is_refused():
+    file = simple(inputs={"state": {"parts": [{"field": "tcp_position"}]}, "task": {"text": "instruction"}})
+    with pytest.raises(UsageError, match=r"inputs\.task: unknown input of the model: 'task' \(expected one of: state"):
+        parsed(file).check(TrialModel(ZEROS, **SPECS))
+    parsed(file).check(TrialModel(ZEROS))  # a server does not tell
+
+
+@pytest.mark.parametrize("server", [None, {"embodied_env": {"identity": {"format": "lerobot"}}}])
+def test_normalisation_of_a_model_that_normalises_itself_is_refused(server):
+    """Statistics twice: by the policy file, and by the processors of LeRobot."""
+    model = TrialModel(ZEROS)
+    model.identity = PolicyIdentity(name="x", format="openpi" if server else "lerobot", server=server)
+    parsed(simple()).check(model)
+    with pytest.raises(UsageError, match=r"outputs\.action\.normalize: LeRobot's processors normalise"):
+        parsed(simple(normalize={"method": "mean_std", "mean": 0.0, "std": 2.0})).check(model)
 
 
 def test_model_that_fits_is_given_a_plausible_observation():
@@ -598,6 +635,13 @@ def test_policy_file_is_found_and_named(model, tmp_path, where, monkeypatch):
     expected = arm.action_space.high * 0 + np.radians(np.degrees(np.arange(6.0)) * 0.01) / (3.1 * 0.95 * 0.05)
     np.testing.assert_allclose(policy(seen), expected, rtol=1e-5)
     assert isinstance(policy, BatchPolicy)
+
+
+def test_policy_file_that_cannot_be_read_is_not_ignored(model, tmp_path):
+    """A link to a file that was not copied: the model would run without its mapping."""
+    (tmp_path / "follow.policy.yaml").symlink_to("elsewhere.yaml")
+    with pytest.raises(UsageError, match=r"cannot read policy file '.*follow\.policy\.yaml'"):
+        embodied_env.load_policy(f"onnx:{model}", embodied_env.load_contract("arm_reach"))
 
 
 def test_evaluation_and_replay_by_a_policy_file(model, tmp_path, capsys):

@@ -103,6 +103,12 @@ def test_factory_gets_literals(module):
         ("a_users_policies:np", "not callable"),
         ("hold ", "did you mean 'hold'"),
         ("nothing", "expected one of: hold, random, scripted, module:callable"),
+        ("models/a.onnx", "did you mean 'onnx:models/a.onnx'?"),
+        ("sac.zip", "did you mean 'sb3:sac.zip'?"),
+        ("a.policy.yaml", "a policy file goes with the address of its model"),
+        ("ws://gpu:8000", "did you mean 'openpi://gpu:8000'?"),
+        ("a_users_policies.py:Gain(1)", "did you mean 'a_users_policies:Gain(1)'?"),
+        ("onnx:", "incomplete policy address 'onnx:' (expected onnx:FILE)"),
     ],
 )
 def test_invalid_address_is_wrong_usage(module, address, problem):

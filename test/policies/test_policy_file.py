@@ -45,7 +45,7 @@ def with_normalize(normalize):
         ),
         (changed("0.05", "0"), r"control_period_s: 0.0 \(expected a finite number of seconds > 0"),
         (changed("sign: [1, -1, 1]", "sign: [1, -2, 1]"), r"parts\[0\]\.sign: .*expected 1 or -1"),
-        (changed("sign: [1, -1, 1]", "scale: 0"), r"scale: 0.0 \(expected a number other than 0"),
+        (changed("sign: [1, -1, 1]", "scale: 0"), r"scale: 0.0 \(expected a magnitude from 1e-09"),
         (changed("[wrist, shoulder, elbow]", "[wrist, wrist]"), r"joints: .*expected different joints"),
         (
             changed("  state:\n", "  state:\n    text: instruction\n"),
@@ -58,10 +58,29 @@ def with_normalize(normalize):
         (FILE + "chunk: {length: 4, execute: 5}\n", r"chunk\.execute: 5 \(expected 1 to 4"),
         (FILE + "chunk: {length: 1000000000000}\n", r"chunk\.length: .*1 to 10000"),
         (changed("unit: m}", "unit: m}\n      - {ignore: 1000000000000}"), r"parts\[2\]\.ignore: .*1 to 10000"),
+        (FILE + "      - {ignore: 9999}\nchunk: {length: 9999}\n", "outputs.action: 100019997 values"),
+        (
+            changed(
+                "  state:\n    parts:\n",
+                f"  state:\n    history: {{steps: {[*range(-999, 1)]}}}\n    parts:\n"
+                + "      - {field: tcp_position}\n" * 8,
+            ),
+            "inputs: 11000 readings",
+        ),
+        (changed("sign: [1, -1, 1]", "scale: [1, 1, 1e308]"), r"parts\[0\]\.scale: 1e\+308 \(expected a magnitude"),
+        (changed("sign: [1, -1, 1]", "offset: -1e308"), r"parts\[0\]\.offset: -1e\+308 \(expected a magnitude"),
+        (changed("[0.0, 0.1]", "[0, 1e-320]"), r"limits\.finger: .*expected a magnitude"),
+        (changed("[0.0, 0.1]", "[-1e308, 1e308]"), r"limits\.finger: .*expected a magnitude"),
+        (changed("unit: m}", "unit: m, threshold: {at: 0, below: 0, above: 1e300}}"), r"threshold\.above: 1e\+300"),
+        (with_normalize("{method: min_max, min: 0, max: 1, clip: 1e300}"), r"normalize\.clip: 1e\+300"),
         (changed("inputs:", "inputs:\n  i: {image: {field: front_image, size: [9, 99999]}}"), r"size: .*1 to 4096"),
         (FILE + "source: elsewhere\n", "source: unknown key"),
         (with_normalize("{method: mean_std, mean: 0}"), r"normalize: mean \(expected mean and std, or file and key"),
         (with_normalize("{method: min_max, mean: 0, std: 1}"), r"mean, std \(expected min and max"),
+        (
+            with_normalize("{method: mean_std, mean: 0, std: 1, range: [0, 1]}"),
+            r"range: .*expected no range with mean_std",
+        ),
         (
             with_normalize("{method: mean_std, file: ../stats.json, key: a}"),
             "expected the name of a file in the folder",
@@ -96,6 +115,9 @@ def test_mistake_is_refused_by_its_path(tmp_path, text, problem):
         ("0.05", "1.0e9\nresample: hold", r"resample: 1 actions of 1e\+09 s are 20000000000 steps of the contract \(expected 1 to"),
         ("inputs:", "inputs:\n  i: {image: {field: front_image, size: [4096, 4096], method: stretch}, history: {steps: [-2, -1, 0]}}", "150994944 values"),
         ("policy/1", "policy/1\njoint_names: {wrst: wrist}", "unused joint 'wrst'"),
+        ("inputs:", "inputs:\n  i: &i {image: {field: front_image, size: [4096, 4096], method: stretch}}\n  j: *i", r"inputs\.j: 100663296 values"),
+        ("  state:\n", "  state:\n    normalize: {method: min_max, min: -1e308, max: 1e308}\n", r"min: not finite, or too large"),
+        ("  state:\n", "  state:\n    normalize: {method: mean_std, mean: 0, std: 1e-300}\n", r"std: 1e-300 of component 0 \(expected above 0"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_the_contract_is_refused_by_name(tmp_path, old, new, problem):
@@ -193,6 +215,8 @@ def test_statistics_of_files_equal_those_in_numbers(tmp_path, file, key, content
         ("s.safetensors", safetensors(**{"a.mean": [1.0], "a.std": [np.nan]}), "not finite"),
         ("s.safetensors", safetensors(**{"a.mean": [1.0], "a.std": [1.0]})[:-4], "wrong size"),
         ("s.safetensors", struct.pack("<Q", 9) + b'{"a": [1]}', "cannot read"),
+        ("s.safetensors", safetensors(**{"a.mean": np.ones((1,) * 9), "a.std": [1.0]}), "wrong size"),
+        ("s.json", b'{"": {"a.mean": [5]}, "a": {"std": [1]}}', "no 'a.mean' in s.json"),
     ],
 )
 def test_damaged_statistics_are_refused(tmp_path, file, content, problem):
@@ -207,6 +231,17 @@ def test_a_file_of_another_kind_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="not a regular file"):
         read_policy_file(write(tmp_path, with_normalize("{method: mean_std, file: pipe, key: a}")))
+
+
+def test_data_files_are_bounded_together(tmp_path):
+    """Many names of one file are not read into memory one by one."""
+    text = with_normalize("{method: mean_std, file: a.json, key: a}")
+    text += "    normalize: {method: mean_std, file: b.json, key: a}\n"
+    for name in ("a.json", "b.json"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(5 * 2**20)
+    with pytest.raises(UsageError, match=r"too large: .*b\.json' \(expected at most 3 MiB"):
+        read_policy_file(write(tmp_path, text))
 
 
 def test_a_policy_file_is_for_models(tmp_path):

@@ -132,7 +132,7 @@ def test_robojudo_55_order_of_observations_is_that_of_the_parts(tmp_path):
     spec = {"state": ArraySpec(shape=(7,), dtype=np.dtype(np.float32))}
     with pytest.raises(
         UsageError,
-        match=r"the model's input has the shape \(7,\) \(expected \(8,\): joints_position\[wrist\], joints_position\[sho",
+        match=r"inputs.state: shape \(8,\) \(expected \(7,\), the model's\): joints_position\[wrist\], joints_position\[sho",
     ):
         interface(tmp_path).check(TrialModel({"action": np.zeros(4)}, inputs=spec))
 

@@ -97,7 +97,7 @@ def test_inputs_are_nested_on_request(load):
 def test_our_own_server_receives_the_number_of_the_request_and_the_reset(load):
     with serve_openpi(echo, metadata=ANNOUNCED) as (address, requests):
         model = load(f"openpi://{address}?timeout_s=1.5")
-        assert model.address.timeout_s == 1.5
+        assert model.options["timeout_s"] == 1.5
         assert model.inputs["state"].shape == (3,)
         assert model.outputs["actions"].shape == (None, 6)
         for _ in range(2):
@@ -208,6 +208,14 @@ def test_a_server_for_another_contract_is_refused():
         embodied_env.load_policy(f"openpi://{address}", ARM).close()
 
 
+def test_a_model_served_without_its_policy_file_is_refused():
+    metadata = pack_openpi({"embodied_env": {"policy_file": "a.policy.yaml"}})
+    with serve_openpi(echo, metadata=metadata) as (address, requests):
+        with pytest.raises(UsageError, match=r"is served without its policy file: a\.policy\.yaml"):
+            embodied_env.load_policy(f"openpi://{address}", ARM)
+        assert requests == []
+
+
 def test_drip_fed_bytes_do_not_extend_the_deadline(load):
     frame = b"\x82\x7e\x10\x00" + bytes(4096)
 
@@ -291,11 +299,14 @@ def test_a_server_with_wrong_metadata_is_refused_at_load(load, metadata, reason)
 
 
 @pytest.mark.parametrize("scheme", ["openpi", "gr00t"])
-def test_a_server_that_is_not_there_is_refused_at_load(load, scheme):
+def test_a_server_that_is_not_there_is_refused_at_load(load, scheme, monkeypatch, caplog):
+    monkeypatch.setattr("embodied_env.policies.openpi_model._SILENT_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
     with pytest.raises(UsageError, match=f"cannot connect to {address}: .* \\(expected a policy server that answers"):
         load(address, connect_timeout_s=0.3)
+    waiting = [f"waiting up to 0.3 s for {address}: connection refused"] if scheme == "openpi" else []
+    assert caplog.messages == waiting
 
 
 def test_no_http_server_is_taken_for_a_policy_server(load):
@@ -336,6 +347,8 @@ def test_no_http_server_is_taken_for_a_policy_server(load):
         ("openpi://h:1?nested=2", "invalid nested=2"),
         ("openpi://h:1?api_key=x", "unknown option .* 'api_key'"),
         ("gr00t://h:1?release=n1.7", "unknown release 'n1.7'"),
+        ("gr00t://h:1?release=[1]", r"unknown release '\[1\]'"),
+        ("gr00t://h:0", "for example gr00t://127.0.0.1:5555"),
     ],
 )
 def test_invalid_addresses_are_refused(address, reason):
@@ -348,8 +361,8 @@ def test_invalid_addresses_are_refused(address, reason):
 )
 def test_a_missing_package_is_named_with_its_remedy(load, monkeypatch, package, scheme):
     with serve_openpi(echo) as (address, _):
-        for module in (package, f"{package}.client"):
-            monkeypatch.setitem(sys.modules, module, None)
+        for name in {package, *(name for name in sys.modules if name.startswith(f"{package}."))}:
+            monkeypatch.setitem(sys.modules, name, None)
         monkeypatch.setattr("embodied_env.policies.wire._packers", threading.local())
         with pytest.raises(MissingDependencyError, match=r'pip install "embodied_env\[remote\]"'):
             load(f"{scheme}://{address}")

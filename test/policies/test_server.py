@@ -26,7 +26,7 @@ from embodied_env.core.policy import FunctionPolicy, NoAction, PolicyIdentity
 from embodied_env.errors import UsageError
 from embodied_env.policies.loader import load_model
 from embodied_env.policies.model import ArraySpec
-from embodied_env.policies.server import PolicyModel, PolicyServer
+from embodied_env.policies.server import PolicyServer, ServedPolicy
 
 pytest.importorskip("websockets", reason="needs websockets")
 
@@ -194,6 +194,8 @@ def test_second_client_is_refused_while_the_first_acts(serve, monkeypatch):
         assert (response.status_code, response.body) == (
             503, b"another client is connected (expected one); close it, or start another server\n",
         )  # fmt: skip
+        with pytest.raises(UsageError, match="another client is connected"):
+            load_model(f"openpi://127.0.0.1:{port}", connect_timeout_s=0.3)
         assert "action" in ask(first, obs=OBS, task="")
     with open_client(port) as second:
         assert "embodied_env" in openpi_messages.unpack(second.recv())
@@ -218,7 +220,7 @@ def test_policy_of_a_contract_returns_rows_of_actions(length):
         action = observation["joints_position"] + 1
         return action if length is None else np.tile(action, (length, 1))
 
-    model = PolicyModel(FunctionPolicy(act, IDENTITY), ARM)
+    model = ServedPolicy(FunctionPolicy(act, IDENTITY), ARM)
     assert model.inputs.keys() == ARM.observation_space.spaces.keys()
     inputs = {key: np.zeros(spec.shape) for key, spec in model.inputs.items()}
     assert (model.infer(inputs)["actions"] == np.ones((length or 1, 6))).all()
@@ -230,7 +232,7 @@ def test_served_policy_of_two_actuators_has_the_joints_in_order():
     space.seed(1)
     action = space.sample()
     policy = FunctionPolicy(lambda _: action, IDENTITY)
-    model = PolicyModel(policy, door)
+    model = ServedPolicy(policy, door)
     (rows,) = model.infer({key: np.zeros(spec.shape) for key, spec in model.inputs.items()})["actions"]
     assert rows.tolist() == np.concatenate(list(action.values()) if isinstance(action, dict) else [action]).tolist()
 
@@ -242,7 +244,7 @@ def test_remote_policy_equals_the_local_one(serve, tmp_path, contract):
     (tmp_path / "policy.onnx").write_bytes(onnx_models.linear(weights))
     address = f"onnx:{tmp_path / 'policy.onnx'}"
     local = embodied_env.load_policy(address, ARM)
-    port = serve(load_model(address) if contract is None else PolicyModel(local, ARM), contract=contract)
+    port = serve(load_model(address) if contract is None else ServedPolicy(local, ARM), contract=contract)
     remote = embodied_env.load_policy(f"openpi://127.0.0.1:{port}", ARM)
     ARM.observation_space.seed(3)
     for _ in range(3):
@@ -253,7 +255,7 @@ def test_remote_policy_equals_the_local_one(serve, tmp_path, contract):
 
 
 def test_policy_served_for_another_contract_is_refused(serve):
-    port = serve(PolicyModel(embodied_env.load_policy("hold", ARM), ARM), contract=ARM)
+    port = serve(ServedPolicy(embodied_env.load_policy("hold", ARM), ARM), contract=ARM)
     other = changed_contract(ARM, {"control_period_s": 0.1})
     problem = f"is served for another contract: {ARM.fingerprint:.12} \\(expected {other.fingerprint:.12}, arm_reach\\)"
     with pytest.raises(UsageError, match=problem):
@@ -273,19 +275,22 @@ def wait_for_line(process):
 def test_served_onnx_file_ends_by_a_signal_with_a_client_connected(tmp_path, number):
     pytest.importorskip("onnxruntime")
     (tmp_path / "a.onnx").write_bytes(onnx_models.linear(WEIGHTS))
+    (tmp_path / "a.policy.yaml").touch()
     command = [sys.executable, "-m", "embodied_env.cli", "serve", "onnx:a.onnx", "--port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=tmp_path, text=True, **pipes) as process:
         try:
             with open_client(wait_for_line(process)) as client:
                 about = openpi_messages.unpack(client.recv())["embodied_env"]
+                assert about["policy_file"] == "a.policy.yaml"
                 assert about["inputs"] == {"observation": {"shape": [4], "dtype": "<f4"}}
                 assert (ask(client, observation=np.ones(4))["action"] == WEIGHTS.sum(axis=0)).all()
                 os.kill(process.pid, number)
                 with pytest.raises(ConnectionClosed) as caught:
                     client.recv(timeout=10)
                 assert caught.value.rcvd.code == 1001
-            assert (process.wait(10), process.stderr.read()) == (0, "")
+            note = "note: clients apply a.policy.yaml (--policy-file); with --contract, this server does\n"
+            assert (process.wait(10), process.stderr.read()) == (0, note)
         finally:
             process.kill()
 
@@ -298,4 +303,6 @@ def test_wrong_usage_is_one_line(tmp_path, capsys):
     assert main(["serve", "onnx:none", "--policy-file", "a.yaml", "--port", "0"]) == 2
     assert "--policy-file requires --contract" in capsys.readouterr().err
     assert main(["serve", "hold", "--port", "0"]) == 2
-    assert "unknown model 'hold'" in capsys.readouterr().err
+    problem = capsys.readouterr().err
+    assert "unknown model 'hold'" in problem
+    assert "any other policy needs a contract" in problem
