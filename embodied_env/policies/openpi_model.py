@@ -117,8 +117,6 @@ class OpenpiModel(RemoteModel):
 
     def _exchange(self, request: bytes, deadline_s: float) -> bytes:
         connection = self._connect(deadline_s)
-        if connection.poll(deadline_s):
-            raise Failure(Problem.FOREIGN, "answer to no request")
         connection.send(request, deadline_s)
         answer = connection.receive(deadline_s)
         if isinstance(answer, str):
@@ -145,9 +143,11 @@ class OpenpiModel(RemoteModel):
     # ------------------------------------------------------------------------------------------------------- connection
 
     def _connect(self, deadline_s: float) -> WebSocket:
-        """Return a connection that is ready; raises Failure."""
+        """Return a connection that is ready, and on which nothing is waiting; raises Failure."""
         if self._socket is not None and self._is_ready:
-            if self._socket.poll(deadline_s) or self._socket.is_open:
+            if self._socket.poll(deadline_s):
+                raise Failure(Problem.FOREIGN, "answer to no request")
+            if self._socket.is_open:
                 return self._socket
             self._disconnect()  # such as for a missed ping: nothing was in progress
         if self._socket is None:
@@ -158,6 +158,8 @@ class OpenpiModel(RemoteModel):
             raise Failure(Problem.REFUSED, _last_line(message))
         self._check_metadata(message)
         self._is_ready = True
+        if self._socket.poll(deadline_s):
+            raise Failure(Problem.FOREIGN, "answer to no request")
         return self._socket
 
     def _may_continue(self, failure: Failure) -> bool:

@@ -124,7 +124,7 @@ class RemoteModel(Model):
     def reset(self, *, seed: int, episode_index: int) -> None:
         """Begin an episode; its first request says so, where the protocol can."""
         self._epoch, self._step = self._epoch + 1, 0
-        self._reset = {"seed": seed, "episode_index": episode_index}
+        self._reset = {"seed": int(seed), "episode_index": int(episode_index)}
         self._problems.clear()
         self._account = None
 

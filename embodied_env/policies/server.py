@@ -135,8 +135,13 @@ class PolicyServer:
         extension = request.pop(EXTENSION, {}) if isinstance(request, dict) else None
         if not isinstance(extension, dict):
             raise UsageError(f"invalid request: {request!r:.80} (expected a map of inputs in MessagePack)")
-        if reset := extension.get("reset"):
-            self._model.reset(seed=int(reset["seed"]), episode_index=int(reset["episode_index"]))
+        if (reset := extension.get("reset")) is not None:
+            match reset:
+                case {"seed": int(seed), "episode_index": int(index)} if seed >= 0 and index >= 0:
+                    self._model.reset(seed=seed, episode_index=index)
+                case _:
+                    problem = f"invalid reset: {reset!r:.80}"
+                    raise UsageError(f"{problem} (expected seed and episode_index, whole numbers >= 0)")
         _check(request, self._model.inputs or {})
         begun = time.monotonic()
         outputs = self._model.infer(request)
@@ -188,7 +193,10 @@ def _check(inputs: Mapping[str, Any], specs: Mapping[str, ArraySpec]) -> None:
     for name, spec in specs.items():
         if name not in inputs:
             raise UsageError(f"no input {name!r} in the request (expected: {', '.join(specs)})")
-        value = np.asarray(inputs[name])
+        try:
+            value = np.asarray(inputs[name])
+        except ValueError:  # a ragged list
+            raise UsageError(f"input {name!r} is no array: {inputs[name]!r:.80} (expected {spec.dtype})") from None
         if (value.dtype.kind == "U") != (spec.dtype.kind == "U") or value.dtype.kind not in "biufU":
             found, expected = ("str" if dtype.kind == "U" else dtype.name for dtype in (value.dtype, spec.dtype))
             raise UsageError(f"input {name!r} has the dtype {found} (expected {expected})")
