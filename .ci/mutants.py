@@ -274,7 +274,9 @@ MUTANTS = (
         ROBOT_MACHINE,
         MACHINE,
     ),
-    gate("malformed actions are not counted", "self._malformed_in_a_row += 1", "pass", ROBOT_MACHINE, MACHINE),
+    gate(
+        "malformed actions are not counted", "self._malformed_in_a_row += is_malformed", "pass", ROBOT_MACHINE, MACHINE
+    ),
     gate(
         "a valid action does not reset the count",
         "        self._malformed_in_a_row = 0\n        findings = self._run_interlocks",
@@ -534,15 +536,15 @@ MUTANTS = (
     ),
     arbiter(
         "a resync restarts the sequence numbers",
-        "                seq=self._reference.seq,\n                epoch=epoch",
-        "                seq=0,\n                epoch=epoch",
+        "seq=self._reference.seq, epoch=epoch",
+        "seq=0, epoch=epoch",
         ROBOT_MACHINE,
         MACHINE,
     ),
     arbiter(
         "the epoch is not copied",
-        "                epoch=epoch,\n",
-        "                epoch=0,\n",
+        "seq=self._reference.seq, epoch=epoch",
+        "seq=self._reference.seq, epoch=0",
         ROBOT_MACHINE,
         MACHINE,
     ),
