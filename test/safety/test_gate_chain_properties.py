@@ -349,6 +349,8 @@ def test_p13_relay_findings_are_added_to_local_findings(g, data):
     assert bits(both.report.velocity_si) == bits(there.report.velocity_si)
     assert both.report.requested.tobytes() == here.report.requested.tobytes()
     assert (both.seq, both.epoch) == (here.seq, here.epoch)
+    other = dataclasses.replace(there.report, applied_si=there.values + 1.0)  # a relay seldom changes a drawn command
+    assert bits(merge_relay_report(here, other).values) == bits(other.applied_si)
 
 
 def test_p12_the_reference_is_what_the_relay_published():
