@@ -57,7 +57,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LerobotPolicy:
-    """What the files of a policy declare."""
+    """The declarations in the files of a policy."""
 
     kind: str  # act, diffusion, smolvla, ...
     inputs: Mapping[str, Feature]

@@ -122,7 +122,7 @@ class RemoteModel(Model):
         return self
 
     def reset(self, *, seed: int, episode_index: int) -> None:
-        """Begin an episode; its first request says so, where the protocol can."""
+        """Begin an episode; its first request carries the reset, if the protocol has a key for it."""
         self._epoch, self._step = self._epoch + 1, 0
         self._reset = {"seed": int(seed), "episode_index": int(episode_index)}
         self._problems.clear()

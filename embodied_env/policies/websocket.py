@@ -24,7 +24,7 @@ from embodied_env.policies.wire import MOST_ANSWER_BYTES, import_library
 _CHUNK = 2**13  # bytes per read: with thousands of frames, a read takes milliseconds
 _LONGEST_TEXT = 2**12  # bytes
 _BINARY, _FINAL, _MASKED = 2, 0x80, 0x80  # opcode and bits of a frame
-_BUSY = 503  # status of a server that has a client, and says so
+_BUSY = 503  # HTTP status of a server that already has a client
 _MOST_SHOWN = 160  # bytes of what it says
 
 

@@ -37,7 +37,7 @@ def parsed(document, contract=BENCH):
 
 
 def simple(*, inputs=None, parts=None, normalize=None, **keys):
-    """Return a document with absolute joint positions, unless told otherwise."""
+    """Return a document, by default with absolute joint positions."""
     return {
         "inputs": inputs or {"state": {"parts": [{"field": "tcp_position"}]}},
         "outputs": {

@@ -89,7 +89,7 @@ BENCH = bench()
 
 
 class TrialModel:
-    """A model that records its inputs and answers what it is told."""
+    """A model that records its inputs and returns given outputs."""
 
     identity = PolicyIdentity(name="test:trial", format="test")
 
