@@ -20,7 +20,7 @@ from embodied_env.core.codes import Severity
 from embodied_env.core.policy import NoAction, Policy, PolicyFunction, as_policy, policy_errors, policy_seed
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendError, ResetNeededError, TaskError, UsageError
-from embodied_env.policies.chunk_runner import ChunkRunner
+from embodied_env.policies.async_chunks import make_runner
 from embodied_env.record.arrays import Reference, refer_to, to_bytes
 from embodied_env.record.differences import differences
 from embodied_env.record.json_values import detached_action
@@ -277,13 +277,14 @@ def replay_policy(
     *,
     seed: int = 0,
     tolerance: float = 0.0,
+    chunks: str = "wait",
     progress: Progress = NO_PROGRESS,
 ) -> PolicyReplay:
     """Call `policy` with the recorded observations, and compare its actions with the recorded ones.
 
     The world does not follow the policy: the observations are those of the record. The policy is reset before each
-    episode as in an evaluation with `seed`; steps after a missing row of their episode are skipped. Components that
-    differ by at most `tolerance`, in action units, are equal.
+    episode as in an evaluation with `seed` and `chunks`, in lockstep; steps after a missing row of their episode are
+    skipped. Components that differ by at most `tolerance`, in action units, are equal.
 
     Raises:
         UsageError: for a negative tolerance, or NaN.
@@ -298,7 +299,7 @@ def replay_policy(
     layout, decoder = ActionLayout(contract), RowDecoder(contract, run.array)
     episodes: list[list[FloatArray | None]] = []
     observation: dict[str, NDArray[Any]] = {}
-    runner = ChunkRunner(as_policy(policy))
+    runner = make_runner(as_policy(policy), chunks)
     next_row, is_known = 0, False  # after a missing row, the state of the policy is unknown until the next reset
     for row in run.rows():
         progress.advance()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_env.core.arguments import checked_path
-from embodied_env.core.policy import ADDRESSES
+from embodied_env.core.policy import ADDRESSES, CHUNK_MODES
 from embodied_env.errors import UsageError
 
 
@@ -107,6 +107,12 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def _add_trust_policy(parser: argparse.ArgumentParser) -> None:
     help_ = "load a policy format that executes code when it is read, such as pickle"
     parser.add_argument("--trust-policy", action="store_true", help=help_)
+
+
+def add_chunks(parser: argparse.ArgumentParser) -> None:
+    """Declare the option --chunks."""
+    help_ = "what happens at the policy's next action chunk (default: wait, it is computed when the last one has ended)"
+    parser.add_argument("--chunks", choices=CHUNK_MODES, default="wait", help=help_)
 
 
 def add_seed(parser: argparse.ArgumentParser, meaning: str) -> None:

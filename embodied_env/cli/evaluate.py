@@ -8,6 +8,7 @@ import sys
 
 from embodied_env.backends.registry import accepts_option
 from embodied_env.cli.arguments import (
+    add_chunks,
     add_connect_timeout,
     add_contract,
     add_policies,
@@ -22,7 +23,7 @@ from embodied_env.evaluation.engine import Engine
 from embodied_env.evaluation.episodes import PolicySource
 from embodied_env.evaluation.ray_cluster import RayCluster
 
-_OPTIONS = ("clock", "pacing", "fifo_priority", "delay_profile", "namespace", "record_messages")
+_OPTIONS = ("clock", "pacing", "fifo_priority", "delay_profile", "namespace", "record_messages", "chunks")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     option("--delay-profile", metavar="FILE", help="latency profile to inject in lockstep (default: none)")
     option("--namespace", help="ROS 2 namespace of the robot or simulator (default: set by the backend)")
+    add_chunks(parser)
     option("--report", action="store_true", help="write report.html into each run directory")
     option("--attach", action="store_true", help="attach to a running simulator instead of starting one")
     option("--dry-run", action="store_true", help="run all checks on the robot without sending commands")

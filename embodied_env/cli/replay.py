@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.arguments import add_json, add_policy, add_run_directory, add_seed
+from embodied_env.cli.arguments import add_chunks, add_json, add_policy, add_run_directory, add_seed
 from embodied_env.cli.progress import ProgressBar
 from embodied_env.core.terminal import make_console, say
 from embodied_env.errors import UsageError
@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--task", metavar="FILE[:CLASS]", help="Python file to load the task from (default: none)")
     option("--trust-task", action="store_true", help="load the task that the contract names")
     add_policy(parser, default=None, what="address of the policy to compare with the recorded actions")
+    add_chunks(parser)
     option("--tolerance", type=float, default=0.0, help="largest difference of an action that counts as equal")
     add_seed(parser, "seed of the policy, as in its evaluation")
     add_json(parser)
@@ -70,7 +71,12 @@ def _replay_policy(args: argparse.Namespace, contract: Any) -> int:  # noqa: ANN
     try:
         with ProgressBar() as progress:
             replay = replay_policy(
-                args.run_directory, policy, seed=args.seed, tolerance=args.tolerance, progress=progress
+                args.run_directory,
+                policy,
+                seed=args.seed,
+                tolerance=args.tolerance,
+                chunks=args.chunks,
+                progress=progress,
             )
     finally:
         with policy_errors(f"--policy {args.policy!r}", "close"):

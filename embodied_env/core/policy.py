@@ -27,6 +27,9 @@ ADDRESSES = (
 )
 """The forms of an address of `load_policy`, for help and messages; other packages may add formats."""
 
+CHUNK_MODES = ("wait", "replace", "crossfade", "ensemble", "rtc")
+"""What happens at the next action chunk; ``wait``: it is computed when the last one has ended."""
+
 _MOST_CHARACTERS = 200  # of a reason
 
 
@@ -103,6 +106,21 @@ class AccountedPolicy(Protocol):
 
     def take_account(self) -> Mapping[str, Any] | None:
         """Return the account of the inference since the last call; None: there was none."""
+
+
+@runtime_checkable
+class ContinuingPolicy(Protocol):
+    """A policy, or a model, that may continue the chunk that is being executed: real-time chunking (RTC)."""
+
+    @property
+    def continues_chunks(self) -> bool:
+        """Whether it can."""
+
+    def continue_chunk(self, *, executed: int, delay: int) -> None:
+        """Make the next inference continue the last chunk, of which `executed` actions are executed.
+
+        `delay` more of them are expected to be executed during the inference.
+        """
 
 
 @runtime_checkable

@@ -98,9 +98,9 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
                 actions.
 
         Returns:
-            The last observation, the sum of the rewards, the last flags, and the last info with ``info["chunk"]``:
-            ``executed`` steps, their ``rewards`` (shape (length,) float64, NaN for a step that was not taken), and
-            ``malformed``: the chunk could not be split.
+            The last observation, the sum of the rewards, the last flags, and the last info with
+            ``info["chunk_result"]``: ``executed`` steps, their ``rewards`` (shape (length,) float64, NaN for a step
+            that was not taken), and ``malformed``: the chunk could not be split.
 
         Raises:
             ResetNeededError: outside an episode. Nothing is published.
@@ -118,7 +118,7 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         rewards[: len(transitions)] = [float(taken.reward) for taken in transitions]
         total = float(np.sum(rewards[: len(transitions)]))
         result = {"executed": len(transitions), "rewards": rewards, "malformed": malformed}
-        return last.observation, total, last.terminated, last.truncated, {**last.info, "chunk": result}
+        return last.observation, total, last.terminated, last.truncated, {**last.info, "chunk_result": result}
 
     def step_chunk(self, actions: Any, *, epoch: int, first_step: int) -> ChunkResult:  # noqa: ANN401 - see step
         """Execute the due actions of a chunk, for a policy that infers while the robot moves.

@@ -115,6 +115,7 @@ def explain(info: Mapping[str, Any]) -> str:
             f"Step {info['step_index']} of episode {info['episode_index']}: {world}.",
             *_explain_action(info["action"]),
             *_explain_gates(info["safety"]),
+            *_explain_chunk(info.get("annotations", {}).get("chunk", {})),
             *_explain_inference(info.get("annotations", {}).get("inference", {})),
             *(late or ["Nothing was late."]),
             f"Observation to command: {info['latency_ms']:.3g} ms.",
@@ -141,6 +142,17 @@ def _explain_gates(safety: Mapping[str, Any]) -> Iterator[str]:
         if number:
             code = _NAMES[int(number)]
             yield f"Gate {gate} {_REACTIONS[Severity(severity)]}: {CODE_WORDS[code]} ({code})."
+
+
+def _explain_chunk(account: Mapping[str, Any]) -> Iterator[str]:
+    """Explain the account of an action chunk (`policies.async_chunks`); one of another form is left out."""
+    if not {"mode", "id", "age", "weight", "underruns"} <= account.keys():
+        return
+    if account["id"] is None:
+        yield f"No chunk had an action for this step; steps of this episode without one: {account['underruns']}."
+        return
+    blended = f", blended with a weight of {account['weight']:.3g}" if account["weight"] < 1.0 else ""
+    yield f"The action is of chunk {account['id']}, computed from the observation {account['age']} steps ago{blended}."
 
 
 def _explain_inference(account: Mapping[str, Any]) -> Iterator[str]:

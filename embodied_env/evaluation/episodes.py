@@ -15,6 +15,8 @@ from embodied_env.core.policy import Policy, policy_errors, policy_seed
 from embodied_env.errors import UsageError
 
 if TYPE_CHECKING:
+    from embodied_env.policies.async_chunks import AsyncChunks
+    from embodied_env.policies.chunk_runner import ChunkRunner
     from embodied_env.record import RecordTransitions
 
 
@@ -54,6 +56,7 @@ class EvaluationJob:
     options: Mapping[str, Any]
     record_messages: bool = False
     trust_policy: bool = False
+    chunks: str = "wait"  # one of `CHUNK_MODES`
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,13 +115,17 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         `folders` has the parent of the run directory of each policy.
         """
         from embodied_env.envs.embodied_env import EmbodiedEnv
-        from embodied_env.policies.chunk_runner import ChunkRunner
+        from embodied_env.policies.async_chunks import make_runner
 
         self._job, self._folders, self._observer = job, folders, observer
         with ExitStack() as stack:
-            self._policies = [ChunkRunner(self._load(source, stack)) for source in job.policies]
+            policies = [self._load(source, stack) for source in job.policies]
+            self._policies: list[ChunkRunner | AsyncChunks] = []
+            stack.callback(self._stop_policies)  # after the robot has stopped
             self._embodied = EmbodiedEnv(job.contract, backend=job.backend, **job.options)
             stack.callback(self._embodied.close)
+            pacing = self._embodied.pacing
+            self._policies = [make_runner(policy, job.chunks, pacing=pacing) for policy in policies]
             self._stack = stack.pop_all()
         self.recorders: dict[int, RecordTransitions] = {}
         self._next = 0  # the episode of a reset without `seek_episode`
@@ -135,6 +142,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         index, _ = self._job.trial(trial)
         if index not in self.recorders:
             identity, messages = self._policies[index].identity.as_mapping(), self._job.record_messages
+            identity |= {} if self._job.chunks == "wait" else {"chunks": self._job.chunks}
             recorder = RecordTransitions(self._embodied, self._folders[index], policy=identity, messages=messages)
             self._stack.callback(recorder.close)
             self.recorders[index] = recorder
@@ -159,8 +167,8 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
             with policy_errors(name, f"episode {episode + 1}, step {self._embodied.step_index + 1}"):
                 action = policy(observation)
             self._embodied.mark("policy")
-            if (account := policy.take_account()) is not None:
-                self._embodied.annotate("inference", account)
+            for kind, account in policy.take_accounts().items():
+                self._embodied.annotate(kind, account)
             observation, _, terminated, truncated, info = env.step(action)
             ended = terminated or truncated
             if self._observer is not None:
@@ -168,6 +176,10 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         self._ended += 1
         if self._observer is not None:
             self._observer.ended(self._ended)
+
+    def _stop_policies(self) -> None:
+        for policy in self._policies:
+            policy.stop()
 
     def _load(self, source: PolicySource | Policy, stack: ExitStack) -> Policy:
         """Return the policy of a source; one that is loaded here is closed with `stack`."""

@@ -31,6 +31,7 @@ def evaluate(  # noqa: PLR0913 - the public options
     record: str | Path = "runs",
     record_messages: bool = False,
     trust_policy: bool = False,
+    chunks: str = "wait",
     engine: Engine | None = None,
     observer: EpisodeObserver | None = None,
     **options: Any,  # noqa: ANN401 - of make
@@ -51,6 +52,8 @@ def evaluate(  # noqa: PLR0913 - the public options
         record: parent folder of the run directories.
         record_messages: record the raw ROS 2 messages too.
         trust_policy: load a format that executes code when it is read, such as pickle.
+        chunks: when the policy's next action chunk is computed, and what happens to the last one: ``wait``,
+            ``replace``, ``crossfade``, ``ensemble`` or ``rtc`` (`embodied_env.policies.async_chunks.AsyncChunks`).
         engine: runs the episodes in worker processes; the policies must be addresses.
         observer: receives the progress, with an engine only the ends of episodes.
         **options: other options of `make`.
@@ -73,6 +76,7 @@ def evaluate(  # noqa: PLR0913 - the public options
         options=options,
         record_messages=record_messages,
         trust_policy=trust_policy,
+        chunks=chunks,
     )
     folder = checked_path("record", record)
     if engine is not None:

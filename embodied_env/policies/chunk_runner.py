@@ -50,9 +50,13 @@ class ChunkRunner:
         self._due.extend(chunk[1:])
         return chunk[0]
 
-    def take_account(self) -> Mapping[str, Any] | None:
-        """Return the policy's account of the inference of this step; None: it made none, or has no account."""
-        return self.policy.take_account() if isinstance(self.policy, AccountedPolicy) else None
+    def take_accounts(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the accounts of the last action, to annotate its step: that of an inference, if there is one."""
+        account = self.policy.take_account() if isinstance(self.policy, AccountedPolicy) else None
+        return {} if account is None else {"inference": account}
+
+    def stop(self) -> None:
+        """Do nothing: there is no thread."""
 
     def close(self) -> None:
         """Close the policy."""

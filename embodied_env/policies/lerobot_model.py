@@ -97,6 +97,10 @@ class LerobotModel(Model):
             self.inputs[TASK] = ArraySpec(shape=(), dtype=np.dtype(np.str_))
         is_averaged = getattr(settings, "temporal_ensemble_coeff", None) is not None
         self._has_chunks = hasattr(settings, "chunk_size") and settings.n_obs_steps == 1 and not is_averaged
+        rtc = getattr(settings, "rtc_config", None)
+        self.continues_chunks = bool(self._has_chunks and getattr(rtc, "enabled", False))
+        self._rows: Any = None  # of the last inference, before the post-processor
+        self._prefix: dict[str, Any] = {}  # options of the next inference
         shape = settings.output_features["action"].shape
         self.outputs = {"action": _spec((None, *shape) if self._has_chunks else shape)}
         self.reset(seed=0, episode_index=0)
@@ -106,8 +110,14 @@ class LerobotModel(Model):
         import torch
 
         torch.manual_seed(seed)
+        self._rows, self._prefix = None, {}
         for each in (self._policy, self._before, self._after):
             each.reset()
+
+    def continue_chunk(self, *, executed: int, delay: int) -> None:
+        """Make the next inference continue the last chunk, by LeRobot's real-time chunking (``rtc_config``)."""
+        if self._rows is not None:
+            self._prefix = {"prev_chunk_left_over": self._rows[executed:], "inference_delay": delay}
 
     def infer(self, inputs: Inputs, /) -> Outputs:
         """Return the chunk or the action of one inference."""
@@ -119,10 +129,12 @@ class LerobotModel(Model):
             if name != TASK
         }
         batch |= {TASK: str(inputs.get(TASK, "")), "robot_type": ""}
-        with torch.inference_mode():
+        options, self._prefix = self._prefix, {}
+        with torch.no_grad() if self.continues_chunks else torch.inference_mode():  # RTC computes gradients
             seen = self._before(batch)
             if self._has_chunks:
-                rows = self._after(self._policy.predict_action_chunk(seen)[0])  # its batch: one action per row
+                self._rows = self._policy.predict_action_chunk(seen, **options)[0]
+                rows = self._after(self._rows)  # its batch: one action per row
             else:
                 rows = self._after(self._policy.select_action(seen))[0]
         return {"action": rows.to("cpu", torch.float32).numpy()}

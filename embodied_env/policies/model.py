@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
 from embodied_env.contract.files import read_file
-from embodied_env.core.policy import AccountedPolicy, NoAction, Observation, PolicyIdentity
+from embodied_env.core.policy import AccountedPolicy, ContinuingPolicy, NoAction, Observation, PolicyIdentity
 from embodied_env.errors import UsageError, described
 
 Inputs = Mapping[str, NDArray[Any] | str]
@@ -75,9 +76,12 @@ class Interface(Protocol):
 
     Attributes:
         is_stateless: whether an action depends on the observation of its step alone.
+        rows_per_step: actions of the model in a control period; None: they are relative to the observation, so that no
+            chunk can be continued after another one.
     """
 
     is_stateless: bool
+    rows_per_step: float | None = 1.0
 
     def check(self, model: Model, /) -> None:
         """Raise UsageError unless `model` has these inputs and outputs; makes one inference."""
@@ -125,6 +129,18 @@ class ModelPolicy:
     def observe(self, observation: Observation, /) -> None:
         """Receive the observation of a step in which an action of the last chunk is executed."""
         self.interface.observe(observation)
+
+    @property
+    def continues_chunks(self) -> bool:
+        """Whether the model can continue the chunk that is being executed."""
+        is_able = isinstance(self.model, ContinuingPolicy) and self.model.continues_chunks
+        return is_able and self.interface.rows_per_step is not None
+
+    def continue_chunk(self, *, executed: int, delay: int) -> None:
+        """Make the next inference continue the last chunk (`ContinuingPolicy`)."""
+        rows = self.interface.rows_per_step
+        if isinstance(self.model, ContinuingPolicy) and rows is not None:
+            self.model.continue_chunk(executed=int(executed * rows), delay=math.ceil(delay * rows))
 
     def take_account(self) -> Mapping[str, Any] | None:
         """Return the model's account of its last inference, if it has one."""

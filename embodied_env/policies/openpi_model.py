@@ -36,6 +36,7 @@ def load_openpi(
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     timeout_s: float = TIMEOUT_S,
     nested: bool = False,
+    rtc: bool = False,
     api_key: str | None = None,
 ) -> Model:
     """Return the model of the server at ``//host:port``, after connecting to it.
@@ -45,13 +46,15 @@ def load_openpi(
         connect_timeout_s: limit of connecting, and of the first inference.
         timeout_s: limit of every other inference, a new connection included.
         nested: send an input ``images.front`` as ``{"images": {"front": ...}}``, as servers of ALOHA expect it.
+        rtc: the server continues chunks, with the inputs ``prev_action_chunk`` (the rest of ``actions``) and
+            ``inference_delay`` (in actions), the names of real-time chunking; `embodied-env serve` announces it.
         api_key: key that the server asks for; None: that of the environment variable ``OPENPI_API_KEY``, if set.
 
     Raises:
         UsageError: for an invalid address, or without a server that answers in time.
         MissingDependencyError: if websockets or msgpack is not installed.
     """
-    options = {"connect_timeout_s": connect_timeout_s, "timeout_s": timeout_s, "nested": nested}
+    options = {"connect_timeout_s": connect_timeout_s, "timeout_s": timeout_s, "nested": nested, "rtc": rtc}
     return OpenpiModel(location, api_key=api_key or os.environ.get(_KEY), **options).open()
 
 
@@ -70,6 +73,8 @@ class OpenpiModel(RemoteModel):
         """Connect nothing yet; see `RemoteModel`."""
         super().__init__(location, **options)
         self._is_nested = checked_flag("nested", self.options["nested"])
+        self.continues_chunks = checked_flag("rtc", self.options["rtc"])
+        self._prefix: dict[str, int] | None = None  # of the next request
         self._headers = {"Authorization": f"Api-Key {api_key}"} if api_key else {}
         self._socket: WebSocket | None = None
         self._is_ready = self._is_announced = False
@@ -100,7 +105,11 @@ class OpenpiModel(RemoteModel):
             except WireError as error:
                 raise Failure(Problem.MALFORMED, str(error)) from None
             self.fingerprint, self.policy_file = announced.get("fingerprint"), announced.get("policy_file")
-            self._is_announced = True
+            self._is_announced, self.continues_chunks = True, announced.get("continues_chunks") is True
+
+    def continue_chunk(self, *, executed: int, delay: int) -> None:
+        """Send what is left of the last chunk with the next request, or how much of it the server is to continue."""
+        self._prefix = {"executed": executed, "delay": delay}
 
     # ------------------------------------------------------------------------------------------------------ one request
 
@@ -109,10 +118,15 @@ class OpenpiModel(RemoteModel):
             message: dict[str, Any] = nest(inputs) if self._is_nested else dict(inputs)
         except (AttributeError, TypeError) as error:  # such as the names a and a.b
             raise UsageError(f"inputs of {self.address}: {described(error)} (expected names to nest)") from error
+        prefix, self._prefix = None if self._last is None else self._prefix, None
+        step, last = self._last or (0, {})
         if self._is_announced:
             reset = {} if self._reset is None else {"reset": self._reset}
             self._request = {"epoch": self._epoch, "step": self._step}
-            message[EXTENSION] = {"request": self._request, **reset}
+            known = {} if prefix is None else {"prefix": {**prefix, "request": {**self._request, "step": step}}}
+            message[EXTENSION] = {"request": self._request, **reset, **known}
+        elif prefix is not None and "actions" in last:
+            message |= {"prev_action_chunk": last["actions"][prefix["executed"] :], "inference_delay": prefix["delay"]}
         return self._pack(message)
 
     def _exchange(self, request: bytes, deadline_s: float) -> bytes:

@@ -97,6 +97,7 @@ class RemoteModel(Model):
         self._problems: Counter[str] = Counter()
         self._account: dict[str, float | None] | None = None
         self._expected: Mapping[str, ArraySpec] | None = None  # of an answer
+        self._last: tuple[int, Mapping[str, NDArray[Any]]] | None = None  # step and outputs of the last answer
         self._metadata: Mapping[str, Any] | None = None
         self._is_warm = self._is_closed = self._is_busy = False  # warm: an answer has arrived
         self._pid = os.getpid()
@@ -126,7 +127,7 @@ class RemoteModel(Model):
         self._epoch, self._step = self._epoch + 1, 0
         self._reset = {"seed": int(seed), "episode_index": int(episode_index)}
         self._problems.clear()
-        self._account = None
+        self._account = self._last = None
 
     def infer(self, inputs: Inputs, /) -> dict[str, NDArray[Any]] | NoAction:
         """Return the outputs of one inference, or why there are none before the deadline."""
@@ -166,7 +167,7 @@ class RemoteModel(Model):
             server_s = None  # a clock was set
         account["wire_s"] = arrived_s - sent_s - (server_s or 0.0)
         account["server_s"], account["decode_s"] = server_s, done_s - arrived_s
-        self._reset, self._is_warm = None, True
+        self._reset, self._is_warm, self._last = None, True, (self._step, outputs)
         return outputs
 
     def take_account(self) -> Mapping[str, Any] | None:

@@ -231,7 +231,7 @@ def test_the_action_of_a_learner_is_a_chunk_of_environment_actions(env, base):
 
 
 def test_chunk_info_reports_the_executed_steps(env):
-    chunk = env.step(np.array(numbered(1, 4)))[-1]["chunk"]
+    chunk = env.step(np.array(numbered(1, 4)))[-1]["chunk_result"]
     assert (chunk["executed"], chunk["malformed"]) == (4, False)
     assert chunk["rewards"].tolist() == [1.0, 2.0, 3.0, 4.0]
 
@@ -241,8 +241,8 @@ def test_the_reward_of_a_skipped_step_is_nan(env, base):
         env.step(np.zeros((4, 2)))
     _, reward, terminated, truncated, info = env.step(np.zeros((4, 2)))
     assert (reward, terminated, truncated) == (9.0 + 10.0, False, True)
-    assert info["chunk"]["executed"] == 2
-    np.testing.assert_array_equal(info["chunk"]["rewards"], [9.0, 10.0, np.nan, np.nan])
+    assert info["chunk_result"]["executed"] == 2
+    np.testing.assert_array_equal(info["chunk_result"]["rewards"], [9.0, 10.0, np.nan, np.nan])
     assert info["end_reason"] == "time_limit"
 
 
@@ -253,8 +253,8 @@ def test_the_reward_of_a_skipped_step_is_nan(env, base):
 )
 def test_a_malformed_chunk_brakes_for_one_step(env, base, chunk):
     *_, info = env.step(chunk)
-    assert (info["chunk"]["executed"], info["chunk"]["malformed"]) == (1, True)
-    assert info["chunk"]["rewards"].shape == (4,)
+    assert (info["chunk_result"]["executed"], info["chunk_result"]["malformed"]) == (1, True)
+    assert info["chunk_result"]["rewards"].shape == (4,)
     assert info["safety"]["disposition"] == Severity.HOLD
     assert base.step_index == 1
 
@@ -286,9 +286,9 @@ def test_with_several_actuators_a_chunk_is_a_dict_of_chunks(base_of_two):
     env.reset(seed=1)
     assert {name: box.shape for name, box in env.action_space.items()} == {"arm": (3, 1), "hand": (3, 1)}
     *_, info = env.step(env.action_space.sample())
-    assert (info["chunk"]["executed"], info["chunk"]["malformed"]) == (3, False)
+    assert (info["chunk_result"]["executed"], info["chunk_result"]["malformed"]) == (3, False)
     *_, info = env.step({"arm": np.zeros((2, 1)), "hand": np.zeros((2, 1))})
-    assert (info["chunk"]["executed"], info["chunk"]["malformed"]) == (1, True)
+    assert (info["chunk_result"]["executed"], info["chunk_result"]["malformed"]) == (1, True)
     assert info["safety"]["disposition"] == Severity.HOLD
 
 
@@ -304,11 +304,11 @@ def test_vector_environments_stack_chunks():
     envs = gymnasium.vector.SyncVectorEnv([lambda: ActionChunks(Base(episode__horizon_steps=6), 4)] * 2)
     envs.reset(seed=1)
     *_, infos = envs.step(envs.action_space.sample())
-    assert infos["chunk"]["rewards"].shape == (2, 4)
-    assert infos["chunk"]["executed"].tolist() == [4, 4]
+    assert infos["chunk_result"]["rewards"].shape == (2, 4)
+    assert infos["chunk_result"]["executed"].tolist() == [4, 4]
     *_, truncated, infos = envs.step(envs.action_space.sample())
     assert truncated.all()
-    assert infos["chunk"]["executed"].tolist() == [2, 2]
+    assert infos["chunk_result"]["executed"].tolist() == [2, 2]
     envs.close()
 
 

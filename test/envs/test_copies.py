@@ -111,7 +111,7 @@ def test_chunks_are_copied_with_their_recorder(duplicate, tmp_path):
     twin = duplicate(env)
     env.close()
     twin.reset(seed=1)
-    assert twin.step(twin.action_space.sample())[4]["chunk"]["executed"] == 2
+    assert twin.step(twin.action_space.sample())[4]["chunk_result"]["executed"] == 2
     twin.close()
 
 

@@ -196,7 +196,7 @@ def test_a_chunk_may_be_missing():
     with embodied_env.ActionChunks(make(), 2) as env:
         env.reset(seed=1)
         *_, info = env.step(NOW)
-        assert (info["chunk"]["executed"], info["chunk"]["malformed"]) == (1, False)
+        assert (info["chunk_result"]["executed"], info["chunk_result"]["malformed"]) == (1, False)
         epoch, first_step = env.unwrapped.epoch, env.unwrapped.step_index + 1
         (taken,) = env.step_chunk(NOW, epoch=epoch, first_step=first_step).transitions
         assert taken.info["safety"]["disposition"] == Severity.HOLD

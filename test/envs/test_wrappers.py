@@ -411,7 +411,7 @@ def test_chunks_go_outside_the_recorder(contract, make, tmp_path):
         env.action_space.seed(3)
         observation, *_, info = env.step(env.action_space.sample())
     assert observation in env.observation_space
-    assert len(list(read_run(inner.path).transitions())) == info["chunk"]["executed"] >= 1
+    assert len(list(read_run(inner.path).transitions())) == info["chunk_result"]["executed"] >= 1
 
 
 # ---------------------------------------------------------------------------------------------------- ends of episodes

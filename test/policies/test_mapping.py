@@ -253,6 +253,7 @@ def test_relative_chunk_is_relative_to_its_own_observation():
             np.testing.assert_allclose(flat(runner(seen)), [start, start + np.radians(9.0 * step), start, 0.0])
     assert len([each for each in model.seen if isinstance(each, dict)]) == 2
     assert not found.is_stateless
+    assert found.rows_per_step is None  # another chunk would be relative to another observation
 
 
 @pytest.mark.parametrize("scale", ["physical", "normalized"])

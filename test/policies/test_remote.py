@@ -88,6 +88,25 @@ def test_a_foreign_server_receives_what_the_client_of_openpi_sends(load):
         assert model.take_account() is None
 
 
+def test_what_is_left_of_a_chunk_is_sent_on_request(load):
+    with serve_openpi(lambda *_: {"actions": CHUNK}) as (address, requests):
+        model = load(f"openpi://{address}?rtc=True")
+        assert model.continues_chunks
+        model.continue_chunk(executed=1, delay=1)
+        for _ in range(2):  # there is no chunk before the first one
+            model.infer(STATE)
+            model.continue_chunk(executed=1, delay=3)
+        model.infer(STATE)
+        model.infer(STATE)
+        model.continue_chunk(executed=1, delay=3)
+        model.reset(seed=0, episode_index=1)
+        model.infer(STATE)
+    found = [unpack_openpi(request) for request in requests]
+    assert ["prev_action_chunk" in request for request in found] == [False, True, True, False, False]
+    assert found[1]["prev_action_chunk"].tolist() == CHUNK[1:].tolist()
+    assert found[1]["inference_delay"] == 3
+
+
 def test_inputs_are_nested_on_request(load):
     with serve_openpi(echo) as (address, requests):
         load(f"openpi://{address}?nested=True").infer({"images.left": STATE["state"], "images.right": 2, "state": 3})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import os
 import signal
@@ -24,6 +25,7 @@ import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.core.policy import FunctionPolicy, NoAction, PolicyIdentity
 from embodied_env.errors import UsageError
+from embodied_env.policies.async_chunks import make_runner
 from embodied_env.policies.loader import load_model
 from embodied_env.policies.model import ArraySpec
 from embodied_env.policies.server import PolicyServer, ServedPolicy
@@ -252,6 +254,46 @@ def test_remote_policy_equals_the_local_one(serve, tmp_path, contract):
         assert np.ravel(remote(observation)).tolist() == local(observation).tolist()
     assert remote.identity.server["embodied_env"]["identity"]["name"] == address
     remote.close()
+
+
+class Continuing:
+    """A policy that returns chunks, and may continue them."""
+
+    identity, continues_chunks = IDENTITY, True
+
+    def __init__(self):
+        self.prefixes = []
+
+    def reset(self, **_):
+        pass
+
+    def __call__(self, observation):
+        return np.zeros((8, 6))
+
+    def continue_chunk(self, *, executed, delay):
+        self.prefixes.append((executed, delay))
+
+    def close(self):
+        pass
+
+
+def test_served_policy_continues_its_chunk_if_the_client_executes_it(serve):
+    policy = Continuing()
+    port = serve(ServedPolicy(policy, ARM), contract=ARM)
+    remote = embodied_env.load_policy(f"openpi://127.0.0.1:{port}", ARM)
+    runner = make_runner(remote, "rtc")
+    runner.reset(seed=0, episode_index=0)
+    ARM.observation_space.seed(3)
+    for _ in range(10):
+        runner(ARM.observation_space.sample())
+    assert policy.prefixes == [(4, 0), (4, 0)]
+    remote.continue_chunk(executed=2, delay=1)
+    remote.model._last = 17, {}  # the answer was lost
+    remote(ARM.observation_space.sample())
+    assert len(policy.prefixes) == 2
+    runner.close()
+    with contextlib.closing(load_model(f"openpi://127.0.0.1:{serve(Doubling())}?rtc=True")) as model:
+        assert not model.continues_chunks
 
 
 def test_policy_served_for_another_contract_is_refused(serve):

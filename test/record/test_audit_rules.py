@@ -226,6 +226,20 @@ def foreign(*changes):
     return change
 
 
+def chunked(number, **changes):
+    """Return a change that gives every step the account of a chunk, and the row `number` these values."""
+
+    def change(rows):
+        for place, row in enumerate(rows):
+            if row["schema"] != RESET:
+                age = row["info"]["step_index"] - 1
+                chunk = {"mode": "replace", "id": 0, "born": 0, "age": age, "weight": 1.0, "older": []}
+                chunk |= dict.fromkeys(("underruns", "expired", "failed"), 0) | (changes if place == number else {})
+                row["info"]["annotations"] = row["inner"]["circumstances"]["annotations"] = {"chunk": chunk}
+
+    return change
+
+
 LINES: dict = {}  # rule -> world, change of its rows
 RUNS: dict = {}  # rule -> world, change of its rows or None, change of its directory or None
 
@@ -260,6 +274,11 @@ LINES |= {
     "clipping.flags": ("plain", lambda rows: at(rows[1], info__action_clipped=False)),
     "action.account": ("plain", lambda rows: at(rows[2], info__safety__dt_s=0.06)),
     "annotations.account": ("plain", lambda rows: at(rows[2], info__annotations={"inference": {"late": 0}})),
+    "chunk.account": ("plain", chunked(2, weight=None)),
+    "chunk.age": ("plain", chunked(2, age=2)),
+    "chunk.weight": ("plain", chunked(2, weight=0.5)),
+    "chunk.order": ("plain", chunked(4, id=0, born=1, age=2)),
+    "chunk.underrun": ("plain", chunked(4, underruns=1)),
     "action.observed": ("applied", lambda rows: both(rows[2], observation__applied_actions=[0.0, 0.0, 0.5, 0.5])),
     "option.observed": ("drawn", lambda rows: both(rows[3], observation__goal=[0.5])),
     "latency.stage": ("plain", lambda rows: at(rows[2], info__latency__gate_s=0.5)),
@@ -485,6 +504,25 @@ def test_modified_rows_violate_only_one_rule(worlds, rule):
         json.dumps(violation.value)
         assert violation.text
         assert rule == "evaluator.leak" or violation.line == violation.row + 1  # a leak concerns the whole run
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes"),
+    [
+        ("", {}),
+        ("", {"mode": "theirs", "underruns": 7}),
+        ("", {"mode": "crossfade", "id": 1, "born": 2, "age": 1, "weight": 0.25, "older": [[0, 0, 0.75]]}),
+        ("chunk.account", {"expired": -1}),
+        ("chunk.account", {"older": None}),
+        ("chunk.account", {"id": None}),
+        ("chunk.weight", {"id": 1, "born": 2, "age": 1, "weight": 0.25, "older": [[0, 0, 0.75]]}),
+        ("chunk.order", {"mode": "ensemble", "weight": 0.5, "older": [[1, 0, 0.5]]}),
+        ("chunk.underrun", {"id": None, "born": None, "age": None, "weight": None, "underruns": 1}),
+    ],
+)
+def test_account_of_a_chunk(worlds, rule, changes):
+    report = audited_lines(worlds("plain"), chunked(4, **changes))
+    assert set(report.counts) == ({rule} if rule else set()), report.problems
 
 
 @pytest.mark.parametrize("rule", RUNS)

@@ -13,6 +13,7 @@ from embodied_env.core.bounded_json import parse_json
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import references
+from embodied_env.record.audit.chunk_rules import ChunkRule
 from embodied_env.record.audit.evaluator_leaks import LeakDetector
 from embodied_env.record.audit.order_rules import EpisodeOrderRule, FrozenCameraRule, PeriodDriftRule, SequenceRule
 from embodied_env.record.audit.run_rules import (
@@ -74,7 +75,7 @@ class _Auditor:
         self._contract, self._resets = contract, resets
         self._leaks = LeakDetector()
         self._order = EpisodeOrderRule(resets=resets)
-        self._sequences: list[SequenceRule | PeriodDriftRule] = [SequenceRule(contract)]
+        self._sequences: list[SequenceRule | ChunkRule | PeriodDriftRule] = [SequenceRule(contract), ChunkRule()]
         self._sequences += [] if contract is None else [PeriodDriftRule(contract.control_period_ns)]
         self._cameras = FrozenCameraRule(contract) if contract is not None and images else None
 

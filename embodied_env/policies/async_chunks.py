@@ -1,0 +1,270 @@
+"""Action chunks that are computed while the robot moves, aligned by the measured latency, and blended."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from embodied_env.core.policy import (
+    CHUNK_MODES,
+    AccountedPolicy,
+    ContinuingPolicy,
+    NoAction,
+    Observation,
+    Policy,
+    StepObserver,
+)
+from embodied_env.errors import PolicyError, UsageError, did_you_mean
+from embodied_env.policies.chunk_runner import ChunkRunner, split_chunk
+from embodied_env.policies.policy_thread import CallingThread, PolicyThread
+
+OVERLAP = 4
+"""Steps in which ``crossfade`` blends two chunks, and which ``rtc`` adds to the prefix."""
+
+DECAY = 0.01
+"""Of the weights of ``ensemble``, from the oldest chunk to the newest; that of ACT."""
+
+UNDERRUN = "chunk underrun"
+"""Reason of a step without an action."""
+
+_MOST_CHUNKS = 200  # in one action: the account of a step is bounded
+_LATENCIES = 10  # inferences, of which the greatest latency counts
+
+
+def make_runner(policy: Policy, chunks: str = "wait", *, pacing: str = "lockstep") -> ChunkRunner | AsyncChunks:
+    """Return the policy that returns one action per step, as `chunks` of `CHUNK_MODES` says."""
+    return ChunkRunner(policy) if chunks == "wait" else AsyncChunks(policy, chunks, pacing=pacing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Chunk:
+    """A chunk of one inference."""
+
+    number: int  # counted from 0 in an episode
+    born: int  # step whose observation it was computed from; the reset is 0
+    first: int  # step in which it is used for the first time
+    overlap: int  # steps in which it takes over
+    actions: Sequence[Any]
+
+    def index(self, step: int) -> int:
+        """Return the index of the action for `step`, the age of the chunk in steps."""
+        return step - 1 - self.born
+
+    def left(self, step: int) -> int:
+        """Return the number of its actions for `step` and later."""
+        return max(0, len(self.actions) - self.index(step))
+
+    def share(self, step: int) -> float:
+        """Return its weight against older chunks, which increases up to 1 in the steps in which it takes over."""
+        passed = step - self.first
+        return 1.0 if passed >= self.overlap else (passed + 1) / (self.overlap + 1)
+
+
+class AsyncChunks:
+    """A policy that returns one action per step, from chunks that another policy computes while the robot moves.
+
+    In real time the other policy runs in a thread of its own, with at most one inference in progress. Its chunk is used
+    from the action for the present step on: those for steps that passed during the inference are skipped. The next
+    inference begins early enough for twice the greatest of the last latencies. A step for which no chunk has an action
+    gets `NoAction`. The first chunk of an episode is awaited, since the robot is at rest. In lockstep the robot
+    waits for each inference, which is made without a thread.
+
+    Attributes:
+        policy: the other policy; do not call it while this one is in use.
+        identity: its identity.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        mode: str,
+        *,
+        pacing: str = "realtime",
+        overlap: int = OVERLAP,
+        decay: float = DECAY,
+    ) -> None:
+        """Wrap `policy`; `pacing` is that of the environment (``env.unwrapped.pacing``).
+
+        Args:
+            policy: a policy that returns chunks.
+            mode: ``replace`` (the next chunk at once), ``crossfade`` (over `overlap` steps), ``ensemble`` (all chunks
+                with an action for the step, with weights exp(-`decay` * i) from the oldest to the newest), or ``rtc``
+                (the policy continues the chunk that is being executed).
+            pacing: ``realtime`` or ``lockstep``.
+            overlap: see `mode`.
+            decay: see `mode`.
+
+        Raises:
+            UsageError: for an unknown mode, and for ``rtc`` with a policy that cannot continue a chunk.
+        """
+        if mode not in CHUNK_MODES[1:]:
+            expected = f"expected one of: {', '.join(CHUNK_MODES[1:])}"
+            raise UsageError(f"unknown mode of chunks: {mode!r} ({expected}){did_you_mean(mode, CHUNK_MODES[1:])}")
+        if mode == "rtc" and not (isinstance(policy, ContinuingPolicy) and policy.continues_chunks):
+            expected = "expected one with real-time chunking (RTC)"
+            raise UsageError(
+                f"policy that cannot continue a chunk: {policy.identity.name!r} ({expected}); use crossfade"
+            )
+        self.policy, self.mode, self.identity = policy, mode, policy.identity
+        self._overlap = overlap if mode in ("crossfade", "rtc") else 0
+        self._decay, self._waits = decay, pacing == "lockstep"
+        self._calls: PolicyThread | CallingThread = CallingThread() if self._waits else PolicyThread()
+        self._latencies: deque[int] = deque(maxlen=_LATENCIES)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget everything of an episode but the latencies."""
+        self._step = self._answers = 0
+        self._chunks: list[Chunk] = []  # oldest first
+        self._last: Chunk | None = None  # of the last answer
+        self._request: tuple[int, Future[Any]] | None = None  # step of its observation
+        self._observed: deque[Future[Any]] = deque()
+        self._missing = NoAction(UNDERRUN)
+        self._counts = dict.fromkeys(("underruns", "expired", "failed"), 0)
+        self._accounts: dict[str, Mapping[str, Any]] = {}
+
+    def reset(self, *, seed: int, episode_index: int) -> None:
+        """Reset the policy, after the inference in progress, whose answer is discarded."""
+        pending = [*self._observed, *([] if self._request is None else [self._request[1]])]
+        self._begin()
+        self._calls.submit(partial(self.policy.reset, seed=seed, episode_index=episode_index)).result()
+        for future in pending:
+            future.result()  # raises what the policy raised
+
+    def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
+        """Return the action for the next step, or `NoAction`."""
+        self._step += 1
+        self._accounts = {}
+        while self._observed and self._observed[0].done():
+            self._observed.popleft().result()  # raises what the policy raised
+        if self._request is not None and self._request[1].done():
+            self._receive(*self._request)
+        if self._request is None and self._is_due():
+            call = partial(self._infer, observation, self._prefix())
+            self._request = self._step - 1, self._calls.submit(call)
+        elif isinstance(self.policy, StepObserver):
+            self._observed.append(self._calls.submit(partial(self.policy.observe, observation)))
+        if self._request is not None and (self._waits or not self._answers):
+            self._receive(*self._request, is_awaited=True)
+        return self._act()
+
+    def take_accounts(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the accounts of the last action, to annotate its step: ``chunk``, and that of an inference."""
+        accounts, self._accounts = self._accounts, {}
+        return accounts
+
+    def stop(self) -> None:
+        """Join the thread, after the inference in progress. Idempotent."""
+        self._request = None
+        self._calls.stop()
+
+    def close(self) -> None:
+        """Join the thread, and close the policy."""
+        self.stop()
+        self.policy.close()
+
+    # -------------------------------------------------------------------------------------------------------- inference
+
+    def _is_due(self) -> bool:
+        """Return whether the next inference begins at this step."""
+        if self.mode == "ensemble" or not self._chunks:
+            return True
+        newest = self._chunks[-1]
+        early = min(self._overlap, len(newest.actions) // 2)
+        if not self._waits:
+            early += 2 * max(self._latencies, default=len(newest.actions)) + 1
+        return newest.left(self._step) <= early
+
+    def _prefix(self) -> tuple[int, int] | None:
+        """Return the arguments of `continue_chunk`; None: the last chunk of the policy is not being executed."""
+        newest = self._last
+        if self.mode != "rtc" or newest is None or not newest.left(self._step):
+            return None
+        return newest.index(self._step), max(self._latencies, default=0)
+
+    def _infer(self, observation: Observation, prefix: tuple[int, int] | None) -> tuple[Any, Mapping[str, Any] | None]:
+        """Return the answer of the policy with its account."""
+        if prefix is not None and isinstance(self.policy, ContinuingPolicy):
+            self.policy.continue_chunk(executed=prefix[0], delay=prefix[1])
+        answer = self.policy(observation)
+        return answer, self.policy.take_account() if isinstance(self.policy, AccountedPolicy) else None
+
+    def _receive(self, born: int, future: Future[Any], *, is_awaited: bool = False) -> None:
+        """Add the chunk of the inference, once it has ended; raises what the policy raised."""
+        self._request = None
+        answer, account = future.result()
+        if account is not None:
+            self._accounts["inference"] = account
+        if isinstance(answer, NoAction):
+            self._missing, self._last = answer, None
+            self._counts["failed"] += 1
+            return
+        actions, step = split_chunk(answer), self._step
+        if actions is None and not self._waits:
+            raise PolicyError(
+                f"policy returned {type(answer).__name__} (expected a chunk of actions); use chunks: wait"
+            )
+        if not is_awaited:
+            self._latencies.append(step - 1 - born)
+        is_faded = self.mode == "crossfade" and self._chunks
+        overlap = min(self._overlap, self._chunks[-1].left(step)) if is_faded else 0
+        chunk = Chunk(number=self._answers, born=born, first=step, overlap=overlap, actions=actions or [answer])
+        self._answers, self._missing, self._last = self._answers + 1, NoAction(UNDERRUN), chunk
+        if not chunk.left(step):
+            self._counts["expired"] += 1
+            return
+        self._chunks = [*(each for each in self._chunks if each.left(step)), chunk][-_MOST_CHUNKS:]
+
+    # ---------------------------------------------------------------------------------------------------------- actions
+
+    def _act(self) -> Any:  # noqa: ANN401 - of the action space
+        """Return the action for the present step, with its account."""
+        step, used = self._step, self._weigh()
+        account: dict[str, Any] = dict.fromkeys(("id", "born", "age", "weight"))
+        action: Any = self._missing
+        if used:
+            action = blend([chunk.actions[chunk.index(step)] for chunk, _ in used], [weight for _, weight in used])
+            (*older, (newest, weight)) = used
+            account = {"id": newest.number, "born": newest.born, "age": newest.index(step), "weight": weight}
+            account["older"] = [[chunk.number, chunk.born, share] for chunk, share in older]
+        else:
+            self._counts["underruns"] += 1
+        self._accounts["chunk"] = {"mode": self.mode, "older": [], **account, **self._counts}
+        return action
+
+    def _weigh(self) -> list[tuple[Chunk, float]]:
+        """Return the chunks of the present step with their weights, which add up to 1, oldest first."""
+        usable = [chunk for chunk in self._chunks if chunk.left(self._step)]
+        if self.mode == "ensemble":
+            weights = [math.exp(-self._decay * place) for place in range(len(usable))]
+            total = sum(weights)
+            return [(chunk, weight / total) for chunk, weight in zip(usable, weights, strict=True)]
+        used: list[tuple[Chunk, float]] = []
+        rest = 1.0
+        for chunk in reversed(usable):
+            share = chunk.share(self._step)
+            used.insert(0, (chunk, rest * share))
+            rest -= rest * share
+            if share == 1.0:
+                break
+        return used
+
+
+def blend(actions: Sequence[Any], weights: Sequence[float]) -> Any:  # noqa: ANN401 - of the action space
+    """Return the weighted sum of actions; a single one is returned as it is."""
+    if len(actions) == 1:
+        return actions[0]
+    try:
+        if isinstance(actions[0], Mapping):
+            return {name: blend([action[name] for action in actions], weights) for name in actions[0]}
+        rows = np.array([np.asarray(action, dtype=np.float64) for action in actions])
+        return np.tensordot(np.asarray(weights), rows, axes=1)
+    except (KeyError, TypeError, ValueError) as error:
+        raise PolicyError(f"chunks of different shapes cannot be blended: {error}") from error

@@ -1,0 +1,478 @@
+"""Chunks that are computed while the robot moves: alignment, blending, accounts, errors, and the end of the thread."""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shipped_contracts import changed_contract
+
+import embodied_env
+from embodied_env.analysis.replay import replay_policy, replay_run
+from embodied_env.cli.main import main
+from embodied_env.core.policy import NoAction, PolicyIdentity
+from embodied_env.errors import PolicyError, UsageError
+from embodied_env.evaluation.runner import evaluate
+from embodied_env.policies.async_chunks import DECAY, OVERLAP, UNDERRUN, AsyncChunks, blend, make_runner
+from embodied_env.policies.chunk_runner import ChunkRunner
+from embodied_env.policies.lerobot_model import LerobotModel
+
+MODES = ("replace", "crossfade", "ensemble", "rtc")
+ARM = changed_contract("arm_reach", {"episode.horizon_steps": 24})
+
+
+class Scripted:
+    """Returns chunks of `length`: action i for the observation of step k is k + i + `bias` x inference, in each joint.
+
+    The test decides when an inference ends (`gate`), or it takes `latency_s`.
+    """
+
+    identity = PolicyIdentity(name="scripted chunks", format="python")
+    continues_chunks = True
+
+    def __init__(self, length=16, *, bias=0.0, size=6, latency_s=0.0, scale=1.0):
+        self.length, self.bias, self.size, self.latency_s, self.scale = length, bias, size, latency_s, scale
+        self.gate, self.seen, self.observed, self.prefixes, self.resets = None, [], [], [], []
+        self.threads, self.closed, self.answer = set(), 0, None
+
+    def reset(self, *, seed, episode_index):
+        self.resets.append((seed, episode_index))
+        self.seen, self.observed = [], []
+        self.threads.add(threading.current_thread())
+
+    def __call__(self, observation):
+        step = int(observation["step"][0])
+        self.threads.add(threading.current_thread())
+        self.seen.append(step)
+        if self.gate is not None:
+            assert self.gate.acquire(timeout=10.0)
+        time.sleep(self.latency_s)
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        if self.answer is not None:
+            return self.answer
+        values = (step + np.arange(self.length) + self.bias * (len(self.seen) - 1)) * self.scale
+        return np.repeat(values[:, None], self.size, axis=1)
+
+    def observe(self, observation):
+        self.observed.append(int(observation["step"][0]))
+
+    def continue_chunk(self, *, executed, delay):
+        self.prefixes.append((executed, delay))
+
+    def close(self):
+        self.closed += 1
+
+
+class Steps:
+    """Drives a runner without an environment; the observation of step k has the value k."""
+
+    def __init__(self, runner):
+        self.runner, self.step = runner, 0
+        runner.reset(seed=1, episode_index=0)
+
+    def take(self):
+        action = self.runner({"step": np.array([self.step])})
+        self.step += 1
+        self.account = self.runner.take_accounts().get("chunk")
+        return action
+
+    def values(self, count):
+        return [action if isinstance(action, NoAction) else float(action[0]) for action in map(self.each, range(count))]
+
+    def each(self, _):
+        return self.take()
+
+
+class Timed:
+    """A runner in real time whose inferences end exactly `latency` steps after they began, on no clock."""
+
+    def __init__(self, policy, mode, latency, **options):
+        self.policy, self.latency, self.due = policy, latency, None
+        policy.gate = threading.Semaphore(0)
+        self.runner = AsyncChunks(policy, mode, **options)
+        policy.gate.release()  # the first inference is awaited
+        self.steps = Steps(self.runner)
+
+    def take(self):
+        """Take a step, after the end of an inference that is due."""
+        if self.due == self.steps.step:
+            request = self.runner._request[1]
+            self.policy.gate.release()
+            request.exception(timeout=10.0)
+        action = self.steps.take()
+        if self.runner._request is not None and self.runner._request[0] == self.steps.step - 1:
+            self.due = self.steps.step - 1 + self.latency
+        return action
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.policy.gate.release(1000)
+        self.runner.close()
+
+
+def joined():
+    return not [thread for thread in threading.enumerate() if thread.name == "policy"]
+
+
+# --------------------------------------------------------------------------------------------------------------- lockstep
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_actions_in_lockstep_are_those_without_a_thread(mode):
+    runner, policy = AsyncChunks(Scripted(bias=0.5), mode, pacing="lockstep"), Scripted(bias=0.5)
+    steps, chunks, expected = Steps(runner), [], []
+    for step in range(50):
+        due = {"replace": 16, "ensemble": 1}.get(mode, 16 - OVERLAP)
+        if step % due == 0:
+            chunks.append((step, policy({"step": np.array([step])})))
+        rows = [(chunk[step - born, 0], step - born) for born, chunk in chunks if step - born < 16]
+        values = [value for value, _ in rows]
+        if mode == "ensemble":
+            weights = np.exp(-DECAY * np.arange(len(values)))
+            expected.append(float(np.average(values, weights=weights)))
+        elif mode == "crossfade" and len(values) == 2:
+            weight = (rows[-1][1] + 1) / (OVERLAP + 1)
+            expected.append((1 - weight) * values[0] + weight * values[1])
+        else:
+            expected.append(values[-1])
+    assert steps.values(50) == pytest.approx(expected, abs=1e-12)
+    assert steps.account["underruns"] == 0
+    assert joined()
+
+
+def test_replace_in_lockstep_is_wait():
+    asynchronous, synchronous = (
+        Steps(make_runner(Scripted(5, bias=0.3), chunks)).values(23) for chunks in ("replace", "wait")
+    )
+    assert asynchronous == synchronous
+    assert isinstance(make_runner(Scripted()), ChunkRunner)
+
+
+def test_a_policy_without_chunks_in_lockstep():
+    policy = Scripted()
+    policy.answer = np.zeros(6)
+    assert Steps(AsyncChunks(policy, "replace", pacing="lockstep")).take() is policy.answer
+
+
+# -------------------------------------------------------------------------------------------------------------- alignment
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("latency", [1, 4, 7])
+def test_actions_are_aligned_by_the_latency(mode, latency):
+    policy = Scripted()
+    with Timed(policy, mode, latency) as timed:
+        for step in range(60):
+            action = timed.take()
+            assert action == pytest.approx(np.full(6, float(step)))
+            account = timed.steps.account
+            assert account["underruns"] == 0
+            assert account["age"] == step - account["born"]
+        assert len(policy.seen) >= 60 // 16
+        policy.gate.release(2)
+        timed.runner._calls.submit(int).result()
+        assert sorted(policy.observed + policy.seen) == [*range(60)]  # a policy with a history observes every step
+    assert joined()
+
+
+def test_a_chunk_that_is_older_than_its_length_is_counted_and_never_executed():
+    policy = Scripted(4, bias=1000.0)
+    with Timed(policy, "replace", 6) as timed:
+        found = [timed.take() for _ in range(12)]
+        assert [float(action[0]) for action in found[:4]] == [0.0, 1.0, 2.0, 3.0]
+        assert found[4:] == [NoAction(UNDERRUN)] * 8
+        account = timed.steps.account
+        assert (account["underruns"], account["expired"], account["id"]) == (8, 1, None)
+
+
+def test_without_an_answer_of_the_server_the_last_chunk_is_executed_to_its_end():
+    policy = Scripted(8)
+    with Timed(policy, "replace", 1) as timed:
+        timed.take()
+        policy.answer = NoAction("server is silent")
+        assert [float(timed.take()[0]) for _ in range(7)] == [*map(float, range(1, 8))]
+        assert timed.take() == NoAction("server is silent")
+        assert timed.steps.account["failed"] == 7
+        policy.answer = None
+        while isinstance(action := timed.take(), NoAction):
+            pass
+        assert action[0] == timed.steps.step - 1
+
+
+def test_rtc_hands_over_what_is_executed_and_the_delay():
+    policy = Scripted()
+    with Timed(policy, "rtc", 3) as timed:
+        for _ in range(30):
+            timed.take()
+    assert policy.prefixes[0] == (1, 0)
+    assert {delay for _, delay in policy.prefixes[1:]} == {3}
+    assert all(executed >= 3 for executed, _ in policy.prefixes[1:])
+
+
+class Flow:
+    """A policy of LeRobot with real-time chunking, as LerobotModel uses it."""
+
+    def __init__(self):
+        feature = SimpleNamespace(shape=(6,))
+        chunks = {"chunk_size": 8, "n_obs_steps": 1, "rtc_config": SimpleNamespace(enabled=True)}
+        features = {"input_features": {}, "output_features": {"action": feature}}
+        self.config = SimpleNamespace(type="smolvla", **features, **chunks)
+        self.options = []
+
+    def reset(self):
+        pass
+
+    def predict_action_chunk(self, batch, **options):
+        import torch
+
+        assert not torch.is_inference_mode_enabled()
+        self.options.append(options)
+        return torch.arange(48.0).reshape(1, 8, 6)
+
+
+class Same:
+    """A processor that doubles the action, and changes nothing else."""
+
+    def __call__(self, values):
+        return values if isinstance(values, dict) else 2.0 * values
+
+    def reset(self):
+        pass
+
+
+@pytest.mark.long  # imports torch
+def test_lerobot_continues_the_actions_before_its_post_processor():
+    pytest.importorskip("torch")
+    flow = Flow()
+    model = LerobotModel(flow, (Same(), Same()), PolicyIdentity(name="lerobot:flow", format="lerobot"))
+    model.continue_chunk(executed=3, delay=2)
+    assert model.infer({"task": ""})["action"][0].tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    model.continue_chunk(executed=3, delay=2)
+    model.infer({"task": ""})
+    model.infer({"task": ""})
+    first, second, third = flow.options
+    assert (first, third, second["inference_delay"]) == ({}, {}, 2)
+    assert second["prev_chunk_left_over"].tolist() == np.arange(18.0, 48.0).reshape(5, 6).tolist()
+
+
+# --------------------------------------------------------------------------------------------------------------- blending
+
+
+@given(
+    mode=st.sampled_from(MODES),
+    length=st.integers(2, 20),
+    overlap=st.integers(0, 9),
+    latencies=st.lists(st.integers(1, 6), min_size=60, max_size=60),
+    bias=st.floats(-5.0, 5.0),
+)
+def test_weights_add_up_to_one_and_a_crossfade_has_no_jumps(mode, length, overlap, latencies, bias):
+    policy = Scripted(length, bias=bias)
+    previous = None
+    with Timed(policy, mode, 1, overlap=overlap) as timed:
+        for step, latency in enumerate(latencies):
+            timed.latency = latency
+            action, account = timed.take(), timed.steps.account
+            if isinstance(action, NoAction):
+                assert (account["id"], account["older"]) == (None, [])
+                previous = None
+                continue
+            weights = [account["weight"], *(weight for *_, weight in account["older"])]
+            assert sum(weights) == pytest.approx(1.0, abs=1e-12)
+            assert min(weights) > 0.0
+            assert (mode in ("crossfade", "ensemble")) or weights == [1.0]
+            values = [step + bias * number for number in [account["id"], *(each[0] for each in account["older"])]]
+            assert min(values) - 1e-9 <= action[0] <= max(values) + 1e-9
+            chunk = timed.runner._chunks[-1]
+            if mode == "crossfade" and previous is not None:
+                # The motion of a chunk in a step, and a part of the difference of the two chunks.
+                gap = max(abs(value - values[0]) for value in values) if len(values) > 1 else 0.0
+                gap = max(gap, previous[1])
+                assert abs(action[0] - previous[0]) <= 1.0 + gap / (chunk.overlap + 1) * 2 + 1e-9 or chunk.overlap == 0
+            previous = action[0], max(abs(value - values[0]) for value in values)
+
+
+def test_actions_of_several_actuators_are_blended():
+    a, b = ({"arm": np.full(2, value), "hand": [value]} for value in (1.0, 3.0))
+    found = blend([a, b], [0.25, 0.75])
+    assert (found["arm"].tolist(), found["hand"].tolist()) == ([2.5, 2.5], [2.5])
+    with pytest.raises(PolicyError, match="cannot be blended"):
+        blend([np.zeros(2), np.zeros(3)], [0.5, 0.5])
+
+
+# ---------------------------------------------------------------------------------------- reset, errors and the thread
+
+
+def test_reset_discards_the_inference_in_progress():
+    policy = Scripted(8, bias=1000.0)
+    with Timed(policy, "replace", 3) as timed:
+        for _ in range(3):
+            timed.take()
+        assert timed.runner._request is not None
+        policy.gate.release(2)  # it, and the first one of the next episode
+        steps = Steps(timed.runner)
+        assert policy.resets == [(1, 0)] * 2
+        assert steps.take()[0] == 0.0
+        where = {"mode": "replace", "id": 0, "born": 0, "age": 0, "weight": 1.0, "older": []}
+        assert steps.account == {**where, "underruns": 0, "expired": 0, "failed": 0}
+        assert len(policy.threads) == 1
+        assert threading.current_thread() not in policy.threads
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3)])
+def test_an_error_of_the_policy_is_raised_at_the_next_call(error):
+    policy = Scripted(8)
+    with Timed(policy, "replace", 1) as timed:
+        timed.take()
+        policy.answer = error
+        timed.take()
+        with pytest.raises(PolicyError, match=f"policy failed in its thread: {type(error).__name__}"):
+            timed.take()
+    assert joined()
+
+
+def test_an_error_of_an_observer_is_raised_at_a_later_call():
+    policy = Scripted(8)
+    policy.observe = lambda _: policy.missing
+    with Timed(policy, "replace", 8) as timed:
+        timed.take()
+        timed.take()
+        timed.take()
+        policy.gate.release()
+        timed.runner._calls.submit(int).result()
+        with pytest.raises(PolicyError, match="AttributeError"):
+            timed.take()
+
+
+def test_an_error_after_the_last_step_is_raised_by_reset():
+    policy = Scripted(8)
+    with Timed(policy, "replace", 1) as timed:
+        timed.take()
+        policy.answer = ValueError("too late")
+        timed.take()
+        policy.gate.release(5)
+        with pytest.raises(PolicyError, match="too late"):
+            timed.runner.reset(seed=0, episode_index=1)
+
+
+def test_one_action_in_real_time_is_refused():
+    policy = Scripted()
+    policy.answer = np.zeros(6)
+    with Timed(policy, "replace", 1) as timed, pytest.raises(PolicyError, match=r"ndarray \(expected a chunk"):
+        timed.take()
+
+
+def test_the_thread_ends_with_its_runner():
+    policy = Scripted()
+    runner = AsyncChunks(policy, "replace")
+    Steps(runner).take()
+    assert not joined()
+    runner.stop()
+    assert joined()
+    assert policy.closed == 0
+    Steps(runner).take()  # starts again
+    (thread,) = policy.threads - {each for each in policy.threads if not each.is_alive()}
+    del runner
+    gc.collect()
+    thread.join(5.0)
+    assert joined()
+
+
+def test_invalid_modes_are_wrong_usage():
+    with pytest.raises(UsageError, match=r"unknown mode of chunks: 'crosfade' .*did you mean 'crossfade'"):
+        AsyncChunks(Scripted(), "crosfade")
+    policy = Scripted()
+    policy.continues_chunks = False
+    with pytest.raises(UsageError, match="cannot continue a chunk"):
+        AsyncChunks(policy, "rtc")
+
+
+# -------------------------------------------------------------------------------------------------------- environments
+
+
+class InEnvironment(Scripted):
+    """Counts its own steps, since the observation of the arm has no step; small motions."""
+
+    def __init__(self, **options):
+        super().__init__(scale=0.01, **options)
+
+    def __call__(self, observation):
+        return super().__call__({"step": np.zeros(1)})
+
+    def observe(self, observation):
+        return
+
+
+def test_a_step_is_explained():
+    with embodied_env.make(ARM, backend="fake", clock="virtual") as env:
+        env.reset(seed=1)
+        account = {"mode": "ensemble", "id": 4, "born": 2, "age": 3, "weight": 0.25, "underruns": 0}
+        env.unwrapped.annotate("chunk", account)
+        found = embodied_env.explain(env.step(np.zeros(6))[-1])
+        assert "is of chunk 4, computed from the observation 3 steps ago, blended with a weight of 0.25." in found
+        env.unwrapped.annotate("chunk", {**account, "id": None, "underruns": 2})
+        assert "steps of this episode without one: 2." in embodied_env.explain(env.step(np.zeros(6))[-1])
+
+
+def test_command_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "chunk_policies.py").write_text("import numpy as np\ndef still(_):\n    return np.zeros((8, 6))\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    policy = ["--policy", "chunk_policies:still", "--chunks", "crossfade"]
+    options = ["--backend", "fake", "--episodes", "1", "--out", str(tmp_path / "runs"), "--json"]
+    assert main(["evaluate", "arm_reach", *policy, *options]) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    capsys.readouterr()
+    assert main(["replay", str(run), *policy, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["first"] is None
+    assert main(["evaluate", "arm_reach", *policy[:3], "rtc", *options]) == 2
+    assert "cannot continue a chunk: 'chunk_policies:still'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_evaluation_in_lockstep_records_sound_accounts(tmp_path, mode):
+    options = {"backend": "fake", "clock": "virtual", "episodes": 2, "record": tmp_path}
+    (result,) = evaluate(ARM, InEnvironment(bias=1.0), chunks=mode, **options).results
+    assert embodied_env.audit_run(result.path).problems == ()
+    replay = replay_run(result.path)
+    assert replay.sound
+    assert replay.transitions == 48
+    run = embodied_env.read_run(result.path)
+    accounts = [row["info"]["annotations"]["chunk"] for row in run.transitions()]
+    assert {account["mode"] for account in accounts} == {mode} == {run.manifest["policy"]["chunks"]}
+    assert replay_policy(result.path, InEnvironment(bias=1.0), chunks=mode).first is None
+
+
+def run_in_real_time(tmp_path, *, steps, period_s, backend="mujoco"):
+    contract = changed_contract("arm_reach", {"episode.horizon_steps": steps, "task.success_radius_m": 0.0001})
+    policy = InEnvironment(length=16, latency_s=4 * period_s)
+    policy.scale = 0.0
+    options = {"backend": backend, "pacing": "realtime", "episodes": 1, "record": tmp_path}
+    (result,) = evaluate(contract, policy, chunks="crossfade", **options).results
+    assert joined()
+    assert embodied_env.audit_run(result.path).problems == ()
+    rows = list(embodied_env.read_run(result.path).transitions())
+    return result, rows, [row["info"]["annotations"]["chunk"] for row in rows]
+
+
+@pytest.mark.realtime
+def test_no_underrun_in_real_time(tmp_path):
+    result, rows, accounts = run_in_real_time(tmp_path, steps=24, period_s=0.05)
+    assert (len(rows), accounts[-1]["underruns"], result.summary["missed_actions"]) == (24, 0, 0)
+    assert max(account["age"] for account in accounts) >= 4
+    assert replay_run(result.path).sound
+
+
+@pytest.mark.long
+@pytest.mark.realtime
+def test_no_underrun_in_a_thousand_steps(tmp_path):
+    _, rows, accounts = run_in_real_time(tmp_path, steps=1000, period_s=0.05)
+    assert (len(rows), accounts[-1]["underruns"]) == (1000, 0)
