@@ -53,6 +53,9 @@ def check_relayed(contract: Contract) -> None:
             source=contract.source,
         )
     for name, actuator in contract.actuators.items():
+        if actuator.is_action:
+            problem = f"{actuator.type!r} (expected a topic, as a relay sends no goals); set backends.real.relay: false"
+            raise ContractError(f"actuators.{name}.type", problem, source=contract.source)
         limits = actuator.limits(contract.safety.margins)
         for kind in ("velocity", "acceleration", "deceleration"):
             for joint, value in zip(limits.joints, getattr(limits, kind).tolist(), strict=True):
