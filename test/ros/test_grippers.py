@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 NAMESPACE = "/cell"
 SILENT_S = 0.4
+LONG = pytest.mark.long
 REAL = {"discovery_s": 0.1, "reset_timeout_s": 5.0}
 OPEN, CLOSE = 1.0, -1.0
 
@@ -83,7 +84,7 @@ def cell(domain_id, tmp_path, message_package):
         each.close()
 
 
-@pytest.mark.parametrize("kind", [ACTION, pytest.param(PARALLEL, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", [ACTION, pytest.param(PARALLEL, marks=LONG)])
 def test_goals_are_sent_on_change_and_the_record_has_them(kind, cell, tmp_path):
     robot = cell(kind=kind, more="max_effort: 5.0", record=tmp_path / "runs")
     for action, goal in ((CLOSE, 0.0), (OPEN, 0.8)):
@@ -99,6 +100,7 @@ def test_goals_are_sent_on_change_and_the_record_has_them(kind, cell, tmp_path):
     assert audit_run(run).sound
 
 
+@pytest.mark.long
 def test_an_object_stalls_the_gripper_and_the_episode_goes_on(cell):
     robot = cell(mode="stall")
     assert robot.step_until(CLOSE, "stalled") == {"goal": 0.0, "state": "stalled", "goals_sent": 1}
@@ -106,7 +108,9 @@ def test_an_object_stalls_the_gripper_and_the_episode_goes_on(cell):
     assert robot.info["end_reason"] == ""
 
 
-@pytest.mark.parametrize("fault", ["reject", "accept", "mute", "dead"])
+@pytest.mark.parametrize(
+    "fault", ["dead", *(pytest.param(fault, marks=LONG) for fault in ("reject", "accept", "mute"))]
+)
 def test_a_server_without_an_answer_never_delays_a_step_and_ends_the_episode_by_name(fault, cell):
     robot = cell(mode=fault)
     if fault == "mute":
@@ -134,7 +138,7 @@ def test_a_goal_is_sent_again_to_a_restarted_server(cell):
     assert robot.step_until(CLOSE, "reached")["goals_sent"] == 2
 
 
-@pytest.mark.parametrize(("declared", "goals"), [("hold", [0.0]), ("open", [0.0, 0.8])])
+@pytest.mark.parametrize(("declared", "goals"), [pytest.param("hold", [0.0], marks=LONG), ("open", [0.0, 0.8])])
 def test_a_stop_sends_the_declared_goal(declared, goals, cell):
     robot = cell(more=f"on_stop: {declared}")
     robot.step_until(CLOSE, "reached")
@@ -145,6 +149,7 @@ def test_a_stop_sends_the_declared_goal(declared, goals, cell):
     assert [command.position for command in robot.gripper.goals] == goals
 
 
+@pytest.mark.long
 def test_a_missing_server_is_refused_before_any_motion(domain_id, tmp_path, message_package):
     message_package("control_msgs")
     arm = Arm(NAMESPACE, domain_id)
@@ -157,7 +162,7 @@ def test_a_missing_server_is_refused_before_any_motion(domain_id, tmp_path, mess
     arm.close()
 
 
-@pytest.mark.parametrize("kind", [ACTION, TOPIC])
+@pytest.mark.parametrize("kind", [ACTION, pytest.param(TOPIC, marks=LONG)])
 def test_simulators_drive_the_gripper_alike(kind, tmp_path, domain_id):
     contract = gripper_contract(tmp_path, gripper_text(kind))
     found = []
@@ -177,6 +182,7 @@ def test_simulators_drive_the_gripper_alike(kind, tmp_path, domain_id):
     assert found[0][:, 1].max() > found[0][-1, 1]
 
 
+@pytest.mark.long
 def test_the_robot_emulator_serves_the_action(tmp_path, domain_id, message_package, monkeypatch):
     message_package("control_msgs")
     import control_msgs

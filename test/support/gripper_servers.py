@@ -39,11 +39,15 @@ class Spinning:
             else:
                 self._executor.spin_once(timeout_sec=PERIOD_S)
 
+    def release(self) -> None:
+        """Destroy what the node does not destroy itself."""
+
     def close(self) -> None:
         if self._done.is_set():
             return
         self._done.set()
         self._thread.join()
+        self.release()
         self._executor.shutdown()
         self.ros.close()
 
@@ -100,3 +104,6 @@ class Gripper(Spinning):
             self._arm.positions["j2"] = position if isinstance(position, float) else position[0]
         handle.succeed()
         return result
+
+    def release(self) -> None:
+        self._server.destroy()

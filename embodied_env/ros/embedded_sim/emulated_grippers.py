@@ -56,6 +56,10 @@ class EmulatedGripper:
         self._end("failed")
         self._goal = self._set_point = None
 
+    def close(self) -> None:
+        """Destroy the action server, which its node does not."""
+        self._server.destroy()
+
     def move(self, now_ns: int, positions: FloatArray) -> FloatArray | None:
         """Return the next set-point, shape (1,), or None; `positions` are those of all joints."""
         position = float(positions[self._joint])

@@ -101,6 +101,11 @@ class FreeRunningNode(WorldNode):
         """Start as after a reset; raises BackendLostError or MissingDependencyError if the world cannot be reset."""
         self._reset(ANY_EPOCH, _ANY_SEED, "{}")
 
+    def close(self) -> None:
+        """Destroy the action servers."""
+        for gripper in self._grippers:
+            gripper.close()
+
     def spin_once(self, executor: Executor) -> None:
         """Handle messages until the next work is due, at most `SPIN_TIMEOUT_S`; do the work if it is due."""
         left_ns = self._next_ns() - _MARGIN_NS - self._clock.now_ns()
@@ -300,7 +305,10 @@ def run_free_running(
     has_actions = any(actuator.is_action for actuator in contract.actuators.values())
     executor_for = single_threaded if has_actions else make_executor  # the faster one cannot execute goals
     with node_with_executor(contract, make, executor_for) as (simulator, executor):
-        simulator.begin()
-        on_ready(simulator.node.get_namespace())
-        while not stop.is_set():
-            simulator.spin_once(executor)
+        try:
+            simulator.begin()
+            on_ready(simulator.node.get_namespace())
+            while not stop.is_set():
+                simulator.spin_once(executor)
+        finally:
+            simulator.close()
