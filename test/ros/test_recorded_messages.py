@@ -98,7 +98,7 @@ def log(tmp_path):
     halves.header.frame_id = "b\u00e4se"
     writer.write(wire(JOINT_STATE, topic="/halves", message=halves, log_ns=2000))
     writer.close()
-    return SimpleNamespace(path=tmp_path / "messages.mcap", names=[*names, JOINT_STATE], halves=halves)
+    return SimpleNamespace(path=tmp_path / "messages.mcap", names=[*MESSAGES, JOINT_STATE], halves=halves)
 
 
 def test_every_contract_type_round_trips(log):

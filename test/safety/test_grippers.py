@@ -93,5 +93,5 @@ def test_a_gripper_on_a_topic_is_limited_like_any_joint(tmp_path):
 
 
 def test_a_relay_refuses_an_action_server(tmp_path):
-    with pytest.raises(ContractError, match="expected a topic"):
+    with pytest.raises(ContractError, match="a relay, which has no action servers"):
         check_relayed(gripper_contract(tmp_path, gripper_text()))

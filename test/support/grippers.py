@@ -12,7 +12,7 @@ ACTION = "control_msgs/action/GripperCommand"
 PARALLEL = "control_msgs/action/ParallelGripperCommand"
 TOPIC = "std_msgs/msg/Float64"
 
-ARM = "{position: [-1.5, 1.5], velocity: 1.0, acceleration: 4.0}"
+ARM = "j1: {position: [-1.5, 1.5], velocity: 1.0, acceleration: 4.0}"
 TEXT = """
 contract: embodied_env/1
 name: grasp
@@ -23,7 +23,7 @@ task: {{type: "embodied_env.tasks.no_goal:NoGoal"}}
 sensors:
   joints: {{topic: joint_states, type: sensor_msgs/msg/JointState, fields: {{position: {{joints: [j1, j2], unit: rad, low: -3.0, high: 3.0}}}}, max_age_s: 0.5}}
 actuators:
-  arm: {{topic: commands, type: std_msgs/msg/Float64MultiArray, command: position, scale: physical, joints: {{j1: {arm}}}}}
+  arm: {{topic: commands, type: std_msgs/msg/Float64MultiArray, command: position, scale: physical, joints: {{{joints}}}}}
 {gripper}
 backends:
   mujoco: &world {{model: {model}, joints: {{j1: m1, j2: m2}}, home: {{j1: 0.2, j2: 0.1}}}}
@@ -48,8 +48,8 @@ def gripper_text(kind: str = ACTION, *, scale: str = "binary", more: str = "") -
     return GRIPPER.format(type=kind, scale=scale, acceleration=acceleration, more=f", {more}" if more else "")
 
 
-def gripper_contract(folder: Path, gripper: str, arm: str = ARM) -> Contract:
+def gripper_contract(folder: Path, gripper: str, joints: str = ARM) -> Contract:
     """Return the contract of the small arm in `folder`, whose second joint is the gripper's."""
     model = write_model("arm", folder)
-    text = TEXT.format(arm=arm, gripper=gripper, model=model.name)
+    text = TEXT.format(joints=joints, gripper=gripper, model=model.name)
     return parse_contract(text, source=str(folder / "grasp.yaml"))

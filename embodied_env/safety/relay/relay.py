@@ -53,15 +53,13 @@ def check_relayed(contract: Contract) -> None:
             source=contract.source,
         )
     for name, actuator in contract.actuators.items():
-        if actuator.is_action:
-            problem = f"{actuator.type!r} (expected a topic, as a relay sends no goals); set backends.real.relay: false"
-            raise ContractError(f"actuators.{name}.type", problem, source=contract.source)
         limits = actuator.limits(contract.safety.margins)
         for kind in ("velocity", "acceleration", "deceleration"):
             for joint, value in zip(limits.joints, getattr(limits, kind).tolist(), strict=True):
                 if not 0.0 < value < np.inf:
                     path = f"actuators.{name}.joints.{joint}.{kind}"
-                    problem = f"limit after margins is {value} (expected a finite value above 0 for a relay)"
+                    expected = "a finite value above 0 for a relay, which has no action servers"
+                    problem = f"limit after margins is {value} (expected {expected})"
                     raise ContractError(path, problem, source=contract.source)
 
 
