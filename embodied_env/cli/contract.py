@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -252,15 +253,20 @@ def _joint_rows(name: str, contract: Contract) -> list[Row]:
             "joint": joint,
             "unit": spec.unit if isinstance(spec.unit, str) else ", ".join(spec.unit),
             "position": spec.position and [limits.position_low[i].item(), limits.position_high[i].item()],
-            "velocity_per_s": limits.velocity[i].item(),
-            "acceleration_per_s2": limits.acceleration[i].item(),
-            "deceleration_per_s2": limits.deceleration[i].item(),
+            "velocity_per_s": _finite(limits.velocity[i].item()),
+            "acceleration_per_s2": _finite(limits.acceleration[i].item()),
+            "deceleration_per_s2": _finite(limits.deceleration[i].item()),
             "action": [scale.low[i].item(), scale.high[i].item()],
             "action_si": [scale.si_low[i].item(), scale.si_high[i].item()],
             "action_si_unit": f"{spec.unit}{suffix}",
         }
         for i, (joint, spec) in enumerate(actuator.joints.items())
     ]
+
+
+def _finite(limit: float) -> float | None:
+    """Return a limit, or None for the goal of an action server, which has none."""
+    return limit if math.isfinite(limit) else None
 
 
 def _print_json(value: object) -> None:

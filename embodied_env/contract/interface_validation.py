@@ -122,6 +122,7 @@ def _check_actuator(name: str, actuator: ActuatorSpec) -> None:
     _check_qos(f"{path}.qos", actuator.qos)
     allow(len(actuator.joints) > 0, f"{path}.joints", "empty", "at least one joint")
     _check_actuator_type(path, actuator)
+    _check_gripper(path, actuator)
 
 
 def _check_joint(
@@ -331,6 +332,29 @@ def _check_actuator_type(path: str, actuator: ActuatorSpec) -> None:
     allow(actuator.command in known.commands, f"{path}.command", repr(actuator.command), expected)
     allow(known.joints in (None, count), f"{path}.joints", f"{count} joints", f"{known.joints} for {kind}")
     allow(actuator.frame is None or known.header, f"{path}.frame", repr(actuator.frame), f"none: {kind} has no header")
+    allow(actuator.qos is None or not actuator.is_action, f"{path}.qos", actuator.qos, "none for an action server")
+
+
+def _check_gripper(path: str, actuator: ActuatorSpec) -> None:
+    gripper, is_action = actuator.gripper, actuator.is_action
+    expected = "{open: POSITION, closed: POSITION}"
+    if gripper is None:
+        allow(not is_action, f"{path}.gripper", "missing", f"{expected} for {actuator.type}")
+        allow(actuator.scale != "binary", f"{path}.gripper", "missing", f"{expected} with scale: binary")
+        return
+    path = f"{path}.gripper"
+    is_one = len(actuator.joints) == 1 and actuator.command == "position"
+    allow(is_one, path, f"{actuator.command} of {len(actuator.joints)} joints", "one joint with command: position")
+    allow(is_action or gripper.on_stop == "hold", f"{path}.on_stop", repr(gripper.on_stop), "hold for a topic")
+    low, high = next(iter(actuator.joints.values())).position or (-math.inf, math.inf)
+    for key, position in (("open", gripper.open), ("closed", gripper.closed)):
+        allow(low <= position <= high, f"{path}.{key}", position, f"{low} to {high}, the limits of its joint")
+    allow(gripper.open != gripper.closed, f"{path}.closed", gripper.closed, "another position than open")
+    allow(-1.0 < gripper.threshold < 1.0, f"{path}.threshold", gripper.threshold, "above -1 and below 1")
+    allow(0.0 <= gripper.hysteresis < 1.0, f"{path}.hysteresis", gripper.hysteresis, "a share in [0, 1)")
+    if gripper.max_effort is not None:
+        check_positive(f"{path}.max_effort", gripper.max_effort, "N or N*m")
+    check_positive(f"{path}.max_silent_s", gripper.max_silent_s, "seconds")
 
 
 def _check_measured(path: str, joint: str, limits: JointLimits, measured: Mapping[str, str]) -> None:
@@ -355,7 +379,10 @@ def _check_axis(path: str, axis: str, limits: JointLimits) -> None:
 
 def _check_limits(path: str, limits: JointLimits, actuator: ActuatorSpec, contract: ContractFields) -> None:
     check_positive(f"{path}.velocity", limits.velocity, f"{limits.unit}/s")
-    check_positive(f"{path}.acceleration", limits.acceleration, f"{limits.unit}/s^2")
+    if limits.acceleration is None:
+        allow(actuator.is_action, f"{path}.acceleration", "null", f"{limits.unit}/s^2 > 0 for a topic")
+    else:
+        check_positive(f"{path}.acceleration", limits.acceleration, f"{limits.unit}/s^2")
     if limits.deceleration is not None:
         check_positive(f"{path}.deceleration", limits.deceleration, f"{limits.unit}/s^2")
     if limits.jerk is not None:
@@ -366,7 +393,7 @@ def _check_limits(path: str, limits: JointLimits, actuator: ActuatorSpec, contra
         return
     low, high = limits.position
     allow(-math.inf < low < high < math.inf, path, f"[{low}, {high}]", "finite [low, high] with low < high")
-    margin = contract.safety.margins.position
+    margin = actuator.position_margin(contract.safety.margins)
     expected = f"a range wider than {2 * margin}, twice safety.margins.position"
     allow(low + margin < high - margin, path, f"[{low}, {high}]", expected)
     check_magnitude(path, (high - margin) - (low + margin))

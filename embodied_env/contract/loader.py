@@ -106,13 +106,17 @@ def read_document(text: str, kind: str, source: str, *, schema: str = SCHEMA) ->
 
 
 def _complete_axes(document: Mapping[str, Any]) -> None:
-    """Write the `position` that a twist axis may leave out: a joint may not, so the schema requires the key."""
+    """Write what a twist axis and an action server may leave out: a joint may not, so the schema requires the key."""
     actuators = document.get("actuators")
     for actuator in actuators.values() if isinstance(actuators, dict) else ():
-        joints = actuator.get("joints") if isinstance(actuator, dict) and actuator.get("command") == "twist" else None
+        if not isinstance(actuator, dict):
+            continue
+        keys = ["position"] if actuator.get("command") == "twist" else []
+        keys += ["acceleration"] if "/action/" in str(actuator.get("type")) else []
+        joints = actuator.get("joints")
         for limits in joints.values() if isinstance(joints, dict) else ():
-            if isinstance(limits, dict):
-                limits.setdefault("position", None)
+            for key in keys if isinstance(limits, dict) else ():
+                limits.setdefault(key, None)
 
 
 def load_contract(name_or_path: str | Path | Contract) -> Contract:

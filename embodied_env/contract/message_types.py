@@ -160,6 +160,8 @@ ACTUATOR_MESSAGES: Mapping[str, ActuatorMessage] = {
     "trajectory_msgs/msg/JointTrajectory": ActuatorMessage(commands=("position", "position_delta"), header=True),
     "geometry_msgs/msg/Twist": ActuatorMessage(commands=("twist",)),
     "geometry_msgs/msg/TwistStamped": ActuatorMessage(commands=("twist",), header=True),
+    "control_msgs/action/GripperCommand": ActuatorMessage(commands=("position",), joints=1),
+    "control_msgs/action/ParallelGripperCommand": ActuatorMessage(commands=("position",), joints=1),
 }
 
 TWIST_AXES = ("linear.x", "linear.y", "linear.z", "angular.x", "angular.y", "angular.z")
@@ -203,7 +205,8 @@ def message_class(name: str) -> Any:  # noqa: ANN401 - a generated type
             raise MissingDependencyError(
                 f"{package} ({error})",
                 needed_for=f"the message {name}",
-                remedy='pip install "embodied_env[ros]", or source a ROS 2 installation that has it',
+                remedy='pip install "embodied_env[ros]", or source a ROS 2 installation that has it '
+                f"(apt install ros-$ROS_DISTRO-{package.replace('_', '-')})",
             ) from None
     if found is None:
         raise ContractError(name, f"no {kind} {type_name!r} in the installed package {package}")

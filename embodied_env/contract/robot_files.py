@@ -283,7 +283,7 @@ def limit_paths(contract: ContractFields) -> set[str]:
     return {
         *joints,
         *(f"{path}.{key}" for path in joints for key in JOINT_RULES),
-        *(f"actuators.{name}.{key}" for name in contract.actuators for key in ("command", "joints")),
+        *(f"actuators.{name}.{key}" for name in contract.actuators for key in ("command", "joints", "type")),
         *(f"sensors.{name}.{key}" for name in contract.sensors for key in (*SENSOR_RULES, "topic")),
         *(f"safety.{path}" for path in SAFETY_RULES),
         *(f"backends.real.{key}" for key in REAL_RULES),
@@ -328,9 +328,14 @@ def _loosened_inputs(robot: RobotFile, contract: ContractFields) -> Iterator[Loo
 def _loosened_actuators(robot: RobotFile, contract: ContractFields) -> Iterator[Loosened]:
     """Compare joints by name. One that `robot` lacks is new, or a renamed one without its limits."""
     known = {joint: limits for other in robot.actuators.values() for joint, limits in other.joints.items()}
+    streamed = {
+        joint: other.type for other in robot.actuators.values() if not other.is_action for joint in other.joints
+    }
     commanded = {joint for actuator in contract.actuators.values() for joint in actuator.joints}
     for name, actuator in contract.actuators.items():
         path = f"actuators.{name}"
+        if actuator.is_action and (joint := next(iter(actuator.joints))) in streamed:  # whose speed is not limited
+            yield f"{path}.type", streamed[joint], actuator.type
         rivals = [other for other in robot.actuators.values() if _is_same_topic(other, actuator)]
         for other in rivals:
             yield from _compared(f"{path}.command", _equal, _published(other), _published(actuator))

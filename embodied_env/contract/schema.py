@@ -6,7 +6,7 @@ Field names are the YAML keys (``docs/reference/contract.md``). A `contract.cont
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -328,8 +328,8 @@ class JointLimits:
 
     # low and high; null: unlimited (not for `position` commands); a twist axis has none and may leave it out
     position: tuple[float, float] | None
-    velocity: float  # maximum speed, unit/s, > 0
-    acceleration: float  # maximum acceleration, unit/s², > 0
+    velocity: float  # maximum speed, unit/s, > 0; of an action server: that of the simulated gripper
+    acceleration: float | None  # maximum acceleration, unit/s², > 0; null for an action server, which may leave it out
     deceleration: float | None = None  # maximum deceleration, unit/s²; null: as `acceleration`
     # maximum jerk, unit/s³; guaranteed in lockstep only, and not while braking; null: unlimited
     jerk: float | None = None
@@ -340,7 +340,8 @@ class JointLimits:
 class EffectiveLimits:
     """Joint limits after margins, as arrays of shape (n_joints,), in the order of the actuator's joints.
 
-    A continuous joint has position limits of -inf and +inf; a joint without a jerk limit has one of +inf.
+    A continuous joint has position limits of -inf and +inf; a joint without a jerk limit has one of +inf. The goal of
+    an action server is limited in position only: all its other limits are +inf.
     """
 
     joints: tuple[str, ...]
@@ -351,39 +352,80 @@ class EffectiveLimits:
     deceleration: FloatArray
     jerk: FloatArray
 
+    @property
+    def is_goal(self) -> NDArray[np.bool_]:
+        """Whether each joint is commanded by goals of an action server, shape (n_joints,)."""
+        return np.isinf(self.velocity)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GripperSpec:
+    """The positions of a gripper, and how its action server is used. Positions are in the joint's unit."""
+
+    open: float  # position of the open gripper, within the joint's limits
+    closed: float  # position of the closed gripper, other than `open`
+    threshold: float = 0.0  # `scale: binary`: an action below it closes, any other opens; in (-1, 1)
+    # what a STOP or ESTOP does; `open` and `close` for an action server only
+    on_stop: Literal["hold", "open", "close"] = "hold"
+    # action server: smallest change of the goal that is sent, as a share of the way from `closed` to `open`, in [0, 1)
+    hysteresis: float = 0.01
+    max_effort: float | None = None  # action server: maximum effort, N or N·m, > 0; null: that of the server
+    # action server: STOP after this time without its answer to a goal, s, > 0
+    max_silent_s: float = 5.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class ActuatorSpec(FrozenFields):
     """One actuator topic. The order of `joints` is that of the action; the joints of a twist are its axes."""
 
-    topic: str  # one actuator per topic
-    type: str  # message type, see [commands](#commands)
+    topic: str  # one actuator per topic; of an action server: the name of the action
+    type: str  # message or action type, see [commands](#commands)
     # meaning of an action; a delta is relative to the last applied command
     command: Literal["position", "position_delta", "velocity", "twist"]
     joints: Mapping[str, JointLimits]  # limits by joint or axis, in the order of the action
-    # `normalized`: [-1, 1] maps onto the limits after margins; `physical`: SI units
-    scale: Literal["normalized", "physical"] = "normalized"
+    # `normalized`: [-1, 1] maps onto the limits after margins; `physical`: SI units; `binary`: open or close a gripper
+    scale: Literal["normalized", "physical", "binary"] = "normalized"
     frame: str | None = None  # `header.frame_id` of the commands; null: empty
     qos: Qos = None  # of the publisher, see [QoS](#qos); null: reliable, depth 10
+    gripper: GripperSpec | None = None  # positions of a gripper with one joint, which then has no position margin
 
     @property
     def is_velocity(self) -> bool:
         """Whether velocities are published, not positions."""
         return self.command in ("velocity", "twist")
 
+    @property
+    def is_action(self) -> bool:
+        """Whether an action server takes the commands, as goals."""
+        return "/action/" in self.type
+
+    def as_topic(self) -> ActuatorSpec:
+        """Return the actuator of a simulator in lockstep, in which a topic replaces an action server."""
+        return replace(self, type="std_msgs/msg/Float64") if self.is_action else self
+
+    def position_margin(self, margins: Margins) -> float:
+        """Return the inset of the position limits; none for a gripper, whose ends are contacts."""
+        return margins.position if self.gripper is None else 0.0
+
     def limits(self, margins: Margins) -> EffectiveLimits:
         """Return the limits that the gate enforces."""
-        joints = tuple(self.joints.values())
+        joints, inset = tuple(self.joints.values()), self.position_margin(margins)
         low, high = zip(*(j.position or (-np.inf, np.inf) for j in joints), strict=True)
-        decelerations = [j.acceleration if j.deceleration is None else j.deceleration for j in joints]
+
+        def limits_of(values: list[float | None], share: float = 1.0) -> FloatArray:
+            unlimited = [np.inf if value is None or self.is_action else value for value in values]
+            return np.array(unlimited, dtype=np.float64) * share
+
         return EffectiveLimits(
             joints=tuple(self.joints),
-            position_low=np.array(low, dtype=np.float64) + margins.position,
-            position_high=np.array(high, dtype=np.float64) - margins.position,
-            velocity=np.array([j.velocity for j in joints], dtype=np.float64) * margins.velocity,
-            acceleration=np.array([j.acceleration for j in joints], dtype=np.float64) * margins.acceleration,
-            deceleration=np.array(decelerations, dtype=np.float64) * margins.acceleration,
-            jerk=np.array([np.inf if j.jerk is None else j.jerk for j in joints], dtype=np.float64),
+            position_low=np.array(low, dtype=np.float64) + inset,
+            position_high=np.array(high, dtype=np.float64) - inset,
+            velocity=limits_of([j.velocity for j in joints], margins.velocity),
+            acceleration=limits_of([j.acceleration for j in joints], margins.acceleration),
+            deceleration=limits_of(
+                [j.acceleration if j.deceleration is None else j.deceleration for j in joints], margins.acceleration
+            ),
+            jerk=limits_of([j.jerk for j in joints]),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -106,7 +107,8 @@ class ActionScale:
 
     For ``position_delta`` the SI value is a displacement per control period, for velocities and twists a velocity.
     `low` and `high` bound the action, `si_low` and `si_high` its SI value. Bounds map onto bounds bit for bit, and
-    rounding never exceeds them.
+    rounding never exceeds them. With a `threshold` (else NaN) an action below it maps onto `si_low`, any other onto
+    `si_high`, which may be the smaller one.
     """
 
     offset: FloatArray
@@ -115,6 +117,7 @@ class ActionScale:
     high: FloatArray
     si_low: FloatArray
     si_high: FloatArray
+    threshold: FloatArray
 
     def to_si(self, action: FloatArray) -> FloatArray:
         """Map an action to SI units. Shape (n_joints,)."""
@@ -127,7 +130,9 @@ class ActionScale:
     def each_to_si(self, action: list[float]) -> list[float]:
         """Map an action to SI units, joint by joint; for so few values floats are faster than arrays."""
         mapped = []
-        for x, (offset, span, low, high, si_low, si_high) in zip(action, self._joints, strict=True):
+        for x, (offset, span, low, high, si_low, si_high, threshold) in zip(action, self._joints, strict=True):
+            if not math.isnan(threshold):
+                x = low if x < threshold else high  # noqa: PLW2901 - one of two actions
             y = offset + span * x
             if not (low < x < high and si_low <= y <= si_high):
                 y = _snapped(x, low, high, y, si_low, si_high)
@@ -137,7 +142,7 @@ class ActionScale:
     def each_from_si(self, si: list[float]) -> list[float]:
         """Map SI units back to the action, joint by joint."""
         mapped = []
-        for x, (offset, span, low, high, si_low, si_high) in zip(si, self._joints, strict=True):
+        for x, (offset, span, low, high, si_low, si_high, _) in zip(si, self._joints, strict=True):
             y = (x - offset) / span
             if not (si_low < x < si_high and low <= y <= high):
                 y = _snapped(x, si_low, si_high, y, low, high)
@@ -147,7 +152,7 @@ class ActionScale:
     @cached_property
     def _joints(self) -> list[list[float]]:
         """The fields of each joint."""
-        columns = (self.offset, self.span, self.low, self.high, self.si_low, self.si_high)
+        columns = (self.offset, self.span, self.low, self.high, self.si_low, self.si_high, self.threshold)
         return np.transpose(np.array(columns, dtype=np.float64)).tolist()  # type: ignore[no-any-return] # numpy's
 
 
@@ -171,9 +176,14 @@ def action_scale(actuator: ActuatorSpec, limits: EffectiveLimits, control_period
     else:
         low, high = limits.position_low, limits.position_high
     ones = np.ones_like(low)
+    threshold = np.nan * ones
     if actuator.scale == "physical":
-        return ActionScale(offset=0 * ones, span=ones, low=low, high=high, si_low=low, si_high=high)
-    return ActionScale(offset=(low + high) / 2, span=(high - low) / 2, low=-ones, high=ones, si_low=low, si_high=high)
+        ends = {"si_low": low, "si_high": high, "threshold": threshold}
+        return ActionScale(offset=0 * ones, span=ones, low=low, high=high, **ends)
+    if actuator.scale == "binary" and (gripper := actuator.gripper) is not None:
+        low, high, threshold = gripper.closed * ones, gripper.open * ones, gripper.threshold * ones
+    ends = {"si_low": low, "si_high": high, "threshold": threshold}
+    return ActionScale(offset=(low + high) / 2, span=(high - low) / 2, low=-ones, high=ones, **ends)
 
 
 def action_space(contract: ContractFields) -> spaces.Box | spaces.Dict:
@@ -193,7 +203,8 @@ class ActionLayout:
     """The layout of an action as one flat vector over all joints, in contract order.
 
     `joints`, `size`, `limits` and `scale` cover all joints. `is_delta`, shape (size,): the action is a displacement per
-    period; `is_velocity`: actions and commands are velocities. `slices` are the parts of the actuators, by name.
+    period; `is_velocity`: actions and commands are velocities; `is_goal`: commands are goals of an action server.
+    `slices` are the parts of the actuators, by name.
         dtype: the precision of the action space.
         low, high: the bounds of the action space: those of `scale`, in that precision, rounded inwards.
     """
@@ -218,6 +229,7 @@ class ActionLayout:
         kinds = [actuator for actuator in actuators.values() for _ in actuator.joints]
         self.is_delta = np.array([actuator.command == "position_delta" for actuator in kinds])
         self.is_velocity = np.array([actuator.is_velocity for actuator in kinds])
+        self.is_goal = self.limits.is_goal
         self.slices: dict[str, slice] = {}
         start = 0
         for name, actuator in actuators.items():

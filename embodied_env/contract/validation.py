@@ -97,7 +97,7 @@ def suspicious_values(contract: ContractFields) -> Iterator[tuple[str, str]]:
         if len(speeds) == 1 < len(joints) and (speed := speeds.pop()) >= PLACEHOLDER_VELOCITY:
             yield path, f"velocity {speed} in all joints looks like the placeholder of a URDF; use the data sheet's"
         for joint, limits in actuator.joints.items():
-            if limits.acceleration >= _NO_ACCELERATION:
+            if limits.acceleration is not None and limits.acceleration >= _NO_ACCELERATION:
                 yield f"{path}.{joint}.acceleration", f"{limits.acceleration} is no limit; measure or choose one"
 
 

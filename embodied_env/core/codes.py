@@ -65,6 +65,7 @@ CODES: Mapping[str, int] = {
     "robot.protective_stop": 73,
     "robot.inactive": 74,
     "robot.contention": 75,
+    "gripper.silent": 76,
     "obs.stale": 80,
     "obs.future": 81,
     "obs.invalid": 82,

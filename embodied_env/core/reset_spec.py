@@ -44,6 +44,10 @@ def validate_home(contract: Contract, home: Mapping[str, float]) -> dict[str, st
             problems[joint] = "no agent-visible sensor reports its position"
         elif not low <= position <= high:
             problems[joint] = f"{position} (expected {low:g} to {high:g}, the limits after margins)"
+        elif not np.isnan(layout.scale.threshold[index]):
+            ends = layout.scale.si_low[index].item(), layout.scale.si_high[index].item()
+            if position not in ends:
+                problems[joint] = f"{position} (expected {ends[0]:g} or {ends[1]:g}, with scale: binary)"
     missing = [joint for joint in sendable if joint not in home]
     return problems | dict.fromkeys(missing, "missing (expected the home of every joint commanded by position)")
 

@@ -156,9 +156,9 @@ class SensorStatus:
 class SafetyContext:
     """The context in which the gate judges an action.
 
-    `estops`: safety input of the robot -> "ok", "active", "expired", "unknown", "protective_stop", "lapsed", "inactive"
-    or "contention", optionally followed by a colon and the reason; "lapsed" (HOLD): a condition that must be active has
-    just been found inactive.
+    `estops`: safety input of the robot -> "ok", "active", "expired", "unknown", "protective_stop", "lapsed",
+    "inactive", "contention" or "silent", optionally followed by a colon and the reason; "lapsed" (HOLD): a condition
+    that must be active has just been found inactive.
     """
 
     sensors: Mapping[str, SensorStatus]  # those that an action depends on

@@ -40,6 +40,7 @@ CODE_WORDS: Mapping[str, str] = {
     "robot.protective_stop": "protective stop of the robot",
     "robot.inactive": "the robot or its controller is not active",
     "robot.contention": "another node publishes commands",
+    "gripper.silent": "the action server of a gripper does not answer",
     "obs.stale": "a required reading is too old",
     "obs.future": "a required reading is stamped in the future",
     "obs.invalid": "a required reading is invalid",
@@ -193,7 +194,9 @@ def _explain_end(reason: str) -> Iterator[str]:
     if kind == "backend_lost":
         yield "Whether the command was executed is not known."
     if remedy := operator_remedy(reason):
-        next_call = "then call reset()" if why in ("robot.inactive", "robot.contention") else AFTER_ESTOP
+        next_call = (
+            "then call reset()" if why in ("robot.inactive", "robot.contention", "gripper.silent") else AFTER_ESTOP
+        )
         yield f"Next: {remedy}, {next_call}."
 
 

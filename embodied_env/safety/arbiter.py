@@ -122,7 +122,8 @@ class Arbiter:
         with self._lock:
             is_velocity = self._gate.layout.is_velocity
             chosen = np.where(is_velocity, positions, self._reference.positions)
-            slack = np.where(is_velocity, self._gate.layout.limits.velocity * ages_s, 0.0)
+            fastest = np.where(is_velocity, self._gate.layout.limits.velocity, 0.0)  # that of a goal is infinite
+            slack = fastest * np.where(is_velocity, ages_s, 0.0)
             self._reference = replace(self._reference, positions=chosen, slack=slack if slack.any() else None)
 
     def set_position_reference(self, positions: FloatArray) -> None:

@@ -53,6 +53,10 @@ class CommandLimiter:
         self.has_velocity = bool(self.layout.is_velocity.any())
         self._is_velocity: list[bool] = self.layout.is_velocity.tolist()
         self._is_delta: list[bool] = self.layout.is_delta.tolist()
+        self._is_goal, self._stop_goals = self.layout.is_goal, np.full(self.layout.size, np.nan)  # NaN: hold
+        for name, part in self.layout.slices.items():
+            if (gripper := contract.actuators[name].gripper) is not None and gripper.on_stop != "hold":
+                self._stop_goals[part] = gripper.open if gripper.on_stop == "open" else gripper.closed
         scale = self.layout.scale
         self._si_range = list(zip(scale.si_low.tolist(), scale.si_high.tolist(), strict=True))
         self._bounds: list[JointBounds] = []
@@ -118,11 +122,17 @@ class CommandLimiter:
     def brake(
         self, reference: CommandState, dt_s: float, findings: list[Finding], requested: FloatArray
     ) -> ApprovedCommand:
-        """Approve full braking within the limits; with dt <= 0, repeat the last command."""
+        """Approve full braking within the limits; with dt <= 0, repeat the last command.
+
+        A STOP sends the grippers of action servers where their contract declares (`on_stop`).
+        """
         sound = True
         if dt_s > 0.0:
             velocities = self._full_brake_velocities(reference, dt_s)
-            positions = self._clamp_position(reference.positions + velocities * dt_s, reference, dt_s)
+            positions = reference.positions + velocities * dt_s
+            if worst_severity(findings) >= Severity.STOP:
+                positions = np.where(np.isnan(self._stop_goals), positions, self._stop_goals)
+            positions = self._clamp_position(positions, reference, dt_s)
             problem = self._violation(reference, positions, velocities, dt_s)
             sound = not problem
             if problem and not self._is_hopeless(reference, dt_s):
@@ -229,7 +239,8 @@ class CommandLimiter:
                 continue
             before = self._published(positions, velocities)
             velocities = braking + share * (velocities - braking)
-            positions = self._clamp_position(reference.positions + velocities * dt_s, reference, dt_s)
+            scaled = np.where(self._is_goal, positions, reference.positions + velocities * dt_s)
+            positions = self._clamp_position(scaled, reference, dt_s)
             after = self._published(positions, velocities)
             detail = f"{name}: scaled to {share:.4g}: {decision.detail}"
             found += [replace(f, detail=detail) for f in modification(gate, code, self.layout.joints, before, after)]

@@ -159,7 +159,8 @@ class HomingMotion:
             far = np.maximum(np.abs(away), 1e-9)
             least = np.minimum(np.minimum(limits.acceleration, limits.deceleration), limits.jerk * self._period_s)
             rate = np.minimum(limits.velocity / (_PEAKS[0] * far), np.sqrt(least / (_PEAKS[1] * far)))
-            start, rate = away, _SHARE * np.minimum(rate, np.cbrt(limits.jerk / far))
+            rate = np.where(limits.is_goal, 0.0, np.minimum(rate, np.cbrt(limits.jerk / far)))
+            start, rate = away, _SHARE * rate
             self._approach, self._approach_s = (start, rate), 0.0
         self._approach_s += dt_s
         return np.asarray(self._home + _distances(start, rate, self._approach_s))

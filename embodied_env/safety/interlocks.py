@@ -29,6 +29,7 @@ _INPUTS: Mapping[str, tuple[Severity, str]] = {
     "lapsed": (Severity.HOLD, "robot.inactive"),
     "inactive": (Severity.STOP, "robot.inactive"),
     "contention": (Severity.STOP, "robot.contention"),
+    "silent": (Severity.STOP, "gripper.silent"),
 }
 """State of a safety input, up to the colon -> severity and code."""
 
@@ -40,6 +41,7 @@ INPUT_REMEDIES: Mapping[str, str] = {
     "robot.protective_stop": "clear the stop at the robot, by its teach pendant or driver",
     "robot.inactive": "activate the robot and its controller",
     "robot.contention": "stop the other node that publishes commands",
+    "gripper.silent": "restart the action server of the gripper",
 }
 """Code of a stop by a safety input, now or earlier -> what an operator does."""
 
@@ -225,7 +227,7 @@ class TrackingGate(Interlock):
         limits = layout.limits
         full_ranges = np.array([_FULL_RANGE[units[joint]] for joint in layout.joints])
         ranges = limits.position_high - limits.position_low
-        self._by_position: list[bool] = (~layout.is_velocity).tolist()
+        self._by_position: list[bool] = (~(layout.is_velocity | layout.is_goal)).tolist()  # a goal takes its time
         self._tolerance = spec.tolerance * np.where(np.isfinite(ranges), ranges, full_ranges)
         self._tolerances: list[float] = self._tolerance.tolist()
         self._sent: deque[FloatArray] = deque(maxlen=spec.delay_steps + 1)
@@ -260,7 +262,7 @@ class TrackingGate(Interlock):
     def _errors(self, measured: FloatArray) -> list[float]:
         """Return each joint's distance from the range of commands that may be acting; NaN if not measured.
 
-        It is 0 for joints commanded by velocity.
+        It is 0 for joints commanded by velocity, and for grippers of action servers.
         """
         errors = []
         rows = zip(measured.tolist(), self._by_position, *(sent.tolist() for sent in self._sent), strict=True)

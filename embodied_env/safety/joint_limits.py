@@ -36,6 +36,8 @@ widened to what full braking needs (`braking_bounds`): for v > 0 and w = max(0, 
 x + w dt + w^2/(2 D), never beyond the limits before; by the formula above that is within the old K. The interval of the
 widened limits holds w, and nothing faster in the direction of motion: the joint brakes at D and no harder.
 
+A goal of an action server is limited in position only: its other limits are infinite, and its velocity counts as 0.
+
 Everything is scalar: joints do not interact, and for fewer than about 16 joints plain floats are faster than arrays.
 """
 
@@ -60,7 +62,8 @@ _JERK_ROUNDING = 1e-9  # relative rounding error of v + a dt
 class JointBounds:
     """Limits of one joint, in its unit, unit/s and unit/s^2. A continuous joint has low -inf and high +inf.
 
-    `extent` is the largest absolute value of the finite ends, 0 if neither is finite.
+    `extent` is the largest absolute value of the finite ends, 0 if neither is finite. `is_goal`: only the position is
+    limited.
     """
 
     low: float
@@ -69,9 +72,11 @@ class JointBounds:
     acceleration: float
     deceleration: float
     extent: float = field(init=False)
+    is_goal: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Compute `extent`."""
+        """Compute `extent` and `is_goal`."""
+        object.__setattr__(self, "is_goal", math.isinf(self.velocity))
         extent = max((abs(end) for end in (self.low, self.high) if math.isfinite(end)), default=0.0)
         object.__setattr__(self, "extent", extent)
 
@@ -109,8 +114,11 @@ def limit_joint(position: float, velocity: float, target: float, bounds: JointBo
 
     `position` and `velocity` are those last published.
     """
-    lower, upper = velocity_interval(position, velocity, bounds, dt_s)
     low, high = bounds.low, bounds.high
+    if bounds.is_goal:
+        reached = min(max(target, low), high)
+        return JointStep(reached, 0.0, "" if reached == target else "pos.limit", reached)
+    lower, upper = velocity_interval(position, velocity, bounds, dt_s)
     if not low <= position <= high:  # a joint outside its range may move in, and is never moved by a jump
         low, high = min(low, position), max(high, position)
     if lower > upper:
@@ -162,6 +170,9 @@ def limit_violation(  # noqa: PLR0911 - one return per rule
     """
     if not (-_INF < next_position < _INF and -_INF < next_velocity < _INF):
         return f"not finite: position {next_position}, velocity {next_velocity}"
+    if bounds.is_goal:
+        inside = min(bounds.low, position) <= next_position <= max(bounds.high, position)
+        return "" if inside else f"position {next_position} outside [{bounds.low}, {bounds.high}]"
     allowed = 1e-9 * bounds.velocity + 2.0 * _rounding_of_step(position, next_position, bounds, dt_s)
     if abs((next_position - position) / dt_s - next_velocity) > allowed:
         return f"position {next_position} is inconsistent with velocity {next_velocity}"
@@ -205,6 +216,8 @@ def is_unrecoverable(position: float, velocity: float, bounds: JointBounds, dt_s
 
     The tolerance is twice the rounding bound, as the state carries the rounding of the step before.
     """
+    if bounds.is_goal:
+        return False
     lower, upper = velocity_interval(position, velocity, bounds, dt_s)
     return lower - upper > 2.0 * _rounding_of_step(position, position, bounds, dt_s)
 
@@ -212,7 +225,7 @@ def is_unrecoverable(position: float, velocity: float, bounds: JointBounds, dt_s
 def is_in_safe_set(position: float, velocity: float, bounds: JointBounds) -> bool:
     """Tell whether a state is in the safe set K of `bounds`, up to rounding."""
     stop = position + velocity * abs(velocity) / (2.0 * bounds.deceleration)
-    slack = 1e-9 * (bounds.extent + abs(position) + bounds.velocity)
+    slack = 1e-9 * (bounds.extent + abs(position) + (0.0 if bounds.is_goal else bounds.velocity))
     is_inside = bounds.low - slack <= min(position, stop) and max(position, stop) <= bounds.high + slack
     return is_inside and abs(velocity) <= bounds.velocity * (1.0 + 1e-9)
 
@@ -267,6 +280,8 @@ def limit_jerk(
     is_limited = np.isfinite(limits.jerk)
     if not is_limited.any():
         return desired
+    if limits.is_goal.any():  # an infinite velocity would give NaN
+        limits = replace(limits, velocity=np.where(limits.is_goal, 0.0, limits.velocity))
     jerk = np.where(is_limited, limits.jerk, 0.0)
     slope = jerk / np.minimum(limits.acceleration, limits.deceleration)
     highest = np.minimum(accelerations + jerk * dt_s, slope * (limits.velocity - velocities))

@@ -21,7 +21,8 @@ class Actuation:
     """Applies the flat command of all actuators, in lockstep.
 
     Positions are reached along a straight line, one control period after the command, and then held. Velocities act
-    at once, until the next command.
+    at once, until the next command. Each command leads the gripper of an action server by one control period of its
+    velocity towards the goal.
 
     Attributes:
         joints: the names of the commanded joints and axes, in the order of the flat command.
@@ -69,18 +70,28 @@ class Actuation:
         positions = np.array(self.joints)[self._is_position].tolist()
         self._qpos, _ = model.joint_addresses((joint, "actuators") for joint in positions)
         self._sent = self._target = np.zeros(layout.size)
+        speeds = [limits.velocity for actuator in contract.actuators.values() for limits in actuator.joints.values()]
+        self._stride = np.where(layout.is_goal, speeds, np.inf) * contract.control_period_s
+        self._has_goals = bool(layout.is_goal.any())
 
     def begin(self, data: MjData) -> None:
         """Hold the current joint positions, at rest."""
-        self._sent = np.zeros(len(self.joints))
-        self._sent[self._is_position] = data.qpos[self._qpos]
-        self._target = self._sent
+        self._target = self._sent = self.positions(data)
         data.ctrl[self.places] = controls = self.controls(self._sent)
         data.act[self._states] = controls[self._filtered]  # of servos with a time constant
 
+    def positions(self, data: MjData) -> FloatArray:
+        """Return the joint positions, shape (n_joints,); 0 for joints and axes commanded by velocity."""
+        positions = np.zeros(len(self.joints))
+        positions[self._is_position] = data.qpos[self._qpos]
+        return positions
+
     def command(self, values: FloatArray) -> None:
         """Take the next command; raises UsageError for another shape."""
-        self._target = self.checked(values)
+        target = self.checked(values)
+        if self._has_goals:
+            target = np.clip(target, self._target - self._stride, self._target + self._stride)
+        self._target = target
 
     def checked(self, values: FloatArray) -> FloatArray:
         """Return a copy of a command; raises UsageError for another shape."""

@@ -204,6 +204,11 @@ class World:
         """The active command, shape (n_joints,); after a reset the joint positions and zero velocity."""
         return self._actuation.target
 
+    @property
+    def positions(self) -> FloatArray:
+        """The current joint positions, shape (n_joints,); 0 for joints and axes commanded by velocity."""
+        return self._actuation.positions(self._data)
+
     def step(self, commands: Sequence[tuple[int, FloatArray]] = ()) -> None:
         """Advance by exactly one control period, or one tick.
 

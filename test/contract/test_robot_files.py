@@ -550,3 +550,19 @@ def test_the_instruction_is_part_of_the_fingerprint():
     other = parse_contract(yaml.safe_dump(instructed))
     assert other.task.instruction == "reach the target"
     assert other.fingerprint != one.fingerprint
+
+
+def test_a_topic_of_the_robot_file_cannot_become_an_action_server(tmp_path):
+    name, joint, limits = first_joint()
+    robot = robot_document()
+    robot["backends"] = {"fake": {}}
+    middle = sum(limits["position"]) / 2
+    action = {
+        "type": "control_msgs/action/GripperCommand",
+        "command": "position",
+        "frame": None,
+        "gripper": {"open": limits["position"][1], "closed": middle},
+    }
+    robot["actuators"] = {name: {**robot["actuators"][name], "joints": {joint: limits}}}
+    with pytest.raises(ContractError, match=r"actuators\..*\.type"):
+        load_contract(write(tmp_path, robot, actuators={name: action}))

@@ -16,7 +16,7 @@ import pytest
 _SUPPORT = Path(__file__).parents[1] / "support"
 _GENERATED = Path(__file__).parents[2] / "build" / "interfaces"
 _GENERATOR = _SUPPORT / "generate_interfaces.py"
-_ONLY_LONG = "action"  # definitions that only long tests need: generating them takes as long as all others together
+_ONLY_LONG = {"simulation_interfaces": "action", "control_msgs": "Parallel*"}  # they take as long as all others
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +52,7 @@ def _generated(name, *, with_actions):
             return target
         folder = Path(temporary)
         definitions = folder / "definitions" / name
-        ignored = None if with_actions else shutil.ignore_patterns(_ONLY_LONG)
+        ignored = None if with_actions or name not in _ONLY_LONG else shutil.ignore_patterns(_ONLY_LONG[name])
         shutil.copytree(_SUPPORT / "interfaces" / name, definitions, ignore=ignored)
         command = [sys.executable, _GENERATOR, definitions, folder / "out"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -58,7 +58,7 @@ def command(name, values=None):
 
 
 def test_every_command_type_has_a_test_case():
-    assert {spec.type for spec in ACTUATORS.values()} == set(ACTUATOR_MESSAGES)
+    assert {spec.type for spec in ACTUATORS.values()} == {name for name in ACTUATOR_MESSAGES if "/msg/" in name}
 
 
 @pytest.mark.parametrize("name", ACTUATORS)

@@ -22,7 +22,8 @@ import numpy as np
 
 PREFIXES = [Path(place) for place in [*os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep), sys.prefix] if place]
 DEPENDENCIES = (
-    "builtin_interfaces", "std_msgs", "geometry_msgs", "service_msgs", "action_msgs", "unique_identifier_msgs",
+    "builtin_interfaces", "std_msgs", "geometry_msgs", "sensor_msgs", "service_msgs", "action_msgs",
+    "unique_identifier_msgs",
 )  # fmt: skip
 SUPPORTS = ("rosidl_typesupport_fastrtps_c", "rosidl_typesupport_introspection_c")
 LIBRARIES = (
@@ -152,16 +153,19 @@ def build(package: str, work: Path, out: Path) -> None:
         "rosidl_typesupport_fastrtps_c.cpp": [*(work / "rosidl_typesupport_fastrtps_c").rglob("*.cpp")],
         "rosidl_typesupport_introspection_c.c": [*(work / "rosidl_typesupport_introspection_c").rglob("*.c")],
     }
+    units = [work / f"{file.parent.parent.name}_{file.name}" for file in described]  # a message and an action may agree
+    for unit, file in zip(units, described, strict=True):
+        unit.write_text(f'#include "{file}"\n')
     for name, parts in sources.items():
         (work / name).write_text("".join(f'#include "{part}"\n' for part in sorted(parts)))
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda files: compile_all(work, files), [*([work / name] for name in sources), described]))
+        list(pool.map(lambda files: compile_all(work, files), [*([work / name] for name in sources), units]))
     for support in SUPPORTS:
         name = f"lib{package}__{support}.so"
         link(out / package / name, [work / f"{support}.o"], support, f"-Wl,-soname,{name}")
     link(
         out / package / f"{package}_s__rosidl_typesupport_c{sysconfig.get_config_var('EXT_SUFFIX')}",
-        [work / f"{name}.o" for name in ("core", "dispatch", "python", *(file.stem for file in described))],
+        [work / f"{name}.o" for name in ("core", "dispatch", "python", *(unit.stem for unit in units))],
         "rosidl_typesupport_c",
         f"-L{out / package}",
         *(f"-l{package}__{support}" for support in SUPPORTS),

@@ -186,7 +186,7 @@ def actuators(draw: st.DrawFn, topic: str, joints: list[str], unit: str, margin:
     ]
     type_, command, has_header = draw(st.sampled_from(commands))
     limits = joint_limits(unit=unit, margin=margin, unlimited=command != "position")
-    return {
+    document: Document = {
         "topic": topic,
         "type": type_,
         "command": command,
@@ -194,6 +194,17 @@ def actuators(draw: st.DrawFn, topic: str, joints: list[str], unit: str, margin:
         "frame": draw(frames) if has_header else None,
         "joints": {joint: draw(limits) for joint in joints},
     }
+    return {**document, **draw(grippers(document))} if "/action/" in type_ else document
+
+
+@st.composite
+def grippers(draw: st.DrawFn, actuator: Document) -> Document:
+    """Draw the keys of the gripper of an action server."""
+    (limits,) = actuator["joints"].values()
+    ends = draw(st.permutations(limits["position"]))
+    behaviour = draw(st.sampled_from(["hold", "open", "close"]))
+    scale = draw(st.sampled_from(["normalized", "physical", "binary"]))
+    return {"scale": scale, "gripper": {"open": ends[0], "closed": ends[1], "on_stop": behaviour}}
 
 
 @st.composite

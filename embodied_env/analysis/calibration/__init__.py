@@ -9,7 +9,6 @@ from typing import Any
 from embodied_env.analysis.calibration.excitation import CalibrationError, Excitation, SampleLog, find_joint_readings
 from embodied_env.backends.registry import accepts_option
 from embodied_env.contract import Contract
-from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.latency.profile import LatencyProfile
 from embodied_env.envs.registration import make
 from embodied_env.errors import UsageError
@@ -38,7 +37,7 @@ def calibrate(
         backend: a free-running one.
         seed: of the moves and of the reset.
         amplitude: of the moves, see `AMPLITUDE`; above 0, at most 0.2.
-        joints: to move; all by default.
+        joints: to move; by default all but those of grippers.
         repeats: moves of each joint, at least 2.
         progress: called with the number of finished moves and of all moves.
         **options: of `make`.
@@ -55,7 +54,8 @@ def calibrate(
         raise UsageError(f"invalid amplitude: {amplitude} (expected above 0, at most 0.2)")
     if repeats < 2:
         raise UsageError(f"invalid repeats: {repeats} (expected 2 or more)")
-    moved = tuple(joints) or ActionLayout(contract).joints
+    streamed = (actuator for actuator in contract.actuators.values() if actuator.gripper is None)
+    moved = tuple(joints) or tuple(joint for actuator in streamed for joint in actuator.joints)
     readings = find_joint_readings(contract, moved)
     log = SampleLog()
     reports_samples = accepts_option(backend, "on_sample", pacing=options.get("pacing"))

@@ -66,9 +66,11 @@ class WorldNode(ABC):
     Attributes:
         node: the rclpy node, for an executor.
         obeys_qos: whether topics have the contract's QoS; in lockstep no message may be lost.
+        serves_actions: whether grippers have their action servers; in lockstep a topic replaces them.
     """
 
     obeys_qos = False
+    serves_actions = False
 
     def __init__(
         self, contract: Contract, world: World, *, namespace: str | None, context: Context, default_seed: int
@@ -89,7 +91,9 @@ class WorldNode(ABC):
         }
         self._encoders = {name: SensorEncoder(sensor) for name, sensor in contract.sensors.items()}
         self.command_subscriptions = [
-            self._subscribe_commands(index, actuator) for index, actuator in enumerate(contract.actuators.values())
+            self._subscribe_commands(index, actuator.as_topic())
+            for index, actuator in enumerate(contract.actuators.values())
+            if not (self.serves_actions and actuator.is_action)
         ]
         self._image = node.create_publisher(message_class(_IMAGE.type), _IMAGE.topic, RELIABLE)
         self._create_trigger("~/reset", self._on_reset, RESET_ERRORS, with_type=True)
@@ -188,7 +192,12 @@ def make_executor(context: Context) -> Executor:
 
         return EventsExecutor(context=context)
     except (ImportError, TypeError):
-        return SingleThreadedExecutor(context=context)
+        return single_threaded(context)
+
+
+def single_threaded(context: Context) -> Executor:
+    """Return an executor that can execute the goals of action servers."""
+    return SingleThreadedExecutor(context=context)
 
 
 @contextlib.contextmanager

@@ -78,7 +78,8 @@ class MujocoRosBackend(EmbeddedSimBackend):
         if not self._spawn:
             warn_if_segment_too_small(self._contract)
         self._inbox.subscribe(ros.receiver, clock=self.feed.sink is not None)
-        actuators, period_s = list(self._contract.actuators.values()), self._contract.control_period_ns / NS_PER_S
+        actuators = [actuator.as_topic() for actuator in self._contract.actuators.values()]
+        period_s = self._contract.control_period_ns / NS_PER_S
         self._publishers = [
             ros.node.create_publisher(message_class(actuator.type), actuator.topic, RELIABLE) for actuator in actuators
         ]

@@ -23,7 +23,15 @@ from embodied_env.contract.message_types import JOINT_SENSOR, message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import BackendLostError
-from embodied_env.ros.embedded_sim.base_node import LATCHED, SPIN_TIMEOUT_S, WorldNode, node_with_executor
+from embodied_env.ros.embedded_sim.base_node import (
+    LATCHED,
+    SPIN_TIMEOUT_S,
+    WorldNode,
+    make_executor,
+    node_with_executor,
+    single_threaded,
+)
+from embodied_env.ros.embedded_sim.emulated_grippers import make_grippers
 from embodied_env.ros.embedded_sim.emulated_inputs import EmulatedService, EmulatedTopic, Inputs, services_of, topics_of
 from embodied_env.ros.embedded_sim.protocol import ANY_EPOCH
 from embodied_env.ros.embedded_sim.sensor_messages import SensorEncoder
@@ -49,7 +57,7 @@ _THROTTLE_S = 5.0
 class FreeRunningNode(WorldNode):
     """Hosts one free-running world, which moves from `begin` on."""
 
-    obeys_qos = True
+    obeys_qos = serves_actions = True
 
     def __init__(
         self, contract: Contract, world: World, *, namespace: str | None, context: Context, inputs: Inputs
@@ -65,6 +73,7 @@ class FreeRunningNode(WorldNode):
         self._anchor_ns = 0  # time zero of the world, on the steady clock
         self._epoch, self._reply = ANY_EPOCH, ""
         super().__init__(contract, world, namespace=namespace, context=context, default_seed=_ANY_SEED)
+        self._grippers = make_grippers(contract, self.node, tick_s=world.tick_ns / NS_PER_S)
         self._inputs = [EmulatedTopic(specs, self.node, LATCHED, RELIABLE) for specs in topics_of(inputs)]
         for service, specs in services_of(inputs).items():
             EmulatedService(service, specs, self.node)
@@ -91,6 +100,11 @@ class FreeRunningNode(WorldNode):
     def begin(self) -> None:
         """Start as after a reset; raises BackendLostError or MissingDependencyError if the world cannot be reset."""
         self._reset(ANY_EPOCH, _ANY_SEED, "{}")
+
+    def close(self) -> None:
+        """Destroy the action servers."""
+        for gripper in self._grippers:
+            gripper.close()
 
     def spin_once(self, executor: Executor) -> None:
         """Handle messages until the next work is due, at most `SPIN_TIMEOUT_S`; do the work if it is due."""
@@ -119,6 +133,7 @@ class FreeRunningNode(WorldNode):
         """Run the tick that ends at a deadline and publish its readings. A failed world stops until a reset."""
         if not self._is_moving:
             return
+        self._move_grippers()
         self._serve()
         while self._controller.end_old_velocity(self._clock.now_ns()):
             self._publish_state()
@@ -142,6 +157,8 @@ class FreeRunningNode(WorldNode):
             now_ns = self._clock.now_ns()
             self._controller.begin(applied, now_ns, self._world.target, delay_ns=self._world.command_delay_ns)
             self._readings.clear()
+            for gripper in self._grippers:
+                gripper.begin()
             self._published_ns = dict.fromkeys(self._sensors, -1)
             self._deadline_ns = now_ns + self._world.tick_ns
             self._anchor_ns = now_ns - self._world.now_ns
@@ -151,6 +168,13 @@ class FreeRunningNode(WorldNode):
             self._epoch = epoch
             self._reply = replace(reply, stamp_ns=self._stamp_ns(self._world.now_ns)).to_text()
         return self._reply
+
+    def _move_grippers(self) -> None:
+        """Command each gripper towards its goal, as its driver does."""
+        now_ns, positions = self._clock.now_ns(), self._world.positions if self._grippers else None
+        for gripper in self._grippers:
+            if positions is not None and (command := gripper.move(now_ns, positions)) is not None:
+                self._controller.receive(now_ns, gripper.index, command)
 
     def _take_command(self, index: int, command: FloatArray | None) -> None:
         if command is None:
@@ -278,8 +302,13 @@ def run_free_running(
         BackendLostError: if the world cannot be reset.
     """
     make = functools.partial(FreeRunningNode, contract, world, namespace=namespace, inputs=inputs)
-    with node_with_executor(contract, make) as (simulator, executor):
-        simulator.begin()
-        on_ready(simulator.node.get_namespace())
-        while not stop.is_set():
-            simulator.spin_once(executor)
+    has_actions = any(actuator.is_action for actuator in contract.actuators.values())
+    executor_for = single_threaded if has_actions else make_executor  # the faster one cannot execute goals
+    with node_with_executor(contract, make, executor_for) as (simulator, executor):
+        try:
+            simulator.begin()
+            on_ready(simulator.node.get_namespace())
+            while not stop.is_set():
+                simulator.spin_once(executor)
+        finally:
+            simulator.close()

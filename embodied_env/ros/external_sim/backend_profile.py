@@ -10,7 +10,15 @@ from typing import Literal
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import parse_as, profile_of
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.contract.value_checks import check_count, check_positive, check_topic, naming_file, one_of, require
+from embodied_env.contract.value_checks import (
+    allow,
+    check_count,
+    check_positive,
+    check_topic,
+    naming_file,
+    one_of,
+    require,
+)
 from embodied_env.core.reset_draws import draw_options
 from embodied_env.core.reset_spec import validate_home
 from embodied_env.core.types import FloatArray, ResetRequest
@@ -142,6 +150,9 @@ def load_simulator_profile(contract: Contract, backend: str) -> tuple[SimulatorP
     profile = parse_as(SimulatorProfile, profile_of(contract, backend), path=path, source=contract.source)
     control = profile.control or _CONTROLS[backend]
     with naming_file(contract.source):
+        for name, actuator in contract.actuators.items():
+            expected = "a topic of the simulator, as it is stepped without action servers"
+            allow(not actuator.is_action, f"actuators.{name}.type", repr(actuator.type), expected)
         _check_numbers(profile, control, contract, path)
         _check_draws(profile, contract, path)
         _check_sources(profile, contract, path)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from rclpy.duration import Duration
@@ -20,6 +21,7 @@ from embodied_env.ros.message_fields import Message, follow
 from embodied_env.ros.qos import command_qos
 from embodied_env.ros.receiver import ReceivedMessage
 from embodied_env.ros.robot.backend_profile import ControllerStateSpec
+from embodied_env.ros.robot.grippers import GripperClient
 
 _NO_WAIT = Duration()
 _DELIVERY_NS = NS_PER_S // 2
@@ -29,32 +31,49 @@ _TOLERANCE = 1e-6  # absolute and relative; a conversion to float32 loses less
 
 
 class ActuatorPublishers:
-    """Publishes to the actuators' own topics."""
+    """Publishes to the actuators' own topics, and sends the goals of grippers to their action servers."""
 
-    def __init__(self, contract: Contract, node: Node, clock: Clock, *, unstamped: Collection[str] = ()) -> None:
-        """Create a publisher for each actuator of `contract`; messages of a type in `unstamped` have stamp 0."""
+    def __init__(
+        self,
+        contract: Contract,
+        node: Node,
+        clock: Clock,
+        *,
+        unstamped: Collection[str] = (),
+        grippers: Mapping[str, GripperClient] = MappingProxyType({}),
+    ) -> None:
+        """Create a publisher for each actuator of `contract` without a gripper client, by name in `grippers`.
+
+        Messages of a type in `unstamped` have stamp 0.
+        """
+        self._grippers = grippers
         self._clock = clock
         self._unstamped = unstamped
         self._layout = ActionLayout(contract)
         self._period_s = contract.control_period_s
         self._publishers = [
-            (actuator, node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator)))
-            for actuator in contract.actuators.values()
+            (name, actuator, node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator)))
+            for name, actuator in contract.actuators.items()
+            if name not in grippers
         ]
 
     def send(self, command: ApprovedCommand) -> SentCommand:
-        """Publish one message per actuator, stamped with the system time."""
+        """Publish one message per actuator, stamped with the system time; send the goals that have changed."""
         check_approved(command)
         now_ns, parts = self._clock.system_ns(), self._layout.split(command.values)
-        for (actuator, publisher), part in zip(self._publishers, parts.values(), strict=True):
+        for name, actuator, publisher in self._publishers:
             stamp_ns = 0 if actuator.type in self._unstamped else now_ns
-            publisher.publish(to_command(actuator, part, stamp_ns=stamp_ns, period_s=self._period_s))
+            publisher.publish(to_command(actuator, parts[name], stamp_ns=stamp_ns, period_s=self._period_s))
+        for name, gripper in self._grippers.items():
+            gripper.send(parts[name].item())
         return SentCommand(seq=command.seq, values=command.values)
 
     def flush(self) -> None:
         """Wait briefly until all commands are acknowledged: destroying a publisher drops the others."""
         end_ns = self._clock.now_ns() + _DELIVERY_NS
-        for _, publisher in self._publishers:
+        for gripper in self._grippers.values():
+            gripper.flush()
+        for _, _, publisher in self._publishers:
             with contextlib.suppress(RuntimeError):  # the context was shut down elsewhere
                 while not publisher.wait_for_all_acked(_NO_WAIT) and (now_ns := self._clock.now_ns()) < end_ns:
                     self._clock.sleep_until_ns(now_ns + _DELIVERY_POLL_NS)  # a longer wait might hold the GIL

@@ -12,11 +12,12 @@ from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSCompatibility, QoSProfile, qos_check_compatible
 from rclpy.utilities import get_rmw_implementation_identifier
 
-from embodied_env.contract import Contract, SensorSpec
+from embodied_env.contract import ActuatorSpec, Contract, SensorSpec
 from embodied_env.contract.schema import is_latched
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.robot.backend_profile import RealProfile
 from embodied_env.ros.robot.contract_checks import Check, failed, passed
+from embodied_env.ros.robot.grippers import SEND_GOAL
 from embodied_env.safety.relay.protocol import COMMAND_TOPIC, NODE, REPORT_TOPIC, STATE_TOPIC
 
 UNNAMED = "_NODE_NAME_UNKNOWN_"
@@ -42,6 +43,9 @@ def graph_checks(contract: Contract, profile: RealProfile, node: Node) -> tuple[
         problems = _publisher_problems(f"sensors.{name}.qos", sensor.topic, sensor.type, node, at_most=at_most)
         checks.append(_topic_check(f"sensors.{name}", sensor.topic, node, problems))
     for name, actuator in contract.actuators.items():
+        if actuator.is_action:
+            checks.append(_service_check(f"actuators.{name}", _goal_service(actuator), node, f"actuators.{name}.topic"))
+            continue
         problems = _owner_problems(actuator.topic, node, has_relay=has_relay)
         problems += _reader_problems(f"actuators.{name}.qos", actuator.topic, actuator.type, node)
         checks.append(_topic_check(f"actuators.{name}", actuator.topic, node, problems))
@@ -53,7 +57,7 @@ def graph_checks(contract: Contract, profile: RealProfile, node: Node) -> tuple[
             _topic_check(topic, topic, node, _owner_problems(topic, node, has_relay=True)) for topic in _RELAY_TOPICS
         ]
     if profile.reset_spec.service is not None:
-        checks.append(_service_check("reset service", profile.reset_spec.service, node, "reset.service"))
+        checks.append(_service_check("reset service", profile.reset_spec.service, node, "backends.real.reset.service"))
     for name, estop in profile.estop.items():
         problems = _publisher_problems(f"backends.real.estop.{name}.latched", estop.topic, estop.type, node)
         checks.append(_topic_check(f"estop.{name}", estop.topic, node, problems))
@@ -62,7 +66,7 @@ def graph_checks(contract: Contract, profile: RealProfile, node: Node) -> tuple[
             problems = _publisher_problems(f"backends.real.active.{name}.latched", active.topic, active.type, node)
             checks.append(_topic_check(f"active.{name}", active.topic, node, problems))
         elif active.service is not None:
-            checks.append(_service_check(f"active.{name}", active.service, node, f"active.{name}"))
+            checks.append(_service_check(f"active.{name}", active.service, node, f"backends.real.active.{name}"))
     return (*checks, _name_check(node, has_relay=has_relay))
 
 
@@ -83,7 +87,7 @@ def _service_check(name: str, service: str, node: Node, key: str) -> Check:
     resolved = node.resolve_service_name(service)
     if node.count_services(resolved):
         return passed(name, f"{resolved} is available")
-    remedy = f"start its node, or correct backends.real.{key}; {surroundings(node)}"
+    remedy = f"start its node, or correct {key}; {surroundings(node)}"
     return failed(name, f"{resolved}: no service", remedy, "service.none")
 
 
@@ -207,7 +211,22 @@ def contention(contract: Contract, profile: RealProfile, node: Node) -> dict[str
     found = {
         topic: _foreign_publishers(node, topic, has_relay=is_the_relays)[0] for topic, is_the_relays in owned.items()
     }
+    grippers = [_goal_service(actuator) for actuator in contract.actuators.values() if actuator.is_action]
+    found |= {service: _foreign_clients(node, service) for service in grippers}
     return {topic: publishers for topic, publishers in found.items() if publishers}
+
+
+def _goal_service(actuator: ActuatorSpec) -> str:
+    return f"{actuator.topic}/{SEND_GOAL}"
+
+
+def _foreign_clients(node: Node, service: str) -> list[str]:
+    """Return a description of the other clients of an action, which the graph does not name."""
+    resolved = node.resolve_service_name(service)
+    others = node.count_clients(resolved) - sum(
+        node.resolve_service_name(client.srv_name) == resolved for client in node.clients
+    )
+    return [f"{others} other action clients"] if others > 0 else []
 
 
 def _foreign_publishers(node: Node, topic: str, *, has_relay: bool) -> tuple[list[str], list[str]]:

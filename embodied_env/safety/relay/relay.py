@@ -58,7 +58,8 @@ def check_relayed(contract: Contract) -> None:
             for joint, value in zip(limits.joints, getattr(limits, kind).tolist(), strict=True):
                 if not 0.0 < value < np.inf:
                     path = f"actuators.{name}.joints.{joint}.{kind}"
-                    problem = f"limit after margins is {value} (expected a finite value above 0 for a relay)"
+                    expected = "a finite value above 0 for a relay, which has no action servers"
+                    problem = f"limit after margins is {value} (expected {expected})"
                     raise ContractError(path, problem, source=contract.source)
 
 

@@ -94,7 +94,7 @@ class Workspace:
         self.joints = joints
         self.model = model
         self._gamma = spec.gamma
-        self._decelerations = np.array([b.deceleration for b in bounds])
+        self._decelerations = np.array([1.0 if b.is_goal else b.deceleration for b in bounds])  # a goal has no velocity
         zero = [min(max(0.0, b.low), b.high) for b in bounds]
         self._clearances = Clearances(spec, model, joints, np.array(zero), path=path)
         self._levers = self._clearances.levers.T

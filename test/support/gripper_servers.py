@@ -1,0 +1,109 @@
+"""A robot with an arm and the action server of a gripper, over real rclpy; the server can be made to fail."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from rclpy.action import ActionServer, GoalResponse
+from rclpy.executors import SingleThreadedExecutor
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray
+
+from embodied_env.contract.message_types import message_class
+from embodied_env.core.clock import SteadyClock
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import RELIABLE
+
+PERIOD_S = 0.02
+
+
+class Spinning:
+    """A node and the thread that spins it; `pause` stops the thread between two callbacks."""
+
+    def __init__(self, name: str, namespace: str, domain_id: int) -> None:
+        self.ros = RosNode(name, namespace=namespace, clock=SteadyClock(), domain_id=domain_id)
+        self.node = self.ros.node
+        self.pause, self._done = threading.Event(), threading.Event()
+        self._executor = SingleThreadedExecutor(context=self.node.context)
+        self._executor.add_node(self.node)
+        self._thread = threading.Thread(target=self._run)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._done.is_set():
+            if self.pause.is_set():
+                self._done.wait(PERIOD_S)
+            else:
+                self._executor.spin_once(timeout_sec=PERIOD_S)
+
+    def release(self) -> None:
+        """Destroy what the node does not destroy itself."""
+
+    def close(self) -> None:
+        if self._done.is_set():
+            return
+        self._done.set()
+        self._thread.join()
+        self.release()
+        self._executor.shutdown()
+        self.ros.close()
+
+
+class Arm(Spinning):
+    """Publishes the positions of both joints, and follows the commands of the arm at once."""
+
+    def __init__(self, namespace: str, domain_id: int) -> None:
+        super().__init__("arm", namespace, domain_id)
+        self.positions = {"j1": 0.0, "j2": 0.1}
+        self._publisher = self.node.create_publisher(JointState, "joint_states", RELIABLE)
+        self.node.create_subscription(Float64MultiArray, "commands", self._follow, RELIABLE)
+        self.node.create_timer(PERIOD_S, self._publish)
+        self.start()
+
+    def _follow(self, message: Float64MultiArray) -> None:
+        (self.positions["j1"],) = message.data
+
+    def _publish(self) -> None:
+        message = JointState(name=list(self.positions), position=list(self.positions.values()))
+        message.header.stamp = self.node.get_clock().now().to_msg()
+        self._publisher.publish(message)
+
+
+class Gripper(Spinning):
+    """The action server of joint `j2`. `mode`: "reach", "stall", "reject", or "accept" without a result."""
+
+    def __init__(self, kind: str, arm: Arm, namespace: str, domain_id: int) -> None:
+        super().__init__("gripper", namespace, domain_id)
+        self.mode, self.goals, self._arm, self._type = "reach", [], arm, message_class(kind)
+        self._server = ActionServer(
+            self.node,
+            self._type,
+            "gripper/command",
+            self._execute,
+            goal_callback=self._on_goal,
+            handle_accepted_callback=self._on_accepted,
+        )
+        self.start()
+
+    def _on_goal(self, goal: Any) -> GoalResponse:
+        self.goals.append(goal.command)
+        return GoalResponse.REJECT if self.mode == "reject" else GoalResponse.ACCEPT
+
+    def _on_accepted(self, handle: Any) -> None:
+        if self.mode != "accept":
+            handle.execute()
+
+    def _execute(self, handle: Any) -> Any:
+        result = self._type.Result()
+        result.reached_goal, result.stalled = self.mode == "reach", self.mode == "stall"
+        if result.reached_goal:
+            position = handle.request.command.position
+            self._arm.positions["j2"] = position if isinstance(position, float) else position[0]
+        handle.succeed()
+        return result
+
+    def release(self) -> None:
+        self._server.destroy()
