@@ -80,6 +80,8 @@ class ExternalInputsSource:
         annotations: Mapping[str, Any]
         annotations, self._annotations = self._annotations, {}
         if recorded is None:
+            if (counts := self._guard.arbiter.take_setpoint_counts()) is not None:
+                annotations = {**annotations, "setpoints": counts}
             context = self.safety_context(episode.snapshot, (episode.frozen_ns, episode.returned_ns))
         else:
             self._gate.replay_limits(recorded.limits, is_first=episode.step_index == 0)
