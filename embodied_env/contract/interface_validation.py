@@ -129,15 +129,15 @@ def _check_actuator(name: str, actuator: ActuatorSpec) -> None:
 def _check_setpoint_rate(name: str, actuator: ActuatorSpec, contract: ContractFields) -> None:
     path, rate_hz = f"actuators.{name}.setpoint_rate_hz", actuator.setpoint_rate_hz
     rates_hz = {other.setpoint_rate_hz for other in contract.actuators.values()}
-    allow(len(rates_hz) == 1, path, rate_hz, "the same for every actuator")
+    allow(len(rates_hz) == 1, path, f"{rate_hz} Hz", "the same for every actuator")
     if rate_hz is None:
         return
-    allow(not actuator.is_velocity, path, rate_hz, f"none with command: {actuator.command}")
+    allow(not actuator.is_velocity, path, f"{rate_hz:g} Hz", f"none with command: {actuator.command}")
     count = rate_hz * contract.control_period_s
     is_multiple = rate_hz <= MAX_SETPOINT_RATE_HZ and count >= 2 and abs(count - round(count)) < 1e-6 * count
     control_hz = 1.0 / contract.control_period_s
     expected = f"2 or more times the control rate of {control_hz:g} Hz, at most {MAX_SETPOINT_RATE_HZ} Hz"
-    allow(is_multiple, path, rate_hz, expected)
+    allow(is_multiple, path, f"{rate_hz:g} Hz", expected)
 
 
 def _check_joint(
