@@ -13,10 +13,12 @@ from scripted_tasks import PERIOD_NS, PERIOD_S
 
 from embodied_env.contract import parse_contract
 from embodied_env.core.clock import ManualClock
-from embodied_env.core.codes import Severity
-from embodied_env.core.types import Finding, SentCommand
+from embodied_env.core.codes import Quality, Severity
+from embodied_env.core.reset_spec import ResetRoutine
+from embodied_env.core.types import Finding, SafetyContext, Sample, SensorStatus, SentCommand, Snapshot
 from embodied_env.errors import BackendLostError, ClosedError
 from embodied_env.safety import Arbiter, SafetyGate
+from embodied_env.safety.homing import HomingContext, HomingMotion
 from embodied_env.safety.joint_limits import joint_bounds, limit_violation
 
 PER_STEP = 5
@@ -237,6 +239,32 @@ def test_the_account_has_the_rate_and_the_worst_gap():
 
 near_ends = st.sampled_from([-5.0, -1.98, -1.9, 0.0, 1.9, 1.98, 5.0])
 actions = st.tuples(near_ends | st.floats(-2.0, 2.0), near_ends | st.floats(-2.0, 2.0))
+
+
+@pytest.mark.parametrize("jerk", [None, 40.0])
+def test_homing_arrives_and_rests(jerk):
+    bench = Bench(jerk=jerk)
+    home = {"shoulder": 0.6, "elbow": -0.4}
+    the_contract = contract(jerk)
+
+    def turn():
+        bench.wait(PERIOD_NS)
+        values, now_ns = {"position": bench.arbiter.reference.positions}, bench.clock.now_ns()
+        sample = Sample(sensor="joints", values=values, stamp_ns=now_ns, arrival_ns=now_ns)
+        return Snapshot(now_ns=now_ns, samples={"joints": sample}), []
+
+    def situation():
+        fresh = SensorStatus(quality=Quality.OK, age_s=0.0)
+        return SafetyContext(sensors={"joints": fresh}, measured=bench.arbiter.reference.positions)
+
+    routine = ResetRoutine(home=home, speed=0.5)
+    motion = HomingMotion(the_contract, routine, bench.gate, bench.arbiter, bench.clock)
+    deadline_ns = bench.clock.now_ns() + 20_000_000_000
+    motion.drive(HomingContext(turn=turn, situation=situation, feed=lambda: None), deadline_ns)
+    reference = bench.arbiter.reference
+    assert np.abs(reference.positions - list(home.values())).max() <= routine.tolerance
+    assert not reference.velocities.any()
+    bench.check_limits()
 
 
 @st.composite
