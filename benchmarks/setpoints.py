@@ -71,10 +71,8 @@ def _held(values: list[tuple[int, float]], times_ns: np.ndarray) -> np.ndarray:
 
 def main() -> None:
     """Print a table in Markdown."""
-    print(
-        "| control rate | step jitter | set-points | largest jump, mrad | largest change of velocity, rad/s | delay, ms |"
-    )
-    print("|---|---|---|---|---|---|")
+    columns = "control rate", "step jitter", "set-points", "jump, mrad", "change of velocity, rad/s", "delay, ms"
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for control_hz in CONTROL_HZ:
         for jitter in JITTERS:
             for setpoint_hz in SETPOINT_HZ:

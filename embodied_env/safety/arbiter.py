@@ -109,6 +109,7 @@ class Arbiter:
             self._planner = SetpointPlanner(control_period_ns=control_period_ns, per_step=setpoints_per_step)
             self._tick_s = self._planner.period_ns / NS_PER_S
         self._segment: Segment | None = None  # the motion in progress
+        self._due_ns = 0  # of the next set-point
         self._start = self._reference  # of the step that is judged
         self._counts = SetpointCounts(setpoints_per_step / control_period_s)
         self.setpoint_pending = threading.Event()
@@ -214,7 +215,7 @@ class Arbiter:
         return np.where(is_velocity, lowered, acting)
 
     def send(self, command: ApprovedCommand) -> SentCommand:
-        """Publish `command`, or the first set-point towards it. Called within `exclusive`.
+        """Publish `command`, or when it is due the first set-point towards it. Called within `exclusive`.
 
         Raises:
             ClosedError: after `close`, for anything but braking; towards a braking command, too, since `brake` does
@@ -226,16 +227,19 @@ class Arbiter:
         with self._lock, deferred_signals():
             if self._closed:
                 raise _closed_error()
-            before, now_ns = self._segment, self._clock.now_ns()
+            before, approved_ns, due_ns = self._segment, self._clock.now_ns(), self.setpoint_due_ns
+            if due_ns is not None:
+                self._clock.sleep_until_ns(due_ns)
             segment = self._segment = planner.begin_segment(
                 self._after(self._start, command, command.report, command.values),
                 self._reference,
                 self._gate.limits,
+                approved_ns=approved_ns,
                 published_ns=self._published_ns,
-                now_ns=now_ns,
+                now_ns=self._clock.now_ns(),
             )
             try:
-                sent = self._publish_setpoint(planner, segment, is_moving=before is not None or self._speed() > 0.0)
+                sent = self._publish_setpoint(planner, segment, is_moving=due_ns is not None)
             except BaseException:
                 self._segment = before
                 raise
@@ -254,9 +258,7 @@ class Arbiter:
             planner, segment = self._planner, self._segment
             if planner is None or (segment is None and not self._speed()):
                 return None
-            if segment is None:
-                return self._published_ns + planner.period_ns
-            return planner.due_ns(segment, self._published_ns)
+            return self._due_ns
 
     def send_setpoint(self) -> None:
         """Publish the next set-point of the motion in progress if it is due; without one, brake to rest."""
@@ -279,11 +281,12 @@ class Arbiter:
 
     def _publish_setpoint(self, planner: SetpointPlanner, segment: Segment, *, is_moving: bool) -> SentCommand:
         """Approve and publish the set-point of now. In motion, a late one makes up for one missed, not for more."""
-        before_ns = self._published_ns
+        before_ns, now_ns = self._published_ns, self._clock.now_ns()
         reference, dt_s = self._last_published((1 + is_moving) * planner.period_ns / NS_PER_S)
-        target = planner.target(segment, reference, now_ns=self._clock.now_ns(), dt_s=dt_s)
+        target = planner.target(segment, reference, now_ns=now_ns, dt_s=dt_s)
         sent = self._publish(self._gate.limit(target, reference, dt_s))
         self._counts.count(self._published_ns - before_ns if is_moving else None)
+        self._due_ns = planner.next_due_ns(self._due_ns if is_moving else now_ns - planner.period_ns // 2, now_ns)
         return sent
 
     def _publish(self, command: ApprovedCommand) -> SentCommand:
@@ -334,6 +337,7 @@ class Arbiter:
                 reference, dt_s = state
             else:
                 (reference, dt_s), self._segment = self._last_published(self._period_s), None
+                self._due_ns = self._planner.next_due_ns(self._due_ns, self._clock.now_ns())
                 self.setpoint_pending.set()
             command = self._gate.brake(reference, dt_s, finding)
             self._publish(command)

@@ -16,8 +16,9 @@ than straight lines would.
 
 Steps come early, late or never, so this is only the proposal. Each set-point passes the gate (`SafetyGate.limit`), with
 the last published set-point as the reference and the time since as dt: limits hold at the rate of the set-points,
-whatever the timing. A late step finds the motion still on its way to p for another (T - h) / 2. After that nothing is
-approved: the segment is over, and the arbiter brakes.
+whatever the timing. Set-points leave on a grid of h, half a period before and after each step in time; a step waits for
+the next one, so that jitter below h / 2 changes nothing. A late step finds the motion still on its way to p for another
+(T - h) / 2. After that nothing is approved: the segment is over, and the arbiter brakes.
 
 Everything here is a pure function of positions, velocities and times.
 """
@@ -61,13 +62,20 @@ class SetpointPlanner:
         self._ahead_s = (control_period_ns - self.period_ns) / (2 * NS_PER_S)
 
     def begin_segment(
-        self, goal: CommandState, published: CommandState, limits: EffectiveLimits, *, published_ns: int, now_ns: int
+        self,
+        goal: CommandState,
+        published: CommandState,
+        limits: EffectiveLimits,
+        *,
+        approved_ns: int,
+        published_ns: int,
+        now_ns: int,
     ) -> Segment:
         """Return the segment from the last published set-point to `goal`; its first set-point is due now."""
         ends = (goal.positions - self._resting_positions(published)) / self._control_s
         return Segment(
             goal=goal,
-            approved_ns=now_ns,
+            approved_ns=approved_ns,
             start_ns=max(published_ns, now_ns - self.period_ns),
             start_velocities=published.velocities,
             end_velocities=np.where(np.abs(ends) <= _NO_SPEED * limits.velocity, 0.0, ends),
@@ -79,14 +87,9 @@ class SetpointPlanner:
         start, end = segment.start_velocities, segment.end_velocities
         return np.asarray(published.positions + (start + (end - start) * share) * dt_s)
 
-    def due_ns(self, segment: Segment, published_ns: int) -> int:
-        """Return when the set-point after the one of `published_ns` is due.
-
-        After the last one of the segment the next step is due; the set-points of a late step wait half a period for it.
-        """
-        number = (published_ns - segment.start_ns) // self.period_ns + 1
-        grace_ns = self.period_ns // 2 if number > self.per_step else 0
-        return segment.start_ns + number * self.period_ns + grace_ns
+    def next_due_ns(self, due_ns: int, now_ns: int) -> int:
+        """Return the deadline after `now_ns` on the grid of `due_ns`; missed ones are skipped, without a burst."""
+        return due_ns + self.period_ns * (max(0, now_ns - due_ns) // self.period_ns + 1)
 
     def is_over(self, segment: Segment, now_ns: int) -> bool:
         """Return whether the motion towards the goal has had its time."""

@@ -74,6 +74,12 @@ class Bench:
             self.arbiter.send_setpoint()
         self.clock.sleep_until_ns(end_ns)
 
+    def start_grid(self):
+        """Hold for a step, after which all set-points are one period apart."""
+        self.step((0.0, 0.0))
+        self.wait(PERIOD_NS)
+        del self.sent[:]
+
     def motion(self):
         """Return times in s, positions and velocities of all published commands."""
         times = np.array([(now_ns - self.origin_ns) / 1e9 for now_ns, _ in self.sent])
@@ -98,21 +104,37 @@ def positions(*targets):
     return [(target, 0.0) for target in targets]
 
 
-def test_a_step_publishes_its_first_setpoint_at_once_and_the_rest_in_time():
+def test_the_first_step_publishes_at_once_and_the_others_on_the_grid():
     bench = Bench()
     start_ns = bench.clock.now_ns()
     bench.step((0.004, 0.0))
     bench.wait(PERIOD_NS)
-    assert [now_ns - start_ns for now_ns, _ in bench.sent] == [i * H_NS for i in range(PER_STEP)]
+    bench.step((0.008, 0.0))
+    bench.wait(PERIOD_NS)
+    found = [now_ns - start_ns for now_ns, _ in bench.sent]
+    assert found[0] == 0
+    assert found[1:] == [H_NS // 2 + i * H_NS for i in range(len(found) - 1)]
+
+
+@pytest.mark.parametrize("jitter_ns", [-H_NS // 2 + 1, -1, 1, H_NS // 2 - 1])
+def test_jitter_below_half_a_setpoint_period_changes_no_time_of_publication(jitter_ns):
+    benches = Bench(), Bench()
+    for k in range(6):
+        for bench, shift_ns in zip(benches, (0, jitter_ns), strict=True):
+            due_ns = bench.origin_ns + (10 + k) * PERIOD_NS + (shift_ns if k % 2 else 0)
+            bench.wait(max(0, due_ns - bench.clock.now_ns()))
+            bench.step((0.004 * k, 0.0))
+    plain, jittered = ([now_ns for now_ns, _ in bench.sent] for bench in benches)
+    assert plain == jittered
 
 
 def test_setpoints_are_approved_commands_with_increasing_numbers():
     bench = Bench()
     approved = bench.step((0.004, 0.0))
     bench.wait(PERIOD_NS)
-    assert [command.seq for _, command in bench.sent] == [1, 2, 3, 4, 5]
+    assert [command.seq for _, command in bench.sent] == list(range(1, len(bench.sent) + 1))
     assert approved.seq == 1
-    assert bench.step((0.008, 0.0)).seq == 6
+    assert bench.step((0.008, 0.0)).seq == len(bench.sent)
 
 
 def test_steps_in_time_are_approved_as_without_setpoints():
@@ -129,6 +151,7 @@ def test_steps_in_time_are_approved_as_without_setpoints():
 
 def test_setpoints_lie_on_the_quadratic_b_spline_of_the_approved_positions():
     bench = Bench()
+    bench.start_grid()
     approved = [0.0, 0.0]
     for target in positions(0.004, 0.012, 0.024, 0.036, 0.044, 0.048, 0.048, 0.048):
         approved.append(bench.step(target).values[0])
@@ -146,6 +169,7 @@ def test_setpoints_lie_on_the_quadratic_b_spline_of_the_approved_positions():
 
 def test_accelerations_are_those_of_the_approved_steps_at_every_setpoint():
     bench = Bench()
+    bench.start_grid()
     for k in range(30):
         bench.step((1.0 if k < 15 else 0.0, 0.0))
         bench.wait(PERIOD_NS)
@@ -231,8 +255,8 @@ def test_the_account_has_the_rate_and_the_worst_gap():
     account = bench.arbiter.take_setpoint_counts()
     assert account == {
         "rate_hz": PER_STEP / PERIOD_S,
-        "sent": PER_STEP,
-        "worst_gap_s": pytest.approx(1.25 * H_NS / 1e9),
+        "sent": PER_STEP + 1,
+        "worst_gap_s": pytest.approx(H_NS / 1e9),
     }
     assert bench.arbiter.take_setpoint_counts()["sent"] == 0
 
