@@ -49,6 +49,7 @@ from embodied_env.contract.value_checks import (
 MAX_DEPTH = 10_000  # messages; a longer queue hides a slow reader
 MAX_VALUES = 100_000_000  # of one field: an image of 7680 x 4320 x 3 is just below
 MAX_HISTORY = 1000  # readings
+MAX_SETPOINT_RATE_HZ = 1000  # a faster thread misses its deadlines
 
 _MAX_ANGLE_RAD = 2 * math.tau
 
@@ -104,6 +105,7 @@ def actuator_checks(contract: ContractFields) -> Iterator[Callable[[], None]]:
     seen: dict[str, str] = {}
     for name, actuator in contract.actuators.items():
         yield functools.partial(_check_actuator, name, actuator)
+        yield functools.partial(_check_setpoint_rate, name, actuator, contract)
         for joint, limits in actuator.joints.items():
             yield functools.partial(_check_joint, name, joint, limits, contract, measured, seen)
 
@@ -123,6 +125,20 @@ def _check_actuator(name: str, actuator: ActuatorSpec) -> None:
     allow(len(actuator.joints) > 0, f"{path}.joints", "empty", "at least one joint")
     _check_actuator_type(path, actuator)
     _check_gripper(path, actuator)
+
+
+def _check_setpoint_rate(name: str, actuator: ActuatorSpec, contract: ContractFields) -> None:
+    path, rate_hz = f"actuators.{name}.setpoint_rate_hz", actuator.setpoint_rate_hz
+    rates_hz = {other.setpoint_rate_hz for other in contract.actuators.values()}
+    allow(len(rates_hz) == 1, path, f"{rate_hz} Hz", "the same for every actuator")
+    if rate_hz is None:
+        return
+    allow(not actuator.is_velocity, path, f"{rate_hz:g} Hz", f"none with command: {actuator.command}")
+    count = rate_hz * contract.control_period_s
+    is_multiple = rate_hz <= MAX_SETPOINT_RATE_HZ and count >= 2 and abs(count - round(count)) < 1e-6 * count
+    control_hz = 1.0 / contract.control_period_s
+    expected = f"2 or more times the control rate of {control_hz:g} Hz, at most {MAX_SETPOINT_RATE_HZ} Hz"
+    allow(is_multiple, path, f"{rate_hz:g} Hz", expected)
 
 
 def _check_joint(

@@ -388,6 +388,9 @@ class ActuatorSpec(FrozenFields):
     frame: str | None = None  # `header.frame_id` of the commands; null: empty
     qos: Qos = None  # of the publisher, see [QoS](#qos); null: reliable, depth 10
     gripper: GripperSpec | None = None  # positions of a gripper with one joint, which then has no position margin
+    # real time: set-points between steps, a multiple of the control rate, up to 1000, the same for every actuator, all
+    # commanded by position; null: one set-point per step
+    setpoint_rate_hz: float | None = None
 
     @property
     def is_velocity(self) -> bool:
@@ -551,6 +554,12 @@ class ContractFields(FrozenFields):
     def control_period_ns(self) -> int:
         """The control period in integer nanoseconds."""
         return round(self.control_period_s * 1e9)
+
+    @cached_property
+    def setpoints_per_step(self) -> int:
+        """The number of set-points in a control period; 1 without `setpoint_rate_hz`."""
+        rates_hz = {actuator.setpoint_rate_hz for actuator in self.actuators.values()} - {None}
+        return max((round(rate_hz * self.control_period_s) for rate_hz in rates_hz if rate_hz is not None), default=1)
 
     def resolve_path(self, file: str) -> Path:
         """Return the path of a file that the contract names, from its folder; raises ContractError unless trusted."""

@@ -81,6 +81,8 @@ class ExternalInputsSource:
         annotations: Mapping[str, Any]
         annotations, self._annotations = self._annotations, {}
         if recorded is None:
+            if (counts := self._guard.arbiter.take_setpoint_counts()) is not None:
+                annotations = {**annotations, "setpoints": counts}
             context = self.safety_context(episode.snapshot, (episode.frozen_ns, episode.returned_ns))
             if self._grippers is not None and (goals := self._grippers.grippers()):
                 annotations = {**annotations, "grippers": goals}

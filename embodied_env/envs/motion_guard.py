@@ -1,4 +1,4 @@
-"""Keeps the robot from moving without steps: the watchdog, its thread, and braking to rest."""
+"""Commands between steps: the watchdog and its thread, the thread of the set-points, and braking to rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.types import Finding
 from embodied_env.envs.gap_policy import GOOD
 from embodied_env.errors import BackendError
-from embodied_env.safety import Arbiter, SafetyGate, Watchdog, WatchdogThread
+from embodied_env.safety import Arbiter, SafetyGate, SetpointThread, Watchdog, WatchdogThread
 
 
 class MotionGuard:
@@ -33,6 +33,10 @@ class MotionGuard:
         velocities, measure = MeasuredVelocities(contract), None
         if velocities.sensors and not backend.capabilities.acknowledges_commands and isinstance(backend, NewestSource):
             measure = partial(_measure_velocities, backend, velocities)
+        capabilities = backend.capabilities  # a relay sends the set-points itself; a dry run and a replay send none
+        sends_elsewhere = (
+            capabilities.acknowledges_commands or not capabilities.actuates or isinstance(backend, Recorded)
+        )
         self.arbiter = Arbiter(
             backend.send,
             gate,
@@ -41,6 +45,7 @@ class MotionGuard:
             free_running=free_running,
             downstream_timeout_s=backend.downstream_timeout_s if isinstance(backend, CommandTimeout) else None,
             measured_velocities=measure,
+            setpoints_per_step=1 if sends_elsewhere else contract.setpoints_per_step,
         )
         self.watchdog = Watchdog(
             self.arbiter, gate, contract.safety.watchdog, clock=clock, control_period_s=period_s, estops=self.estops
@@ -48,6 +53,7 @@ class MotionGuard:
         self._brakes = not isinstance(backend, Recorded)
         self._watches = self._brakes and free_running
         self._thread: WatchdogThread | None = None
+        self._setpoints = SetpointThread(self.arbiter, gate, clock=clock) if self.arbiter.has_setpoints else None
 
     def estops(self) -> Mapping[str, str]:
         """Return the robot's safety inputs; a backend that cannot be read gives "unknown"."""
@@ -59,16 +65,20 @@ class MotionGuard:
             return {self._backend.name: "unknown"}
 
     def start(self, close: Callable[[], bool]) -> None:
-        """Start the watchdog thread, once; it calls `close` when the main thread has ended, or after `orphan`."""
+        """Start the threads, once; the watchdog's calls `close` when the main thread has ended, or after `orphan`."""
         if not self._watches or self._thread is not None:
             return
         with deferred_signals():
             thread = WatchdogThread(self.watchdog, close, control_period_s=self._control_period_s)
             thread.start()
             self._thread = thread
+            if self._setpoints is not None:
+                self._setpoints.start()
 
     def stop(self) -> None:
-        """Stop the thread. Idempotent."""
+        """Stop the threads. Idempotent."""
+        if self._setpoints is not None:
+            self._setpoints.stop()
         if self._thread is not None:
             self._thread.stop()
 

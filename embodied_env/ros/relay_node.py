@@ -232,7 +232,7 @@ class RelayNode:
         """Relay until `stop` is set; then, or after an error, brake to rest."""
         executor = SingleThreadedExecutor(context=self._context)
         executor.add_node(self.node)
-        tick, reported_ns = self._guarded(self._tick), 0
+        tick, send_setpoint, reported_ns = self._guarded(self._tick), self._guarded(self._core.send_setpoint), 0
         deadline_ns = self._clock.now_ns()
         try:
             while not stop.is_set():
@@ -243,7 +243,10 @@ class RelayNode:
                 if now_ns - reported_ns >= _DIAGNOSTICS_NS:
                     self._guarded(self._publish_diagnostics)()
                     reported_ns = now_ns
-                left_s = (deadline_ns - self._clock.now_ns()) / NS_PER_S
+                send_setpoint()
+                due_ns = self._core.setpoint_due_ns
+                wake_ns = deadline_ns if due_ns is None else min(deadline_ns, due_ns)
+                left_s = (wake_ns - self._clock.now_ns()) / NS_PER_S
                 executor.spin_once(timeout_sec=min(max(0.0, left_s), _SPIN_TIMEOUT_S))
         finally:
             self._brake_to_rest(deadline_ns)

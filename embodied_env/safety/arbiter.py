@@ -1,4 +1,4 @@
-"""The arbiter owns the last published command; steps, the watchdog and `close` all publish through it."""
+"""The arbiter owns the last published command; steps, set-points, the watchdog and `close` publish through it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from embodied_env.core.types import ApprovedCommand, CommandState, Finding, Gate
 from embodied_env.errors import BackendError, BackendLostError, ClosedError
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import joint_bounds, lowered_velocity
+from embodied_env.safety.setpoints import Segment, SetpointCounts, SetpointPlanner
 
 _STALL_PERIODS = 3  # without a command after which a position servo has arrived
 _MAX_FUTILE_PERIODS = 20  # of braking without effect
+_NO_COMMAND = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold", detail="no command after the last one")
 
 
 class _PublishingLock:
@@ -62,9 +64,13 @@ class Arbiter:
     In lockstep each step takes one control period of simulated time. On a free-running backend dt is the
     time since the last publication, at most one control period, so a pause never enlarges the allowed jump. After a
     pause the reference velocities are lowered towards the measured motion, never raised (`safety.joint_limits`).
+
+    With set-points between steps (`safety.setpoints`) an approved command is the goal of a segment. `send` publishes
+    the first set-point towards it, `send_setpoint` the others; each is approved by the gate from the one before. A step
+    starts at the goal of the step before, while the published motion follows that one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its options
         self,
         send: Callable[[ApprovedCommand], SentCommand],
         gate: SafetyGate,
@@ -74,12 +80,14 @@ class Arbiter:
         free_running: bool,
         downstream_timeout_s: float | None = None,
         measured_velocities: Callable[[], tuple[FloatArray, FloatArray]] | None = None,
+        setpoints_per_step: int = 1,
     ) -> None:
         """Create an arbiter without an epoch; `reset` begins one.
 
         After `downstream_timeout_s` the controller stops a velocity command that is not repeated (None: no known
         timeout). `measured_velocities` returns velocities and their ages in s; it is called after a gap in the
-        commands. `clock` is the steady clock.
+        commands. `clock` is the steady clock. With `setpoints_per_step` above 1, on a free-running backend, the caller
+        calls `send_setpoint` at each `setpoint_due_ns`.
         """
         self._send = send
         self._gate = gate
@@ -94,6 +102,17 @@ class Arbiter:
         self._reference = CommandState(positions=np.zeros(size), velocities=np.zeros(size), seq=0, epoch=-1)
         self._published_ns = 0
         self._closed = False
+        self._planner: SetpointPlanner | None = None
+        self._tick_s = control_period_s  # between two commands that brake to rest
+        if setpoints_per_step > 1 and free_running:
+            control_period_ns = round(control_period_s * NS_PER_S)
+            self._planner = SetpointPlanner(control_period_ns=control_period_ns, per_step=setpoints_per_step)
+            self._tick_s = self._planner.period_ns / NS_PER_S
+        self._segment: Segment | None = None  # the motion in progress
+        self._due_ns = 0  # of the next set-point
+        self._start = self._reference  # of the step that is judged
+        self._counts = SetpointCounts(setpoints_per_step / control_period_s)
+        self.setpoint_pending = threading.Event()
 
     @property
     def reference(self) -> CommandState:
@@ -103,12 +122,12 @@ class Arbiter:
     def close(self) -> None:
         """Refuse every further command except braking, so that a step in another thread cannot undo it."""
         with self._lock:
-            self._closed = True
+            self._closed, self._segment = True, None
 
     def reset(self, positions: FloatArray, epoch: int) -> None:
         """Begin an epoch at rest at the measured positions, shape (n_joints,), in contract order."""
         with self._lock:
-            self._gap_since_ns = None
+            self._gap_since_ns = self._segment = None
             self._reference = CommandState(
                 positions=positions.copy(), velocities=np.zeros_like(positions), seq=self._reference.seq, epoch=epoch
             )
@@ -139,7 +158,19 @@ class Arbiter:
         return _PublishingLock(self._lock, self._now, interruptible=not self._free_running)
 
     def _now(self) -> tuple[CommandState, float]:
-        """Return the reference and dt in s."""
+        """Return the reference of a step and dt in s."""
+        published, dt_s = self._last_published(self._period_s)
+        if (planner := self._planner) is None:
+            return published, dt_s
+        segment, now_ns, limits = self._segment, self._clock.now_ns(), self._gate.limits
+        if segment is None or planner.is_over(segment, now_ns) or not planner.follows(segment, published, limits):
+            self._start = planner.resting_reference(published, limits)
+            return self._start, self._period_s
+        self._start = replace(segment.goal, seq=published.seq)
+        return self._start, min((now_ns - segment.approved_ns) / NS_PER_S, self._period_s)
+
+    def _last_published(self, longest_s: float) -> tuple[CommandState, float]:
+        """Return the last published command and the time since in s, at most `longest_s`."""
         if not self._free_running:
             return self._reference, self._period_s
         elapsed_s = (self._clock.now_ns() - self._published_ns) / NS_PER_S
@@ -147,7 +178,7 @@ class Arbiter:
             self._gap_since_ns = self._published_ns
         if self._gap_since_ns is not None:
             self._lower_velocities(elapsed_s)
-        return self._reference, min(elapsed_s, self._period_s)
+        return self._reference, min(elapsed_s, longest_s)
 
     def _lower_velocities(self, elapsed_s: float) -> None:
         """Lower the reference velocities after a gap: 0 for joints that have stopped, else towards the measured."""
@@ -185,7 +216,82 @@ class Arbiter:
         return np.where(is_velocity, lowered, acting)
 
     def send(self, command: ApprovedCommand) -> SentCommand:
-        """Publish `command` and make it the reference. Called within `exclusive`.
+        """Publish `command`, or when it is due the first set-point towards it. Called within `exclusive`.
+
+        Raises:
+            ClosedError: after `close`, for anything but braking; towards a braking command, too, since `brake` does
+                that from the last set-point. Nothing was published.
+        """
+        planner = self._planner
+        if planner is None:
+            return self._publish(command)
+        with self._lock, deferred_signals():
+            if self._closed:
+                raise _closed_error()
+            before, approved_ns, due_ns = self._segment, self._clock.now_ns(), self.setpoint_due_ns
+            if due_ns is not None:
+                self._clock.sleep_until_ns(due_ns)
+            segment = self._segment = planner.begin_segment(
+                self._after(self._start, command, command.report, command.values),
+                self._reference,
+                self._gate.limits,
+                approved_ns=approved_ns,
+                published_ns=self._published_ns,
+                now_ns=self._clock.now_ns(),
+            )
+            try:
+                sent = self._publish_setpoint(planner, segment, is_moving=due_ns is not None)
+            except BaseException:
+                self._segment = before
+                raise
+            self.setpoint_pending.set()
+            return SentCommand(seq=sent.seq, values=command.values)
+
+    @property
+    def has_setpoints(self) -> bool:
+        """Whether set-points are published between steps."""
+        return self._planner is not None
+
+    @property
+    def setpoint_due_ns(self) -> int | None:
+        """When `send_setpoint` is due, on the steady clock; None: the robot is commanded to be at rest."""
+        with self._lock:
+            planner, segment = self._planner, self._segment
+            if planner is None or (segment is None and not self._speed()):
+                return None
+            return self._due_ns
+
+    def send_setpoint(self) -> None:
+        """Publish the next set-point of the motion in progress if it is due; without one, brake to rest."""
+        with self._lock, deferred_signals():
+            planner, due_ns = self._planner, self.setpoint_due_ns
+            if planner is None or due_ns is None or self._clock.now_ns() < due_ns:
+                return
+            segment = self._segment
+            if segment is not None and not planner.is_over(segment, self._clock.now_ns()):
+                self._publish_setpoint(planner, segment, is_moving=True)
+                return
+            self._segment = None
+            if self._speed():
+                self.brake(_NO_COMMAND)
+
+    def take_setpoint_counts(self) -> dict[str, float] | None:
+        """Return the account of the set-points since the last call; None without set-points between steps."""
+        with self._lock:
+            return None if self._planner is None else self._counts.take()
+
+    def _publish_setpoint(self, planner: SetpointPlanner, segment: Segment, *, is_moving: bool) -> SentCommand:
+        """Approve and publish the set-point of now. In motion, a late one makes up for one missed, not for more."""
+        before_ns, now_ns = self._published_ns, self._clock.now_ns()
+        reference, dt_s = self._last_published((1 + is_moving) * planner.period_ns / NS_PER_S)
+        target = planner.target(segment, reference, now_ns=now_ns, dt_s=dt_s)
+        sent = self._publish(self._gate.limit(target, reference, dt_s))
+        self._counts.count(self._published_ns - before_ns if is_moving else None)
+        self._due_ns = planner.next_due_ns(self._due_ns if is_moving else now_ns - planner.period_ns // 2, now_ns)
+        return sent
+
+    def _publish(self, command: ApprovedCommand) -> SentCommand:
+        """Publish `command` and make it the reference.
 
         Both change together: signal handlers wait until both are done. The reference changes before the message can
         leave, since a recorded message that is lost delays the motion, while an unrecorded one would be followed by a
@@ -196,7 +302,7 @@ class Arbiter:
         """
         with self._lock, deferred_signals() if self._free_running else nullcontext():
             if self._closed and command.report.disposition < Severity.HOLD:
-                raise ClosedError("command after close(): the environment is closed; create a new one")
+                raise _closed_error()
             before, published_ns = self._reference, self._published_ns
             assumed = self._after(before, command, command.report, command.values)
             self._reference, self._published_ns = assumed, self._clock.now_ns()
@@ -226,10 +332,16 @@ class Arbiter:
         )
 
     def brake(self, finding: Finding) -> ApprovedCommand:
-        """Publish one tick of braking, for the reason given by `finding`."""
-        with self.exclusive() as (reference, dt_s):
+        """Publish one tick of braking, for the reason given by `finding`; it ends the motion towards a goal."""
+        with self.exclusive() as state:
+            if self._planner is None:
+                reference, dt_s = state
+            else:
+                (reference, dt_s), self._segment = self._last_published(self._period_s), None
+                self._due_ns = self._planner.next_due_ns(self._due_ns, self._clock.now_ns())
+                self.setpoint_pending.set()
             command = self._gate.brake(reference, dt_s, finding)
-            self.send(command)
+            self._publish(command)
             return command
 
     def brake_to_rest(self, finding: Finding) -> None:
@@ -245,7 +357,7 @@ class Arbiter:
         while self._free_running and slowest > 0.0:
             if futile > _MAX_FUTILE_PERIODS:
                 raise BackendLostError("no_rest", f"{futile} braking commands in a row did not slow the robot down")
-            self._clock.sleep_until_ns(self._published_ns + round(self._period_s * NS_PER_S))
+            self._clock.sleep_until_ns(self._published_ns + round(self._tick_s * NS_PER_S))
             self.brake(finding)
             speed = self._speed()
             slowest, futile = min(slowest, speed), futile + 1 if speed >= slowest else 0
@@ -253,3 +365,7 @@ class Arbiter:
     def _speed(self) -> float:
         """Return the sum of the commanded speeds."""
         return float(np.abs(self._reference.velocities).sum())
+
+
+def _closed_error() -> ClosedError:
+    return ClosedError("command after close(): the environment is closed; create a new one")

@@ -699,3 +699,41 @@ def test_relay_ignores_unknown_velocities(velocity, age_s):
     robot.core.on_joint_velocities("joints", {"velocity": np.full(2, velocity)}, acquired_ns)
     robot.core.tick()
     assert robot.spy.published[-1].values.tolist() == pytest.approx([1.0 - 8.0 * PERIOD_S] * 2)
+
+
+# --------------------------------------------------------------------------------------------------------- set-points
+
+
+@pytest.fixture
+def streaming():
+    """A relay that publishes five set-points for each command."""
+    contract = plain_contract(watchdog=WATCHDOG)
+    actuators = {n: dataclasses.replace(each, setpoint_rate_hz=5 / PERIOD_S) for n, each in contract.actuators.items()}
+    return Robot(dataclasses.replace(contract, actuators=actuators))
+
+
+def test_a_command_is_reached_in_several_setpoints_and_reported_once(streaming):
+    streaming.clock.advance_ns(PERIOD_NS)
+    report = streaming.command([0.005] * streaming.layout.size)
+    while (due_ns := streaming.core.setpoint_due_ns) is not None:
+        streaming.clock.sleep_until_ns(due_ns)
+        streaming.core.send_setpoint()
+    positions = [command.values[0] for command in streaming.spy.published]
+    assert report.applied_si[0] == 0.005
+    assert len(streaming.spy.reports) == 1
+    assert len(positions) > 5
+    assert positions == sorted(positions)
+    assert not streaming.spy.published[-1].report.velocity_si.any()
+    assert streaming.core.at_rest
+
+
+def test_setpoints_brake_once_a_stop_is_latched(streaming):
+    streaming.move()
+    streaming.core.estop("test")
+    speeds = []
+    while (due_ns := streaming.core.setpoint_due_ns) is not None:
+        streaming.clock.sleep_until_ns(due_ns)
+        streaming.core.send_setpoint()
+        speeds.append(abs(streaming.spy.published[-1].report.velocity_si[0]))
+    assert speeds == sorted(speeds, reverse=True)
+    assert streaming.core.at_rest

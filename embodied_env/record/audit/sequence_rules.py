@@ -276,6 +276,10 @@ def _has_moved_otherwise(before: Row, row: Row) -> bool:
         return False
     if "inner" not in row or "inner" not in before:
         return True
+    start, before_si = row["inner"]["circumstances"]["reference"], before["info"]["action"]["applied_si"]
+    has_setpoints = "setpoints" in row["info"].get("annotations", {}) and start is not None
+    if has_setpoints and start["positions"] != list(before_si.values()):
+        return True  # the motion between the steps did not follow the command before
     earlier_ns, now_ns = (each["inner"]["stamps_ns"]["published"] for each in (before, row))
     limited_s: float = row["info"]["safety"]["dt_s"]
     return to_ns(limited_s) < _EXPLAINED_SHARE * float(now_ns - earlier_ns)

@@ -50,7 +50,7 @@ class ActuatorPublishers:
         self._clock = clock
         self._unstamped = unstamped
         self._layout = ActionLayout(contract)
-        self._period_s = contract.control_period_s
+        self._period_s = contract.control_period_s / contract.setpoints_per_step
         self._publishers = [
             (name, actuator, node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator)))
             for name, actuator in contract.actuators.items()

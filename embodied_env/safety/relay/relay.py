@@ -4,6 +4,8 @@ Disarmed, it publishes only braking. `arm` begins an epoch at the measured posit
 increasing numbers, pass the joint limits and filters. ``hold_steps`` periods after the last one, each `tick` brakes;
 after ``stop_steps`` a STOP is latched, which only `arm` clears. `clear_estop` reduces an ESTOP to a STOP.
 
+With `setpoint_rate_hz` a command is reached in several set-points (`safety.setpoints`), published by `send_setpoint`.
+
 At rest, a robot commanded only by position receives nothing. Joints commanded by velocity receive zero at every tick
 while armed: their controller may have a timeout, or have lost a message. Nothing is published before the first command
 of an epoch.
@@ -134,6 +136,7 @@ class Relay:
             free_running=True,
             downstream_timeout_s=downstream_timeout_s,
             measured_velocities=self._measured_velocities if self._velocities.sensors else None,
+            setpoints_per_step=contract.setpoints_per_step,
         )
         self._hold_ns = contract.safety.watchdog.hold_steps * contract.control_period_ns
         self._stop_ns = contract.safety.watchdog.stop_steps * contract.control_period_ns
@@ -250,6 +253,18 @@ class Relay:
             self.tag = CommandId(epoch=self.tag.epoch, seq=self.tag.seq, tick=self.tag.tick + 1)
             self._publish(lambda: self._arbiter.brake(reason), "tick")
         self.announce()
+
+    @property
+    def setpoint_due_ns(self) -> int | None:
+        """When `send_setpoint` is due, on the steady clock; None: nothing is in motion, or no set-points declared."""
+        return self._arbiter.setpoint_due_ns
+
+    def send_setpoint(self) -> None:
+        """Publish the next set-point towards the last command if it is due; an internal error latches a STOP."""
+        try:
+            self._arbiter.send_setpoint()
+        except InternalFaultError as error:
+            self.fault(str(error))
 
     def estop(self, why: str) -> None:
         """Latch an ESTOP and brake."""

@@ -1,0 +1,110 @@
+"""Set-points between the steps of an environment in real time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import embodied_env
+from embodied_env.contract import parse_contract
+from embodied_env.errors import ContractError
+
+RATE_HZ = 200
+PER_STEP = 10
+
+
+def contract_of(**actuator):
+    """Return the contract of the shipped arm with changes of its actuator."""
+    rows = "".join(f"    {key}: {value}\n" for key, value in actuator.items())
+    shipped = embodied_env.load_contract("arm_reach")
+    text = Path(shipped.source).read_text()
+    return parse_contract(f"{text}\nactuators:\n  arm:\n{rows}", source=shipped.source)
+
+
+@pytest.fixture
+def sent():
+    return []
+
+
+@pytest.fixture
+def env(sent):
+    env = embodied_env.make(contract_of(setpoint_rate_hz=RATE_HZ), backend="fake", pacing="realtime")
+    send = env.unwrapped._stepper._backend.send
+
+    def recorded(command):
+        sent.append((time.monotonic_ns(), command))
+        return send(command)
+
+    env.unwrapped._stepper._arbiter._send = recorded
+    yield env
+    env.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("embodied_env")]
+
+
+def test_the_account_of_each_step_has_the_rate_and_the_worst_gap(env):
+    env.reset(seed=1)
+    infos = [env.step(np.full(6, 0.2))[4] for _ in range(10)]
+    counts = [info["annotations"]["setpoints"] for info in infos]
+    assert {each["rate_hz"] for each in counts} == {RATE_HZ}
+    assert sum(each["sent"] for each in counts) >= 9 * PER_STEP * 0.5  # a busy host misses some
+    assert 0.8 / RATE_HZ < max(each["worst_gap_s"] for each in counts) < 0.5
+
+
+def test_applied_stays_the_approved_setpoint_and_the_published_ones_lead_there(env, sent):
+    env.reset(seed=1)
+    for _ in range(6):
+        info = env.step(np.full(6, 0.2))[4]
+    applied = np.array(list(info["action"]["applied_si"].values()))
+    for _ in range(4):
+        info = env.step(np.zeros(6))[4]
+    end = np.array(list(info["action"]["applied_si"].values()))
+    assert np.abs(end - applied).max() < 0.05 * 3.1
+    assert np.allclose(sent[-1][1].values, end, atol=1e-4)  # steps of a busy host come early and late
+    numbers = [command.seq for _, command in sent]
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_stalled_policy_ends_at_rest(env, sent):
+    env.reset(seed=1)
+    for _ in range(10):
+        env.step(np.full(6, 1.0))
+    assert np.abs(sent[-1][1].report.velocity_si).max() > 0.5
+    time.sleep(0.05 * 2 + 3.1 / 9.0 + 0.15)
+    assert not sent[-1][1].report.velocity_si.any()
+    rest = sent[-1][1].values
+    time.sleep(0.1)
+    assert all(command.values.tolist() == rest.tolist() for _, command in sent[-3:])  # of the watchdog
+
+
+def test_a_run_with_setpoints_replays_equal_and_its_audit_is_clean(tmp_path):
+    contract = contract_of(setpoint_rate_hz=RATE_HZ)
+    with embodied_env.make(contract, backend="fake", pacing="realtime", record=tmp_path) as env:
+        env.reset(seed=1)
+        for k in range(12):
+            env.step(np.full(6, 0.5 if k < 6 else -0.5))
+    (run,) = [path.parent for path in tmp_path.rglob("manifest.json")]
+    assert embodied_env.audit_run(run).sound
+
+
+def test_the_rate_is_part_of_the_fingerprint_only_where_it_is_declared():
+    shipped = embodied_env.load_contract("arm_reach")
+    assert contract_of(setpoint_rate_hz="null").fingerprint == shipped.fingerprint
+    assert contract_of(setpoint_rate_hz=RATE_HZ).fingerprint != shipped.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("actuator", "problem"),
+    [
+        ({"setpoint_rate_hz": 30}, "30 Hz .expected 2 or more times the control rate of 20 Hz"),
+        ({"setpoint_rate_hz": 20}, "20 Hz .expected 2 or more times"),
+        ({"setpoint_rate_hz": 2000}, "2000 Hz .expected .*at most 1000 Hz"),
+        ({"setpoint_rate_hz": 100, "command": "velocity"}, "100 Hz .expected none with command: velocity"),
+    ],
+)
+def test_a_rate_that_cannot_be_kept_is_an_error(actuator, problem):
+    with pytest.raises(ContractError, match=problem):
+        contract_of(**actuator)
