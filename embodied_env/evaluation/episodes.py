@@ -178,8 +178,9 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
             self._observer.ended(self._ended)
 
     def _stop_policies(self) -> None:
-        for policy in self._policies:
-            policy.stop()
+        with ExitStack() as stack:  # all, also after an error
+            for policy in self._policies:
+                stack.callback(policy.stop)
 
     def _load(self, source: PolicySource | Policy, stack: ExitStack) -> Policy:
         """Return the policy of a source; one that is loaded here is closed with `stack`."""

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,10 +20,11 @@ from embodied_env.core.policy import (
     Observation,
     Policy,
     StepObserver,
+    find_n_action_steps,
 )
 from embodied_env.errors import PolicyError, UsageError, did_you_mean
 from embodied_env.policies.chunk_runner import ChunkRunner, split_chunk
-from embodied_env.policies.policy_thread import CallingThread, PolicyThread
+from embodied_env.policies.policy_thread import PolicyCalls
 
 OVERLAP = 4
 """Steps in which ``crossfade`` blends two chunks, and which ``rtc`` adds to the prefix."""
@@ -33,6 +34,9 @@ DECAY = 0.01
 
 UNDERRUN = "chunk underrun"
 """Reason of a step without an action."""
+
+TIMEOUT_S = 60.0
+"""Limit of the first chunk of an episode and of `reset`; longer than the limits of policy servers."""
 
 _MOST_CHUNKS = 200  # in one action: the account of a step is bounded
 _LATENCIES = 10  # inferences, of which the greatest latency counts
@@ -50,8 +54,8 @@ class Chunk:
     number: int  # counted from 0 in an episode
     born: int  # step whose observation it was computed from; the reset is 0
     first: int  # step in which it is used for the first time
-    overlap: int  # steps in which it takes over
     actions: Sequence[Any]
+    overlap: int = 0  # steps in which it takes over
 
     def index(self, step: int) -> int:
         """Return the index of the action for `step`, the age of the chunk in steps."""
@@ -73,7 +77,7 @@ class AsyncChunks:
     In real time the other policy runs in a thread of its own, with at most one inference in progress. Its chunk is used
     from the action for the present step on: those for steps that passed during the inference are skipped. The next
     inference begins early enough for twice the greatest of the last latencies. A step for which no chunk has an action
-    gets `NoAction`. The first chunk of an episode is awaited, since the robot is at rest. In lockstep the robot
+    gets `NoAction`. The first chunk of an episode is awaited, since the robot is at rest. In lockstep the world
     waits for each inference, which is made without a thread.
 
     Attributes:
@@ -89,6 +93,7 @@ class AsyncChunks:
         pacing: str = "realtime",
         overlap: int = OVERLAP,
         decay: float = DECAY,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         """Wrap `policy`; `pacing` is that of the environment (``env.unwrapped.pacing``).
 
@@ -100,6 +105,7 @@ class AsyncChunks:
             pacing: ``realtime`` or ``lockstep``.
             overlap: see `mode`.
             decay: see `mode`.
+            timeout_s: limit of the first chunk of an episode, and of `reset`; then a `PolicyError` is raised.
 
         Raises:
             UsageError: for an unknown mode, and for ``rtc`` with a policy that cannot continue a chunk.
@@ -115,7 +121,8 @@ class AsyncChunks:
         self.policy, self.mode, self.identity = policy, mode, policy.identity
         self._overlap = overlap if mode in ("crossfade", "rtc") else 0
         self._decay, self._waits = decay, pacing == "lockstep"
-        self._calls: PolicyThread | CallingThread = CallingThread() if self._waits else PolicyThread()
+        self._n_action_steps = find_n_action_steps(policy)
+        self._calls = PolicyCalls(in_thread=not self._waits, timeout_s=timeout_s)
         self._latencies: deque[int] = deque(maxlen=_LATENCIES)
         self._begin()
 
@@ -123,34 +130,29 @@ class AsyncChunks:
         """Forget everything of an episode but the latencies."""
         self._step = self._answers = 0
         self._chunks: list[Chunk] = []  # oldest first
-        self._last: Chunk | None = None  # of the last answer
+        self._last: Chunk | None = None  # of the last answer, if it has an action for a later step
         self._request: tuple[int, Future[Any]] | None = None  # step of its observation
-        self._observed: deque[Future[Any]] = deque()
         self._missing = NoAction(UNDERRUN)
         self._counts = dict.fromkeys(("underruns", "expired", "failed"), 0)
         self._accounts: dict[str, Mapping[str, Any]] = {}
 
     def reset(self, *, seed: int, episode_index: int) -> None:
         """Reset the policy, after the inference in progress, whose answer is discarded."""
-        pending = [*self._observed, *([] if self._request is None else [self._request[1]])]
         self._begin()
-        self._calls.submit(partial(self.policy.reset, seed=seed, episode_index=episode_index)).result()
-        for future in pending:
-            future.result()  # raises what the policy raised
+        self._calls.wait(self._calls.submit(partial(self.policy.reset, seed=seed, episode_index=episode_index)))
 
     def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
-        """Return the action for the next step, or `NoAction`."""
+        """Return the action for the next step, or `NoAction`; raises PolicyError for what the policy raised."""
         self._step += 1
         self._accounts = {}
-        while self._observed and self._observed[0].done():
-            self._observed.popleft().result()  # raises what the policy raised
+        self._calls.check()
         if self._request is not None and self._request[1].done():
             self._receive(*self._request)
         if self._request is None and self._is_due():
             call = partial(self._infer, observation, self._prefix())
             self._request = self._step - 1, self._calls.submit(call)
         elif isinstance(self.policy, StepObserver):
-            self._observed.append(self._calls.submit(partial(self.policy.observe, observation)))
+            self._calls.submit(partial(self.policy.observe, observation))
         if self._request is not None and (self._waits or not self._answers):
             self._receive(*self._request, is_awaited=True)
         return self._act()
@@ -161,14 +163,15 @@ class AsyncChunks:
         return accounts
 
     def stop(self) -> None:
-        """Join the thread, after the inference in progress. Idempotent."""
+        """Join the thread, after the inference in progress; raises PolicyError if it hangs. Idempotent."""
         self._request = None
         self._calls.stop()
 
     def close(self) -> None:
-        """Join the thread, and close the policy."""
+        """Join the thread, and close the policy, unless it hangs."""
         self.stop()
-        self.policy.close()
+        if not self._calls.is_running:
+            self.policy.close()
 
     # -------------------------------------------------------------------------------------------------------- inference
 
@@ -177,10 +180,11 @@ class AsyncChunks:
         if self.mode == "ensemble" or not self._chunks:
             return True
         newest = self._chunks[-1]
-        early = min(self._overlap, len(newest.actions) // 2)
+        planned = len(newest.actions[: self._n_action_steps])
+        early = min(self._overlap, planned // 2)
         if not self._waits:
-            early += 2 * max(self._latencies, default=len(newest.actions)) + 1
-        return newest.left(self._step) <= early
+            early += 2 * max(self._latencies, default=planned) + 1
+        return planned - newest.index(self._step) <= early
 
     def _prefix(self) -> tuple[int, int] | None:
         """Return the arguments of `continue_chunk`; None: the last chunk of the policy is not being executed."""
@@ -199,11 +203,12 @@ class AsyncChunks:
     def _receive(self, born: int, future: Future[Any], *, is_awaited: bool = False) -> None:
         """Add the chunk of the inference, once it has ended; raises what the policy raised."""
         self._request = None
-        answer, account = future.result()
+        answer, account = self._calls.wait(future)
         if account is not None:
             self._accounts["inference"] = account
+        self._last = None
         if isinstance(answer, NoAction):
-            self._missing, self._last = answer, None
+            self._missing = answer
             self._counts["failed"] += 1
             return
         actions, step = split_chunk(answer), self._step
@@ -213,14 +218,16 @@ class AsyncChunks:
             )
         if not is_awaited:
             self._latencies.append(step - 1 - born)
-        is_faded = self.mode == "crossfade" and self._chunks
-        overlap = min(self._overlap, self._chunks[-1].left(step)) if is_faded else 0
-        chunk = Chunk(number=self._answers, born=born, first=step, overlap=overlap, actions=actions or [answer])
-        self._answers, self._missing, self._last = self._answers + 1, NoAction(UNDERRUN), chunk
+        chunk = Chunk(number=self._answers, born=born, first=step, actions=actions or [answer])
+        self._answers, self._missing = self._answers + 1, NoAction(UNDERRUN)
         if not chunk.left(step):
             self._counts["expired"] += 1
             return
-        self._chunks = [*(each for each in self._chunks if each.left(step)), chunk][-_MOST_CHUNKS:]
+        if self.mode == "crossfade" and self._chunks:
+            overlap = min(self._overlap, self._chunks[-1].left(step), chunk.left(step) - 1)
+            chunk = replace(chunk, overlap=overlap)
+        self._last = chunk
+        self._chunks = [*self._chunks, chunk][-_MOST_CHUNKS:]
 
     # ---------------------------------------------------------------------------------------------------------- actions
 
@@ -241,19 +248,20 @@ class AsyncChunks:
 
     def _weigh(self) -> list[tuple[Chunk, float]]:
         """Return the chunks of the present step with their weights, which add up to 1, oldest first."""
-        usable = [chunk for chunk in self._chunks if chunk.left(self._step)]
+        self._chunks = [chunk for chunk in self._chunks if chunk.left(self._step)]
         if self.mode == "ensemble":
-            weights = [math.exp(-self._decay * place) for place in range(len(usable))]
+            weights = [math.exp(-self._decay * place) for place in range(len(self._chunks))]
             total = sum(weights)
-            return [(chunk, weight / total) for chunk, weight in zip(usable, weights, strict=True)]
+            return [(chunk, weight / total) for chunk, weight in zip(self._chunks, weights, strict=True)]
         used: list[tuple[Chunk, float]] = []
         rest = 1.0
-        for chunk in reversed(usable):
+        for chunk in reversed(self._chunks):
             share = chunk.share(self._step)
             used.insert(0, (chunk, rest * share))
             rest -= rest * share
             if share == 1.0:
                 break
+        self._chunks = [chunk for chunk, _ in used]  # one that was replaced never returns
         return used
 
 

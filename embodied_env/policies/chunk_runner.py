@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.core.policy import AccountedPolicy, Observation, Policy, StepObserver
+from embodied_env.core.policy import AccountedPolicy, Observation, Policy, StepObserver, find_n_action_steps
 
 
 class ChunkRunner:
@@ -22,6 +22,7 @@ class ChunkRunner:
     def __init__(self, policy: Policy) -> None:
         """Wrap `policy`."""
         self.policy, self.identity = policy, policy.identity
+        self._n_action_steps = find_n_action_steps(policy)
         self._due: deque[Any] = deque()
 
     @property
@@ -43,11 +44,11 @@ class ChunkRunner:
         return self._due.popleft()
 
     def begin(self, answer: Any) -> Any:  # noqa: ANN401 - policies return anything
-        """Return the first action of what the policy has returned, and keep the rest of a chunk."""
+        """Return the first action of what the policy has returned, and keep those of a chunk to execute next."""
         chunk = split_chunk(answer)
         if chunk is None:
             return answer
-        self._due.extend(chunk[1:])
+        self._due.extend(chunk[1 : self._n_action_steps])
         return chunk[0]
 
     def take_accounts(self) -> Mapping[str, Mapping[str, Any]]:

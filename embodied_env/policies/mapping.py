@@ -73,6 +73,7 @@ class PolicyFileInterface(Interface):
         self._seen: deque[_Seen] = deque(maxlen=longest + 1)
         self.is_stateless = longest == 0 and not self._outputs_seen and not self.actions.is_relative
         self.rows_per_step = None if self.actions.is_relative else 1.0 / self.actions.ratio
+        self.n_action_steps = self.actions.steps
         self.reset()
 
     def identify(self, identity: PolicyIdentity) -> PolicyIdentity:

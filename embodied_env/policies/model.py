@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
 from embodied_env.contract.files import read_file
-from embodied_env.core.policy import AccountedPolicy, ContinuingPolicy, NoAction, Observation, PolicyIdentity
+from embodied_env.core.policy import (
+    AccountedPolicy,
+    ContinuingPolicy,
+    NoAction,
+    Observation,
+    PolicyIdentity,
+    find_n_action_steps,
+)
 from embodied_env.errors import UsageError, described
 
 Inputs = Mapping[str, NDArray[Any] | str]
@@ -78,10 +85,12 @@ class Interface(Protocol):
         is_stateless: whether an action depends on the observation of its step alone.
         rows_per_step: actions of the model in a control period; None: they are relative to the observation, so that no
             chunk can be continued after another one.
+        n_action_steps: number of actions of a chunk that are executed; None: that of the model.
     """
 
     is_stateless: bool
     rows_per_step: float | None = 1.0
+    n_action_steps: int | None = None
 
     def check(self, model: Model, /) -> None:
         """Raise UsageError unless `model` has these inputs and outputs; makes one inference."""
@@ -129,6 +138,11 @@ class ModelPolicy:
     def observe(self, observation: Observation, /) -> None:
         """Receive the observation of a step in which an action of the last chunk is executed."""
         self.interface.observe(observation)
+
+    @property
+    def n_action_steps(self) -> int | None:
+        """Number of actions of a chunk that are executed (`ReservingPolicy`)."""
+        return self.interface.n_action_steps or find_n_action_steps(self.model)
 
     @property
     def continues_chunks(self) -> bool:

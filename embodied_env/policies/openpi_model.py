@@ -68,6 +68,7 @@ class OpenpiModel(RemoteModel):
     protocol = "openpi"
     package = "websockets"
     default_port = 8000
+    n_action_steps: int | None = None
 
     def __init__(self, location: str, *, api_key: str | None = None, **options: Any) -> None:  # noqa: ANN401
         """Connect nothing yet; see `RemoteModel`."""
@@ -106,6 +107,8 @@ class OpenpiModel(RemoteModel):
                 raise Failure(Problem.MALFORMED, str(error)) from None
             self.fingerprint, self.policy_file = announced.get("fingerprint"), announced.get("policy_file")
             self._is_announced, self.continues_chunks = True, announced.get("continues_chunks") is True
+            count = announced.get("n_action_steps")
+            self.n_action_steps = count if type(count) is int and count > 0 else None
 
     def continue_chunk(self, *, executed: int, delay: int) -> None:
         """Send what is left of the last chunk with the next request, or how much of it the server is to continue."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.policy import ContinuingPolicy, NoAction, Policy
+from embodied_env.core.policy import ContinuingPolicy, NoAction, Policy, find_n_action_steps
 from embodied_env.errors import EmbodiedEnvError, UsageError, described
 from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
 from embodied_env.policies.wire import (
@@ -52,6 +52,7 @@ class PolicyServer:
         about: dict[str, Any] = {"inputs": specs_to_message(model.inputs), "outputs": specs_to_message(model.outputs)}
         about["identity"] = model.identity.as_mapping()
         about |= {"continues_chunks": True} if isinstance(model, ContinuingPolicy) and model.continues_chunks else {}
+        about |= {} if (count := find_n_action_steps(model)) is None else {"n_action_steps": count}
         self._last_request: object = None
         if contract is not None:
             about |= {"contract": contract.name, "fingerprint": contract.fingerprint}
@@ -173,6 +174,7 @@ class ServedPolicy(Model):
         self._policy, self._layout, self.identity = policy, ActionLayout(contract), policy.identity
         self._keys = contract.observation_space.spaces
         self.continues_chunks = isinstance(policy, ContinuingPolicy) and policy.continues_chunks
+        self.n_action_steps = find_n_action_steps(policy)
         inputs = {key: ArraySpec(shape=box.shape or (), dtype=np.dtype(box.dtype)) for key, box in self._keys.items()}
         self.inputs: Mapping[str, ArraySpec] | None = inputs
         action = ArraySpec(shape=(None, self._layout.size), dtype=np.dtype(np.float64))

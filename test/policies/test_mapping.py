@@ -17,7 +17,7 @@ from embodied_env.cli.main import main
 from embodied_env.contract.schema import ResizeSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.image_processing import resize_image
-from embodied_env.core.policy import BatchPolicy, NoAction, PolicyIdentity
+from embodied_env.core.policy import BatchPolicy, NoAction, PolicyIdentity, find_n_action_steps
 from embodied_env.errors import UsageError
 from embodied_env.policies.chunk_runner import ChunkRunner
 from embodied_env.policies.mapping import PolicyFileInterface
@@ -294,11 +294,17 @@ def test_velocities():
 # --------------------------------------------------------------------------------------------- chunks and the period
 
 
-def test_chunk_is_executed_in_part():
-    found = parsed(simple(chunk={"length": 4, "execute": 2}))
+@pytest.mark.parametrize(("period", "n_action_steps"), [(0.05, 2), (0.1, 4)])
+def test_chunk_is_executed_in_part_and_the_rest_is_a_reserve(period, n_action_steps):
+    found = parsed(simple(control_period_s=period, resample="linear", chunk={"length": 4, "execute": 2}))
     rows = np.arange(16.0).reshape(4, 4) / 20
-    action = act(found, rows)
-    np.testing.assert_allclose(action["arm"], rows[:2, :3])
+    whole = act(parsed(simple(control_period_s=period, resample="linear", chunk={"length": 4})), rows)
+    np.testing.assert_array_equal(act(found, rows)["arm"], whole["arm"])
+    policy = connect(TrialModel({"action": rows}), found)
+    runner = ChunkRunner(policy)
+    executed = [runner(observation())["arm"].tolist() for _ in range(n_action_steps + 1)]
+    assert executed == [*whole["arm"][:n_action_steps].tolist(), whole["arm"][0].tolist()]
+    assert find_n_action_steps(policy) == n_action_steps
     assert isinstance(act(found, rows[:3]), NoAction)
     assert isinstance(act(found, rows[0]), NoAction)
 
