@@ -122,7 +122,9 @@ def emulate(setpoint_hz: int | None, sender: str, lag_s: float) -> tuple[np.ndar
         for step in range(160):
             action = np.zeros(6)
             action[0] = 0.25 * np.sin(2.0 * np.pi * FREQUENCY_HZ * step * contract.control_period_s)
-            info = env.step(action)[-1]
+            *_, info = env.step(action)
+            if info["end_reason"]:  # such as reach's success, or a stop on a busy machine
+                env.reset()
             gaps_s.append(info.get("annotations", {}).get("setpoints", {}).get("worst_gap_s", 0.0))
     return np.array([seen[stamp_ns] for stamp_ns in sorted(seen)]), gaps_s
 
