@@ -226,6 +226,11 @@ class SentCommand:
     values: FloatArray
     report: GateReport | None = None  # of the gate in the relay, if one decided last
     published_ns: int | None = None  # steady clock; None: when `send` returned
+    setpoints: Mapping[str, float] | None = None  # the relay's account of those since the step before
+
+
+OWN_ANNOTATIONS = ("grippers", "setpoints")
+"""Names in ``info["annotations"]`` that only the environment itself writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,8 +109,8 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
             values: numbers, text, booleans, None, arrays, and lists and mappings of them; NaN becomes null.
 
         Raises:
-            UsageError: for another name, other values, more than 16384 characters or 16 levels of JSON, or more than 32
-                names in a step.
+            UsageError: for another name or a reserved one, other values, more than 16384 characters or 16 levels of
+                JSON, or more than 32 names in a step.
             ResetNeededError: outside an episode.
             ClosedError: after `close`.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from embodied_env.backends.base import Backend, Delayed, GripperSource, Recorded
@@ -12,7 +13,7 @@ from embodied_env.core.bounded_json import plain_copy
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.latency.ledger import Ledger
 from embodied_env.core.measured_joints import MeasuredJoints
-from embodied_env.core.types import ExternalInputs, Finding, SafetyContext, Snapshot
+from embodied_env.core.types import OWN_ANNOTATIONS, ExternalInputs, Finding, SafetyContext, SentCommand, Snapshot
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.transition_builder import Episode
 from embodied_env.errors import UsageError
@@ -133,10 +134,18 @@ class ExternalInputsSource:
             self._gate.latch(latched)
 
 
+def with_answer(inputs: ExternalInputs, sent: SentCommand) -> ExternalInputs:
+    """Return the inputs of a step with the answer of the relay, its account of the set-points included."""
+    setpoints = {} if sent.setpoints is None else {"setpoints": dict(sent.setpoints)}
+    return replace(inputs, answer=sent.report, annotations={**inputs.annotations, **setpoints})
+
+
 def _checked_account(name: object, values: object) -> dict[str, Any]:
     """Return the values of an annotation in JSON types, sharing nothing with them."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UsageError(f"invalid name of an annotation: {name!r:.80} (expected lower-case letters, digits and _)")
+    if name in OWN_ANNOTATIONS:
+        raise UsageError(f"reserved name of an annotation: {name!r} (the environment writes it); use another name")
     if not isinstance(values, Mapping):
         raise UsageError(f"invalid annotation {name!r}: {values!r:.80} (expected a mapping of names to values)")
     try:

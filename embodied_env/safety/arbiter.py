@@ -128,6 +128,7 @@ class Arbiter:
         """Begin an epoch at rest at the measured positions, shape (n_joints,), in contract order."""
         with self._lock:
             self._gap_since_ns = self._segment = None
+            self._counts.take()
             self._reference = CommandState(
                 positions=positions.copy(), velocities=np.zeros_like(positions), seq=self._reference.seq, epoch=epoch
             )

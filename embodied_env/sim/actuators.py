@@ -124,13 +124,13 @@ class Actuation:
 class SetpointInterpolator:
     """Set-points of a world in which commands may arrive at any time, not only at physics steps.
 
-    Positions are reached along a straight line, one control period after the command; velocities act at once. Servos
-    follow with an exact first-order lag. Times are in physics steps.
+    Positions are reached along a straight line, `period_steps` after the command, or at once with 0; velocities act at
+    once. Servos follow with an exact first-order lag. Times are in physics steps.
 
     MuJoCo integrates semi-implicitly, so a step gets the position at its start, and the mean velocity over it.
     """
 
-    def __init__(self, is_velocity: NDArray[np.bool_], *, period_steps: int, lag_steps: float = 0.0) -> None:
+    def __init__(self, is_velocity: NDArray[np.bool_], *, period_steps: float, lag_steps: float = 0.0) -> None:
         """Command joints with this mask of velocities, shape (n_joints,); `lag_steps` >= 0 is the time constant."""
         self._is_velocity, self._period, self._lag = is_velocity, float(period_steps), lag_steps
         self.begin(np.zeros(len(is_velocity)))
@@ -164,7 +164,7 @@ class SetpointInterpolator:
 
     def _position(self) -> FloatArray:
         """Return the current point on the line to the target, without the lag."""
-        if self._done > self._period:
+        if self._done > self._period or not self._period:
             return self._target
         return self._start + self._done / self._period * (self._target - self._start)
 

@@ -104,6 +104,7 @@ WORLDS = {  # environment, steps of each episode, episodes
     "seeing": (lambda: EmbodiedEnv(with_camera(), backend="fake"), STILL + 5, 1),
     "paced": (paced, 4, 1),
     "slow": (slow_paced, 2 * BLOCK, 1),
+    "streamed": (lambda: EmbodiedEnv(small(actuators__arm__setpoint_rate_hz=100), backend="fake"), 4, 2),
     "latched": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 1, 1),
     "limited": (lambda: TimeLimit(EmbodiedEnv("arm_reach", backend="fake"), 2), 2, 1),
 }
@@ -240,6 +241,18 @@ def chunked(number, **changes):
     return change
 
 
+def streamed(number, **changes):
+    """Return a change that gives every step an account of set-points, and the row `number` these values."""
+
+    def change(rows):
+        for place, row in enumerate(rows):
+            if row["schema"] != RESET:
+                account = {"rate_hz": 100.0, "sent": 1, "worst_gap_s": 0.0} | (changes if place == number else {})
+                row["info"]["annotations"] = row["inner"]["circumstances"]["annotations"] = {"setpoints": account}
+
+    return change
+
+
 LINES: dict = {}  # rule -> world, change of its rows
 RUNS: dict = {}  # rule -> world, change of its rows or None, change of its directory or None
 
@@ -279,6 +292,9 @@ LINES |= {
     "chunk.weight": ("plain", chunked(2, weight=0.5)),
     "chunk.order": ("plain", chunked(4, id=0, born=1, age=2)),
     "chunk.underrun": ("plain", chunked(4, underruns=1)),
+    "setpoints.account": ("streamed", streamed(4, rate_hz=200.0)),
+    "setpoints.sent": ("streamed", streamed(4, sent=10_000)),
+    "setpoints.gap": ("streamed", streamed(4, worst_gap_s=3600.0)),
     "action.observed": ("applied", lambda rows: both(rows[2], observation__applied_actions=[0.0, 0.0, 0.5, 0.5])),
     "option.observed": ("drawn", lambda rows: both(rows[3], observation__goal=[0.5])),
     "latency.stage": ("plain", lambda rows: at(rows[2], info__latency__gate_s=0.5)),
@@ -525,6 +541,38 @@ def test_account_of_a_chunk(worlds, rule, changes):
     assert set(report.counts) == ({rule} if rule else set()), report.problems
 
 
+@pytest.mark.parametrize(
+    ("rule", "changes"),
+    [
+        ("", {}),
+        ("setpoints.account", {"rate_hz": 0.0}),
+        ("setpoints.account", {"sent": 1.0}),
+        ("setpoints.account", {"worst_gap_s": None}),
+        ("setpoints.account", {"more": 1}),
+        ("setpoints.sent", {"sent": 0}),
+    ],
+)
+def test_account_of_setpoints(worlds, rule, changes):
+    report = audited_lines(worlds("streamed"), streamed(4, **changes))
+    assert set(report.counts) == ({rule} if rule else set()), report.problems
+    assert not report.warnings
+
+
+def test_setpoints_without_a_declared_rate_violate_their_account(worlds):
+    assert set(audited_lines(worlds("plain"), streamed(4)).counts) == {"setpoints.account"}
+
+
+def test_late_setpoints_are_one_warning(worlds):
+    def change(rows):
+        streamed(1, worst_gap_s=0.021)(rows)
+        rows[2]["info"]["annotations"]["setpoints"]["worst_gap_s"] = 0.02
+        rows[6]["info"]["annotations"]["setpoints"]["worst_gap_s"] = 0.03
+
+    (warning,) = audited_lines(worlds("streamed"), change).warnings
+    assert warning.rule == "setpoints.late"
+    assert "left late in 2 steps: worst gap 30 ms (expected at most 20 ms, two periods of 100 Hz)" in warning.text
+
+
 @pytest.mark.parametrize("rule", RUNS)
 def test_modified_run_violates_only_one_rule(worlds, tmp_path, rule):
     world, of_rows, of_folder = RUNS[rule]
@@ -560,6 +608,7 @@ ODD = {
     "frame.frozen": ("seeing", unchanged),
     "episode.gap": ("plain", gap),
     "reset.solved_in_place": ("plain", in_place),
+    "setpoints.late": ("streamed", streamed(1, worst_gap_s=0.021)),
 }
 
 

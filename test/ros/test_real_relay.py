@@ -26,6 +26,7 @@ from std_msgs.msg import String
 from std_srvs.srv import Trigger as TriggerType
 
 import embodied_env
+from embodied_env.analysis.replay import replay_run
 from embodied_env.backends.registry import make_backend
 from embodied_env.contract.loader import dump_contract, load_contract
 from embodied_env.contract.spaces import ActionLayout
@@ -37,6 +38,7 @@ from embodied_env.core.process.child import Child, relay, simulator
 from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
 from embodied_env.core.types import Finding
 from embodied_env.errors import BackendLostError, BackendNotReadyError, ResetNeededError, UsageError
+from embodied_env.record import audit_run
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.receive_thread import ReceiveThread
 from embodied_env.ros.robot.relay_client import RELAY_STATE, RelayClient
@@ -643,6 +645,41 @@ def free_simulator(namespace):
 
 def relay_in(namespace):
     return relay("-", namespace=namespace)
+
+
+def test_setpoints_of_the_relay_are_accounted_and_bring_the_robot_to_rest_when_the_learner_is_killed(
+    domain_id, leftovers, learners, mortal, tmp_path
+):
+    path = tmp_path / "arm.yaml"
+    keys = {"actuators.arm.setpoint_rate_hz": 200, "backends.real.relay": True, "backends.real.discovery_s": 0.3}
+    path.write_text(changed_text(ARM, keys))
+    contract = load_contract(path)
+    namespace, monitor, _ = mortal(contract, free_simulator, relay_in)
+    where = {"namespace": namespace, "domain_id": domain_id}
+    with embodied_env.make(contract, backend="real", record=tmp_path / "runs", **where) as env:
+        env.reset(seed=1)
+        infos = [env.step(FORWARD)[-1] for _ in range(8)]
+    accounts = [info["annotations"]["setpoints"] for info in infos if "setpoints" in info.get("annotations", {})]
+    assert {account["rate_hz"] for account in accounts} == {200.0}  # a busy machine is refused some commands
+    assert sum(account["sent"] for account in accounts[1:]) >= 5 * len(accounts[1:])
+    assert max(account["worst_gap_s"] for account in accounts) > 0.004
+    assert audit_run(env.path).sound
+    assert replay_run(env.path).sound
+    learner = learners(path, namespace, domain_id=domain_id)
+    monitor.until(monitor.at_speed)
+    leftovers.update(segments_of(learner.pid))
+    with monitor.listener.condition:
+        monitor.commands.clear()
+    learner.kill()
+    monitor.until(lambda: monitor.states[-1].latched == "wd.stop" and not monitor.states[-1].braking)
+    time.sleep(0.3)
+    rest_ns = time.monotonic_ns()
+    commands = [list(arrival.message.data) for _, arrival in sorted(monitor.commands.items())]
+    jumps = np.abs(np.diff(commands, axis=0)).max(axis=1)
+    limits = LAYOUT.limits
+    assert jumps.max() <= limits.velocity.max() * 2 / 200 * (1 + 1e-9)
+    assert len(jumps) > 200 * limits.velocity[0] / limits.deceleration[0] / 3  # at the rate of the set-points
+    check_it_stays_at_rest(monitor, since_ns=rest_ns, within_s=SERVO_S)
 
 
 @pytest.mark.long

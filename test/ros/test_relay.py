@@ -609,20 +609,3 @@ def test_an_invalid_profile_is_rejected_before_the_node_is_created(estop, monkey
     with pytest.raises(ContractError) as caught:
         run_relay(embodied_env.load_contract("arm_reach"), namespace=None, profile={"estop": estop}, stop=Event())
     assert caught.value.path.startswith("estop")
-
-
-def test_setpoints_are_published_between_commands_and_end_at_rest_when_commands_stop(own_relay, tmp_path):
-    text = changed_text(ARM, {"actuators.arm.setpoint_rate_hz": 200})
-    source = tmp_path / "arm.yaml"
-    source.write_text(text)
-    bench = own_relay(parse_contract(text, source="test"), source=source)
-    bench.drive(8)
-    moved = np.array(bench.commands)
-    limits = bench.layout.limits
-    assert len(moved) > 8 * 10 / 2  # ten for each command; a busy host misses some
-    assert np.abs(np.diff(moved, axis=0)).max() <= limits.velocity.max() * 2 / 200 * (1 + 1e-9)
-    bench.until(lambda: bench.states[-1].latched == "wd.stop")
-    bench.wait_for_rest(0.2)
-    count = len(bench.commands)
-    bench.wait_for_rest(0.3)
-    assert len(bench.commands) == count

@@ -737,3 +737,22 @@ def test_setpoints_brake_once_a_stop_is_latched(streaming):
         speeds.append(abs(streaming.spy.published[-1].report.velocity_si[0]))
     assert speeds == sorted(speeds, reverse=True)
     assert streaming.core.at_rest
+
+
+def test_the_report_of_a_command_has_the_account_of_the_setpoints_before_it(streaming):
+    streaming.clock.advance_ns(PERIOD_NS)
+    first = streaming.command([0.005] * streaming.layout.size)
+    for _ in range(4):
+        streaming.clock.sleep_until_ns(streaming.core.setpoint_due_ns)
+        streaming.core.send_setpoint()
+    second = streaming.command([0.01] * streaming.layout.size)
+    streaming.core.estop("test")
+    assert first.setpoints == {"rate_hz": 5 / PERIOD_S, "sent": 0, "worst_gap_s": 0.0}
+    assert second.setpoints == {"rate_hz": 5 / PERIOD_S, "sent": 5, "worst_gap_s": pytest.approx(PERIOD_S / 5)}
+    assert streaming.spy.reports[-1].cause == "tick"
+    assert streaming.spy.reports[-1].setpoints is None
+
+
+def test_a_report_without_setpoints_has_no_account_of_them():
+    robot = Robot(plain_contract(watchdog=WATCHDOG))
+    assert robot.command([0.005] * robot.layout.size).setpoints is None

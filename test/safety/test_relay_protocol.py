@@ -154,6 +154,7 @@ def report(**changes):
         "velocity_si": np.array([-0.0, 5e-324]),
         "number": 4,
         "published_ns": 17,
+        "setpoints": {"rate_hz": 200.0, "sent": 10, "worst_gap_s": 1 / 3},
     }
     return RelayReport(**{**known, **changes})
 
@@ -206,6 +207,19 @@ def test_report_with_an_unknown_key_is_rejected():
     plain = {**json.loads(report().to_text()), "more": 1}
     with pytest.raises(ValueError, match="relay/report: field 'more' is unknown"):
         RelayReport.from_text(json.dumps(plain))
+
+
+@pytest.mark.parametrize(
+    ("account", "problem"),
+    [
+        ({"rate_hz": 200.0, "sent": 10}, "setpoints: field worst_gap_s is missing"),
+        ({"rate_hz": 200.0, "sent": -1, "worst_gap_s": 0.0}, "setpoints: field sent: -1"),
+        ([], "field setpoints"),
+    ],
+)
+def test_a_report_with_another_account_of_setpoints_is_rejected(account, problem):
+    with pytest.raises(ValueError, match=problem):
+        RelayReport.from_text(json.dumps({**json.loads(report().to_text()), "setpoints": account}))
 
 
 def test_armed_message_round_trips():

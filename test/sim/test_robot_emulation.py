@@ -250,6 +250,7 @@ def test_given_values_override_the_profile():
         ({"command_delay_s": "0.1"}, "command_delay_s", "expected"),
         ({"command_jitter_s": -0.1}, "command_jitter_s", ">= 0"),
         ({"servo_lag_s": -0.1}, "servo_lag_s", ">= 0"),
+        ({"interpolation_s": -0.1}, "interpolation_s", ">= 0"),
         ({"clock_offset_s": None}, "clock_offset_s", "expected"),
         ({"controller_state": 1}, "controller_state", "expected"),
         ({"sensors": {"nothing": {}}}, "sensors.nothing", "'nothing' .expected one of: joints, target"),
@@ -368,6 +369,24 @@ def test_a_command_at_the_end_of_a_tick_acts_in_the_next():
     world.step([(TICK_NS, world.target + np.array([0.1, 0, 0, 0, 0, 0]))])
     ways = 0.1 * np.array([7.5, 17.5, 27.5, 37.5, 47.5, 50.0]) / 50
     np.testing.assert_allclose(np.array(controls_of(world, 6)) - home, ways, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("interpolation_s", "rate_hz", "shares"),
+    [
+        (0.0, None, [1.0, 1.0, 1.0]),
+        (0.02, None, [0.25, 0.75, 1.0]),
+        (None, 100, [0.5, 1.0, 1.0]),
+    ],
+)
+def test_a_position_is_reached_in_the_time_of_the_controller(interpolation_s, rate_hz, shares):
+    """Seen 5, 15 and 25 ms after the command; None: the time until the next command."""
+    arm = {"arm": replace(ARM.actuators["arm"], setpoint_rate_hz=rate_hz)}
+    world = world_of({"interpolation_s": interpolation_s}, replace(ARM, actuators=arm))
+    home = float(world.target[0])
+    world.step([(2_500_000, world.target + np.array([0.1, 0, 0, 0, 0, 0]))])
+    found = np.array([world._data.ctrl[0], *controls_of(world, 2)])
+    np.testing.assert_allclose((found - home) / 0.1, shares, atol=1e-12)
 
 
 @pytest.mark.parametrize(("after_ns", "lag_s"), [(0, 0.0), (1_300_000, 0.0), (1_300_000, 0.04), (6_200_000, 0.01)])

@@ -27,6 +27,7 @@ from embodied_env.record.audit.run_rules import (
     read_contract,
     warn_overridden,
 )
+from embodied_env.record.audit.setpoint_rules import SetpointRule
 from embodied_env.record.audit.transition_audit import inspect_reset, inspect_transition, warn_solved_in_place
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
 from embodied_env.record.row_log import DEEPEST, LARGEST_ROW
@@ -75,7 +76,9 @@ class _Auditor:
         self._contract, self._resets = contract, resets
         self._leaks = LeakDetector()
         self._order = EpisodeOrderRule(resets=resets)
-        self._sequences: list[SequenceRule | ChunkRule | PeriodDriftRule] = [SequenceRule(contract), ChunkRule()]
+        self._setpoints = SetpointRule(contract)
+        self._sequences: list[SequenceRule | ChunkRule | SetpointRule | PeriodDriftRule]
+        self._sequences = [SequenceRule(contract), ChunkRule(), self._setpoints]
         self._sequences += [] if contract is None else [PeriodDriftRule(contract.control_period_ns)]
         self._cameras = FrozenCameraRule(contract) if contract is not None and images else None
 
@@ -140,7 +143,7 @@ class _Auditor:
             transitions=self.transitions,
             violations=tuple((first + self._violations)[:_MAX_LISTED]),
             counts=dict(self._counts),
-            warnings=tuple(self._warnings),
+            warnings=(*self._setpoints.warnings(), *self._warnings),
             solved_at_reset=apart.get(SOLVED_AT_RESET),
             solved_at_first_step=apart.get(SOLVED_AT_FIRST_STEP),
         )

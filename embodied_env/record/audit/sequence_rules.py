@@ -276,10 +276,11 @@ def _has_moved_otherwise(before: Row, row: Row) -> bool:
         return False
     if "inner" not in row or "inner" not in before:
         return True
-    start, before_si = row["inner"]["circumstances"]["reference"], before["info"]["action"]["applied_si"]
-    has_setpoints = "setpoints" in row["info"].get("annotations", {}) and start is not None
-    if has_setpoints and start["positions"] != list(before_si.values()):
-        return True  # the motion between the steps did not follow the command before
+    if "setpoints" in row["info"].get("annotations", {}):
+        report, before_si = row["inner"]["report"], before["info"]["action"]["applied_si"].values()
+        steps = zip(report["applied_si"], report["velocity_si"], before_si, strict=False)
+        if any(None in step or abs(step[0] - step[1] * report["dt_s"] - step[2]) > _TOLERANCE for step in steps):
+            return True  # the motion between the steps did not follow the command before
     earlier_ns, now_ns = (each["inner"]["stamps_ns"]["published"] for each in (before, row))
     limited_s: float = row["info"]["safety"]["dt_s"]
     return to_ns(limited_s) < _EXPLAINED_SHARE * float(now_ns - earlier_ns)

@@ -300,5 +300,9 @@ class RelayClient:
             guaranteed={name: guaranteed.get(name, False) for name in command.report.guaranteed},
         )
         return SentCommand(
-            seq=command.seq, values=report.applied_si, report=gate_report, published_ns=self._published_ns or None
+            seq=command.seq,
+            values=report.applied_si,
+            report=gate_report,
+            published_ns=self._published_ns or None,
+            setpoints=report.setpoints if report.tag == self._tag else None,
         )

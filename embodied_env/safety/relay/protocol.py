@@ -30,6 +30,7 @@ from embodied_env.core.json_messages import (
     ANY_NUMBER,
     COUNT,
     FLAG,
+    OBJECT,
     OBJECTS,
     QUANTITY,
     TEXT,
@@ -222,7 +223,8 @@ class RelayReport:
     `tag` is None if the command's tag was invalid. `cause`: ``command``, ``brake`` (a command that requested it) or
     ``tick``. `applied_si` is the published command, or if refused (not `published`) the one still in force; `applied`
     is the same in action units, relative to the command before. `number` counts publications over the life of the
-    relay (0: refused); `published_ns` is on its steady clock.
+    relay (0: refused); `published_ns` is on its steady clock. `setpoints`: of an accepted command, the account of the
+    set-points since the one before; None without `setpoint_rate_hz`.
     """
 
     tag: CommandId | None
@@ -238,6 +240,7 @@ class RelayReport:
     velocity_si: FloatArray
     number: int
     published_ns: int
+    setpoints: Mapping[str, float] | None = None
 
     def to_text(self) -> str:
         """Return the report as JSON; floats keep every bit, non-finite ones are strings."""
@@ -260,6 +263,8 @@ class RelayReport:
             if len(plain[name]) != len(plain["joints"]):
                 found = f"{len(plain[name])} values (expected one for each of {len(plain['joints'])} joints)"
                 raise ValueError(f"{REPORT_TOPIC}: field {name}: {found}")
+        if plain["setpoints"] is not None:
+            check_object(plain["setpoints"], f"{REPORT_TOPIC}: setpoints", _SETPOINTS)
         return cls(
             **{
                 **plain,
@@ -324,7 +329,9 @@ _REPORT = {
     **dict.fromkeys(_VECTORS, list_of(QUANTITY)),
     "number": COUNT,
     "published_ns": COUNT,
+    "setpoints": or_null(OBJECT),
 }
+_SETPOINTS = {"rate_hz": QUANTITY, "sent": COUNT, "worst_gap_s": QUANTITY}
 _FINDING = {
     "gate": one_of(GATES, "the name of a gate"),
     "severity": _SEVERITY,

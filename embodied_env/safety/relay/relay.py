@@ -397,6 +397,7 @@ class Relay:
     def _publish(self, send: Callable[[], ApprovedCommand], cause: str) -> None:
         """Publish by `send` and report it; an internal error latches a STOP instead."""
         self._arbiter.update_measured(self._measured.positions, self._measured.ages_s(self._clock.now_ns()))
+        setpoints = None if cause == "tick" else self._arbiter.take_setpoint_counts()
         try:
             approved = send()
         except InternalFaultError as error:
@@ -421,6 +422,7 @@ class Relay:
                 velocity_si=report.velocity_si,
                 number=approved.seq,
                 published_ns=self._published_ns,
+                setpoints=setpoints,
             )
         )
 
