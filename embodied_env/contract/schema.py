@@ -403,7 +403,7 @@ class ActuatorSpec(FrozenFields):
         return "/action/" in self.type
 
     def as_topic(self) -> ActuatorSpec:
-        """Return the actuator of a simulator in lockstep, in which a topic replaces an action server."""
+        """Return the actuator of a simulator in lockstep, in which a topic carries the goals of an action server."""
         return replace(self, type="std_msgs/msg/Float64") if self.is_action else self
 
     def position_margin(self, margins: Margins) -> float:

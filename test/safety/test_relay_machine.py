@@ -140,7 +140,7 @@ class Relays(RuleBasedStateMachine):
         tag = CommandId(epoch=self.epoch, seq=self.seq + 1)
         self._expected_stop()
         may = self.armed
-        report = self._send(write_command(tag, None, self.layout))
+        report = self._send(write_command(tag, Severity.HOLD, self.layout))
         assert report.published == may
         if may:
             self.seq, self.accepted_ns = tag.seq, self.clock.now_ns()
