@@ -81,6 +81,14 @@ def latch(env):
 
 GOAL = {"type": "scalar", "low": 0.0, "high": 1.0, "observed": True}
 
+GRIPPER = {
+    "topic": "gripper/command",
+    "type": "control_msgs/action/GripperCommand",
+    "command": "position",
+    "joints": {"a": {"position": [0.0, 0.8], "velocity": 2.0}},
+    "gripper": {"open": 0.8, "closed": 0.0},
+}
+
 WORLDS = {  # environment, steps of each episode, episodes
     "plain": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 4, 2),
     "empty": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 0, 1),
@@ -104,6 +112,7 @@ WORLDS = {  # environment, steps of each episode, episodes
     "seeing": (lambda: EmbodiedEnv(with_camera(), backend="fake"), STILL + 5, 1),
     "paced": (paced, 4, 1),
     "slow": (slow_paced, 2 * BLOCK, 1),
+    "gripper": (lambda: EmbodiedEnv(small(actuators={"gripper": GRIPPER}), backend="fake"), 4, 2),
     "latched": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 1, 1),
     "limited": (lambda: TimeLimit(EmbodiedEnv("arm_reach", backend="fake"), 2), 2, 1),
 }
@@ -240,6 +249,19 @@ def chunked(number, **changes):
     return change
 
 
+def gripping(number, **changes):
+    """Return a change that gives every step the account of a gripper, and the row `number` these values."""
+
+    def change(rows):
+        for place, row in enumerate(rows):
+            if row["schema"] != RESET:
+                account = {"goal": 0.5, "state": "reached", "goals_sent": 1} | (changes if place == number else {})
+                row["info"]["annotations"] = {"grippers": {"gripper": account}}
+                row["inner"]["circumstances"]["annotations"] = row["info"]["annotations"]
+
+    return change
+
+
 LINES: dict = {}  # rule -> world, change of its rows
 RUNS: dict = {}  # rule -> world, change of its rows or None, change of its directory or None
 
@@ -279,6 +301,9 @@ LINES |= {
     "chunk.weight": ("plain", chunked(2, weight=0.5)),
     "chunk.order": ("plain", chunked(4, id=0, born=1, age=2)),
     "chunk.underrun": ("plain", chunked(4, underruns=1)),
+    "gripper.account": ("gripper", gripping(2, state="open")),
+    "gripper.goal": ("gripper", gripping(9, goal=0.9, state="unsent")),
+    "gripper.sent": ("gripper", gripping(4, goals_sent=2)),
     "action.observed": ("applied", lambda rows: both(rows[2], observation__applied_actions=[0.0, 0.0, 0.5, 0.5])),
     "option.observed": ("drawn", lambda rows: both(rows[3], observation__goal=[0.5])),
     "latency.stage": ("plain", lambda rows: at(rows[2], info__latency__gate_s=0.5)),
@@ -522,6 +547,25 @@ def test_modified_rows_violate_only_one_rule(worlds, rule):
 )
 def test_account_of_a_chunk(worlds, rule, changes):
     report = audited_lines(worlds("plain"), chunked(4, **changes))
+    assert set(report.counts) == ({rule} if rule else set()), report.problems
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes"),
+    [
+        ("", {}),
+        ("", {"goal": 0.6, "goals_sent": 2, "state": "sent"}),
+        ("", {"goal": 0.6, "state": "unsent"}),
+        ("gripper.account", {"state": "idle"}),
+        ("gripper.account", {"goal": "wide"}),
+        ("gripper.account", {"goals_sent": -1}),
+        ("gripper.sent", {"goals_sent": 0}),
+        ("gripper.sent", {"goal": 0.6}),
+        ("gripper.sent", {"goal": 0.505, "goals_sent": 2}),
+    ],
+)
+def test_account_of_a_gripper(worlds, rule, changes):
+    report = audited_lines(worlds("gripper"), gripping(4, **changes))
     assert set(report.counts) == ({rule} if rule else set()), report.problems
 
 

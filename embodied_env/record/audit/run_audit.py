@@ -15,6 +15,7 @@ from embodied_env.errors import RecordError
 from embodied_env.record.arrays import references
 from embodied_env.record.audit.chunk_rules import ChunkRule
 from embodied_env.record.audit.evaluator_leaks import LeakDetector
+from embodied_env.record.audit.gripper_rules import GripperRule
 from embodied_env.record.audit.order_rules import EpisodeOrderRule, FrozenCameraRule, PeriodDriftRule, SequenceRule
 from embodied_env.record.audit.run_rules import (
     ManifestRules,
@@ -75,7 +76,8 @@ class _Auditor:
         self._contract, self._resets = contract, resets
         self._leaks = LeakDetector()
         self._order = EpisodeOrderRule(resets=resets)
-        self._sequences: list[SequenceRule | ChunkRule | PeriodDriftRule] = [SequenceRule(contract), ChunkRule()]
+        self._sequences: list[SequenceRule | ChunkRule | GripperRule | PeriodDriftRule]
+        self._sequences = [SequenceRule(contract), ChunkRule(), GripperRule(contract)]
         self._sequences += [] if contract is None else [PeriodDriftRule(contract.control_period_ns)]
         self._cameras = FrozenCameraRule(contract) if contract is not None and images else None
 
