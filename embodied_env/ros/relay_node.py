@@ -52,12 +52,15 @@ _LEVELS = {"armed": Level.OK, "disarmed": Level.WARN, "stopped": Level.WARN, "es
 
 
 class RosRelayPublisher:
-    """The publishers of a relay."""
+    """The publishers of a relay.
+
+    Attributes:
+        actuators: those of the actuators.
+    """
 
     def __init__(self, contract: Contract, node: Node, clock: SteadyClock) -> None:
         """Create the publishers."""
-        self._actuators = ActuatorPublishers(contract, node, clock, unstamped=_START_AT_ONCE)
-        self.grippers = self._actuators.grippers
+        self.actuators = ActuatorPublishers(contract, node, clock, unstamped=_START_AT_ONCE)
         self._joint_state = message_class("sensor_msgs/msg/JointState")
         self._string = message_class("std_msgs/msg/String")
         self._applied = node.create_publisher(self._joint_state, "~/applied", RELIABLE)
@@ -67,7 +70,7 @@ class RosRelayPublisher:
 
     def publish(self, command: ApprovedCommand) -> None:
         """Publish a command on the actuator topics."""
-        self._actuators.send(command)
+        self.actuators.send(command)
 
     def applied(self, fields: JointFields) -> None:
         """Publish the command that was sent."""
@@ -83,10 +86,6 @@ class RosRelayPublisher:
             text = f"ESTOP: {state.detail}; then call ~/clear_estop and reset the environment"
             self._log.error(text, throttle_duration_sec=5.0)
         self._state.publish(self._string(data=state.to_text()))
-
-    def flush(self, wait_until: Callable[[int], object]) -> None:
-        """Wait briefly by `wait_until`, which spins the node, until the commands are acknowledged."""
-        self._actuators.flush(wait_until)
 
 
 class RelayNode:
@@ -112,7 +111,12 @@ class RelayNode:
         self._publisher = RosRelayPublisher(contract, self.node, self._clock)
         gate = SafetyGate(contract, filters=shapers, fixed_rate=False)
         self._core = Relay(
-            contract, self._publisher, clock=self._clock, gate=gate, downstream_timeout_s=downstream_timeout_s
+            contract,
+            self._publisher,
+            clock=self._clock,
+            gate=gate,
+            downstream_timeout_s=downstream_timeout_s,
+            gripper_accounts=self._publisher.actuators.gripper_accounts,
         )
         self._estops = EstopInputs(estops, self._clock)
         self._sensors = tuple(dict.fromkeys((*self._core.sensors, *self._core.velocity_sensors)))
@@ -192,7 +196,7 @@ class RelayNode:
         self._check_inputs()
         is_armed, text = self._core.arm()
         if is_armed:
-            self._publisher.grippers.begin(self._core.positions)
+            self._publisher.actuators.begin(self._core.positions)
         return is_armed, text
 
     def _estop(self) -> tuple[bool, str]:
@@ -206,10 +210,10 @@ class RelayNode:
     def _check_inputs(self) -> None:
         """Pass the state of the safety inputs to the relay; a latched input without a publisher is unknown."""
         self._estops.forget_unpublished(lambda topic: self.node.count_publishers(self.node.resolve_topic_name(topic)))
-        grippers = self._publisher.grippers
-        states = grippers.safety_states() if self._core.is_armed else {}  # arming begins with them
-        inputs = {**self._estops.described(), COMMAND_TOPIC: self._contention(), **states}
-        self._core.inputs(inputs, grippers.accounts())
+        inputs = {**self._estops.described(), COMMAND_TOPIC: self._contention()}
+        if self._core.is_armed:  # arming clears them
+            inputs |= self._publisher.actuators.gripper_states()
+        self._core.inputs(inputs)
 
     def _contention(self) -> str:
         """Return "ok" while the command topic has at most one publisher: several would share one sequence."""
@@ -258,7 +262,7 @@ class RelayNode:
                 executor.spin_once(timeout_sec=min(max(0.0, left_s), _SPIN_TIMEOUT_S))
         finally:
             self._brake_to_rest(deadline_ns)
-            self._guarded(self._publisher.flush)(lambda _: executor.spin_once(timeout_sec=_FLUSH_POLL_S))
+            self._guarded(self._publisher.actuators.flush)(lambda _: executor.spin_once(timeout_sec=_FLUSH_POLL_S))
             executor.shutdown()
 
     def _tick(self) -> None:

@@ -57,7 +57,6 @@ class CommandLimiter:
         for name, part in self.layout.slices.items():
             if (gripper := contract.actuators[name].gripper) is not None and gripper.on_stop != "hold":
                 self._stop_goals[part] = gripper.open if gripper.on_stop == "open" else gripper.closed
-        self.has_stop_goals = not bool(np.isnan(self._stop_goals).all())
         scale = self.layout.scale
         self._si_range = list(zip(scale.si_low.tolist(), scale.si_high.tolist(), strict=True))
         self._bounds: list[JointBounds] = []

@@ -79,11 +79,6 @@ class SafetyGate:
         """Whether any joint is commanded by velocity."""
         return self._limiter.has_velocity
 
-    @property
-    def has_stop_goals(self) -> bool:
-        """Whether a STOP sends a gripper somewhere (`on_stop`)."""
-        return self._limiter.has_stop_goals
-
     def latch(self, finding: Finding) -> None:
         """Latch a finding, unless the latch is at least as severe."""
         if self._latched is None or finding.severity > self._latched.severity:

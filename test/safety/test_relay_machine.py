@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from safety_strategies import contract_of, costly, finite_vectors
 
 from embodied_env.contract import JointLimits
-from embodied_env.contract.schema import WatchdogSpec
+from embodied_env.contract.safety_schema import WatchdogSpec
 from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.core.codes import Severity
 from embodied_env.safety.relay.protocol import Armed, CommandId, JointFields, RelayReport, RelayState, write_command

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from rclpy.duration import Duration
@@ -20,7 +21,7 @@ from embodied_env.ros.message_fields import Message, follow
 from embodied_env.ros.qos import command_qos
 from embodied_env.ros.receiver import ReceivedMessage
 from embodied_env.ros.robot.backend_profile import ControllerStateSpec
-from embodied_env.ros.robot.grippers import GripperClients
+from embodied_env.ros.robot.grippers import make_grippers
 
 _NO_WAIT = Duration()
 _DELIVERY_NS = NS_PER_S // 2
@@ -30,11 +31,7 @@ _TOLERANCE = 1e-6  # absolute and relative; a conversion to float32 loses less
 
 
 class ActuatorPublishers:
-    """Publishes to the actuators' own topics, and sends the goals of grippers to their action servers.
-
-    Attributes:
-        grippers: the clients of those action servers.
-    """
+    """Publishes to the actuators' own topics, and sends the goals of grippers to their action servers."""
 
     def __init__(
         self,
@@ -48,7 +45,7 @@ class ActuatorPublishers:
 
         Messages of a type in `unstamped` have stamp 0.
         """
-        self.grippers = GripperClients(contract, node, clock)
+        self._grippers = make_grippers(contract, node, clock)
         self._clock = clock
         self._unstamped = unstamped
         self._layout = ActionLayout(contract)
@@ -56,7 +53,7 @@ class ActuatorPublishers:
         self._publishers = [
             (name, actuator, node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator)))
             for name, actuator in contract.actuators.items()
-            if not actuator.is_action
+            if name not in self._grippers
         ]
 
     def send(self, command: ApprovedCommand) -> SentCommand:
@@ -66,8 +63,22 @@ class ActuatorPublishers:
         for name, actuator, publisher in self._publishers:
             stamp_ns = 0 if actuator.type in self._unstamped else now_ns
             publisher.publish(to_command(actuator, parts[name], stamp_ns=stamp_ns, period_s=self._period_s))
-        self.grippers.send(command.values)
+        for gripper in self._grippers.values():
+            gripper.send(command.values)
         return SentCommand(seq=command.seq, values=command.values)
+
+    def begin(self, positions: FloatArray) -> None:
+        """Start an episode of the grippers at measured positions, in contract order, NaN where unknown."""
+        for gripper in self._grippers.values():
+            gripper.begin(positions)
+
+    def gripper_states(self) -> dict[str, str]:
+        """Return the state of each gripper with an action server as a safety input."""
+        return {f"actuators.{name}": gripper.safety_state() for name, gripper in self._grippers.items()}
+
+    def gripper_accounts(self) -> dict[str, Mapping[str, Any]]:
+        """Return the account of each gripper with an action server."""
+        return {name: gripper.account() for name, gripper in self._grippers.items()}
 
     def flush(self, wait_until: Callable[[int], object] | None = None) -> None:
         """Wait briefly until all commands are acknowledged: destroying a publisher drops the others.
@@ -81,7 +92,7 @@ class ActuatorPublishers:
 
     def _is_delivered(self) -> bool:
         acknowledged = all(publisher.wait_for_all_acked(_NO_WAIT) for _, _, publisher in self._publishers)
-        return acknowledged and not self.grippers.is_sending
+        return acknowledged and not any(gripper.is_sending for gripper in self._grippers.values())
 
 
 class ControllerState:

@@ -322,7 +322,7 @@ class RealBackend:
         if connection.relay is not None:
             connection.relay.arm(deadline.ns, sensors.measured)
         if isinstance(connection.sink, ActuatorPublishers):
-            connection.sink.grippers.begin(sensors.measured())
+            connection.sink.begin(sensors.measured())
         sensors.wait_for_fresh(deadline.ns)  # a busy host must not fail the reset
         self._usable = True
         self._sent = None
@@ -392,14 +392,13 @@ class RealBackend:
                 return unknown
             states = connection.inputs.states(is_moving=self._usable)
             if isinstance(sink := connection.sink, ActuatorPublishers):
-                return states | sink.grippers.safety_states()
+                return states | sink.gripper_states()
             return states if sink is None else {**states, RELAY_STATE: sink.estop()}
 
     def grippers(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the account of each gripper with an action server (`GripperClient.account`)."""
-        if (connection := self._connection) is None or (sink := connection.sink) is None:
-            return {}
-        return sink.grippers.accounts() if isinstance(sink, ActuatorPublishers) else sink.gripper_accounts()
+        sink = None if (connection := self._connection) is None else connection.sink
+        return {} if sink is None else sink.gripper_accounts()
 
     # ------------------------------------------------------------------------------------------------ end
 

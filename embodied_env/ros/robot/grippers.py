@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import threading
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,42 +28,6 @@ _PENDING = ("sent", "accepted")
 _DONE = ("idle", "reached", "stalled")
 
 
-class GripperClients:
-    """The clients of the grippers with an action server, by actuator. Any thread may call them."""
-
-    def __init__(self, contract: Contract, node: Node, clock: Clock) -> None:
-        """Create the clients; `node` spins in one thread."""
-        slices = ActionLayout(contract).slices
-        self._clients = {
-            name: (slices[name].start, GripperClient(actuator, actuator.gripper, node, clock))
-            for name, actuator in contract.actuators.items()
-            if actuator.is_action and actuator.gripper is not None
-        }
-
-    def begin(self, positions: FloatArray) -> None:
-        """Start an episode at measured positions, in contract order, NaN where unknown."""
-        for index, client in self._clients.values():
-            client.begin(positions[index].item())
-
-    def send(self, values: FloatArray) -> None:
-        """Send the goals of a command, in contract order, that have changed."""
-        for index, client in self._clients.values():
-            client.send(values[index].item())
-
-    def safety_states(self) -> dict[str, str]:
-        """Return the state of each as a safety input."""
-        return {f"actuators.{name}": client.safety_state() for name, (_, client) in self._clients.items()}
-
-    def accounts(self) -> dict[str, Mapping[str, Any]]:
-        """Return the account of each."""
-        return {name: client.account() for name, (_, client) in self._clients.items()}
-
-    @property
-    def is_sending(self) -> bool:
-        """Whether a server has not responded to a goal yet: destroying its client may drop the goal."""
-        return any(client.is_sending for _, client in self._clients.values())
-
-
 @dataclass(kw_only=True)
 class _Goal:
     """The last goal; `state` "idle": none since the reset, "unsent": waiting for the server to appear."""
@@ -75,11 +38,11 @@ class _Goal:
 
 
 class GripperClient:
-    """Sends the goals of one gripper."""
+    """Sends the goals of one gripper. Any thread may call it."""
 
-    def __init__(self, actuator: ActuatorSpec, gripper: GripperSpec, node: Node, clock: Clock) -> None:
-        """Create the clients of the action `actuator.topic`."""
-        self._clock, self._gripper, self._lock = clock, gripper, threading.RLock()
+    def __init__(self, actuator: ActuatorSpec, gripper: GripperSpec, node: Node, clock: Clock, *, place: int) -> None:
+        """Create the clients of the action `actuator.topic`; `place` is that of its joint in contract order."""
+        self._clock, self._gripper, self._place, self._lock = clock, gripper, place, threading.RLock()
         self._joint = next(iter(actuator.joints))
         self._type = message_class(actuator.type)
         self._step = gripper.hysteresis * abs(gripper.open - gripper.closed)
@@ -90,15 +53,16 @@ class GripperClient:
         self._count = 0
         self._goal = _Goal(position=math.nan, state="idle")
 
-    def begin(self, position: float) -> None:
-        """Start an episode at a measured position, NaN if unknown. A goal on its way stays the last one."""
+    def begin(self, positions: FloatArray) -> None:
+        """Start an episode at measured positions, NaN where unknown. A goal on its way stays the last one."""
         with self._lock:
             self._absent_ns, self._count, self._waiting_ns = None, 0, self._clock.now_ns()
             if self._goal.state not in _PENDING:
-                self._goal = _Goal(position=position, state="idle")
+                self._goal = _Goal(position=positions[self._place].item(), state="idle")
 
-    def send(self, position: float) -> None:
-        """Send a goal if it differs from the last one, or if that could not be sent before."""
+    def send(self, values: FloatArray) -> None:
+        """Send the goal in a command if it differs from the last one, or if that could not be sent before."""
+        position = values[self._place].item()
         with self._lock:
             if not abs(position - self._goal.position) <= self._step:
                 if self._goal.state in (*_DONE, "accepted"):
@@ -183,3 +147,13 @@ class GripperClient:
     def is_sending(self) -> bool:
         """Whether the server has not responded to the last goal yet."""
         return self._goal.state == "sent"
+
+
+def make_grippers(contract: Contract, node: Node, clock: Clock) -> dict[str, GripperClient]:
+    """Return a client for each gripper with an action server, by actuator."""
+    slices = ActionLayout(contract).slices
+    return {
+        name: GripperClient(actuator, actuator.gripper, node, clock, place=slices[name].start)
+        for name, actuator in contract.actuators.items()
+        if actuator.is_action and actuator.gripper is not None
+    }

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,24 +49,13 @@ _MAX_LOST = 1_000  # commands in a row; accepting a larger number would lock out
 
 
 def check_relayed(contract: Contract) -> None:
-    """Raise ContractError unless a relay can enforce `contract`: mode enforce, finite limits above 0.
-
-    Goals of action servers have limits of position only.
-    """
+    """Raise ContractError unless a relay can enforce `contract`."""
     if contract.safety.mode != "enforce":
         raise ContractError(
             "safety.mode",
             f"mode is {contract.safety.mode!r} (expected 'enforce', as a relay guarantees the limits)",
             source=contract.source,
         )
-    for name, actuator in contract.actuators.items():
-        limits = actuator.limits(contract.safety.margins)
-        for kind in () if actuator.is_action else ("velocity", "acceleration", "deceleration"):
-            for joint, value in zip(limits.joints, getattr(limits, kind).tolist(), strict=True):
-                if not 0.0 < value < np.inf:
-                    path = f"actuators.{name}.joints.{joint}.{kind}"
-                    problem = f"limit after margins is {value} (expected a finite value above 0 for a relay)"
-                    raise ContractError(path, problem, source=contract.source)
 
 
 def stopping_time_s(contract: Contract) -> float:
@@ -119,6 +107,7 @@ class Relay:
         clock: Clock,
         gate: SafetyGate | None = None,
         downstream_timeout_s: float | None = None,
+        gripper_accounts: Callable[[], Mapping[str, Mapping[str, Any]]] = dict,
     ) -> None:
         """Create a disarmed relay.
 
@@ -126,7 +115,7 @@ class Relay:
         `Arbiter` for `downstream_timeout_s`. Raises ContractError if a relay cannot enforce `contract`.
         """
         check_relayed(contract)
-        self._outlet = outlet
+        self._outlet, self._gripper_accounts = outlet, gripper_accounts
         self._clock = clock
         self._gate = SafetyGate(contract, fixed_rate=False) if gate is None else gate
         self._layout = self._gate.layout
@@ -154,7 +143,8 @@ class Relay:
         self._fed_ns: int | None = None
         self._published_ns = clock.now_ns()
         self._inputs: Mapping[str, str] = {}
-        self._grippers: Mapping[str, Mapping[str, Any]] = {}
+        grippers = [actuator.gripper for actuator in contract.actuators.values() if actuator.gripper is not None]
+        self._has_stop_goals = any(gripper.on_stop != "hold" for gripper in grippers)
         self._owes_goals = False  # of a STOP, also to grippers at rest
         self._state: RelayState | None = None
         self.refused: Counter[str] = Counter()
@@ -193,7 +183,7 @@ class Relay:
             fingerprint=self._fingerprint,
             limits=self._limits,
             inputs=dict(self._inputs),
-            grippers=dict(self._grippers),
+            grippers=self._gripper_accounts(),
         )
 
     def announce(self) -> None:
@@ -211,15 +201,12 @@ class Relay:
         """Store a reading, field -> values, of a velocity sensor, acquired at `acquired_ns` of the steady clock."""
         self._moving[sensor] = values, acquired_ns
 
-    def inputs(
-        self, inputs: Mapping[str, str], grippers: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
-    ) -> None:
+    def inputs(self, inputs: Mapping[str, str]) -> None:
         """Store the states of the robot's safety inputs. While armed or in motion, latch those not "ok", and brake.
 
-        Disarmed and at rest, nothing is latched, but `arm` is refused until all are "ok". `grippers` are the accounts
-        to publish.
+        Disarmed and at rest, nothing is latched, but `arm` is refused until all are "ok".
         """
-        self._inputs, self._grippers, latched = inputs, grippers, self._gate.latched
+        self._inputs, latched = inputs, self._gate.latched
         for finding in safety_input_findings(inputs) if self._armed or not self.at_rest else []:
             self._latch(finding)
         if self._gate.latched is not latched:
@@ -379,7 +366,7 @@ class Relay:
     def _latch(self, finding: Finding) -> None:
         """Latch `finding` and disarm. Silence after a request to brake is the end of an episode: goals are kept."""
         is_end = finding.code == "wd.stop" and self._asked_to_brake
-        self._owes_goals |= self._gate.has_stop_goals and self._armed and self._fed_ns is not None and not is_end
+        self._owes_goals |= self._has_stop_goals and self._armed and self._fed_ns is not None and not is_end
         self._gate.latch(finding)
         self._armed = False
 
