@@ -46,16 +46,21 @@ NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)  # match
 END_GRACE_S = 2.0  # beyond the braking time; the process then ends in any case
 _DIAGNOSTICS_NS = NS_PER_S
 _SPIN_TIMEOUT_S = 0.05
+_FLUSH_POLL_S = 0.002
 _START_AT_ONCE = ("trajectory_msgs/msg/JointTrajectory",)  # without a stamp
 _LEVELS = {"armed": Level.OK, "disarmed": Level.WARN, "stopped": Level.WARN, "estop": Level.ERROR}
 
 
 class RosRelayPublisher:
-    """The publishers of a relay."""
+    """The publishers of a relay.
+
+    Attributes:
+        actuators: those of the actuators.
+    """
 
     def __init__(self, contract: Contract, node: Node, clock: SteadyClock) -> None:
         """Create the publishers."""
-        self._actuators = ActuatorPublishers(contract, node, clock, unstamped=_START_AT_ONCE)
+        self.actuators = ActuatorPublishers(contract, node, clock, unstamped=_START_AT_ONCE)
         self._joint_state = message_class("sensor_msgs/msg/JointState")
         self._string = message_class("std_msgs/msg/String")
         self._applied = node.create_publisher(self._joint_state, "~/applied", RELIABLE)
@@ -65,7 +70,7 @@ class RosRelayPublisher:
 
     def publish(self, command: ApprovedCommand) -> None:
         """Publish a command on the actuator topics."""
-        self._actuators.send(command)
+        self.actuators.send(command)
 
     def applied(self, fields: JointFields) -> None:
         """Publish the command that was sent."""
@@ -81,10 +86,6 @@ class RosRelayPublisher:
             text = f"ESTOP: {state.detail}; then call ~/clear_estop and reset the environment"
             self._log.error(text, throttle_duration_sec=5.0)
         self._state.publish(self._string(data=state.to_text()))
-
-    def flush(self) -> None:
-        """Wait briefly until the commands are acknowledged."""
-        self._actuators.flush()
 
 
 class RelayNode:
@@ -110,7 +111,12 @@ class RelayNode:
         self._publisher = RosRelayPublisher(contract, self.node, self._clock)
         gate = SafetyGate(contract, filters=shapers, fixed_rate=False)
         self._core = Relay(
-            contract, self._publisher, clock=self._clock, gate=gate, downstream_timeout_s=downstream_timeout_s
+            contract,
+            self._publisher,
+            clock=self._clock,
+            gate=gate,
+            downstream_timeout_s=downstream_timeout_s,
+            gripper_accounts=self._publisher.actuators.gripper_accounts,
         )
         self._estops = EstopInputs(estops, self._clock)
         self._sensors = tuple(dict.fromkeys((*self._core.sensors, *self._core.velocity_sensors)))
@@ -188,7 +194,10 @@ class RelayNode:
         if not self._chosen.passed:
             return False, f"chosen values: {self._chosen.detail}; {self._chosen.remedy}"
         self._check_inputs()
-        return self._core.arm()
+        is_armed, text = self._core.arm()
+        if is_armed:
+            self._publisher.actuators.begin(self._core.positions)
+        return is_armed, text
 
     def _estop(self) -> tuple[bool, str]:
         self._core.estop("requested by ~/estop")
@@ -201,7 +210,10 @@ class RelayNode:
     def _check_inputs(self) -> None:
         """Pass the state of the safety inputs to the relay; a latched input without a publisher is unknown."""
         self._estops.forget_unpublished(lambda topic: self.node.count_publishers(self.node.resolve_topic_name(topic)))
-        self._core.inputs({**self._estops.described(), COMMAND_TOPIC: self._contention()})
+        inputs = {**self._estops.described(), COMMAND_TOPIC: self._contention()}
+        if self._core.is_armed:  # arming clears them
+            inputs |= self._publisher.actuators.gripper_states()
+        self._core.inputs(inputs)
 
     def _contention(self) -> str:
         """Return "ok" while the command topic has at most one publisher: several would share one sequence."""
@@ -250,6 +262,7 @@ class RelayNode:
                 executor.spin_once(timeout_sec=min(max(0.0, left_s), _SPIN_TIMEOUT_S))
         finally:
             self._brake_to_rest(deadline_ns)
+            self._guarded(self._publisher.actuators.flush)(lambda _: executor.spin_once(timeout_sec=_FLUSH_POLL_S))
             executor.shutdown()
 
     def _tick(self) -> None:
@@ -269,7 +282,6 @@ class RelayNode:
             deadline_ns = self._next_deadline(deadline_ns, max(deadline_ns, self._clock.now_ns()))
             self._clock.sleep_until_ns(deadline_ns)
             self._guarded(self._core.tick)()
-        self._guarded(self._publisher.flush)()
 
     def _publish_diagnostics(self) -> None:
         core, state = self._core, self._core.current_state

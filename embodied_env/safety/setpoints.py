@@ -28,6 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embodied_env.contract import EffectiveLimits, FloatArray
 from embodied_env.core.clock import NS_PER_S
@@ -40,7 +41,7 @@ _NO_SPEED = 1e-9  # share of the velocity limit that counts as rest
 class Segment:
     """The motion of one control period towards `goal`, the state once the approved command is reached.
 
-    Times are on the steady clock. `start_velocities` and `end_velocities` have the shape (n_joints,).
+    Where `is_goal`, an action server gets the goal itself. Times are on the steady clock, arrays of shape (n_joints,).
     """
 
     goal: CommandState
@@ -48,6 +49,7 @@ class Segment:
     start_ns: int
     start_velocities: FloatArray
     end_velocities: FloatArray
+    is_goal: NDArray[np.bool_]
 
 
 class SetpointPlanner:
@@ -79,13 +81,15 @@ class SetpointPlanner:
             start_ns=max(published_ns, now_ns - self.period_ns),
             start_velocities=published.velocities,
             end_velocities=np.where(np.abs(ends) <= _NO_SPEED * limits.velocity, 0.0, ends),
+            is_goal=limits.is_goal,
         )
 
     def target(self, segment: Segment, published: CommandState, *, now_ns: int, dt_s: float) -> FloatArray:
         """Return the set-point of `now_ns`, `dt_s` after the last published one; shape (n_joints,)."""
         share = min(1.0, (now_ns - segment.start_ns) / self._control_ns)
         start, end = segment.start_velocities, segment.end_velocities
-        return np.asarray(published.positions + (start + (end - start) * share) * dt_s)
+        positions = published.positions + (start + (end - start) * share) * dt_s
+        return np.where(segment.is_goal, segment.goal.positions, positions)
 
     def next_due_ns(self, due_ns: int, now_ns: int) -> int:
         """Return the deadline after `now_ns` on the grid of `due_ns`; missed ones are skipped, without a burst."""

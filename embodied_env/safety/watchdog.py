@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping
 
-from embodied_env.contract.schema import WatchdogSpec
+from embodied_env.contract.safety_schema import WatchdogSpec
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import Finding

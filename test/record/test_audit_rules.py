@@ -81,6 +81,14 @@ def latch(env):
 
 GOAL = {"type": "scalar", "low": 0.0, "high": 1.0, "observed": True}
 
+GRIPPER = {
+    "topic": "gripper/command",
+    "type": "control_msgs/action/GripperCommand",
+    "command": "position",
+    "joints": {"a": {"position": [0.0, 0.8], "velocity": 2.0}},
+    "gripper": {"open": 0.8, "closed": 0.0},
+}
+
 WORLDS = {  # environment, steps of each episode, episodes
     "plain": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 4, 2),
     "empty": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 0, 1),
@@ -105,6 +113,7 @@ WORLDS = {  # environment, steps of each episode, episodes
     "paced": (paced, 4, 1),
     "slow": (slow_paced, 2 * BLOCK, 1),
     "streamed": (lambda: EmbodiedEnv(small(actuators__arm__setpoint_rate_hz=100), backend="fake"), 4, 2),
+    "gripper": (lambda: EmbodiedEnv(small(actuators={"gripper": GRIPPER}), backend="fake"), 4, 2),
     "latched": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 1, 1),
     "limited": (lambda: TimeLimit(EmbodiedEnv("arm_reach", backend="fake"), 2), 2, 1),
 }
@@ -253,6 +262,19 @@ def streamed(number, **changes):
     return change
 
 
+def gripping(number, **changes):
+    """Return a change that gives every step the account of a gripper, and the row `number` these values."""
+
+    def change(rows):
+        for place, row in enumerate(rows):
+            if row["schema"] != RESET:
+                account = {"goal": 0.5, "state": "reached", "goals_sent": 1} | (changes if place == number else {})
+                row["info"]["annotations"] = {"grippers": {"gripper": account}}
+                row["inner"]["circumstances"]["annotations"] = row["info"]["annotations"]
+
+    return change
+
+
 LINES: dict = {}  # rule -> world, change of its rows
 RUNS: dict = {}  # rule -> world, change of its rows or None, change of its directory or None
 
@@ -295,6 +317,9 @@ LINES |= {
     "setpoints.account": ("streamed", streamed(4, rate_hz=200.0)),
     "setpoints.sent": ("streamed", streamed(4, sent=10_000)),
     "setpoints.gap": ("streamed", streamed(4, worst_gap_s=3600.0)),
+    "gripper.account": ("gripper", gripping(2, state="open")),
+    "gripper.goal": ("gripper", gripping(9, goal=0.9, state="unsent")),
+    "gripper.sent": ("gripper", gripping(4, goals_sent=2)),
     "action.observed": ("applied", lambda rows: both(rows[2], observation__applied_actions=[0.0, 0.0, 0.5, 0.5])),
     "option.observed": ("drawn", lambda rows: both(rows[3], observation__goal=[0.5])),
     "latency.stage": ("plain", lambda rows: at(rows[2], info__latency__gate_s=0.5)),
@@ -571,6 +596,25 @@ def test_late_setpoints_are_one_warning(worlds):
     (warning,) = audited_lines(worlds("streamed"), change).warnings
     assert warning.rule == "setpoints.late"
     assert "left late in 2 steps: worst gap 30 ms (expected at most 20 ms, two periods of 100 Hz)" in warning.text
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes"),
+    [
+        ("", {}),
+        ("", {"goal": 0.6, "goals_sent": 2, "state": "sent"}),
+        ("", {"goal": 0.6, "state": "unsent"}),
+        ("gripper.account", {"state": "idle"}),
+        ("gripper.account", {"goal": "wide"}),
+        ("gripper.account", {"goals_sent": -1}),
+        ("gripper.sent", {"goals_sent": 0}),
+        ("gripper.sent", {"goal": 0.6}),
+        ("gripper.sent", {"goal": 0.505, "goals_sent": 2}),
+    ],
+)
+def test_account_of_a_gripper(worlds, rule, changes):
+    report = audited_lines(worlds("gripper"), gripping(4, **changes))
+    assert set(report.counts) == ({rule} if rule else set()), report.problems
 
 
 @pytest.mark.parametrize("rule", RUNS)

@@ -38,6 +38,7 @@ from embodied_env.contract import parse_contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.schema import RobotSource
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.codes import Severity
 from embodied_env.core.process.child import Child, relay
 from embodied_env.core.process.shared_memory import remove_orphaned_segments, segments_of
 from embodied_env.errors import ContractError
@@ -139,7 +140,7 @@ class Bench:
     def send(self, values, epoch=None, seq=None):
         self.seq += seq is None
         tag = CommandId(epoch=epoch or self.epoch, seq=seq or self.seq)
-        vector = None if values is None else np.array(values)
+        vector = Severity.HOLD if values is None else np.array(values)
         self.command.publish(write_command(tag, vector, self.layout).fill(JointState()))
         return tag
 

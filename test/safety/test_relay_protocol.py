@@ -16,6 +16,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import Finding, GateReport
 from embodied_env.safety.relay.protocol import (
+    STOP,
     Armed,
     CommandId,
     JointFields,
@@ -71,10 +72,18 @@ def test_position_command_has_no_velocities_and_vice_versa():
     assert write_command(TAG, np.zeros(2), BY_VELOCITY).positions == ()
 
 
-def test_command_without_joints_requests_braking():
-    found = write_command(TAG, None, BY_POSITION)
-    assert found.names == ()
-    assert read_command(found, BY_POSITION).target is None
+@pytest.mark.parametrize(
+    ("severity", "names", "read"),
+    [
+        (Severity.HOLD, (), Severity.HOLD),
+        (Severity.STOP, (STOP,), Severity.STOP),
+        (Severity.ESTOP, (STOP,), Severity.STOP),
+    ],
+)
+def test_command_without_values_requests_braking(severity, names, read):
+    found = write_command(TAG, severity, BY_POSITION)
+    assert found.names == names
+    assert read_command(found, BY_POSITION).target is read
 
 
 def test_joints_are_read_by_name_in_any_order():
@@ -237,6 +246,7 @@ def test_state_round_trips():
         fingerprint="f",
         limits="l",
         inputs={"a": "ok"},
+        grippers={"gripper": {"goal": 0.5, "state": "sent", "goals_sent": 1}},
     )
     assert RelayState.from_text(state.to_text()) == state
 

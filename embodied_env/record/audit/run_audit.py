@@ -15,6 +15,7 @@ from embodied_env.errors import RecordError
 from embodied_env.record.arrays import references
 from embodied_env.record.audit.chunk_rules import ChunkRule
 from embodied_env.record.audit.evaluator_leaks import LeakDetector
+from embodied_env.record.audit.gripper_rules import GripperRule
 from embodied_env.record.audit.order_rules import EpisodeOrderRule, FrozenCameraRule, PeriodDriftRule, SequenceRule
 from embodied_env.record.audit.run_rules import (
     ManifestRules,
@@ -77,8 +78,8 @@ class _Auditor:
         self._leaks = LeakDetector()
         self._order = EpisodeOrderRule(resets=resets)
         self._setpoints = SetpointRule(contract)
-        self._sequences: list[SequenceRule | ChunkRule | SetpointRule | PeriodDriftRule]
-        self._sequences = [SequenceRule(contract), ChunkRule(), self._setpoints]
+        self._sequences: list[SequenceRule | ChunkRule | SetpointRule | GripperRule | PeriodDriftRule]
+        self._sequences = [SequenceRule(contract), ChunkRule(), self._setpoints, GripperRule(contract)]
         self._sequences += [] if contract is None else [PeriodDriftRule(contract.control_period_ns)]
         self._cameras = FrozenCameraRule(contract) if contract is not None and images else None
 

@@ -44,7 +44,7 @@ class EmulatedGripper:
         self._handle: Any = None
         self._goal: float | None = None
         self._set_point: float | None = None
-        self._still_ns: int | None = None  # at rest since then
+        self._moved_ns = 0  # when it last moved
         self._last = 0.0
         finish = partial(self._finish, "failed")
         self._server = ActionServer(
@@ -62,17 +62,17 @@ class EmulatedGripper:
 
     def move(self, now_ns: int, positions: FloatArray) -> FloatArray | None:
         """Return the next set-point, shape (1,), or None; `positions` are those of all joints."""
-        position = float(positions[self._joint])
         if self._goal is None:
             return None
+        position = float(positions[self._joint])
         start = position if self._set_point is None else self._set_point
         self._set_point = float(np.clip(self._goal, start - self._stride, start + self._stride))
-        is_still = abs(position - self._last) <= _STILL * self._way and self._set_point == self._goal
+        if self._set_point != self._goal or abs(position - self._last) > _STILL * self._way:
+            self._moved_ns = now_ns
         self._last = position
-        self._still_ns = (now_ns if self._still_ns is None else self._still_ns) if is_still else None
         if abs(position - self._goal) <= _NEAR * self._way:
             self._end("reached")
-        elif self._still_ns is not None and now_ns - self._still_ns > _STALL_NS:
+        elif now_ns - self._moved_ns > _STALL_NS:
             self._end("stalled")
         return np.array([self._set_point])
 
@@ -80,7 +80,7 @@ class EmulatedGripper:
         self._end("failed")
         command = handle.request.command
         position = command.position if isinstance(command.position, float) else [*command.position, np.nan][0]
-        self._handle, self._still_ns = handle, None
+        self._handle = handle
         if not np.isfinite(position):
             self._end("failed")
             return

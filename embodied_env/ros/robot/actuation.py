@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from rclpy.duration import Duration
@@ -21,7 +21,7 @@ from embodied_env.ros.message_fields import Message, follow
 from embodied_env.ros.qos import command_qos
 from embodied_env.ros.receiver import ReceivedMessage
 from embodied_env.ros.robot.backend_profile import ControllerStateSpec
-from embodied_env.ros.robot.grippers import GripperClient
+from embodied_env.ros.robot.grippers import make_grippers
 
 _NO_WAIT = Duration()
 _DELIVERY_NS = NS_PER_S // 2
@@ -40,13 +40,12 @@ class ActuatorPublishers:
         clock: Clock,
         *,
         unstamped: Collection[str] = (),
-        grippers: Mapping[str, GripperClient] = MappingProxyType({}),
     ) -> None:
-        """Create a publisher for each actuator of `contract` without a gripper client, by name in `grippers`.
+        """Create a publisher or a gripper's client for each actuator of `contract`.
 
         Messages of a type in `unstamped` have stamp 0.
         """
-        self._grippers = grippers
+        self._grippers = make_grippers(contract, node, clock)
         self._clock = clock
         self._unstamped = unstamped
         self._layout = ActionLayout(contract)
@@ -54,7 +53,7 @@ class ActuatorPublishers:
         self._publishers = [
             (name, actuator, node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator)))
             for name, actuator in contract.actuators.items()
-            if name not in grippers
+            if name not in self._grippers
         ]
 
     def send(self, command: ApprovedCommand) -> SentCommand:
@@ -64,19 +63,36 @@ class ActuatorPublishers:
         for name, actuator, publisher in self._publishers:
             stamp_ns = 0 if actuator.type in self._unstamped else now_ns
             publisher.publish(to_command(actuator, parts[name], stamp_ns=stamp_ns, period_s=self._period_s))
-        for name, gripper in self._grippers.items():
-            gripper.send(parts[name].item())
+        for gripper in self._grippers.values():
+            gripper.send(command.values)
         return SentCommand(seq=command.seq, values=command.values)
 
-    def flush(self) -> None:
-        """Wait briefly until all commands are acknowledged: destroying a publisher drops the others."""
-        end_ns = self._clock.now_ns() + _DELIVERY_NS
+    def begin(self, positions: FloatArray) -> None:
+        """Start an episode of the grippers at measured positions, in contract order, NaN where unknown."""
         for gripper in self._grippers.values():
-            gripper.flush()
-        for _, _, publisher in self._publishers:
-            with contextlib.suppress(RuntimeError):  # the context was shut down elsewhere
-                while not publisher.wait_for_all_acked(_NO_WAIT) and (now_ns := self._clock.now_ns()) < end_ns:
-                    self._clock.sleep_until_ns(now_ns + _DELIVERY_POLL_NS)  # a longer wait might hold the GIL
+            gripper.begin(positions)
+
+    def gripper_states(self) -> dict[str, str]:
+        """Return the state of each gripper with an action server as a safety input."""
+        return {f"actuators.{name}": gripper.safety_state() for name, gripper in self._grippers.items()}
+
+    def gripper_accounts(self) -> dict[str, Mapping[str, Any]]:
+        """Return the account of each gripper with an action server."""
+        return {name: gripper.account() for name, gripper in self._grippers.items()}
+
+    def flush(self, wait_until: Callable[[int], object] | None = None) -> None:
+        """Wait briefly until all commands are acknowledged: destroying a publisher drops the others.
+
+        `wait_until` waits until a time of the steady clock; give one that spins the node if no other thread does.
+        """
+        end_ns, wait_until = self._clock.now_ns() + _DELIVERY_NS, wait_until or self._clock.sleep_until_ns
+        with contextlib.suppress(RuntimeError):  # the context was shut down elsewhere
+            while not self._is_delivered() and (now_ns := self._clock.now_ns()) < end_ns:
+                wait_until(now_ns + _DELIVERY_POLL_NS)  # a longer wait might hold the GIL
+
+    def _is_delivered(self) -> bool:
+        acknowledged = all(publisher.wait_for_all_acked(_NO_WAIT) for _, _, publisher in self._publishers)
+        return acknowledged and not any(gripper.is_sending for gripper in self._grippers.values())
 
 
 class ControllerState:

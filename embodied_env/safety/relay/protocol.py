@@ -7,7 +7,8 @@ commands it may brake on its own: those publications have the tag of the last ac
 
 Commands and applied commands are `sensor_msgs/msg/JointState` (`JointFields`): positions of joints commanded by
 position, velocities of joints commanded by velocity, in SI units; NaN or empty where a joint has no such value. A
-command without joints requests braking until the next command.
+command without joints requests braking until the next command, as a HOLD; one that names only `STOP`, without values,
+as a STOP, at which grippers do what the contract declares.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -54,6 +55,9 @@ ARM_SERVICE = f"{NODE}/arm"  # std_srvs/srv/Trigger; the message is Armed.to_tex
 ESTOP_SERVICE = f"{NODE}/estop"  # std_srvs/srv/Trigger
 CLEAR_ESTOP_SERVICE = f"{NODE}/clear_estop"  # std_srvs/srv/Trigger
 DIAGNOSTICS_TOPIC = "/diagnostics"  # diagnostic_msgs/msg/DiagnosticArray, 1 Hz
+
+STOP = "stop"
+"""The only name, without values, of a command that brakes as a STOP."""
 
 _TAG = re.compile(r"([0-9]{1,19})/([0-9]{1,19})(?:\+([0-9]{1,19}))?")
 
@@ -114,10 +118,10 @@ class JointFields:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A parsed command; `target` in SI units, shape (n_joints,) in contract order, or None to brake."""
+    """A parsed command; `target` in SI units, shape (n_joints,) in contract order, or the severity to brake for."""
 
     tag: CommandId
-    target: FloatArray | None
+    target: FloatArray | Literal[Severity.HOLD, Severity.STOP]
     stamp_ns: int
 
 
@@ -130,13 +134,16 @@ class MalformedCommandError(Exception):
         super().__init__(detail)
 
 
-def write_command(tag: CommandId, values: FloatArray | None, layout: ActionLayout, *, stamp_ns: int = 0) -> JointFields:
-    """Return the fields of a command, or of an applied command; `values` None requests braking.
+def write_command(
+    tag: CommandId, values: FloatArray | Severity, layout: ActionLayout, *, stamp_ns: int = 0
+) -> JointFields:
+    """Return the fields of a command, or of an applied command; a severity requests braking.
 
     `values` are positions or velocities in SI units, shape (n_joints,), in contract order.
     """
-    if values is None:
-        return JointFields(frame_id=tag.to_text(), names=(), positions=(), velocities=(), stamp_ns=stamp_ns)
+    if isinstance(values, Severity):
+        names = () if values is Severity.HOLD else (STOP,)
+        return JointFields(frame_id=tag.to_text(), names=names, positions=(), velocities=(), stamp_ns=stamp_ns)
     by_velocity = layout.is_velocity
     return JointFields(
         frame_id=tag.to_text(),
@@ -163,8 +170,8 @@ def read_command(fields: JointFields, layout: ActionLayout) -> Command:
         if len(values) not in (0, len(fields.names)):
             detail = f"{kind} has {len(values)} values (expected {len(fields.names)}, one per name)"
             raise MalformedCommandError("form.shape", detail, tag)
-    if not fields.names:
-        return Command(tag=tag, target=None, stamp_ns=fields.stamp_ns)
+    if fields.names in ((), (STOP,)) and not fields.positions and not fields.velocities:
+        return Command(tag=tag, target=Severity.STOP if fields.names else Severity.HOLD, stamp_ns=fields.stamp_ns)
     if sorted(fields.names) != sorted(layout.joints):
         detail = f"joints are {reprlib.repr(list(fields.names))} (expected each of {list(layout.joints)} once)"
         raise MalformedCommandError("form.shape", detail, tag)
@@ -283,7 +290,8 @@ class RelayState:
     """The state of the relay: ``disarmed`` (initially), ``armed``, ``stopped`` or ``estop`` (latched).
 
     `braking`: it is braking and not yet at rest. `latched` is the code of the latched finding, or "". `inputs` are the
-    robot's safety inputs (`embodied_env.core.types.SafetyContext.estops`).
+    robot's safety inputs (`embodied_env.core.types.SafetyContext.estops`), `grippers` the accounts of those with an
+    action server (`embodied_env.backends.base.GripperSource`).
     """
 
     state: str
@@ -294,10 +302,11 @@ class RelayState:
     fingerprint: str
     limits: str
     inputs: Mapping[str, str] = field(default_factory=dict)
+    grippers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def to_text(self) -> str:
         """Return the message as JSON."""
-        return json.dumps({**vars(self), "inputs": dict(self.inputs)})
+        return json.dumps({**vars(self), "inputs": dict(self.inputs), "grippers": dict(self.grippers)})
 
     @classmethod
     def from_text(cls, text: str) -> RelayState:
@@ -349,6 +358,7 @@ _STATE = {
     "fingerprint": TEXT,
     "limits": TEXT,
     "inputs": object_of(TEXT),
+    "grippers": object_of(OBJECT),
 }
 
 
