@@ -201,8 +201,8 @@ def measure(setting: Setting, seconds: float, backend: str, *, warm_up_s: float 
         "age_mean_ms": float(np.mean(ages_ns)) / 1e6 if ages_ns else None,
         "age_max_ms": max(ages_ns) / 1e6 if ages_ns else None,
         "without_percent": 100.0 * max(0.0, 1.0 - len(ages_ns) / periods),
-        "jerk_p99": float(np.percentile(jerks, 99)),
-        "jerk_max": float(jerks.max()),
+        "jerk_p99": float(np.percentile(jerks, 99)) if ages_ns else None,
+        "jerk_max": float(jerks.max()) if ages_ns else None,
         "gap_p50_ms": float(np.median(gaps_s)) * 1e3 if gaps_s else None,
         "gap_max_ms": max(gaps_s) * 1e3 if gaps_s else None,
     }
@@ -264,13 +264,13 @@ def table(rows: Rows, title: str, setpoint_hz: int | None, cell: Cell) -> str:
 
 
 def age(row: Mapping[str, Any]) -> str:
-    """Return the cell of a table."""
-    return "none" if row["age_mean_ms"] is None else f"{row['age_mean_ms']:.0f} ({row['age_max_ms']:.0f})"
+    """Return the cell of a table; without an action there is no age."""
+    return "-" if row["age_mean_ms"] is None else f"{row['age_mean_ms']:.0f} ({row['age_max_ms']:.0f})"
 
 
 def jerk(row: Mapping[str, Any]) -> str:
-    """Return the cell of a table."""
-    return f"{row['jerk_p99'] / 1e3:.2g} ({row['jerk_max'] / 1e3:.2g})"
+    """Return the cell of a table; without an action there is no motion."""
+    return "-" if row["jerk_p99"] is None else f"{row['jerk_p99'] / 1e3:.2g} ({row['jerk_max'] / 1e3:.2g})"
 
 
 def punctuality(rows: Rows) -> Iterable[str]:
@@ -284,7 +284,7 @@ def punctuality(rows: Rows) -> Iterable[str]:
 # ------------------------------------------------------------------------------------------------------------- pictures
 
 STYLE = """
-text { font: 12px system-ui, sans-serif; fill: #333; } .head { font-weight: 600; }
+text { font: 13px system-ui, sans-serif; fill: #333; } .head { font-weight: 600; }
 .grid { stroke: #8884; } path { fill: none; stroke-width: 2; }
 .wait { stroke: #666; stroke-dasharray: 2 3; } .replace { stroke: #c8500a; }
 .crossfade { stroke: #0b6fb8; stroke-dasharray: 8 3; } .ensemble { stroke: #00805f; }
@@ -318,7 +318,11 @@ class Panels:
 AGE = Panels(title="age of the executed action, s", key="age_mean_ms", ticks=(0, 0.5, 1, 1.5), scale=1e-3)
 PAUSES = Panels(title="control periods without an action, %", key="without_percent", ticks=(0, 25, 50, 75, 100))
 JERK = Panels(
-    title="jerk, 1000 rad/s³, without set-points", key="jerk_p99", ticks=(0.1, 1, 10), scale=1e-3, is_log=True
+    title="jerk, 1000 rad/s³, without set-points",
+    key="jerk_p99",
+    ticks=(0.1, 0.3, 1, 3, 10, 30),
+    scale=1e-3,
+    is_log=True,
 )
 SMOOTH = replace(JERK, title=f"jerk, 1000 rad/s³, with set-points at {SETPOINT_HZ} Hz", setpoint_hz=SETPOINT_HZ)
 PICTURES = {"chunk_delays.svg": (AGE, PAUSES), "setpoint_jerk.svg": (JERK, SMOOTH)}
