@@ -645,7 +645,16 @@ def run_in_real_time(tmp_path, *, steps, period_s, backend="mujoco"):
     assert joined()
     assert embodied_env.audit_run(result.path).problems == ()
     rows = list(embodied_env.read_run(result.path).transitions())
-    return result, rows, [row["info"]["annotations"]["chunk"] for row in rows]
+    accounts = [row["info"]["annotations"]["chunk"] for row in rows]
+    for row, account in zip(rows, accounts, strict=True):
+        born = rows[(account["born"] or 1) - 1]
+        if (
+            account["born"]
+            and row["info"]["latency"]["missed_deadlines"] == born["info"]["latency"]["missed_deadlines"]
+        ):
+            age_ns = row["inner"]["stamps_ns"]["published"] - born["inner"]["stamps_ns"]["observed"]
+            assert age_ns / 1e9 == pytest.approx(account["age"] * period_s, abs=period_s)
+    return result, rows, accounts
 
 
 @pytest.mark.realtime
@@ -654,6 +663,9 @@ def test_no_underrun_in_real_time(tmp_path):
     assert (len(rows), accounts[-1]["underruns"], result.summary["missed_actions"]) == (24, 0, 0)
     assert max(account["age"] for account in accounts) >= 4
     assert replay_run(result.path).sound
+    still = InEnvironment()
+    still.scale = 0.0
+    assert replay_policy(result.path, still, chunks="crossfade").first is None
 
 
 @pytest.mark.long

@@ -50,11 +50,10 @@ def test_fault_of_a_server(rig, stand_in, fault, record_property):
     check_fault(rig, stand_in, fault, record_property)
 
 
-@pytest.mark.parametrize("chunks", ["replace", "crossfade"])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_fault_of_a_server_during_asynchronous_chunks(rig, tmp_path, fault, chunks, record_property):
+def test_fault_of_a_server_during_asynchronous_chunks(rig, tmp_path, fault, record_property):
     with StandIn(tmp_path, rows=8) as stand_in:
-        check_fault(rig, stand_in, fault, record_property, chunks)
+        check_fault(rig, stand_in, fault, record_property, "crossfade")
 
 
 def test_killed_server_during_asynchronous_chunks(rig, tmp_path, record_property):
