@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -54,8 +54,8 @@ class Chunk:
     number: int  # counted from 0 in an episode
     born: int  # step whose observation it was computed from; the reset is 0
     first: int  # step in which it is used for the first time
+    overlap: int  # steps in which it takes over, before its last one
     actions: Sequence[Any]
-    overlap: int = 0  # steps in which it takes over
 
     def index(self, step: int) -> int:
         """Return the index of the action for `step`, the age of the chunk in steps."""
@@ -164,7 +164,6 @@ class AsyncChunks:
 
     def stop(self) -> None:
         """Join the thread, after the inference in progress; raises PolicyError if it hangs. Idempotent."""
-        self._request = None
         self._calls.stop()
 
     def close(self) -> None:
@@ -211,21 +210,20 @@ class AsyncChunks:
             self._missing = answer
             self._counts["failed"] += 1
             return
-        actions, step = split_chunk(answer), self._step
-        if actions is None and not self._waits:
+        actions, step = split_chunk(answer) or [answer] * self._waits, self._step
+        if not actions:
             raise PolicyError(
                 f"policy returned {type(answer).__name__} (expected a chunk of actions); use chunks: wait"
             )
         if not is_awaited:
             self._latencies.append(step - 1 - born)
-        chunk = Chunk(number=self._answers, born=born, first=step, actions=actions or [answer])
+        is_faded = self.mode == "crossfade" and self._chunks
+        overlap = min(self._overlap, self._chunks[-1].left(step), born + len(actions) - step) if is_faded else 0
+        chunk = Chunk(number=self._answers, born=born, first=step, overlap=overlap, actions=actions)
         self._answers, self._missing = self._answers + 1, NoAction(UNDERRUN)
         if not chunk.left(step):
             self._counts["expired"] += 1
             return
-        if self.mode == "crossfade" and self._chunks:
-            overlap = min(self._overlap, self._chunks[-1].left(step), chunk.left(step) - 1)
-            chunk = replace(chunk, overlap=overlap)
         self._last = chunk
         self._chunks = [*self._chunks, chunk][-_MOST_CHUNKS:]
 
@@ -254,13 +252,9 @@ class AsyncChunks:
             total = sum(weights)
             return [(chunk, weight / total) for chunk, weight in zip(self._chunks, weights, strict=True)]
         used: list[tuple[Chunk, float]] = []
-        rest = 1.0
-        for chunk in reversed(self._chunks):
+        for chunk in self._chunks:
             share = chunk.share(self._step)
-            used.insert(0, (chunk, rest * share))
-            rest -= rest * share
-            if share == 1.0:
-                break
+            used = [*((older, weight * (1.0 - share)) for older, weight in used if share < 1.0), (chunk, share)]
         self._chunks = [chunk for chunk, _ in used]  # one that was replaced never returns
         return used
 

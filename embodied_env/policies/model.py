@@ -119,11 +119,13 @@ class ModelPolicy:
 
     Attributes:
         identity: that of the model and the interface.
+        n_action_steps: number of actions of a chunk that are executed (`ReservingPolicy`).
     """
 
     def __init__(self, model: Model, interface: Interface) -> None:
         """Connect `model` by `interface`, which has been checked against it."""
         self.model, self.interface, self.identity = model, interface, interface.identify(model.identity)
+        self.n_action_steps = interface.n_action_steps or find_n_action_steps(model)
 
     def reset(self, *, seed: int, episode_index: int) -> None:
         """Discard the state of the interface and of the model."""
@@ -138,11 +140,6 @@ class ModelPolicy:
     def observe(self, observation: Observation, /) -> None:
         """Receive the observation of a step in which an action of the last chunk is executed."""
         self.interface.observe(observation)
-
-    @property
-    def n_action_steps(self) -> int | None:
-        """Number of actions of a chunk that are executed (`ReservingPolicy`)."""
-        return self.interface.n_action_steps or find_n_action_steps(self.model)
 
     @property
     def continues_chunks(self) -> bool:

@@ -27,7 +27,7 @@ class PolicyCalls:
     def __init__(self, *, in_thread: bool, timeout_s: float) -> None:
         """Start nothing; without a thread, `submit` makes the call. `timeout_s`: limit of `wait`."""
         self._in_thread, self._timeout_s = in_thread, timeout_s
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread()  # not started
         self._queue: _Queue = SimpleQueue()
         self._submitted: deque[Future[Any]] = deque()
         self._is_abandoned = False  # a call that has not returned is not awaited again
@@ -35,7 +35,7 @@ class PolicyCalls:
     @property
     def is_running(self) -> bool:
         """Whether the thread runs, after `stop` in a call that hangs."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._thread.is_alive()
 
     def submit(self, call: Call) -> Future[Any]:
         """Make `call` after all earlier ones."""
@@ -70,13 +70,10 @@ class PolicyCalls:
 
     def stop(self) -> None:
         """Wait for the call that is running, and join the thread; raises PolicyError if it hangs. Idempotent."""
-        if self._thread is None:
-            return
         self._queue.put(None)
-        self._thread.join(0.0 if self._is_abandoned else STOP_TIMEOUT_S)
-        if not self._thread.is_alive():
-            self._thread = None
-        elif not self._is_abandoned:
+        if self.is_running:
+            self._thread.join(0.0 if self._is_abandoned else STOP_TIMEOUT_S)
+        if self.is_running and not self._is_abandoned:
             self._is_abandoned = True
             raise _hanging(STOP_TIMEOUT_S)
 
