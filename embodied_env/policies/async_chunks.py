@@ -114,10 +114,8 @@ class AsyncChunks:
             expected = f"expected one of: {', '.join(CHUNK_MODES[1:])}"
             raise UsageError(f"unknown mode of chunks: {mode!r} ({expected}){did_you_mean(mode, CHUNK_MODES[1:])}")
         if mode == "rtc" and not (isinstance(policy, ContinuingPolicy) and policy.continues_chunks):
-            expected = "expected one with real-time chunking (RTC)"
-            raise UsageError(
-                f"policy that cannot continue a chunk: {policy.identity.name!r} ({expected}); use crossfade"
-            )
+            problem = f"policy that cannot continue a chunk: {policy.identity.name!r}"
+            raise UsageError(f"{problem} (expected one with real-time chunking, RTC); use crossfade")
         self.policy, self.mode, self.identity = policy, mode, policy.identity
         self._overlap = overlap if mode in ("crossfade", "rtc") else 0
         self._decay, self._waits = decay, pacing == "lockstep"
@@ -212,9 +210,8 @@ class AsyncChunks:
             return
         actions, step = split_chunk(answer) or [answer] * self._waits, self._step
         if not actions:
-            raise PolicyError(
-                f"policy returned {type(answer).__name__} (expected a chunk of actions); use chunks: wait"
-            )
+            found = type(answer).__name__
+            raise PolicyError(f"policy returned {found} (expected a chunk of actions); use --chunks wait")
         if not is_awaited:
             self._latencies.append(step - 1 - born)
         is_faded = self.mode == "crossfade" and self._chunks

@@ -13,13 +13,7 @@ from embodied_env.core.arguments import checked_flag
 from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import UsageError, described
 from embodied_env.policies.model import Inputs, Model
-from embodied_env.policies.remote import (
-    CONNECT_TIMEOUT_S,
-    TIMEOUT_S,
-    Failure,
-    Problem,
-    RemoteModel,
-)
+from embodied_env.policies.remote import CONNECT_TIMEOUT_S, TIMEOUT_S, Failure, Problem, RemoteModel
 from embodied_env.policies.websocket import WebSocket
 from embodied_env.policies.wire import EXTENSION, WireError, specs_from_message
 

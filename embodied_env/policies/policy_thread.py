@@ -44,7 +44,7 @@ class PolicyCalls:
             future.set_result(call())
             return future
         if not self.is_running:  # as in a fork
-            self._queue, self._is_abandoned = SimpleQueue(), False
+            self._queue, self._submitted, self._is_abandoned = SimpleQueue(), deque(), False
             self._thread = threading.Thread(target=_make_calls, args=(self._queue,), name="policy", daemon=True)
             self._thread.start()
             weakref.finalize(self, self._queue.put, None)
