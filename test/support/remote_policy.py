@@ -17,7 +17,11 @@ class PolicyEpisode:
 
     def __init__(self, rig, runner):
         self.rig, self.runner = rig, runner
-        self.begin()
+        try:
+            self.begin()
+        except BaseException:
+            runner.close()
+            raise
 
     def begin(self):
         """Begin an episode, and move."""

@@ -126,6 +126,10 @@ class SinkSpy:
         self.passed.append((time.monotonic_ns(), command))
         return self.outlet.send(command)
 
+    @property
+    def __class__(self):
+        return type(self.outlet)  # for isinstance
+
     def __getattr__(self, name):
         return getattr(self.outlet, name)
 
