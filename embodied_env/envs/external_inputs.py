@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from embodied_env.backends.base import Backend, Delayed, GripperSource, Recorded
@@ -13,7 +12,7 @@ from embodied_env.core.bounded_json import plain_copy
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.latency.ledger import Ledger
 from embodied_env.core.measured_joints import MeasuredJoints
-from embodied_env.core.types import OWN_ANNOTATIONS, ExternalInputs, Finding, SafetyContext, SentCommand, Snapshot
+from embodied_env.core.types import OWN_ANNOTATIONS, ExternalInputs, Finding, SafetyContext, Snapshot
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.transition_builder import Episode
 from embodied_env.errors import UsageError
@@ -82,8 +81,8 @@ class ExternalInputsSource:
         annotations: Mapping[str, Any]
         annotations, self._annotations = self._annotations, {}
         if recorded is None:
-            if (counts := self._guard.arbiter.take_setpoint_counts()) is not None:
-                annotations = {**annotations, "setpoints": counts}
+            if (account := self._guard.arbiter.take_setpoint_account()) is not None:
+                annotations = {**annotations, "setpoints": account}
             context = self.safety_context(episode.snapshot, (episode.frozen_ns, episode.returned_ns))
             if self._grippers is not None and (goals := self._grippers.grippers()):
                 annotations = {**annotations, "grippers": goals}
@@ -132,12 +131,6 @@ class ExternalInputsSource:
     def _latch(self, latched: Finding | None) -> None:
         if latched is not None:
             self._gate.latch(latched)
-
-
-def with_answer(inputs: ExternalInputs, sent: SentCommand) -> ExternalInputs:
-    """Return the inputs of a step with the answer of the relay, its account of the set-points included."""
-    setpoints = {} if sent.setpoints is None else {"setpoints": dict(sent.setpoints)}
-    return replace(inputs, answer=sent.report, annotations={**inputs.annotations, **setpoints})
 
 
 def _checked_account(name: object, values: object) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Any, cast
 
 import gymnasium
@@ -26,7 +27,7 @@ from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.policy import NoAction
 from embodied_env.core.process.signals import deferred_signals
 from embodied_env.core.types import Finding, Observer, ResetRequest, Snapshot, TaskResult, Transition, Verdict
-from embodied_env.envs.external_inputs import ExternalInputsSource, with_answer
+from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.reset_procedure import ResetProcedure
@@ -256,7 +257,8 @@ class Stepper:
             )
             sent = self._arbiter.send(approved)
             if sent.report is not None:
-                step.inputs = with_answer(inputs, sent)
+                annotations = {**inputs.annotations, **sent.annotations}
+                step.inputs = replace(inputs, answer=sent.report, annotations=annotations)
                 step.approved = merge_relay_report(approved, sent.report)
                 self._gate.latch_stops(step.approved.report.findings)  # as in the relay, whose decision is final
         self._transitions.commands.record_sent(sent.seq, self._ledger.stamp(StepEvent.PUBLISHED, sent.published_ns))

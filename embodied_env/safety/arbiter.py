@@ -18,7 +18,7 @@ from embodied_env.core.types import ApprovedCommand, CommandState, Finding, Gate
 from embodied_env.errors import BackendError, BackendLostError, ClosedError
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import joint_bounds, lowered_velocity
-from embodied_env.safety.setpoints import Segment, SetpointCounts, SetpointPlanner
+from embodied_env.safety.setpoints import Segment, SetpointPlanner
 
 _STALL_PERIODS = 3  # without a command after which a position servo has arrived
 _MAX_FUTILE_PERIODS = 20  # of braking without effect
@@ -86,8 +86,8 @@ class Arbiter:
 
         After `downstream_timeout_s` the controller stops a velocity command that is not repeated (None: no known
         timeout). `measured_velocities` returns velocities and their ages in s; it is called after a gap in the
-        commands. `clock` is the steady clock. With `setpoints_per_step` above 1, on a free-running backend, the caller
-        calls `send_setpoint` at each `setpoint_due_ns`.
+        commands. `clock` is the steady clock. With `setpoints_per_step` above 1 the caller calls `send_setpoint` at
+        each `setpoint_due_ns`.
         """
         self._send = send
         self._gate = gate
@@ -104,14 +104,14 @@ class Arbiter:
         self._closed = False
         self._planner: SetpointPlanner | None = None
         self._tick_s = control_period_s  # between two commands that brake to rest
-        if setpoints_per_step > 1 and free_running:
+        if setpoints_per_step > 1:
             control_period_ns = round(control_period_s * NS_PER_S)
             self._planner = SetpointPlanner(control_period_ns=control_period_ns, per_step=setpoints_per_step)
             self._tick_s = self._planner.period_ns / NS_PER_S
         self._segment: Segment | None = None  # the motion in progress
         self._due_ns = 0  # of the next set-point
         self._start = self._reference  # of the step that is judged
-        self._counts = SetpointCounts(setpoints_per_step / control_period_s)
+        self._gaps_ns: list[int] = []  # before each set-point since the last account; 0: at rest
         self.setpoint_pending = threading.Event()
 
     @property
@@ -128,7 +128,7 @@ class Arbiter:
         """Begin an epoch at rest at the measured positions, shape (n_joints,), in contract order."""
         with self._lock:
             self._gap_since_ns = self._segment = None
-            self._counts.take()
+            self._gaps_ns.clear()
             self._reference = CommandState(
                 positions=positions.copy(), velocities=np.zeros_like(positions), seq=self._reference.seq, epoch=epoch
             )
@@ -229,10 +229,10 @@ class Arbiter:
         with self._lock, deferred_signals():
             if self._closed:
                 raise _closed_error()
-            before, approved_ns, due_ns = self._segment, self._clock.now_ns(), self.setpoint_due_ns
+            approved_ns, due_ns = self._clock.now_ns(), self.setpoint_due_ns
             if due_ns is not None:
                 self._clock.sleep_until_ns(due_ns)
-            segment = self._segment = planner.begin_segment(
+            segment = planner.begin_segment(
                 self._after(self._start, command, command.report, command.values),
                 self._reference,
                 self._gate.limits,
@@ -240,18 +240,10 @@ class Arbiter:
                 published_ns=self._published_ns,
                 now_ns=self._clock.now_ns(),
             )
-            try:
-                sent = self._publish_setpoint(planner, segment, is_moving=due_ns is not None)
-            except BaseException:
-                self._segment = before
-                raise
+            sent = self._publish_setpoint(planner, segment, is_moving=due_ns is not None)
+            self._segment = segment
             self.setpoint_pending.set()
             return SentCommand(seq=sent.seq, values=command.values)
-
-    @property
-    def has_setpoints(self) -> bool:
-        """Whether set-points are published between steps."""
-        return self._planner is not None
 
     @property
     def setpoint_due_ns(self) -> int | None:
@@ -271,15 +263,19 @@ class Arbiter:
             segment = self._segment
             if segment is not None and not planner.is_over(segment, self._clock.now_ns()):
                 self._publish_setpoint(planner, segment, is_moving=True)
-                return
-            self._segment = None
-            if self._speed():
+            elif self._speed():
                 self.brake(_NO_COMMAND)
+            else:
+                self._segment = None
 
-    def take_setpoint_counts(self) -> dict[str, float] | None:
+    def take_setpoint_account(self) -> dict[str, float] | None:
         """Return the account of the set-points since the last call; None without set-points between steps."""
         with self._lock:
-            return None if self._planner is None else self._counts.take()
+            gaps_ns, self._gaps_ns = self._gaps_ns, []
+            if (planner := self._planner) is None:
+                return None
+            worst_s = max(gaps_ns, default=0) / NS_PER_S
+            return {"rate_hz": planner.per_step / self._period_s, "sent": len(gaps_ns), "worst_gap_s": worst_s}
 
     def _publish_setpoint(self, planner: SetpointPlanner, segment: Segment, *, is_moving: bool) -> SentCommand:
         """Approve and publish the set-point of now. In motion, a late one makes up for one missed, not for more."""
@@ -287,7 +283,7 @@ class Arbiter:
         reference, dt_s = self._last_published((1 + is_moving) * planner.period_ns / NS_PER_S)
         target = planner.target(segment, reference, now_ns=now_ns, dt_s=dt_s)
         sent = self._publish(self._gate.limit(target, reference, dt_s))
-        self._counts.count(self._published_ns - before_ns if is_moving else None)
+        self._gaps_ns.append(self._published_ns - before_ns if is_moving else 0)
         self._due_ns = planner.next_due_ns(self._due_ns if is_moving else now_ns - planner.period_ns // 2, now_ns)
         return sent
 
@@ -335,9 +331,8 @@ class Arbiter:
     def brake(self, finding: Finding) -> ApprovedCommand:
         """Publish one tick of braking, for the reason given by `finding`; it ends the motion towards a goal."""
         with self.exclusive() as state:
-            if self._planner is None:
-                reference, dt_s = state
-            else:
+            reference, dt_s = state
+            if self._planner is not None:
                 (reference, dt_s), self._segment = self._last_published(self._period_s), None
                 self._due_ns = self._planner.next_due_ns(self._due_ns, self._clock.now_ns())
                 self.setpoint_pending.set()

@@ -14,27 +14,24 @@ from embodied_env.safety.gate import SafetyGate
 _IDLE_S = 0.1  # between two looks at `stop` while the robot is at rest
 
 
-class SetpointThread:
+class SetpointThread(threading.Thread):
     """Sends each set-point of an arbiter when it is due."""
 
     def __init__(self, arbiter: Arbiter, gate: SafetyGate, *, clock: Clock) -> None:
         """Create the thread; `clock` is the steady clock."""
+        super().__init__(name="embodied_env set-points", daemon=True)
         self._arbiter, self._gate, self._clock = arbiter, gate, clock
         self._is_done = False
-        self._thread = threading.Thread(target=self._run, name="embodied_env set-points", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
 
     def stop(self) -> None:
         """Stop and join the thread; idempotent."""
         self._is_done = True
         self._arbiter.setpoint_pending.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        if self.is_alive():
+            self.join()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Send set-points until `stop`."""
         pending = self._arbiter.setpoint_pending
         while not self._is_done:
             pending.clear()
@@ -48,7 +45,6 @@ class SetpointThread:
             except BackendError:  # the step reports it
                 pending.wait(_IDLE_S)
             except Exception as error:  # noqa: BLE001 - third-party filters may raise anything; the robot must brake
-                detail = f"set-point: {type(error).__name__}: {error}"
-                code = "fault.internal"
+                detail, code = f"set-point: {type(error).__name__}: {error}", "fault.internal"
                 self._gate.latch(Finding(gate="post_condition", severity=Severity.STOP, code=code, detail=detail))
                 pending.wait(_IDLE_S)

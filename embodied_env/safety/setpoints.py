@@ -1,24 +1,17 @@
 """Set-points between control steps: the motion from the last published set-point towards an approved one.
 
-A step approves a position p that is one control period T away. Sent at once, it is a jump of the command; a controller
-that follows as fast as possible executes it as one. With n set-points per step, one each h = T / n, the command instead
-changes its velocity in equal parts. From the last published position x and velocity w, and towards p::
+A step approves a position p that is one control period T away. With n set-points per step, h = T / n apart, the command
+changes its velocity in equal parts from the last published position x and velocity w::
 
     q = x + w (T - h) / 2         where the published motion comes to rest if it slows down evenly during T
     u = (p - q) / T               the velocity at the end of the segment
     set-point i:  v_i = w + (u - w) i / n,  x_i = x_(i-1) + v_i h,  i = 1 .. n
 
-The segment ends at velocity u and position p - u (T - h) / 2, so that with steps at intervals of T the next q is p
-itself, and u = (p_k - p_(k-1)) / T: the velocity that the gate approved. The curve is the uniform quadratic B-spline of
-the approved positions. Its positions lie between them, its velocities between the approved velocities, and its
-accelerations are the approved ones, so it keeps every limit that they keep. In return it arrives half a period later
-than straight lines would.
-
-Steps come early, late or never, so this is only the proposal. Each set-point passes the gate (`SafetyGate.limit`), with
-the last published set-point as the reference and the time since as dt: limits hold at the rate of the set-points,
-whatever the timing. Set-points leave on a grid of h, half a period before and after each step in time; a step waits for
-the next one, so that jitter below h / 2 changes nothing. A late step finds the motion still on its way to p for another
-(T - h) / 2. After that nothing is approved: the segment is over, and the arbiter brakes.
+With steps at intervals of T the next q is p, and u the velocity that the gate approved: the uniform quadratic B-spline
+of the approved positions, which keeps the limits that they keep. Steps come early, late or never, so this is only the
+proposal: each set-point passes the gate (`SafetyGate.limit`). Set-points leave on a grid of h, half a period before and
+after each step in time. A late step finds the motion still on its way to p for another (T - h) / 2; then the arbiter
+brakes. `docs/concepts/setpoints.md` has the reasons.
 
 Everything here is a pure function of positions, velocities and times.
 """
@@ -108,30 +101,8 @@ class SetpointPlanner:
         """Return the reference of a step that follows no other: q and w, with room to brake within the limits."""
         x, w = published.positions, published.velocities
         stop = w * w / (2.0 * limits.deceleration)
-        ahead = self._resting_positions(published)
-        ahead = np.where(w > 0.0, np.minimum(ahead, np.maximum(x, limits.position_high - stop)), ahead)
-        ahead = np.where(w < 0.0, np.maximum(ahead, np.minimum(x, limits.position_low + stop)), ahead)
-        return replace(published, positions=ahead)
+        low, high = np.minimum(x, limits.position_low + stop), np.maximum(x, limits.position_high - stop)
+        return replace(published, positions=np.clip(self._resting_positions(published), low, high))
 
     def _resting_positions(self, published: CommandState) -> FloatArray:
         return np.asarray(published.positions + published.velocities * self._ahead_s)
-
-
-class SetpointCounts:
-    """The account of the set-points between two steps."""
-
-    def __init__(self, rate_hz: float) -> None:
-        """Start without set-points."""
-        self._rate_hz = rate_hz
-        self._sent, self._worst_gap_ns = 0, 0
-
-    def count(self, gap_ns: int | None) -> None:
-        """Count one set-point, `gap_ns` after the one before; None: the robot was at rest."""
-        self._sent += 1
-        self._worst_gap_ns = max(self._worst_gap_ns, gap_ns or 0)
-
-    def take(self) -> dict[str, float]:
-        """Return the account since the last call."""
-        account = {"rate_hz": self._rate_hz, "sent": self._sent, "worst_gap_s": self._worst_gap_ns / NS_PER_S}
-        self._sent, self._worst_gap_ns = 0, 0
-        return account

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Severity
-from embodied_env.record.audit.violation import Violation, make_violation, wrong_value
+from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
 from embodied_env.record.rows import Row
 
 _WHERE = "info.annotations.setpoints"
@@ -42,20 +41,16 @@ class SetpointRule:
         if gap_s * rate_hz > _MADE_UP_FOR:
             self._late_steps, self._rate_hz = self._late_steps + 1, rate_hz
             self._worst_gap_s = max(self._worst_gap_s, gap_s)
-        if "inner" not in row:
-            return
-        self._before = row
-        if before is None:
+        self._before = row if "inner" in row else None
+        if before is None or self._before is None:
             return
         now_ns, earlier = row["inner"]["stamps_ns"]["observed"], before["inner"]["stamps_ns"]
         elapsed_s, longest_s = ((now_ns - earlier[name]) / NS_PER_S for name in ("entered", "previous_entered"))
         least, most = before["info"]["safety"]["disposition"] < Severity.HOLD, elapsed_s * rate_hz + 2
         if not least <= sent <= most:
-            expected = f"{int(least)} to {most:.0f}, since the previous step"
-            yield wrong_value("setpoints.sent", f"{_WHERE}.sent", sent, expected)
+            yield wrong_value("setpoints.sent", f"{_WHERE}.sent", sent, f"{int(least)} to {most:.0f} in {elapsed_s} s")
         if gap_s > longest_s:
-            expected = f"at most {longest_s}, the time of two steps"
-            yield wrong_value("setpoints.gap", f"{_WHERE}.worst_gap_s", gap_s, expected)
+            yield wrong_value("setpoints.gap", f"{_WHERE}.worst_gap_s", gap_s, f"at most {longest_s}, two steps")
 
     def warnings(self) -> list[Violation]:
         """Return one warning for all steps with set-points so late that the motion fell behind."""
@@ -70,12 +65,12 @@ class SetpointRule:
 
     def _misfit(self, account: Mapping[str, Any]) -> str:
         """Return what is wrong with the fields of an account, or ""."""
-        rate_hz, sent, gap_s = values = [account.get(key, math.nan) for key in _KEYS]
-        is_typed = set(account) == set(_KEYS) and [type(each) for each in values] == [float, int, float]
-        if not (is_typed and rate_hz > 0.0 and sent >= 0 and gap_s >= 0.0):
-            return f"is {dict(account)} (expected {', '.join(_KEYS)}: a rate above 0, a count, a gap of 0 s or more)"
-        if self._contract is None:
+        values: list[Any] = [account.get(key) for key in _KEYS]
+        is_typed = len(account) == len(_KEYS) and [type(each) for each in values] == [float, int, float]
+        if not (is_typed and values[0] > 0.0 and min(values) >= 0):
+            return f"is {short_repr(account)} (expected {', '.join(_KEYS)}: a rate above 0, a count, a gap >= 0)"
+        if (contract := self._contract) is None:
             return ""
-        per_step, period_s = self._contract.setpoints_per_step, self._contract.control_period_s
-        is_declared = per_step > 1 and math.isclose(rate_hz, per_step / period_s)
-        return "" if is_declared else f"has a rate of {rate_hz} Hz (expected setpoint_rate_hz of the contract)"
+        per_step = contract.setpoints_per_step
+        is_declared = per_step > 1 and values[0] == per_step / contract.control_period_s
+        return "" if is_declared else f"has a rate of {values[0]} Hz (expected setpoint_rate_hz of the contract)"

@@ -219,7 +219,8 @@ class RelayClient:
         findings = tuple(finding for finding in report.findings if finding.code)  # others confirm our request to brake
         as_sent = report.applied_si == command.values  # these stay bit-identical
         applied = np.where(as_sent, command.report.applied, report.applied)
-        return self._sent(command, report, findings, applied, dt_s=report.dt_s, guaranteed=report.guaranteed)
+        sent = self._sent(command, report, findings, applied, dt_s=report.dt_s, guaranteed=report.guaranteed)
+        return replace(sent, annotations={} if report.setpoints is None else {"setpoints": report.setpoints})
 
     def _contention(self, report: RelayReport) -> Finding:
         """Return the finding for foreign commands; it may wait for their publishers' names, while the relay brakes."""
@@ -307,9 +308,5 @@ class RelayClient:
             guaranteed={name: guaranteed.get(name, False) for name in command.report.guaranteed},
         )
         return SentCommand(
-            seq=command.seq,
-            values=report.applied_si,
-            report=gate_report,
-            published_ns=self._published_ns or None,
-            setpoints=report.setpoints if report.tag == self._tag else None,
+            seq=command.seq, values=report.applied_si, report=gate_report, published_ns=self._published_ns or None
         )

@@ -269,11 +269,8 @@ class Relay:
         return self._arbiter.setpoint_due_ns
 
     def send_setpoint(self) -> None:
-        """Publish the next set-point towards the last command if it is due; an internal error latches a STOP."""
-        try:
-            self._arbiter.send_setpoint()
-        except InternalFaultError as error:
-            self.fault(str(error))
+        """Publish the next set-point towards the last command if it is due."""
+        self._arbiter.send_setpoint()
 
     def estop(self, why: str) -> None:
         """Latch an ESTOP and brake."""
@@ -408,7 +405,7 @@ class Relay:
     def _publish(self, send: Callable[[], ApprovedCommand], cause: str) -> None:
         """Publish by `send` and report it; an internal error latches a STOP instead."""
         self._arbiter.update_measured(self._measured.positions, self._measured.ages_s(self._clock.now_ns()))
-        setpoints = None if cause == "tick" else self._arbiter.take_setpoint_counts()
+        setpoints = None if cause == "tick" else self._arbiter.take_setpoint_account()
         try:
             approved = send()
         except InternalFaultError as error:
