@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 
-GRIPPER_STATES = ("idle", "unsent", "sent", "accepted", "rejected", "failed", "reached", "stalled")
-"""States of a gripper with an action server: "idle" before its first goal of an episode, or that of its last goal."""
-
 
 class Quality(IntEnum):
     """The quality of a sensor reading or of a measured duration."""

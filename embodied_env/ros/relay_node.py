@@ -46,21 +46,16 @@ NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)  # match
 END_GRACE_S = 2.0  # beyond the braking time; the process then ends in any case
 _DIAGNOSTICS_NS = NS_PER_S
 _SPIN_TIMEOUT_S = 0.05
-_FLUSH_POLL_S = 0.002
 _START_AT_ONCE = ("trajectory_msgs/msg/JointTrajectory",)  # without a stamp
 _LEVELS = {"armed": Level.OK, "disarmed": Level.WARN, "stopped": Level.WARN, "estop": Level.ERROR}
 
 
 class RosRelayPublisher:
-    """The publishers of a relay.
+    """The publishers of a relay."""
 
-    Attributes:
-        actuators: those of the actuators.
-    """
-
-    def __init__(self, contract: Contract, node: Node, clock: SteadyClock) -> None:
-        """Create the publishers."""
-        self.actuators = ActuatorPublishers(contract, node, clock, unstamped=_START_AT_ONCE)
+    def __init__(self, actuators: ActuatorPublishers, node: Node) -> None:
+        """Create the other publishers."""
+        self._actuators = actuators
         self._joint_state = message_class("sensor_msgs/msg/JointState")
         self._string = message_class("std_msgs/msg/String")
         self._applied = node.create_publisher(self._joint_state, "~/applied", RELIABLE)
@@ -70,7 +65,7 @@ class RosRelayPublisher:
 
     def publish(self, command: ApprovedCommand) -> None:
         """Publish a command on the actuator topics."""
-        self.actuators.send(command)
+        self._actuators.send(command)
 
     def applied(self, fields: JointFields) -> None:
         """Publish the command that was sent."""
@@ -108,15 +103,15 @@ class RelayNode:
         self._context = context
         self._chosen = chosen_check(contract, is_confirmed=confirm_chosen)
         self.node = Node(NODE, context=context, namespace=namespace, start_parameter_services=False)
-        self._publisher = RosRelayPublisher(contract, self.node, self._clock)
+        self._actuators = ActuatorPublishers(contract, self.node, self._clock, unstamped=_START_AT_ONCE)
         gate = SafetyGate(contract, filters=shapers, fixed_rate=False)
         self._core = Relay(
             contract,
-            self._publisher,
+            RosRelayPublisher(self._actuators, self.node),
             clock=self._clock,
             gate=gate,
             downstream_timeout_s=downstream_timeout_s,
-            gripper_accounts=self._publisher.actuators.gripper_accounts,
+            gripper_accounts=self._actuators.gripper_accounts,
         )
         self._estops = EstopInputs(estops, self._clock)
         self._sensors = tuple(dict.fromkeys((*self._core.sensors, *self._core.velocity_sensors)))
@@ -196,7 +191,7 @@ class RelayNode:
         self._check_inputs()
         is_armed, text = self._core.arm()
         if is_armed:
-            self._publisher.actuators.begin(self._core.positions)
+            self._actuators.begin(self._core.positions)
         return is_armed, text
 
     def _estop(self) -> tuple[bool, str]:
@@ -212,7 +207,7 @@ class RelayNode:
         self._estops.forget_unpublished(lambda topic: self.node.count_publishers(self.node.resolve_topic_name(topic)))
         inputs = {**self._estops.described(), COMMAND_TOPIC: self._contention()}
         if self._core.is_armed:  # arming clears them
-            inputs |= self._publisher.actuators.gripper_states()
+            inputs |= self._actuators.gripper_states()
         self._core.inputs(inputs)
 
     def _contention(self) -> str:
@@ -262,7 +257,6 @@ class RelayNode:
                 executor.spin_once(timeout_sec=min(max(0.0, left_s), _SPIN_TIMEOUT_S))
         finally:
             self._brake_to_rest(deadline_ns)
-            self._guarded(self._publisher.actuators.flush)(lambda _: executor.spin_once(timeout_sec=_FLUSH_POLL_S))
             executor.shutdown()
 
     def _tick(self) -> None:
@@ -282,6 +276,7 @@ class RelayNode:
             deadline_ns = self._next_deadline(deadline_ns, max(deadline_ns, self._clock.now_ns()))
             self._clock.sleep_until_ns(deadline_ns)
             self._guarded(self._core.tick)()
+        self._guarded(self._actuators.flush)()
 
     def _publish_diagnostics(self) -> None:
         core, state = self._core, self._core.current_state

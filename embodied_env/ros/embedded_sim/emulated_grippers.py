@@ -9,13 +9,12 @@ import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.message_types import message_class
-from embodied_env.contract.schema import ActuatorSpec, GripperSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S
 
 _STALL_NS = NS_PER_S // 5  # at rest for this long away from the goal
-_NEAR = 0.02  # share of the way from closed to open within which a goal is reached
-_STILL = 0.001  # share of that way per tick that counts as rest
+_NEAR = 0.02  # share of the range within which a goal is reached
+_STILL = 0.001  # share of the range per tick that counts as rest
 
 
 class EmulatedGripper:
@@ -25,30 +24,25 @@ class EmulatedGripper:
         index: of its actuator.
     """
 
-    def __init__(
-        self,
-        index: int,
-        actuator: ActuatorSpec,
-        gripper: GripperSpec,
-        node: Any,  # noqa: ANN401 - rclpy's
-        *,
-        joint: int,
-        tick_s: float,
-    ) -> None:
-        """Offer the action; `joint` is the place of the joint in the flat command, `tick_s` the time between moves."""
+    def __init__(self, contract: Contract, name: str, node: Any, *, tick_s: float) -> None:  # noqa: ANN401 - rclpy's
+        """Offer the action of the actuator `name`; `tick_s` is the time between moves."""
         from rclpy.action import ActionServer  # noqa: PLC0415 - rclpy is installed if there is a node
 
-        self.index, self._joint, self._type = index, joint, message_class(actuator.type)
-        (limits,) = actuator.joints.values()
-        self._stride, self._way = limits.velocity * tick_s, abs(gripper.open - gripper.closed)
+        layout, actuator = ActionLayout(contract), contract.actuators[name]
+        self.index, self._joint = list(layout.slices).index(name), layout.slices[name].start
+        self._range = float((layout.limits.position_high - layout.limits.position_low)[self._joint])
+        self._stride = next(iter(actuator.joints.values())).velocity * tick_s
+        self._type = message_class(actuator.type)
         self._handle: Any = None
         self._goal: float | None = None
         self._set_point: float | None = None
-        self._moved_ns = 0  # when it last moved
-        self._last = 0.0
-        finish = partial(self._finish, "failed")
+        self._last, self._moved_ns = 0.0, 0  # position at the last move, and when it last changed
         self._server = ActionServer(
-            node, self._type, actuator.topic, finish, handle_accepted_callback=self._on_accepted
+            node,
+            self._type,
+            actuator.topic,
+            partial(self._finish, "failed"),
+            handle_accepted_callback=self._on_accepted,
         )
 
     def begin(self) -> None:
@@ -67,10 +61,10 @@ class EmulatedGripper:
         position = float(positions[self._joint])
         start = position if self._set_point is None else self._set_point
         self._set_point = float(np.clip(self._goal, start - self._stride, start + self._stride))
-        if self._set_point != self._goal or abs(position - self._last) > _STILL * self._way:
+        if self._set_point != self._goal or abs(position - self._last) > _STILL * self._range:
             self._moved_ns = now_ns
         self._last = position
-        if abs(position - self._goal) <= _NEAR * self._way:
+        if abs(position - self._goal) <= _NEAR * self._range:
             self._end("reached")
         elif now_ns - self._moved_ns > _STALL_NS:
             self._end("stalled")
@@ -78,13 +72,12 @@ class EmulatedGripper:
 
     def _on_accepted(self, handle: Any) -> None:  # noqa: ANN401 - rclpy's
         self._end("failed")
-        command = handle.request.command
+        self._handle, command = handle, handle.request.command
         position = command.position if isinstance(command.position, float) else [*command.position, np.nan][0]
-        self._handle = handle
-        if not np.isfinite(position):
+        if np.isfinite(position):
+            self._goal = float(position)
+        else:
             self._end("failed")
-            return
-        self._goal = float(position)
 
     def _end(self, outcome: str) -> None:
         """End the active goal; the set-point keeps moving towards it."""
@@ -101,9 +94,5 @@ class EmulatedGripper:
 
 def make_grippers(contract: Contract, node: Any, *, tick_s: float) -> list[EmulatedGripper]:  # noqa: ANN401 - rclpy's
     """Return the action server of each gripper that has one; raises MissingDependencyError without its messages."""
-    places = ActionLayout(contract).slices
-    return [
-        EmulatedGripper(index, actuator, actuator.gripper, node, joint=places[name].start, tick_s=tick_s)
-        for index, (name, actuator) in enumerate(contract.actuators.items())
-        if actuator.is_action and actuator.gripper is not None
-    ]
+    names = [name for name, actuator in contract.actuators.items() if actuator.is_action]
+    return [EmulatedGripper(contract, name, node, tick_s=tick_s) for name in names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,19 +80,16 @@ class ActuatorPublishers:
         """Return the account of each gripper with an action server."""
         return {name: gripper.account() for name, gripper in self._grippers.items()}
 
-    def flush(self, wait_until: Callable[[int], object] | None = None) -> None:
-        """Wait briefly until all commands are acknowledged: destroying a publisher drops the others.
-
-        `wait_until` waits until a time of the steady clock; give one that spins the node if no other thread does.
-        """
-        end_ns, wait_until = self._clock.now_ns() + _DELIVERY_NS, wait_until or self._clock.sleep_until_ns
+    def flush(self) -> None:
+        """Wait briefly until all commands are acknowledged: destroying a publisher or client drops the others."""
+        end_ns = self._clock.now_ns() + _DELIVERY_NS
         with contextlib.suppress(RuntimeError):  # the context was shut down elsewhere
             while not self._is_delivered() and (now_ns := self._clock.now_ns()) < end_ns:
-                wait_until(now_ns + _DELIVERY_POLL_NS)  # a longer wait might hold the GIL
+                self._clock.sleep_until_ns(now_ns + _DELIVERY_POLL_NS)  # a longer wait might hold the GIL
 
     def _is_delivered(self) -> bool:
-        acknowledged = all(publisher.wait_for_all_acked(_NO_WAIT) for _, _, publisher in self._publishers)
-        return acknowledged and not any(gripper.is_sending for gripper in self._grippers.values())
+        is_sending = any(gripper.is_sending for gripper in self._grippers.values())
+        return not is_sending and all(publisher.wait_for_all_acked(_NO_WAIT) for _, _, publisher in self._publishers)
 
 
 class ControllerState:

@@ -34,7 +34,6 @@ class _Goal:
 
     position: float
     state: str
-    key: bytes = b""
 
 
 class GripperClient:
@@ -72,12 +71,11 @@ class GripperClient:
                 self._request(self._goal)
 
     def _request(self, goal: _Goal) -> None:
-        goal.key, goal.state = uuid.uuid4().bytes, "sent"
+        goal.state = "sent"
         self._count += 1
-        request = self._type.Impl.SendGoalService.Request()
-        request.goal_id.uuid = list(goal.key)
-        request.goal = self._message(goal.position)
-        self._goals.call_async(request).add_done_callback(partial(self._on_response, goal))
+        request = self._type.Impl.SendGoalService.Request(goal=self._message(goal.position))
+        request.goal_id.uuid = list(uuid.uuid4().bytes)
+        self._goals.call_async(request).add_done_callback(partial(self._on_response, goal, request.goal_id))
 
     def _message(self, position: float) -> Any:  # noqa: ANN401 - a generated type
         message, effort = self._type.Goal(), self._gripper.max_effort
@@ -88,7 +86,7 @@ class GripperClient:
             message.command.position, message.command.max_effort = position, effort or 0.0
         return message
 
-    def _on_response(self, goal: _Goal, future: Any) -> None:  # noqa: ANN401 - rclpy's
+    def _on_response(self, goal: _Goal, goal_id: Any, future: Any) -> None:  # noqa: ANN401 - rclpy's
         """Store whether a goal was accepted, and request its result."""
         is_accepted = future.result().accepted
         with self._lock:
@@ -98,8 +96,7 @@ class GripperClient:
                 return
             goal.state = "accepted" if is_accepted else "rejected"
             if is_accepted:
-                request = self._type.Impl.GetResultService.Request()
-                request.goal_id.uuid = list(goal.key)
+                request = self._type.Impl.GetResultService.Request(goal_id=goal_id)
                 self._results.call_async(request).add_done_callback(partial(self._on_result, goal))
 
     def _on_result(self, goal: _Goal, future: Any) -> None:  # noqa: ANN401 - rclpy's
@@ -129,19 +126,15 @@ class GripperClient:
                 waiting.append(self._absent_ns)
             if not waiting or self._clock.now_ns() - min(waiting) <= self._gripper.max_silent_s * NS_PER_S:
                 return "ok"
-            problem = f"goal {self._goal.position:g} is {self._goal.state}"
-            problem = problem if self._absent_ns is None else "no action server"
+            goal = f"goal {self._goal.position:g} is {self._goal.state}"
+            problem = goal if self._absent_ns is None else "no action server"
             return f"silent: {problem} for more than {self._gripper.max_silent_s:g} s"
 
     def account(self) -> dict[str, Any]:
         """Return the last goal, its state, and the number of goals sent in this episode."""
         with self._lock:
-            goal = self._goal
-            return {
-                "goal": None if goal.state == "idle" else goal.position,
-                "state": goal.state,
-                "goals_sent": self._count,
-            }
+            position, state = self._goal.position, self._goal.state
+            return {"goal": None if state == "idle" else position, "state": state, "goals_sent": self._count}
 
     @property
     def is_sending(self) -> bool:

@@ -51,11 +51,8 @@ _MAX_LOST = 1_000  # commands in a row; accepting a larger number would lock out
 def check_relayed(contract: Contract) -> None:
     """Raise ContractError unless a relay can enforce `contract`."""
     if contract.safety.mode != "enforce":
-        raise ContractError(
-            "safety.mode",
-            f"mode is {contract.safety.mode!r} (expected 'enforce', as a relay guarantees the limits)",
-            source=contract.source,
-        )
+        problem = f"mode is {contract.safety.mode!r} (expected 'enforce', as a relay guarantees the limits)"
+        raise ContractError("safety.mode", problem, source=contract.source)
 
 
 def stopping_time_s(contract: Contract) -> float:
