@@ -22,7 +22,7 @@ import embodied_env
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.core.clock import NS_PER_S, ManualClock, SteadyClock
-from embodied_env.core.process.child import Child, relay, simulator
+from embodied_env.core.process.child import Child, simulator
 from embodied_env.core.types import ApprovedCommand, SentCommand
 from embodied_env.safety import Arbiter, SafetyGate
 
@@ -82,7 +82,7 @@ def _held(values: list[tuple[int, float]], times_ns: np.ndarray) -> np.ndarray:
     return np.array(found)[np.maximum(0, np.searchsorted(stamps, times_ns, side="right") - 1)]
 
 
-def emulate(setpoint_hz: int | None, sender: str, lag_s: float) -> tuple[np.ndarray, list[float]]:
+def emulate(setpoint_hz: int | None, lag_s: float) -> tuple[np.ndarray, list[float]]:
     """Return the velocities of the moving joint every 2 ms, rad/s, and the worst gap of each step, s."""
     from embodied_env.ros.node import RosNode  # noqa: PLC0415 - the other part needs no ROS
     from embodied_env.ros.receive_thread import ReceiveThread  # noqa: PLC0415
@@ -96,7 +96,7 @@ def emulate(setpoint_hz: int | None, sender: str, lag_s: float) -> tuple[np.ndar
         actuators={"arm": replace(contract.actuators["arm"], setpoint_rate_hz=setpoint_hz)},
         backends={
             "mujoco_ros": {**profile, "stand_in": stand_in},
-            "real": {"discovery_s": 0.5, "allow_no_downstream_timeout": True, "relay": sender == "relay"},
+            "real": {"discovery_s": 0.5, "allow_no_downstream_timeout": True},
         },
     )
 
@@ -105,11 +105,9 @@ def emulate(setpoint_hz: int | None, sender: str, lag_s: float) -> tuple[np.ndar
         stamp_ns = message.header.stamp.sec * NS_PER_S + message.header.stamp.nanosec
         seen[stamp_ns] = message.velocity[list(message.name).index("shoulder_pan_joint")]
 
-    specs = [simulator("-", namespace=namespace, source=contract.source, free_running=True)]
-    specs += [relay("-", namespace=namespace, source=contract.source)] * (sender == "relay")
+    emulator = simulator("-", namespace=namespace, source=contract.source, free_running=True)
     with ExitStack() as stack:
-        for spec in specs:
-            stack.callback(Child(spec, first_line=dump_contract(contract)).stop)
+        stack.callback(Child(emulator, first_line=dump_contract(contract)).stop)
         ros = RosNode("probe", namespace=namespace, clock=SteadyClock())
         stack.callback(ros.close)
         listener = ReceiveThread(ros.node, SteadyClock())
@@ -135,13 +133,13 @@ def print_emulated() -> None:
     columns = ("servo lag", "set-points", "acceleration", *of_rates[1:], "jerk", *of_rates[1:], "worst gap", "max")
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for lag_s in (0.0, 0.03):
-        for setpoint_hz, sender in ((None, "environment"), (100, "environment"), (200, "environment"), (200, "relay")):
-            velocities, gaps_s = emulate(setpoint_hz, sender, lag_s)
+        for setpoint_hz in (None, 100, 200):
+            velocities, gaps_s = emulate(setpoint_hz, lag_s)
             found = []
             for n in (1, 2):
                 values = np.abs(np.diff(velocities, n=n) / 0.002**n)
                 found += [f"{x:.3g}" for x in (np.sqrt(np.mean(values**2)), np.percentile(values, 95), values.max())]
-            rate = "none" if setpoint_hz is None else f"{setpoint_hz} Hz, {sender}"
+            rate = "none" if setpoint_hz is None else f"{setpoint_hz} Hz"
             gaps = f"{1e3 * np.median(gaps_s):.1f} ms | {1e3 * max(gaps_s):.1f} ms"
             print(f"| {1e3 * lag_s:.0f} ms | {rate} | {' | '.join(found)} | {gaps} |", flush=True)
 
