@@ -355,8 +355,8 @@ def _check_gripper(path: str, actuator: ActuatorSpec) -> None:
     gripper, is_action = actuator.gripper, actuator.is_action
     expected = "{open: POSITION, closed: POSITION}"
     if gripper is None:
-        allow(not is_action, f"{path}.gripper", "missing", f"{expected} for {actuator.type}")
-        allow(actuator.scale != "binary", f"{path}.gripper", "missing", f"{expected} with scale: binary")
+        is_needed = is_action or actuator.scale == "binary"
+        allow(not is_needed, f"{path}.gripper", "missing", f"{expected} for an action server, or with scale: binary")
         return
     path = f"{path}.gripper"
     is_one = len(actuator.joints) == 1 and actuator.command == "position"
