@@ -129,8 +129,9 @@ def _check_actuator(name: str, actuator: ActuatorSpec) -> None:
 
 def _check_setpoint_rate(name: str, actuator: ActuatorSpec, contract: ContractFields) -> None:
     path, rate_hz = f"actuators.{name}.setpoint_rate_hz", actuator.setpoint_rate_hz
-    rates_hz = {other.setpoint_rate_hz for other in contract.actuators.values()}
-    allow(len(rates_hz) == 1, path, f"{rate_hz} Hz", "the same for every actuator")
+    rates_hz = {other.setpoint_rate_hz for other in contract.actuators.values() if not other.is_action}
+    allow(rate_hz is None or not actuator.is_action, path, f"{rate_hz} Hz", "none for an action server")
+    allow(len(rates_hz) == 1 or actuator.is_action, path, f"{rate_hz} Hz", "the same for every topic")
     if rate_hz is None:
         return
     allow(not actuator.is_velocity, path, f"{rate_hz:g} Hz", f"none with command: {actuator.command}")
