@@ -129,8 +129,9 @@ def _check_actuator(name: str, actuator: ActuatorSpec) -> None:
 
 def _check_setpoint_rate(name: str, actuator: ActuatorSpec, contract: ContractFields) -> None:
     path, rate_hz = f"actuators.{name}.setpoint_rate_hz", actuator.setpoint_rate_hz
-    rates_hz = {other.setpoint_rate_hz for other in contract.actuators.values()}
-    allow(len(rates_hz) == 1, path, f"{rate_hz} Hz", "the same for every actuator")
+    rates_hz = {other.setpoint_rate_hz for other in contract.actuators.values() if not other.is_action}
+    allow(rate_hz is None or not actuator.is_action, path, f"{rate_hz} Hz", "none for an action server")
+    allow(len(rates_hz) == 1 or actuator.is_action, path, f"{rate_hz} Hz", "the same for every topic")
     if rate_hz is None:
         return
     allow(not actuator.is_velocity, path, f"{rate_hz:g} Hz", f"none with command: {actuator.command}")
@@ -355,8 +356,8 @@ def _check_gripper(path: str, actuator: ActuatorSpec) -> None:
     gripper, is_action = actuator.gripper, actuator.is_action
     expected = "{open: POSITION, closed: POSITION}"
     if gripper is None:
-        allow(not is_action, f"{path}.gripper", "missing", f"{expected} for {actuator.type}")
-        allow(actuator.scale != "binary", f"{path}.gripper", "missing", f"{expected} with scale: binary")
+        is_needed = is_action or actuator.scale == "binary"
+        allow(not is_needed, f"{path}.gripper", "missing", f"{expected} for an action server, or with scale: binary")
         return
     path = f"{path}.gripper"
     is_one = len(actuator.joints) == 1 and actuator.command == "position"

@@ -235,8 +235,8 @@ class ActuatorSpec(FrozenFields):
     frame: str | None = None  # `header.frame_id` of the commands; null: empty
     qos: Qos = None  # of the publisher, see [QoS](#qos); null: reliable, depth 10
     gripper: GripperSpec | None = None  # positions of a gripper with one joint, which then has no position margin
-    # real time: set-points between steps, a multiple of the control rate, up to 1000, the same for every actuator, all
-    # commanded by position; null: one set-point per step
+    # real time: set-points between steps, a multiple of the control rate, up to 1000, the same for every topic, all
+    # commanded by position, and none for an action server; null: one set-point per step
     setpoint_rate_hz: float | None = None
 
     @property

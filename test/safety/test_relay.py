@@ -835,7 +835,8 @@ def test_nothing_is_sent_at_a_stop_before_the_first_command(grasping):
 
 def test_a_goal_is_one_set_point_while_the_arm_gets_several(tmp_path):
     contract = gripper_contract(tmp_path, gripper_text(scale="physical"))
-    actuators = {n: dataclasses.replace(each, setpoint_rate_hz=100.0) for n, each in contract.actuators.items()}
+    arm = dataclasses.replace(contract.actuators["arm"], setpoint_rate_hz=100.0)
+    actuators = {**contract.actuators, "arm": arm}
     robot = Robot(dataclasses.replace(contract, actuators=actuators))
     robot.clock.advance_ns(PERIOD_NS)
     robot.command([0.005, GRIPPER_GOAL])

@@ -46,11 +46,8 @@ class GripperRule:
             (limits,), goal, where = actuator.joints.values(), accounts[name]["goal"], f"{_WHERE}.{name}"
             if goal is not None and limits.position and not limits.position[0] <= goal <= limits.position[1]:
                 yield wrong_value("gripper.goal", f"{where}.goal", goal, f"{list(limits.position)}, the limits")
-            if (
-                before
-                and actuator.gripper is not None
-                and _is_miscounted(before[name], accounts[name], actuator.gripper)
-            ):
+            gripper = actuator.gripper if before else None
+            if gripper is not None and _is_miscounted(before[name], accounts[name], gripper):
                 expected = f"{before[name]['goals_sent']}, plus 1 for a change of the goal by more than the hysteresis"
                 yield wrong_value("gripper.sent", f"{where}.goals_sent", accounts[name]["goals_sent"], expected)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import uuid
+from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from embodied_env.core.clock import NS_PER_S, Clock
 SEND_GOAL, GET_RESULT = "_action/send_goal", "_action/get_result"
 """Services of an action, below its name."""
 
+_MAX_CALLS = 10  # the depth of a service's queue
 _PENDING = ("sent", "accepted")
 _DONE = ("idle", "reached", "stalled")
 
@@ -50,6 +52,7 @@ class GripperClient:
         self._absent_ns: int | None = None  # when the server was found missing
         self._waiting_ns = 0  # since when the server has accepted no goal; a new goal does not restart it
         self._count = 0
+        self._calls: deque[Any] = deque()  # rclpy keeps those without an answer
         self._goal = _Goal(position=math.nan, state="idle")
 
     def begin(self, positions: FloatArray) -> None:
@@ -75,7 +78,10 @@ class GripperClient:
         self._count += 1
         request = self._type.Impl.SendGoalService.Request(goal=self._message(goal.position))
         request.goal_id.uuid = list(uuid.uuid4().bytes)
-        self._goals.call_async(request).add_done_callback(partial(self._on_response, goal, request.goal_id))
+        self._calls.append(self._goals.call_async(request))
+        self._calls[-1].add_done_callback(partial(self._on_response, goal, request.goal_id))
+        if len(self._calls) > _MAX_CALLS:
+            self._goals.remove_pending_request(self._calls.popleft())
 
     def _message(self, position: float) -> Any:  # noqa: ANN401 - a generated type
         message, effort = self._type.Goal(), self._gripper.max_effort
