@@ -223,8 +223,7 @@ class Arbiter:
             ClosedError: after `close`, for anything but braking; towards a braking command, too, since `brake` does
                 that from the last set-point. Nothing was published.
         """
-        planner = self._planner
-        if planner is None:
+        if (planner := self._planner) is None:
             return self._publish(command)
         with self._lock, deferred_signals():
             if self._closed:

@@ -309,9 +309,8 @@ class World:
             yield self._actuation.controls(self._interpolator.advance(within))
 
     def _make_interpolator(self, stand_in: StandIn, per_step: int) -> SetpointInterpolator:
-        timestep_s, period_steps = float(self._model.mj.opt.timestep), self._period_substeps / per_step
-        if stand_in.interpolation_s is not None:
-            period_steps = stand_in.interpolation_s / timestep_s
+        timestep_s, period_s = float(self._model.mj.opt.timestep), stand_in.interpolation_s
+        period_steps = self._period_substeps / per_step if period_s is None else period_s / timestep_s
         lag_steps = stand_in.servo_lag_s / timestep_s
         return SetpointInterpolator(self.is_velocity, period_steps=period_steps, lag_steps=lag_steps)
 

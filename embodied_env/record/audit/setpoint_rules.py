@@ -20,7 +20,7 @@ class SetpointRule:
     """Set-points have the contract's rate; their number and worst gap fit into the time of the steps."""
 
     def __init__(self, contract: Contract | None) -> None:
-        self._contract = contract
+        self._declared_hz = None if contract is None else contract.setpoints_per_step / contract.control_period_s
         self._late_steps, self._worst_gap_s, self._rate_hz = 0, 0.0, 0.0
         self.forget()
 
@@ -69,8 +69,5 @@ class SetpointRule:
         is_typed = len(account) == len(_KEYS) and [type(each) for each in values] == [float, int, float]
         if not (is_typed and values[0] > 0.0 and min(values) >= 0):
             return f"is {short_repr(account)} (expected {', '.join(_KEYS)}: a rate above 0, a count, a gap >= 0)"
-        if (contract := self._contract) is None:
-            return ""
-        per_step = contract.setpoints_per_step
-        is_declared = per_step > 1 and values[0] == per_step / contract.control_period_s
+        is_declared = self._declared_hz in (None, values[0])
         return "" if is_declared else f"has a rate of {values[0]} Hz (expected setpoint_rate_hz of the contract)"
