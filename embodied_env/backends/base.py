@@ -127,14 +127,6 @@ class EstopSource(Protocol):
 
 
 @runtime_checkable
-class GripperSource(Protocol):
-    """A backend that commands grippers by the goals of action servers."""
-
-    def grippers(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return actuator -> its last goal and the state of that, in JSON types; empty without such a gripper."""
-
-
-@runtime_checkable
 class NewestSource(Protocol):
     """A free-running backend that can be read between steps."""
 

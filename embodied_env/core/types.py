@@ -226,7 +226,7 @@ class SentCommand:
     values: FloatArray
     report: GateReport | None = None  # of the gate in the relay, if one decided last
     published_ns: int | None = None  # steady clock; None: when `send` returned
-    annotations: Mapping[str, Any] = field(default_factory=dict)  # accounts of the relay by name, in JSON types
+    annotations: Mapping[str, Any] = field(default_factory=dict)  # accounts by name, in JSON types
 
 
 OWN_ANNOTATIONS = ("grippers", "setpoints")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from embodied_env.backends.base import Backend, Delayed, GripperSource, Recorded
+from embodied_env.backends.base import Backend, Delayed, Recorded
 from embodied_env.contract import Contract
 from embodied_env.core.bounded_json import plain_copy
 from embodied_env.core.clock import NS_PER_S, Clock
@@ -53,7 +53,6 @@ class ExternalInputsSource:
         self._contexts = SafetyContextBuilder(contract, joints)
         self._recorded = backend.playback if isinstance(backend, Recorded) else None
         self.is_live = self._recorded is None
-        self._grippers = backend if isinstance(backend, GripperSource) else None
         self._delays: Delayed | None = None
         if self._recorded is not None:
             self.ledger = self._recorded.ledger
@@ -84,8 +83,6 @@ class ExternalInputsSource:
             if (account := self._guard.arbiter.take_setpoint_account()) is not None:
                 annotations = {**annotations, "setpoints": account}
             context = self.safety_context(episode.snapshot, (episode.frozen_ns, episode.returned_ns))
-            if self._grippers is not None and (goals := self._grippers.grippers()):
-                annotations = {**annotations, "grippers": goals}
         else:
             self._gate.replay_limits(recorded.limits, is_first=episode.step_index == 0)
             if self._free_running:

@@ -256,9 +256,10 @@ class Stepper:
                 action=copy_action(action), approved=approved, inputs=inputs, target=target, deadline=deadline
             )
             sent = self._arbiter.send(approved)
-            if sent.report is not None:
+            if sent.annotations or sent.report is not None:
                 annotations = {**inputs.annotations, **sent.annotations}
                 step.inputs = replace(inputs, answer=sent.report, annotations=annotations)
+            if sent.report is not None:
                 step.approved = merge_relay_report(approved, sent.report)
                 self._gate.latch_stops(step.approved.report.findings)  # as in the relay, whose decision is final
         self._transitions.commands.record_sent(sent.seq, self._ledger.stamp(StepEvent.PUBLISHED, sent.published_ns))

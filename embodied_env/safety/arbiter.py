@@ -242,7 +242,7 @@ class Arbiter:
             sent = self._publish_setpoint(planner, segment, is_moving=due_ns is not None)
             self._segment = segment
             self.setpoint_pending.set()
-            return SentCommand(seq=sent.seq, values=command.values)
+            return replace(sent, values=command.values)
 
     @property
     def setpoint_due_ns(self) -> int | None:

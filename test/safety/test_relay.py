@@ -811,7 +811,7 @@ def test_a_silent_server_or_an_estop_stops_the_gripper_at_rest(grasping, state):
     grasping.core.inputs({"actuators.gripper": state})
     assert goals(grasping) == [GRIPPER_GOAL, 0.8]
     assert grasping.spy.states[-1].latched == ("estop.active" if state == "active" else "gripper.silent")
-    assert grasping.spy.states[-1].grippers == ACCOUNTS
+    assert grasping.spy.reports[-1].grippers == ACCOUNTS
     grasping.wait(15)
     assert goals(grasping) == [GRIPPER_GOAL, 0.8]
 

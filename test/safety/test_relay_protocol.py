@@ -164,6 +164,7 @@ def report(**changes):
         "number": 4,
         "published_ns": 17,
         "setpoints": {"rate_hz": 200.0, "sent": 10, "worst_gap_s": 1 / 3},
+        "grippers": {"gripper": {"goal": 0.5, "state": "sent", "goals_sent": 1}},
     }
     return RelayReport(**{**known, **changes})
 
@@ -246,7 +247,6 @@ def test_state_round_trips():
         fingerprint="f",
         limits="l",
         inputs={"a": "ok"},
-        grippers={"gripper": {"goal": 0.5, "state": "sent", "goals_sent": 1}},
     )
     assert RelayState.from_text(state.to_text()) == state
 

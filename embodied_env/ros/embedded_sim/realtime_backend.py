@@ -109,10 +109,6 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         """Return whether another node publishes commands. Thread-safe."""
         return self._robot.estops()
 
-    def grippers(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the goal of each gripper with an action server."""
-        return self._robot.grippers()
-
     def _check_running(self) -> None:
         self._check_usable()
         self._raise_if_exited()

@@ -65,7 +65,8 @@ class ActuatorPublishers:
             publisher.publish(to_command(actuator, parts[name], stamp_ns=stamp_ns, period_s=self._period_s))
         for gripper in self._grippers.values():
             gripper.send(command.values)
-        return SentCommand(seq=command.seq, values=command.values)
+        annotations = {"grippers": self.gripper_accounts()} if self._grippers else {}
+        return SentCommand(seq=command.seq, values=command.values, annotations=annotations)
 
     def begin(self, positions: FloatArray) -> None:
         """Start an episode of the grippers at measured positions, in contract order, NaN where unknown."""

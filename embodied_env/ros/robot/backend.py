@@ -395,11 +395,6 @@ class RealBackend:
                 return states | sink.gripper_states()
             return states if sink is None else {**states, RELAY_STATE: sink.estop()}
 
-    def grippers(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the account of each gripper with an action server (`GripperClient.account`)."""
-        sink = None if (connection := self._connection) is None else connection.sink
-        return {} if sink is None else sink.gripper_accounts()
-
     # ------------------------------------------------------------------------------------------------ end
 
     def halt(self, reason: str) -> None:  # noqa: ARG002 - the robot's own timeout stops it

@@ -5,7 +5,6 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from rclpy.qos import QoSProfile, ReliabilityPolicy
@@ -113,11 +112,6 @@ class RelayClient:
             return f"unknown{self._state_problem}"
         return "active" if self._state.state == "estop" else "ok"
 
-    def gripper_accounts(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the account of each gripper with an action server, as the relay last published it."""
-        with self._listener.condition:
-            return {} if self._state is None else self._state.grippers
-
     # ----------------------------------------------------------------------------------------------- arming
 
     def arm(self, deadline_ns: int, measure: Callable[[], FloatArray] | None = None) -> None:
@@ -220,7 +214,8 @@ class RelayClient:
         as_sent = report.applied_si == command.values  # these stay bit-identical
         applied = np.where(as_sent, command.report.applied, report.applied)
         sent = self._sent(command, report, findings, applied, dt_s=report.dt_s, guaranteed=report.guaranteed)
-        return replace(sent, annotations={} if report.setpoints is None else {"setpoints": report.setpoints})
+        accounts = {"setpoints": report.setpoints, "grippers": report.grippers}
+        return replace(sent, annotations={name: account for name, account in accounts.items() if account})
 
     def _contention(self, report: RelayReport) -> Finding:
         """Return the finding for foreign commands; it may wait for their publishers' names, while the relay brakes."""

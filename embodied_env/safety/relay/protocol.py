@@ -231,7 +231,8 @@ class RelayReport:
     ``tick``. `applied_si` is the published command, or if refused (not `published`) the one still in force; `applied`
     is the same in action units, relative to the command before. `number` counts publications over the life of the
     relay (0: refused); `published_ns` is on its steady clock. `setpoints`: of an accepted command, the account of the
-    set-points since the one before; None without `setpoint_rate_hz`.
+    set-points since the one before; None without `setpoint_rate_hz`. `grippers`: the accounts of those with an action
+    server.
     """
 
     tag: CommandId | None
@@ -248,6 +249,7 @@ class RelayReport:
     number: int
     published_ns: int
     setpoints: Mapping[str, float] | None = None
+    grippers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def to_text(self) -> str:
         """Return the report as JSON; floats keep every bit, non-finite ones are strings."""
@@ -290,8 +292,7 @@ class RelayState:
     """The state of the relay: ``disarmed`` (initially), ``armed``, ``stopped`` or ``estop`` (latched).
 
     `braking`: it is braking and not yet at rest. `latched` is the code of the latched finding, or "". `inputs` are the
-    robot's safety inputs (`embodied_env.core.types.SafetyContext.estops`), `grippers` the accounts of those with an
-    action server (`embodied_env.backends.base.GripperSource`).
+    robot's safety inputs (`embodied_env.core.types.SafetyContext.estops`).
     """
 
     state: str
@@ -302,11 +303,10 @@ class RelayState:
     fingerprint: str
     limits: str
     inputs: Mapping[str, str] = field(default_factory=dict)
-    grippers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def to_text(self) -> str:
         """Return the message as JSON."""
-        return json.dumps({**vars(self), "inputs": dict(self.inputs), "grippers": dict(self.grippers)})
+        return json.dumps({**vars(self), "inputs": dict(self.inputs)})
 
     @classmethod
     def from_text(cls, text: str) -> RelayState:
@@ -339,6 +339,7 @@ _REPORT = {
     "number": COUNT,
     "published_ns": COUNT,
     "setpoints": or_null(OBJECT),
+    "grippers": object_of(OBJECT),
 }
 _SETPOINTS = {"rate_hz": QUANTITY, "sent": COUNT, "worst_gap_s": QUANTITY}
 _FINDING = {
@@ -358,7 +359,6 @@ _STATE = {
     "fingerprint": TEXT,
     "limits": TEXT,
     "inputs": object_of(TEXT),
-    "grippers": object_of(OBJECT),
 }
 
 

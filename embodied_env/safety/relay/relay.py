@@ -180,7 +180,6 @@ class Relay:
             fingerprint=self._fingerprint,
             limits=self._limits,
             inputs=dict(self._inputs),
-            grippers=self._gripper_accounts(),
         )
 
     def announce(self) -> None:
@@ -345,6 +344,7 @@ class Relay:
                 velocity_si=reference.velocities,
                 number=0,
                 published_ns=self._published_ns,
+                grippers=self._gripper_accounts(),
             )
         )
         self.announce()
@@ -428,6 +428,7 @@ class Relay:
                 number=approved.seq,
                 published_ns=self._published_ns,
                 setpoints=setpoints,
+                grippers=self._gripper_accounts(),
             )
         )
 
