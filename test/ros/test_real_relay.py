@@ -661,7 +661,7 @@ def test_setpoints_of_the_relay_are_accounted_and_bring_the_robot_to_rest_when_t
         infos = [env.step(FORWARD)[-1] for _ in range(8)]
     accounts = [info["annotations"]["setpoints"] for info in infos if "setpoints" in info.get("annotations", {})]
     assert {account["rate_hz"] for account in accounts} == {200.0}  # a busy machine is refused some commands
-    assert sum(account["sent"] for account in accounts[1:]) >= 5 * len(accounts[1:])
+    assert sum(account["sent"] for account in accounts[1:]) >= 2 * len(accounts[1:])
     assert max(account["worst_gap_s"] for account in accounts) > 0.004
     assert audit_run(env.path).sound
     assert replay_run(env.path).sound
@@ -677,8 +677,9 @@ def test_setpoints_of_the_relay_are_accounted_and_bring_the_robot_to_rest_when_t
     commands = [list(arrival.message.data) for _, arrival in sorted(monitor.commands.items())]
     jumps = np.abs(np.diff(commands, axis=0)).max(axis=1)
     limits = LAYOUT.limits
-    assert jumps.max() <= limits.velocity.max() * 2 / 200 * (1 + 1e-9)
-    assert len(jumps) > 200 * limits.velocity[0] / limits.deceleration[0] / 3  # at the rate of the set-points
+    assert jumps.max() <= limits.velocity.max() * PERIOD_S * (1 + 1e-9)  # of a tick after a gap
+    assert np.median(jumps[jumps > 0.0]) <= limits.velocity.max() * 2 / 200
+    assert len(jumps) > 200 * limits.velocity[0] / limits.deceleration[0] / 6  # at the rate of the set-points
     check_it_stays_at_rest(monitor, since_ns=rest_ns, within_s=SERVO_S)
 
 
