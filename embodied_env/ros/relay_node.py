@@ -206,7 +206,7 @@ class RelayNode:
         """Pass the state of the safety inputs to the relay; a latched input without a publisher is unknown."""
         self._estops.forget_unpublished(lambda topic: self.node.count_publishers(self.node.resolve_topic_name(topic)))
         inputs = {**self._estops.described(), COMMAND_TOPIC: self._contention()}
-        if self._core.is_armed:  # arming clears them
+        if self._core.current_state.state == "armed":  # arming clears them
             inputs |= self._actuators.gripper_states()
         self._core.inputs(inputs)
 

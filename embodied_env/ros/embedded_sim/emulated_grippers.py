@@ -37,13 +37,8 @@ class EmulatedGripper:
         self._goal: float | None = None
         self._set_point: float | None = None
         self._last, self._moved_ns = 0.0, 0  # position at the last move, and when it last changed
-        self._server = ActionServer(
-            node,
-            self._type,
-            actuator.topic,
-            partial(self._finish, "failed"),
-            handle_accepted_callback=self._on_accepted,
-        )
+        fail, accept = partial(self._finish, "failed"), self._on_accepted
+        self._server = ActionServer(node, self._type, actuator.topic, fail, handle_accepted_callback=accept)
 
     def begin(self) -> None:
         """Drop the goal of the last episode."""

@@ -154,11 +154,6 @@ class Relay:
         return not self._arbiter.reference.velocities.any()
 
     @property
-    def is_armed(self) -> bool:
-        """Whether commands are accepted."""
-        return self._armed
-
-    @property
     def positions(self) -> FloatArray:
         """The last published positions, or those measured when it was armed; shape (n_joints,)."""
         return self._arbiter.reference.positions
