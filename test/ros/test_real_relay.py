@@ -76,7 +76,7 @@ FORWARD.flags.writeable = False
 
 def with_profile(contract, **keys):
     """Return a contract whose `real` profile also has these keys."""
-    profile = {**contract.backends["real"], "discovery_s": 0.3, **keys}
+    profile = {**contract.backends["real"], "discovery_s": 0.0, **keys}
     return replace(contract, backends={**contract.backends, "real": profile})
 
 
@@ -237,7 +237,7 @@ def hosted(tmp_path_factory, shared_leftovers):
     """An arm, its relay and a monitor, shared by tests that kill neither."""
     namespace = f"/behind_{os.getpid()}"
     folder = tmp_path_factory.mktemp("relayed")
-    profile = {"backends.real.relay": True, "backends.real.discovery_s": 0.3}
+    profile = {"backends.real.relay": True, "backends.real.discovery_s": 0.0}
     (folder / "arm.yaml").write_text(changed_text(ARM, profile), encoding="utf-8")
     specs = (simulator("-", namespace=namespace, free_running=True), relay("-", namespace=namespace))
     children = [start(spec, environment=SURROUNDINGS) for spec in specs]
@@ -673,7 +673,7 @@ def test_a_killed_relay_first_holds_then_loses_the_robot(domain_id, leftovers, m
 @pytest.mark.long
 def test_without_a_relay_the_controller_timeout_stops_a_base(domain_id, leftovers, learners, mortal, tmp_path):
     contract = with_profile(CART)
-    (tmp_path / "cart.yaml").write_text(changed_text(CART, {"backends.real.discovery_s": 0.3}))
+    (tmp_path / "cart.yaml").write_text(changed_text(CART, {"backends.real.discovery_s": 0.0}))
     assert load_contract(tmp_path / "cart.yaml").fingerprint == contract.fingerprint
     namespace, monitor, _ = mortal(contract, free_simulator)
     learner = learners(tmp_path / "cart.yaml", namespace, domain_id=domain_id)
@@ -715,7 +715,7 @@ SUSPENDED_S = 1.5  # above the 0.5 s of the controller and the 1.0 s after which
 def test_braking_never_moves_a_base_at_rest(domain_id, leftovers, learners, mortal, tmp_path, suspended, is_relayed):
     """The controller stops the base after 0.5 s without a command; then the suspended process resumes."""
     contract = with_profile(CART, relay=is_relayed)
-    written = {"backends.real.discovery_s": 0.3, "backends.real.relay": is_relayed}
+    written = {"backends.real.discovery_s": 0.0, "backends.real.relay": is_relayed}
     (tmp_path / "cart.yaml").write_text(changed_text(CART, written))
     specs = (free_simulator, relay_in) if is_relayed else (free_simulator,)
     namespace, monitor, children = mortal(contract, *specs)
