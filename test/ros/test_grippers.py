@@ -29,7 +29,8 @@ from embodied_env.testing import approve
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 NAMESPACE = "/cell"
-SILENT_S = 0.4
+SILENT_S = 0.7
+PATIENCE_S = 10.0  # where silence is not the subject, since a busy machine is silent too
 LONG = pytest.mark.long
 OPEN, HALF, CLOSE = 0.8, 0.4, 0.0
 
@@ -38,11 +39,11 @@ class Cell:
     """A robot, its gripper, a relay if asked for, and an environment."""
 
     def __init__(
-        self, folder, domain_id, *, kind=ACTION, more="on_stop: open", record=None, relay=False, silent_s=SILENT_S
+        self, folder, domain_id, *, kind=ACTION, more="on_stop: open", record=None, relay=False, silent_s=PATIENCE_S
     ):
         text = gripper_text(kind, scale="physical", more=f"max_silent_s: {silent_s}, {more}")
         contract = gripper_contract(folder, text)
-        profile = {"discovery_s": 0.1, "reset_timeout_s": 5.0, "relay": relay}
+        profile = {"discovery_s": 0.0, "reset_timeout_s": 5.0, "relay": relay}
         self.contract = replace(contract, backends={**contract.backends, "real": profile})
         self.kind, self.domain_id, self.info = kind, domain_id, {}
         with contextlib.ExitStack() as cleanup:
@@ -80,7 +81,7 @@ class Cell:
             before = self.info["annotations"]["grippers"]["gripper"]
             self.step(goals[len(publish_s) % len(goals)])
             publish_s.append(self.info["latency"]["publish_s"])
-        assert np.median(publish_s) < 0.02
+        assert np.median(publish_s) < SILENT_S / 4
         return time.monotonic() - started_s, before
 
     def close_gripper(self):
@@ -126,7 +127,7 @@ def relaying(contract):
 def shared_cell(lasting_domain, tmp_path_factory, message_package):
     message_package("control_msgs")
     with lasting_domain() as domain_id:
-        cell = Cell(tmp_path_factory.mktemp("cell"), domain_id)
+        cell = Cell(tmp_path_factory.mktemp("cell"), domain_id, silent_s=SILENT_S)
         yield cell
         cell.close()
 
@@ -207,7 +208,7 @@ def test_a_server_without_an_answer_never_delays_a_step_and_ends_the_episode_by_
 
 
 def test_a_goal_is_sent_again_to_a_restarted_server(make_cell):
-    robot = make_cell(silent_s=10.0).begin("accept")
+    robot = make_cell().begin("accept")
     robot.step_until(CLOSE, "accepted")
     with ThreadPoolExecutor(1) as pool:
         restarted = pool.submit(robot.restart)
@@ -262,7 +263,7 @@ def check_a_client_that_falls_silent(robot):
 
 @pytest.mark.long
 def test_a_silent_server_behind_a_relay_ends_the_episode_by_name_until_the_next(make_cell):
-    robot = make_cell(relay=True).begin("reject")
+    robot = make_cell(relay=True, silent_s=SILENT_S).begin("reject")
     robot.step_to_the_end()
     assert robot.info["end_reason"] == "safety_stop:gripper.silent"
     robot.begin("reach")

@@ -456,8 +456,8 @@ def test_a_client_that_holds_the_gil_brakes_the_robot(own_relay, clients):
 def test_a_terminated_relay_brakes_the_robot_first(own_relay, number):
     armed = own_relay()
     armed.drive(5)
-    moving = armed.reports[-1]
-    assert moving.velocity_si.any()
+    while not armed.reports[-1].velocity_si.any():  # a busy machine is late, and the relay brakes
+        armed.drive(1)
     armed.process.send_signal(number)
     armed.until(lambda: armed.process.poll() is not None)
     armed.wait_for_rest(0.2)
