@@ -663,7 +663,7 @@ def test_setpoints_of_the_relay_are_accounted_and_bring_the_robot_to_rest_when_t
     domain_id, leftovers, learners, mortal, tmp_path
 ):
     path = tmp_path / "arm.yaml"
-    keys = {"actuators.arm.setpoint_rate_hz": 200, "backends.real.relay": True, "backends.real.discovery_s": 0.3}
+    keys = {"actuators.arm.setpoint_rate_hz": 200, "backends.real.relay": True, "backends.real.discovery_s": 0.0}
     path.write_text(changed_text(ARM, keys))
     contract = load_contract(path)
     namespace, monitor, _ = mortal(contract, free_simulator, relay_in)
