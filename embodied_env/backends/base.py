@@ -57,6 +57,7 @@ class Capabilities:
     estop_inputs: bool = False  # the backend is an `EstopSource`
     actuation: bool = False  # snapshots may contain evidence that a command acts
     transport: bool = False  # sensor messages pass through a middleware that stamps them
+    trajectories: bool = False  # `send` publishes `ApprovedCommand.trajectory`
     actuates: bool = True  # commands reach the robot
     emulated: bool = False  # the robot emulator is in place of the robot
     chosen_confirmed: bool = False  # an option confirmed the chosen values of the robot file, for this run

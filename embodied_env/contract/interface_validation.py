@@ -15,6 +15,7 @@ from embodied_env.contract.message_types import (
     JOINT_SENSOR,
     PATH_DTYPES,
     SENSOR_MESSAGES,
+    TRAJECTORY,
     TWIST_AXES,
     MessageField,
     Shape,
@@ -50,6 +51,7 @@ MAX_DEPTH = 10_000  # messages; a longer queue hides a slow reader
 MAX_VALUES = 100_000_000  # of one field: an image of 7680 x 4320 x 3 is just below
 MAX_HISTORY = 1000  # readings
 MAX_SETPOINT_RATE_HZ = 1000  # a faster thread misses its deadlines
+MAX_TRAJECTORY_STEPS = 50  # each is limited at each step
 
 _MAX_ANGLE_RAD = 2 * math.tau
 
@@ -106,6 +108,7 @@ def actuator_checks(contract: ContractFields) -> Iterator[Callable[[], None]]:
     for name, actuator in contract.actuators.items():
         yield functools.partial(_check_actuator, name, actuator)
         yield functools.partial(_check_setpoint_rate, name, actuator, contract)
+        yield functools.partial(_check_trajectory_steps, name, actuator, contract)
         for joint, limits in actuator.joints.items():
             yield functools.partial(_check_joint, name, joint, limits, contract, measured, seen)
 
@@ -140,6 +143,18 @@ def _check_setpoint_rate(name: str, actuator: ActuatorSpec, contract: ContractFi
     control_hz = 1.0 / contract.control_period_s
     expected = f"2 or more times the control rate of {control_hz:g} Hz, at most {MAX_SETPOINT_RATE_HZ} Hz"
     allow(is_multiple, path, f"{rate_hz:g} Hz", expected)
+
+
+def _check_trajectory_steps(name: str, actuator: ActuatorSpec, contract: ContractFields) -> None:
+    path, steps = f"actuators.{name}.trajectory_steps", actuator.trajectory_steps
+    wanted = {other.trajectory_steps for other in contract.actuators.values() if not other.is_action}
+    allow(actuator.is_action or len(wanted) == 1, path, steps, "the same for every actuator but action servers")
+    if steps is None:
+        return
+    allow(actuator.type == TRAJECTORY, path, actuator.type, f"only with type: {TRAJECTORY}")
+    allow(actuator.setpoint_rate_hz is None, path, "setpoint_rate_hz is set too", "one of the two")
+    allow(contract.safety.mode == "enforce", path, f"safety.mode: {contract.safety.mode}", "enforce")
+    allow(0 <= steps <= MAX_TRAJECTORY_STEPS, path, steps, f"0 to {MAX_TRAJECTORY_STEPS}")
 
 
 def _check_joint(

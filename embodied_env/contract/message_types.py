@@ -164,6 +164,7 @@ ACTUATOR_MESSAGES: Mapping[str, ActuatorMessage] = {
     "control_msgs/action/ParallelGripperCommand": ActuatorMessage(commands=("position",), joints=1),
 }
 
+TRAJECTORY = "trajectory_msgs/msg/JointTrajectory"
 TWIST_AXES = ("linear.x", "linear.y", "linear.z", "angular.x", "angular.y", "angular.z")
 
 

@@ -238,6 +238,9 @@ class ActuatorSpec(FrozenFields):
     # real time: set-points between steps, a multiple of the control rate, up to 1000, the same for every topic, all
     # commanded by position, and none for an action server; null: one set-point per step
     setpoint_rate_hz: float | None = None
+    # real time, JointTrajectory only: publish with each command at most this many (0 to 50) actions after it, then
+    # braking to rest; the same for every actuator but action servers; null: one point per step
+    trajectory_steps: int | None = None
 
     @property
     def is_velocity(self) -> bool:
@@ -407,6 +410,11 @@ class ContractFields(FrozenFields):
         """The number of set-points in a control period; 1 without `setpoint_rate_hz`."""
         rates_hz = {actuator.setpoint_rate_hz for actuator in self.actuators.values()} - {None}
         return max((round(rate_hz * self.control_period_s) for rate_hz in rates_hz if rate_hz is not None), default=1)
+
+    @cached_property
+    def trajectory_steps(self) -> int | None:
+        """The most actions that follow the command in a trajectory; None without `trajectory_steps`."""
+        return next((a.trajectory_steps for a in self.actuators.values() if a.trajectory_steps is not None), None)
 
     def resolve_path(self, file: str) -> Path:
         """Return the path of a file that the contract names, from its folder; raises ContractError unless trusted."""

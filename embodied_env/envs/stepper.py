@@ -7,7 +7,7 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, cast
@@ -255,10 +255,11 @@ class Stepper:
             step = self._pending = PendingStep(
                 action=copy_action(action), approved=approved, inputs=inputs, target=target, deadline=deadline
             )
-            sent = self._arbiter.send(approved)
+            sent = self._arbiter.send(approved, self._inputs.take_preview(action))
+            step.inputs = self._inputs.with_trajectory(inputs)
             if sent.annotations or sent.report is not None:
-                annotations = {**inputs.annotations, **sent.annotations}
-                step.inputs = replace(inputs, answer=sent.report, annotations=annotations)
+                annotations = {**step.inputs.annotations, **sent.annotations}
+                step.inputs = replace(step.inputs, answer=sent.report, annotations=annotations)
             if sent.report is not None:
                 step.approved = merge_relay_report(approved, sent.report)
                 self._gate.latch_stops(step.approved.report.findings)  # as in the relay, whose decision is final
@@ -352,6 +353,13 @@ class Stepper:
         if not self._running:
             raise ResetNeededError("annotate() outside an episode: call reset() first")
         self._inputs.annotate(name, values)
+
+    def preview(self, actions: Iterable[Any]) -> None:
+        """Store the actions from the next step on; raises like `StepperEnv.preview`."""
+        check_open(self._closed, "preview")
+        if not self._running:
+            raise ResetNeededError("preview() outside an episode: call reset() first")
+        self._inputs.preview(actions)
 
     def clear_estop(self) -> None:
         """Clear an ESTOP for an operator. A STOP stays latched, so nothing moves before `reset`."""

@@ -169,6 +169,8 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
             self._embodied.mark("policy")
             for kind, account in policy.take_accounts().items():
                 self._embodied.annotate(kind, account)
+            if steps := self._job.contract.trajectory_steps:
+                self._embodied.preview([action, *policy.upcoming(steps)])
             observation, _, terminated, truncated, info = env.step(action)
             ended = terminated or truncated
             if self._observer is not None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -155,6 +156,11 @@ class AsyncChunks:
             self._receive(*self._request, is_awaited=True)
         return self._act()
 
+    def upcoming(self, count: int) -> list[Any]:
+        """Return the actions that the present chunks have for the steps after the present one, at most `count`."""
+        weighed = (self._weigh(step) for step in range(self._step + 1, self._step + 1 + count))
+        return [self._blend(step, used) for step, used in enumerate(takewhile(bool, weighed), self._step + 1)]
+
     def take_accounts(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the accounts of the last action, to annotate its step: ``chunk``, and that of an inference."""
         accounts, self._accounts = self._accounts, {}
@@ -228,11 +234,12 @@ class AsyncChunks:
 
     def _act(self) -> Any:  # noqa: ANN401 - of the action space
         """Return the action for the present step, with its account."""
-        step, used = self._step, self._weigh()
+        step, used = self._step, self._weigh(self._step)
+        self._chunks = [chunk for chunk, _ in used]  # one that was replaced never returns
         account: dict[str, Any] = dict.fromkeys(("id", "born", "age", "weight"))
         action: Any = self._missing
         if used:
-            action = blend([chunk.actions[chunk.index(step)] for chunk, _ in used], [weight for _, weight in used])
+            action = self._blend(step, used)
             (*older, (newest, weight)) = used
             account = {"id": newest.number, "born": newest.born, "age": newest.index(step), "weight": weight}
             account["older"] = [[chunk.number, chunk.born, share] for chunk, share in older]
@@ -241,18 +248,20 @@ class AsyncChunks:
         self._accounts["chunk"] = {"mode": self.mode, "older": [], **account, **self._counts}
         return action
 
-    def _weigh(self) -> list[tuple[Chunk, float]]:
-        """Return the chunks of the present step with their weights, which add up to 1, oldest first."""
-        self._chunks = [chunk for chunk in self._chunks if chunk.left(self._step)]
+    def _blend(self, step: int, used: Sequence[tuple[Chunk, float]]) -> Any:  # noqa: ANN401 - of the action space
+        return blend([chunk.actions[chunk.index(step)] for chunk, _ in used], [weight for _, weight in used])
+
+    def _weigh(self, step: int) -> list[tuple[Chunk, float]]:
+        """Return the chunks with an action for `step` with their weights, which add up to 1, oldest first."""
+        usable = [chunk for chunk in self._chunks if chunk.left(step)]
         if self.mode == "ensemble":
-            weights = [math.exp(-self._decay * place) for place in range(len(self._chunks))]
+            weights = [math.exp(-self._decay * place) for place in range(len(usable))]
             total = sum(weights)
-            return [(chunk, weight / total) for chunk, weight in zip(self._chunks, weights, strict=True)]
+            return [(chunk, weight / total) for chunk, weight in zip(usable, weights, strict=True)]
         used: list[tuple[Chunk, float]] = []
-        for chunk in self._chunks:
-            share = chunk.share(self._step)
+        for chunk in usable:
+            share = chunk.share(step)
             used = [*((older, weight * (1.0 - share)) for older, weight in used if share < 1.0), (chunk, share)]
-        self._chunks = [chunk for chunk, _ in used]  # one that was replaced never returns
         return used
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,10 @@ class ChunkRunner:
             return answer
         self._due.extend(chunk[1 : self._n_action_steps])
         return chunk[0]
+
+    def upcoming(self, count: int) -> list[Any]:
+        """Return the actions for the steps after that of the last action, at most `count`."""
+        return list(islice(self._due, count))
 
     def take_accounts(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the accounts of the last action, to annotate its step: that of an inference, if there is one."""

@@ -10,13 +10,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from embodied_env.core.types import ApprovedCommand, GateReport
+from embodied_env.core.types import ApprovedCommand, GateReport, Trajectory
 from embodied_env.safety.findings import sorted_by_gate
 
 
-def approve_command(report: GateReport, *, seq: int, epoch: int) -> ApprovedCommand:
+def approve_command(
+    report: GateReport, *, seq: int, epoch: int, trajectory: Trajectory | None = None
+) -> ApprovedCommand:
     """Return the approved command whose values are `report.applied_si`."""
-    return ApprovedCommand(values=report.applied_si, seq=seq, epoch=epoch, report=report)
+    return ApprovedCommand(values=report.applied_si, seq=seq, epoch=epoch, report=report, trajectory=trajectory)
 
 
 def merge_relay_report(approved: ApprovedCommand, answer: GateReport) -> ApprovedCommand:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from embodied_env.contract import FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport, SentCommand
+from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport, SentCommand, Trajectory
 from embodied_env.errors import BackendError, BackendLostError, ClosedError
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import joint_bounds, lowered_velocity
@@ -81,13 +81,14 @@ class Arbiter:
         downstream_timeout_s: float | None = None,
         measured_velocities: Callable[[], tuple[FloatArray, FloatArray]] | None = None,
         setpoints_per_step: int = 1,
+        has_trajectories: bool = False,
     ) -> None:
         """Create an arbiter without an epoch; `reset` begins one.
 
         After `downstream_timeout_s` the controller stops a velocity command that is not repeated (None: no known
         timeout). `measured_velocities` returns velocities and their ages in s; it is called after a gap in the
         commands. `clock` is the steady clock. With `setpoints_per_step` above 1 the caller calls `send_setpoint` at
-        each `setpoint_due_ns`.
+        each `setpoint_due_ns`. `has_trajectories`: `send` executes trajectories.
         """
         self._send = send
         self._gate = gate
@@ -108,8 +109,10 @@ class Arbiter:
             control_period_ns = round(control_period_s * NS_PER_S)
             self._planner = SetpointPlanner(control_period_ns=control_period_ns, per_step=setpoints_per_step)
             self._tick_s = self._planner.period_ns / NS_PER_S
+        self._has_trajectories = has_trajectories
+        self.trajectory: Trajectory | None = None  # the last published
         self._segment: Segment | None = None  # the motion in progress
-        self._due_ns = 0  # of the next set-point
+        self._due_ns = 0  # of the next set-point; of the reference, with trajectories
         self._start = self._reference  # of the step that is judged
         self._gaps_ns: list[int] = []  # before each set-point since the last account; 0: at rest
         self.setpoint_pending = threading.Event()
@@ -127,7 +130,7 @@ class Arbiter:
     def reset(self, positions: FloatArray, epoch: int) -> None:
         """Begin an epoch at rest at the measured positions, shape (n_joints,), in contract order."""
         with self._lock:
-            self._gap_since_ns = self._segment = None
+            self._gap_since_ns = self._segment = self.trajectory = None
             self._gaps_ns.clear()
             self._reference = CommandState(
                 positions=positions.copy(), velocities=np.zeros_like(positions), seq=self._reference.seq, epoch=epoch
@@ -170,9 +173,27 @@ class Arbiter:
         self._start = replace(segment.goal, seq=published.seq)
         return self._start, min((now_ns - segment.approved_ns) / NS_PER_S, self._period_s)
 
+    def _point_ahead(self) -> tuple[CommandState, int]:
+        """Return the published point to which the controller is moving, and when it is due.
+
+        A robot at rest may stay there for half a period, so that the steps that follow, early or late, find the
+        controller halfway to their reference.
+        """
+        now_ns, period_ns = self._clock.now_ns(), round(self._period_s * NS_PER_S)
+        if (trajectory := self.trajectory) is None:
+            return self._reference, now_ns + period_ns // 2
+        passed = max(0, (now_ns - trajectory.first_ns) // period_ns + 1)
+        point = trajectory.points[min(passed, len(trajectory.points) - 1)]
+        is_moving = point.velocities.any()
+        return point, trajectory.first_ns + passed * period_ns if is_moving else now_ns + period_ns // 2
+
     def _last_published(self, longest_s: float) -> tuple[CommandState, float]:
         """Return the last published command and the time since in s, at most `longest_s`."""
         if not self._free_running:
+            return self._reference, self._period_s
+        if self._has_trajectories:
+            point, self._due_ns = self._point_ahead()
+            self._reference = replace(point, seq=self._reference.seq)
             return self._reference, self._period_s
         elapsed_s = (self._clock.now_ns() - self._published_ns) / NS_PER_S
         if elapsed_s > min(_STALL_PERIODS * self._period_s, self._timeout_s):
@@ -216,15 +237,17 @@ class Arbiter:
         ]
         return np.where(is_velocity, lowered, acting)
 
-    def send(self, command: ApprovedCommand) -> SentCommand:
+    def send(self, command: ApprovedCommand, actions: Iterable[FloatArray] = ()) -> SentCommand:
         """Publish `command`, or when it is due the first set-point towards it. Called within `exclusive`.
+
+        A trajectory goes on with `actions`, those of the next steps (`SafetyGate.extend`).
 
         Raises:
             ClosedError: after `close`, for anything but braking; towards a braking command, too, since `brake` does
                 that from the last set-point. Nothing was published.
         """
         if (planner := self._planner) is None:
-            return self._publish(command)
+            return self._publish(command, actions)
         with self._lock, deferred_signals():
             if self._closed:
                 raise _closed_error()
@@ -286,7 +309,7 @@ class Arbiter:
         self._due_ns = planner.next_due_ns(self._due_ns if is_moving else now_ns - planner.period_ns // 2, now_ns)
         return sent
 
-    def _publish(self, command: ApprovedCommand) -> SentCommand:
+    def _publish(self, command: ApprovedCommand, actions: Iterable[FloatArray] = ()) -> SentCommand:
         """Publish `command` and make it the reference.
 
         Both change together: signal handlers wait until both are done. The reference changes before the message can
@@ -299,13 +322,17 @@ class Arbiter:
         with self._lock, deferred_signals() if self._free_running else nullcontext():
             if self._closed and command.report.disposition < Severity.HOLD:
                 raise _closed_error()
-            before, published_ns = self._reference, self._published_ns
+            before, published_ns, trajectory = self._reference, self._published_ns, self.trajectory
+            if self._has_trajectories:
+                command = self._gate.extend(command, before, actions, self._due_ns)
             assumed = self._after(before, command, command.report, command.values)
             self._reference, self._published_ns = assumed, self._clock.now_ns()
+            self.trajectory = command.trajectory
             try:
                 sent = self._send(command)
             except BackendError:
                 self._reference, self._published_ns = replace(before, seq=command.seq), published_ns
+                self.trajectory = trajectory
                 raise
             if sent.report is not None or sent.values is not command.values:
                 self._reference = self._after(before, command, sent.report or command.report, sent.values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.codes import Severity
-from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport
+from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport, Trajectory
 from embodied_env.errors import InternalFaultError
 from embodied_env.safety.approved_commands import approve_command
 from embodied_env.safety.command_filters import CommandFilter, ProposedCommand, ask_filter, scale_of
@@ -142,6 +142,28 @@ class CommandLimiter:
         published = self._published(positions, velocities)
         applied = self.as_action(published, reference)
         return self._approved(reference, dt_s, findings, requested, applied, published, velocities, sound=sound)
+
+    def extend(
+        self, command: ApprovedCommand, reference: CommandState, actions: Iterable[FloatArray], due_ns: int
+    ) -> ApprovedCommand:
+        """Return `command` with the motion after it (`SafetyGate.extend`)."""
+        dt_s, nothing = command.report.dt_s, np.full(self.layout.size, np.nan)
+        points = [reference, _state_after(reference, command)]
+        for action in actions if command.report.disposition < Severity.HOLD else ():
+            before, boxed = points[-1], self.boxed(action)
+            approved = self.limit(self.target(boxed, before), before, dt_s, [], action, boxed)
+            if approved.report.disposition >= Severity.HOLD:
+                break
+            points.append(_state_after(before, approved))
+        previewed = len(points) - 2
+        while points[-1].velocities.any():
+            points.append(_state_after(points[-1], self.brake(points[-1], dt_s, [], nothing)))
+        trajectory = Trajectory(points=tuple(points), first_ns=due_ns, previewed=previewed)
+        return approve_command(command.report, seq=command.seq, epoch=command.epoch, trajectory=trajectory)
+
+    def boxed(self, action: FloatArray) -> FloatArray:
+        """Return the nearest action in the action space."""
+        return np.minimum(np.maximum(action, self.layout.scale.low), self.layout.scale.high)
 
     def monitor(
         self, requested: FloatArray, reference: CommandState, dt_s: float, findings: list[Finding]
@@ -363,6 +385,18 @@ class CommandLimiter:
             return False
         before = 0.0 if reference.accelerations is None else reference.accelerations
         return keeps_jerk((velocities - reference.velocities) / dt_s - before, self._limits, dt_s)
+
+
+def _state_after(before: CommandState, command: ApprovedCommand) -> CommandState:
+    """Return the reference after a command of positions."""
+    velocities = command.report.velocity_si
+    return CommandState(
+        positions=command.values,
+        velocities=velocities,
+        seq=command.seq,
+        epoch=command.epoch,
+        accelerations=(velocities - before.velocities) / command.report.dt_s,
+    )
 
 
 def _read_only(array: FloatArray) -> FloatArray:

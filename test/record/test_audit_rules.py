@@ -75,6 +75,15 @@ def paced():
     return EmbodiedEnv("arm_reach", backend="delayed_fake", clock=OneClock(start_ns=1), delays=delays)
 
 
+def following():
+    """Return a paced world whose controller executes trajectories."""
+    trajectory = {"type": "trajectory_msgs/msg/JointTrajectory", "trajectory_steps": 3}
+    contract = small(**{f"actuators__arm__{key}": value for key, value in trajectory.items()})
+    env = EmbodiedEnv(contract, backend="fake", free_running=True, clock=ManualClock())
+    env._stepper._arbiter._has_trajectories = True
+    return env
+
+
 def latch(env):
     env._stepper._gate.latch(Finding(gate="latch", severity=Severity.STOP, code="latch.stop"))
 
@@ -114,6 +123,7 @@ WORLDS = {  # environment, steps of each episode, episodes
     "slow": (slow_paced, 2 * BLOCK, 1),
     "streamed": (lambda: EmbodiedEnv(small(actuators__arm__setpoint_rate_hz=100), backend="fake"), 4, 2),
     "gripper": (lambda: EmbodiedEnv(small(actuators={"gripper": GRIPPER}), backend="fake"), 4, 2),
+    "following": (following, 4, 1),
     "latched": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 1, 1),
     "limited": (lambda: TimeLimit(EmbodiedEnv("arm_reach", backend="fake"), 2), 2, 1),
 }
@@ -275,6 +285,16 @@ def gripping(number, **changes):
     return change
 
 
+def led(number, change):
+    """Return a change of the points of the trajectory in the row `number`."""
+
+    def change_rows(rows):
+        for part in (rows[number]["info"], rows[number]["inner"]["circumstances"]):
+            change(part["annotations"]["trajectory"]["points"])
+
+    return change_rows
+
+
 LINES: dict = {}  # rule -> world, change of its rows
 RUNS: dict = {}  # rule -> world, change of its rows or None, change of its directory or None
 
@@ -320,6 +340,7 @@ LINES |= {
     "gripper.account": ("gripper", gripping(2, state="open")),
     "gripper.goal": ("gripper", gripping(9, goal=0.9, state="unsent")),
     "gripper.sent": ("gripper", gripping(4, goals_sent=2)),
+    "limits.trajectory": ("following", led(3, lambda points: points.insert(2, [9.0] * len(points[0])))),
     "action.observed": ("applied", lambda rows: both(rows[2], observation__applied_actions=[0.0, 0.0, 0.5, 0.5])),
     "option.observed": ("drawn", lambda rows: both(rows[3], observation__goal=[0.5])),
     "latency.stage": ("plain", lambda rows: at(rows[2], info__latency__gate_s=0.5)),
@@ -615,6 +636,20 @@ def test_late_setpoints_are_one_warning(worlds):
 def test_account_of_a_gripper(worlds, rule, changes):
     report = audited_lines(worlds("gripper"), gripping(4, **changes))
     assert set(report.counts) == ({rule} if rule else set()), report.problems
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda points: points.clear(),
+        lambda points: points.pop(0),
+        lambda points: points.append([9.0]),
+        lambda points: points.append([value + 0.001 for value in points[-1]]),
+    ],
+)
+def test_points_of_a_trajectory(worlds, change):
+    report = audited_lines(worlds("following"), led(3, change))
+    assert set(report.counts) == {"limits.trajectory"}, report.problems
 
 
 @pytest.mark.parametrize("rule", RUNS)

@@ -197,6 +197,51 @@ def test_later_commands_do_not_change_a_returned_target():
     assert [values[0] for _, values in made.take_activations(0, TICK_NS)] == [1.0, 2.0]
 
 
+def activations(made, until_ns):
+    """Return time and value of each activation of the first joint."""
+    found = []
+    while made.next_ns is not None and made.next_ns <= until_ns:
+        assert made.enforce(made.next_ns)
+        found.append((made.since_ns, made.target[0]))
+    return found
+
+
+def points(first_ns, *values):
+    return [(first_ns + k * 50 * MS, np.array([value])) for k, value in enumerate(values)]
+
+
+@pytest.mark.parametrize("delay_ms", [0, 7, 70])
+def test_each_point_of_a_trajectory_is_commanded_one_period_before_its_time(delay_ms):
+    made = controller(StandIn(command_delay_s=delay_ms / 1000))
+    made.follow(100 * MS, 0, points(125 * MS, 0.0, 1.0, 2.0, 2.0), reach_ns=50 * MS)
+    expected = [(125 * MS, 1.0), (175 * MS, 2.0), (225 * MS, 2.0)]
+    assert activations(made, NS_PER_S) == [(ns + delay_ms * MS, value) for ns, value in expected]
+
+
+@pytest.mark.parametrize("delay_ms", [0, 7, 70])
+def test_a_trajectory_replaces_the_rest_of_the_one_before(delay_ms):
+    made = controller(StandIn(command_delay_s=delay_ms / 1000))
+    made.follow(100 * MS, 0, points(125 * MS, 0.0, 1.0, 2.0, 3.0), reach_ns=50 * MS)
+    made.follow(150 * MS, 0, points(175 * MS, 1.0, 1.5, 1.5), reach_ns=50 * MS)
+    expected = [(125 * MS, 1.0), (175 * MS, 1.5), (225 * MS, 1.5)]
+    assert activations(made, NS_PER_S) == [(ns + delay_ms * MS, value) for ns, value in expected]
+
+
+def test_a_late_trajectory_starts_with_the_point_of_its_time():
+    made = controller(StandIn())
+    made.follow(240 * MS, 0, points(125 * MS, 0.0, 1.0, 2.0, 3.0, 4.0), reach_ns=50 * MS)
+    assert activations(made, NS_PER_S) == [(240 * MS, 3.0), (275 * MS, 4.0)]
+
+
+def test_a_command_replaces_a_trajectory_of_its_actuator_only():
+    made = controller(StandIn())
+    made.follow(0, 0, points(50 * MS, 1.0, 2.0, 3.0), reach_ns=50 * MS)
+    made.follow(0, 1, points(50 * MS, 1.0, 2.0, 3.0), reach_ns=50 * MS)
+    made.receive(60 * MS, 0, np.array([9.0]))
+    enforced(made, NS_PER_S)
+    assert made.target.tolist() == [9.0, 3.0]
+
+
 # -------------------------------------------------------------------------------------------------- sensor drivers
 
 

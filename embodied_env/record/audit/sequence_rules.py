@@ -276,7 +276,7 @@ def _has_moved_otherwise(before: Row, row: Row) -> bool:
         return False
     if "inner" not in row or "inner" not in before:
         return True
-    if "setpoints" in row["info"].get("annotations", {}):
+    if row["info"].get("annotations", {}).keys() & {"setpoints", "trajectory"}:
         report, before_si = row["inner"]["report"], before["info"]["action"]["applied_si"].values()
         steps = zip(report["applied_si"], report["velocity_si"], before_si, strict=False)
         if any(None in step or abs(step[0] - step[1] * report["dt_s"] - step[2]) > _TOLERANCE for step in steps):

@@ -107,6 +107,10 @@ class WorldNode(ABC):
     def _take_command(self, index: int, command: FloatArray | None) -> None:
         """Handle a command of the actuator at `index`; None: an invalid message."""
 
+    def _take_trajectory(self, index: int, actuator: ActuatorSpec, message: Message) -> None:  # noqa: ARG002
+        """Handle a trajectory of several points; it is invalid in lockstep."""
+        self._take_command(index, None)
+
     @abstractmethod
     def _stamp_ns(self, world_ns: int) -> int:
         """Return the message stamp for a time of the world."""
@@ -117,7 +121,11 @@ class WorldNode(ABC):
 
         def on_command(data: bytes) -> None:
             message = decoder.decode(data)
-            self._take_command(index, None if message is None else from_command(actuator, message.decoded()))
+            decoded = None if message is None else message.decoded()
+            if len(getattr(decoded, "points", ())) > 1:
+                self._take_trajectory(index, actuator, decoded)
+            else:
+                self._take_command(index, None if decoded is None else from_command(actuator, decoded))
 
         best_effort = self.obeys_qos and resolved(actuator.qos, COMMAND_QOS).reliability != "reliable"
         qos = ANY if best_effort else RELIABLE

@@ -42,6 +42,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         state_query=True,
         estop_inputs=True,
         transport=True,
+        trajectories=True,
         reset_levels=("world",),
         render_modes=("rgb_array",),
     )

@@ -15,8 +15,8 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.core.types import ActuationEvidence, ApprovedCommand, SentCommand, check_approved
-from embodied_env.ros.command_messages import to_command
+from embodied_env.core.types import ActuationEvidence, ApprovedCommand, SentCommand, Trajectory, check_approved
+from embodied_env.ros.command_messages import to_command, to_trajectory
 from embodied_env.ros.message_fields import Message, follow
 from embodied_env.ros.qos import command_qos
 from embodied_env.ros.receiver import ReceivedMessage
@@ -62,11 +62,22 @@ class ActuatorPublishers:
         now_ns, parts = self._clock.system_ns(), self._layout.split(command.values)
         for name, actuator, publisher in self._publishers:
             stamp_ns = 0 if actuator.type in self._unstamped else now_ns
-            publisher.publish(to_command(actuator, parts[name], stamp_ns=stamp_ns, period_s=self._period_s))
+            if command.trajectory is None:
+                message = to_command(actuator, parts[name], stamp_ns=stamp_ns, period_s=self._period_s)
+            else:
+                points = self._points_ahead(command.trajectory, self._layout.slices[name])
+                message = to_trajectory(actuator, points, stamp_ns=stamp_ns)
+            publisher.publish(message)
         for gripper in self._grippers.values():
             gripper.send(command.values)
         annotations = {"grippers": self.gripper_accounts()} if self._grippers else {}
         return SentCommand(seq=command.seq, values=command.values, annotations=annotations)
+
+    def _points_ahead(self, trajectory: Trajectory, part: slice) -> list[tuple[int, FloatArray]]:
+        """Return the points of these joints that are not due yet, each with the time until then, ns."""
+        first_ns, period_ns = trajectory.first_ns - self._clock.now_ns(), round(self._period_s * NS_PER_S)
+        points = [(first_ns + k * period_ns, point.positions[part]) for k, point in enumerate(trajectory.points)]
+        return [each for each in points if each[0] > 0] or points[-1:]
 
     def begin(self, positions: FloatArray) -> None:
         """Start an episode of the grippers at measured positions, in contract order, NaN where unknown."""

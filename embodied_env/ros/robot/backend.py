@@ -81,7 +81,9 @@ class RealBackend:
     """
 
     name = "real"
-    capabilities = Capabilities(free_running=True, transport=True, estop_inputs=True, reset_levels=RESET_LEVELS)
+    capabilities = Capabilities(
+        free_running=True, transport=True, estop_inputs=True, trajectories=True, reset_levels=RESET_LEVELS
+    )
 
     def __init__(  # noqa: PLR0913 - the public options
         self,
@@ -158,6 +160,10 @@ class RealBackend:
             profile = self._profile = replace(profile, reset=EMULATOR_RESET if armed else None)
         if profile.relay and profile.use_sim_time:
             raise UsageError("relay=True conflicts with backends.real.use_sim_time: the relay runs on wall time")
+        if contract.trajectory_steps is not None and (profile.relay or profile.use_sim_time):
+            raise UsageError(
+                "trajectory_steps conflicts with a relay and with use_sim_time; remove the key or the other"
+            )
         has_evidence = profile.relay or profile.controller_state is not None or profile.actuation_s is not None
         self.capabilities = replace(
             self.capabilities,

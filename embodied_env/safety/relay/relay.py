@@ -53,6 +53,9 @@ def check_relayed(contract: Contract) -> None:
     if contract.safety.mode != "enforce":
         problem = f"mode is {contract.safety.mode!r} (expected 'enforce', as a relay guarantees the limits)"
         raise ContractError("safety.mode", problem, source=contract.source)
+    if contract.trajectory_steps is not None:
+        problem = f"trajectory_steps: {contract.trajectory_steps} (expected null for a relay: one point per command)"
+        raise ContractError("actuators", problem, source=contract.source)
 
 
 def stopping_time_s(contract: Contract) -> float:
