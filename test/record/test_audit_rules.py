@@ -652,6 +652,15 @@ def test_points_of_a_trajectory(worlds, change):
     assert set(report.counts) == {"limits.trajectory"}, report.problems
 
 
+def test_the_speed_after_a_command_that_a_relay_did_not_report_is_unknown(worlds):
+    def change(rows):
+        LINES["limits.velocity"][1](rows)
+        unreported = {"gate": "relay", "severity": 2, "code": "relay.silent", "detail": "no report"}
+        rows[1]["inner"]["findings"].append(unreported)
+
+    assert "limits.velocity" not in audited_lines(worlds(LINES["limits.velocity"][0]), change).counts
+
+
 @pytest.mark.parametrize("rule", RUNS)
 def test_modified_run_violates_only_one_rule(worlds, tmp_path, rule):
     world, of_rows, of_folder = RUNS[rule]

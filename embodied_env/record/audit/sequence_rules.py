@@ -267,10 +267,12 @@ class LimitRule:
 def _has_moved_otherwise(before: Row, row: Row) -> bool:
     """Return whether a stop, a watchdog or a relay may have moved the robot between the two commands."""
     trips = [each["info"]["safety"]["watchdog"]["trips"] for each in (before, row)]
-    findings = row["inner"]["findings"] if "inner" in row else ()
+    codes, earlier = (
+        [finding["code"] for finding in each.get("inner", {}).get("findings", ())] for each in (row, before)
+    )
     is_braked = row["info"]["safety"]["disposition"] >= Severity.STOP
-    is_braked |= any(finding["code"].startswith(("wd.", "relay.")) for finding in findings)
-    if trips[0] != trips[1] or is_braked:
+    is_braked |= any(code.startswith(("wd.", "relay.")) for code in codes)
+    if trips[0] != trips[1] or is_braked or "relay.silent" in earlier:  # the relay may have published another command
         return True
     if not is_free_running(row["info"]):
         return False
