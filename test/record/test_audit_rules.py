@@ -652,13 +652,17 @@ def test_points_of_a_trajectory(worlds, change):
     assert set(report.counts) == {"limits.trajectory"}, report.problems
 
 
-def test_the_speed_after_a_command_that_a_relay_did_not_report_is_unknown(worlds):
-    def change(rows):
-        LINES["limits.velocity"][1](rows)
-        unreported = {"gate": "relay", "severity": 2, "code": "relay.silent", "detail": "no report"}
-        rows[1]["inner"]["findings"].append(unreported)
+@pytest.mark.parametrize("code", ["", "relay.silent"])
+def test_the_speed_after_a_command_that_a_relay_did_not_report_is_unknown(code, worlds):
+    world, exceed = LINES["limits.velocity"]
 
-    assert "limits.velocity" not in audited_lines(worlds(LINES["limits.velocity"][0]), change).counts
+    def change(rows):
+        exceed(rows)
+        vectors = dict.fromkeys(("before", "after", "limit", "margin"))
+        finding = {"gate": "relay", "severity": "HOLD", "code": code, "joints": [], **vectors, "detail": "no report"}
+        rows[1]["inner"]["findings"] += [finding] if code else []
+
+    assert ("limits.velocity" in audited_lines(worlds(world), change).counts) == (not code)
 
 
 @pytest.mark.parametrize("rule", RUNS)
