@@ -1,4 +1,4 @@
-"""The thread that sends the set-points between steps in process; a relay sends them from its own loop."""
+"""The thread that sends the setpoints between steps in process; a relay sends them from its own loop."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _IDLE_S = 0.1  # between two looks at `stop` while the robot is at rest
 
 
 class SetpointThread(threading.Thread):
-    """Sends each set-point of an arbiter when it is due."""
+    """Sends each setpoint of an arbiter when it is due."""
 
     def __init__(self, arbiter: Arbiter, gate: SafetyGate, *, clock: Clock) -> None:
         """Create the thread; `clock` is the steady clock."""
-        super().__init__(name="embodied_env set-points", daemon=True)
+        super().__init__(name="embodied_env setpoints", daemon=True)
         self._arbiter, self._gate, self._clock = arbiter, gate, clock
         self._is_done = False
 
@@ -31,7 +31,7 @@ class SetpointThread(threading.Thread):
             self.join()
 
     def run(self) -> None:
-        """Send set-points until `stop`."""
+        """Send setpoints until `stop`."""
         pending = self._arbiter.setpoint_pending
         while not self._is_done:
             pending.clear()
@@ -45,6 +45,6 @@ class SetpointThread(threading.Thread):
             except BackendError:  # the step reports it
                 pending.wait(_IDLE_S)
             except Exception as error:  # noqa: BLE001 - third-party filters may raise anything; the robot must brake
-                detail, code = f"set-point: {type(error).__name__}: {error}", "fault.internal"
+                detail, code = f"setpoint: {type(error).__name__}: {error}", "fault.internal"
                 self._gate.latch(Finding(gate="post_condition", severity=Severity.STOP, code=code, detail=detail))
                 pending.wait(_IDLE_S)

@@ -688,12 +688,12 @@ def test_relay_ignores_unknown_velocities(velocity, age_s):
     assert robot.spy.published[-1].values.tolist() == pytest.approx([1.0 - 8.0 * PERIOD_S] * 2)
 
 
-# --------------------------------------------------------------------------------------------------------- set-points
+# --------------------------------------------------------------------------------------------------------- setpoints
 
 
 @pytest.fixture
 def streaming():
-    """A relay that publishes five set-points for each command."""
+    """A relay that publishes five setpoints for each command."""
     contract = plain_contract(watchdog=WATCHDOG)
     actuators = {n: dataclasses.replace(each, setpoint_rate_hz=5 / PERIOD_S) for n, each in contract.actuators.items()}
     return Robot(dataclasses.replace(contract, actuators=actuators))

@@ -1,4 +1,4 @@
-"""Rules of the account of the set-points between steps, ``info.annotations.setpoints``."""
+"""Rules of the account of the setpoints between steps, ``info.annotations.setpoints``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from embodied_env.record.rows import Row
 
 _WHERE = "info.annotations.setpoints"
 _KEYS = ("rate_hz", "sent", "worst_gap_s")
-_MADE_UP_FOR = 2.0 * (1.0 + 1e-6)  # periods of set-points; after a longer gap the motion falls behind
+_MADE_UP_FOR = 2.0 * (1.0 + 1e-6)  # periods of setpoints; after a longer gap the motion falls behind
 
 
 class SetpointRule:
-    """Set-points have the contract's rate; their number and worst gap fit into the time of the steps."""
+    """Setpoints have the contract's rate; their number and worst gap fit into the time of the steps."""
 
     def __init__(self, contract: Contract | None) -> None:
         self._declared_hz = None if contract is None else contract.setpoints_per_step / contract.control_period_s
@@ -53,12 +53,12 @@ class SetpointRule:
             yield wrong_value("setpoints.gap", f"{_WHERE}.worst_gap_s", gap_s, f"at most {longest_s}, two steps")
 
     def warnings(self) -> list[Violation]:
-        """Return one warning for all steps with set-points so late that the motion fell behind."""
+        """Return one warning for all steps with setpoints so late that the motion fell behind."""
         if not self._late_steps:
             return []
         worst_ms, most_ms = 1e3 * self._worst_gap_s, 2e3 / self._rate_hz
         text = (
-            f"set-points left late in {self._late_steps} steps: worst gap {worst_ms:.3g} ms (expected at most "
+            f"setpoints left late in {self._late_steps} steps: worst gap {worst_ms:.3g} ms (expected at most "
             f"{most_ms:.3g} ms, two periods of {self._rate_hz:g} Hz); lower setpoint_rate_hz, or use a relay"
         )
         return [make_violation("setpoints.late", f"{_WHERE}.worst_gap_s", self._worst_gap_s, text)]

@@ -50,7 +50,7 @@ class EmulatedGripper:
         self._server.destroy()
 
     def move(self, now_ns: int, positions: FloatArray) -> FloatArray | None:
-        """Return the next set-point, shape (1,), or None; `positions` are those of all joints."""
+        """Return the next setpoint, shape (1,), or None; `positions` are those of all joints."""
         if self._goal is None:
             return None
         position = float(positions[self._joint])
@@ -75,7 +75,7 @@ class EmulatedGripper:
             self._end("failed")
 
     def _end(self, outcome: str) -> None:
-        """End the active goal; the set-point keeps moving towards it."""
+        """End the active goal; the setpoint keeps moving towards it."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.execute(partial(self._finish, outcome))

@@ -231,7 +231,7 @@ class RelayReport:
     ``tick``. `applied_si` is the published command, or if refused (not `published`) the one still in force; `applied`
     is the same in action units, relative to the command before. `number` counts publications over the life of the
     relay (0: refused); `published_ns` is on its steady clock. `setpoints`: of an accepted command, the account of the
-    set-points since the one before; None without `setpoint_rate_hz`. `grippers`: the accounts of those with an action
+    setpoints since the one before; None without `setpoint_rate_hz`. `grippers`: the accounts of those with an action
     server.
     """
 

@@ -4,7 +4,7 @@ Disarmed, it publishes only braking. `arm` begins an epoch at the measured posit
 increasing numbers, pass the joint limits and filters. ``hold_steps`` periods after the last one, each `tick` brakes;
 after ``stop_steps`` a STOP is latched, which only `arm` clears. `clear_estop` reduces an ESTOP to a STOP.
 
-With `setpoint_rate_hz` a command is reached in several set-points (`safety.setpoints`), published by `send_setpoint`.
+With `setpoint_rate_hz` a command is reached in several setpoints (`safety.setpoints`), published by `send_setpoint`.
 
 At rest, a robot commanded only by position receives nothing but the goals of its grippers at a STOP. Joints commanded
 by velocity receive zero at every tick while armed: their controller may have a timeout, or have lost a message. Nothing
@@ -259,11 +259,11 @@ class Relay:
 
     @property
     def setpoint_due_ns(self) -> int | None:
-        """When `send_setpoint` is due, on the steady clock; None: nothing is in motion, or no set-points declared."""
+        """When `send_setpoint` is due, on the steady clock; None: nothing is in motion, or no setpoints declared."""
         return self._arbiter.setpoint_due_ns
 
     def send_setpoint(self) -> None:
-        """Publish the next set-point towards the last command if it is due."""
+        """Publish the next setpoint towards the last command if it is due."""
         self._arbiter.send_setpoint()
 
     def estop(self, why: str) -> None:
