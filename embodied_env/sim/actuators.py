@@ -115,9 +115,9 @@ class Actuation:
         self._sent = self._target
         return self.controls(start + self._parts * (self._target - start))
 
-    def controls(self, set_points: FloatArray) -> FloatArray:
+    def controls(self, setpoints: FloatArray) -> FloatArray:
         """Return the controls for setpoints of the joints, shape (..., n_joints)."""
-        controls: FloatArray = set_points @ self._mix.T
+        controls: FloatArray = setpoints @ self._mix.T
         return controls
 
 

@@ -833,7 +833,7 @@ def test_nothing_is_sent_at_a_stop_before_the_first_command(grasping):
     assert len(goals(grasping)) == sent
 
 
-def test_a_goal_is_one_set_point_while_the_arm_gets_several(tmp_path):
+def test_a_goal_is_one_setpoint_while_the_arm_gets_several(tmp_path):
     contract = gripper_contract(tmp_path, gripper_text(scale="physical"))
     arm = dataclasses.replace(contract.actuators["arm"], setpoint_rate_hz=100.0)
     actuators = {**contract.actuators, "arm": arm}
