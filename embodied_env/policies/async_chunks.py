@@ -16,11 +16,11 @@ import numpy as np
 from embodied_env.core.policy import (
     CHUNK_MODES,
     AccountedPolicy,
-    ContinuingPolicy,
     NoAction,
     Observation,
     Policy,
     StepObserver,
+    find_continuing,
     find_n_action_steps,
 )
 from embodied_env.errors import PolicyError, UsageError, did_you_mean
@@ -75,11 +75,9 @@ class Chunk:
 class AsyncChunks:
     """A policy that returns one action per step, from chunks that another policy computes while the robot moves.
 
-    In real time the other policy runs in a thread of its own, with at most one inference in progress. Its chunk is used
-    from the action for the present step on: those for steps that passed during the inference are skipped. The next
-    inference begins early enough for twice the greatest of the last latencies. A step for which no chunk has an action
-    gets `NoAction`. The first chunk of an episode is awaited, since the robot is at rest. In lockstep the world
-    waits for each inference, which is made without a thread.
+    In real time the other policy runs in a thread of its own, with at most one inference in progress, which begins
+    early enough for twice the greatest of the last latencies. A step for which no chunk has an action gets `NoAction`.
+    In lockstep the world waits for each inference, which is made without a thread.
 
     Attributes:
         policy: the other policy; do not call it while this one is in use.
@@ -93,7 +91,6 @@ class AsyncChunks:
         *,
         pacing: str = "realtime",
         overlap: int = OVERLAP,
-        decay: float = DECAY,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         """Wrap `policy`; `pacing` is that of the environment (``env.unwrapped.pacing``).
@@ -101,11 +98,10 @@ class AsyncChunks:
         Args:
             policy: a policy that returns chunks.
             mode: ``replace`` (the next chunk at once), ``crossfade`` (over `overlap` steps), ``ensemble`` (all chunks
-                with an action for the step, with weights exp(-`decay` * i) from the oldest to the newest), or ``rtc``
-                (the policy continues the chunk that is being executed).
+                with an action for the step, with weights exp(-0.01 i) from the oldest to the newest), or ``rtc`` (the
+                policy continues the chunk that is being executed, `overlap` steps early).
             pacing: ``realtime`` or ``lockstep``.
             overlap: see `mode`.
-            decay: see `mode`.
             timeout_s: limit of the first chunk of an episode, and of `reset`; then a `PolicyError` is raised.
 
         Raises:
@@ -114,12 +110,13 @@ class AsyncChunks:
         if mode not in CHUNK_MODES[1:]:
             expected = f"expected one of: {', '.join(CHUNK_MODES[1:])}"
             raise UsageError(f"unknown mode of chunks: {mode!r} ({expected}){did_you_mean(mode, CHUNK_MODES[1:])}")
-        if mode == "rtc" and not (isinstance(policy, ContinuingPolicy) and policy.continues_chunks):
+        self._continuing = find_continuing(policy) if mode == "rtc" else None
+        if mode == "rtc" and self._continuing is None:
             problem = f"policy that cannot continue a chunk: {policy.identity.name!r}"
             raise UsageError(f"{problem} (expected one with real-time chunking, RTC); use crossfade")
         self.policy, self.mode, self.identity = policy, mode, policy.identity
         self._overlap = overlap if mode in ("crossfade", "rtc") else 0
-        self._decay, self._waits = decay, pacing == "lockstep"
+        self._waits = pacing == "lockstep"
         self._n_action_steps = find_n_action_steps(policy)
         self._calls = PolicyCalls(in_thread=not self._waits, timeout_s=timeout_s)
         self._latencies: deque[int] = deque(maxlen=_LATENCIES)
@@ -192,14 +189,14 @@ class AsyncChunks:
     def _prefix(self) -> tuple[int, int] | None:
         """Return the arguments of `continue_chunk`; None: the last chunk of the policy is not being executed."""
         newest = self._last
-        if self.mode != "rtc" or newest is None or not newest.left(self._step):
+        if newest is None or not newest.left(self._step):
             return None
         return newest.index(self._step), max(self._latencies, default=0)
 
     def _infer(self, observation: Observation, prefix: tuple[int, int] | None) -> tuple[Any, Mapping[str, Any] | None]:
         """Return the answer of the policy with its account."""
-        if prefix is not None and isinstance(self.policy, ContinuingPolicy):
-            self.policy.continue_chunk(executed=prefix[0], delay=prefix[1])
+        if prefix is not None and self._continuing is not None:
+            self._continuing.continue_chunk(executed=prefix[0], delay=prefix[1])
         answer = self.policy(observation)
         return answer, self.policy.take_account() if isinstance(self.policy, AccountedPolicy) else None
 
@@ -255,7 +252,7 @@ class AsyncChunks:
         """Return the chunks with an action for `step` with their weights, which add up to 1, oldest first."""
         usable = [chunk for chunk in self._chunks if chunk.left(step)]
         if self.mode == "ensemble":
-            weights = [math.exp(-self._decay * place) for place in range(len(usable))]
+            weights = [math.exp(-DECAY * place) for place in range(len(usable))]
             total = sum(weights)
             return [(chunk, weight / total) for chunk, weight in zip(usable, weights, strict=True)]
         used: list[tuple[Chunk, float]] = []

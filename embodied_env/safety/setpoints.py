@@ -7,34 +7,22 @@ changes its velocity in equal parts from the last published position x and veloc
     u = (p - q) / T               the velocity at the end of the segment
     setpoint i:  v_i = w + (u - w) i / n,  x_i = x_(i-1) + v_i h,  i = 1 .. n
 
-With steps at intervals of T the next q is p, and u the velocity that the gate approved: the uniform quadratic B-spline
-of the approved positions, which keeps the limits that they keep. Steps come early, late or never, so this is only the
-proposal: each setpoint passes the gate (`SafetyGate.limit`). Setpoints leave on a grid of h, half a period before and
-after each step in time. A late step finds the motion still on its way to p for another (T - h) / 2; then the arbiter
-brakes. `docs/concepts/setpoints.md` has the reasons.
+This is only the proposal: each setpoint passes the gate (`SafetyGate.limit`). A late step finds the motion still on its
+way to p for another (T - h) / 2; then the arbiter brakes. `docs/concepts/setpoints.md` has the reasons.
 """
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import EffectiveLimits, FloatArray
-from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.core.codes import Severity
-from embodied_env.core.types import CommandState, Finding
-from embodied_env.errors import BackendError
-
-if TYPE_CHECKING:
-    from embodied_env.safety.arbiter import Arbiter
-    from embodied_env.safety.gate import SafetyGate
+from embodied_env.core.clock import NS_PER_S
+from embodied_env.core.types import CommandState
 
 _NO_SPEED = 1e-9  # share of the velocity limit that counts as rest
-_IDLE_S = 0.1  # between two looks at `stop` while the robot is at rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,39 +101,3 @@ class SetpointPlanner:
 
     def _resting_positions(self, published: CommandState) -> FloatArray:
         return np.asarray(published.positions + published.velocities * self._ahead_s)
-
-
-class SetpointThread(threading.Thread):
-    """Sends each setpoint of an arbiter when it is due, in process; a relay sends them from its own loop."""
-
-    def __init__(self, arbiter: Arbiter, gate: SafetyGate, *, clock: Clock) -> None:
-        """Create the thread; `clock` is the steady clock."""
-        super().__init__(name="embodied_env setpoints", daemon=True)
-        self._arbiter, self._gate, self._clock = arbiter, gate, clock
-        self._is_done = False
-
-    def stop(self) -> None:
-        """Stop and join the thread; idempotent."""
-        self._is_done = True
-        self._arbiter.setpoint_pending.set()
-        if self.is_alive():
-            self.join()
-
-    def run(self) -> None:
-        """Send setpoints until `stop`."""
-        pending = self._arbiter.setpoint_pending
-        while not self._is_done:
-            pending.clear()
-            due_ns = self._arbiter.setpoint_due_ns
-            if due_ns is None:
-                pending.wait(_IDLE_S)
-                continue
-            self._clock.sleep_until_ns(due_ns)
-            try:
-                self._arbiter.send_setpoint()
-            except BackendError:  # the step reports it
-                pending.wait(_IDLE_S)
-            except Exception as error:  # noqa: BLE001 - third-party filters may raise anything; the robot must brake
-                detail, code = f"setpoint: {type(error).__name__}: {error}", "fault.internal"
-                self._gate.latch(Finding(gate="post_condition", severity=Severity.STOP, code=code, detail=detail))
-                pending.wait(_IDLE_S)
