@@ -14,8 +14,9 @@ from embodied_env.contract import FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport, SentCommand, Trajectory
+from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SentCommand, Trajectory
 from embodied_env.errors import BackendError, BackendLostError, ClosedError
+from embodied_env.safety.approved_commands import state_after
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import joint_bounds, lowered_velocity
 from embodied_env.safety.setpoints import Segment, SetpointPlanner
@@ -255,7 +256,7 @@ class Arbiter:
             if due_ns is not None:
                 self._clock.sleep_until_ns(due_ns)
             segment = planner.begin_segment(
-                self._after(self._start, command, command.report, command.values),
+                state_after(self._start, command, self._gate.layout.is_velocity),
                 self._reference,
                 self._gate.limits,
                 approved_ns=approved_ns,
@@ -325,8 +326,8 @@ class Arbiter:
             before, published_ns, trajectory = self._reference, self._published_ns, self.trajectory
             if self._has_trajectories:
                 command = self._gate.extend(command, before, actions, self._due_ns)
-            assumed = self._after(before, command, command.report, command.values)
-            self._reference, self._published_ns = assumed, self._clock.now_ns()
+            is_velocity = self._gate.layout.is_velocity
+            self._reference, self._published_ns = state_after(before, command, is_velocity), self._clock.now_ns()
             self.trajectory = command.trajectory
             try:
                 sent = self._send(command)
@@ -335,24 +336,9 @@ class Arbiter:
                 self.trajectory = trajectory
                 raise
             if sent.report is not None or sent.values is not command.values:
-                self._reference = self._after(before, command, sent.report or command.report, sent.values)
+                self._reference = state_after(before, command, is_velocity, sent)
             self._published_ns = self._clock.now_ns()
             return sent
-
-    def _after(
-        self, before: CommandState, command: ApprovedCommand, report: GateReport, sent: FloatArray
-    ) -> CommandState:
-        """Return the reference after `before` once the values `sent` of `command` were published."""
-        no_time = not report.dt_s > 0.0
-        is_velocity = self._gate.layout.is_velocity
-        return CommandState(
-            positions=np.where(is_velocity, before.positions, sent),  # those commanded by velocity stay the measured
-            velocities=report.velocity_si,
-            seq=command.seq,
-            epoch=command.epoch,
-            slack=before.slack,
-            accelerations=None if no_time else (report.velocity_si - before.velocities) / report.dt_s,
-        )
 
     def brake(self, finding: Finding) -> ApprovedCommand:
         """Publish one tick of braking, for the reason given by `finding`; it ends the motion towards a goal."""
