@@ -44,7 +44,7 @@ from embodied_env.contract import Contract, load_contract
 from embodied_env.core.codes import Severity
 from embodied_env.core.policy import CHUNK_MODES, PolicyIdentity
 from embodied_env.core.types import ApprovedCommand, SentCommand
-from embodied_env.policies.async_chunks import make_runner
+from embodied_env.policies.chunks import make_runner
 
 RATES_HZ, DELAYS_MS = (10, 20, 50), (0, 50, 100, 200, 300, 500)
 SETPOINT_HZ = 200

@@ -113,7 +113,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         `folders` has the parent of the run directory of each policy.
         """
         from embodied_env.envs.embodied_env import EmbodiedEnv
-        from embodied_env.policies.async_chunks import make_runner
+        from embodied_env.policies.chunks import make_runner
 
         self._job, self._folders, self._observer = job, folders, observer
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Action chunks that are computed while the robot moves, aligned by the measured latency, and blended."""
+"""Execution of action chunks, one action per step; the next chunk is computed in between, or while the robot moves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from embodied_env.core.policy import (
     find_n_action_steps,
 )
 from embodied_env.errors import PolicyError, UsageError, did_you_mean
-from embodied_env.policies.chunk_runner import ChunkRunner, split_chunk
 from embodied_env.policies.policy_thread import PolicyCalls
 
 OVERLAP = 4
@@ -46,6 +45,63 @@ _LATENCIES = 10  # inferences, of which the greatest latency counts
 def make_runner(policy: Policy, chunks: str = "wait", *, pacing: str = "lockstep") -> ChunkRunner | AsyncChunks:
     """Return the policy that returns one action per step, as `chunks` of `CHUNK_MODES` says."""
     return ChunkRunner(policy) if chunks == "wait" else AsyncChunks(policy, chunks, pacing=pacing)
+
+
+class ChunkRunner:
+    """A policy that returns one action per step, from the actions and chunks of another policy.
+
+    Attributes:
+        policy: the other policy.
+        identity: its identity.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        """Wrap `policy`."""
+        self.policy, self.identity = policy, policy.identity
+        self._n_action_steps = find_n_action_steps(policy)
+        self._due: deque[Any] = deque()
+
+    @property
+    def has_due(self) -> bool:
+        """Whether an action of the last chunk is left, so that the next step needs no inference."""
+        return bool(self._due)
+
+    def reset(self, *, seed: int, episode_index: int) -> None:
+        """Discard the rest of the chunk, and reset the policy."""
+        self._due.clear()
+        self.policy.reset(seed=seed, episode_index=episode_index)
+
+    def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
+        """Return the next action of the chunk, or of a new one."""
+        if not self._due:
+            return self.begin(self.policy(observation))
+        if isinstance(self.policy, StepObserver):
+            self.policy.observe(observation)
+        return self._due.popleft()
+
+    def begin(self, answer: Any) -> Any:  # noqa: ANN401 - policies return anything
+        """Return the first action of what the policy has returned, and keep those of a chunk to execute next."""
+        chunk = split_chunk(answer)
+        if chunk is None:
+            return answer
+        self._due.extend(chunk[1 : self._n_action_steps])
+        return chunk[0]
+
+    def upcoming(self, count: int) -> list[Any]:
+        """Return the actions for the steps after that of the last action, at most `count`."""
+        return list(islice(self._due, count))
+
+    def take_accounts(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the accounts of the last action, to annotate its step: that of an inference, if there is one."""
+        account = self.policy.take_account() if isinstance(self.policy, AccountedPolicy) else None
+        return {} if account is None else {"inference": account}
+
+    def stop(self) -> None:
+        """Do nothing: there is no thread."""
+
+    def close(self) -> None:
+        """Close the policy."""
+        self.policy.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -260,6 +316,24 @@ class AsyncChunks:
             share = chunk.share(step)
             used = [*((older, weight * (1.0 - share)) for older, weight in used if share < 1.0), (chunk, share)]
         return used
+
+
+def split_chunk(answer: Any) -> list[Any] | None:  # noqa: ANN401 - policies return anything
+    """Return the actions of a chunk (n, n_joints), or of a dict of them; None for anything else, such as one action.
+
+    They are copies of arrays, which the policy may write to later.
+    """
+    parts = answer if isinstance(answer, Mapping) else {"": answer}
+    try:
+        lengths = {shape[0] if len(shape) == 2 else 0 for shape in map(np.shape, parts.values())}
+    except (ValueError, TypeError):  # a ragged list
+        return None
+    if len(lengths) != 1 or 0 in lengths:
+        return None
+    (count,) = lengths
+    parts = {name: part.copy() if isinstance(part, np.ndarray) else part for name, part in parts.items()}
+    actions = [{name: part[index] for name, part in parts.items()} for index in range(count)]
+    return actions if isinstance(answer, Mapping) else [action[""] for action in actions]
 
 
 def blend(actions: Sequence[Any], weights: Sequence[float]) -> Any:  # noqa: ANN401 - of the action space

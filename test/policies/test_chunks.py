@@ -23,8 +23,7 @@ from embodied_env.core.policy import NoAction, PolicyIdentity
 from embodied_env.errors import PolicyError, UsageError
 from embodied_env.evaluation.runner import evaluate
 from embodied_env.policies import policy_thread
-from embodied_env.policies.async_chunks import DECAY, OVERLAP, UNDERRUN, AsyncChunks, blend, make_runner
-from embodied_env.policies.chunk_runner import ChunkRunner
+from embodied_env.policies.chunks import DECAY, OVERLAP, UNDERRUN, AsyncChunks, ChunkRunner, blend, make_runner
 from embodied_env.policies.lerobot_model import LerobotModel
 from embodied_env.policies.slots import TeamPolicies, VectorPolicies
 from embodied_env.record.audit.account_rules import AccountRules
