@@ -185,11 +185,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
             return source
         options = {"backend": self._job.backend} if accepts_option(source.address, "backend") else {}
         policy = load_policy(
-            source.address,
-            self._job.contract,
-            policy_file=source.policy_file,
-            trust=self._job.trust_policy,
-            **options,
+            source.address, self._job.contract, policy_file=source.policy_file, trust=self._job.trust_policy, **options
         )
 
         def close() -> None:
