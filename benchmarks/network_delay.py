@@ -44,7 +44,7 @@ from embodied_env.contract import Contract, load_contract
 from embodied_env.core.codes import Severity
 from embodied_env.core.policy import CHUNK_MODES, PolicyIdentity
 from embodied_env.core.types import ApprovedCommand, SentCommand
-from embodied_env.policies.async_chunks import make_runner
+from embodied_env.policies.chunks import make_runner
 
 RATES_HZ, DELAYS_MS = (10, 20, 50), (0, 50, 100, 200, 300, 500)
 SETPOINT_HZ = 200
@@ -243,8 +243,8 @@ def tables(rows: Rows) -> str:
     return "\n".join([
         table(rows, "Age of the executed action, ms: mean (max)", None, age),
         table(rows, "Control periods without an action, %", None, lambda row: f"{row['without_percent']:.0f}"),
-        table(rows, "Jerk, 1000 rad/s³, without set-points: 99 % (max)", None, jerk),
-        table(rows, f"Jerk, 1000 rad/s³, with set-points at {SETPOINT_HZ} Hz: 99 % (max)", SETPOINT_HZ, jerk),
+        table(rows, "Jerk, 1000 rad/s³, without setpoints: 99 % (max)", None, jerk),
+        table(rows, f"Jerk, 1000 rad/s³, with setpoints at {SETPOINT_HZ} Hz: 99 % (max)", SETPOINT_HZ, jerk),
         *punctuality(rows),
     ])  # fmt: skip
 
@@ -274,11 +274,11 @@ def jerk(row: Mapping[str, Any]) -> str:
 
 
 def punctuality(rows: Rows) -> Iterable[str]:
-    """Return a line about the gaps between set-points."""
+    """Return a line about the gaps between setpoints."""
     gaps = [row for row in rows.values() if row["gap_max_ms"] is not None]
     if gaps:
         median, worst = np.median([row["gap_p50_ms"] for row in gaps]), max(row["gap_max_ms"] for row in gaps)
-        yield f"\nWorst gap of the set-points in a step, ms: median {median:.1f}, max {worst:.0f}"
+        yield f"\nWorst gap of the setpoints in a step, ms: median {median:.1f}, max {worst:.0f}"
 
 
 # ------------------------------------------------------------------------------------------------------------- pictures
@@ -318,13 +318,13 @@ class Panels:
 AGE = Panels(title="age of the executed action, s", key="age_mean_ms", ticks=(0, 0.5, 1, 1.5), scale=1e-3)
 PAUSES = Panels(title="control periods without an action, %", key="without_percent", ticks=(0, 25, 50, 75, 100))
 JERK = Panels(
-    title="jerk, 1000 rad/s³, without set-points",
+    title="jerk, 1000 rad/s³, without setpoints",
     key="jerk_p99",
     ticks=(0.1, 0.3, 1, 3, 10, 30),
     scale=1e-3,
     is_log=True,
 )
-SMOOTH = replace(JERK, title=f"jerk, 1000 rad/s³, with set-points at {SETPOINT_HZ} Hz", setpoint_hz=SETPOINT_HZ)
+SMOOTH = replace(JERK, title=f"jerk, 1000 rad/s³, with setpoints at {SETPOINT_HZ} Hz", setpoint_hz=SETPOINT_HZ)
 PICTURES = {"chunk_delays.svg": (AGE, PAUSES), "setpoint_jerk.svg": (JERK, SMOOTH)}
 
 

@@ -1,12 +1,12 @@
-"""Measure the motion with and without set-points between steps.
+"""Measure the motion with and without setpoints between steps.
 
 ``python benchmarks/setpoints.py``: a policy at each control rate tracks a sine with jittering steps; a controller
 follows each command at once. Printed are the largest jump of the command, the largest change of its velocity from one
-set-point period (or 2 ms) to the next, and its delay behind the policy. Deterministic; no ROS.
+setpoint period (or 2 ms) to the next, and its delay behind the policy. Deterministic; no ROS.
 
 ``python benchmarks/setpoints.py --emulator``: the emulated UR5e over ROS 2 in real time, its controller following each
 command at once; with and without 30 ms of servo lag, as from the driver's lookahead of ``servoj``. Printed are
-acceleration and jerk of the moving joint from its velocity at 500 Hz, and the worst gaps of the set-points.
+acceleration and jerk of the moving joint from its velocity at 500 Hz, and the worst gaps of the setpoints.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def emulate(setpoint_hz: int | None, lag_s: float) -> tuple[np.ndarray, list[flo
 def print_emulated() -> None:
     """Print a table in Markdown."""
     of_rates = "rms", "95%", "max"
-    columns = ("servo lag", "set-points", "acceleration", *of_rates[1:], "jerk", *of_rates[1:], "worst gap", "max")
+    columns = ("servo lag", "setpoints", "acceleration", *of_rates[1:], "jerk", *of_rates[1:], "worst gap", "max")
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for lag_s in (0.0, 0.03):
         for setpoint_hz in (None, 100, 200):
@@ -146,7 +146,7 @@ def print_emulated() -> None:
 
 def print_commands() -> None:
     """Print a table in Markdown."""
-    columns = "control rate", "step jitter", "set-points", "jump, mrad", "change of velocity, rad/s", "delay, ms"
+    columns = "control rate", "step jitter", "setpoints", "jump, mrad", "change of velocity, rad/s", "delay, ms"
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for control_hz in CONTROL_HZ:
         for jitter in JITTERS:

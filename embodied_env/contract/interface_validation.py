@@ -107,8 +107,7 @@ def actuator_checks(contract: ContractFields) -> Iterator[Callable[[], None]]:
     seen: dict[str, str] = {}
     for name, actuator in contract.actuators.items():
         yield functools.partial(_check_actuator, name, actuator)
-        yield functools.partial(_check_setpoint_rate, name, actuator, contract)
-        yield functools.partial(_check_trajectory_steps, name, actuator, contract)
+        yield functools.partial(_check_between_steps, name, actuator, contract)
         for joint, limits in actuator.joints.items():
             yield functools.partial(_check_joint, name, joint, limits, contract, measured, seen)
 
@@ -130,31 +129,27 @@ def _check_actuator(name: str, actuator: ActuatorSpec) -> None:
     _check_gripper(path, actuator)
 
 
-def _check_setpoint_rate(name: str, actuator: ActuatorSpec, contract: ContractFields) -> None:
-    path, rate_hz = f"actuators.{name}.setpoint_rate_hz", actuator.setpoint_rate_hz
-    rates_hz = {other.setpoint_rate_hz for other in contract.actuators.values() if not other.is_action}
-    allow(rate_hz is None or not actuator.is_action, path, f"{rate_hz} Hz", "none for an action server")
-    allow(len(rates_hz) == 1 or actuator.is_action, path, f"{rate_hz} Hz", "the same for every topic")
-    if rate_hz is None:
-        return
-    allow(not actuator.is_velocity, path, f"{rate_hz:g} Hz", f"none with command: {actuator.command}")
-    count = rate_hz * contract.control_period_s
-    is_multiple = rate_hz <= MAX_SETPOINT_RATE_HZ and count >= 2 and abs(count - round(count)) < 1e-6 * count
-    control_hz = 1.0 / contract.control_period_s
-    expected = f"2 or more times the control rate of {control_hz:g} Hz, at most {MAX_SETPOINT_RATE_HZ} Hz"
-    allow(is_multiple, path, f"{rate_hz:g} Hz", expected)
-
-
-def _check_trajectory_steps(name: str, actuator: ActuatorSpec, contract: ContractFields) -> None:
-    path, steps = f"actuators.{name}.trajectory_steps", actuator.trajectory_steps
-    wanted = {other.trajectory_steps for other in contract.actuators.values() if not other.is_action}
-    allow(actuator.is_action or len(wanted) == 1, path, steps, "the same for every actuator but action servers")
-    if steps is None:
-        return
-    allow(actuator.type == TRAJECTORY, path, actuator.type, f"only with type: {TRAJECTORY}")
-    allow(actuator.setpoint_rate_hz is None, path, "setpoint_rate_hz is set too", "one of the two")
-    allow(contract.safety.mode == "enforce", path, f"safety.mode: {contract.safety.mode}", "enforce")
-    allow(0 <= steps <= MAX_TRAJECTORY_STEPS, path, steps, f"0 to {MAX_TRAJECTORY_STEPS}")
+def _check_between_steps(name: str, actuator: ActuatorSpec, contract: ContractFields) -> None:
+    """Check how the motion of an actuator goes on between the steps."""
+    path, rate_hz, steps = f"actuators.{name}", actuator.setpoint_rate_hz, actuator.trajectory_steps
+    topics = [other for other in contract.actuators.values() if not other.is_action]
+    is_same = actuator.is_action or len({(each.setpoint_rate_hz, each.trajectory_steps) for each in topics}) == 1
+    found = f"setpoint_rate_hz: {rate_hz}, trajectory_steps: {steps}"
+    allow(is_same, path, found, "the same for every actuator but action servers")
+    if rate_hz is not None:
+        where, found, control_hz = f"{path}.setpoint_rate_hz", f"{rate_hz:g} Hz", 1.0 / contract.control_period_s
+        allow(not actuator.is_action, where, found, "none for an action server")
+        allow(not actuator.is_velocity, where, found, f"none with command: {actuator.command}")
+        count = rate_hz / control_hz
+        is_multiple = rate_hz <= MAX_SETPOINT_RATE_HZ and count >= 2 and abs(count - round(count)) < 1e-6 * count
+        expected = f"2 or more times the control rate of {control_hz:g} Hz, at most {MAX_SETPOINT_RATE_HZ} Hz"
+        allow(is_multiple, where, found, expected)
+    if steps is not None:
+        where = f"{path}.trajectory_steps"
+        allow(actuator.type == TRAJECTORY, where, actuator.type, f"only with type: {TRAJECTORY}")
+        allow(rate_hz is None, where, "setpoint_rate_hz is set too", "one of the two")
+        allow(contract.safety.mode == "enforce", where, f"safety.mode: {contract.safety.mode}", "enforce")
+        allow(0 <= steps <= MAX_TRAJECTORY_STEPS, where, steps, f"0 to {MAX_TRAJECTORY_STEPS}")
 
 
 def _check_joint(

@@ -235,8 +235,8 @@ class ActuatorSpec(FrozenFields):
     frame: str | None = None  # `header.frame_id` of the commands; null: empty
     qos: Qos = None  # of the publisher, see [QoS](#qos); null: reliable, depth 10
     gripper: GripperSpec | None = None  # positions of a gripper with one joint, which then has no position margin
-    # real time: set-points between steps, a multiple of the control rate, up to 1000, the same for every topic, all
-    # commanded by position, and none for an action server; null: one set-point per step
+    # real time: setpoints between steps, a multiple of the control rate, up to 1000, the same for every topic, all
+    # commanded by position, and none for an action server; null: one setpoint per step
     setpoint_rate_hz: float | None = None
     # real time, JointTrajectory only: publish with each command at most this many (0 to 50) actions after it, then
     # braking to rest; the same for every actuator but action servers; null: one point per step
@@ -407,7 +407,7 @@ class ContractFields(FrozenFields):
 
     @cached_property
     def setpoints_per_step(self) -> int:
-        """The number of set-points in a control period; 1 without `setpoint_rate_hz`."""
+        """The number of setpoints in a control period; 1 without `setpoint_rate_hz`."""
         rates_hz = {actuator.setpoint_rate_hz for actuator in self.actuators.values()} - {None}
         return max((round(rate_hz * self.control_period_s) for rate_hz in rates_hz if rate_hz is not None), default=1)
 

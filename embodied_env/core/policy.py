@@ -123,6 +123,11 @@ class ContinuingPolicy(Protocol):
         """
 
 
+def find_continuing(policy: object) -> ContinuingPolicy | None:
+    """Return a policy or a model that can continue a chunk; None: it cannot."""
+    return policy if isinstance(policy, ContinuingPolicy) and policy.continues_chunks else None
+
+
 @runtime_checkable
 class ReservingPolicy(Protocol):
     """A policy, or a model, with more actions in a chunk than are executed: the reserve for a late next chunk."""

@@ -114,7 +114,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
             ResetNeededError: outside an episode.
             ClosedError: after `close`.
         """
-        self._stepper.annotate(name, values)
+        self._stepper.inputs_for("annotate").annotate(name, values)
 
     def preview(self, actions: Iterable[Any]) -> None:
         """Set the actions of a chunk from the step that follows on, for a trajectory (`trajectory_steps`).
@@ -128,7 +128,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
             ResetNeededError: outside an episode.
             ClosedError: after `close`.
         """
-        self._stepper.preview(actions)
+        self._stepper.inputs_for("preview").preview(actions)
 
     def processes(self) -> list[dict[str, Any]]:
         """Return role and pid of each process that this environment has started."""

@@ -18,7 +18,7 @@ from embodied_env.core.bounded_json import plain_copy
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.latency.ledger import Ledger
 from embodied_env.core.measured_joints import MeasuredJoints
-from embodied_env.core.types import OWN_ANNOTATIONS, ExternalInputs, Finding, SafetyContext, Snapshot
+from embodied_env.core.types import OWN_ANNOTATIONS, ExternalInputs, Finding, SafetyContext, SentCommand, Snapshot
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.transition_builder import Episode
 from embodied_env.errors import UsageError
@@ -110,18 +110,15 @@ class ExternalInputsSource:
             return []
         return preview[1:]
 
-    def with_trajectory(self, inputs: ExternalInputs) -> ExternalInputs:
-        """Return the inputs of a step with the account of its trajectory, if it has published one."""
-        if (trajectory := self._guard.arbiter.trajectory) is None:
-            return inputs
-        points = [state.positions.tolist() for state in trajectory.points]
-        account = {
-            "previewed": trajectory.previewed,
-            "refused": self._is_refused,
-            "duration_s": (len(points) - 2) * self._period_s,
-            "points": points,
-        }
-        return replace(inputs, annotations={**inputs.annotations, "trajectory": account})
+    def with_sent(self, inputs: ExternalInputs, sent: SentCommand) -> ExternalInputs:
+        """Return the inputs of a step with the accounts of its command: the backend's, and that of a trajectory."""
+        annotations = {**inputs.annotations, **sent.annotations}
+        if (trajectory := self._guard.arbiter.trajectory) is not None:
+            points = [state.positions.tolist() for state in trajectory.points]
+            duration_s = (len(points) - 2) * self._period_s
+            annotations["trajectory"] = {"previewed": trajectory.previewed, "refused": self._is_refused}
+            annotations["trajectory"] |= {"duration_s": duration_s, "points": points}
+        return replace(inputs, answer=sent.report, annotations=annotations)
 
     def begin_step(self, episode: Episode, published: CommandState, dt_s: float) -> ExternalInputs:
         """Return the inputs of a step `dt_s` after the last command; a replay sets limits and latch as recorded."""

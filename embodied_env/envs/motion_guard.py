@@ -1,4 +1,4 @@
-"""Commands between steps: the watchdog and its thread, the thread of the set-points, and braking to rest."""
+"""Commands between steps: the watchdog and its thread, the thread of the setpoints, and braking to rest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MotionGuard:
             measure = partial(_measure_velocities, backend, velocities)
         self._brakes = not isinstance(backend, Recorded)
         self._watches = self._brakes and free_running
-        capabilities = backend.capabilities  # a relay sends the set-points itself; a dry run sends none
+        capabilities = backend.capabilities  # a relay sends the setpoints itself; a dry run sends none
         streams = self._watches and capabilities.actuates and not capabilities.acknowledges_commands
         per_step = contract.setpoints_per_step if streams else 1
         self.arbiter = Arbiter(

@@ -7,9 +7,8 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from typing import Any, cast
 
 import gymnasium
@@ -256,10 +255,7 @@ class Stepper:
                 action=copy_action(action), approved=approved, inputs=inputs, target=target, deadline=deadline
             )
             sent = self._arbiter.send(approved, self._inputs.take_preview(action))
-            step.inputs = self._inputs.with_trajectory(inputs)
-            if sent.annotations or sent.report is not None:
-                annotations = {**step.inputs.annotations, **sent.annotations}
-                step.inputs = replace(step.inputs, answer=sent.report, annotations=annotations)
+            step.inputs = self._inputs.with_sent(inputs, sent)
             if sent.report is not None:
                 step.approved = merge_relay_report(approved, sent.report)
                 self._gate.latch_stops(step.approved.report.findings)  # as in the relay, whose decision is final
@@ -347,19 +343,12 @@ class Stepper:
         """Stamp the end of a part of the agent's time; see `Ledger.mark`."""
         self._ledger.mark(name)
 
-    def annotate(self, name: str, values: Mapping[str, Any]) -> None:
-        """Attach an account to the next step; raises like `StepperEnv.annotate`."""
-        check_open(self._closed, "annotate")
+    def inputs_for(self, call: str) -> ExternalInputsSource:
+        """Return the inputs of the next step; raises ResetNeededError or ClosedError if `call` is not allowed now."""
+        check_open(self._closed, call)
         if not self._running:
-            raise ResetNeededError("annotate() outside an episode: call reset() first")
-        self._inputs.annotate(name, values)
-
-    def preview(self, actions: Iterable[Any]) -> None:
-        """Store the actions from the next step on; raises like `StepperEnv.preview`."""
-        check_open(self._closed, "preview")
-        if not self._running:
-            raise ResetNeededError("preview() outside an episode: call reset() first")
-        self._inputs.preview(actions)
+            raise ResetNeededError(f"{call}() outside an episode: call reset() first")
+        return self._inputs
 
     def clear_estop(self) -> None:
         """Clear an ESTOP for an operator. A STOP stays latched, so nothing moves before `reset`."""

@@ -33,7 +33,7 @@ class ActionMapping:
         labels: output -> name of each component.
         ratio: control periods of the contract in one of the policy.
         is_relative: whether an action depends on the observation.
-        steps: control periods of the contract until the next inference.
+        steps: control periods of the contract that an inference covers.
     """
 
     def __init__(self, file: PolicyFile, contract: Contract) -> None:
@@ -100,10 +100,8 @@ class ActionMapping:
         actions = np.array([np.where(self._is_action, row, self._layout.scale.from_si(row)) for row in rows])
         if not np.isfinite(actions).all():
             return NoAction("action with values that are not finite numbers")
-        is_single = self._is_single and self.steps == 1
-        return self._layout.as_action(
-            actions[0] if is_single else actions
-        )  # not clipped: the gate does, and reports it
+        is_single = self._is_single and self.steps == 1  # not clipped: the gate does, and reports it
+        return self._layout.as_action(actions[0] if is_single else actions)
 
     def _resampled(self, rows: FloatArray) -> FloatArray:
         """Return one row per control period of the contract, from one per control period of the policy."""

@@ -15,10 +15,10 @@ from embodied_env.contract import Contract
 from embodied_env.contract.files import read_file
 from embodied_env.core.policy import (
     AccountedPolicy,
-    ContinuingPolicy,
     NoAction,
     Observation,
     PolicyIdentity,
+    find_continuing,
     find_n_action_steps,
 )
 from embodied_env.errors import UsageError, described
@@ -144,14 +144,13 @@ class ModelPolicy:
     @property
     def continues_chunks(self) -> bool:
         """Whether the model can continue the chunk that is being executed."""
-        is_able = isinstance(self.model, ContinuingPolicy) and self.model.continues_chunks
-        return is_able and self.interface.rows_per_step is not None
+        return find_continuing(self.model) is not None and self.interface.rows_per_step is not None
 
     def continue_chunk(self, *, executed: int, delay: int) -> None:
         """Make the next inference continue the last chunk (`ContinuingPolicy`)."""
-        rows = self.interface.rows_per_step
-        if isinstance(self.model, ContinuingPolicy) and rows is not None:
-            self.model.continue_chunk(executed=int(executed * rows), delay=math.ceil(delay * rows))
+        model, rows = find_continuing(self.model), self.interface.rows_per_step
+        if model is not None and rows is not None:
+            model.continue_chunk(executed=int(executed * rows), delay=math.ceil(delay * rows))
 
     def take_account(self) -> Mapping[str, Any] | None:
         """Return the model's account of its last inference, if it has one."""

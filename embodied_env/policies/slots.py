@@ -10,8 +10,7 @@ import numpy as np
 
 from embodied_env.core.policy import BatchPolicy, NoAction, Observation, Policy, policy_seed
 from embodied_env.errors import PolicyError
-from embodied_env.policies.async_chunks import AsyncChunks, make_runner
-from embodied_env.policies.chunk_runner import ChunkRunner
+from embodied_env.policies.chunks import AsyncChunks, ChunkRunner, make_runner
 
 Name = TypeVar("Name", int, str)
 

@@ -191,7 +191,7 @@ class RelayNode:
         self._check_inputs()
         is_armed, text = self._core.arm()
         if is_armed:
-            self._actuators.begin(self._core.positions)
+            self._actuators.begin(self._core.arbiter.reference.positions)
         return is_armed, text
 
     def _estop(self) -> tuple[bool, str]:
@@ -239,7 +239,7 @@ class RelayNode:
         """Relay until `stop` is set; then, or after an error, brake to rest."""
         executor = SingleThreadedExecutor(context=self._context)
         executor.add_node(self.node)
-        tick, send_setpoint, reported_ns = self._guarded(self._tick), self._guarded(self._core.send_setpoint), 0
+        tick, send_setpoint, reported_ns = self._guarded(self._tick), self._guarded(self._core.arbiter.send_setpoint), 0
         deadline_ns = self._clock.now_ns()
         try:
             while not stop.is_set():
@@ -251,7 +251,7 @@ class RelayNode:
                     self._guarded(self._publish_diagnostics)()
                     reported_ns = now_ns
                 send_setpoint()
-                due_ns = self._core.setpoint_due_ns
+                due_ns = self._core.arbiter.setpoint_due_ns
                 wake_ns = deadline_ns if due_ns is None else min(deadline_ns, due_ns)
                 left_s = (wake_ns - self._clock.now_ns()) / NS_PER_S
                 executor.spin_once(timeout_sec=min(max(0.0, left_s), _SPIN_TIMEOUT_S))

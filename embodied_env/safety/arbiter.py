@@ -1,4 +1,4 @@
-"""The arbiter owns the last published command; steps, set-points, the watchdog and `close` publish through it."""
+"""The arbiter owns the last published command; steps, setpoints, the watchdog and `close` publish through it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from embodied_env.contract import FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport, SentCommand, Trajectory
+from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SentCommand, Trajectory
 from embodied_env.errors import BackendError, BackendLostError, ClosedError
+from embodied_env.safety.approved_commands import state_after
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import joint_bounds, lowered_velocity
 from embodied_env.safety.setpoints import Segment, SetpointPlanner
@@ -65,8 +66,8 @@ class Arbiter:
     time since the last publication, at most one control period, so a pause never enlarges the allowed jump. After a
     pause the reference velocities are lowered towards the measured motion, never raised (`safety.joint_limits`).
 
-    With set-points between steps (`safety.setpoints`) an approved command is the goal of a segment. `send` publishes
-    the first set-point towards it, `send_setpoint` the others; each is approved by the gate from the one before. A step
+    With setpoints between steps (`safety.setpoints`) an approved command is the goal of a segment. `send` publishes
+    the first setpoint towards it, `send_setpoint` the others; each is approved by the gate from the one before. A step
     starts at the goal of the step before, while the published motion follows that one.
     """
 
@@ -112,9 +113,9 @@ class Arbiter:
         self._has_trajectories = has_trajectories
         self.trajectory: Trajectory | None = None  # the last published
         self._segment: Segment | None = None  # the motion in progress
-        self._due_ns = 0  # of the next set-point; of the reference, with trajectories
+        self._due_ns = 0  # of the next setpoint; of the reference, with trajectories
         self._start = self._reference  # of the step that is judged
-        self._gaps_ns: list[int] = []  # before each set-point since the last account; 0: at rest
+        self._gaps_ns: list[int] = []  # before each setpoint since the last account; 0: at rest
         self.setpoint_pending = threading.Event()
 
     @property
@@ -238,13 +239,13 @@ class Arbiter:
         return np.where(is_velocity, lowered, acting)
 
     def send(self, command: ApprovedCommand, actions: Iterable[FloatArray] = ()) -> SentCommand:
-        """Publish `command`, or when it is due the first set-point towards it. Called within `exclusive`.
+        """Publish `command`, or when it is due the first setpoint towards it. Called within `exclusive`.
 
         A trajectory goes on with `actions`, those of the next steps (`SafetyGate.extend`).
 
         Raises:
             ClosedError: after `close`, for anything but braking; towards a braking command, too, since `brake` does
-                that from the last set-point. Nothing was published.
+                that from the last setpoint. Nothing was published.
         """
         if (planner := self._planner) is None:
             return self._publish(command, actions)
@@ -255,7 +256,7 @@ class Arbiter:
             if due_ns is not None:
                 self._clock.sleep_until_ns(due_ns)
             segment = planner.begin_segment(
-                self._after(self._start, command, command.report, command.values),
+                state_after(self._start, command, self._gate.layout.is_velocity),
                 self._reference,
                 self._gate.limits,
                 approved_ns=approved_ns,
@@ -277,7 +278,7 @@ class Arbiter:
             return self._due_ns
 
     def send_setpoint(self) -> None:
-        """Publish the next set-point of the motion in progress if it is due; without one, brake to rest."""
+        """Publish the next setpoint of the motion in progress if it is due; without one, brake to rest."""
         with self._lock, deferred_signals():
             planner, due_ns = self._planner, self.setpoint_due_ns
             if planner is None or due_ns is None or self._clock.now_ns() < due_ns:
@@ -291,7 +292,7 @@ class Arbiter:
                 self._segment = None
 
     def take_setpoint_account(self) -> dict[str, float] | None:
-        """Return the account of the set-points since the last call; None without set-points between steps."""
+        """Return the account of the setpoints since the last call; None without setpoints between steps."""
         with self._lock:
             gaps_ns, self._gaps_ns = self._gaps_ns, []
             if (planner := self._planner) is None:
@@ -300,7 +301,7 @@ class Arbiter:
             return {"rate_hz": planner.per_step / self._period_s, "sent": len(gaps_ns), "worst_gap_s": worst_s}
 
     def _publish_setpoint(self, planner: SetpointPlanner, segment: Segment, *, is_moving: bool) -> SentCommand:
-        """Approve and publish the set-point of now. In motion, a late one makes up for one missed, not for more."""
+        """Approve and publish the setpoint of now. In motion, a late one makes up for one missed, not for more."""
         before_ns, now_ns = self._published_ns, self._clock.now_ns()
         reference, dt_s = self._last_published((1 + is_moving) * planner.period_ns / NS_PER_S)
         target = planner.target(segment, reference, now_ns=now_ns, dt_s=dt_s)
@@ -325,8 +326,8 @@ class Arbiter:
             before, published_ns, trajectory = self._reference, self._published_ns, self.trajectory
             if self._has_trajectories:
                 command = self._gate.extend(command, before, actions, self._due_ns)
-            assumed = self._after(before, command, command.report, command.values)
-            self._reference, self._published_ns = assumed, self._clock.now_ns()
+            is_velocity = self._gate.layout.is_velocity
+            self._reference, self._published_ns = state_after(before, command, is_velocity), self._clock.now_ns()
             self.trajectory = command.trajectory
             try:
                 sent = self._send(command)
@@ -335,24 +336,9 @@ class Arbiter:
                 self.trajectory = trajectory
                 raise
             if sent.report is not None or sent.values is not command.values:
-                self._reference = self._after(before, command, sent.report or command.report, sent.values)
+                self._reference = state_after(before, command, is_velocity, sent)
             self._published_ns = self._clock.now_ns()
             return sent
-
-    def _after(
-        self, before: CommandState, command: ApprovedCommand, report: GateReport, sent: FloatArray
-    ) -> CommandState:
-        """Return the reference after `before` once the values `sent` of `command` were published."""
-        no_time = not report.dt_s > 0.0
-        is_velocity = self._gate.layout.is_velocity
-        return CommandState(
-            positions=np.where(is_velocity, before.positions, sent),  # those commanded by velocity stay the measured
-            velocities=report.velocity_si,
-            seq=command.seq,
-            epoch=command.epoch,
-            slack=before.slack,
-            accelerations=None if no_time else (report.velocity_si - before.velocities) / report.dt_s,
-        )
 
     def brake(self, finding: Finding) -> ApprovedCommand:
         """Publish one tick of braking, for the reason given by `finding`; it ends the motion towards a goal."""

@@ -12,7 +12,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport, Trajectory
 from embodied_env.errors import InternalFaultError
-from embodied_env.safety.approved_commands import approve_command
+from embodied_env.safety.approved_commands import approve_command, state_after
 from embodied_env.safety.command_filters import CommandFilter, ProposedCommand, ask_filter, scale_of
 from embodied_env.safety.findings import (
     gap_finding,
@@ -148,16 +148,18 @@ class CommandLimiter:
     ) -> ApprovedCommand:
         """Return `command` with the motion after it (`SafetyGate.extend`)."""
         dt_s, nothing = command.report.dt_s, np.full(self.layout.size, np.nan)
-        points = [reference, _state_after(reference, command)]
+        is_velocity = self.layout.is_velocity
+        points = [reference, state_after(reference, command, is_velocity)]
         for action in actions if command.report.disposition < Severity.HOLD else ():
             before, boxed = points[-1], self.boxed(action)
             approved = self.limit(self.target(boxed, before), before, dt_s, [], action, boxed)
             if approved.report.disposition >= Severity.HOLD:
                 break
-            points.append(_state_after(before, approved))
+            points.append(state_after(before, approved, is_velocity))
         previewed = len(points) - 2
         while points[-1].velocities.any():
-            points.append(_state_after(points[-1], self.brake(points[-1], dt_s, [], nothing)))
+            braking = self.brake(points[-1], dt_s, [], nothing)
+            points.append(state_after(points[-1], braking, is_velocity))
         trajectory = Trajectory(points=tuple(points), first_ns=due_ns, previewed=previewed)
         return approve_command(command.report, seq=command.seq, epoch=command.epoch, trajectory=trajectory)
 
@@ -385,18 +387,6 @@ class CommandLimiter:
             return False
         before = 0.0 if reference.accelerations is None else reference.accelerations
         return keeps_jerk((velocities - reference.velocities) / dt_s - before, self._limits, dt_s)
-
-
-def _state_after(before: CommandState, command: ApprovedCommand) -> CommandState:
-    """Return the reference after a command of positions."""
-    velocities = command.report.velocity_si
-    return CommandState(
-        positions=command.values,
-        velocities=velocities,
-        seq=command.seq,
-        epoch=command.epoch,
-        accelerations=(velocities - before.velocities) / command.report.dt_s,
-    )
 
 
 def _read_only(array: FloatArray) -> FloatArray:

@@ -1,19 +1,14 @@
-"""Set-points between control steps: the motion from the last published set-point towards an approved one.
+"""Setpoints between control steps: the motion from the last published setpoint towards an approved one.
 
-A step approves a position p that is one control period T away. With n set-points per step, h = T / n apart, the command
+A step approves a position p that is one control period T away. With n setpoints per step, h = T / n apart, the command
 changes its velocity in equal parts from the last published position x and velocity w::
 
     q = x + w (T - h) / 2         where the published motion comes to rest if it slows down evenly during T
     u = (p - q) / T               the velocity at the end of the segment
-    set-point i:  v_i = w + (u - w) i / n,  x_i = x_(i-1) + v_i h,  i = 1 .. n
+    setpoint i:  v_i = w + (u - w) i / n,  x_i = x_(i-1) + v_i h,  i = 1 .. n
 
-With steps at intervals of T the next q is p, and u the velocity that the gate approved: the uniform quadratic B-spline
-of the approved positions, which keeps the limits that they keep. Steps come early, late or never, so this is only the
-proposal: each set-point passes the gate (`SafetyGate.limit`). Set-points leave on a grid of h, half a period before and
-after each step in time. A late step finds the motion still on its way to p for another (T - h) / 2; then the arbiter
-brakes. `docs/concepts/setpoints.md` has the reasons.
-
-Everything here is a pure function of positions, velocities and times.
+This is only the proposal: each setpoint passes the gate (`SafetyGate.limit`). A late step finds the motion still on its
+way to p for another (T - h) / 2; then the arbiter brakes. `docs/concepts/setpoints.md` has the reasons.
 """
 
 from __future__ import annotations
@@ -46,10 +41,10 @@ class Segment:
 
 
 class SetpointPlanner:
-    """Plans the set-points of one contract."""
+    """Plans the setpoints of one contract."""
 
     def __init__(self, *, control_period_ns: int, per_step: int) -> None:
-        """Plan `per_step` set-points, at least 2, in each control period."""
+        """Plan `per_step` setpoints, at least 2, in each control period."""
         self.per_step = per_step
         self.period_ns = control_period_ns // per_step
         self._control_ns = control_period_ns
@@ -66,7 +61,7 @@ class SetpointPlanner:
         published_ns: int,
         now_ns: int,
     ) -> Segment:
-        """Return the segment from the last published set-point to `goal`; its first set-point is due now."""
+        """Return the segment from the last published setpoint to `goal`; its first setpoint is due now."""
         ends = (goal.positions - self._resting_positions(published)) / self._control_s
         return Segment(
             goal=goal,
@@ -78,7 +73,7 @@ class SetpointPlanner:
         )
 
     def target(self, segment: Segment, published: CommandState, *, now_ns: int, dt_s: float) -> FloatArray:
-        """Return the set-point of `now_ns`, `dt_s` after the last published one; shape (n_joints,)."""
+        """Return the setpoint of `now_ns`, `dt_s` after the last published one; shape (n_joints,)."""
         share = min(1.0, (now_ns - segment.start_ns) / self._control_ns)
         start, end = segment.start_velocities, segment.end_velocities
         positions = published.positions + (start + (end - start) * share) * dt_s

@@ -140,7 +140,7 @@ class StandIn:
     tick_s: float | None = None  # simulation and publication interval; null: about a fifth of the control period
     command_delay_s: float = 0.0  # from the arrival of a command to its effect, >= 0
     command_jitter_s: float = 0.0  # maximum of a uniform additional delay, >= 0; commands stay in order
-    # time of a straight line to a commanded position, >= 0. 0: at once; null: one control or set-point period
+    # time of a straight line to a commanded position, >= 0. 0: at once; null: one control or setpoint period
     interpolation_s: float | None = None
     servo_lag_s: float = 0.0  # time constant from the command to the servo setpoints, >= 0
     clock_offset_s: float = 0.0  # how far the robot's clock is ahead of UTC

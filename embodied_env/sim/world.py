@@ -179,7 +179,7 @@ class World:
     def command(self, values: FloatArray) -> None:
         """Set positions to be reached one control period from now, or velocities that act from now on.
 
-        Positions lead through intermediate set-points, starting with the next physics step. Injected and drawn delays
+        Positions lead through intermediate setpoints, starting with the next physics step. Injected and drawn delays
         postpone the command. Shape (n_joints,), in joint units. Raises UsageError for another shape.
         """
         if self._delayed is not None:

@@ -1,4 +1,4 @@
-"""Set-points between the steps of an environment in real time."""
+"""Setpoints between the steps of an environment in real time."""
 
 from __future__ import annotations
 

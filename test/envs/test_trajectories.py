@@ -16,7 +16,7 @@ from embodied_env.core.policy import NoAction, as_policy
 from embodied_env.envs.action_chunks import ActionChunks
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import ContractError, ResetNeededError, UsageError
-from embodied_env.policies.async_chunks import make_runner
+from embodied_env.policies.chunks import make_runner
 from embodied_env.record import RecordTransitions
 
 STEPS = 4

@@ -20,7 +20,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.image_processing import resize_image
 from embodied_env.core.policy import BatchPolicy, NoAction, PolicyIdentity, find_n_action_steps
 from embodied_env.errors import UsageError
-from embodied_env.policies.chunk_runner import ChunkRunner
+from embodied_env.policies.chunks import ChunkRunner
 from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.model import ArraySpec, connect, plausible_observation
 from embodied_env.policies.policy_file import PolicyFile

@@ -29,7 +29,7 @@ from embodied_env.core.process.signals import Terminated, terminate
 from embodied_env.errors import PolicyError, UsageError
 from embodied_env.evaluation.runner import evaluate
 from embodied_env.policies import loader
-from embodied_env.policies.chunk_runner import ChunkRunner, split_chunk
+from embodied_env.policies.chunks import ChunkRunner, split_chunk
 from embodied_env.policies.slots import TeamPolicies, VectorPolicies
 from embodied_env.record.run import Run
 

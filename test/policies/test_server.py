@@ -25,7 +25,7 @@ import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.core.policy import FunctionPolicy, NoAction, PolicyIdentity, find_n_action_steps
 from embodied_env.errors import UsageError
-from embodied_env.policies.async_chunks import make_runner
+from embodied_env.policies.chunks import make_runner
 from embodied_env.policies.loader import load_model
 from embodied_env.policies.model import ArraySpec
 from embodied_env.policies.server import PolicyServer, ServedPolicy

@@ -261,7 +261,7 @@ def chunked(number, **changes):
 
 
 def streamed(number, **changes):
-    """Return a change that gives every step an account of set-points, and the row `number` these values."""
+    """Return a change that gives every step an account of setpoints, and the row `number` these values."""
 
     def change(rows):
         for place, row in enumerate(rows):

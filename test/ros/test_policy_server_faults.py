@@ -22,7 +22,7 @@ from robot_rig import ARM, ENVIRONMENT, Rig
 import embodied_env
 from embodied_env.core.policy import FunctionPolicy, PolicyIdentity
 from embodied_env.errors import PolicyError, UsageError
-from embodied_env.policies.async_chunks import UNDERRUN, AsyncChunks
+from embodied_env.policies.chunks import UNDERRUN, AsyncChunks
 
 pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime, pytest.mark.long]
 

@@ -692,7 +692,7 @@ def test_setpoints_of_the_relay_are_accounted_and_bring_the_robot_to_rest_when_t
     limits = LAYOUT.limits
     assert jumps.max() <= limits.velocity.max() * PERIOD_S * (1 + 1e-9)  # of a tick after a gap
     assert np.median(jumps[jumps > 0.0]) <= limits.velocity.max() * 2 / 200
-    assert len(jumps) > 200 * limits.velocity[0] / limits.deceleration[0] / 6  # at the rate of the set-points
+    assert len(jumps) > 200 * limits.velocity[0] / limits.deceleration[0] / 6  # at the rate of the setpoints
     check_it_stays_at_rest(monitor, since_ns=rest_ns, within_s=SERVO_S)
 
 

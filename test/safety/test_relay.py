@@ -178,7 +178,7 @@ def test_older_measurement_does_not_replace_a_newer_one():
     robot.measure([0.5, 0.5])
     robot.measure([0.1, 0.1], age_s=0.1)
     robot.core.arm()
-    assert robot.core._arbiter.reference.positions.tolist() == [0.5, 0.5]
+    assert robot.core.arbiter.reference.positions.tolist() == [0.5, 0.5]
 
 
 def test_reference_starts_at_the_measured_positions():
@@ -688,12 +688,12 @@ def test_relay_ignores_unknown_velocities(velocity, age_s):
     assert robot.spy.published[-1].values.tolist() == pytest.approx([1.0 - 8.0 * PERIOD_S] * 2)
 
 
-# --------------------------------------------------------------------------------------------------------- set-points
+# --------------------------------------------------------------------------------------------------------- setpoints
 
 
 @pytest.fixture
 def streaming():
-    """A relay that publishes five set-points for each command."""
+    """A relay that publishes five setpoints for each command."""
     contract = plain_contract(watchdog=WATCHDOG)
     actuators = {n: dataclasses.replace(each, setpoint_rate_hz=5 / PERIOD_S) for n, each in contract.actuators.items()}
     return Robot(dataclasses.replace(contract, actuators=actuators))
@@ -702,9 +702,9 @@ def streaming():
 def test_a_command_is_reached_in_several_setpoints_and_reported_once(streaming):
     streaming.clock.advance_ns(PERIOD_NS)
     report = streaming.command([0.005] * streaming.layout.size)
-    while (due_ns := streaming.core.setpoint_due_ns) is not None:
+    while (due_ns := streaming.core.arbiter.setpoint_due_ns) is not None:
         streaming.clock.sleep_until_ns(due_ns)
-        streaming.core.send_setpoint()
+        streaming.core.arbiter.send_setpoint()
     positions = [command.values[0] for command in streaming.spy.published]
     assert report.applied_si[0] == 0.005
     assert len(streaming.spy.reports) == 1
@@ -718,9 +718,9 @@ def test_setpoints_brake_once_a_stop_is_latched(streaming):
     streaming.move()
     streaming.core.estop("test")
     speeds = []
-    while (due_ns := streaming.core.setpoint_due_ns) is not None:
+    while (due_ns := streaming.core.arbiter.setpoint_due_ns) is not None:
         streaming.clock.sleep_until_ns(due_ns)
-        streaming.core.send_setpoint()
+        streaming.core.arbiter.send_setpoint()
         speeds.append(abs(streaming.spy.published[-1].report.velocity_si[0]))
     assert speeds == sorted(speeds, reverse=True)
     assert streaming.core.at_rest
@@ -730,8 +730,8 @@ def test_the_report_of_a_command_has_the_account_of_the_setpoints_before_it(stre
     streaming.clock.advance_ns(PERIOD_NS)
     first = streaming.command([0.005] * streaming.layout.size)
     for _ in range(4):
-        streaming.clock.sleep_until_ns(streaming.core.setpoint_due_ns)
-        streaming.core.send_setpoint()
+        streaming.clock.sleep_until_ns(streaming.core.arbiter.setpoint_due_ns)
+        streaming.core.arbiter.send_setpoint()
     second = streaming.command([0.01] * streaming.layout.size)
     streaming.core.estop("test")
     assert first.setpoints == {"rate_hz": 5 / PERIOD_S, "sent": 0, "worst_gap_s": 0.0}
@@ -833,15 +833,15 @@ def test_nothing_is_sent_at_a_stop_before_the_first_command(grasping):
     assert len(goals(grasping)) == sent
 
 
-def test_a_goal_is_one_set_point_while_the_arm_gets_several(tmp_path):
+def test_a_goal_is_one_setpoint_while_the_arm_gets_several(tmp_path):
     contract = gripper_contract(tmp_path, gripper_text(scale="physical"))
     arm = dataclasses.replace(contract.actuators["arm"], setpoint_rate_hz=100.0)
     actuators = {**contract.actuators, "arm": arm}
     robot = Robot(dataclasses.replace(contract, actuators=actuators))
     robot.clock.advance_ns(PERIOD_NS)
     robot.command([0.005, GRIPPER_GOAL])
-    while (due_ns := robot.core.setpoint_due_ns) is not None:
+    while (due_ns := robot.core.arbiter.setpoint_due_ns) is not None:
         robot.clock.sleep_until_ns(due_ns)
-        robot.core.send_setpoint()
+        robot.core.arbiter.send_setpoint()
     assert set(goals(robot)) == {GRIPPER_GOAL}
     assert len({command.values[0] for command in robot.spy.published}) >= 5

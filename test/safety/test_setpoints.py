@@ -1,4 +1,4 @@
-"""Set-points between steps: examples of the motion, and its properties at any timing."""
+"""Setpoints between steps: examples of the motion, and its properties at any timing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def contract(jerk=None, **limits):
 
 
 class Bench:
-    """An arbiter on a manual clock whose set-points are sent when they are due, or later."""
+    """An arbiter on a manual clock whose setpoints are sent when they are due, or later."""
 
     def __init__(self, *, per_step=PER_STEP, start=(0.0, 0.0), **limits):
         self.clock, the_contract = ManualClock(start_ns=1000), contract(**limits)
@@ -70,7 +70,7 @@ class Bench:
         return approved
 
     def wait(self, duration_ns, late_ns=0):
-        """Pass time; each set-point is sent `late_ns` after it was due, or after the death of its thread not at all."""
+        """Pass time; each setpoint is sent `late_ns` after it was due, or after the death of its thread not at all."""
         end_ns = self.clock.now_ns() + duration_ns
         while self.thread_is_dead and self.clock.now_ns() + PERIOD_NS // 2 < end_ns:
             self.clock.advance_ns(PERIOD_NS // 2)
@@ -85,7 +85,7 @@ class Bench:
         self.clock.sleep_until_ns(end_ns)
 
     def start_grid(self):
-        """Hold for a step, after which all set-points are one period apart."""
+        """Hold for a step, after which all setpoints are one period apart."""
         self.step((0.0, 0.0))
         self.wait(PERIOD_NS)
         del self.sent[:]
@@ -305,7 +305,7 @@ def test_homing_arrives_and_rests(jerk):
 
 @st.composite
 def runs(draw):
-    """Steps at any time, with any action, set-points that are late; now and then the watchdog brakes."""
+    """Steps at any time, with any action, setpoints that are late; now and then the watchdog brakes."""
     steps = draw(st.lists(st.tuples(st.floats(0.02, 4.0), st.floats(0.0, 3.0), actions, st.booleans()), max_size=25))
     start = draw(st.tuples(st.floats(-1.9, 1.9), st.floats(-1.9, 1.9)))
     return start, steps
@@ -315,7 +315,7 @@ any_limits = st.fixed_dictionaries(
     {"velocity": st.floats(0.05, 20.0), "acceleration": st.floats(0.1, 200.0), "deceleration": st.floats(0.1, 200.0)},
     optional={"jerk": st.floats(1.0, 1e4)},
 )
-dies_at = st.none() | st.integers(0, 25)  # the step before which the thread of the set-points ends
+dies_at = st.none() | st.integers(0, 25)  # the step before which the thread of the setpoints ends
 
 
 @given(runs(), st.sampled_from([2, 3, 5, 25]), any_limits, dies_at)

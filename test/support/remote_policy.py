@@ -7,7 +7,7 @@ from robot_rig import ARM, LAYOUT, PERIOD_S
 
 import embodied_env
 from embodied_env.core.policy import NoAction
-from embodied_env.policies.async_chunks import AsyncChunks, make_runner
+from embodied_env.policies.chunks import AsyncChunks, make_runner
 
 MOST_STEPS = 200
 

@@ -49,7 +49,7 @@ ANNOTATED_STAGES = (
     *(f"inference.{name}_s" for name in ("encode", "wire", "server", "decode")),
     "setpoints.worst_gap_s",
 )
-"""Stages of accounts in ``info["annotations"]``: an inference on a policy server, set-points between steps."""
+"""Stages of accounts in ``info["annotations"]``: an inference on a policy server, setpoints between steps."""
 
 INJECTED_STAGES = tuple(f"injected.{name}_s" for name in ("age", "inference", "actuation", "data_age", "end_to_end"))
 """Delays injected into a lockstep world, in world time."""

@@ -193,26 +193,23 @@ class WorldNode(ABC):
         return self._encoders[name].encode(reading.values, self._stamp_ns(reading.stamp_ns), reading.extras)
 
 
-def make_executor(context: Context) -> Executor:
-    """Return the fastest executor for callbacks without message info; always spin it with a timeout."""
-    try:
-        from rclpy.experimental import EventsExecutor  # noqa: PLC0415 - absent before Jazzy
+def _make_executor(context: Context, *, fast: bool) -> Executor:
+    """Return an executor; always spin it with a timeout."""
+    with contextlib.suppress(ImportError, TypeError):
+        if fast:
+            from rclpy.experimental import EventsExecutor  # noqa: PLC0415 - absent before Jazzy
 
-        return EventsExecutor(context=context)
-    except (ImportError, TypeError):
-        return single_threaded(context)
-
-
-def single_threaded(context: Context) -> Executor:
-    """Return an executor that can execute the goals of action servers."""
+            return EventsExecutor(context=context)
     return SingleThreadedExecutor(context=context)
 
 
 @contextlib.contextmanager
 def node_with_executor(
-    contract: Contract, make: Callable[..., N], executor_for: Callable[[Context], Executor] = make_executor
+    contract: Contract, make: Callable[..., N], *, fast: bool = True
 ) -> Iterator[tuple[N, Executor]]:
     """Create a node (`make(context=...)`) and its executor in a context of their own; destroy all at the end.
+
+    `fast`: an executor without actions, and without message info, that takes the messages of other wait sets.
 
     Raises:
         BackendNotReadyError: if ROS 2 cannot be initialised.
@@ -225,7 +222,7 @@ def node_with_executor(
         with ros_init_errors(ContractError):
             rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
             simulator = make(context=context)
-        executor = executor_for(context)
+        executor = _make_executor(context, fast=fast)
         executor.add_node(simulator.node)
         try:
             yield simulator, executor

@@ -35,7 +35,7 @@ class EmulatedGripper:
         self._type = message_class(actuator.type)
         self._handle: Any = None
         self._goal: float | None = None
-        self._set_point: float | None = None
+        self._setpoint: float | None = None
         self._last, self._moved_ns = 0.0, 0  # position at the last move, and when it last changed
         fail, accept = partial(self._finish, "failed"), self._on_accepted
         self._server = ActionServer(node, self._type, actuator.topic, fail, handle_accepted_callback=accept)
@@ -43,27 +43,27 @@ class EmulatedGripper:
     def begin(self) -> None:
         """Drop the goal of the last episode."""
         self._end("failed")
-        self._goal = self._set_point = None
+        self._goal = self._setpoint = None
 
     def close(self) -> None:
         """Destroy the action server, which its node does not."""
         self._server.destroy()
 
     def move(self, now_ns: int, positions: FloatArray) -> FloatArray | None:
-        """Return the next set-point, shape (1,), or None; `positions` are those of all joints."""
+        """Return the next setpoint, shape (1,), or None; `positions` are those of all joints."""
         if self._goal is None:
             return None
         position = float(positions[self._joint])
-        start = position if self._set_point is None else self._set_point
-        self._set_point = float(np.clip(self._goal, start - self._stride, start + self._stride))
-        if self._set_point != self._goal or abs(position - self._last) > _STILL * self._range:
+        start = position if self._setpoint is None else self._setpoint
+        self._setpoint = float(np.clip(self._goal, start - self._stride, start + self._stride))
+        if self._setpoint != self._goal or abs(position - self._last) > _STILL * self._range:
             self._moved_ns = now_ns
         self._last = position
         if abs(position - self._goal) <= _NEAR * self._range:
             self._end("reached")
         elif now_ns - self._moved_ns > _STALL_NS:
             self._end("stalled")
-        return np.array([self._set_point])
+        return np.array([self._setpoint])
 
     def _on_accepted(self, handle: Any) -> None:  # noqa: ANN401 - rclpy's
         self._end("failed")
@@ -75,7 +75,7 @@ class EmulatedGripper:
             self._end("failed")
 
     def _end(self, outcome: str) -> None:
-        """End the active goal; the set-point keeps moving towards it."""
+        """End the active goal; the setpoint keeps moving towards it."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.execute(partial(self._finish, outcome))

@@ -8,6 +8,7 @@ those of the backend profile (`sim.robot_emulation`): readings are published whe
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import secrets
@@ -24,14 +25,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import BackendLostError
 from embodied_env.ros.command_messages import from_trajectory
-from embodied_env.ros.embedded_sim.base_node import (
-    LATCHED,
-    SPIN_TIMEOUT_S,
-    WorldNode,
-    make_executor,
-    node_with_executor,
-    single_threaded,
-)
+from embodied_env.ros.embedded_sim.base_node import LATCHED, SPIN_TIMEOUT_S, WorldNode, node_with_executor
 from embodied_env.ros.embedded_sim.emulated_grippers import make_grippers
 from embodied_env.ros.embedded_sim.emulated_inputs import EmulatedService, EmulatedTopic, Inputs, services_of, topics_of
 from embodied_env.ros.embedded_sim.protocol import ANY_EPOCH
@@ -317,12 +311,11 @@ def run_free_running(
     """
     make = functools.partial(FreeRunningNode, contract, world, namespace=namespace, inputs=inputs)
     has_actions = any(actuator.is_action for actuator in contract.actuators.values())
-    executor_for = single_threaded if has_actions else make_executor  # the faster one cannot execute goals
-    with node_with_executor(contract, make, executor_for) as (simulator, executor):
-        try:
-            simulator.begin()
-            on_ready(simulator.node.get_namespace())
-            while not stop.is_set():
-                simulator.spin_once(executor)
-        finally:
-            simulator.close()
+    with (
+        node_with_executor(contract, make, fast=not has_actions) as (simulator, executor),
+        contextlib.closing(simulator),
+    ):
+        simulator.begin()
+        on_ready(simulator.node.get_namespace())
+        while not stop.is_set():
+            simulator.spin_once(executor)

@@ -10,14 +10,7 @@ from typing import Literal
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import parse_as, profile_of
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.contract.value_checks import (
-    check_count,
-    check_positive,
-    check_topic,
-    naming_file,
-    one_of,
-    require,
-)
+from embodied_env.contract.value_checks import check_count, check_positive, check_topic, naming_file, one_of, require
 from embodied_env.core.reset_draws import draw_options
 from embodied_env.core.reset_spec import validate_home
 from embodied_env.core.types import FloatArray, ResetRequest

@@ -33,18 +33,8 @@ _TOLERANCE = 1e-6  # absolute and relative; a conversion to float32 loses less
 class ActuatorPublishers:
     """Publishes to the actuators' own topics, and sends the goals of grippers to their action servers."""
 
-    def __init__(
-        self,
-        contract: Contract,
-        node: Node,
-        clock: Clock,
-        *,
-        unstamped: Collection[str] = (),
-    ) -> None:
-        """Create a publisher or a gripper's client for each actuator of `contract`.
-
-        Messages of a type in `unstamped` have stamp 0.
-        """
+    def __init__(self, contract: Contract, node: Node, clock: Clock, *, unstamped: Collection[str] = ()) -> None:
+        """Create a publisher or a client for each actuator of `contract`; types in `unstamped` get stamp 0."""
         self._grippers = make_grippers(contract, node, clock)
         self._clock = clock
         self._unstamped = unstamped

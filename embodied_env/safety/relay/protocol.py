@@ -31,7 +31,6 @@ from embodied_env.core.json_messages import (
     ANY_NUMBER,
     COUNT,
     FLAG,
-    OBJECT,
     OBJECTS,
     QUANTITY,
     TEXT,
@@ -39,6 +38,7 @@ from embodied_env.core.json_messages import (
     check_object,
     list_of,
     object_of,
+    object_with,
     one_of,
     or_null,
     read_object,
@@ -58,6 +58,19 @@ DIAGNOSTICS_TOPIC = "/diagnostics"  # diagnostic_msgs/msg/DiagnosticArray, 1 Hz
 
 STOP = "stop"
 """The only name, without values, of a command that brakes as a STOP."""
+
+SETPOINT_FIELDS = {"rate_hz": QUANTITY, "sent": COUNT, "worst_gap_s": QUANTITY}
+"""Account of the setpoints since the last command."""
+
+GRIPPER_ENDED = ("rejected", "failed", "reached", "stalled")
+"""States of a goal that is not sent again."""
+
+GRIPPER_FIELDS = {
+    "goal": or_null(QUANTITY),
+    "state": one_of(("idle", "unsent", "sent", "accepted", *GRIPPER_ENDED), "the state of a goal"),
+    "goals_sent": COUNT,
+}
+"""Account of a gripper with an action server."""
 
 _TAG = re.compile(r"([0-9]{1,19})/([0-9]{1,19})(?:\+([0-9]{1,19}))?")
 
@@ -231,7 +244,7 @@ class RelayReport:
     ``tick``. `applied_si` is the published command, or if refused (not `published`) the one still in force; `applied`
     is the same in action units, relative to the command before. `number` counts publications over the life of the
     relay (0: refused); `published_ns` is on its steady clock. `setpoints`: of an accepted command, the account of the
-    set-points since the one before; None without `setpoint_rate_hz`. `grippers`: the accounts of those with an action
+    setpoints since the one before; None without `setpoint_rate_hz`. `grippers`: the accounts of those with an action
     server.
     """
 
@@ -272,8 +285,6 @@ class RelayReport:
             if len(plain[name]) != len(plain["joints"]):
                 found = f"{len(plain[name])} values (expected one for each of {len(plain['joints'])} joints)"
                 raise ValueError(f"{REPORT_TOPIC}: field {name}: {found}")
-        if plain["setpoints"] is not None:
-            check_object(plain["setpoints"], f"{REPORT_TOPIC}: setpoints", _SETPOINTS)
         return cls(
             **{
                 **plain,
@@ -338,10 +349,9 @@ _REPORT = {
     **dict.fromkeys(_VECTORS, list_of(QUANTITY)),
     "number": COUNT,
     "published_ns": COUNT,
-    "setpoints": or_null(OBJECT),
-    "grippers": object_of(OBJECT),
+    "setpoints": or_null(object_with(SETPOINT_FIELDS)),
+    "grippers": object_of(object_with(GRIPPER_FIELDS)),
 }
-_SETPOINTS = {"rate_hz": QUANTITY, "sent": COUNT, "worst_gap_s": QUANTITY}
 _FINDING = {
     "gate": one_of(GATES, "the name of a gate"),
     "severity": _SEVERITY,

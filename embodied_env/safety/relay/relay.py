@@ -4,7 +4,7 @@ Disarmed, it publishes only braking. `arm` begins an epoch at the measured posit
 increasing numbers, pass the joint limits and filters. ``hold_steps`` periods after the last one, each `tick` brakes;
 after ``stop_steps`` a STOP is latched, which only `arm` clears. `clear_estop` reduces an ESTOP to a STOP.
 
-With `setpoint_rate_hz` a command is reached in several set-points (`safety.setpoints`), published by `send_setpoint`.
+With `setpoint_rate_hz` a command is reached in several setpoints (`safety.setpoints`), sent by the caller.
 
 At rest, a robot commanded only by position receives nothing but the goals of its grippers at a STOP. Joints commanded
 by velocity receive zero at every tick while armed: their controller may have a timeout, or have lost a message. Nothing
@@ -92,6 +92,7 @@ class Relay:
     Attributes:
         sensors: the sensors of `on_joint_positions`.
         velocity_sensors: the sensors of `on_joint_velocities`.
+        arbiter: owns the last published command; the caller sends its setpoints (`Arbiter.send_setpoint`).
         tag: the tag of the last accepted command or braking tick.
         accepted: number of accepted commands.
         refused: number of refused commands by code.
@@ -121,7 +122,7 @@ class Relay:
         self._layout = self._gate.layout
         self._velocities = MeasuredVelocities(contract)
         self._moving: dict[str, tuple[Mapping[str, NDArray[Any]], int]] = {}  # the newest readings of velocities
-        self._arbiter = Arbiter(
+        self.arbiter = Arbiter(
             self._send,
             self._gate,
             clock=clock,
@@ -154,12 +155,7 @@ class Relay:
     @property
     def at_rest(self) -> bool:
         """Whether the last published velocities are zero."""
-        return not self._arbiter.reference.velocities.any()
-
-    @property
-    def positions(self) -> FloatArray:
-        """The last published positions, or those measured when it was armed; shape (n_joints,)."""
-        return self._arbiter.reference.positions
+        return not self.arbiter.reference.velocities.any()
 
     @property
     def current_state(self) -> RelayState:
@@ -214,7 +210,7 @@ class Relay:
         positions = self._measured.positions.copy()
         self.tag = CommandId(epoch=max(self.tag.epoch + 1, self._clock.system_ns() // NS_PER_US), seq=0)
         self._gate.reset()
-        self._arbiter.reset(positions, self.tag.epoch)
+        self.arbiter.reset(positions, self.tag.epoch)
         self._armed, self._asked_to_brake, self._fed_ns, self._owes_goals = True, False, None, False
         self.announce()
         limits = self._layout.limits
@@ -241,7 +237,7 @@ class Relay:
         self._asked_to_brake = isinstance(target, Severity)
         self.accepted += 1
         if isinstance(target, Severity):
-            self._publish(lambda: self._arbiter.brake(replace(_REQUESTED, severity=target)), "brake")
+            self._publish(lambda: self.arbiter.brake(replace(_REQUESTED, severity=target)), "brake")
         else:
             self._publish(lambda: self._send_limited(target), "command")
         self.announce()
@@ -253,18 +249,9 @@ class Relay:
         repeats = self._armed and self._gate.has_velocity
         if reason is not None and (repeats or self._owes_goals or not self.at_rest):
             self.tag = CommandId(epoch=self.tag.epoch, seq=self.tag.seq, tick=self.tag.tick + 1)
-            self._publish(lambda: self._arbiter.brake(reason), "tick")
+            self._publish(lambda: self.arbiter.brake(reason), "tick")
             self._owes_goals &= not self.last_dt_s > 0.0  # no time: it repeated the last command
         self.announce()
-
-    @property
-    def setpoint_due_ns(self) -> int | None:
-        """When `send_setpoint` is due, on the steady clock; None: nothing is in motion, or no set-points declared."""
-        return self._arbiter.setpoint_due_ns
-
-    def send_setpoint(self) -> None:
-        """Publish the next set-point towards the last command if it is due."""
-        self._arbiter.send_setpoint()
 
     def estop(self, why: str) -> None:
         """Latch an ESTOP and brake."""
@@ -325,7 +312,7 @@ class Relay:
     def _refuse(self, tag: CommandId | None, finding: Finding, *causes: Finding) -> None:
         """Report a command that is not published; it does not feed the watchdog. `causes`: what latched."""
         self.refused[finding.code] += 1
-        reference = self._arbiter.reference
+        reference = self.arbiter.reference
         acting = np.where(self._layout.is_velocity, reference.velocities, reference.positions)
         self._outlet.report(
             RelayReport(
@@ -377,9 +364,9 @@ class Relay:
 
     def _send_limited(self, target: FloatArray) -> ApprovedCommand:
         """Limit and publish `target`; a STOP of the gate is latched and disarms."""
-        with self._arbiter.exclusive() as (reference, dt_s):
+        with self.arbiter.exclusive() as (reference, dt_s):
             approved = self._gate.limit(target, reference, dt_s)
-            self._arbiter.send(approved)
+            self.arbiter.send(approved)
         if approved.report.disposition >= Severity.STOP:
             self._gate.latch_stops(approved.report.findings)
             self._armed = False
@@ -399,8 +386,8 @@ class Relay:
 
     def _publish(self, send: Callable[[], ApprovedCommand], cause: str) -> None:
         """Publish by `send` and report it; an internal error latches a STOP instead."""
-        self._arbiter.update_measured(self._measured.positions, self._measured.ages_s(self._clock.now_ns()))
-        setpoints = None if cause == "tick" else self._arbiter.take_setpoint_account()
+        self.arbiter.update_measured(self._measured.positions, self._measured.ages_s(self._clock.now_ns()))
+        setpoints = None if cause == "tick" else self.arbiter.take_setpoint_account()
         try:
             approved = send()
         except InternalFaultError as error:

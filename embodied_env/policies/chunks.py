@@ -1,4 +1,4 @@
-"""Action chunks that are computed while the robot moves, aligned by the measured latency, and blended."""
+"""Execution of action chunks, one action per step; the next chunk is computed in between, or while the robot moves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,14 @@ import numpy as np
 from embodied_env.core.policy import (
     CHUNK_MODES,
     AccountedPolicy,
-    ContinuingPolicy,
     NoAction,
     Observation,
     Policy,
     StepObserver,
+    find_continuing,
     find_n_action_steps,
 )
 from embodied_env.errors import PolicyError, UsageError, did_you_mean
-from embodied_env.policies.chunk_runner import ChunkRunner, split_chunk
 from embodied_env.policies.policy_thread import PolicyCalls
 
 OVERLAP = 4
@@ -46,6 +45,63 @@ _LATENCIES = 10  # inferences, of which the greatest latency counts
 def make_runner(policy: Policy, chunks: str = "wait", *, pacing: str = "lockstep") -> ChunkRunner | AsyncChunks:
     """Return the policy that returns one action per step, as `chunks` of `CHUNK_MODES` says."""
     return ChunkRunner(policy) if chunks == "wait" else AsyncChunks(policy, chunks, pacing=pacing)
+
+
+class ChunkRunner:
+    """A policy that returns one action per step, from the actions and chunks of another policy.
+
+    Attributes:
+        policy: the other policy.
+        identity: its identity.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        """Wrap `policy`."""
+        self.policy, self.identity = policy, policy.identity
+        self._n_action_steps = find_n_action_steps(policy)
+        self._due: deque[Any] = deque()
+
+    @property
+    def has_due(self) -> bool:
+        """Whether an action of the last chunk is left, so that the next step needs no inference."""
+        return bool(self._due)
+
+    def reset(self, *, seed: int, episode_index: int) -> None:
+        """Discard the rest of the chunk, and reset the policy."""
+        self._due.clear()
+        self.policy.reset(seed=seed, episode_index=episode_index)
+
+    def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
+        """Return the next action of the chunk, or of a new one."""
+        if not self._due:
+            return self.begin(self.policy(observation))
+        if isinstance(self.policy, StepObserver):
+            self.policy.observe(observation)
+        return self._due.popleft()
+
+    def begin(self, answer: Any) -> Any:  # noqa: ANN401 - policies return anything
+        """Return the first action of what the policy has returned, and keep those of a chunk to execute next."""
+        chunk = split_chunk(answer)
+        if chunk is None:
+            return answer
+        self._due.extend(chunk[1 : self._n_action_steps])
+        return chunk[0]
+
+    def upcoming(self, count: int) -> list[Any]:
+        """Return the actions for the steps after that of the last action, at most `count`."""
+        return list(islice(self._due, count))
+
+    def take_accounts(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the accounts of the last action, to annotate its step: that of an inference, if there is one."""
+        account = self.policy.take_account() if isinstance(self.policy, AccountedPolicy) else None
+        return {} if account is None else {"inference": account}
+
+    def stop(self) -> None:
+        """Do nothing: there is no thread."""
+
+    def close(self) -> None:
+        """Close the policy."""
+        self.policy.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,11 +131,9 @@ class Chunk:
 class AsyncChunks:
     """A policy that returns one action per step, from chunks that another policy computes while the robot moves.
 
-    In real time the other policy runs in a thread of its own, with at most one inference in progress. Its chunk is used
-    from the action for the present step on: those for steps that passed during the inference are skipped. The next
-    inference begins early enough for twice the greatest of the last latencies. A step for which no chunk has an action
-    gets `NoAction`. The first chunk of an episode is awaited, since the robot is at rest. In lockstep the world
-    waits for each inference, which is made without a thread.
+    In real time the other policy runs in a thread of its own, with at most one inference in progress, which begins
+    early enough for twice the greatest of the last latencies. A step for which no chunk has an action gets `NoAction`.
+    In lockstep the world waits for each inference, which is made without a thread.
 
     Attributes:
         policy: the other policy; do not call it while this one is in use.
@@ -93,7 +147,6 @@ class AsyncChunks:
         *,
         pacing: str = "realtime",
         overlap: int = OVERLAP,
-        decay: float = DECAY,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         """Wrap `policy`; `pacing` is that of the environment (``env.unwrapped.pacing``).
@@ -101,11 +154,10 @@ class AsyncChunks:
         Args:
             policy: a policy that returns chunks.
             mode: ``replace`` (the next chunk at once), ``crossfade`` (over `overlap` steps), ``ensemble`` (all chunks
-                with an action for the step, with weights exp(-`decay` * i) from the oldest to the newest), or ``rtc``
-                (the policy continues the chunk that is being executed).
+                with an action for the step, with weights exp(-0.01 i) from the oldest to the newest), or ``rtc`` (the
+                policy continues the chunk that is being executed, `overlap` steps early).
             pacing: ``realtime`` or ``lockstep``.
             overlap: see `mode`.
-            decay: see `mode`.
             timeout_s: limit of the first chunk of an episode, and of `reset`; then a `PolicyError` is raised.
 
         Raises:
@@ -114,12 +166,13 @@ class AsyncChunks:
         if mode not in CHUNK_MODES[1:]:
             expected = f"expected one of: {', '.join(CHUNK_MODES[1:])}"
             raise UsageError(f"unknown mode of chunks: {mode!r} ({expected}){did_you_mean(mode, CHUNK_MODES[1:])}")
-        if mode == "rtc" and not (isinstance(policy, ContinuingPolicy) and policy.continues_chunks):
+        self._continuing = find_continuing(policy) if mode == "rtc" else None
+        if mode == "rtc" and self._continuing is None:
             problem = f"policy that cannot continue a chunk: {policy.identity.name!r}"
             raise UsageError(f"{problem} (expected one with real-time chunking, RTC); use crossfade")
         self.policy, self.mode, self.identity = policy, mode, policy.identity
         self._overlap = overlap if mode in ("crossfade", "rtc") else 0
-        self._decay, self._waits = decay, pacing == "lockstep"
+        self._waits = pacing == "lockstep"
         self._n_action_steps = find_n_action_steps(policy)
         self._calls = PolicyCalls(in_thread=not self._waits, timeout_s=timeout_s)
         self._latencies: deque[int] = deque(maxlen=_LATENCIES)
@@ -192,14 +245,14 @@ class AsyncChunks:
     def _prefix(self) -> tuple[int, int] | None:
         """Return the arguments of `continue_chunk`; None: the last chunk of the policy is not being executed."""
         newest = self._last
-        if self.mode != "rtc" or newest is None or not newest.left(self._step):
+        if newest is None or not newest.left(self._step):
             return None
         return newest.index(self._step), max(self._latencies, default=0)
 
     def _infer(self, observation: Observation, prefix: tuple[int, int] | None) -> tuple[Any, Mapping[str, Any] | None]:
         """Return the answer of the policy with its account."""
-        if prefix is not None and isinstance(self.policy, ContinuingPolicy):
-            self.policy.continue_chunk(executed=prefix[0], delay=prefix[1])
+        if prefix is not None and self._continuing is not None:
+            self._continuing.continue_chunk(executed=prefix[0], delay=prefix[1])
         answer = self.policy(observation)
         return answer, self.policy.take_account() if isinstance(self.policy, AccountedPolicy) else None
 
@@ -255,7 +308,7 @@ class AsyncChunks:
         """Return the chunks with an action for `step` with their weights, which add up to 1, oldest first."""
         usable = [chunk for chunk in self._chunks if chunk.left(step)]
         if self.mode == "ensemble":
-            weights = [math.exp(-self._decay * place) for place in range(len(usable))]
+            weights = [math.exp(-DECAY * place) for place in range(len(usable))]
             total = sum(weights)
             return [(chunk, weight / total) for chunk, weight in zip(usable, weights, strict=True)]
         used: list[tuple[Chunk, float]] = []
@@ -263,6 +316,24 @@ class AsyncChunks:
             share = chunk.share(step)
             used = [*((older, weight * (1.0 - share)) for older, weight in used if share < 1.0), (chunk, share)]
         return used
+
+
+def split_chunk(answer: Any) -> list[Any] | None:  # noqa: ANN401 - policies return anything
+    """Return the actions of a chunk (n, n_joints), or of a dict of them; None for anything else, such as one action.
+
+    They are copies of arrays, which the policy may write to later.
+    """
+    parts = answer if isinstance(answer, Mapping) else {"": answer}
+    try:
+        lengths = {shape[0] if len(shape) == 2 else 0 for shape in map(np.shape, parts.values())}
+    except (ValueError, TypeError):  # a ragged list
+        return None
+    if len(lengths) != 1 or 0 in lengths:
+        return None
+    (count,) = lengths
+    parts = {name: part.copy() if isinstance(part, np.ndarray) else part for name, part in parts.items()}
+    actions = [{name: part[index] for name, part in parts.items()} for index in range(count)]
+    return actions if isinstance(answer, Mapping) else [action[""] for action in actions]
 
 
 def blend(actions: Sequence[Any], weights: Sequence[float]) -> Any:  # noqa: ANN401 - of the action space

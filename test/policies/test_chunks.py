@@ -23,11 +23,10 @@ from embodied_env.core.policy import NoAction, PolicyIdentity
 from embodied_env.errors import PolicyError, UsageError
 from embodied_env.evaluation.runner import evaluate
 from embodied_env.policies import policy_thread
-from embodied_env.policies.async_chunks import DECAY, OVERLAP, UNDERRUN, AsyncChunks, blend, make_runner
-from embodied_env.policies.chunk_runner import ChunkRunner
+from embodied_env.policies.chunks import DECAY, OVERLAP, UNDERRUN, AsyncChunks, ChunkRunner, blend, make_runner
 from embodied_env.policies.lerobot_model import LerobotModel
 from embodied_env.policies.slots import TeamPolicies, VectorPolicies
-from embodied_env.record.audit.chunk_rules import ChunkRule
+from embodied_env.record.audit.account_rules import AccountRules
 from embodied_env.record.rows import RESET
 
 MODES = ("replace", "crossfade", "ensemble", "rtc")
@@ -318,7 +317,7 @@ def violations(rule, step, action, account):
 def test_actions_are_convex_blends_of_chunks_of_the_episode_at_their_index(
     mode, overlap, plan, latencies, n_action_steps, resets
 ):
-    policy, rule = Planned(plan, n_action_steps), ChunkRule()
+    policy, rule = Planned(plan, n_action_steps), AccountRules(None)
     begun, before, steps = 0, None, 0
     with Timed(policy, mode, 1, overlap=overlap) as timed:
         for number in range(60):
