@@ -22,7 +22,7 @@ from embodied_env.core.policy import (
     StepObserver,
     find_n_action_steps,
 )
-from embodied_env.errors import PolicyError, UsageError, did_you_mean
+from embodied_env.errors import PolicyError, UsageError, described, did_you_mean
 from embodied_env.policies.chunk_runner import ChunkRunner, split_chunk
 from embodied_env.policies.policy_thread import PolicyCalls
 
@@ -190,17 +190,20 @@ class AsyncChunks:
             return None
         return newest.index(self._step), max(self._latencies, default=0)
 
-    def _infer(self, observation: Observation, prefix: tuple[int, int] | None) -> tuple[Any, Mapping[str, Any] | None]:
-        """Return the answer of the policy with its account."""
+    def _infer(
+        self, observation: Observation, prefix: tuple[int, int] | None
+    ) -> tuple[Any, list[Any] | None, Mapping[str, Any] | None]:
+        """Return the answer of the policy, the actions of its chunk, and its account."""
         if prefix is not None and isinstance(self.policy, ContinuingPolicy):
             self.policy.continue_chunk(executed=prefix[0], delay=prefix[1])
         answer = self.policy(observation)
-        return answer, self.policy.take_account() if isinstance(self.policy, AccountedPolicy) else None
+        account = self.policy.take_account() if isinstance(self.policy, AccountedPolicy) else None
+        return answer, split_chunk(answer), account  # here, before the policy may write to its answer
 
     def _receive(self, born: int, future: Future[Any], *, is_awaited: bool = False) -> None:
         """Add the chunk of the inference, once it has ended; raises what the policy raised."""
         self._request = None
-        answer, account = self._calls.wait(future)
+        answer, chunk, account = self._calls.wait(future)
         if account is not None:
             self._accounts["inference"] = account
         self._last = None
@@ -208,7 +211,7 @@ class AsyncChunks:
             self._missing = answer
             self._counts["failed"] += 1
             return
-        actions, step = split_chunk(answer) or [answer] * self._waits, self._step
+        actions, step = chunk or [answer] * self._waits, self._step
         if not actions:
             found = type(answer).__name__
             raise PolicyError(f"policy returned {found} (expected a chunk of actions); use --chunks wait")
@@ -216,13 +219,13 @@ class AsyncChunks:
             self._latencies.append(step - 1 - born)
         is_faded = self.mode == "crossfade" and self._chunks
         overlap = min(self._overlap, self._chunks[-1].left(step), born + len(actions) - step) if is_faded else 0
-        chunk = Chunk(number=self._answers, born=born, first=step, overlap=overlap, actions=actions)
+        new = Chunk(number=self._answers, born=born, first=step, overlap=overlap, actions=actions)
         self._answers, self._missing = self._answers + 1, NoAction(UNDERRUN)
-        if not chunk.left(step):
+        if not new.left(step):
             self._counts["expired"] += 1
             return
-        self._last = chunk
-        self._chunks = [*self._chunks, chunk][-_MOST_CHUNKS:]
+        self._last = new
+        self._chunks = [*self._chunks, new][-_MOST_CHUNKS:]
 
     # ---------------------------------------------------------------------------------------------------------- actions
 
@@ -263,7 +266,9 @@ def blend(actions: Sequence[Any], weights: Sequence[float]) -> Any:  # noqa: ANN
     try:
         if isinstance(actions[0], Mapping):
             return {name: blend([action[name] for action in actions], weights) for name in actions[0]}
-        rows = np.array([np.asarray(action, dtype=np.float64) for action in actions])
-        return np.tensordot(np.asarray(weights), rows, axes=1)
-    except (KeyError, TypeError, ValueError) as error:
-        raise PolicyError(f"chunks of different shapes cannot be blended: {error}") from error
+        rows = np.array([np.asarray(action) for action in actions])
+        return np.tensordot(np.asarray(weights), rows.astype(np.float64, casting="same_kind"), axes=1)  # real numbers
+    except PolicyError:
+        raise
+    except Exception as error:
+        raise PolicyError(f"chunks cannot be blended: {described(error)}") from error

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 
 from embodied_env.core.policy import AccountedPolicy, Observation, Policy, StepObserver, find_n_action_steps
+from embodied_env.errors import PolicyError
+
+_MOST_ACTIONS = 100_000  # in a chunk: splitting it takes time and memory
 
 
 class ChunkRunner:
@@ -67,16 +70,23 @@ class ChunkRunner:
 def split_chunk(answer: Any) -> list[Any] | None:  # noqa: ANN401 - policies return anything
     """Return the actions of a chunk (n, n_joints), or of a dict of them; None for anything else, such as one action.
 
-    They are copies of arrays, which the policy may write to later.
+    They are copies of arrays and tensors, which the policy may write to later. Raises PolicyError for a chunk too long.
     """
     parts = answer if isinstance(answer, Mapping) else {"": answer}
     try:
-        lengths = {shape[0] if len(shape) == 2 else 0 for shape in map(np.shape, parts.values())}
-    except (ValueError, TypeError):  # a ragged list
+        (count,) = {shape[0] if len(shape) == 2 else 0 for shape in map(np.shape, parts.values())}
+        if 0 < count <= _MOST_ACTIONS:
+            parts = {name: _copy(part) for name, part in parts.items()}
+            actions = [{name: part[index] for name, part in parts.items()} for index in range(count)]
+            return actions if isinstance(answer, Mapping) else [action[""] for action in actions]
+    except Exception:  # noqa: BLE001 - a foreign object may raise anything
         return None
-    if len(lengths) != 1 or 0 in lengths:
-        return None
-    (count,) = lengths
-    parts = {name: part.copy() if isinstance(part, np.ndarray) else part for name, part in parts.items()}
-    actions = [{name: part[index] for name, part in parts.items()} for index in range(count)]
-    return actions if isinstance(answer, Mapping) else [action[""] for action in actions]
+    if count > _MOST_ACTIONS:
+        raise PolicyError(f"chunk too long: {count} actions (expected at most {_MOST_ACTIONS}); return it in parts")
+    return None
+
+
+def _copy(part: Any) -> Any:  # noqa: ANN401 - policies return anything
+    if hasattr(part, "detach"):  # a torch tensor, possibly on a device
+        return part.detach().cpu().clone()
+    return part.copy() if isinstance(part, np.ndarray) else part
