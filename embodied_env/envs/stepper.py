@@ -169,6 +169,7 @@ class Stepper:
         self._end_episode()
         if was_running and self._free_running:
             self._brake("reset() during an episode")
+        self._arbiter.end_motion()  # a lost backend did not receive the braking
         self._pending = self._lost = None
         self._epoch += 1
         self._episode_index = 0 if seeded else self._episode_index + 1

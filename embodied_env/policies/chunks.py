@@ -23,7 +23,7 @@ from embodied_env.core.policy import (
     find_continuing,
     find_n_action_steps,
 )
-from embodied_env.errors import PolicyError, UsageError, did_you_mean
+from embodied_env.errors import PolicyError, UsageError, described, did_you_mean
 from embodied_env.policies.policy_thread import PolicyCalls
 
 OVERLAP = 4
@@ -39,6 +39,7 @@ TIMEOUT_S = 60.0
 """Limit of the first chunk of an episode and of `reset`; longer than the limits of policy servers."""
 
 _MOST_CHUNKS = 200  # in one action: the account of a step is bounded
+_MOST_ACTIONS = 100_000  # in a chunk: splitting it takes time and memory
 _LATENCIES = 10  # inferences, of which the greatest latency counts
 
 
@@ -249,17 +250,20 @@ class AsyncChunks:
             return None
         return newest.index(self._step), max(self._latencies, default=0)
 
-    def _infer(self, observation: Observation, prefix: tuple[int, int] | None) -> tuple[Any, Mapping[str, Any] | None]:
-        """Return the answer of the policy with its account."""
+    def _infer(
+        self, observation: Observation, prefix: tuple[int, int] | None
+    ) -> tuple[Any, list[Any] | None, Mapping[str, Any] | None]:
+        """Return the answer of the policy, the actions of its chunk, and its account."""
         if prefix is not None and self._continuing is not None:
             self._continuing.continue_chunk(executed=prefix[0], delay=prefix[1])
         answer = self.policy(observation)
-        return answer, self.policy.take_account() if isinstance(self.policy, AccountedPolicy) else None
+        account = self.policy.take_account() if isinstance(self.policy, AccountedPolicy) else None
+        return answer, split_chunk(answer), account  # here, before the policy may write to its answer
 
     def _receive(self, born: int, future: Future[Any], *, is_awaited: bool = False) -> None:
         """Add the chunk of the inference, once it has ended; raises what the policy raised."""
         self._request = None
-        answer, account = self._calls.wait(future)
+        answer, chunk, account = self._calls.wait(future)
         if account is not None:
             self._accounts["inference"] = account
         self._last = None
@@ -267,7 +271,7 @@ class AsyncChunks:
             self._missing = answer
             self._counts["failed"] += 1
             return
-        actions, step = split_chunk(answer) or [answer] * self._waits, self._step
+        actions, step = chunk or [answer] * self._waits, self._step
         if not actions:
             found = type(answer).__name__
             raise PolicyError(f"policy returned {found} (expected a chunk of actions); use --chunks wait")
@@ -275,13 +279,13 @@ class AsyncChunks:
             self._latencies.append(step - 1 - born)
         is_faded = self.mode == "crossfade" and self._chunks
         overlap = min(self._overlap, self._chunks[-1].left(step), born + len(actions) - step) if is_faded else 0
-        chunk = Chunk(number=self._answers, born=born, first=step, overlap=overlap, actions=actions)
+        new = Chunk(number=self._answers, born=born, first=step, overlap=overlap, actions=actions)
         self._answers, self._missing = self._answers + 1, NoAction(UNDERRUN)
-        if not chunk.left(step):
+        if not new.left(step):
             self._counts["expired"] += 1
             return
-        self._last = chunk
-        self._chunks = [*self._chunks, chunk][-_MOST_CHUNKS:]
+        self._last = new
+        self._chunks = [*self._chunks, new][-_MOST_CHUNKS:]
 
     # ---------------------------------------------------------------------------------------------------------- actions
 
@@ -321,19 +325,26 @@ class AsyncChunks:
 def split_chunk(answer: Any) -> list[Any] | None:  # noqa: ANN401 - policies return anything
     """Return the actions of a chunk (n, n_joints), or of a dict of them; None for anything else, such as one action.
 
-    They are copies of arrays, which the policy may write to later.
+    They are copies of arrays and tensors, which the policy may write to later. Raises PolicyError for a chunk too long.
     """
     parts = answer if isinstance(answer, Mapping) else {"": answer}
     try:
-        lengths = {shape[0] if len(shape) == 2 else 0 for shape in map(np.shape, parts.values())}
-    except (ValueError, TypeError):  # a ragged list
+        (count,) = {shape[0] if len(shape) == 2 else 0 for shape in map(np.shape, parts.values())}
+        if 0 < count <= _MOST_ACTIONS:
+            parts = {name: _copy(part) for name, part in parts.items()}
+            actions = [{name: part[index] for name, part in parts.items()} for index in range(count)]
+            return actions if isinstance(answer, Mapping) else [action[""] for action in actions]
+    except Exception:  # noqa: BLE001 - a foreign object may raise anything
         return None
-    if len(lengths) != 1 or 0 in lengths:
-        return None
-    (count,) = lengths
-    parts = {name: part.copy() if isinstance(part, np.ndarray) else part for name, part in parts.items()}
-    actions = [{name: part[index] for name, part in parts.items()} for index in range(count)]
-    return actions if isinstance(answer, Mapping) else [action[""] for action in actions]
+    if count > _MOST_ACTIONS:
+        raise PolicyError(f"chunk too long: {count} actions (expected at most {_MOST_ACTIONS}); return it in parts")
+    return None
+
+
+def _copy(part: Any) -> Any:  # noqa: ANN401 - policies return anything
+    if hasattr(part, "detach"):  # a torch tensor, possibly on a device
+        return part.detach().cpu().clone()
+    return part.copy() if isinstance(part, np.ndarray) else part
 
 
 def blend(actions: Sequence[Any], weights: Sequence[float]) -> Any:  # noqa: ANN401 - of the action space
@@ -343,7 +354,9 @@ def blend(actions: Sequence[Any], weights: Sequence[float]) -> Any:  # noqa: ANN
     try:
         if isinstance(actions[0], Mapping):
             return {name: blend([action[name] for action in actions], weights) for name in actions[0]}
-        rows = np.array([np.asarray(action, dtype=np.float64) for action in actions])
-        return np.tensordot(np.asarray(weights), rows, axes=1)
-    except (KeyError, TypeError, ValueError) as error:
-        raise PolicyError(f"chunks of different shapes cannot be blended: {error}") from error
+        rows = np.array([np.asarray(action) for action in actions])
+        return np.tensordot(np.asarray(weights), rows.astype(np.float64, casting="same_kind"), axes=1)  # real numbers
+    except PolicyError:
+        raise
+    except Exception as error:
+        raise PolicyError(f"chunks cannot be blended: {described(error)}") from error

@@ -81,7 +81,7 @@ class SetpointPlanner:
 
     def next_due_ns(self, due_ns: int, now_ns: int) -> int:
         """Return the deadline after `now_ns` on the grid of `due_ns`; missed ones are skipped, without a burst."""
-        return due_ns + self.period_ns * (max(0, now_ns - due_ns) // self.period_ns + 1)
+        return due_ns + self.period_ns * ((now_ns - due_ns) // self.period_ns + 1)
 
     def is_over(self, segment: Segment, now_ns: int) -> bool:
         """Return whether the motion towards the goal has had its time."""

@@ -12,7 +12,7 @@ import pytest
 import embodied_env
 from embodied_env.analysis.replay import replay_run
 from embodied_env.contract import parse_contract
-from embodied_env.errors import ContractError
+from embodied_env.errors import BackendLostError, ContractError
 
 RATE_HZ = 200
 PER_STEP = 10
@@ -79,6 +79,30 @@ def test_a_stalled_policy_ends_at_rest(env, sent):
     rest = sent[-1][1].values
     time.sleep(0.1)
     assert all(command.values.tolist() == rest.tolist() for _, command in sent[-3:])  # of the watchdog
+
+
+def test_a_motion_that_a_lost_backend_interrupted_does_not_continue_after_the_reset(env, sent):
+    backend = env.unwrapped._stepper._backend
+    advance, reset = backend.advance, backend.reset
+
+    def lose(*_):
+        raise BackendLostError("cut", "the wire is cut")
+
+    def slow_reset(*arguments):
+        snapshot = reset(*arguments)
+        time.sleep(4 / RATE_HZ)  # set-points of the last episode would leave now
+        return snapshot
+
+    backend.reset = slow_reset
+    env.reset(seed=1)
+    for _ in range(5):
+        env.step(np.full(6, 1.0))
+    backend.advance = lose
+    assert env.step(np.full(6, 1.0))[3]
+    backend.advance = advance
+    del sent[:]
+    env.reset(seed=2)
+    assert {command.epoch for _, command in sent} <= {1}
 
 
 def test_a_run_with_setpoints_replays_equal_and_its_audit_is_sound(tmp_path):

@@ -197,6 +197,17 @@ def test_actions_are_aligned_by_the_latency(mode, latency):
     assert joined()
 
 
+def test_a_chunk_is_copied_before_the_policy_observes_the_next_step():
+    policy = Scripted()
+    policy.answer = np.zeros((16, 6))
+    policy.observe = lambda _: policy.answer.fill(1.0)  # such as a buffer of its own
+    with Timed(policy, "ensemble", 2) as timed:
+        timed.take()
+        for _ in range(3):
+            policy.answer.fill(0.0)
+            assert not timed.take().any()
+
+
 def test_a_chunk_that_is_older_than_its_length_is_counted_and_never_executed():
     policy = Scripted(4, bias=1000.0)
     with Timed(policy, "replace", 6) as timed:
@@ -381,8 +392,9 @@ def test_actions_of_several_actuators_are_blended():
     a, b = ({"arm": np.full(2, value), "hand": [value]} for value in (1.0, 3.0))
     found = blend([a, b], [0.25, 0.75])
     assert (found["arm"].tolist(), found["hand"].tolist()) == ([2.5, 2.5], [2.5])
-    with pytest.raises(PolicyError, match="cannot be blended"):
-        blend([np.zeros(2), np.zeros(3)], [0.5, 0.5])
+    for other in (np.zeros(3), a, np.array(["0.5", "0.5"]), np.zeros(2, dtype=complex)):
+        with pytest.raises(PolicyError, match="cannot be blended"):
+            blend([other, np.zeros(2)], [0.5, 0.5])
 
 
 # ---------------------------------------------------------------------------------------- reset, errors and the thread

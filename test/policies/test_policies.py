@@ -186,6 +186,25 @@ def test_what_is_no_chunk_is_passed_on(answer):
     assert ChunkRunner(as_policy(lambda _: answer))({}) is answer
 
 
+class Fabricated:
+    """Claims a shape."""
+
+    def __init__(self, count):
+        self.shape = (count, 6)
+
+    def __getitem__(self, index):
+        raise RuntimeError("no rows")
+
+
+@pytest.mark.parametrize("count", [-3, 2, 10**12])
+def test_a_chunk_of_a_fabricated_shape_is_none_or_too_long(count):
+    if count > 2:
+        with pytest.raises(PolicyError, match=r"chunk too long: 1000000000000 actions \(expected at most 100000\)"):
+            split_chunk(Fabricated(count))
+    else:
+        assert split_chunk(Fabricated(count)) is None
+
+
 def test_a_chunk_of_several_actuators_is_split():
     chunk = split_chunk({"arm": np.array([[1.0, 2.0], [3.0, 4.0]]), "hand": [[5.0], [6.0]]})
     assert [(each["arm"].tolist(), each["hand"]) for each in chunk] == [([1.0, 2.0], [5.0]), ([3.0, 4.0], [6.0])]

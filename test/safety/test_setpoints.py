@@ -234,6 +234,18 @@ def test_braking_starts_at_the_last_setpoint_and_ends_the_motion():
     bench.check_limits()
 
 
+def test_braking_commands_in_quick_succession_do_not_postpone_the_next_setpoint():
+    bench = Bench()
+    for _ in range(10):
+        bench.step((1.0, 0.0))
+        bench.wait(PERIOD_NS)
+    for _ in range(20):
+        bench.arbiter.brake(HOLD)
+        bench.clock.advance_ns(1000)
+    assert bench.arbiter.setpoint_due_ns - bench.clock.now_ns() <= H_NS
+    bench.check_limits()
+
+
 def test_after_close_only_braking_is_published():
     bench = Bench()
     bench.step((1.0, 0.0))
