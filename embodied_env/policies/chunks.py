@@ -273,7 +273,7 @@ class AsyncChunks:
             return
         actions, step = chunk or [answer] * self._waits, self._step
         if not actions:
-            found = type(answer).__name__
+            found = "one action" if isinstance(answer, Mapping | np.ndarray) else type(answer).__name__
             raise PolicyError(f"policy returned {found} (expected a chunk of actions); use --chunks wait")
         if not is_awaited:
             self._latencies.append(step - 1 - born)

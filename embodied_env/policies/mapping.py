@@ -204,5 +204,7 @@ def _check_shapes(
         path = f"{kind}s.{name}"
         require(name in specs, path, f"unknown {kind} of the model: {one_of(name, specs)}")
         of_what = f": {', '.join(labels[name])}" if name in labels else ""
-        problem = f"shape {shape} (expected {specs[name].shape}, the model's){of_what}"
+        wanted = specs[name].shape
+        remedy = "; declare the first axis as chunk.length" if kind == "output" and len(wanted) == 2 else ""
+        problem = f"shape {shape} (expected {wanted}, the model's){of_what}{remedy}"
         require(specs[name].fits(shape), path, problem)

@@ -90,7 +90,7 @@ def test_a_motion_that_a_lost_backend_interrupted_does_not_continue_after_the_re
 
     def slow_reset(*arguments):
         snapshot = reset(*arguments)
-        time.sleep(4 / RATE_HZ)  # set-points of the last episode would leave now
+        time.sleep(4 / RATE_HZ)  # setpoints of the last episode would leave now
         return snapshot
 
     backend.reset = slow_reset

@@ -526,7 +526,7 @@ def test_an_error_after_the_last_step_is_raised_by_reset():
 def test_one_action_in_real_time_is_refused():
     policy = Scripted()
     policy.answer = np.zeros(6)
-    with Timed(policy, "replace", 1) as timed, pytest.raises(PolicyError, match=r"ndarray \(expected a chunk"):
+    with Timed(policy, "replace", 1) as timed, pytest.raises(PolicyError, match=r"one action \(expected a chunk"):
         timed.take()
 
 

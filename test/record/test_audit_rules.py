@@ -616,7 +616,7 @@ def test_late_setpoints_are_one_warning(worlds):
 
     (warning,) = audited_lines(worlds("streamed"), change).warnings
     assert warning.rule == "setpoints.late"
-    assert "left late in 2 steps: worst gap 30 ms (expected at most 20 ms, two periods of 100 Hz)" in warning.text
+    assert "left late in 2 step(s): worst gap 30 ms (expected at most 20 ms, two periods of 100 Hz)" in warning.text
 
 
 @pytest.mark.parametrize(

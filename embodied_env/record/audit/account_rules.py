@@ -151,8 +151,9 @@ class AccountRules:
             return []
         worst_ms, most_ms = 1e3 * self._worst_gap_s, 2e3 / self._rate_hz
         text = (
-            f"setpoints left late in {self._late_steps} steps: worst gap {worst_ms:.3g} ms (expected at most "
-            f"{most_ms:.3g} ms, two periods of {self._rate_hz:g} Hz); lower setpoint_rate_hz, or use a relay"
+            f"setpoints left late in {self._late_steps} step(s): worst gap {worst_ms:.4g} ms (expected at most "
+            f"{most_ms:.3g} ms, two periods of {self._rate_hz:g} Hz); lower setpoint_rate_hz, or "
+            "use a relay with an idle core"
         )
         return [make_violation("setpoints.late", "info.annotations.setpoints.worst_gap_s", self._worst_gap_s, text)]
 

@@ -219,7 +219,7 @@ def node_with_executor(
         check_message(name, sensor)
     context = Context()
     try:
-        with ros_init_errors(ContractError):
+        with ros_init_errors(ContractError, MissingDependencyError):
             rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
             simulator = make(context=context)
         executor = _make_executor(context, fast=fast)
