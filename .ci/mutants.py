@@ -28,11 +28,14 @@ CHAIN, JERK = "test/safety/test_gate_chain_properties.py", "test/safety/test_jer
 INTERLOCKS, FILTERS = "test/safety/test_interlocks.py", "test/safety/test_command_filters.py"
 INTERVENTION, SITUATION = "test/safety/test_intervention.py", "test/safety/test_context.py"
 TIGHTENING = "test/safety/test_limit_changes.py"
+SETPOINTS, TRAJECTORIES = "test/safety/test_setpoints.py", "test/safety/test_trajectories.py"
+GRIPPERS = "test/safety/test_grippers.py"
 SUPPORT = ("test/support", "test/core", "test/envs", "test/ros", "test/safety")
 RULES, STEPPER = "test/contract/test_safety_rules.py", "test/envs/test_stepper.py"
 ROOM = (
     *(LIMITS, GATE, VELOCITY, CHAIN, MACHINE, UNIT_GATE, ARBITER, WATCHDOG),
     *(INTERLOCKS, FILTERS, JERK, INTERVENTION, SITUATION, RULES, STEPPER, TIGHTENING),
+    *(SETPOINTS, TRAJECTORIES, GRIPPERS),
 )
 
 
@@ -202,10 +205,10 @@ MUTANTS = (
         "    except ValueError as error:  # noqa: BLE001 - a foreign object",
         "p1_ or p2 or malformed",
     ),
-    gate(
+    limiter(
         "no space box",
-        "boxed = np.minimum(np.maximum(requested, self.layout.scale.low), self.layout.scale.high)",
-        "boxed = requested.copy()",
+        "return np.minimum(np.maximum(action, self.layout.scale.low), self.layout.scale.high)",
+        "return action.copy()",
         "p2",
     ),
     gate(
@@ -261,8 +264,8 @@ MUTANTS = (
     ),
     limiter(
         "braking leaves the range",
-        "self._clamp_position(reference.positions + velocities * dt_s, reference, dt_s)\n            problem",
-        "reference.positions + velocities * dt_s\n            problem",
+        "            positions = self._clamp_position(positions, reference, dt_s)\n            problem",
+        "            problem",
         "braking_from",
         UNIT_GATE,
     ),
@@ -487,7 +490,7 @@ MUTANTS = (
     # arbiter
     arbiter(
         "dt not capped",
-        "return self._reference, min(elapsed_s, self._period_s)",
+        "return self._reference, min(elapsed_s, longest_s)",
         "return self._reference, elapsed_s",
         "p23",
         GATE,
@@ -506,24 +509,24 @@ MUTANTS = (
         "long_pause",
         ARBITER,
     ),
-    arbiter(
+    approved(
         "the reference is not updated",
-        "positions=np.where(is_velocity, before.positions, sent),",
+        "positions=np.where(is_velocity, before.positions, values),",
         "positions=before.positions,",
         ROBOT_MACHINE,
         MACHINE,
     ),
-    arbiter(
+    approved(
         "the reference has no velocity",
-        "velocities=report.velocity_si,",
-        "velocities=np.zeros_like(command.values),",
+        "        velocities=velocities,",
+        "        velocities=np.zeros_like(command.values),",
         "reference",
         ARBITER,
     ),
-    arbiter(
+    approved(
         "sequence numbers repeat",
-        "            seq=command.seq,\n            epoch=command.epoch",
-        "            seq=before.seq,\n            epoch=command.epoch",
+        "        seq=command.seq,\n        epoch=command.epoch",
+        "        seq=before.seq,\n        epoch=command.epoch",
         ROBOT_MACHINE,
         MACHINE,
     ),
@@ -1223,9 +1226,9 @@ MUTANTS = (
         CHAIN,
     ),
     jerk("no jerk limit is guaranteed", "return bool(is_limited.any() and", "return bool(", "guaranteed_without", JERK),
-    arbiter(
+    approved(
         "the acceleration is not stored",
-        "accelerations=None if no_time else (report.velocity_si - before.velocities) / report.dt_s",
+        "accelerations=(velocities - before.velocities) / report.dt_s if report.dt_s > 0.0 else None",
         "accelerations=None",
         "reference",
         JERK,
@@ -1237,12 +1240,62 @@ MUTANTS = (
         "acceleration_is",
         JERK,
     ),
-    arbiter(
+    approved(
         "the relay's velocities are not the reference",
-        "sent.report or command.report, sent.values",
-        "command.report, sent.values",
+        "report = command.report if sent is None or sent.report is None else sent.report",
+        "report = command.report",
         "reference",
         CHAIN,
+    ),
+    # setpoints, trajectories, grippers
+    arbiter(
+        "a late setpoint makes up for any gap",
+        "(1 + is_moving) * planner.period_ns / NS_PER_S",
+        "10 * planner.period_ns / NS_PER_S",
+        "",
+        SETPOINTS,
+    ),
+    arbiter(
+        "a setpoint moves on after its segment",
+        "if segment is not None and not planner.is_over(segment, self._clock.now_ns()):",
+        "if segment is not None:",
+        "",
+        SETPOINTS,
+    ),
+    arbiter(
+        "braking does not end the segment",
+        "(reference, dt_s), self._segment = self._last_published(self._period_s), None",
+        "reference, dt_s = self._last_published(self._period_s)",
+        "",
+        SETPOINTS,
+    ),
+    arbiter(
+        "a step starts at a goal that the motion does not reach",
+        "planner.is_over(segment, now_ns) or not planner.follows(segment, published, limits):",
+        "planner.is_over(segment, now_ns):",
+        "",
+        SETPOINTS,
+    ),
+    arbiter(
+        "a late step starts at the first point of a trajectory",
+        "passed = max(0, (now_ns - trajectory.first_ns) // period_ns + 1)",
+        "passed = 0",
+        "",
+        TRAJECTORIES,
+    ),
+    limiter(
+        "a trajectory does not end at rest",
+        "while points[-1].velocities.any():",
+        "while False:",
+        "",
+        TRAJECTORIES,
+    ),
+    limiter(
+        "a stop leaves the gripper as it is",
+        "if worst_severity(findings) >= Severity.STOP:",
+        "if worst_severity(findings) > Severity.ESTOP:",
+        "",
+        GRIPPERS,
     ),
     # stateful tests, and callers
     watchdog(

@@ -9,6 +9,7 @@ import pytest
 import scripted_tasks
 from hypothesis import given
 from hypothesis import strategies as st
+from safety_strategies import examples
 from scripted_tasks import PERIOD_NS, PERIOD_S
 
 from embodied_env.contract import parse_contract
@@ -330,6 +331,7 @@ any_limits = st.fixed_dictionaries(
 dies_at = st.none() | st.integers(0, 25)  # the step before which the thread of the setpoints ends
 
 
+@examples(40)
 @given(runs(), st.sampled_from([2, 3, 5, 25]), any_limits, dies_at)
 def test_every_setpoint_keeps_the_limits_at_any_timing_and_silence_ends_at_rest(run, per_step, limits, dies):
     start, steps = run
@@ -346,6 +348,7 @@ def test_every_setpoint_keeps_the_limits_at_any_timing_and_silence_ends_at_rest(
     assert bench.thread_is_dead or (bench.arbiter.setpoint_due_ns is None and bench.gate.latched is None)
 
 
+@examples(40)
 @given(st.lists(actions, min_size=5, max_size=20), st.lists(st.floats(-0.2, 0.2), min_size=21, max_size=21))
 def test_jitter_of_the_steps_never_brakes(targets, jitter):
     bench = Bench(per_step=10)
@@ -355,6 +358,7 @@ def test_jitter_of_the_steps_never_brakes(targets, jitter):
         assert all(command.report.disposition <= Severity.LIMIT for _, command in bench.sent)
 
 
+@examples(40)
 @given(st.lists(actions, min_size=2, max_size=15), st.floats(10.0, 1000.0))
 def test_jerk_limits_hold_at_the_rate_of_the_setpoints_as_far_as_the_joint_limits_permit(targets, jerk):
     bench = Bench(jerk=jerk)

@@ -11,6 +11,7 @@ import pytest
 import scripted_tasks
 from hypothesis import given
 from hypothesis import strategies as st
+from safety_strategies import examples
 from scripted_tasks import PERIOD_NS, PERIOD_S
 
 from embodied_env.contract import parse_contract
@@ -88,6 +89,7 @@ steps = st.tuples(st.lists(actions, min_size=1, max_size=STEPS), st.integers(1, 
 
 
 @pytest.mark.parametrize("command", ["position", "position_delta"])
+@examples(40)
 @given(st.lists(steps, min_size=1, max_size=12))
 def test_consecutive_points_keep_the_limits_and_the_last_is_at_rest(command, chunks):
     bench = Bench(contract(command))
@@ -104,6 +106,7 @@ def test_consecutive_points_keep_the_limits_and_the_last_is_at_rest(command, chu
         bench.clock.advance_ns(wait_ns)
 
 
+@examples(40)
 @given(st.lists(steps, min_size=1, max_size=12))
 def test_the_controller_keeps_the_limits_however_late_the_steps_are(chunks):
     bench = Bench()
