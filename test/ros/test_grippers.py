@@ -176,6 +176,15 @@ def test_a_late_answer_to_an_earlier_goal_is_an_answer(shared_cell):
     assert robot.step_until(CLOSE, "reached")["goal"] == CLOSE
 
 
+def test_results_that_never_come_are_not_awaited_forever(shared_cell):
+    robot = shared_cell.begin("accept")
+    for _ in range(8):
+        robot.step_until(OPEN, "accepted")
+        robot.step_until(CLOSE, "accepted")
+    (client,) = robot.env.unwrapped._stepper._backend._connection.sink._grippers.values()
+    assert len(client._results._pending_requests) <= 10
+
+
 def test_a_stop_sends_the_declared_goal(shared_cell):
     robot = shared_cell.begin("reach")
     robot.step_until(CLOSE, "reached")

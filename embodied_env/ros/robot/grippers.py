@@ -78,10 +78,15 @@ class GripperClient:
         self._count += 1
         request = self._type.Impl.SendGoalService.Request(goal=self._message(goal.position))
         request.goal_id.uuid = list(uuid.uuid4().bytes)
-        self._calls.append(self._goals.call_async(request))
-        self._calls[-1].add_done_callback(partial(self._on_response, goal, request.goal_id))
+        self._call(self._goals, request).add_done_callback(partial(self._on_response, goal, request.goal_id))
+
+    def _call(self, client: Any, request: Any) -> Any:  # noqa: ANN401 - rclpy's
+        """Call a service; of all calls, only the newest are kept without an answer."""
+        self._calls.append((client, client.call_async(request)))
         if len(self._calls) > _MAX_CALLS:
-            self._goals.remove_pending_request(self._calls.popleft())
+            oldest, future = self._calls.popleft()
+            oldest.remove_pending_request(future)
+        return self._calls[-1][1]
 
     def _message(self, position: float) -> Any:  # noqa: ANN401 - a generated type
         message, effort = self._type.Goal(), self._gripper.max_effort
@@ -103,7 +108,7 @@ class GripperClient:
             goal.state = "accepted" if is_accepted else "rejected"
             if is_accepted:
                 request = self._type.Impl.GetResultService.Request(goal_id=goal_id)
-                self._results.call_async(request).add_done_callback(partial(self._on_result, goal))
+                self._call(self._results, request).add_done_callback(partial(self._on_result, goal))
 
     def _on_result(self, goal: _Goal, future: Any) -> None:  # noqa: ANN401 - rclpy's
         """Store how a goal ended; some servers abort one that has stalled."""
