@@ -134,7 +134,7 @@ def _check_between_steps(name: str, actuator: ActuatorSpec, contract: ContractFi
     path, rate_hz, steps = f"actuators.{name}", actuator.setpoint_rate_hz, actuator.trajectory_steps
     topics = [other for other in contract.actuators.values() if not other.is_action]
     is_same = actuator.is_action or len({(each.setpoint_rate_hz, each.trajectory_steps) for each in topics}) == 1
-    found = f"setpoint_rate_hz: {rate_hz}, trajectory_steps: {steps}"
+    found = f"setpoint_rate_hz: {rate_hz or 'null'}, trajectory_steps: {'null' if steps is None else steps}"
     allow(is_same, path, found, "the same for every actuator but action servers")
     if rate_hz is not None:
         where, found, control_hz = f"{path}.setpoint_rate_hz", f"{rate_hz:g} Hz", 1.0 / contract.control_period_s
@@ -142,7 +142,8 @@ def _check_between_steps(name: str, actuator: ActuatorSpec, contract: ContractFi
         allow(not actuator.is_velocity, where, found, f"none with command: {actuator.command}")
         count = rate_hz / control_hz
         is_multiple = rate_hz <= MAX_SETPOINT_RATE_HZ and count >= 2 and abs(count - round(count)) < 1e-6 * count
-        expected = f"2 or more times the control rate of {control_hz:g} Hz, at most {MAX_SETPOINT_RATE_HZ} Hz"
+        multiple = f"a multiple of the control rate of {control_hz:g} Hz"
+        expected = f"{multiple}, at least twice it, at most {MAX_SETPOINT_RATE_HZ} Hz"
         allow(is_multiple, where, found, expected)
     if steps is not None:
         where = f"{path}.trajectory_steps"

@@ -126,8 +126,8 @@ def test_the_rate_is_part_of_the_fingerprint_only_where_it_is_declared():
 @pytest.mark.parametrize(
     ("actuator", "problem"),
     [
-        ({"setpoint_rate_hz": 30}, "30 Hz .expected 2 or more times the control rate of 20 Hz"),
-        ({"setpoint_rate_hz": 20}, "20 Hz .expected 2 or more times"),
+        ({"setpoint_rate_hz": 30}, "30 Hz .expected a multiple of the control rate of 20 Hz"),
+        ({"setpoint_rate_hz": 20}, "20 Hz .expected a multiple of the control rate of 20 Hz, at least twice it"),
         ({"setpoint_rate_hz": 2000}, "2000 Hz .expected .*at most 1000 Hz"),
         ({"setpoint_rate_hz": 100, "command": "velocity"}, "100 Hz .expected none with command: velocity"),
     ],
