@@ -193,7 +193,8 @@ class SimulatorBackend:
     def _settle(self, control: LockstepControl, end: float) -> Snapshot:
         """Place the entities, let physics settle, and return a snapshot of newer readings.
 
-        After a reset of the world physics settles first: its joints may start where the entities will be.
+        After a reset of the world physics settles first: its joints may start where the entities will be. It settles
+        to the end of a control period on the simulator's clock, since sensors may publish only once per period.
         """
         since_ns, is_soft = control.now_ns(), self._profile.reset == "soft"
         if is_soft:
@@ -201,7 +202,9 @@ class SimulatorBackend:
         control.session.receive(0.0)
         self._entities.clear()
         self._arrivals.clear()
-        control.step(self._profile.settle_steps * control.step_ns, end)
+        steps, step_ns = self._profile.settle_steps, control.step_ns
+        steps += -(since_ns // step_ns + steps) % (self._contract.control_period_ns // step_ns)
+        control.step(steps * step_ns, end)
         if self._poses.places and not is_soft:
             return self._step_and_read(control, end)
         self._await_first_readings(control, since_ns, end)
@@ -271,7 +274,7 @@ class SimulatorBackend:
         return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
-        """Await the echoes, let the commands settle, and step; return when the world is at rest again."""
+        """Await the echoes, let the commands settle, and request the step."""
         control = self._running()
         end = deadline_to_monotonic_s(deadline, self._clock)
         echo_end = min(end, time.monotonic() + self._profile.sensor_grace_s)
@@ -286,12 +289,13 @@ class SimulatorBackend:
         if duration_ns != self._contract.control_period_ns:
             raise BackendLostError("out_of_step", f"a step from {control.now_ns()} ns does not end at {target.ns} ns")
         self._arrivals.begin_step()
-        control.step(duration_ns, end)
+        control.begin_step(duration_ns, end)
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
-        """Wait until every reading that is due at the end of the step has arrived."""
+        """Wait until the world is at rest, and every reading that is due at the end of the step has arrived."""
         control = self._running()
         end = deadline_to_monotonic_s(deadline, self._clock)
+        control.finish_step(end)
         late_by = min(end, time.monotonic() + self._profile.sensor_grace_s)
         while missing := self._missing(after.ns, control.now_ns()):
             if time.monotonic() > late_by:

@@ -82,7 +82,7 @@ class SimulatorProfile:
     prefix: str | None = None  # prefix of its services; null: the interface's default
     step_s: float  # physics step, a whole part of `control_period_s`
     reset: Literal["soft", "world"] = "soft"  # `world` may rewind the clock; `soft` places entities and homes joints
-    settle_steps: int = 5  # physics steps after a reset, before sensors are read, >= 1
+    settle_steps: int = 5  # physics steps after a reset, >= 1; more follow to the end of a control period
     home: Mapping[str, float] = field(default_factory=dict)  # joint to homing target, through the gate, rad or m
     entities: Mapping[str, Place] = field(default_factory=dict)  # pose after a reset, in the world frame
     draws: Mapping[str, SimulatorDraw] = field(default_factory=dict)  # entity that a reset option places

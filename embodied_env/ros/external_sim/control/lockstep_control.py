@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from embodied_env.core.types import FloatArray
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
@@ -26,6 +27,25 @@ _SILENT_S = 0.6  # without a stamp for this long a clock is silent while the sim
 _EARLY_S = 0.02  # a reply that precedes the end of its step by more was sent when the request was queued
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """When the parts of a step were over, monotonic s."""
+
+    sent_s: float  # the request was sent
+    answered_s: float  # its reply arrived
+    reached_s: float  # the clock first showed the end of the step
+    at_rest_s: float  # the world was known to be at rest
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """A step in flight."""
+
+    pending: PendingRequest
+    before_ns: int
+    target_ns: int
+
+
 class LockstepControl:
     """Controls one simulator. `end` is always the monotonic time, s, by which a call returns.
 
@@ -35,6 +55,7 @@ class LockstepControl:
         session: sends the requests.
         clock: the simulated time.
         step_ns: length of a physics step, ns.
+        last_step: the times of the last step; None before the first.
     """
 
     def __init__(self, api: SimulatorApi, session: ServiceSession, *, step_ns: int, still_s: float = 0.1) -> None:
@@ -45,6 +66,8 @@ class LockstepControl:
         self._still_s = still_s
         self._left_ns: int | None = None  # the clock after the last call; None: unknown
         self._rewinds = 0
+        self._begun: _Step | None = None
+        self.last_step: StepTimes | None = None
 
     @property
     def capabilities(self) -> ControlCapabilities:
@@ -131,7 +154,13 @@ class LockstepControl:
     # ------------------------------------------------------------------------------------------------ step
 
     def step(self, duration_ns: int, end: float) -> int:
-        """Advance the simulated time by `duration_ns`; return it once the world is at rest again.
+        """Advance the simulated time by `duration_ns`; return it once the world is at rest again."""
+        self.begin_step(duration_ns, end)
+        self.finish_step(end)
+        return self.now_ns()
+
+    def begin_step(self, duration_ns: int, end: float) -> None:
+        """Request the physics steps of `duration_ns`, and return without waiting: several worlds may move at a time.
 
         Raises:
             UsageError: for a duration that is not a whole number of physics steps.
@@ -141,8 +170,15 @@ class LockstepControl:
         steps, rest_ns = divmod(duration_ns, self.step_ns)
         if rest_ns or steps < 1:
             raise UsageError(f"wrong duration of a step: {duration_ns} ns (expected a multiple of {self.step_ns} ns)")
-        target_ns = before_ns + duration_ns
         pending = self.session.send(self._api.step(steps), end)
+        self._begun = _Step(pending=pending, before_ns=before_ns, target_ns=before_ns + duration_ns)
+
+    def finish_step(self, end: float) -> None:
+        """Wait until the world is at rest at the end of the step that `begin_step` requested, if there is one."""
+        if self._begun is None:
+            return
+        begun, self._begun = self._begun, None
+        pending, before_ns, target_ns = begun.pending, begun.before_ns, begun.target_ns
         while not self._is_over(pending, target_ns):
             self.session.poll(pending, end)
             self._check_not_rewound()
@@ -153,7 +189,13 @@ class LockstepControl:
                 )
             self._check_timeouts(pending, before_ns, target_ns, end)
         self._store_reference()
-        return target_ns
+        self.last_step = StepTimes(
+            sent_s=pending.sent_s,
+            answered_s=pending.answered_s or pending.sent_s,
+            reached_s=self.clock.changed_s,
+            at_rest_s=time.monotonic(),
+        )
+        self.session.receive(0.0)  # the messages of the step, which waited in their queues
 
     def _is_over(self, pending: PendingRequest, target_ns: int) -> bool:
         """Return whether the reply has arrived, and the clock is at rest at its target."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,9 +87,12 @@ class ServiceSession:
         """Return the services of the current graph: absolute name -> types."""
         return self._receiver.services()
 
-    def receive(self, timeout_s: float) -> bool:
-        """Receive the messages that have arrived, waiting at most `timeout_s` for one; return whether any have."""
-        arrivals = self._receiver.receive(timeout_s)
+    def receive(self, timeout_s: float, *, only: Collection[str] = ()) -> bool:
+        """Receive the messages that have arrived, waiting at most `timeout_s` for one; return whether any have.
+
+        With `only`, messages of other keys stay in their queues.
+        """
+        arrivals = self._receiver.receive(timeout_s, only=only)
         now_s = time.monotonic()
         for arrival in arrivals:
             if arrival.key == CLOCK:
@@ -119,8 +122,11 @@ class ServiceSession:
         return PendingRequest(request=request, reply=reply, sent_s=time.monotonic(), entity=entity)
 
     def poll(self, pending: PendingRequest, end: float) -> None:
-        """Receive what arrives next, and read the reply when it arrives; raises BackendLostError for a refusal."""
-        self.receive(max(0.0, min(POLL_S, end - time.monotonic())))
+        """Receive the clock, and read the reply when it arrives; raises BackendLostError for a refusal.
+
+        Other messages stay in their queues: a simulator publishes many during a step, and only the newest count.
+        """
+        self.receive(max(0.0, min(POLL_S, end - time.monotonic())), only=(CLOCK,))
         if pending.answered_s is None and pending.reply.response is not None:
             pending.answered_s = time.monotonic()
             try:
