@@ -202,9 +202,7 @@ class SimulatorBackend:
         control.session.receive(0.0)
         self._entities.clear()
         self._arrivals.clear()
-        steps, step_ns = self._profile.settle_steps, control.step_ns
-        steps += -(since_ns // step_ns + steps) % (self._contract.control_period_ns // step_ns)
-        control.step(steps * step_ns, end)
+        control.step_to_period(self._profile.settle_steps, self._contract.control_period_ns, end)
         if self._poses.places and not is_soft:
             return self._step_and_read(control, end)
         self._await_first_readings(control, since_ns, end)

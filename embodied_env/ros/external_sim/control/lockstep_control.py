@@ -116,6 +116,15 @@ class LockstepControl:
             BackendNotReadyError: when a service is missing.
             SimulatorNotReadyError: for any of `FAULTS`.
         """
+        self.probe(end)
+        with _not_ready_errors():
+            self._await_leftover_steps(end)
+            if self.capabilities.pause:
+                self.pause(end)
+            self._store_reference()
+
+    def probe(self, end: float) -> None:
+        """Find the services of the simulator and its `capabilities`; raises as `connect` does."""
         while True:
             try:
                 requests = self._api.probe(self.session.services())
@@ -127,10 +136,6 @@ class LockstepControl:
         with _not_ready_errors():
             for request in requests:
                 self.session.call(request, end)
-            self._await_leftover_steps(end)
-            if self.capabilities.pause:
-                self.pause(end)
-            self._store_reference()
 
     def _await_leftover_steps(self, end: float) -> None:
         """Wait until the steps requested by an earlier client are over."""
@@ -158,6 +163,11 @@ class LockstepControl:
         self.begin_step(duration_ns, end)
         self.finish_step(end)
         return self.now_ns()
+
+    def step_to_period(self, steps: int, period_ns: int, end: float) -> None:
+        """Take `steps` physics steps, and those that follow until the clock is at the end of a control period."""
+        steps += -(self.now_ns() // self.step_ns + steps) % (period_ns // self.step_ns)
+        self.step(steps * self.step_ns, end)
 
     def begin_step(self, duration_ns: int, end: float) -> None:
         """Request the physics steps of `duration_ns`, and return without waiting: several worlds may move at a time.
