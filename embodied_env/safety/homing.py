@@ -26,7 +26,9 @@ from embodied_env.safety.joint_limits import joint_bounds, limit_joint
 
 _MAX_HELD_PERIODS = 20  # held commands in a row before homing fails
 _SETTLE_S = 2.0  # a joint not home this long after its last command is blocked
-_NEAR = 0.1  # share of the tolerance within which a command counts as home
+_NEAR = 0.1  # share of the tolerance within which a command with limited jerk counts as home
+_AT_HOME = 1e-6  # distance from home, in the unit of a joint, within which any other command does: single precision
+_LAST = 0.5  # of the speed that one step can brake: the most of the last command, which is home itself
 _PEAKS = (0.2707, 0.2306)  # of speed and acceleration of a smooth approach, for a distance of 1 and a rate of 1/s
 _SHARE = 0.8  # of the limits used by a smooth approach, as it is sampled at the control period
 _APPROACH_TOLERANCE = 1e-6  # of a joint's distance from its smooth approach, in its unit
@@ -90,11 +92,13 @@ class HomingMotion:
         held = ", ".join(f"{count} x {code}" for code, count in sorted(self._held.items()))
         return f"{self._commands} commands" + (f", held: {held}" if held else "")
 
-    def check_arrived(self, snapshot: Snapshot) -> None:
-        """Raise BackendNotReadyError when `snapshot` shows a joint away from home."""
+    def check_arrived(self, snapshot: Snapshot) -> float:
+        """Return the largest distance of a joint from home; raises BackendNotReadyError if it is away from home."""
         self._positions, _ = self._measured.measured(snapshot)
-        if self._offsets(self._positions).max() > self._routine.tolerance:
+        largest: float = self._offsets(self._positions).max().item()
+        if largest > self._routine.tolerance:
             raise BackendNotReadyError(f"the robot left home after homing: {self._farthest()}")
+        return largest
 
     def _arrives(self, world: HomingContext, deadline_ns: int) -> bool:
         """Wait one control period and read; return whether the robot is home. Raise when homing cannot continue."""
@@ -104,7 +108,8 @@ class HomingMotion:
         if self._layout.is_velocity.any():
             self._arbiter.update_measured(self._positions, ages_s)
         now_ns, tolerance = self._clock.now_ns(), self._routine.tolerance
-        if self._offsets(self._arbiter.reference.positions).max() > _NEAR * tolerance:
+        near = np.where(np.isfinite(self._gate.limits.jerk), _NEAR * tolerance, _AT_HOME)
+        if (self._offsets(self._arbiter.reference.positions) > near).any():
             self._home_ns = None
         else:
             self._home_ns = now_ns if self._home_ns is None else self._home_ns
@@ -142,7 +147,8 @@ class HomingMotion:
             if self._goes[i] and np.isfinite(jerks[i]):
                 target[i] = smooth[i]
             elif self._goes[i]:
-                between = replace(bounds, low=min(x, home), high=max(x, home))
+                is_last = abs(home - x) <= _LAST * bounds.deceleration * dt_s * dt_s
+                between = bounds if is_last else replace(bounds, low=min(x, home), high=max(x, home))
                 target[i] = limit_joint(x, v, home, between, dt_s).position
         return self._gate.smooth_action(target, reference, dt_s)
 

@@ -80,6 +80,17 @@ def test_reset_homes_the_robot_and_reports_it():
         assert scene.step((0.1, 0.1)).report.disposition is Severity.PASS
 
 
+def test_homing_ends_at_home_itself_and_reports_how_far_the_joints_are_from_it():
+    """The command that an episode starts from does not depend on where the last episode ended."""
+    lasts = []
+    for start in ((0.0, 0.0), (0.9, -0.7)):
+        with closing(scene_of(start=start)) as scene:
+            _, info = scene.reset()
+            lasts.append(scene.sent[-1].values)
+            assert 0.0 <= info["reset"]["home_offset"] <= ROUTINE.tolerance
+    np.testing.assert_allclose(lasts, [list(HOME.values())] * 2, rtol=0.0, atol=1e-6)
+
+
 def test_first_reading_of_the_episode_is_newer_than_homing():
     with closing(scene_of()) as scene:
         scene.reset()
