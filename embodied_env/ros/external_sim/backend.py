@@ -37,6 +37,7 @@ from embodied_env.ros.external_sim.control.api import EntityState
 from embodied_env.ros.external_sim.control.lockstep_control import LockstepControl
 from embodied_env.ros.external_sim.control.service_session import CLOCK, ServiceSession
 from embodied_env.ros.external_sim.derived_sensors import DerivedSensors
+from embodied_env.ros.external_sim.joint_zeros import JointZeros
 from embodied_env.ros.fastdds import warn_if_segment_too_small
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import command_qos
@@ -98,13 +99,15 @@ class SimulatorBackend:
             transport=True,
             reset_levels=(self._profile.reset,),
         )
-        self.routine = ResetRoutine(home=self._profile.home) if self._profile.home else None
+        home, tolerance = self._profile.home, self._profile.home_tolerance
+        self.routine = ResetRoutine(home=home, tolerance=tolerance) if home else None
         self.feed = MessageTap()
         self._layout = ActionLayout(contract)
+        self._zeros = JointZeros(contract, self._layout, self._profile.joint_zeros)
         published = {name: sensor for name, sensor in contract.sensors.items() if name not in self._profile.sources}
         self._arrivals = StepArrivals(published, slack_ns=self._profile.step_ns)
         self._derived = DerivedSensors(contract, self._profile.sources, clock)
-        self._entities = EntityTopics(contract, self._profile)
+        self._entities = EntityTopics(self._profile)
         self._echoes = CommandEchoes(contract, self._profile.echo)
         self._ros: RosNode | None = None
         self._control: LockstepControl | None = None
@@ -262,7 +265,7 @@ class SimulatorBackend:
         check_approved(command)
         control = self._running()
         control.check_unmoved()
-        parts = self._layout.split(command.values)
+        parts = self._layout.split(self._zeros.to_simulator(command.values))
         period_s = self._contract.control_period_ns / NS_PER_S
         for name, publisher in self._publishers.items():
             actuator = self._contract.actuators[name]
@@ -319,9 +322,9 @@ class SimulatorBackend:
             control.check_unmoved()  # the clock shows steps of another client
             self._arrivals.raise_if_future(now_ns)
         samples = {  # a paused simulator repeats its messages, so gaps are not losses
-            name: replace(sample, lost=0) for name, sample in self._arrivals.samples().items()
+            name: self._zeros.to_contract(replace(sample, lost=0)) for name, sample in self._arrivals.samples().items()
         }
-        samples = self._derived.complete(samples, states, now_ns, self._entities.events())
+        samples = self._derived.complete(samples, states, now_ns, self._entities.contacts())
         return Snapshot(now_ns=now_ns, samples=samples)
 
     def _entity_state(self, control: LockstepControl, entity: str, end: float) -> EntityState:
