@@ -69,7 +69,6 @@ class _Topic:
 
     title: str  # of its checks
     spec: SensorSpec
-    is_event: bool = False  # published only when it happens
     counts: Counter[str] = field(default_factory=Counter)
     newest_ns: int = -1
 
@@ -190,7 +189,7 @@ class _Survey:
             self._session.receive(_POLL_S)
 
     def _is_complete(self, topic: _Topic, now_ns: int) -> bool:
-        if topic.is_event or (topic.spec.timeline == "receive" and topic.counts["messages"]):
+        if topic.spec.timeline == "receive" and topic.counts["messages"]:
             return True
         return topic.newest_ns >= now_ns - self._allowed_age_ns(topic)
 
@@ -201,8 +200,6 @@ class _Survey:
     def _reading_check(self, topic: _Topic, now_ns: int, periods: int) -> Check:
         title, count = f"readings.{topic.title}", topic.counts["messages"]
         rate_hz = NS_PER_S / self._contract.control_period_ns
-        if topic.is_event:
-            return Check(name=title, passed=None, detail=f"{count} messages; it publishes only when the event happens")
         if not count:
             remedy = "check the topic of the sensor in the world, and its entry in the bridge's file"
             return failed(title, "no message while the world moved", remedy, "obs.silent")
@@ -221,7 +218,7 @@ class _Survey:
     def _store(self, arrival: ReceivedMessage) -> None:
         topic = self._topics[arrival.key]
         topic.counts["messages"] += 1
-        if not topic.is_event and topic.spec.timeline == "header":
+        if topic.spec.timeline == "header":
             topic.newest_ns = max(topic.newest_ns, stamp_ns(arrival.message))
 
     # ------------------------------------------------------------------------------------------ controllers
@@ -250,8 +247,8 @@ def _topics_of(contract: Contract, profile: SimulatorProfile) -> Iterator[tuple[
     for name, sensor in contract.sensors.items():
         if name not in profile.sources:
             yield name, _Topic(title=f"sensors.{name}", spec=sensor)
-    for key, spec in EntityTopics(contract, profile).topics.items():
-        yield key, _Topic(title=key.removeprefix("/").replace("/", "."), spec=spec, is_event=not spec.fields)
+    for key, spec in EntityTopics(profile).topics.items():
+        yield key, _Topic(title=key.removeprefix("/").replace("/", "."), spec=spec)
 
 
 def _nothing() -> None:
