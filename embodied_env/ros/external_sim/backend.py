@@ -45,6 +45,7 @@ from embodied_env.ros.receiver import POLL_S, ReceivedMessage
 from embodied_env.ros.setup_checks import check_namespace_and_domain, timeout_s
 from embodied_env.ros.step_arrivals import StepArrivals
 
+_DISCOVERY_S = 3.0  # between the discoveries of two services of one bridge
 _FIRST_READING_S = 0.02  # how long to wait, before stepping on, for a first reading that may not be due yet
 
 
@@ -144,9 +145,11 @@ class SimulatorBackend:
         """Return the control of a simulator that is at rest, and whose topics are connected to ours."""
         if self._ros is None or self._control is None:
             raise BackendNotReadyError("the node is not open")
-        if not self._is_connected:
+        if self._is_connected:
+            self._control.confirm_paused(end)
+        else:
             self._control.connect(end)
-            check_offered(self._profile, self._api.name, self._control.capabilities)
+            self._check_offered(self._control, end)
             self._is_connected = True
         topics = [sensor.topic for sensor in (*self._arrivals.sensors.values(), *self._entities.topics.values())]
         unmatched = self._ros.wait_for_peers(list(self._publishers.values()), topics, end - time.monotonic())
@@ -158,6 +161,18 @@ class SimulatorBackend:
             ]
             raise BackendNotReadyError("; ".join(f"{what} {', '.join(names)}" for what, names in problems if names))
         return self._control
+
+    def _check_offered(self, control: LockstepControl, end: float) -> None:
+        """Check the abilities; the services of a bridge that has just started are discovered one after the other."""
+        end = min(end, time.monotonic() + _DISCOVERY_S)
+        while True:
+            try:
+                return check_offered(self._profile, self._api.name, control.capabilities)
+            except BackendNotReadyError:
+                if time.monotonic() > end:
+                    raise
+            control.session.receive(POLL_S)
+            control.probe(end)
 
     # ---------------------------------------------------------------------------------------------- reset
 
@@ -178,6 +193,7 @@ class SimulatorBackend:
                 control.wake_clock(end)
             snapshot = self._settle(control, end)
         except BackendLostError as error:
+            self._is_connected = False
             raise BackendNotReadyError(f"reset: {error}") from None
         self._usable = True
         details = {"control": self._api.name, "settle_steps": str(profile.settle_steps)}

@@ -18,7 +18,7 @@ from embodied_env.ros.external_sim.control.api import (
     SimulatorApi,
     SimulatorNotReadyError,
 )
-from embodied_env.ros.external_sim.control.service_session import PendingRequest, ServiceSession
+from embodied_env.ros.external_sim.control.service_session import CLOCK, PendingRequest, ServiceSession
 from embodied_env.ros.receiver import POLL_S
 
 _PROBE_S = 0.05  # between two queries of the services in the graph
@@ -119,8 +119,7 @@ class LockstepControl:
         self.probe(end)
         with _not_ready_errors():
             self._await_leftover_steps(end)
-            if self.capabilities.pause:
-                self.pause(end)
+            self.confirm_paused(end)
             self._store_reference()
 
     def probe(self, end: float) -> None:
@@ -151,6 +150,15 @@ class LockstepControl:
                 raise BackendLostError(
                     "settling", f"clock still moving at {self.clock.now_ns} ns (expected a paused simulator)"
                 )
+
+    def confirm_paused(self, end: float) -> None:
+        """Pause, and await one more stamp if the clock repeats them at rest: the server may be a new one."""
+        if not self.capabilities.pause:
+            return
+        self.pause(end)
+        received, silent_s = self.clock.received, time.monotonic() + _SILENT_S * (self.clock.seen > 1)
+        while self.clock.received == received and (left_s := silent_s - time.monotonic()) > 0:
+            self.session.receive(left_s, only=(CLOCK,))
 
     def pause(self, end: float) -> None:
         """Pause the simulation. Idempotent."""

@@ -1,4 +1,4 @@
-"""Sends requests to a simulator, each once, and receives its clock, replies and other messages meanwhile."""
+"""Sends requests to a simulator, and receives its clock, replies and other messages meanwhile."""
 
 from __future__ import annotations
 
@@ -144,7 +144,17 @@ class ServiceSession:
             self.poll(pending, end)
 
     def call(self, request: Request, end: float, entity: str = "") -> Any:  # noqa: ANN401 - what `Request.read` returns
-        """Send a request, await its reply, and return its content."""
-        pending = self.send(request, end, entity)
-        self.await_reply(pending, end)
-        return pending.result
+        """Send a request, again whenever its reply is lost, and return the content of the reply.
+
+        Only for a request that moves no time: services of a dead server stay in the graph until its lease expires, and
+        take requests meanwhile.
+        """
+        while True:
+            try:
+                pending = self.send(request, end, entity)
+                self.await_reply(pending, end)
+            except BackendLostError as error:
+                if error.why != "reply_lost" or time.monotonic() > end:
+                    raise
+            else:
+                return pending.result
