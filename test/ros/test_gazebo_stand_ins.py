@@ -28,7 +28,9 @@ AHEAD = {"start": np.array([-3.6, 0.0, 0.0])}
 
 
 class CartWorld(RosGzStandIn):
-    """The cart of the world cart_goal, which drives along x to a shelf; `is_alive` is whether its force is measured.
+    """The cart of the world cart_goal, which drives along x to a shelf.
+
+    `is_alive` is whether its force is measured, `first_ns` when its first message after a reset arrives.
 
     ForceTorque publishes the weight of the shell without contact (ForceTorque.cc); a contact sensor would publish
     nothing, and a dead one of any kind nothing either.
@@ -36,7 +38,7 @@ class CartWorld(RosGzStandIn):
 
     def __init__(self, faults):
         super().__init__(faults)
-        self.is_alive = True
+        self.is_alive, self.first_ns = True, 0
         self._speed = 0.0
         self._twists = self.node.create_subscription(TwistStamped, "/cmd_vel", print, 10)
         topics = {
@@ -60,7 +62,7 @@ class CartWorld(RosGzStandIn):
         x, *rest = world.poses["cart"]
         is_touching = x >= SHELF_X
         world.poses["cart"] = (x if is_touching else x + self._speed * STEP_NS / 1e9, *rest)
-        if self.is_alive and world.now_ns % 20_000_000 == 0:
+        if self.is_alive and world.now_ns >= self.first_ns and world.now_ns % 20_000_000 == 0:
             message = WrenchStamped()
             message.header.stamp = stamp_of(world.now_ns)
             message.wrench.force.x, message.wrench.force.z = 9000.0 * is_touching, 0.0098
@@ -136,6 +138,15 @@ def test_a_reset_fails_when_the_force_sensor_is_silent_and_names_its_topic(cart)
     world.is_alive = False  # as a contact sensor after a reset of the world
     with pytest.raises(BackendNotReadyError, match=rf"no reading since the reset from {FORCE}"):
         env.reset(seed=2, options=AHEAD)
+
+
+def test_a_reset_steps_on_until_a_restarted_publisher_is_connected(cart):
+    world, env = cart
+    world.first_ns = 350_000_000
+    env.reset(seed=1, options=AHEAD)
+    assert world.world.now_ns >= world.first_ns
+    *_, info = env.step(np.zeros(2, dtype=np.float32))
+    assert info["end_reason"] == ""
 
 
 def test_a_force_sensor_that_falls_silent_ends_the_episode(cart):

@@ -7,6 +7,7 @@ the sensors that are due, stamped at its end or later: older ones count as missi
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -47,6 +48,7 @@ from embodied_env.ros.step_arrivals import StepArrivals
 
 _DISCOVERY_S = 3.0  # between the discoveries of two services of one bridge
 _FIRST_READING_S = 0.02  # how long to wait, before stepping on, for a first reading that may not be due yet
+_MORE_PERIODS = 2  # for a sensor that is due: the connection to a publisher that a reset restarted takes a while
 
 
 class SimulatorBackend:
@@ -232,8 +234,8 @@ class SimulatorBackend:
             control.set_state(name, np.array(place.position), np.array(place.orientation), end)
 
     def _await_first_readings(self, control: LockstepControl, since_ns: int, end: float) -> None:
-        """Wait for a reading of each sensor since `since_ns`; step on for those that may not be due yet."""
-        while True:
+        """Wait for a reading of each sensor since `since_ns`; step on for those not due or not connected yet."""
+        for periods_left in itertools.count(_MORE_PERIODS, -1):
             now_ns, begun_s = control.now_ns(), time.monotonic()
             while missing := self._missing_since(since_ns, now_ns):
                 certain = [name for name in missing if self._arrivals.is_due_since(name, since_ns, now_ns)]
@@ -243,7 +245,7 @@ class SimulatorBackend:
                 control.session.receive(_FIRST_READING_S)
             if not missing:
                 return
-            if certain or time.monotonic() > end:
+            if (certain and periods_left <= 0) or time.monotonic() > end:
                 raise BackendLostError("sensor_late", f"no reading since the reset from {', '.join(missing)}")
             control.step(self._contract.control_period_ns, end)
 
