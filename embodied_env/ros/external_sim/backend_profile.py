@@ -69,7 +69,7 @@ class SimulatorSource:
 
 @dataclass(frozen=True, kw_only=True)
 class StateTopic:
-    """A topic with the pose of an entity in the world frame at every physics step."""
+    """A topic with the pose of an entity in the world frame, at least at the end of each control period."""
 
     topic: str  # topic with the entity's pose in the world
     type: Literal["geometry_msgs/msg/PoseStamped", "nav_msgs/msg/Odometry"]
