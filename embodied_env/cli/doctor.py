@@ -53,9 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_contract(parser)
     option = parser.add_argument
-    option("--backend", required=True, help="name of the backend to check (required)")
+    option("--backend", required=True, help="name of the backend to check; a simulator at rest is stepped (required)")
     option("--namespace", default="/", help="absolute ROS 2 namespace of the robot")
-    option("--timeout", type=float, default=5.0, metavar="S", help="discovery time of the robot in seconds")
+    option(
+        "--timeout", type=float, default=5.0, metavar="S", help="discovery time of the robot or simulator in seconds"
+    )
     add_robot_options(parser)
     option("--trust-task", action="store_true", help="load the task that the contract names")
     add_json(parser)

@@ -151,6 +151,16 @@ def test_a_world_with_another_physics_step_fails(stand_in):
     assert "max_step_size" in checks["step"].remedy
 
 
+@pytest.mark.long
+def test_a_simulator_with_the_standard_interface_passes(domain_id, message_package):
+    message_package("simulation_interfaces")
+    contract = dataclasses.replace(ARM, backends={"simulation_interfaces": PROFILE})
+    with hosted("simulation_interfaces"):
+        sections = examine(contract, "simulation_interfaces", namespace="/", timeout_s=5.0)
+    checks = {check.name: check for check in sections["simulator"]}
+    assert (failures(checks), "exact" in checks["step"].detail) == ({}, True)
+
+
 @pytest.mark.parametrize(
     ("printed", "distribution", "passed", "detail"),
     [
