@@ -28,6 +28,7 @@ _MAX_HELD_PERIODS = 20  # held commands in a row before homing fails
 _SETTLE_S = 2.0  # a joint not home this long after its last command is blocked
 _NEAR = 0.1  # share of the tolerance within which a command with limited jerk counts as home
 _AT_HOME = 1e-6  # distance from home, in the unit of a joint, within which any other command does: single precision
+_SETTLES = 0.5  # a joint settles while each control period takes it to this share of its distance, or nearer
 _LAST = 0.5  # of the speed that one step can brake: the most of the last command, which is home itself
 _PEAKS = (0.2707, 0.2306)  # of speed and acceleration of a smooth approach, for a distance of 1 and a rate of 1/s
 _SHARE = 0.8  # of the limits used by a smooth approach, as it is sampled at the control period
@@ -67,6 +68,7 @@ class HomingMotion:
         self._approach = np.full(layout.size, np.nan), np.zeros(layout.size)  # initial distances and rates
         self._approach_s = 0.0  # time since the approach began
         self._home_ns: int | None = None  # when the command reached home
+        self._nearest = np.inf  # largest distance of a joint since then
         self._hindrance = ""  # the last finding that held or scaled a command
 
     def drive(self, world: HomingContext, deadline_ns: int) -> str:
@@ -107,21 +109,27 @@ class HomingMotion:
         self._positions, ages_s = self._measured.measured(snapshot)
         if self._layout.is_velocity.any():
             self._arbiter.update_measured(self._positions, ages_s)
-        now_ns, tolerance = self._clock.now_ns(), self._routine.tolerance
-        near = np.where(np.isfinite(self._gate.limits.jerk), _NEAR * tolerance, _AT_HOME)
+        now_ns = self._clock.now_ns()
+        near = np.where(np.isfinite(self._gate.limits.jerk), _NEAR * self._routine.tolerance, _AT_HOME)
         if (self._offsets(self._arbiter.reference.positions) > near).any():
-            self._home_ns = None
+            self._home_ns, self._nearest = None, np.inf
         else:
             self._home_ns = now_ns if self._home_ns is None else self._home_ns
         if gaps:
             raise self._failed(f"failed, no valid reading of {', '.join(gaps)}")
-        if self._home_ns is not None and self._offsets(self._positions).max() <= tolerance:
+        if self._home_ns is not None and self._has_settled():
             return True
         if self._home_ns is not None and now_ns - self._home_ns > _SETTLE_S * NS_PER_S:
             raise self._failed(f"failed, not home {_SETTLE_S} s after the last command")
         if now_ns >= deadline_ns:
             raise self._failed("timed out")
         return False
+
+    def _has_settled(self) -> bool:
+        """Return whether the robot is within the tolerance of home, and came no nearer by settling in this period."""
+        before, self._nearest = self._nearest, self._offsets(self._positions).max().item()
+        is_settling = self._nearest > _AT_HOME and self._nearest < _SETTLES * before
+        return self._nearest <= self._routine.tolerance and not is_settling
 
     def _command(self, situation: Callable[[], SafetyContext]) -> ApprovedCommand:
         """Send the next command; return it as published, with the relay's report if there is one."""
