@@ -1,20 +1,33 @@
-"""Measure the published motion with and without set-points between steps, for several control rates.
+"""Measure the motion with and without setpoints between steps.
 
-A policy at each control rate tracks a sine with jittering steps; a controller follows each command at once. Printed are
-the largest jump of the command, the largest change of its velocity from one set-point period (or 2 ms) to the next, and
-its delay behind the policy. Deterministic; no ROS. Run ``python benchmarks/setpoints.py``.
+``python benchmarks/setpoints.py``: a policy at each control rate tracks a sine with jittering steps; a controller
+follows each command at once. Printed are the largest jump of the command, the largest change of its velocity from one
+setpoint period (or 2 ms) to the next, and its delay behind the policy. Deterministic; no ROS.
+
+``python benchmarks/setpoints.py --emulator``: the emulated UR5e over ROS 2 in real time, its controller following each
+command at once; with and without 30 ms of servo lag, as from the driver's lookahead of ``servoj``. Printed are
+acceleration and jerk of the moving joint from its velocity at 500 Hz, and the worst gaps of the setpoints.
 """
 
 from __future__ import annotations
 
+import sys
+from contextlib import ExitStack
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+import embodied_env
 from embodied_env.contract import Contract, load_contract
-from embodied_env.core.clock import NS_PER_S, ManualClock
+from embodied_env.contract.loader import dump_contract
+from embodied_env.core.clock import NS_PER_S, ManualClock, SteadyClock
+from embodied_env.core.process.child import Child, simulator
 from embodied_env.core.types import ApprovedCommand, SentCommand
 from embodied_env.safety import Arbiter, SafetyGate
+
+if TYPE_CHECKING:
+    from embodied_env.ros.receiver import ReceivedMessage
 
 CONTROL_HZ = (10, 20, 50)
 SETPOINT_HZ = (None, 100, 200, 500)
@@ -69,9 +82,71 @@ def _held(values: list[tuple[int, float]], times_ns: np.ndarray) -> np.ndarray:
     return np.array(found)[np.maximum(0, np.searchsorted(stamps, times_ns, side="right") - 1)]
 
 
-def main() -> None:
+def emulate(setpoint_hz: int | None, lag_s: float) -> tuple[np.ndarray, list[float]]:
+    """Return the velocities of the moving joint every 2 ms, rad/s, and the worst gap of each step, s."""
+    from embodied_env.ros.node import RosNode  # noqa: PLC0415 - the other part needs no ROS
+    from embodied_env.ros.receive_thread import ReceiveThread  # noqa: PLC0415
+
+    contract, namespace, seen, gaps_s = load_contract("ur5e_reach"), "/setpoints", {}, []
+    profile = contract.backends["mujoco_ros"]
+    stand_in = {**profile["stand_in"], "interpolation_s": 0.0, "servo_lag_s": lag_s}
+    contract = replace(
+        contract,
+        confirmed=tuple(contract.all_chosen),
+        actuators={"arm": replace(contract.actuators["arm"], setpoint_rate_hz=setpoint_hz)},
+        backends={
+            "mujoco_ros": {**profile, "stand_in": stand_in},
+            "real": {"discovery_s": 0.5, "allow_no_downstream_timeout": True},
+        },
+    )
+
+    def on_joints(arrival: ReceivedMessage) -> None:
+        message = arrival.message
+        stamp_ns = message.header.stamp.sec * NS_PER_S + message.header.stamp.nanosec
+        seen[stamp_ns] = message.velocity[list(message.name).index("shoulder_pan_joint")]
+
+    emulator = simulator("-", namespace=namespace, source=contract.source, free_running=True)
+    with ExitStack() as stack:
+        stack.callback(Child(emulator, first_line=dump_contract(contract)).stop)
+        ros = RosNode("probe", namespace=namespace, clock=SteadyClock())
+        stack.callback(ros.close)
+        listener = ReceiveThread(ros.node, SteadyClock())
+        listener.subscribe("joints", "sensor_msgs/msg/JointState", "joint_states", 100, on_joints)
+        env = embodied_env.make(contract, backend="real", emulator=True, namespace=namespace)
+        stack.callback(env.close)
+        env.reset(seed=1)
+        listener.start()
+        stack.callback(listener.stop)
+        for step in range(160):
+            action = np.zeros(6)
+            action[0] = 0.25 * np.sin(2.0 * np.pi * FREQUENCY_HZ * step * contract.control_period_s)
+            *_, info = env.step(action)
+            if info["end_reason"]:  # such as reach's success, or a stop on a busy machine
+                env.reset()
+            gaps_s.append(info.get("annotations", {}).get("setpoints", {}).get("worst_gap_s", 0.0))
+    return np.array([seen[stamp_ns] for stamp_ns in sorted(seen)]), gaps_s
+
+
+def print_emulated() -> None:
     """Print a table in Markdown."""
-    columns = "control rate", "step jitter", "set-points", "jump, mrad", "change of velocity, rad/s", "delay, ms"
+    of_rates = "rms", "95%", "max"
+    columns = ("servo lag", "setpoints", "acceleration", *of_rates[1:], "jerk", *of_rates[1:], "worst gap", "max")
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    for lag_s in (0.0, 0.03):
+        for setpoint_hz in (None, 100, 200):
+            velocities, gaps_s = emulate(setpoint_hz, lag_s)
+            found = []
+            for n in (1, 2):
+                values = np.abs(np.diff(velocities, n=n) / 0.002**n)
+                found += [f"{x:.3g}" for x in (np.sqrt(np.mean(values**2)), np.percentile(values, 95), values.max())]
+            rate = "none" if setpoint_hz is None else f"{setpoint_hz} Hz"
+            gaps = f"{1e3 * np.median(gaps_s):.1f} ms | {1e3 * max(gaps_s):.1f} ms"
+            print(f"| {1e3 * lag_s:.0f} ms | {rate} | {' | '.join(found)} | {gaps} |", flush=True)
+
+
+def print_commands() -> None:
+    """Print a table in Markdown."""
+    columns = "control rate", "step jitter", "setpoints", "jump, mrad", "change of velocity, rad/s", "delay, ms"
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for control_hz in CONTROL_HZ:
         for jitter in JITTERS:
@@ -90,4 +165,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    print_emulated() if "--emulator" in sys.argv else print_commands()

@@ -119,6 +119,11 @@ class BackendLostError(BackendError):
         self.why = why
         super().__init__(f"{why}: {detail}")
 
+    @classmethod
+    def of(cls, error: BackendError) -> BackendLostError:
+        """Return `error` as a loss of the world."""
+        return error if isinstance(error, cls) else cls(type(error).__name__, str(error))
+
 
 def described(error: BaseException) -> str:
     """Return type and text of any error in one line, even if its own `__str__` fails."""

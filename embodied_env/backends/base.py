@@ -57,6 +57,7 @@ class Capabilities:
     estop_inputs: bool = False  # the backend is an `EstopSource`
     actuation: bool = False  # snapshots may contain evidence that a command acts
     transport: bool = False  # sensor messages pass through a middleware that stamps them
+    trajectories: bool = False  # `send` publishes `ApprovedCommand.trajectory`
     actuates: bool = True  # commands reach the robot
     emulated: bool = False  # the robot emulator is in place of the robot
     chosen_confirmed: bool = False  # an option confirmed the chosen values of the robot file, for this run
@@ -124,14 +125,6 @@ class EstopSource(Protocol):
 
     def estops(self) -> Mapping[str, str]:
         """Return input -> "ok" or its problem (`core.types.SafetyContext.estops`). Any thread may call it."""
-
-
-@runtime_checkable
-class GripperSource(Protocol):
-    """A backend that commands grippers by the goals of action servers."""
-
-    def grippers(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return actuator -> its last goal and the state of that, in JSON types; empty without such a gripper."""
 
 
 @runtime_checkable

@@ -111,7 +111,7 @@ def _add_trust_policy(parser: argparse.ArgumentParser) -> None:
 
 def add_chunks(parser: argparse.ArgumentParser) -> None:
     """Declare the option --chunks."""
-    help_ = "what happens at the policy's next action chunk (default: wait, it is computed when the last one has ended)"
+    help_ = "hand-over from one action chunk to the next; wait computes it when the last one has ended"
     parser.add_argument("--chunks", choices=CHUNK_MODES, default="wait", help=help_)
 
 

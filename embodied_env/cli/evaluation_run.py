@@ -13,7 +13,7 @@ from embodied_env.cli.arguments import add_json, add_seed, integer_from
 from embodied_env.cli.live_table import LiveView
 from embodied_env.contract import Contract, load_contract
 from embodied_env.core.arguments import checked_path
-from embodied_env.core.latency.statistics import INFERENCE_STAGES, INJECTED_STAGES, STAGES
+from embodied_env.core.latency.statistics import ANNOTATED_STAGES, INJECTED_STAGES, STAGES
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.core.terminal import make_console, say
 from embodied_env.envs.explanation import operator_remedy
@@ -25,7 +25,7 @@ from embodied_env.ros.fastdds import enable_large_segments
 if TYPE_CHECKING:
     from embodied_env.analysis.report.outcomes import Rate
 
-_STAGE_ORDER = (*STAGES, *INFERENCE_STAGES, *INJECTED_STAGES)
+_STAGE_ORDER = (*STAGES, *ANNOTATED_STAGES, *INJECTED_STAGES)
 
 
 def add_common_arguments(parser: argparse.ArgumentParser, *, backend: str, episodes: int) -> None:

@@ -3,6 +3,7 @@
 from embodied_env.contract.contract import Contract
 from embodied_env.contract.kinematics import KinematicModel
 from embodied_env.contract.loader import load_contract, parse_contract
+from embodied_env.contract.safety_schema import Margins, Safety
 from embodied_env.contract.schema import (
     ActuatorSpec,
     EffectiveLimits,
@@ -10,9 +11,7 @@ from embodied_env.contract.schema import (
     FieldSpec,
     FloatArray,
     JointLimits,
-    Margins,
     ResetOption,
-    Safety,
     SensorSpec,
     TaskSpec,
 )

@@ -15,6 +15,7 @@ from embodied_env.contract.message_types import (
     JOINT_SENSOR,
     PATH_DTYPES,
     SENSOR_MESSAGES,
+    TRAJECTORY,
     TWIST_AXES,
     MessageField,
     Shape,
@@ -50,6 +51,7 @@ MAX_DEPTH = 10_000  # messages; a longer queue hides a slow reader
 MAX_VALUES = 100_000_000  # of one field: an image of 7680 x 4320 x 3 is just below
 MAX_HISTORY = 1000  # readings
 MAX_SETPOINT_RATE_HZ = 1000  # a faster thread misses its deadlines
+MAX_TRAJECTORY_STEPS = 50  # each is limited at each step
 
 _MAX_ANGLE_RAD = 2 * math.tau
 
@@ -105,7 +107,7 @@ def actuator_checks(contract: ContractFields) -> Iterator[Callable[[], None]]:
     seen: dict[str, str] = {}
     for name, actuator in contract.actuators.items():
         yield functools.partial(_check_actuator, name, actuator)
-        yield functools.partial(_check_setpoint_rate, name, actuator, contract)
+        yield functools.partial(_check_between_steps, name, actuator, contract)
         for joint, limits in actuator.joints.items():
             yield functools.partial(_check_joint, name, joint, limits, contract, measured, seen)
 
@@ -127,18 +129,27 @@ def _check_actuator(name: str, actuator: ActuatorSpec) -> None:
     _check_gripper(path, actuator)
 
 
-def _check_setpoint_rate(name: str, actuator: ActuatorSpec, contract: ContractFields) -> None:
-    path, rate_hz = f"actuators.{name}.setpoint_rate_hz", actuator.setpoint_rate_hz
-    rates_hz = {other.setpoint_rate_hz for other in contract.actuators.values()}
-    allow(len(rates_hz) == 1, path, f"{rate_hz} Hz", "the same for every actuator")
-    if rate_hz is None:
-        return
-    allow(not actuator.is_velocity, path, f"{rate_hz:g} Hz", f"none with command: {actuator.command}")
-    count = rate_hz * contract.control_period_s
-    is_multiple = rate_hz <= MAX_SETPOINT_RATE_HZ and count >= 2 and abs(count - round(count)) < 1e-6 * count
-    control_hz = 1.0 / contract.control_period_s
-    expected = f"2 or more times the control rate of {control_hz:g} Hz, at most {MAX_SETPOINT_RATE_HZ} Hz"
-    allow(is_multiple, path, f"{rate_hz:g} Hz", expected)
+def _check_between_steps(name: str, actuator: ActuatorSpec, contract: ContractFields) -> None:
+    """Check how the motion of an actuator goes on between the steps."""
+    path, rate_hz, steps = f"actuators.{name}", actuator.setpoint_rate_hz, actuator.trajectory_steps
+    topics = [other for other in contract.actuators.values() if not other.is_action]
+    is_same = actuator.is_action or len({(each.setpoint_rate_hz, each.trajectory_steps) for each in topics}) == 1
+    found = f"setpoint_rate_hz: {rate_hz}, trajectory_steps: {steps}"
+    allow(is_same, path, found, "the same for every actuator but action servers")
+    if rate_hz is not None:
+        where, found, control_hz = f"{path}.setpoint_rate_hz", f"{rate_hz:g} Hz", 1.0 / contract.control_period_s
+        allow(not actuator.is_action, where, found, "none for an action server")
+        allow(not actuator.is_velocity, where, found, f"none with command: {actuator.command}")
+        count = rate_hz / control_hz
+        is_multiple = rate_hz <= MAX_SETPOINT_RATE_HZ and count >= 2 and abs(count - round(count)) < 1e-6 * count
+        expected = f"2 or more times the control rate of {control_hz:g} Hz, at most {MAX_SETPOINT_RATE_HZ} Hz"
+        allow(is_multiple, where, found, expected)
+    if steps is not None:
+        where = f"{path}.trajectory_steps"
+        allow(actuator.type == TRAJECTORY, where, actuator.type, f"only with type: {TRAJECTORY}")
+        allow(rate_hz is None, where, "setpoint_rate_hz is set too", "one of the two")
+        allow(contract.safety.mode == "enforce", where, f"safety.mode: {contract.safety.mode}", "enforce")
+        allow(0 <= steps <= MAX_TRAJECTORY_STEPS, where, steps, f"0 to {MAX_TRAJECTORY_STEPS}")
 
 
 def _check_joint(
@@ -355,8 +366,8 @@ def _check_gripper(path: str, actuator: ActuatorSpec) -> None:
     gripper, is_action = actuator.gripper, actuator.is_action
     expected = "{open: POSITION, closed: POSITION}"
     if gripper is None:
-        allow(not is_action, f"{path}.gripper", "missing", f"{expected} for {actuator.type}")
-        allow(actuator.scale != "binary", f"{path}.gripper", "missing", f"{expected} with scale: binary")
+        is_needed = is_action or actuator.scale == "binary"
+        allow(not is_needed, f"{path}.gripper", "missing", f"{expected} for an action server, or with scale: binary")
         return
     path = f"{path}.gripper"
     is_one = len(actuator.joints) == 1 and actuator.command == "position"

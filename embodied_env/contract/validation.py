@@ -11,7 +11,8 @@ import numpy as np
 
 from embodied_env.contract.fingerprint import SHIPPED_TASKS
 from embodied_env.contract.interface_validation import actuator_checks, check_keys, check_sensor, check_topics_differ
-from embodied_env.contract.schema import ActuatorSpec, ContractFields, KeepOutSpec, ResetOption, TaskSpec, WorkspaceSpec
+from embodied_env.contract.safety_schema import KeepOutSpec, WorkspaceSpec
+from embodied_env.contract.schema import ActuatorSpec, ContractFields, ResetOption, TaskSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import (
     allow,

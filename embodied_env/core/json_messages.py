@@ -55,6 +55,18 @@ def object_of(kind: Kind) -> Kind:
     )
 
 
+def object_with(fields: Mapping[str, Kind]) -> Kind:
+    """Return the kind of an object with exactly these fields."""
+    return Kind(
+        expected=f"an object with {', '.join(f'{name}: {kind.expected}' for name, kind in fields.items())}",
+        is_valid=lambda value: (
+            isinstance(value, dict)
+            and value.keys() == fields.keys()
+            and all(kind.is_valid(value[name]) for name, kind in fields.items())
+        ),
+    )
+
+
 def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value in _INT64
 

@@ -123,6 +123,25 @@ class ContinuingPolicy(Protocol):
         """
 
 
+def find_continuing(policy: object) -> ContinuingPolicy | None:
+    """Return a policy or a model that can continue a chunk; None: it cannot."""
+    return policy if isinstance(policy, ContinuingPolicy) and policy.continues_chunks else None
+
+
+@runtime_checkable
+class ReservingPolicy(Protocol):
+    """A policy, or a model, with more actions in a chunk than are executed: the reserve for a late next chunk."""
+
+    @property
+    def n_action_steps(self) -> int | None:
+        """Number of actions of a chunk that are executed before those of the next one; None: all."""
+
+
+def find_n_action_steps(policy: object) -> int | None:
+    """Return the number of actions of a chunk of a policy or a model that are executed; None: all."""
+    return policy.n_action_steps if isinstance(policy, ReservingPolicy) else None
+
+
 @runtime_checkable
 class Resettable(Protocol):
     """A callable with state of an episode."""

@@ -199,6 +199,19 @@ class GateReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """Approved points, one control period apart, between which a controller moves on straight lines.
+
+    They are: the reference of the command, to which the controller is moving already; the command; `previewed` further
+    actions; and braking to rest.
+    """
+
+    points: tuple[CommandState, ...]
+    first_ns: int  # when the first is due, steady clock
+    previewed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovedCommand:
     """A command that passed the gate. Only `embodied_env.safety.gate` creates one, and only this can be sent.
 
@@ -210,6 +223,7 @@ class ApprovedCommand:
     seq: int
     epoch: int
     report: GateReport
+    trajectory: Trajectory | None = None  # for controllers that interpolate (`trajectory_steps`)
 
 
 def check_approved(command: object) -> None:
@@ -226,6 +240,11 @@ class SentCommand:
     values: FloatArray
     report: GateReport | None = None  # of the gate in the relay, if one decided last
     published_ns: int | None = None  # steady clock; None: when `send` returned
+    annotations: Mapping[str, Any] = field(default_factory=dict)  # accounts by name, in JSON types
+
+
+OWN_ANNOTATIONS = ("grippers", "setpoints", "trajectory")
+"""Names in ``info["annotations"]`` that only the environment itself writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

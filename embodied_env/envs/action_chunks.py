@@ -109,8 +109,9 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         chunk = _split_chunk(actions)
         malformed = chunk is None or (len(chunk) != self.length and not isinstance(actions, NoAction))
         transitions: list[StepReturn] = []
-        for action in [self._brake] if chunk is None or malformed else chunk:
-            transitions.append(self._take(action))
+        executed = [self._brake] if chunk is None or malformed else chunk
+        for place in range(len(executed)):
+            transitions.append(self._take(executed[place:]))
             if self._episode is None:
                 break
         last = transitions[-1]
@@ -148,11 +149,11 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
             return ChunkResult(unused=len(chunk), rejected="future")
         transitions: list[StepReturn] = []
         expired = 0
-        for step, action in enumerate(chunk, first):
+        for step in range(first, first + len(chunk)):
             if step <= self._base.step_index:  # read again: an inner wrapper may take several steps for one action
                 expired += 1
                 continue
-            transitions.append(self._take(action))
+            transitions.append(self._take(chunk[step - first :]))
             if self._episode is None:
                 break
         unused = len(chunk) - expired - len(transitions)
@@ -162,10 +163,11 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         if self._episode != self._base.epoch:
             raise ResetNeededError("chunk outside an episode; call reset() first (nothing was published)")
 
-    def _take(self, action: Any) -> StepReturn:  # noqa: ANN401 - agents send anything
-        """Take one step; after its end or an error, no episode is running."""
+    def _take(self, actions: list[Any]) -> StepReturn:
+        """Take one step with the first of `actions`; after its end or an error, no episode is running."""
         episode, self._episode = self._episode, None
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._base.preview(actions)
+        observation, reward, terminated, truncated, info = self.env.step(actions[0])
         if not (terminated or truncated):
             self._episode = episode
         return StepReturn(observation, cast("float", reward), terminated, truncated, info)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from copy import deepcopy
 from pathlib import Path
@@ -109,12 +109,26 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
             values: numbers, text, booleans, None, arrays, and lists and mappings of them; NaN becomes null.
 
         Raises:
-            UsageError: for another name, other values, more than 16384 characters or 16 levels of JSON, or more than 32
-                names in a step.
+            UsageError: for another name or a reserved one, other values, more than 16384 characters or 16 levels of
+                JSON, or more than 32 names in a step.
             ResetNeededError: outside an episode.
             ClosedError: after `close`.
         """
-        self._stepper.annotate(name, values)
+        self._stepper.inputs_for("annotate").annotate(name, values)
+
+    def preview(self, actions: Iterable[Any]) -> None:
+        """Set the actions of a chunk from the step that follows on, for a trajectory (`trajectory_steps`).
+
+        Their first is the action of that step, as it reaches this environment: if a wrapper has changed it, the others
+        are dropped, with a warning and ``info["annotations"]["trajectory"]["refused"]``. Without trajectories nothing
+        happens.
+
+        Raises:
+            UsageError: if `actions` is not a sequence.
+            ResetNeededError: outside an episode.
+            ClosedError: after `close`.
+        """
+        self._stepper.inputs_for("preview").preview(actions)
 
     def processes(self) -> list[dict[str, Any]]:
         """Return role and pid of each process that this environment has started."""

@@ -146,7 +146,7 @@ def _explain_gates(safety: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _explain_chunk(account: Mapping[str, Any]) -> Iterator[str]:
-    """Explain the account of an action chunk (`policies.async_chunks`); one of another form is left out."""
+    """Explain the account of an action chunk (`policies.chunks`); one of another form is left out."""
     if not {"mode", "id", "age", "weight", "underruns"} <= account.keys():
         return
     if account["id"] is None:

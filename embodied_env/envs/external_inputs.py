@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
-from embodied_env.backends.base import Backend, Delayed, GripperSource, Recorded
-from embodied_env.contract import Contract
+import gymnasium
+import numpy as np
+
+from embodied_env.backends.base import Backend, Delayed, Recorded
+from embodied_env.contract import Contract, FloatArray
 from embodied_env.core.bounded_json import plain_copy
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.latency.ledger import Ledger
 from embodied_env.core.measured_joints import MeasuredJoints
-from embodied_env.core.types import ExternalInputs, Finding, SafetyContext, Snapshot
+from embodied_env.core.types import OWN_ANNOTATIONS, ExternalInputs, Finding, SafetyContext, SentCommand, Snapshot
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.transition_builder import Episode
 from embodied_env.errors import UsageError
 from embodied_env.safety import CommandState, SafetyGate
+from embodied_env.safety.action_parsing import MalformedActionError, parse_action
 from embodied_env.safety.interlocks import SafetyContextBuilder
 
 _NAME = re.compile("[a-z][a-z0-9_]{0,63}")
@@ -47,13 +54,15 @@ class ExternalInputsSource:
     ) -> None:
         """Connect the sources."""
         capabilities = backend.capabilities
-        self._free_running = capabilities.free_running
+        self._free_running, self._period_s = capabilities.free_running, contract.control_period_s
         self._gate, self._guard, self._clock = gate, guard, clock
         self._annotations: dict[str, Any] = {}  # of the next step
+        self._most_actions = 0 if contract.trajectory_steps is None else 1 + contract.trajectory_steps
+        self._preview: list[FloatArray] = []  # parsed actions from the next step on
+        self._is_refused = False
         self._contexts = SafetyContextBuilder(contract, joints)
         self._recorded = backend.playback if isinstance(backend, Recorded) else None
         self.is_live = self._recorded is None
-        self._grippers = backend if isinstance(backend, GripperSource) else None
         self._delays: Delayed | None = None
         if self._recorded is not None:
             self.ledger = self._recorded.ledger
@@ -65,8 +74,8 @@ class ExternalInputsSource:
             self._delays = backend
 
     def begin_episode(self) -> None:
-        """Discard the annotations of a step that was never taken."""
-        self._annotations = {}
+        """Discard the annotations and the preview of a step that was never taken."""
+        self._annotations, self._preview = {}, []
 
     def annotate(self, name: str, values: Mapping[str, Any]) -> None:
         """Attach an account to the next step; raises UsageError for one that JSON cannot express."""
@@ -75,17 +84,51 @@ class ExternalInputsSource:
             raise UsageError(f"too many annotations of a step: {name!r} (expected at most {_MOST_NAMES})")
         self._annotations[name] = account
 
+    def preview(self, actions: Iterable[Any]) -> None:
+        """Store the actions from the next step on; raises UsageError unless they are a sequence."""
+        try:
+            first = list(islice(actions, self._most_actions))
+        except Exception:  # noqa: BLE001 - a foreign object may raise anything
+            raise UsageError(f"invalid preview: {actions!r:.80} (expected a sequence of actions)") from None
+        self._preview = []
+        with suppress(MalformedActionError):
+            for action in first:
+                self._preview.append(parse_action(action, self._gate.layout))
+
+    def take_preview(self, action: Any) -> list[FloatArray]:  # noqa: ANN401 - any action of an agent
+        """Return the actions after `action` in the preview; none, with a warning, if it begins with another action."""
+        preview, self._preview = self._preview, []
+        self._is_refused = False
+        if not preview:
+            return []
+        with suppress(MalformedActionError):
+            self._is_refused = not np.array_equal(preview[0], parse_action(action, self._gate.layout))
+        if self._is_refused:
+            remedy = "a wrapper changes actions; call preview with actions as they reach the environment"
+            with suppress(UserWarning):  # a warning turned into an error must not stop the robot
+                gymnasium.logger.warn(f"preview ignored: its first action is not that of the step; {remedy}")
+            return []
+        return preview[1:]
+
+    def with_sent(self, inputs: ExternalInputs, sent: SentCommand) -> ExternalInputs:
+        """Return the inputs of a step with the accounts of its command: the backend's, and that of a trajectory."""
+        annotations = {**inputs.annotations, **sent.annotations}
+        if (trajectory := self._guard.arbiter.trajectory) is not None:
+            points = [state.positions.tolist() for state in trajectory.points]
+            duration_s = (len(points) - 2) * self._period_s
+            annotations["trajectory"] = {"previewed": trajectory.previewed, "refused": self._is_refused}
+            annotations["trajectory"] |= {"duration_s": duration_s, "points": points}
+        return replace(inputs, answer=sent.report, annotations=annotations)
+
     def begin_step(self, episode: Episode, published: CommandState, dt_s: float) -> ExternalInputs:
         """Return the inputs of a step `dt_s` after the last command; a replay sets limits and latch as recorded."""
         recorded = None if self._recorded is None else self._recorded.circumstances
         annotations: Mapping[str, Any]
         annotations, self._annotations = self._annotations, {}
         if recorded is None:
-            if (counts := self._guard.arbiter.take_setpoint_counts()) is not None:
-                annotations = {**annotations, "setpoints": counts}
+            if (account := self._guard.arbiter.take_setpoint_account()) is not None:
+                annotations = {**annotations, "setpoints": account}
             context = self.safety_context(episode.snapshot, (episode.frozen_ns, episode.returned_ns))
-            if self._grippers is not None and (goals := self._grippers.grippers()):
-                annotations = {**annotations, "grippers": goals}
         else:
             self._gate.replay_limits(recorded.limits, is_first=episode.step_index == 0)
             if self._free_running:
@@ -137,6 +180,8 @@ def _checked_account(name: object, values: object) -> dict[str, Any]:
     """Return the values of an annotation in JSON types, sharing nothing with them."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UsageError(f"invalid name of an annotation: {name!r:.80} (expected lower-case letters, digits and _)")
+    if name in OWN_ANNOTATIONS:
+        raise UsageError(f"reserved name of an annotation: {name!r} (the environment writes it); use another name")
     if not isinstance(values, Mapping):
         raise UsageError(f"invalid annotation {name!r}: {values!r:.80} (expected a mapping of names to values)")
     try:

@@ -389,7 +389,8 @@ class StepInfo(CommonInfo):
         NotRequired[
             dict[Name, Annotated[dict[str, Any], Keywords(anyOf=[{"type": "object", "dtype": "dict", "shape": []}])]]
         ],
-        "Accounts that `annotate` attached to this step, such as `inference` of a policy server. Only in such steps.",
+        "Accounts of this step: of `annotate`, such as `inference` of a policy server, and the environment's own, "
+        "`setpoints` and `grippers`. Only in such steps.",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Commands between steps: the watchdog and its thread, the thread of the set-points, and braking to rest."""
+"""Commands between steps: the watchdog and its thread, the thread of the setpoints, and braking to rest."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ class MotionGuard:
         velocities, measure = MeasuredVelocities(contract), None
         if velocities.sensors and not backend.capabilities.acknowledges_commands and isinstance(backend, NewestSource):
             measure = partial(_measure_velocities, backend, velocities)
-        capabilities = backend.capabilities  # a relay sends the set-points itself; a dry run and a replay send none
-        sends_elsewhere = (
-            capabilities.acknowledges_commands or not capabilities.actuates or isinstance(backend, Recorded)
-        )
+        self._brakes = not isinstance(backend, Recorded)
+        self._watches = self._brakes and free_running
+        capabilities = backend.capabilities  # a relay sends the setpoints itself; a dry run sends none
+        streams = self._watches and capabilities.actuates and not capabilities.acknowledges_commands
+        per_step = contract.setpoints_per_step if streams else 1
         self.arbiter = Arbiter(
             backend.send,
             gate,
@@ -45,15 +46,14 @@ class MotionGuard:
             free_running=free_running,
             downstream_timeout_s=backend.downstream_timeout_s if isinstance(backend, CommandTimeout) else None,
             measured_velocities=measure,
-            setpoints_per_step=1 if sends_elsewhere else contract.setpoints_per_step,
+            setpoints_per_step=per_step,
+            has_trajectories=streams and capabilities.trajectories and contract.trajectory_steps is not None,
         )
         self.watchdog = Watchdog(
             self.arbiter, gate, contract.safety.watchdog, clock=clock, control_period_s=period_s, estops=self.estops
         )
-        self._brakes = not isinstance(backend, Recorded)
-        self._watches = self._brakes and free_running
         self._thread: WatchdogThread | None = None
-        self._setpoints = SetpointThread(self.arbiter, gate, clock=clock) if self.arbiter.has_setpoints else None
+        self._setpoints = SetpointThread(self.arbiter, gate, clock=clock) if per_step > 1 else None
 
     def estops(self) -> Mapping[str, str]:
         """Return the robot's safety inputs; a backend that cannot be read gives "unknown"."""

@@ -16,7 +16,6 @@ from embodied_env.contract import FloatArray
 from embodied_env.contract.team import Team, name_in_world
 from embodied_env.core.clock import Clock, Stamp
 from embodied_env.core.types import ApprovedCommand, ResetReport, ResetRequest, SentCommand, Snapshot, check_approved
-from embodied_env.envs.stepper import as_lost
 from embodied_env.errors import BackendError, BackendLostError, BackendNotReadyError
 from embodied_env.safety import concatenate_commands
 
@@ -88,7 +87,7 @@ class SharedBackend:
             self.backend.send(concatenate_commands(commands, seq=self._seq, epoch=self._epoch))
             self.backend.advance(target, deadline)
         except BackendError as error:
-            self._lost = as_lost(error)
+            self._lost = BackendLostError.of(error)
             raise self._lost from None
         self._clock.on_world_advanced(self._team.world.control_period_ns)
 
@@ -103,7 +102,7 @@ class SharedBackend:
             try:
                 self._snapshot = self.backend.read(after, deadline)
             except BackendError as error:
-                self._lost = as_lost(error)
+                self._lost = BackendLostError.of(error)
                 raise self._lost from None
         return self._snapshot
 

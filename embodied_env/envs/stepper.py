@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from typing import Any, cast
 
 import gymnasium
@@ -160,7 +159,7 @@ class Stepper:
 
     def check_reset(self, options: Mapping[str, Any] | None) -> dict[str, FloatArray]:
         """Return the options of a reset as arrays, without resetting; raises like `EmbodiedEnv.reset`."""
-        self._check_open("reset")
+        check_open(self._closed, "reset")
         return checked_options(self.contract, options)
 
     def reset(self, *, world_seed: int, options: Mapping[str, Any] | None, seeded: bool) -> tuple[Observation, Info]:
@@ -170,26 +169,27 @@ class Stepper:
         self._end_episode()
         if was_running and self._free_running:
             self._brake("reset() during an episode")
+        self._arbiter.end_motion()  # a lost backend did not receive the braking
         self._pending = self._lost = None
         self._epoch += 1
         self._episode_index = 0 if seeded else self._episode_index + 1
         entered_ns = self._clock.now_ns()
         if not self._opened:
             with self._closing:
-                self._check_open("reset")
+                check_open(self._closed, "reset")
                 self._pid = os.getpid()
                 self._guard.start(self._close_unless_busy)  # first, so that an opened backend is always closed
                 self._backend.open()
                 self._opened = True
         try:
             snapshot = self._resets.run(request)
-            self._check_open("reset")  # another thread may have called `close`
+            check_open(self._closed, "reset")  # another thread may have called `close`
         except BaseException as error:
             with deferred_signals():
                 self._backend.halt("reset failed")  # otherwise `close` would brake from an outdated position
                 if self._closed:
                     self._backend.close()  # the reset may have opened it again
-                self._check_open("reset")
+                check_open(self._closed, "reset")
             if isinstance(error, BackendLostError):
                 raise BackendNotReadyError(f"reset: {error}") from error
             raise
@@ -220,7 +220,7 @@ class Stepper:
 
     def begin(self, action: Any) -> None:  # noqa: ANN401 - any action of an agent
         """Judge `action`, publish the command, and start the motion of the world; raises like `EmbodiedEnv.step`."""
-        self._check_open("step")
+        check_open(self._closed, "step")
         if not self._running or self._pending is not None:
             raise ResetNeededError(f"step() outside an episode: {self._way_out()}; nothing was published")
         self._ledger.enter_step()
@@ -241,7 +241,7 @@ class Stepper:
         except BackendError as error:
             if not published:
                 self._ledger.stamp(StepEvent.PUBLISHED)
-            self._lost = as_lost(error)
+            self._lost = BackendLostError.of(error)
         except BaseException:
             self._give_up()
             raise
@@ -255,9 +255,9 @@ class Stepper:
             step = self._pending = PendingStep(
                 action=copy_action(action), approved=approved, inputs=inputs, target=target, deadline=deadline
             )
-            sent = self._arbiter.send(approved)
+            sent = self._arbiter.send(approved, self._inputs.take_preview(action))
+            step.inputs = self._inputs.with_sent(inputs, sent)
             if sent.report is not None:
-                step.inputs = replace(inputs, answer=sent.report)
                 step.approved = merge_relay_report(approved, sent.report)
                 self._gate.latch_stops(step.approved.report.findings)  # as in the relay, whose decision is final
         self._transitions.commands.record_sent(sent.seq, self._ledger.stamp(StepEvent.PUBLISHED, sent.published_ns))
@@ -331,7 +331,7 @@ class Stepper:
             except BackendError as error:
                 if self._free_running:  # commands may still arrive
                     self._brake(f"backend lost: {error}")
-                self._lost = as_lost(error)
+                self._lost = BackendLostError.of(error)
         self._backend.halt(str(self._lost))
         return self._gap_policy.lost(self._episode.snapshot.now_ns, str(self._lost)), []
 
@@ -344,12 +344,12 @@ class Stepper:
         """Stamp the end of a part of the agent's time; see `Ledger.mark`."""
         self._ledger.mark(name)
 
-    def annotate(self, name: str, values: Mapping[str, Any]) -> None:
-        """Attach an account to the next step; raises like `StepperEnv.annotate`."""
-        self._check_open("annotate")
+    def inputs_for(self, call: str) -> ExternalInputsSource:
+        """Return the inputs of the next step; raises ResetNeededError or ClosedError if `call` is not allowed now."""
+        check_open(self._closed, call)
         if not self._running:
-            raise ResetNeededError("annotate() outside an episode: call reset() first")
-        self._inputs.annotate(name, values)
+            raise ResetNeededError(f"{call}() outside an episode: call reset() first")
+        return self._inputs
 
     def clear_estop(self) -> None:
         """Clear an ESTOP for an operator. A STOP stays latched, so nothing moves before `reset`."""
@@ -375,7 +375,7 @@ class Stepper:
         try:
             self._backend.advance(target, deadline)
         except BackendError as error:
-            self._lost = as_lost(error)
+            self._lost = BackendLostError.of(error)
 
     def finish_idle(self) -> None:
         """Read the world after `begin_idle`. This is not a step and has no transition."""
@@ -384,7 +384,7 @@ class Stepper:
         try:
             snapshot = self._backend.read(*self._next_period())
         except BackendError as error:
-            self._lost = as_lost(error)
+            self._lost = BackendLostError.of(error)
             return
         self._episode.snapshot, _ = self._gap_policy.apply(snapshot)
 
@@ -401,7 +401,7 @@ class Stepper:
         cast("Renderable", self._backend).show()
 
     def _check_visible(self) -> None:
-        self._check_open("render")
+        check_open(self._closed, "render")
         if self.last_reset is None:
             raise ResetNeededError("render() called before the first reset(); call reset() first")
 
@@ -491,16 +491,8 @@ class Stepper:
         deadline_ns = self._clock.now_ns() + round(self._backend.step_timeout_s * NS_PER_S)
         return target, Stamp(deadline_ns, Domain.STEADY)
 
-    def _check_open(self, call: str) -> None:
-        check_open(self._closed, call)
-
 
 def check_open(is_closed: bool, call: str) -> None:  # noqa: FBT001 - the condition
     """Raise ClosedError for `call` if the environment is closed."""
     if is_closed:
         raise ClosedError(f"{call}() called after close(); make a new environment")
-
-
-def as_lost(error: BackendError) -> BackendLostError:
-    """Return `error` as a BackendLostError."""
-    return error if isinstance(error, BackendLostError) else BackendLostError(type(error).__name__, str(error))

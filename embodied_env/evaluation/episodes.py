@@ -15,8 +15,6 @@ from embodied_env.core.policy import Policy, policy_errors, policy_seed
 from embodied_env.errors import UsageError
 
 if TYPE_CHECKING:
-    from embodied_env.policies.async_chunks import AsyncChunks
-    from embodied_env.policies.chunk_runner import ChunkRunner
     from embodied_env.record import RecordTransitions
 
 
@@ -115,17 +113,17 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         `folders` has the parent of the run directory of each policy.
         """
         from embodied_env.envs.embodied_env import EmbodiedEnv
-        from embodied_env.policies.async_chunks import make_runner
+        from embodied_env.policies.chunks import make_runner
 
         self._job, self._folders, self._observer = job, folders, observer
         with ExitStack() as stack:
             policies = [self._load(source, stack) for source in job.policies]
-            self._policies: list[ChunkRunner | AsyncChunks] = []
-            stack.callback(self._stop_policies)  # after the robot has stopped
+            runners = stack.enter_context(ExitStack())  # stopped after the robot
             self._embodied = EmbodiedEnv(job.contract, backend=job.backend, **job.options)
             stack.callback(self._embodied.close)
-            pacing = self._embodied.pacing
-            self._policies = [make_runner(policy, job.chunks, pacing=pacing) for policy in policies]
+            self._policies = [make_runner(policy, job.chunks, pacing=self._embodied.pacing) for policy in policies]
+            for runner in self._policies:
+                runners.callback(runner.stop)
             self._stack = stack.pop_all()
         self.recorders: dict[int, RecordTransitions] = {}
         self._next = 0  # the episode of a reset without `seek_episode`
@@ -169,6 +167,8 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
             self._embodied.mark("policy")
             for kind, account in policy.take_accounts().items():
                 self._embodied.annotate(kind, account)
+            if steps := self._job.contract.trajectory_steps:
+                self._embodied.preview([action, *policy.upcoming(steps)])
             observation, _, terminated, truncated, info = env.step(action)
             ended = terminated or truncated
             if self._observer is not None:
@@ -176,10 +176,6 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         self._ended += 1
         if self._observer is not None:
             self._observer.ended(self._ended)
-
-    def _stop_policies(self) -> None:
-        for policy in self._policies:
-            policy.stop()
 
     def _load(self, source: PolicySource | Policy, stack: ExitStack) -> Policy:
         """Return the policy of a source; one that is loaded here is closed with `stack`."""
@@ -189,11 +185,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
             return source
         options = {"backend": self._job.backend} if accepts_option(source.address, "backend") else {}
         policy = load_policy(
-            source.address,
-            self._job.contract,
-            policy_file=source.policy_file,
-            trust=self._job.trust_policy,
-            **options,
+            source.address, self._job.contract, policy_file=source.policy_file, trust=self._job.trust_policy, **options
         )
 
         def close() -> None:

@@ -33,7 +33,7 @@ class ActionMapping:
         labels: output -> name of each component.
         ratio: control periods of the contract in one of the policy.
         is_relative: whether an action depends on the observation.
-        steps: control periods of the contract until the next inference.
+        steps: control periods of the contract that an inference covers.
     """
 
     def __init__(self, file: PolicyFile, contract: Contract) -> None:
@@ -68,14 +68,15 @@ class ActionMapping:
         problem = f"{file.control_period_s:g} s, that of the contract is {contract.control_period_s:g} s"
         is_known = is_equal or file.resample is not None
         require(is_known, "control_period_s", f"{problem} (expected the same); or set resample: hold or linear")
-        count = 1 if chunk is None else chunk.execute or chunk.length
-        self.steps = round(count * self.ratio)
+        length = 1 if chunk is None else chunk.length
+        count = length if chunk is None else chunk.execute or length
+        self.steps, self._most = round(count * self.ratio), min(round(length * self.ratio), _MOST_STEPS)
         duration = f"{count} actions of {file.control_period_s:g} s are {self.steps} steps of the contract"
         allow(1 <= self.steps <= _MOST_STEPS, "resample", duration, f"1 to {_MOST_STEPS}")
 
     @np.errstate(over="ignore", invalid="ignore")  # checked below
     def read(self, outputs: Mapping[str, NDArray[Any]], observation: Observation) -> Any:  # noqa: ANN401
-        """Return the action or the chunk for the outputs for `observation`, or `NoAction`."""
+        """Return the action or the whole chunk for the outputs for `observation`, or `NoAction`."""
         values: dict[str, FloatArray] = {}
         for name, shape in self.shapes.items():
             found = outputs.get(name)
@@ -95,18 +96,16 @@ class ActionMapping:
         if self.is_relative:
             newest = [np.asarray(observation[key])[..., place].ravel()[-1] for key, place in self._positions]
             rows[:, self._is_relative] += newest
-        rows = self._resampled(rows) if self._resample is not None else rows[: self.steps]
+        rows = self._resampled(rows) if self._resample is not None else rows
         actions = np.array([np.where(self._is_action, row, self._layout.scale.from_si(row)) for row in rows])
         if not np.isfinite(actions).all():
             return NoAction("action with values that are not finite numbers")
-        is_single = self._is_single and self.steps == 1
-        return self._layout.as_action(
-            actions[0] if is_single else actions
-        )  # not clipped: the gate does, and reports it
+        is_single = self._is_single and self.steps == 1  # not clipped: the gate does, and reports it
+        return self._layout.as_action(actions[0] if is_single else actions)
 
     def _resampled(self, rows: FloatArray) -> FloatArray:
         """Return one row per control period of the contract, from one per control period of the policy."""
-        times = np.arange(self.steps + 1) / self.ratio
+        times = np.arange(self._most + 1) / self.ratio
         held = rows[np.minimum((times[:-1] + _ROUNDING).astype(np.int64), len(rows) - 1)]
         knots, sums = np.arange(len(rows) + 1), np.vstack([np.zeros(rows.shape[1]), np.cumsum(rows, axis=0)])
         for column in range(rows.shape[1]):

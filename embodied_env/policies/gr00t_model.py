@@ -18,13 +18,7 @@ from numpy.typing import NDArray
 
 from embodied_env.errors import UsageError, did_you_mean
 from embodied_env.policies.model import Inputs, Model
-from embodied_env.policies.remote import (
-    CONNECT_TIMEOUT_S,
-    TIMEOUT_S,
-    Failure,
-    Problem,
-    RemoteModel,
-)
+from embodied_env.policies.remote import CONNECT_TIMEOUT_S, TIMEOUT_S, Failure, Problem, RemoteModel
 from embodied_env.policies.wire import MOST_ANSWER_BYTES, import_library
 
 _TOKEN = "GR00T_API_TOKEN"  # noqa: S105 - the name of a variable

@@ -231,11 +231,7 @@ def joint_places(file: PolicyFile, path: str, joints: Sequence[str], known: Sequ
 
 
 def find_conversion(
-    file: PolicyFile,
-    contract: Contract,
-    path: str,
-    part: InputPart | OutputPart,
-    own: Sequence[tuple[str, str | None]],
+    file: PolicyFile, contract: Contract, path: str, part: InputPart | OutputPart, own: Sequence[tuple[str, str | None]]
 ) -> tuple[FloatArray, ...]:
     """Return factor and zero of the unit, ``factor * value + zero``, sign times scale, and offset of each component.
 

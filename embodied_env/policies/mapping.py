@@ -73,6 +73,7 @@ class PolicyFileInterface(Interface):
         self._seen: deque[_Seen] = deque(maxlen=longest + 1)
         self.is_stateless = longest == 0 and not self._outputs_seen and not self.actions.is_relative
         self.rows_per_step = None if self.actions.is_relative else 1.0 / self.actions.ratio
+        self.n_action_steps = self.actions.steps
         self.reset()
 
     def identify(self, identity: PolicyIdentity) -> PolicyIdentity:
@@ -203,5 +204,7 @@ def _check_shapes(
         path = f"{kind}s.{name}"
         require(name in specs, path, f"unknown {kind} of the model: {one_of(name, specs)}")
         of_what = f": {', '.join(labels[name])}" if name in labels else ""
-        problem = f"shape {shape} (expected {specs[name].shape}, the model's){of_what}"
+        wanted = specs[name].shape
+        remedy = "; declare the first axis as chunk.length" if kind == "output" and len(wanted) == 2 else ""
+        problem = f"shape {shape} (expected {wanted}, the model's){of_what}{remedy}"
         require(specs[name].fits(shape), path, problem)

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
 from embodied_env.contract.files import read_file
-from embodied_env.core.policy import AccountedPolicy, ContinuingPolicy, NoAction, Observation, PolicyIdentity
+from embodied_env.core.policy import (
+    AccountedPolicy,
+    NoAction,
+    Observation,
+    PolicyIdentity,
+    find_continuing,
+    find_n_action_steps,
+)
 from embodied_env.errors import UsageError, described
 
 Inputs = Mapping[str, NDArray[Any] | str]
@@ -78,10 +85,12 @@ class Interface(Protocol):
         is_stateless: whether an action depends on the observation of its step alone.
         rows_per_step: actions of the model in a control period; None: they are relative to the observation, so that no
             chunk can be continued after another one.
+        n_action_steps: number of actions of a chunk that are executed; None: that of the model.
     """
 
     is_stateless: bool
     rows_per_step: float | None = 1.0
+    n_action_steps: int | None = None
 
     def check(self, model: Model, /) -> None:
         """Raise UsageError unless `model` has these inputs and outputs; makes one inference."""
@@ -110,11 +119,13 @@ class ModelPolicy:
 
     Attributes:
         identity: that of the model and the interface.
+        n_action_steps: number of actions of a chunk that are executed (`ReservingPolicy`).
     """
 
     def __init__(self, model: Model, interface: Interface) -> None:
         """Connect `model` by `interface`, which has been checked against it."""
         self.model, self.interface, self.identity = model, interface, interface.identify(model.identity)
+        self.n_action_steps = interface.n_action_steps or find_n_action_steps(model)
 
     def reset(self, *, seed: int, episode_index: int) -> None:
         """Discard the state of the interface and of the model."""
@@ -133,14 +144,13 @@ class ModelPolicy:
     @property
     def continues_chunks(self) -> bool:
         """Whether the model can continue the chunk that is being executed."""
-        is_able = isinstance(self.model, ContinuingPolicy) and self.model.continues_chunks
-        return is_able and self.interface.rows_per_step is not None
+        return find_continuing(self.model) is not None and self.interface.rows_per_step is not None
 
     def continue_chunk(self, *, executed: int, delay: int) -> None:
         """Make the next inference continue the last chunk (`ContinuingPolicy`)."""
-        rows = self.interface.rows_per_step
-        if isinstance(self.model, ContinuingPolicy) and rows is not None:
-            self.model.continue_chunk(executed=int(executed * rows), delay=math.ceil(delay * rows))
+        model, rows = find_continuing(self.model), self.interface.rows_per_step
+        if model is not None and rows is not None:
+            model.continue_chunk(executed=int(executed * rows), delay=math.ceil(delay * rows))
 
     def take_account(self) -> Mapping[str, Any] | None:
         """Return the model's account of its last inference, if it has one."""

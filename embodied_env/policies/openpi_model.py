@@ -13,13 +13,7 @@ from embodied_env.core.arguments import checked_flag
 from embodied_env.core.clock import SteadyClock
 from embodied_env.errors import UsageError, described
 from embodied_env.policies.model import Inputs, Model
-from embodied_env.policies.remote import (
-    CONNECT_TIMEOUT_S,
-    TIMEOUT_S,
-    Failure,
-    Problem,
-    RemoteModel,
-)
+from embodied_env.policies.remote import CONNECT_TIMEOUT_S, TIMEOUT_S, Failure, Problem, RemoteModel
 from embodied_env.policies.websocket import WebSocket
 from embodied_env.policies.wire import EXTENSION, WireError, specs_from_message
 
@@ -68,6 +62,7 @@ class OpenpiModel(RemoteModel):
     protocol = "openpi"
     package = "websockets"
     default_port = 8000
+    n_action_steps: int | None = None
 
     def __init__(self, location: str, *, api_key: str | None = None, **options: Any) -> None:  # noqa: ANN401
         """Connect nothing yet; see `RemoteModel`."""
@@ -106,6 +101,8 @@ class OpenpiModel(RemoteModel):
                 raise Failure(Problem.MALFORMED, str(error)) from None
             self.fingerprint, self.policy_file = announced.get("fingerprint"), announced.get("policy_file")
             self._is_announced, self.continues_chunks = True, announced.get("continues_chunks") is True
+            count = announced.get("n_action_steps")
+            self.n_action_steps = count if type(count) is int and count > 0 else None
 
     def continue_chunk(self, *, executed: int, delay: int) -> None:
         """Send what is left of the last chunk with the next request, or how much of it the server is to continue."""

@@ -175,7 +175,7 @@ class ChunkSpec:
     """Several actions from one inference."""
 
     length: int  # number of actions, 1 to 10000
-    execute: int | None = None  # number of them to execute before the next inference; null: all
+    execute: int | None = None  # number of them to execute before those of the next inference; null: all
 
 
 @dataclass(frozen=True, kw_only=True)

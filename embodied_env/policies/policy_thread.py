@@ -1,10 +1,12 @@
-"""Where the calls of a policy are made: in a thread of their own, or at once."""
+"""The calls of a policy, one after the other: in a thread of their own, or at once."""
 
 from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
+from concurrent import futures
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
@@ -13,57 +15,79 @@ from embodied_env.core.policy import policy_errors
 from embodied_env.errors import PolicyError
 
 Call = Callable[[], Any]
-CLOSE_TIMEOUT_S = 60.0
-"""Limit of the call that is running when the thread is stopped; longer than the limits of policy servers."""
+_Queue = SimpleQueue[tuple[Call, Future[Any]] | None]
+
+STOP_TIMEOUT_S = 10.0
+"""Limit of the call that is running when the thread is stopped; one that is awaited has that of `wait`."""
 
 
-class PolicyThread:
-    """Makes calls in one thread, one after the other; a daemon, so that a hanging policy lets the program end."""
+class PolicyCalls:
+    """Makes the calls of a policy in one thread, which is a daemon: a hanging policy lets the program end."""
 
-    def __init__(self) -> None:
-        """Start nothing."""
-        self._calls: SimpleQueue[tuple[Call, Future[Any]] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+    def __init__(self, *, in_thread: bool, timeout_s: float) -> None:
+        """Start nothing; without a thread, `submit` makes the call. `timeout_s`: limit of `wait`."""
+        self._in_thread, self._timeout_s = in_thread, timeout_s
+        self._thread = threading.Thread()  # not started
+        self._queue: _Queue = SimpleQueue()
+        self._submitted: deque[Future[Any]] = deque()
+        self._is_abandoned = False  # a call that has not returned is not awaited again
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread runs, after `stop` in a call that hangs."""
+        return self._thread.is_alive()
 
     def submit(self, call: Call) -> Future[Any]:
-        """Make `call` after all earlier ones; what it raises is the PolicyError of the future."""
-        if self._thread is None or not self._thread.is_alive():  # as in a fork
-            self._thread = threading.Thread(target=_make_calls, args=(self._calls,), name="policy", daemon=True)
-            self._thread.start()
-            weakref.finalize(self, self._calls.put, None)
+        """Make `call` after all earlier ones."""
         future: Future[Any] = Future()
-        self._calls.put((call, future))
+        if not self._in_thread:
+            future.set_result(call())
+            return future
+        if not self.is_running:  # as in a fork
+            self._queue, self._submitted, self._is_abandoned = SimpleQueue(), deque(), False
+            self._thread = threading.Thread(target=_make_calls, args=(self._queue,), name="policy", daemon=True)
+            self._thread.start()
+            weakref.finalize(self, self._queue.put, None)
+        self._submitted.append(future)
+        self._queue.put((call, future))
         return future
+
+    def check(self) -> None:
+        """Raise what a call since the last check has raised, as PolicyError."""
+        while self._submitted and self._submitted[0].done():
+            self._submitted.popleft().result()
+
+    def wait(self, future: Future[Any]) -> Any:  # noqa: ANN401 - of the call
+        """Return the result of a call, after a check; raises PolicyError if the call does not return in time."""
+        try:
+            futures.wait([future], self._timeout_s)
+        finally:
+            self._is_abandoned = not future.done()  # also after an interrupt
+        if self._is_abandoned:
+            raise _hanging(self._timeout_s)
+        self.check()
+        return future.result()
 
     def stop(self) -> None:
         """Wait for the call that is running, and join the thread; raises PolicyError if it hangs. Idempotent."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._calls.put(None)
-            thread.join(CLOSE_TIMEOUT_S)
-            if thread.is_alive():
-                raise PolicyError(f"policy not stopped: its call has not returned for {CLOSE_TIMEOUT_S:g} s")
+        self._queue.put(None)
+        if self.is_running:
+            self._thread.join(0.0 if self._is_abandoned else STOP_TIMEOUT_S)
+        if self.is_running and not self._is_abandoned:
+            self._is_abandoned = True
+            raise _hanging(STOP_TIMEOUT_S)
 
 
-class CallingThread:
-    """Makes each call at once, in the thread of the caller."""
-
-    def submit(self, call: Call) -> Future[Any]:
-        """Make `call`."""
-        future: Future[Any] = Future()
-        future.set_result(call())
-        return future
-
-    def stop(self) -> None:
-        """Do nothing."""
+def _hanging(limit_s: float) -> PolicyError:
+    return PolicyError(f"policy hangs: no answer for {limit_s:g} s (expected one); correct it, or warm it up at load")
 
 
-def _make_calls(calls: SimpleQueue[tuple[Call, Future[Any]] | None]) -> None:
-    while (item := calls.get()) is not None:
+def _make_calls(queue: _Queue) -> None:
+    while (item := queue.get()) is not None:
         call, future = item
         try:
             with policy_errors("policy", "its thread"):
                 future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - the caller waits for it
+        except BaseException as error:  # noqa: BLE001 - raised by `check`
             future.set_exception(error)
         del item, call, future  # until the next call, what they refer to

@@ -17,7 +17,7 @@ import numpy as np
 
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.core.policy import ContinuingPolicy, NoAction, Policy
+from embodied_env.core.policy import NoAction, Policy, find_continuing, find_n_action_steps
 from embodied_env.errors import EmbodiedEnvError, UsageError, described
 from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
 from embodied_env.policies.wire import (
@@ -51,7 +51,8 @@ class PolicyServer:
         self._model, self._last_error = model, ""
         about: dict[str, Any] = {"inputs": specs_to_message(model.inputs), "outputs": specs_to_message(model.outputs)}
         about["identity"] = model.identity.as_mapping()
-        about |= {"continues_chunks": True} if isinstance(model, ContinuingPolicy) and model.continues_chunks else {}
+        about |= {} if find_continuing(model) is None else {"continues_chunks": True}
+        about |= {} if (count := find_n_action_steps(model)) is None else {"n_action_steps": count}
         self._last_request: object = None
         if contract is not None:
             about |= {"contract": contract.name, "fingerprint": contract.fingerprint}
@@ -145,9 +146,9 @@ class PolicyServer:
                     problem = f"invalid reset: {reset!r:.80}"
                     raise UsageError(f"{problem} (expected seed and episode_index, whole numbers >= 0)")
         _check(request, self._model.inputs or {})
-        prefix = extension.get("prefix")
-        if prefix and isinstance(self._model, ContinuingPolicy) and prefix["request"] == self._last_request:
-            self._model.continue_chunk(executed=int(prefix["executed"]), delay=int(prefix["delay"]))
+        prefix, continuing = extension.get("prefix"), find_continuing(self._model)
+        if prefix and continuing is not None and prefix["request"] == self._last_request:
+            continuing.continue_chunk(executed=int(prefix["executed"]), delay=int(prefix["delay"]))
         begun = time.monotonic()
         outputs = self._model.infer(request)
         if isinstance(outputs, NoAction):
@@ -172,7 +173,9 @@ class ServedPolicy(Model):
         """Wrap `policy` of `contract`."""
         self._policy, self._layout, self.identity = policy, ActionLayout(contract), policy.identity
         self._keys = contract.observation_space.spaces
-        self.continues_chunks = isinstance(policy, ContinuingPolicy) and policy.continues_chunks
+        self._continuing = find_continuing(policy)
+        self.continues_chunks = self._continuing is not None
+        self.n_action_steps = find_n_action_steps(policy)
         inputs = {key: ArraySpec(shape=box.shape or (), dtype=np.dtype(box.dtype)) for key, box in self._keys.items()}
         self.inputs: Mapping[str, ArraySpec] | None = inputs
         action = ArraySpec(shape=(None, self._layout.size), dtype=np.dtype(np.float64))
@@ -192,8 +195,8 @@ class ServedPolicy(Model):
 
     def continue_chunk(self, *, executed: int, delay: int) -> None:
         """Make the next inference of the policy continue its last chunk."""
-        if isinstance(self._policy, ContinuingPolicy):
-            self._policy.continue_chunk(executed=executed, delay=delay)
+        if self._continuing is not None:
+            self._continuing.continue_chunk(executed=executed, delay=delay)
 
     def close(self) -> None:
         """Close the policy."""

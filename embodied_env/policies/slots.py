@@ -10,7 +10,7 @@ import numpy as np
 
 from embodied_env.core.policy import BatchPolicy, NoAction, Observation, Policy, policy_seed
 from embodied_env.errors import PolicyError
-from embodied_env.policies.chunk_runner import ChunkRunner
+from embodied_env.policies.chunks import AsyncChunks, ChunkRunner, make_runner
 
 Name = TypeVar("Name", int, str)
 
@@ -23,12 +23,17 @@ class TeamPolicies(Generic[Name]):
     An agent whose info is that of a reset starts an episode, so this also works with automatic resets.
     """
 
-    def __init__(self, make: Callable[[Name], Policy], names: Iterable[Name], *, seed: int = 0) -> None:
-        """Make the policy of each agent by its name; the i-th has the seed `seed` + i, like the i-th environment."""
-        self._runners: dict[Name, ChunkRunner] = {}
+    def __init__(
+        self, make: Callable[[Name], Policy], names: Iterable[Name], *, seed: int = 0, chunks: str = "wait"
+    ) -> None:
+        """Make the policy of each agent by its name; the i-th has the seed `seed` + i, like the i-th environment.
+
+        `chunks`: as for `evaluate`. Teams and vector environments are in lockstep, so there are no threads.
+        """
+        self._runners: dict[Name, ChunkRunner | AsyncChunks] = {}
         with ExitStack() as stack:
             for name in names:
-                self._runners[name] = ChunkRunner(stack.enter_context(closing(make(name))))
+                self._runners[name] = make_runner(stack.enter_context(closing(make(name))), chunks)
             self._stack = stack.pop_all()
         self._seeds: dict[Name, int] = {name: seed + number for number, name in enumerate(self._runners)}
 
@@ -37,6 +42,10 @@ class TeamPolicies(Generic[Name]):
         self.begin_episodes(infos)
         continuing = [name for name in observations if not infos[name]["end_reason"]]
         return {name: self._runners[name](observations[name]) for name in continuing}
+
+    def take_accounts(self) -> dict[Name, Mapping[str, Mapping[str, Any]]]:
+        """Return the accounts of the last action of each agent by name, to annotate its step."""
+        return {name: runner.take_accounts() for name, runner in self._runners.items()}
 
     def begin_episodes(self, infos: Mapping[Name, Mapping[str, Any]]) -> None:
         """Reset the policy of each agent whose info is that of a reset."""
@@ -53,16 +62,17 @@ class TeamPolicies(Generic[Name]):
 class VectorPolicies(TeamPolicies[int]):
     """One policy per slot of a vector environment, each reset before every episode of its slot.
 
-    Policies with `act_batch` and one identity share an inference: the first slot's, for all slots that need one.
+    Policies with `act_batch` and one identity share an inference: the first slot's, for all slots that need one, unless
+    `chunks` is set.
     """
 
-    def __init__(self, make: Callable[[int], Policy], num_envs: int, *, seed: int = 0) -> None:
-        """Make the policy of each slot by its number."""
-        super().__init__(make, range(num_envs), seed=seed)
+    def __init__(self, make: Callable[[int], Policy], num_envs: int, *, seed: int = 0, chunks: str = "wait") -> None:
+        """Make the policy of each slot by its number; see `TeamPolicies`."""
+        super().__init__(make, range(num_envs), seed=seed, chunks=chunks)
         self._has_ended = np.zeros(num_envs, dtype=np.bool_)
         first = self._runners[0].policy
         is_one = all(runner.identity == first.identity for runner in self._runners.values())
-        self._batch = first if is_one and isinstance(first, BatchPolicy) else None
+        self._batch = first if is_one and isinstance(first, BatchPolicy) and chunks == "wait" else None
 
     def act_all(self, observations: Observation, infos: Mapping[str, Any]) -> list[Any]:
         """Return the action of each slot for the stacked results of the last reset or step."""
@@ -70,7 +80,8 @@ class VectorPolicies(TeamPolicies[int]):
         for slot in np.flatnonzero(present).tolist():
             self._has_ended[slot] = bool(infos["end_reason"][slot])
             self.begin_episodes({slot: {key: infos[key][slot] for key in ("step_index", "episode_index")}})
-        needs = np.array([not runner.has_due for runner in self._runners.values()]) & ~self._has_ended
+        runners = self._runners.values()
+        needs = np.array([isinstance(each, ChunkRunner) and not each.has_due for each in runners]) & ~self._has_ended
         answers = self._batch.act_batch(observations, needs) if self._batch is not None and needs.any() else None
         if answers is not None and len(answers) != len(needs):
             raise PolicyError(f"act_batch returned {len(answers)} answers (expected {len(needs)}, one per slot)")
@@ -78,7 +89,7 @@ class VectorPolicies(TeamPolicies[int]):
         for slot, runner in self._runners.items():
             if self._has_ended[slot]:
                 actions.append(_ENDED)
-            elif needs[slot] and answers is not None:
+            elif answers is not None and needs[slot] and isinstance(runner, ChunkRunner):
                 actions.append(runner.begin(answers[slot]))
             else:
                 actions.append(runner({key: rows[slot] for key, rows in observations.items()}))

@@ -397,7 +397,8 @@ def _mismatch(value: Any, schema: Schema) -> str:  # noqa: ANN401
     kinds = (allowed,) if isinstance(allowed, str) else allowed
     if kind not in kinds and not (kind == "integer" and "number" in kinds):
         return " or ".join(kinds)
-    for keyword, is_valid in _KEYWORDS.items():
-        if keyword in schema and value is not None and not is_valid(value, schema[keyword]):
-            return f"{keyword} {schema[keyword]}"
+    if value is not None:
+        for keyword, bound in schema.items():
+            if (is_valid := _KEYWORDS.get(keyword)) is not None and not is_valid(value, bound):
+                return f"{keyword} {bound}"
     return ""

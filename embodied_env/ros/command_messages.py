@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -39,17 +40,30 @@ def to_command(actuator: ActuatorSpec, values: FloatArray, *, stamp_ns: int, per
             message.name = list(actuator.joints)
             setattr(message, "velocity" if actuator.is_velocity else "position", array.array("d", values.tobytes()))
         case "trajectory_msgs/msg/JointTrajectory":
-            point = message_class("trajectory_msgs/msg/JointTrajectoryPoint")()
-            point.positions = array.array("d", values.tobytes())
-            set_stamp(point.time_from_start, round(period_s * 1e9))
             message.joint_names = list(actuator.joints)
-            message.points = [point]
+            message.points = [_point(values, round(period_s * 1e9))]
         case _:  # a Twist or TwistStamped; other axes stay 0
             twist = getattr(message, "twist", message)
             for name, value in zip(actuator.joints, values.tolist(), strict=True):
                 part, axis = name.split(".")
                 setattr(getattr(twist, part), axis, value)
     return message
+
+
+def to_trajectory(actuator: ActuatorSpec, points: Sequence[tuple[int, FloatArray]], *, stamp_ns: int) -> Message:
+    """Return the JointTrajectory through points, each with its time from the start, ns, and its positions."""
+    message = to_command(actuator, points[0][1], stamp_ns=stamp_ns, period_s=0.0)
+    message.points = [_point(values, after_ns) for after_ns, values in points]
+    return message
+
+
+def from_trajectory(actuator: ActuatorSpec, message: Message) -> list[tuple[int, FloatArray]] | None:
+    """Return the points of a JointTrajectory as in `to_trajectory`; None for an invalid one (`from_command`)."""
+    times = [point.time_from_start.sec * 10**9 + point.time_from_start.nanosec for point in message.points]
+    found = [_by_joint(message.joint_names, point.positions, actuator) for point in message.points]
+    points = [values for values in found if values is not None and np.isfinite(values).all()]
+    is_valid = len(points) == len(times) and all(first < then for first, then in pairwise(times))
+    return list(zip(times, points, strict=True)) if is_valid else None
 
 
 def from_command(actuator: ActuatorSpec, message: Message) -> FloatArray | None:
@@ -77,6 +91,13 @@ def from_command(actuator: ActuatorSpec, message: Message) -> FloatArray | None:
     if values is None or values.shape != (len(actuator.joints),) or not all(map(math.isfinite, values.tolist())):
         return None
     return values
+
+
+def _point(positions: FloatArray, after_ns: int) -> Message:
+    point = message_class("trajectory_msgs/msg/JointTrajectoryPoint")()
+    point.positions = array.array("d", positions.tobytes())
+    set_stamp(point.time_from_start, after_ns)
+    return point
 
 
 def _by_joint(names: Sequence[str], values: Sequence[float], actuator: ActuatorSpec) -> FloatArray | None:

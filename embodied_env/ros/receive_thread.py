@@ -70,6 +70,7 @@ class ReceiveThread:
         """Stop the thread. Idempotent; the thread need not have been started."""
         self._done.set()
         if self._thread.is_alive():
+            self._executor.create_task(lambda: None)  # wakes it at once
             self._thread.join()
         self._executor.shutdown()
 

@@ -53,9 +53,9 @@ _LEVELS = {"armed": Level.OK, "disarmed": Level.WARN, "stopped": Level.WARN, "es
 class RosRelayPublisher:
     """The publishers of a relay."""
 
-    def __init__(self, contract: Contract, node: Node, clock: SteadyClock) -> None:
-        """Create the publishers."""
-        self._actuators = ActuatorPublishers(contract, node, clock, unstamped=_START_AT_ONCE)
+    def __init__(self, actuators: ActuatorPublishers, node: Node) -> None:
+        """Create the other publishers."""
+        self._actuators = actuators
         self._joint_state = message_class("sensor_msgs/msg/JointState")
         self._string = message_class("std_msgs/msg/String")
         self._applied = node.create_publisher(self._joint_state, "~/applied", RELIABLE)
@@ -82,10 +82,6 @@ class RosRelayPublisher:
             self._log.error(text, throttle_duration_sec=5.0)
         self._state.publish(self._string(data=state.to_text()))
 
-    def flush(self) -> None:
-        """Wait briefly until the commands are acknowledged."""
-        self._actuators.flush()
-
 
 class RelayNode:
     """Hosts one relay. All callbacks run in the thread that calls `run`."""
@@ -107,10 +103,15 @@ class RelayNode:
         self._context = context
         self._chosen = chosen_check(contract, is_confirmed=confirm_chosen)
         self.node = Node(NODE, context=context, namespace=namespace, start_parameter_services=False)
-        self._publisher = RosRelayPublisher(contract, self.node, self._clock)
+        self._actuators = ActuatorPublishers(contract, self.node, self._clock, unstamped=_START_AT_ONCE)
         gate = SafetyGate(contract, filters=shapers, fixed_rate=False)
         self._core = Relay(
-            contract, self._publisher, clock=self._clock, gate=gate, downstream_timeout_s=downstream_timeout_s
+            contract,
+            RosRelayPublisher(self._actuators, self.node),
+            clock=self._clock,
+            gate=gate,
+            downstream_timeout_s=downstream_timeout_s,
+            gripper_accounts=self._actuators.gripper_accounts,
         )
         self._estops = EstopInputs(estops, self._clock)
         self._sensors = tuple(dict.fromkeys((*self._core.sensors, *self._core.velocity_sensors)))
@@ -188,7 +189,10 @@ class RelayNode:
         if not self._chosen.passed:
             return False, f"chosen values: {self._chosen.detail}; {self._chosen.remedy}"
         self._check_inputs()
-        return self._core.arm()
+        is_armed, text = self._core.arm()
+        if is_armed:
+            self._actuators.begin(self._core.arbiter.reference.positions)
+        return is_armed, text
 
     def _estop(self) -> tuple[bool, str]:
         self._core.estop("requested by ~/estop")
@@ -201,7 +205,10 @@ class RelayNode:
     def _check_inputs(self) -> None:
         """Pass the state of the safety inputs to the relay; a latched input without a publisher is unknown."""
         self._estops.forget_unpublished(lambda topic: self.node.count_publishers(self.node.resolve_topic_name(topic)))
-        self._core.inputs({**self._estops.described(), COMMAND_TOPIC: self._contention()})
+        inputs = {**self._estops.described(), COMMAND_TOPIC: self._contention()}
+        if self._core.current_state.state == "armed":  # arming clears them
+            inputs |= self._actuators.gripper_states()
+        self._core.inputs(inputs)
 
     def _contention(self) -> str:
         """Return "ok" while the command topic has at most one publisher: several would share one sequence."""
@@ -232,7 +239,7 @@ class RelayNode:
         """Relay until `stop` is set; then, or after an error, brake to rest."""
         executor = SingleThreadedExecutor(context=self._context)
         executor.add_node(self.node)
-        tick, send_setpoint, reported_ns = self._guarded(self._tick), self._guarded(self._core.send_setpoint), 0
+        tick, send_setpoint, reported_ns = self._guarded(self._tick), self._guarded(self._core.arbiter.send_setpoint), 0
         deadline_ns = self._clock.now_ns()
         try:
             while not stop.is_set():
@@ -244,7 +251,7 @@ class RelayNode:
                     self._guarded(self._publish_diagnostics)()
                     reported_ns = now_ns
                 send_setpoint()
-                due_ns = self._core.setpoint_due_ns
+                due_ns = self._core.arbiter.setpoint_due_ns
                 wake_ns = deadline_ns if due_ns is None else min(deadline_ns, due_ns)
                 left_s = (wake_ns - self._clock.now_ns()) / NS_PER_S
                 executor.spin_once(timeout_sec=min(max(0.0, left_s), _SPIN_TIMEOUT_S))
@@ -269,7 +276,7 @@ class RelayNode:
             deadline_ns = self._next_deadline(deadline_ns, max(deadline_ns, self._clock.now_ns()))
             self._clock.sleep_until_ns(deadline_ns)
             self._guarded(self._core.tick)()
-        self._guarded(self._publisher.flush)()
+        self._guarded(self._actuators.flush)()
 
     def _publish_diagnostics(self) -> None:
         core, state = self._core, self._core.current_state

@@ -6,8 +6,7 @@ from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.command_filters import CommandFilter
 from embodied_env.safety.findings import GATES
 from embodied_env.safety.gate import SafetyGate
-from embodied_env.safety.setpoint_thread import SetpointThread
-from embodied_env.safety.watchdog import Watchdog, WatchdogThread
+from embodied_env.safety.watchdog import SetpointThread, Watchdog, WatchdogThread
 
 __all__ = [
     "GATES",

@@ -9,14 +9,33 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from embodied_env.core.types import ApprovedCommand, GateReport
+from embodied_env.core.types import ApprovedCommand, CommandState, GateReport, SentCommand, Trajectory
 from embodied_env.safety.findings import sorted_by_gate
 
 
-def approve_command(report: GateReport, *, seq: int, epoch: int) -> ApprovedCommand:
+def approve_command(
+    report: GateReport, *, seq: int, epoch: int, trajectory: Trajectory | None = None
+) -> ApprovedCommand:
     """Return the approved command whose values are `report.applied_si`."""
-    return ApprovedCommand(values=report.applied_si, seq=seq, epoch=epoch, report=report)
+    return ApprovedCommand(values=report.applied_si, seq=seq, epoch=epoch, report=report, trajectory=trajectory)
+
+
+def state_after(
+    before: CommandState, command: ApprovedCommand, is_velocity: NDArray[np.bool_], sent: SentCommand | None = None
+) -> CommandState:
+    """Return the reference after `before` once `command` was published, or what was `sent` in its place."""
+    report = command.report if sent is None or sent.report is None else sent.report
+    velocities, values = report.velocity_si, command.values if sent is None else sent.values
+    return CommandState(
+        positions=np.where(is_velocity, before.positions, values),  # those commanded by velocity stay the measured
+        velocities=velocities,
+        seq=command.seq,
+        epoch=command.epoch,
+        slack=before.slack,
+        accelerations=(velocities - before.velocities) / report.dt_s if report.dt_s > 0.0 else None,
+    )
 
 
 def merge_relay_report(approved: ApprovedCommand, answer: GateReport) -> ApprovedCommand:

@@ -1,10 +1,10 @@
-"""The arbiter owns the last published command; steps, set-points, the watchdog and `close` publish through it."""
+"""The arbiter owns the last published command; steps, setpoints, the watchdog and `close` publish through it."""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -14,11 +14,12 @@ from embodied_env.contract import FloatArray
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport, SentCommand
+from embodied_env.core.types import ApprovedCommand, CommandState, Finding, SentCommand, Trajectory
 from embodied_env.errors import BackendError, BackendLostError, ClosedError
+from embodied_env.safety.approved_commands import state_after
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.joint_limits import joint_bounds, lowered_velocity
-from embodied_env.safety.setpoints import Segment, SetpointCounts, SetpointPlanner
+from embodied_env.safety.setpoints import Segment, SetpointPlanner
 
 _STALL_PERIODS = 3  # without a command after which a position servo has arrived
 _MAX_FUTILE_PERIODS = 20  # of braking without effect
@@ -65,8 +66,8 @@ class Arbiter:
     time since the last publication, at most one control period, so a pause never enlarges the allowed jump. After a
     pause the reference velocities are lowered towards the measured motion, never raised (`safety.joint_limits`).
 
-    With set-points between steps (`safety.setpoints`) an approved command is the goal of a segment. `send` publishes
-    the first set-point towards it, `send_setpoint` the others; each is approved by the gate from the one before. A step
+    With setpoints between steps (`safety.setpoints`) an approved command is the goal of a segment. `send` publishes
+    the first setpoint towards it, `send_setpoint` the others; each is approved by the gate from the one before. A step
     starts at the goal of the step before, while the published motion follows that one.
     """
 
@@ -81,13 +82,14 @@ class Arbiter:
         downstream_timeout_s: float | None = None,
         measured_velocities: Callable[[], tuple[FloatArray, FloatArray]] | None = None,
         setpoints_per_step: int = 1,
+        has_trajectories: bool = False,
     ) -> None:
         """Create an arbiter without an epoch; `reset` begins one.
 
         After `downstream_timeout_s` the controller stops a velocity command that is not repeated (None: no known
         timeout). `measured_velocities` returns velocities and their ages in s; it is called after a gap in the
-        commands. `clock` is the steady clock. With `setpoints_per_step` above 1, on a free-running backend, the caller
-        calls `send_setpoint` at each `setpoint_due_ns`.
+        commands. `clock` is the steady clock. With `setpoints_per_step` above 1 the caller calls `send_setpoint` at
+        each `setpoint_due_ns`. `has_trajectories`: `send` executes trajectories.
         """
         self._send = send
         self._gate = gate
@@ -104,14 +106,16 @@ class Arbiter:
         self._closed = False
         self._planner: SetpointPlanner | None = None
         self._tick_s = control_period_s  # between two commands that brake to rest
-        if setpoints_per_step > 1 and free_running:
+        if setpoints_per_step > 1:
             control_period_ns = round(control_period_s * NS_PER_S)
             self._planner = SetpointPlanner(control_period_ns=control_period_ns, per_step=setpoints_per_step)
             self._tick_s = self._planner.period_ns / NS_PER_S
+        self._has_trajectories = has_trajectories
+        self.trajectory: Trajectory | None = None  # the last published
         self._segment: Segment | None = None  # the motion in progress
-        self._due_ns = 0  # of the next set-point
+        self._due_ns = 0  # of the next setpoint; of the reference, with trajectories
         self._start = self._reference  # of the step that is judged
-        self._counts = SetpointCounts(setpoints_per_step / control_period_s)
+        self._gaps_ns: list[int] = []  # before each setpoint since the last account; 0: at rest
         self.setpoint_pending = threading.Event()
 
     @property
@@ -127,11 +131,16 @@ class Arbiter:
     def reset(self, positions: FloatArray, epoch: int) -> None:
         """Begin an epoch at rest at the measured positions, shape (n_joints,), in contract order."""
         with self._lock:
-            self._gap_since_ns = self._segment = None
+            self._gap_since_ns = self._segment = self.trajectory = None
+            self._gaps_ns.clear()
             self._reference = CommandState(
                 positions=positions.copy(), velocities=np.zeros_like(positions), seq=self._reference.seq, epoch=epoch
             )
             self._published_ns = self._clock.now_ns()
+
+    def end_motion(self) -> None:
+        """Count the robot as at rest where commands no longer reach it, so that no setpoint is due before `reset`."""
+        self.reset(self._reference.positions, self._reference.epoch)
 
     def update_measured(self, positions: FloatArray, ages_s: FloatArray) -> None:
         """Update the positions of joints commanded by velocity; the others keep their published ones.
@@ -169,9 +178,27 @@ class Arbiter:
         self._start = replace(segment.goal, seq=published.seq)
         return self._start, min((now_ns - segment.approved_ns) / NS_PER_S, self._period_s)
 
+    def _point_ahead(self) -> tuple[CommandState, int]:
+        """Return the published point to which the controller is moving, and when it is due.
+
+        A robot at rest may stay there for half a period, so that the steps that follow, early or late, find the
+        controller halfway to their reference.
+        """
+        now_ns, period_ns = self._clock.now_ns(), round(self._period_s * NS_PER_S)
+        if (trajectory := self.trajectory) is None:
+            return self._reference, now_ns + period_ns // 2
+        passed = max(0, (now_ns - trajectory.first_ns) // period_ns + 1)
+        point = trajectory.points[min(passed, len(trajectory.points) - 1)]
+        is_moving = point.velocities.any()
+        return point, trajectory.first_ns + passed * period_ns if is_moving else now_ns + period_ns // 2
+
     def _last_published(self, longest_s: float) -> tuple[CommandState, float]:
         """Return the last published command and the time since in s, at most `longest_s`."""
         if not self._free_running:
+            return self._reference, self._period_s
+        if self._has_trajectories:
+            point, self._due_ns = self._point_ahead()
+            self._reference = replace(point, seq=self._reference.seq)
             return self._reference, self._period_s
         elapsed_s = (self._clock.now_ns() - self._published_ns) / NS_PER_S
         if elapsed_s > min(_STALL_PERIODS * self._period_s, self._timeout_s):
@@ -215,42 +242,35 @@ class Arbiter:
         ]
         return np.where(is_velocity, lowered, acting)
 
-    def send(self, command: ApprovedCommand) -> SentCommand:
-        """Publish `command`, or when it is due the first set-point towards it. Called within `exclusive`.
+    def send(self, command: ApprovedCommand, actions: Iterable[FloatArray] = ()) -> SentCommand:
+        """Publish `command`, or when it is due the first setpoint towards it. Called within `exclusive`.
+
+        A trajectory goes on with `actions`, those of the next steps (`SafetyGate.extend`).
 
         Raises:
             ClosedError: after `close`, for anything but braking; towards a braking command, too, since `brake` does
-                that from the last set-point. Nothing was published.
+                that from the last setpoint. Nothing was published.
         """
-        planner = self._planner
-        if planner is None:
-            return self._publish(command)
+        if (planner := self._planner) is None:
+            return self._publish(command, actions)
         with self._lock, deferred_signals():
             if self._closed:
                 raise _closed_error()
-            before, approved_ns, due_ns = self._segment, self._clock.now_ns(), self.setpoint_due_ns
+            approved_ns, due_ns = self._clock.now_ns(), self.setpoint_due_ns
             if due_ns is not None:
                 self._clock.sleep_until_ns(due_ns)
-            segment = self._segment = planner.begin_segment(
-                self._after(self._start, command, command.report, command.values),
+            segment = planner.begin_segment(
+                state_after(self._start, command, self._gate.layout.is_velocity),
                 self._reference,
                 self._gate.limits,
                 approved_ns=approved_ns,
                 published_ns=self._published_ns,
                 now_ns=self._clock.now_ns(),
             )
-            try:
-                sent = self._publish_setpoint(planner, segment, is_moving=due_ns is not None)
-            except BaseException:
-                self._segment = before
-                raise
+            sent = self._publish_setpoint(planner, segment, is_moving=due_ns is not None)
+            self._segment = segment
             self.setpoint_pending.set()
-            return SentCommand(seq=sent.seq, values=command.values)
-
-    @property
-    def has_setpoints(self) -> bool:
-        """Whether set-points are published between steps."""
-        return self._planner is not None
+            return replace(sent, values=command.values)
 
     @property
     def setpoint_due_ns(self) -> int | None:
@@ -262,7 +282,7 @@ class Arbiter:
             return self._due_ns
 
     def send_setpoint(self) -> None:
-        """Publish the next set-point of the motion in progress if it is due; without one, brake to rest."""
+        """Publish the next setpoint of the motion in progress if it is due; without one, brake to rest."""
         with self._lock, deferred_signals():
             planner, due_ns = self._planner, self.setpoint_due_ns
             if planner is None or due_ns is None or self._clock.now_ns() < due_ns:
@@ -270,27 +290,31 @@ class Arbiter:
             segment = self._segment
             if segment is not None and not planner.is_over(segment, self._clock.now_ns()):
                 self._publish_setpoint(planner, segment, is_moving=True)
-                return
-            self._segment = None
-            if self._speed():
+            elif self._speed():
                 self.brake(_NO_COMMAND)
+            else:
+                self._segment = None
 
-    def take_setpoint_counts(self) -> dict[str, float] | None:
-        """Return the account of the set-points since the last call; None without set-points between steps."""
+    def take_setpoint_account(self) -> dict[str, float] | None:
+        """Return the account of the setpoints since the last call; None without setpoints between steps."""
         with self._lock:
-            return None if self._planner is None else self._counts.take()
+            gaps_ns, self._gaps_ns = self._gaps_ns, []
+            if (planner := self._planner) is None:
+                return None
+            worst_s = max(gaps_ns, default=0) / NS_PER_S
+            return {"rate_hz": planner.per_step / self._period_s, "sent": len(gaps_ns), "worst_gap_s": worst_s}
 
     def _publish_setpoint(self, planner: SetpointPlanner, segment: Segment, *, is_moving: bool) -> SentCommand:
-        """Approve and publish the set-point of now. In motion, a late one makes up for one missed, not for more."""
+        """Approve and publish the setpoint of now. In motion, a late one makes up for one missed, not for more."""
         before_ns, now_ns = self._published_ns, self._clock.now_ns()
         reference, dt_s = self._last_published((1 + is_moving) * planner.period_ns / NS_PER_S)
         target = planner.target(segment, reference, now_ns=now_ns, dt_s=dt_s)
         sent = self._publish(self._gate.limit(target, reference, dt_s))
-        self._counts.count(self._published_ns - before_ns if is_moving else None)
+        self._gaps_ns.append(self._published_ns - before_ns if is_moving else 0)
         self._due_ns = planner.next_due_ns(self._due_ns if is_moving else now_ns - planner.period_ns // 2, now_ns)
         return sent
 
-    def _publish(self, command: ApprovedCommand) -> SentCommand:
+    def _publish(self, command: ApprovedCommand, actions: Iterable[FloatArray] = ()) -> SentCommand:
         """Publish `command` and make it the reference.
 
         Both change together: signal handlers wait until both are done. The reference changes before the message can
@@ -303,40 +327,28 @@ class Arbiter:
         with self._lock, deferred_signals() if self._free_running else nullcontext():
             if self._closed and command.report.disposition < Severity.HOLD:
                 raise _closed_error()
-            before, published_ns = self._reference, self._published_ns
-            assumed = self._after(before, command, command.report, command.values)
-            self._reference, self._published_ns = assumed, self._clock.now_ns()
+            before, published_ns, trajectory = self._reference, self._published_ns, self.trajectory
+            if self._has_trajectories:
+                command = self._gate.extend(command, before, actions, self._due_ns)
+            is_velocity = self._gate.layout.is_velocity
+            self._reference, self._published_ns = state_after(before, command, is_velocity), self._clock.now_ns()
+            self.trajectory = command.trajectory
             try:
                 sent = self._send(command)
             except BackendError:
                 self._reference, self._published_ns = replace(before, seq=command.seq), published_ns
+                self.trajectory = trajectory
                 raise
             if sent.report is not None or sent.values is not command.values:
-                self._reference = self._after(before, command, sent.report or command.report, sent.values)
+                self._reference = state_after(before, command, is_velocity, sent)
             self._published_ns = self._clock.now_ns()
             return sent
-
-    def _after(
-        self, before: CommandState, command: ApprovedCommand, report: GateReport, sent: FloatArray
-    ) -> CommandState:
-        """Return the reference after `before` once the values `sent` of `command` were published."""
-        no_time = not report.dt_s > 0.0
-        is_velocity = self._gate.layout.is_velocity
-        return CommandState(
-            positions=np.where(is_velocity, before.positions, sent),  # those commanded by velocity stay the measured
-            velocities=report.velocity_si,
-            seq=command.seq,
-            epoch=command.epoch,
-            slack=before.slack,
-            accelerations=None if no_time else (report.velocity_si - before.velocities) / report.dt_s,
-        )
 
     def brake(self, finding: Finding) -> ApprovedCommand:
         """Publish one tick of braking, for the reason given by `finding`; it ends the motion towards a goal."""
         with self.exclusive() as state:
-            if self._planner is None:
-                reference, dt_s = state
-            else:
+            reference, dt_s = state
+            if self._planner is not None:
                 (reference, dt_s), self._segment = self._last_published(self._period_s), None
                 self._due_ns = self._planner.next_due_ns(self._due_ns, self._clock.now_ns())
                 self.setpoint_pending.set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +10,9 @@ import numpy as np
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.codes import Severity
-from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport
+from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport, Trajectory
 from embodied_env.errors import InternalFaultError
-from embodied_env.safety.approved_commands import approve_command
+from embodied_env.safety.approved_commands import approve_command, state_after
 from embodied_env.safety.command_filters import CommandFilter, ProposedCommand, ask_filter, scale_of
 from embodied_env.safety.findings import (
     gap_finding,
@@ -142,6 +142,30 @@ class CommandLimiter:
         published = self._published(positions, velocities)
         applied = self.as_action(published, reference)
         return self._approved(reference, dt_s, findings, requested, applied, published, velocities, sound=sound)
+
+    def extend(
+        self, command: ApprovedCommand, reference: CommandState, actions: Iterable[FloatArray], due_ns: int
+    ) -> ApprovedCommand:
+        """Return `command` with the motion after it (`SafetyGate.extend`)."""
+        dt_s, nothing = command.report.dt_s, np.full(self.layout.size, np.nan)
+        is_velocity = self.layout.is_velocity
+        points = [reference, state_after(reference, command, is_velocity)]
+        for action in actions if command.report.disposition < Severity.HOLD else ():
+            before, boxed = points[-1], self.boxed(action)
+            approved = self.limit(self.target(boxed, before), before, dt_s, [], action, boxed)
+            if approved.report.disposition >= Severity.HOLD:
+                break
+            points.append(state_after(before, approved, is_velocity))
+        previewed = len(points) - 2
+        while points[-1].velocities.any():
+            braking = self.brake(points[-1], dt_s, [], nothing)
+            points.append(state_after(points[-1], braking, is_velocity))
+        trajectory = Trajectory(points=tuple(points), first_ns=due_ns, previewed=previewed)
+        return approve_command(command.report, seq=command.seq, epoch=command.epoch, trajectory=trajectory)
+
+    def boxed(self, action: FloatArray) -> FloatArray:
+        """Return the nearest action in the action space."""
+        return np.minimum(np.maximum(action, self.layout.scale.low), self.layout.scale.high)
 
     def monitor(
         self, requested: FloatArray, reference: CommandState, dt_s: float, findings: list[Finding]

@@ -196,6 +196,16 @@ class SafetyGate:
         """Return one tick of braking within the limits, for the reason given by `finding`."""
         return self._limiter.brake(reference, dt_s, [finding], np.full(self.layout.size, np.nan))
 
+    def extend(
+        self, command: ApprovedCommand, reference: CommandState, actions: Iterable[FloatArray], due_ns: int
+    ) -> ApprovedCommand:
+        """Return `command`, approved from `reference`, with the motion after it: `actions`, then braking to rest.
+
+        Each point is limited and filtered from the one before, one control period after it. The (parsed) actions end
+        with the first that is held; a command that brakes has none. `due_ns`: when `reference` is due, steady clock.
+        """
+        return self._limiter.extend(command, reference, actions, due_ns)
+
     def hold_action(self, reference: CommandState) -> FloatArray:
         """Return the action that holds the reference position at rest. Flat, shape (n_joints,)."""
         return self._limiter.hold_action(reference)
@@ -228,7 +238,7 @@ class SafetyGate:
         if worst_severity(findings) >= Severity.HOLD:
             return self._limiter.brake(reference, dt_s, findings, requested)
         is_monitoring = self._mode == "monitor"
-        boxed = np.minimum(np.maximum(requested, self.layout.scale.low), self.layout.scale.high)
+        boxed = self._limiter.boxed(requested)
         passed_on = requested if is_monitoring else boxed
         findings += modification("space_box", "box.clip", self.layout.joints, requested, passed_on, limit=boxed)
         if is_monitoring:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
-from embodied_env.contract.schema import Intervention, LatencyBudget, Safety, Tracking
+from embodied_env.contract.safety_schema import Intervention, LatencyBudget, Safety, Tracking
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality, Severity

@@ -1,26 +1,14 @@
-"""Set-points between control steps: the motion from the last published set-point towards an approved one.
+"""Setpoints between control steps: the motion from the last published setpoint towards an approved one.
 
-A step approves a position p that is one control period T away. Sent at once, it is a jump of the command; a controller
-that follows as fast as possible executes it as one. With n set-points per step, one each h = T / n, the command instead
-changes its velocity in equal parts. From the last published position x and velocity w, and towards p::
+A step approves a position p that is one control period T away. With n setpoints per step, h = T / n apart, the command
+changes its velocity in equal parts from the last published position x and velocity w::
 
     q = x + w (T - h) / 2         where the published motion comes to rest if it slows down evenly during T
     u = (p - q) / T               the velocity at the end of the segment
-    set-point i:  v_i = w + (u - w) i / n,  x_i = x_(i-1) + v_i h,  i = 1 .. n
+    setpoint i:  v_i = w + (u - w) i / n,  x_i = x_(i-1) + v_i h,  i = 1 .. n
 
-The segment ends at velocity u and position p - u (T - h) / 2, so that with steps at intervals of T the next q is p
-itself, and u = (p_k - p_(k-1)) / T: the velocity that the gate approved. The curve is the uniform quadratic B-spline of
-the approved positions. Its positions lie between them, its velocities between the approved velocities, and its
-accelerations are the approved ones, so it keeps every limit that they keep. In return it arrives half a period later
-than straight lines would.
-
-Steps come early, late or never, so this is only the proposal. Each set-point passes the gate (`SafetyGate.limit`), with
-the last published set-point as the reference and the time since as dt: limits hold at the rate of the set-points,
-whatever the timing. Set-points leave on a grid of h, half a period before and after each step in time; a step waits for
-the next one, so that jitter below h / 2 changes nothing. A late step finds the motion still on its way to p for another
-(T - h) / 2. After that nothing is approved: the segment is over, and the arbiter brakes.
-
-Everything here is a pure function of positions, velocities and times.
+This is only the proposal: each setpoint passes the gate (`SafetyGate.limit`). A late step finds the motion still on its
+way to p for another (T - h) / 2; then the arbiter brakes. `docs/concepts/setpoints.md` has the reasons.
 """
 
 from __future__ import annotations
@@ -28,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embodied_env.contract import EffectiveLimits, FloatArray
 from embodied_env.core.clock import NS_PER_S
@@ -40,7 +29,7 @@ _NO_SPEED = 1e-9  # share of the velocity limit that counts as rest
 class Segment:
     """The motion of one control period towards `goal`, the state once the approved command is reached.
 
-    Times are on the steady clock. `start_velocities` and `end_velocities` have the shape (n_joints,).
+    Where `is_goal`, an action server gets the goal itself. Times are on the steady clock, arrays of shape (n_joints,).
     """
 
     goal: CommandState
@@ -48,13 +37,14 @@ class Segment:
     start_ns: int
     start_velocities: FloatArray
     end_velocities: FloatArray
+    is_goal: NDArray[np.bool_]
 
 
 class SetpointPlanner:
-    """Plans the set-points of one contract."""
+    """Plans the setpoints of one contract."""
 
     def __init__(self, *, control_period_ns: int, per_step: int) -> None:
-        """Plan `per_step` set-points, at least 2, in each control period."""
+        """Plan `per_step` setpoints, at least 2, in each control period."""
         self.per_step = per_step
         self.period_ns = control_period_ns // per_step
         self._control_ns = control_period_ns
@@ -71,7 +61,7 @@ class SetpointPlanner:
         published_ns: int,
         now_ns: int,
     ) -> Segment:
-        """Return the segment from the last published set-point to `goal`; its first set-point is due now."""
+        """Return the segment from the last published setpoint to `goal`; its first setpoint is due now."""
         ends = (goal.positions - self._resting_positions(published)) / self._control_s
         return Segment(
             goal=goal,
@@ -79,17 +69,19 @@ class SetpointPlanner:
             start_ns=max(published_ns, now_ns - self.period_ns),
             start_velocities=published.velocities,
             end_velocities=np.where(np.abs(ends) <= _NO_SPEED * limits.velocity, 0.0, ends),
+            is_goal=limits.is_goal,
         )
 
     def target(self, segment: Segment, published: CommandState, *, now_ns: int, dt_s: float) -> FloatArray:
-        """Return the set-point of `now_ns`, `dt_s` after the last published one; shape (n_joints,)."""
+        """Return the setpoint of `now_ns`, `dt_s` after the last published one; shape (n_joints,)."""
         share = min(1.0, (now_ns - segment.start_ns) / self._control_ns)
         start, end = segment.start_velocities, segment.end_velocities
-        return np.asarray(published.positions + (start + (end - start) * share) * dt_s)
+        positions = published.positions + (start + (end - start) * share) * dt_s
+        return np.where(segment.is_goal, segment.goal.positions, positions)
 
     def next_due_ns(self, due_ns: int, now_ns: int) -> int:
         """Return the deadline after `now_ns` on the grid of `due_ns`; missed ones are skipped, without a burst."""
-        return due_ns + self.period_ns * (max(0, now_ns - due_ns) // self.period_ns + 1)
+        return due_ns + self.period_ns * ((now_ns - due_ns) // self.period_ns + 1)
 
     def is_over(self, segment: Segment, now_ns: int) -> bool:
         """Return whether the motion towards the goal has had its time."""
@@ -104,30 +96,8 @@ class SetpointPlanner:
         """Return the reference of a step that follows no other: q and w, with room to brake within the limits."""
         x, w = published.positions, published.velocities
         stop = w * w / (2.0 * limits.deceleration)
-        ahead = self._resting_positions(published)
-        ahead = np.where(w > 0.0, np.minimum(ahead, np.maximum(x, limits.position_high - stop)), ahead)
-        ahead = np.where(w < 0.0, np.maximum(ahead, np.minimum(x, limits.position_low + stop)), ahead)
-        return replace(published, positions=ahead)
+        low, high = np.minimum(x, limits.position_low + stop), np.maximum(x, limits.position_high - stop)
+        return replace(published, positions=np.clip(self._resting_positions(published), low, high))
 
     def _resting_positions(self, published: CommandState) -> FloatArray:
         return np.asarray(published.positions + published.velocities * self._ahead_s)
-
-
-class SetpointCounts:
-    """The account of the set-points between two steps."""
-
-    def __init__(self, rate_hz: float) -> None:
-        """Start without set-points."""
-        self._rate_hz = rate_hz
-        self._sent, self._worst_gap_ns = 0, 0
-
-    def count(self, gap_ns: int | None) -> None:
-        """Count one set-point, `gap_ns` after the one before; None: the robot was at rest."""
-        self._sent += 1
-        self._worst_gap_ns = max(self._worst_gap_ns, gap_ns or 0)
-
-    def take(self) -> dict[str, float]:
-        """Return the account since the last call."""
-        account = {"rate_hz": self._rate_hz, "sent": self._sent, "worst_gap_s": self._worst_gap_ns / NS_PER_S}
-        self._sent, self._worst_gap_ns = 0, 0
-        return account

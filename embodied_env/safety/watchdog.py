@@ -1,4 +1,4 @@
-"""The in-process watchdog of free-running backends: brakes when steps stop coming."""
+"""The threads of a free-running robot: the watchdog, which brakes without steps, and that of the setpoints."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping
 
-from embodied_env.contract.schema import WatchdogSpec
+from embodied_env.contract.safety_schema import WatchdogSpec
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import Finding
@@ -14,6 +14,8 @@ from embodied_env.errors import BackendError
 from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.interlocks import safety_input_findings
+
+_IDLE_S = 0.1  # between two looks at `stop` while the robot is at rest
 
 
 class Watchdog:
@@ -126,3 +128,39 @@ class WatchdogThread:
                 return
             with contextlib.suppress(Exception):  # the step reports the same backend error; keep braking
                 self._watchdog.check()
+
+
+class SetpointThread(threading.Thread):
+    """Sends each setpoint of an arbiter when it is due, in process; a relay sends them from its own loop."""
+
+    def __init__(self, arbiter: Arbiter, gate: SafetyGate, *, clock: Clock) -> None:
+        """Create the thread; `clock` is the steady clock."""
+        super().__init__(name="embodied_env setpoints", daemon=True)
+        self._arbiter, self._gate, self._clock = arbiter, gate, clock
+        self._is_done = False
+
+    def stop(self) -> None:
+        """Stop and join the thread; idempotent."""
+        self._is_done = True
+        self._arbiter.setpoint_pending.set()
+        if self.is_alive():
+            self.join()
+
+    def run(self) -> None:
+        """Send setpoints until `stop`."""
+        pending = self._arbiter.setpoint_pending
+        while not self._is_done:
+            pending.clear()
+            due_ns = self._arbiter.setpoint_due_ns
+            if due_ns is None:
+                pending.wait(_IDLE_S)
+                continue
+            self._clock.sleep_until_ns(due_ns)
+            try:
+                self._arbiter.send_setpoint()
+            except BackendError:  # the step reports it
+                pending.wait(_IDLE_S)
+            except Exception as error:  # noqa: BLE001 - third-party filters may raise anything; the robot must brake
+                detail, code = f"setpoint: {type(error).__name__}: {error}", "fault.internal"
+                self._gate.latch(Finding(gate="post_condition", severity=Severity.STOP, code=code, detail=detail))
+                pending.wait(_IDLE_S)

@@ -1,4 +1,4 @@
-"""Commands as controls of a MuJoCo model: position servos, velocity servos, differential drives, set-points."""
+"""Commands as controls of a MuJoCo model: position servos, velocity servos, differential drives, setpoints."""
 
 from __future__ import annotations
 
@@ -115,22 +115,22 @@ class Actuation:
         self._sent = self._target
         return self.controls(start + self._parts * (self._target - start))
 
-    def controls(self, set_points: FloatArray) -> FloatArray:
-        """Return the controls for set-points of the joints, shape (..., n_joints)."""
-        controls: FloatArray = set_points @ self._mix.T
+    def controls(self, setpoints: FloatArray) -> FloatArray:
+        """Return the controls for setpoints of the joints, shape (..., n_joints)."""
+        controls: FloatArray = setpoints @ self._mix.T
         return controls
 
 
 class SetpointInterpolator:
-    """Set-points of a world in which commands may arrive at any time, not only at physics steps.
+    """Setpoints of a world in which commands may arrive at any time, not only at physics steps.
 
-    Positions are reached along a straight line, one control period after the command; velocities act at once. Servos
-    follow with an exact first-order lag. Times are in physics steps.
+    Positions are reached along a straight line, `period_steps` after the command, or at once with 0; velocities act at
+    once. Servos follow with an exact first-order lag. Times are in physics steps.
 
     MuJoCo integrates semi-implicitly, so a step gets the position at its start, and the mean velocity over it.
     """
 
-    def __init__(self, is_velocity: NDArray[np.bool_], *, period_steps: int, lag_steps: float = 0.0) -> None:
+    def __init__(self, is_velocity: NDArray[np.bool_], *, period_steps: float, lag_steps: float = 0.0) -> None:
         """Command joints with this mask of velocities, shape (n_joints,); `lag_steps` >= 0 is the time constant."""
         self._is_velocity, self._period, self._lag = is_velocity, float(period_steps), lag_steps
         self.begin(np.zeros(len(is_velocity)))
@@ -141,7 +141,7 @@ class SetpointInterpolator:
         self._done = 0.0  # steps since the command
 
     def command(self, values: FloatArray, *, done: float = 1.0) -> None:
-        """Accept a command issued `done` steps ago. With 1, as in lockstep, the next step leads to its set-point."""
+        """Accept a command issued `done` steps ago. With 1, as in lockstep, the next step leads to its setpoint."""
         self._done -= done
         position = self._position() if self._done < self._period else self._target
         self._start = np.where(self._is_velocity, values, position)
@@ -149,7 +149,7 @@ class SetpointInterpolator:
         self._done = done
 
     def advance(self, commands: Sequence[tuple[float, FloatArray]] = ()) -> FloatArray:
-        """Advance by a step; return its set-points, shape (n_joints,).
+        """Advance by a step; return its setpoints, shape (n_joints,).
 
         Args:
             commands: commands that take effect during the step, in order: the elapsed fraction of it, and the values.
@@ -164,12 +164,12 @@ class SetpointInterpolator:
 
     def _position(self) -> FloatArray:
         """Return the current point on the line to the target, without the lag."""
-        if self._done > self._period:
+        if self._done > self._period or not self._period:
             return self._target
         return self._start + self._done / self._period * (self._target - self._start)
 
     def _integrate(self, steps: float) -> FloatArray:
-        """Advance by `steps` without a command; return the integral of the set-points."""
+        """Advance by `steps` without a command; return the integral of the setpoints."""
         to_corner = self._period - self._done
         if 0.0 < to_corner < steps:
             return self._integrate_line(to_corner) + self._integrate_line(steps - to_corner)

@@ -140,6 +140,8 @@ class StandIn:
     tick_s: float | None = None  # simulation and publication interval; null: about a fifth of the control period
     command_delay_s: float = 0.0  # from the arrival of a command to its effect, >= 0
     command_jitter_s: float = 0.0  # maximum of a uniform additional delay, >= 0; commands stay in order
+    # time of a straight line to a commanded position, >= 0. 0: at once; null: one control or setpoint period
+    interpolation_s: float | None = None
     servo_lag_s: float = 0.0  # time constant from the command to the servo setpoints, >= 0
     clock_offset_s: float = 0.0  # how far the robot's clock is ahead of UTC
     sensors: Mapping[str, Driver] = field(default_factory=dict)  # emulated drivers
@@ -235,6 +237,7 @@ def _check_numbers(profile: WorldProfile, path: str) -> None:
         "stand_in.command_delay_s": emulator.command_delay_s,
         "stand_in.command_jitter_s": emulator.command_jitter_s,
         "stand_in.servo_lag_s": emulator.servo_lag_s,
+        "stand_in.interpolation_s": emulator.interpolation_s or 0.0,
     }
     for name, driver in emulator.sensors.items():
         positive[f"stand_in.sensors.{name}.rate_hz"] = driver.rate_hz

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -47,6 +47,15 @@ class TimedQueue(Generic[T]):
         while (due := self.take_one(end_ns - 1)) is not None:
             taken.append((due[0] - begin_ns, due[1]))
         return taken
+
+    def __iter__(self) -> Iterator[T]:
+        """Iterate over the items in order."""
+        return (item for _, _, item in sorted(self._heap, key=lambda each: each[:2]))
+
+    def drop_after(self, due_ns: int, is_dropped: Callable[[T], bool]) -> None:
+        """Remove these of the items due after `due_ns`."""
+        self._heap = [each for each in self._heap if each[0] <= due_ns or not is_dropped(each[2])]
+        heapq.heapify(self._heap)
 
     def clear(self) -> None:
         """Remove every item."""
@@ -94,12 +103,30 @@ class EmulatedController:
         return self._pending.next_ns
 
     def receive(self, now_ns: int, actuator: int, values: FloatArray) -> None:
-        """Add an arriving command of the actuator with this index."""
+        """Add an arriving command of the actuator with this index; it replaces a trajectory."""
+        self._pending.put(self._replace(now_ns, actuator), (actuator, values))
+
+    def follow(self, now_ns: int, actuator: int, points: Sequence[tuple[int, FloatArray]], *, reach_ns: int) -> None:
+        """Replace the trajectory of the actuator with this index by points, each with its time.
+
+        The robot reaches each `reach_ns` after its command. That of the motion in progress is not commanded again.
+        """
+        begin_ns = self._replace(now_ns, actuator)
+        latest = [self.target[self._slices[actuator]], *(item[1] for item in self._pending if item[0] == actuator)][-1]
+        timed = [(max(begin_ns, due_ns - reach_ns + begin_ns - now_ns), values) for due_ns, values in points]
+        passed = sum(since_ns == begin_ns for since_ns, _ in timed[1:])
+        for since_ns, values in timed[passed:]:
+            if since_ns > begin_ns or not np.array_equal(values, latest):
+                self._pending.put(since_ns, (actuator, values))
+
+    def _replace(self, now_ns: int, actuator: int) -> int:
+        """Return when a command that arrives now becomes active, and drop what the actuator would have done then."""
         due_ns = now_ns + self._delay_ns
         if self._jitter_ns:
             due_ns += int(self._rng.integers(self._jitter_ns, endpoint=True))
         self._last_due_ns = max(due_ns, self._last_due_ns)
-        self._pending.put(self._last_due_ns, (actuator, values))
+        self._pending.drop_after(self._last_due_ns, lambda item: item[0] == actuator)
+        return self._last_due_ns
 
     def enforce(self, now_ns: int) -> bool:
         """Activate the oldest due command; return whether there was one."""

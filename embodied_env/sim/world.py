@@ -119,9 +119,7 @@ class World:
         self._late_commands: TimedQueue[FloatArray] = TimedQueue()
         self._interpolator: SetpointInterpolator | None = None
         if free_running or self._delayed is not None or self.command_delay_ns is not None:
-            lag_steps = stand_in.servo_lag_s / float(model.mj.opt.timestep)
-            period_steps = self._period_substeps
-            self._interpolator = SetpointInterpolator(self.is_velocity, period_steps=period_steps, lag_steps=lag_steps)
+            self._interpolator = self._make_interpolator(stand_in, contract.setpoints_per_step if free_running else 1)
         self._camera, camera = 0 if model.mj.ncam else FREE_CAMERA, profile.render.camera
         if camera is not None:
             self._camera = FREE_CAMERA if camera == "free" else model.find("camera", camera, f"{path}.render.camera")
@@ -181,7 +179,7 @@ class World:
     def command(self, values: FloatArray) -> None:
         """Set positions to be reached one control period from now, or velocities that act from now on.
 
-        Positions lead through intermediate set-points, starting with the next physics step. Injected and drawn delays
+        Positions lead through intermediate setpoints, starting with the next physics step. Injected and drawn delays
         postpone the command. Shape (n_joints,), in joint units. Raises UsageError for another shape.
         """
         if self._delayed is not None:
@@ -309,6 +307,12 @@ class World:
                 self._actuation.command(values)
                 within.append((min(1.0, after - substep), self._actuation.target))
             yield self._actuation.controls(self._interpolator.advance(within))
+
+    def _make_interpolator(self, stand_in: StandIn, per_step: int) -> SetpointInterpolator:
+        timestep_s, period_s = float(self._model.mj.opt.timestep), stand_in.interpolation_s
+        period_steps = self._period_substeps / per_step if period_s is None else period_s / timestep_s
+        lag_steps = stand_in.servo_lag_s / timestep_s
+        return SetpointInterpolator(self.is_velocity, period_steps=period_steps, lag_steps=lag_steps)
 
     def _next_due_ns(self) -> int:
         return min((channel.due_ns for channel in self._timed.values()), default=_NEVER_NS)

@@ -19,7 +19,7 @@ from embodied_env.analysis.replay import replay_policy, replay_run
 from embodied_env.backends import replay as replay_backend
 from embodied_env.backends.fake import Fault
 from embodied_env.contract import load_contract
-from embodied_env.contract.schema import LatencyBudget, Tracking, WatchdogSpec
+from embodied_env.contract.safety_schema import LatencyBudget, Tracking, WatchdogSpec
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendNotReadyError, PolicyError, RecordError, UsageError

@@ -59,6 +59,10 @@ def test_the_behaviour_at_a_stop_is_part_of_the_fingerprint_and_defaults_are_not
         (gripper_text(more="threshhold: 0.1"), "threshhold"),
         (gripper_text().replace("command: position", "command: velocity"), "actuators.gripper.command"),
         (gripper_text().replace("scale: binary", "qos: reliable"), "actuators.gripper.qos"),
+        (
+            gripper_text().replace("scale: binary", "setpoint_rate_hz: 100.0"),
+            "gripper.setpoint_rate_hz: 100 Hz (expected none",
+        ),
         (gripper_text(TOPIC).replace(", acceleration: 20.0", ""), "acceleration"),
     ],
 )

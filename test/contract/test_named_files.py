@@ -20,7 +20,8 @@ from embodied_env.contract.files import MOST_DATA_BYTES, read_file
 from embodied_env.contract.kinematics import KinematicModel, TreeJoint, TreeShape
 from embodied_env.contract.loader import dump_contract, load_contract, parse_contract, restore_contract, save_contract
 from embodied_env.contract.recorded_shapes import dump_shape, parse_shape
-from embodied_env.contract.schema import SHAPE, BoxSpec, WorkspaceSpec
+from embodied_env.contract.safety_schema import BoxSpec, WorkspaceSpec
+from embodied_env.contract.schema import SHAPE
 from embodied_env.contract.urdf import MOST_LINKS, parse_urdf
 from embodied_env.envs.registration import make
 from embodied_env.errors import ContractError

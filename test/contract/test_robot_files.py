@@ -13,7 +13,8 @@ from embodied_env.contract import load_contract, parse_contract
 from embodied_env.contract.fingerprint import to_plain
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.robot_files import JOINT_RULES, SAFETY_RULES, limit_paths
-from embodied_env.contract.schema import JointLimits, Safety, WorkspaceSpec
+from embodied_env.contract.safety_schema import Safety, WorkspaceSpec
+from embodied_env.contract.schema import JointLimits
 from embodied_env.errors import ContractError
 
 ROBOT_KEYS = ("sensors", "actuators", "safety", "backends")

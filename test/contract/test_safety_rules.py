@@ -8,7 +8,7 @@ import math
 import pytest
 from strategies import changed, document, parse
 
-from embodied_env.contract.schema import Safety, Tracking
+from embodied_env.contract.safety_schema import Safety, Tracking
 from embodied_env.errors import ContractError
 
 COUNTS = (

@@ -12,7 +12,7 @@ import pytest
 import embodied_env
 from embodied_env.contract import load_contract, parse_contract
 from embodied_env.contract.loader import dump_contract, find_contract
-from embodied_env.contract.schema import BoxSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
+from embodied_env.contract.safety_schema import BoxSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.urdf import parse_urdf
 from embodied_env.core.codes import CODES

@@ -227,6 +227,8 @@ def test_one_slot_and_one_agent_may_have_no_action():
         ("chunk", [1], "expected a mapping"),
         ("chunk", {"policy": object()}, "expected numbers, text and lists"),
         ("c" * 65, {}, "invalid name of an annotation"),
+        ("setpoints", {"sent": 1}, "reserved name of an annotation: 'setpoints'"),
+        ("grippers", {}, "reserved name of an annotation"),
         ("chunk", {"text": "x" * 20000}, "20012 characters"),
         ("chunk", {"seed": 2**140}, "an integer of 43 digits"),
         ("chunk", {"nested": functools.reduce(lambda inner, _: [inner], range(20))}, "nested deeper"),

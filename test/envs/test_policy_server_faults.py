@@ -18,7 +18,7 @@ import embodied_env
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.policy import NoAction
 from embodied_env.errors import UsageError
-from embodied_env.policies.chunk_runner import ChunkRunner
+from embodied_env.policies.chunks import ChunkRunner
 
 pytest.importorskip("websockets", reason="needs websockets")
 

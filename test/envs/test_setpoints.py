@@ -1,4 +1,4 @@
-"""Set-points between the steps of an environment in real time."""
+"""Setpoints between the steps of an environment in real time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import embodied_env
+from embodied_env.analysis.replay import replay_run
 from embodied_env.contract import parse_contract
-from embodied_env.errors import ContractError
+from embodied_env.errors import BackendLostError, ContractError
 
 RATE_HZ = 200
 PER_STEP = 10
@@ -80,14 +81,40 @@ def test_a_stalled_policy_ends_at_rest(env, sent):
     assert all(command.values.tolist() == rest.tolist() for _, command in sent[-3:])  # of the watchdog
 
 
-def test_a_run_with_setpoints_replays_equal_and_its_audit_is_clean(tmp_path):
+def test_a_motion_that_a_lost_backend_interrupted_does_not_continue_after_the_reset(env, sent):
+    backend = env.unwrapped._stepper._backend
+    advance, reset = backend.advance, backend.reset
+
+    def lose(*_):
+        raise BackendLostError("cut", "the wire is cut")
+
+    def slow_reset(*arguments):
+        snapshot = reset(*arguments)
+        time.sleep(4 / RATE_HZ)  # setpoints of the last episode would leave now
+        return snapshot
+
+    backend.reset = slow_reset
+    env.reset(seed=1)
+    for _ in range(5):
+        env.step(np.full(6, 1.0))
+    backend.advance = lose
+    assert env.step(np.full(6, 1.0))[3]
+    backend.advance = advance
+    del sent[:]
+    env.reset(seed=2)
+    assert {command.epoch for _, command in sent} <= {1}
+
+
+def test_a_run_with_setpoints_replays_equal_and_its_audit_is_sound(tmp_path):
     contract = contract_of(setpoint_rate_hz=RATE_HZ)
     with embodied_env.make(contract, backend="fake", pacing="realtime", record=tmp_path) as env:
         env.reset(seed=1)
         for k in range(12):
             env.step(np.full(6, 0.5 if k < 6 else -0.5))
-    (run,) = [path.parent for path in tmp_path.rglob("manifest.json")]
-    assert embodied_env.audit_run(run).sound
+    audit = embodied_env.audit_run(env.path)
+    assert audit.sound, audit.problems
+    assert {warning.rule for warning in audit.warnings} <= {"setpoints.late"}  # of a busy machine
+    assert replay_run(env.path).sound
 
 
 def test_the_rate_is_part_of_the_fingerprint_only_where_it_is_declared():

@@ -199,7 +199,7 @@ def test_runs_over_ros_have_their_own_rows_and_messages(tmp_path, domain_id):
 @pytest.mark.ros
 @pytest.mark.realtime
 def test_policies_take_turns_on_one_robot(tmp_path, domain_id):
-    contract = replace(SHORT, backends={**ARM.backends, "real": {**ARM.backends["real"], "discovery_s": 0.2}})
+    contract = replace(SHORT, backends={**ARM.backends, "real": {**ARM.backends["real"], "discovery_s": 0.0}})
     namespace = f"/turns_{os.getpid()}"
     arm = Child(simulator("-", namespace=namespace, free_running=True), first_line=dump_contract(contract))
     try:

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import onnx_models
 import pytest
+from grippers import ACTION, TOPIC, gripper_contract, gripper_text
 from hypothesis import given
 from hypothesis import strategies as st
 from policy_files import BENCH, JOINTS, TrialModel, bench, interface, observation
@@ -17,9 +18,9 @@ from embodied_env.cli.main import main
 from embodied_env.contract.schema import ResizeSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.image_processing import resize_image
-from embodied_env.core.policy import BatchPolicy, NoAction, PolicyIdentity
+from embodied_env.core.policy import BatchPolicy, NoAction, PolicyIdentity, find_n_action_steps
 from embodied_env.errors import UsageError
-from embodied_env.policies.chunk_runner import ChunkRunner
+from embodied_env.policies.chunks import ChunkRunner
 from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.model import ArraySpec, connect, plausible_observation
 from embodied_env.policies.policy_file import PolicyFile
@@ -239,6 +240,51 @@ def test_gripper_threshold_and_ignored_components():
         np.testing.assert_allclose(flat(act(found, [9, 9, 0.1, 0.2, 0.3, value])), [0.1, 0.2, 0.3, expected])
 
 
+@pytest.mark.parametrize(("unit", "value_of"), [("0..100", 100.0), ("0..1", 1.0), ("-100..100", None), ("rad", 0.8)])
+@pytest.mark.parametrize("kind", [ACTION, TOPIC])
+def test_a_binary_gripper_opens_above_half_of_the_range_of_a_lerobot_gripper(kind, unit, value_of, tmp_path):
+    contract = gripper_contract(tmp_path, gripper_text(kind))
+    document = {
+        "inputs": {"observation.state": {"parts": [{"field": "joints_position", "joints": ["j2"], "unit": unit}]}},
+        "outputs": {
+            "action": {
+                "parts": [
+                    {"actuator": "arm", "joints": ["j1"], "unit": "deg"},
+                    {"actuator": "gripper", "joints": ["j2"], "unit": unit},
+                ]
+            }
+        },
+        **({} if unit == "rad" else {"limits": {"j2": [0.0, 0.8]}}),
+    }
+    found, scale = parsed(document, contract), ActionLayout(contract).scale
+    for share, position in ((0.0, 0.0), (0.3, 0.0), (0.49, 0.0), (0.51, 0.8), (1.0, 0.8), (1.04, 0.8)):
+        value = 200.0 * share - 100.0 if value_of is None else share * value_of
+        seen = {"joints_position": np.array([0.0, share * 0.8])}
+        np.testing.assert_allclose(found.to_inputs(seen)["observation.state"], value, atol=1e-6)
+        action = act(found, [9.0, value], seen)
+        clipped = np.clip(flat(action), scale.low, scale.high)  # as the gate does
+        np.testing.assert_allclose(scale.to_si(clipped), [np.radians(9.0), position])
+
+
+def test_a_gripper_that_closes_towards_larger_positions_has_its_sign_changed(tmp_path):
+    contract = gripper_contract(tmp_path, gripper_text().replace("open: 0.8, closed: 0.0", "open: 0.0, closed: 0.8"))
+    finger = {"joints": ["j2"], "unit": "0..100", "sign": -1, "offset": 100.0}
+    document = {
+        "inputs": {"state": {"parts": [{"field": "joints_position", **finger}]}},
+        "outputs": {
+            "action": {
+                "parts": [{"actuator": "arm", "joints": ["j1"], "unit": "deg"}, {"actuator": "gripper", **finger}]
+            }
+        },
+        "limits": {"j2": [0.0, 0.8]},
+    }
+    found, scale = parsed(document, contract), ActionLayout(contract).scale
+    for value, position in ((0.0, 0.8), (30.0, 0.8), (70.0, 0.0), (100.0, 0.0)):
+        seen = {"joints_position": np.array([0.0, 0.8 - 0.008 * value])}
+        np.testing.assert_allclose(found.to_inputs(seen)["state"], value, atol=1e-9)
+        np.testing.assert_allclose(scale.to_si(flat(act(found, [9.0, value], seen))), [np.radians(9.0), position])
+
+
 def test_relative_chunk_is_relative_to_its_own_observation():
     parts = [
         {"actuator": "arm", "joints": list(JOINTS), "unit": "deg", "mode": "relative"},
@@ -294,11 +340,17 @@ def test_velocities():
 # --------------------------------------------------------------------------------------------- chunks and the period
 
 
-def test_chunk_is_executed_in_part():
-    found = parsed(simple(chunk={"length": 4, "execute": 2}))
+@pytest.mark.parametrize(("period", "n_action_steps"), [(0.05, 2), (0.1, 4)])
+def test_chunk_is_executed_in_part_and_the_rest_is_a_reserve(period, n_action_steps):
+    found = parsed(simple(control_period_s=period, resample="linear", chunk={"length": 4, "execute": 2}))
     rows = np.arange(16.0).reshape(4, 4) / 20
-    action = act(found, rows)
-    np.testing.assert_allclose(action["arm"], rows[:2, :3])
+    whole = act(parsed(simple(control_period_s=period, resample="linear", chunk={"length": 4})), rows)
+    np.testing.assert_array_equal(act(found, rows)["arm"], whole["arm"])
+    policy = connect(TrialModel({"action": rows}), found)
+    runner = ChunkRunner(policy)
+    executed = [runner(observation())["arm"].tolist() for _ in range(n_action_steps + 1)]
+    assert executed == [*whole["arm"][:n_action_steps].tolist(), whole["arm"][0].tolist()]
+    assert find_n_action_steps(policy) == n_action_steps
     assert isinstance(act(found, rows[:3]), NoAction)
     assert isinstance(act(found, rows[0]), NoAction)
 

@@ -29,7 +29,7 @@ from embodied_env.core.process.signals import Terminated, terminate
 from embodied_env.errors import PolicyError, UsageError
 from embodied_env.evaluation.runner import evaluate
 from embodied_env.policies import loader
-from embodied_env.policies.chunk_runner import ChunkRunner, split_chunk
+from embodied_env.policies.chunks import ChunkRunner, split_chunk
 from embodied_env.policies.slots import TeamPolicies, VectorPolicies
 from embodied_env.record.run import Run
 
@@ -184,6 +184,25 @@ def test_a_reason_is_one_printable_line(reason, expected):
 def test_what_is_no_chunk_is_passed_on(answer):
     assert split_chunk(answer) is None
     assert ChunkRunner(as_policy(lambda _: answer))({}) is answer
+
+
+class Fabricated:
+    """Claims a shape."""
+
+    def __init__(self, count):
+        self.shape = (count, 6)
+
+    def __getitem__(self, index):
+        raise RuntimeError("no rows")
+
+
+@pytest.mark.parametrize("count", [-3, 2, 10**12])
+def test_a_chunk_of_a_fabricated_shape_is_none_or_too_long(count):
+    if count > 2:
+        with pytest.raises(PolicyError, match=r"chunk too long: 1000000000000 actions \(expected at most 100000\)"):
+            split_chunk(Fabricated(count))
+    else:
+        assert split_chunk(Fabricated(count)) is None
 
 
 def test_a_chunk_of_several_actuators_is_split():

@@ -23,9 +23,9 @@ from shipped_contracts import changed_contract
 
 import embodied_env
 from embodied_env.cli.main import main
-from embodied_env.core.policy import FunctionPolicy, NoAction, PolicyIdentity
+from embodied_env.core.policy import FunctionPolicy, NoAction, PolicyIdentity, find_n_action_steps
 from embodied_env.errors import UsageError
-from embodied_env.policies.async_chunks import make_runner
+from embodied_env.policies.chunks import make_runner
 from embodied_env.policies.loader import load_model
 from embodied_env.policies.model import ArraySpec
 from embodied_env.policies.server import PolicyServer, ServedPolicy
@@ -294,6 +294,17 @@ def test_served_policy_continues_its_chunk_if_the_client_executes_it(serve):
     runner.close()
     with contextlib.closing(load_model(f"openpi://127.0.0.1:{serve(Doubling())}?rtc=True")) as model:
         assert not model.continues_chunks
+        assert find_n_action_steps(model) is None
+
+
+def test_client_executes_as_many_actions_of_a_chunk_as_the_served_policy(serve):
+    policy = Continuing()
+    policy.n_action_steps = 3
+    remote = embodied_env.load_policy(f"openpi://127.0.0.1:{serve(ServedPolicy(policy, ARM), contract=ARM)}", ARM)
+    assert find_n_action_steps(remote) == 3
+    ARM.observation_space.seed(3)
+    assert remote(ARM.observation_space.sample()).shape == (8, 6)
+    remote.close()
 
 
 def test_policy_served_for_another_contract_is_refused(serve):

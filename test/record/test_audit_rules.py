@@ -75,11 +75,28 @@ def paced():
     return EmbodiedEnv("arm_reach", backend="delayed_fake", clock=OneClock(start_ns=1), delays=delays)
 
 
+def following():
+    """Return a paced world whose controller executes trajectories."""
+    trajectory = {"type": "trajectory_msgs/msg/JointTrajectory", "trajectory_steps": 3}
+    contract = small(**{f"actuators__arm__{key}": value for key, value in trajectory.items()})
+    env = EmbodiedEnv(contract, backend="fake", free_running=True, clock=ManualClock())
+    env._stepper._arbiter._has_trajectories = True
+    return env
+
+
 def latch(env):
     env._stepper._gate.latch(Finding(gate="latch", severity=Severity.STOP, code="latch.stop"))
 
 
 GOAL = {"type": "scalar", "low": 0.0, "high": 1.0, "observed": True}
+
+GRIPPER = {
+    "topic": "gripper/command",
+    "type": "control_msgs/action/GripperCommand",
+    "command": "position",
+    "joints": {"a": {"position": [0.0, 0.8], "velocity": 2.0}},
+    "gripper": {"open": 0.8, "closed": 0.0},
+}
 
 WORLDS = {  # environment, steps of each episode, episodes
     "plain": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 4, 2),
@@ -104,6 +121,9 @@ WORLDS = {  # environment, steps of each episode, episodes
     "seeing": (lambda: EmbodiedEnv(with_camera(), backend="fake"), STILL + 5, 1),
     "paced": (paced, 4, 1),
     "slow": (slow_paced, 2 * BLOCK, 1),
+    "streamed": (lambda: EmbodiedEnv(small(actuators__arm__setpoint_rate_hz=100), backend="fake"), 4, 2),
+    "gripper": (lambda: EmbodiedEnv(small(actuators={"gripper": GRIPPER}), backend="fake"), 4, 2),
+    "following": (following, 4, 1),
     "latched": (lambda: EmbodiedEnv("arm_reach", backend="fake"), 1, 1),
     "limited": (lambda: TimeLimit(EmbodiedEnv("arm_reach", backend="fake"), 2), 2, 1),
 }
@@ -240,6 +260,41 @@ def chunked(number, **changes):
     return change
 
 
+def streamed(number, **changes):
+    """Return a change that gives every step an account of setpoints, and the row `number` these values."""
+
+    def change(rows):
+        for place, row in enumerate(rows):
+            if row["schema"] != RESET:
+                account = {"rate_hz": 100.0, "sent": 1, "worst_gap_s": 0.0} | (changes if place == number else {})
+                row["info"]["annotations"] = row["inner"]["circumstances"]["annotations"] = {"setpoints": account}
+
+    return change
+
+
+def gripping(number, **changes):
+    """Return a change that gives every step the account of a gripper, and the row `number` these values."""
+
+    def change(rows):
+        for place, row in enumerate(rows):
+            if row["schema"] != RESET:
+                account = {"goal": 0.5, "state": "reached", "goals_sent": 1} | (changes if place == number else {})
+                row["info"]["annotations"] = {"grippers": {"gripper": account}}
+                row["inner"]["circumstances"]["annotations"] = row["info"]["annotations"]
+
+    return change
+
+
+def led(number, change):
+    """Return a change of the points of the trajectory in the row `number`."""
+
+    def change_rows(rows):
+        for part in (rows[number]["info"], rows[number]["inner"]["circumstances"]):
+            change(part["annotations"]["trajectory"]["points"])
+
+    return change_rows
+
+
 LINES: dict = {}  # rule -> world, change of its rows
 RUNS: dict = {}  # rule -> world, change of its rows or None, change of its directory or None
 
@@ -279,6 +334,13 @@ LINES |= {
     "chunk.weight": ("plain", chunked(2, weight=0.5)),
     "chunk.order": ("plain", chunked(4, id=0, born=1, age=2)),
     "chunk.underrun": ("plain", chunked(4, underruns=1)),
+    "setpoints.account": ("streamed", streamed(4, rate_hz=200.0)),
+    "setpoints.sent": ("streamed", streamed(4, sent=10_000)),
+    "setpoints.gap": ("streamed", streamed(4, worst_gap_s=3600.0)),
+    "gripper.account": ("gripper", gripping(2, state="open")),
+    "gripper.goal": ("gripper", gripping(9, goal=0.9, state="unsent")),
+    "gripper.sent": ("gripper", gripping(4, goals_sent=2)),
+    "limits.trajectory": ("following", led(3, lambda points: points.insert(2, [9.0] * len(points[0])))),
     "action.observed": ("applied", lambda rows: both(rows[2], observation__applied_actions=[0.0, 0.0, 0.5, 0.5])),
     "option.observed": ("drawn", lambda rows: both(rows[3], observation__goal=[0.5])),
     "latency.stage": ("plain", lambda rows: at(rows[2], info__latency__gate_s=0.5)),
@@ -525,6 +587,84 @@ def test_account_of_a_chunk(worlds, rule, changes):
     assert set(report.counts) == ({rule} if rule else set()), report.problems
 
 
+@pytest.mark.parametrize(
+    ("rule", "changes"),
+    [
+        ("", {}),
+        ("setpoints.account", {"rate_hz": 0.0}),
+        ("setpoints.account", {"sent": 1.0}),
+        ("setpoints.account", {"worst_gap_s": None}),
+        ("setpoints.account", {"more": 1}),
+        ("setpoints.sent", {"sent": 0}),
+    ],
+)
+def test_account_of_setpoints(worlds, rule, changes):
+    report = audited_lines(worlds("streamed"), streamed(4, **changes))
+    assert set(report.counts) == ({rule} if rule else set()), report.problems
+    assert not report.warnings
+
+
+def test_setpoints_without_a_declared_rate_violate_their_account(worlds):
+    assert set(audited_lines(worlds("plain"), streamed(4)).counts) == {"setpoints.account"}
+
+
+def test_late_setpoints_are_one_warning(worlds):
+    def change(rows):
+        streamed(1, worst_gap_s=0.021)(rows)
+        rows[2]["info"]["annotations"]["setpoints"]["worst_gap_s"] = 0.02
+        rows[6]["info"]["annotations"]["setpoints"]["worst_gap_s"] = 0.03
+
+    (warning,) = audited_lines(worlds("streamed"), change).warnings
+    assert warning.rule == "setpoints.late"
+    assert "left late in 2 step(s): worst gap 30 ms (expected at most 20 ms, two periods of 100 Hz)" in warning.text
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes"),
+    [
+        ("", {}),
+        ("", {"goal": 0.6, "goals_sent": 2, "state": "sent"}),
+        ("", {"goal": 0.6, "state": "unsent"}),
+        ("gripper.account", {"state": "idle"}),
+        ("gripper.account", {"goal": "wide"}),
+        ("gripper.account", {"goals_sent": -1}),
+        ("gripper.sent", {"goals_sent": 0}),
+        ("gripper.sent", {"goal": 0.6}),
+        ("gripper.sent", {"goal": 0.505, "goals_sent": 2}),
+    ],
+)
+def test_account_of_a_gripper(worlds, rule, changes):
+    report = audited_lines(worlds("gripper"), gripping(4, **changes))
+    assert set(report.counts) == ({rule} if rule else set()), report.problems
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda points: points.clear(),
+        lambda points: points.pop(0),
+        lambda points: points.append([9.0]),
+        lambda points: points.append([value + 0.001 for value in points[-1]]),
+    ],
+)
+def test_points_of_a_trajectory(worlds, change):
+    report = audited_lines(worlds("following"), led(3, change))
+    assert set(report.counts) == {"limits.trajectory"}, report.problems
+
+
+@pytest.mark.parametrize("code", ["", "relay.silent"])
+def test_the_speed_after_a_command_that_a_relay_did_not_report_is_unknown(code, worlds):
+    world, exceed = LINES["limits.velocity"]
+
+    def change(rows):
+        exceed(rows)
+        vectors = dict.fromkeys(("before", "after", "limit", "margin"))
+        finding = {"gate": "relay", "severity": "HOLD", "code": code, "joints": [], **vectors, "detail": "no report"}
+        rows[1]["inner"]["findings"] += [finding] if code else []
+
+    assert ("limits.velocity" in audited_lines(worlds(world), change).counts) == (not code)
+
+
 @pytest.mark.parametrize("rule", RUNS)
 def test_modified_run_violates_only_one_rule(worlds, tmp_path, rule):
     world, of_rows, of_folder = RUNS[rule]
@@ -560,6 +700,7 @@ ODD = {
     "frame.frozen": ("seeing", unchanged),
     "episode.gap": ("plain", gap),
     "reset.solved_in_place": ("plain", in_place),
+    "setpoints.late": ("streamed", streamed(1, worst_gap_s=0.021)),
 }
 
 

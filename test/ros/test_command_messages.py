@@ -20,7 +20,9 @@ from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.ros.command_messages import (
     command_encoder,
     from_command,
+    from_trajectory,
     to_command,
+    to_trajectory,
 )
 from embodied_env.ros.robot.actuation import ActuatorPublishers
 from embodied_env.ros.serialization.cdr import to_cdr
@@ -227,3 +229,28 @@ def test_flush_waits_for_acknowledgement_with_a_timeout(looks, waits_on):
     ActuatorPublishers(load_contract("cart_goal"), node, clock).flush()
     assert (node.looks < 0) == waits_on
     assert clock.now_ns() <= NS_PER_S
+
+
+def test_a_trajectory_round_trips_and_has_positions_only():
+    spec, times = ACTUATORS["trajectory"], [25_000_000, 75_000_000, 1_025_000_000]
+    points = [(after_ns, np.array([0.1, -0.2, 0.3]) * k) for k, after_ns in enumerate(times)]
+    message = to_trajectory(spec, points, stamp_ns=5_000_000_007)
+    assert (message.header.stamp.sec, message.header.stamp.nanosec) == (5, 7)
+    assert all(not (point.velocities or point.accelerations or point.effort) for point in message.points)
+    decoded = from_trajectory(spec, LayoutDecoder(type(message)).decode(to_cdr(message)).decoded())
+    assert [(after_ns, values.tolist()) for after_ns, values in decoded] == [(ns, p.tolist()) for ns, p in points]
+    assert from_command(spec, message) is None  # not a command of one control period
+
+
+@pytest.mark.parametrize("times", [[1, 1], [2, 1]])
+def test_a_trajectory_whose_times_do_not_increase_is_invalid(times):
+    spec = ACTUATORS["trajectory"]
+    message = to_trajectory(spec, [(after_ns, np.zeros(3)) for after_ns in times], stamp_ns=0)
+    assert from_trajectory(spec, message) is None
+
+
+@pytest.mark.parametrize("positions", [[0.0, 1.0], [0.0, 1.0, np.nan]])
+def test_a_trajectory_with_an_incomplete_point_is_invalid(positions):
+    spec = ACTUATORS["trajectory"]
+    message = to_trajectory(spec, [(1, np.zeros(3)), (2, np.array(positions))], stamp_ns=0)
+    assert from_trajectory(spec, message) is None

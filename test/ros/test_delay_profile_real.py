@@ -43,7 +43,7 @@ def contract():
     backends = {
         **arm.backends,
         "mujoco_ros": {**arm.backends["mujoco_ros"], "stand_in": STAND_IN},
-        "real": {**arm.backends["real"], "discovery_s": 0.2, "step_timeout_s": 5.0, "controller_state": state},
+        "real": {**arm.backends["real"], "discovery_s": 0.0, "step_timeout_s": 5.0, "controller_state": state},
     }
     safety = replace(  # a busy machine must not end the episode
         arm.safety,

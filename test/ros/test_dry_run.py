@@ -36,7 +36,7 @@ STEPS = 12
 
 
 def with_relay(has_relay):
-    profile = {**ARM.backends["real"], "discovery_s": 0.2, "relay": has_relay, "actuation_s": 0.01}
+    profile = {**ARM.backends["real"], "discovery_s": 0.0, "relay": has_relay, "actuation_s": 0.01}
     return replace(ARM, backends={**ARM.backends, "real": profile})
 
 

@@ -27,7 +27,7 @@ def contract(request, domain_id):
     """Return the contract of a robot with a running emulator; resets need no operator confirmation."""
     shipped = embodied_env.load_contract(request.param)
     real = dict(shipped.backends["real"])
-    real["discovery_s"] = 0.2
+    real["discovery_s"] = 0.0
     if "reset" in real:
         real["reset"] = {**real["reset"], "confirm": "none"}
     contract = replace(shipped, backends={**shipped.backends, "real": real})

@@ -34,7 +34,7 @@ HOME = {"j1": 0.1, "j2": -1.5, "j3": 1.5, "j4": -1.6, "j5": -1.5, "j6": 0.1}
 
 
 def arm(**reset):
-    real = {"discovery_s": 0.2, "estop": {"button": BUTTON}, "reset": reset}
+    real = {"discovery_s": 0.0, "estop": {"button": BUTTON}, "reset": reset}
     return replace(ARM, backends={**ARM.backends, "real": real})
 
 

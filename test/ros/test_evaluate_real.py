@@ -27,7 +27,7 @@ from embodied_env.ros.node import RosNode
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 ARM = embodied_env.load_contract("arm_reach")
-QUICK = replace(ARM, backends={**ARM.backends, "real": {**ARM.backends["real"], "discovery_s": 0.2}})
+QUICK = replace(ARM, backends={**ARM.backends, "real": {**ARM.backends["real"], "discovery_s": 0.0}})
 NAMESPACE = "/evaluated"
 PATIENCE_S = 60.0
 POLICY = """

@@ -426,6 +426,13 @@ def test_f52_killed_policy_server_brakes_the_robot(rig, tmp_path, record_propert
         check_loss(remote, "connection refused", record_property)
 
 
+def test_f52_stalled_policy_server_brakes_the_robot_after_the_last_chunk(rig, tmp_path, record_property):
+    pytest.importorskip("websockets", reason="needs websockets")
+    (fault,) = (each for each in policy_server_faults.FAULTS if each.name == "stalled")
+    with policy_server_faults.StandIn(tmp_path, rows=8) as stand_in:
+        check_fault(rig, stand_in, fault, record_property, chunks="crossfade")
+
+
 def test_f33_hanging_policy_brakes_the_robot_and_truncates_the_next_step(rig, episode, record_property):
     episode.run(6, FAST)
     hang(episode, 15 * PERIOD_S)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -13,22 +15,24 @@ from odd_robots import Base, ControlledArm, Gripper, NamespacedArm
 import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.contract.loader import dump_contract
+from embodied_env.core.clock import SteadyClock
 from embodied_env.core.process.child import Child, simulator
+from embodied_env.ros.node import RosNode
 
 pytestmark = [pytest.mark.ros, pytest.mark.realtime]
 
 
-def init_from_graph(folder, *arguments, listen_s=1.0):
+def init_from_graph(folder, *arguments):
     file = folder / "draft.yaml"
-    command = ["contract", "init", "--from-graph", "--listen", str(listen_s), "-o", str(file), *arguments]
+    command = ["contract", "init", "--from-graph", "--listen", "1.0", "-o", str(file), *arguments]
     assert main(command) == 0
     return embodied_env.load_contract(file)
 
 
 def run_steps(contract, *, namespace="/", count=20):
     """Step `count` times with half of the largest action; return the last info."""
-    confirmed = dict.fromkeys(contract.chosen, "")
-    trusted = contract.__class__(**{**joint_names_of(contract), "confirmed": tuple(confirmed)})
+    real = {**contract.backends["real"], "discovery_s": 0.0}
+    trusted = replace(contract, confirmed=tuple(contract.chosen), backends={**contract.backends, "real": real})
     env = embodied_env.make(trusted, backend="real", namespace=namespace)
     try:
         env.reset(seed=0)
@@ -40,10 +44,6 @@ def run_steps(contract, *, namespace="/", count=20):
     finally:
         env.close()
     return info
-
-
-def joint_names_of(contract):
-    return {name: getattr(contract, name) for name in contract.__dataclass_fields__}
 
 
 def test_arm_in_a_namespace_with_further_joints(domain_id, tmp_path, capsys):
@@ -123,7 +123,10 @@ def test_every_emulator_gives_a_contract_that_runs(domain_id, tmp_path, name):
     spec = simulator("-", namespace=namespace, source=shipped.source, free_running=True)
     child = Child(spec, first_line=dump_contract(shipped))
     try:
-        contract = init_from_graph(tmp_path, "--namespace", namespace, listen_s=3.0)
+        topic = next(iter(shipped.sensors.values())).topic
+        with contextlib.closing(RosNode("witness", namespace=namespace, clock=SteadyClock())) as ros:
+            assert ros.wait_until(lambda: ros.node.count_publishers(topic), 30.0)
+        contract = init_from_graph(tmp_path, "--namespace", namespace)
         assert [list(a.joints) for a in contract.actuators.values()] == [
             list(a.joints) for a in shipped.actuators.values()
         ]

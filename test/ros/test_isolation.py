@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import hashlib
 import subprocess
 import sys
 import time
@@ -72,28 +73,32 @@ def test_four_environments_in_one_process_are_isolated(reference):
         assert [{key: value.tobytes() for key, value in o.items()} for o in row] == reference(seed)
 
 
-def test_two_concurrent_processes_are_isolated(reference):
+def test_two_concurrent_processes_are_isolated(env, reference):
     script = (
         "import embodied_env, numpy as np, sys, hashlib\n"
         "env = embodied_env.make('arm_reach', backend='mujoco_ros')\n"
-        "o, _ = env.reset(seed=int(sys.argv[1]))\n"
+        "o, _ = env.reset(seed=0)\n"
+        "print('reset', flush=True)\n"
         "h = hashlib.sha256(b''.join(o[k].tobytes() for k in sorted(o)))\n"
         "for a in np.random.default_rng(3).uniform(-1, 1, size=(25, 6)):\n"
+        "    sys.stdin.readline()\n"
         "    o = env.step(a)[0]\n"
         "    h.update(b''.join(o[k].tobytes() for k in sorted(o)))\n"
         "env.close()\n"
         "print(h.hexdigest())\n"
     )
-    processes = [
-        subprocess.Popen([sys.executable, "-c", script, str(seed)], stdout=subprocess.PIPE, text=True)
-        for seed in range(2)
-    ]
-    answers = [process.communicate(timeout=120)[0].strip() for process in processes]
-    import hashlib
+    command, piped = [sys.executable, "-c", script], subprocess.PIPE
+    with subprocess.Popen(command, stdin=piped, stdout=piped, text=True) as other:
+        assert other.stdout.readline() == "reset\n"
 
-    for seed, answer in enumerate(answers):
-        wanted = hashlib.sha256(b"".join(row[key] for row in reference(seed) for key in sorted(row)))
-        assert answer == wanted.hexdigest()
+        def step_other():
+            other.stdin.write("\n")
+            other.stdin.flush()
+
+        assert readings(env, seed=1, between=step_other) == reference(1)
+        found = other.communicate(timeout=120)[0].strip()
+    wanted = hashlib.sha256(b"".join(row[key] for row in reference(0) for key in sorted(row)))
+    assert found == wanted.hexdigest()
 
 
 @pytest.mark.long  # test_stepper.py has the short version, with a manual clock

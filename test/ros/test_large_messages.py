@@ -46,7 +46,7 @@ CAMERA = SensorSpec(
 LARGE = replace(
     ARM,
     sensors={**ARM.sensors, "camera": CAMERA},
-    backends={**ARM.backends, "real": {"discovery_s": 0.2}},
+    backends={**ARM.backends, "real": {"discovery_s": 0.0}},
 )
 
 FILM = f"""

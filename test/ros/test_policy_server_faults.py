@@ -1,24 +1,28 @@
-"""Faults of a policy server on the robot emulator, with the published command topic as evidence.
+"""Faults of policies and their servers on the robot emulator, with the published command topic as evidence.
 
-The page docs/reference/policy_server_faults.md lists them; test/envs has them without ROS, and test_faults.py three of
-them in the default run.
+The page docs/reference/policy_server_faults.md lists those of servers; test/envs has them without ROS, and
+test_faults.py four of them in the default run.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 
+import numpy as np
 import pytest
 from policy_server_faults import AT_LOAD, FAULTS, StandIn
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 pytest.importorskip("websockets", reason="needs websockets")
 
-from remote_policy import RemoteEpisode, check_continuation, check_fault, check_loss
+from remote_policy import PolicyEpisode, RemoteEpisode, check_continuation, check_fault, check_loss
 from robot_rig import ARM, ENVIRONMENT, Rig
 
 import embodied_env
-from embodied_env.errors import UsageError
+from embodied_env.core.policy import FunctionPolicy, PolicyIdentity
+from embodied_env.errors import PolicyError, UsageError
+from embodied_env.policies.chunks import UNDERRUN, AsyncChunks
 
 pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime, pytest.mark.long]
 
@@ -32,6 +36,7 @@ def rig(tmp_path_factory):
         rig = Rig(folder)
         yield rig
         rig.close()
+    assert embodied_env.audit_run(rig.env.path).problems == ()
 
 
 @pytest.fixture
@@ -43,6 +48,80 @@ def stand_in(tmp_path):
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_fault_of_a_server(rig, stand_in, fault, record_property):
     check_fault(rig, stand_in, fault, record_property)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_fault_of_a_server_during_asynchronous_chunks(rig, tmp_path, fault, record_property):
+    with StandIn(tmp_path, rows=8) as stand_in:
+        check_fault(rig, stand_in, fault, record_property, "crossfade")
+
+
+def test_killed_server_during_asynchronous_chunks(rig, tmp_path, record_property):
+    with StandIn(tmp_path, rows=8) as stand_in, RemoteEpisode(rig, stand_in, chunks="crossfade") as remote:
+        remote.episode.inject(stand_in.kill)
+        check_loss(remote, "connection refused", record_property)
+        stand_in.start()
+        remote.begin()
+        check_continuation(remote)
+        remote.episode.inject(stand_in.freeze)
+        check_loss(remote, "no ", record_property)  # connection, or answer, in time
+
+
+class Stumbling:
+    """Returns chunks of 8 until it hangs, or becomes slow, at inference `at` of all."""
+
+    def __init__(self):
+        self.count, self.at, self.hangs, self.latency_s = 0, 10**9, threading.Event(), 0.0
+
+    def __call__(self, observation):
+        self.count += 1
+        if self.count >= self.at:
+            self.hangs.wait(20.0) if not self.latency_s else time.sleep(self.latency_s)
+        return np.repeat([[0.3, 0.0, 0.0, 0.0, 0.0, 0.0]], 8, axis=0)
+
+
+@pytest.fixture
+def stumbling(rig):
+    """Return a policy that can hang, and an episode in which the robot moves by its chunks."""
+    policy = Stumbling()
+    runner = AsyncChunks(
+        FunctionPolicy(policy, PolicyIdentity(name="own", format="python")), "crossfade", timeout_s=0.5
+    )
+    with PolicyEpisode(rig, runner) as episode:
+        yield policy, episode
+        policy.hangs.set()
+
+
+@pytest.mark.parametrize("latency_s", [0.0, 0.6])
+def test_policy_that_hangs_or_is_slower_than_its_chunk(rig, stumbling, latency_s, record_property):
+    policy, remote = stumbling
+    policy.latency_s, policy.at = latency_s, policy.count + 2
+    remote.episode.inject()
+    check_loss(remote, UNDERRUN, record_property)
+    expired = remote.episode.rows[-1].info["annotations"]["chunk"]["expired"]
+    assert (expired > 0) == (latency_s > 0.0)
+    if not latency_s:
+        for _ in range(2):
+            with pytest.raises(PolicyError, match=r"policy hangs: no answer for 0.5 s"):
+                remote.begin()
+            check_rest(remote.episode)
+    policy.hangs.set()
+    policy.at = 10**9
+    remote.begin()
+    check_continuation(remote)
+
+
+def test_policy_that_hangs_in_the_first_inference_moves_nothing(rig, stumbling):
+    policy, remote = stumbling
+    remote.runner.reset(seed=1, episode_index=1)
+    policy.at, remote.episode = 0, rig.begin()
+    with pytest.raises(PolicyError, match="policy hangs"):
+        remote.run(1)
+    check_rest(remote.episode)
+
+
+def check_rest(episode):
+    assert all(values == episode.published[0] for values in episode.published)
 
 
 def test_frozen_server(rig, stand_in, record_property):

@@ -71,12 +71,12 @@ def wait_for(condition, timeout_s=PATIENCE_S):
 
 
 def with_profile(contract=ARM, **keys):
-    """Return the contract with only these profile keys and a short graph check."""
-    return replace(contract, backends={**contract.backends, "real": {"discovery_s": 0.2, **keys}})
+    """Return the contract with only these profile keys and no settling time of the graph."""
+    return replace(contract, backends={**contract.backends, "real": {"discovery_s": 0.0, **keys}})
 
 
 def quick(contract):
-    """Return the contract with its own profile and a short graph check."""
+    """Return the contract with its own profile and no settling time of the graph."""
     return with_profile(contract, **contract.backends["real"])
 
 

@@ -53,7 +53,7 @@ def test_a_run_over_ros_in_lockstep_replays_bit_for_bit(tmp_path):
     "relayed", [pytest.param(False, marks=pytest.mark.long, id="alone"), pytest.param(True, id="relayed")]
 )
 def test_a_run_of_a_robot_replays_to_the_same_timing_decisions(tmp_path, relayed):
-    keys = {"discovery_s": 0.3, "relay": relayed}
+    keys = {"discovery_s": 0.0, "relay": relayed}
     contract = replace(ARM, backends={**ARM.backends, "real": {**ARM.backends["real"], **keys}})
     children = [Child(simulator("-", namespace=NAMESPACE, free_running=True), first_line=dump_contract(contract))]
     if relayed:

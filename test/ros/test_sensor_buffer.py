@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("rclpy", reason="needs rclpy")
 
 from embodied_env.contract import FieldSpec, SensorSpec
-from embodied_env.contract.schema import ObservationAge
+from embodied_env.contract.safety_schema import ObservationAge
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
 from embodied_env.core.types import Sample, field_values

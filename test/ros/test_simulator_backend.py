@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
+from grippers import gripper_contract, gripper_text
 from std_srvs.srv import Trigger
 
 import embodied_env
@@ -207,3 +208,16 @@ def test_homing_of_a_soft_reset_passes_the_gate(domain_id):
     np.testing.assert_allclose(observation["joints_position"], list(home.values()), atol=0.02)
     assert (info["reset"]["level"], info["reset"]["routine"]) == ("soft", "home")
     np.testing.assert_allclose(observation["target_position"], info["reset"]["sampled"]["target"], atol=1e-12)
+
+
+def test_a_topic_carries_the_goals_of_a_gripper(domain_id, tmp_path):
+    contract = gripper_contract(tmp_path, gripper_text(scale="physical"))
+    profile = {**PROFILE, "draws": {}, "world": "grasp"}
+    contract = dataclasses.replace(contract, backends={**contract.backends, "gazebo": profile})
+    with embedded(contract), attached(contract, domain_id=domain_id) as env:
+        env.reset(seed=0)
+        for _ in range(15):
+            observation, *_, info = env.step({"arm": np.array([0.2]), "gripper": np.array([0.8])})
+    assert observation["joints_position"][1] == pytest.approx(0.8, abs=0.05)
+    assert info["action"]["applied"]["gripper"] == 0.8
+    assert "annotations" not in info

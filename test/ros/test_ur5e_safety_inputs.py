@@ -46,7 +46,7 @@ UR_ORDER = [
 def ur5e(**keys):
     """Return the UR5e in the joint order of its driver, with a short graph check."""
     contract = embodied_env.load_contract("ur5e_reach")
-    real = {**contract.backends["real"], "discovery_s": 0.2, **keys}
+    real = {**contract.backends["real"], "discovery_s": 0.0, **keys}
     stand_in = {"joint_order": UR_ORDER, "robot_description": "generated"}
     sim = {**contract.backends["mujoco_ros"], "stand_in": stand_in}
     return replace(contract, backends={**contract.backends, "real": real, "mujoco_ros": sim})

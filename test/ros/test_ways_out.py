@@ -187,7 +187,7 @@ class Robot:
     """An emulator, its relay if any, and a subscriber of its actuator topic."""
 
     def __init__(self, kind, folder, *, is_relayed):
-        profile = {"backends.real.discovery_s": 0.3, "backends.real.relay": is_relayed}
+        profile = {"backends.real.discovery_s": 0.0, "backends.real.relay": is_relayed}
         self.path = folder / f"{kind}.yaml"
         self.path.write_text(changed_text(SHIPPED[kind], profile), encoding="utf-8")
         self.contract = embodied_env.load_contract(self.path)

@@ -72,7 +72,7 @@ from embodied_env import load_contract
 from embodied_env.backends.fake import FakeBackend
 from embodied_env.backends.registry import make_backend
 from embodied_env.contract import JointLimits, parse_contract
-from embodied_env.contract.schema import (
+from embodied_env.contract.safety_schema import (
     ForceLimit,
     Intervention,
     LatencyBudget,

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from safety_strategies import INPUT_STATES, calm, examples, finite_vectors, joint_limits, plain_contract
 
 from embodied_env.backends.fake import FakeBackend
-from embodied_env.contract.schema import Nonfinite, ObservationAge, WatchdogSpec
+from embodied_env.contract.safety_schema import Nonfinite, ObservationAge, WatchdogSpec
 from embodied_env.core.clock import NS_PER_S, ManualClock, SteadyClock
 from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.types import Finding, SensorStatus, SentCommand, TaskResult, Verdict

@@ -8,10 +8,8 @@ from grippers import TOPIC, gripper_contract, gripper_text
 
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import CommandState, Finding, SafetyContext
-from embodied_env.errors import ContractError
 from embodied_env.safety import SafetyGate
 from embodied_env.safety.interlocks import TrackingGate
-from embodied_env.safety.relay.relay import check_relayed
 
 DT_S = 0.05
 
@@ -90,8 +88,3 @@ def test_a_gripper_on_a_topic_is_limited_like_any_joint(tmp_path):
     command = gate.judge(action(0.0, 1.0), reference(), DT_S)
     assert 0.1 < command.values[1] < 0.2
     assert gate.brake(reference(), DT_S, stop(Severity.STOP)).values[1] == 0.1
-
-
-def test_a_relay_refuses_an_action_server(tmp_path):
-    with pytest.raises(ContractError, match="a relay, which has no action servers"):
-        check_relayed(gripper_contract(tmp_path, gripper_text()))

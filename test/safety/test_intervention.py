@@ -7,7 +7,7 @@ import pytest
 import scripted_tasks
 from scripted_tasks import PERIOD_S
 
-from embodied_env.contract.schema import Intervention
+from embodied_env.contract.safety_schema import Intervention
 from embodied_env.core.codes import Severity
 from embodied_env.safety import CommandState, SafetyGate
 from embodied_env.safety.interlocks import InterventionRate

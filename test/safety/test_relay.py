@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from grippers import gripper_contract, gripper_text
 from safety_strategies import contract_of, joint_limits, plain_contract
 from shipped_contracts import changed_text
 
@@ -15,7 +15,7 @@ import embodied_env
 from embodied_env.cli import WRONG_USAGE
 from embodied_env.cli.main import main
 from embodied_env.contract import JointLimits
-from embodied_env.contract.schema import WatchdogSpec
+from embodied_env.contract.safety_schema import WatchdogSpec
 from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.core.codes import Severity
 from embodied_env.core.process.child import relay
@@ -77,7 +77,7 @@ class Robot:
     def command(self, values, **tag):
         """Command `values` (None: brake) under the next number; return the report."""
         self.seq += 1
-        vector = None if values is None else np.array(values, dtype=np.float64)
+        vector = Severity.HOLD if values is None else np.array(values, dtype=np.float64)
         command_id = CommandId(**{"epoch": self.epoch, "seq": self.seq, **tag})
         self.core.command(write_command(command_id, vector, self.layout))
         return self.spy.reports[-1]
@@ -178,7 +178,7 @@ def test_older_measurement_does_not_replace_a_newer_one():
     robot.measure([0.5, 0.5])
     robot.measure([0.1, 0.1], age_s=0.1)
     robot.core.arm()
-    assert robot.core._arbiter.reference.positions.tolist() == [0.5, 0.5]
+    assert robot.core.arbiter.reference.positions.tolist() == [0.5, 0.5]
 
 
 def test_reference_starts_at_the_measured_positions():
@@ -602,19 +602,6 @@ def test_monitored_contract_is_rejected():
         Robot(plain_contract(mode="monitor"))
 
 
-def test_contract_without_limits_is_rejected():
-    unlimited = SimpleNamespace(
-        limits=lambda _margins: SimpleNamespace(
-            joints=("j0",), velocity=np.array([np.inf]), acceleration=np.ones(1), deceleration=np.ones(1)
-        )
-    )
-    contract = SimpleNamespace(
-        safety=SimpleNamespace(mode="enforce", margins=None), actuators={"arm": unlimited}, source=""
-    )
-    with pytest.raises(ContractError, match=r"actuators.arm.joints.j0.velocity"):
-        check_relayed(contract)
-
-
 @pytest.mark.parametrize("name", ["arm_reach", "cart_goal", "door_open"])
 def test_every_shipped_contract_can_be_relayed(name):
     check_relayed(embodied_env.load_contract(name))
@@ -701,12 +688,12 @@ def test_relay_ignores_unknown_velocities(velocity, age_s):
     assert robot.spy.published[-1].values.tolist() == pytest.approx([1.0 - 8.0 * PERIOD_S] * 2)
 
 
-# --------------------------------------------------------------------------------------------------------- set-points
+# --------------------------------------------------------------------------------------------------------- setpoints
 
 
 @pytest.fixture
 def streaming():
-    """A relay that publishes five set-points for each command."""
+    """A relay that publishes five setpoints for each command."""
     contract = plain_contract(watchdog=WATCHDOG)
     actuators = {n: dataclasses.replace(each, setpoint_rate_hz=5 / PERIOD_S) for n, each in contract.actuators.items()}
     return Robot(dataclasses.replace(contract, actuators=actuators))
@@ -715,9 +702,9 @@ def streaming():
 def test_a_command_is_reached_in_several_setpoints_and_reported_once(streaming):
     streaming.clock.advance_ns(PERIOD_NS)
     report = streaming.command([0.005] * streaming.layout.size)
-    while (due_ns := streaming.core.setpoint_due_ns) is not None:
+    while (due_ns := streaming.core.arbiter.setpoint_due_ns) is not None:
         streaming.clock.sleep_until_ns(due_ns)
-        streaming.core.send_setpoint()
+        streaming.core.arbiter.send_setpoint()
     positions = [command.values[0] for command in streaming.spy.published]
     assert report.applied_si[0] == 0.005
     assert len(streaming.spy.reports) == 1
@@ -731,9 +718,130 @@ def test_setpoints_brake_once_a_stop_is_latched(streaming):
     streaming.move()
     streaming.core.estop("test")
     speeds = []
-    while (due_ns := streaming.core.setpoint_due_ns) is not None:
+    while (due_ns := streaming.core.arbiter.setpoint_due_ns) is not None:
         streaming.clock.sleep_until_ns(due_ns)
-        streaming.core.send_setpoint()
+        streaming.core.arbiter.send_setpoint()
         speeds.append(abs(streaming.spy.published[-1].report.velocity_si[0]))
     assert speeds == sorted(speeds, reverse=True)
     assert streaming.core.at_rest
+
+
+def test_the_report_of_a_command_has_the_account_of_the_setpoints_before_it(streaming):
+    streaming.clock.advance_ns(PERIOD_NS)
+    first = streaming.command([0.005] * streaming.layout.size)
+    for _ in range(4):
+        streaming.clock.sleep_until_ns(streaming.core.arbiter.setpoint_due_ns)
+        streaming.core.arbiter.send_setpoint()
+    second = streaming.command([0.01] * streaming.layout.size)
+    streaming.core.estop("test")
+    assert first.setpoints == {"rate_hz": 5 / PERIOD_S, "sent": 0, "worst_gap_s": 0.0}
+    assert second.setpoints == {"rate_hz": 5 / PERIOD_S, "sent": 5, "worst_gap_s": pytest.approx(PERIOD_S / 5)}
+    assert streaming.spy.reports[-1].cause == "tick"
+    assert streaming.spy.reports[-1].setpoints is None
+
+
+def test_a_report_without_setpoints_has_no_account_of_them():
+    robot = Robot(plain_contract(watchdog=WATCHDOG))
+    assert robot.command([0.005] * robot.layout.size).setpoints is None
+
+
+# -------------------------------------------------------------------------------------- grippers with an action server
+
+
+GRIPPER_GOAL = 0.3
+ACCOUNTS = {"gripper": {"goal": GRIPPER_GOAL, "state": "sent", "goals_sent": 1}}
+
+
+@pytest.fixture
+def grasping(tmp_path):
+    """A relay of an arm and a gripper that opens at a STOP, in motion towards a goal of each."""
+    contract = gripper_contract(tmp_path, gripper_text(scale="physical", more="on_stop: open"))
+    contract = dataclasses.replace(contract, safety=dataclasses.replace(contract.safety, watchdog=WATCHDOG))
+    robot = Robot(contract, gripper_accounts=lambda: ACCOUNTS)
+    robot.clock.advance_ns(PERIOD_NS)
+    assert robot.command([0.0, GRIPPER_GOAL]).applied_si.tolist() == [0.0, GRIPPER_GOAL]
+    return robot
+
+
+def goals(robot):
+    return [command.values[1] for command in robot.spy.published]
+
+
+def test_a_goal_is_relayed_at_once_and_limited_in_position_only(grasping):
+    grasping.clock.advance_ns(PERIOD_NS)
+    report = grasping.command([0.0, 2.0])
+    assert report.applied_si[1] == 0.8
+    assert [finding.code for finding in report.findings] == ["pos.limit"]
+    assert stopping_time_s(grasping.contract) == pytest.approx(0.95 / 3.6 + PERIOD_S)
+
+
+@pytest.mark.parametrize("is_moving", [False, True])
+def test_silence_of_the_client_is_a_stop_of_the_gripper_also_at_rest(grasping, is_moving):
+    if is_moving:
+        grasping.clock.advance_ns(PERIOD_NS)
+        grasping.command([0.5, GRIPPER_GOAL])
+    grasping.wait(9)
+    assert set(goals(grasping)) == {GRIPPER_GOAL}
+    grasping.wait(6)
+    assert grasping.state == "stopped"
+    assert goals(grasping)[-1] == 0.8
+    assert goals(grasping).count(0.8) == 1
+    assert grasping.core.at_rest
+
+
+def test_silence_after_a_request_to_brake_keeps_the_goal(grasping):
+    grasping.command(None)
+    grasping.wait(15)
+    assert grasping.state == "stopped"
+    assert set(goals(grasping)) == {GRIPPER_GOAL}
+
+
+def test_a_stop_of_the_client_is_a_stop_of_the_gripper(grasping):
+    grasping.clock.advance_ns(PERIOD_NS)
+    grasping.seq += 1
+    tag = CommandId(epoch=grasping.epoch, seq=grasping.seq)
+    grasping.core.command(write_command(tag, Severity.STOP, grasping.layout))
+    grasping.wait(15)
+    assert goals(grasping) == [GRIPPER_GOAL, 0.8]
+
+
+@pytest.mark.parametrize("state", ["silent: goal 0.3 is rejected for more than 5 s", "active"])
+def test_a_silent_server_or_an_estop_stops_the_gripper_at_rest(grasping, state):
+    grasping.clock.advance_ns(PERIOD_NS)
+    grasping.core.inputs({"actuators.gripper": state})
+    assert goals(grasping) == [GRIPPER_GOAL, 0.8]
+    assert grasping.spy.states[-1].latched == ("estop.active" if state == "active" else "gripper.silent")
+    assert grasping.spy.reports[-1].grippers == ACCOUNTS
+    grasping.wait(15)
+    assert goals(grasping) == [GRIPPER_GOAL, 0.8]
+
+
+def test_a_relay_that_ends_keeps_the_goal(grasping):
+    grasping.clock.advance_ns(PERIOD_NS)
+    grasping.command([0.5, GRIPPER_GOAL])
+    grasping.core.end()
+    grasping.wait(5)
+    assert set(goals(grasping)) == {GRIPPER_GOAL}
+
+
+def test_nothing_is_sent_at_a_stop_before_the_first_command(grasping):
+    grasping.wait(15)
+    grasping.arm([0.0, 0.3])
+    sent = len(goals(grasping))
+    grasping.core.estop("test")
+    grasping.wait(5)
+    assert len(goals(grasping)) == sent
+
+
+def test_a_goal_is_one_setpoint_while_the_arm_gets_several(tmp_path):
+    contract = gripper_contract(tmp_path, gripper_text(scale="physical"))
+    arm = dataclasses.replace(contract.actuators["arm"], setpoint_rate_hz=100.0)
+    actuators = {**contract.actuators, "arm": arm}
+    robot = Robot(dataclasses.replace(contract, actuators=actuators))
+    robot.clock.advance_ns(PERIOD_NS)
+    robot.command([0.005, GRIPPER_GOAL])
+    while (due_ns := robot.core.arbiter.setpoint_due_ns) is not None:
+        robot.clock.sleep_until_ns(due_ns)
+        robot.core.arbiter.send_setpoint()
+    assert set(goals(robot)) == {GRIPPER_GOAL}
+    assert len({command.values[0] for command in robot.spy.published}) >= 5

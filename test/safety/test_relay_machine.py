@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from safety_strategies import contract_of, costly, finite_vectors
 
 from embodied_env.contract import JointLimits
-from embodied_env.contract.schema import WatchdogSpec
+from embodied_env.contract.safety_schema import WatchdogSpec
 from embodied_env.core.clock import NS_PER_S, ManualClock
 from embodied_env.core.codes import Severity
 from embodied_env.safety.relay.protocol import Armed, CommandId, JointFields, RelayReport, RelayState, write_command
@@ -140,7 +140,7 @@ class Relays(RuleBasedStateMachine):
         tag = CommandId(epoch=self.epoch, seq=self.seq + 1)
         self._expected_stop()
         may = self.armed
-        report = self._send(write_command(tag, None, self.layout))
+        report = self._send(write_command(tag, Severity.HOLD, self.layout))
         assert report.published == may
         if may:
             self.seq, self.accepted_ns = tag.seq, self.clock.now_ns()

@@ -16,6 +16,7 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import Finding, GateReport
 from embodied_env.safety.relay.protocol import (
+    STOP,
     Armed,
     CommandId,
     JointFields,
@@ -71,10 +72,18 @@ def test_position_command_has_no_velocities_and_vice_versa():
     assert write_command(TAG, np.zeros(2), BY_VELOCITY).positions == ()
 
 
-def test_command_without_joints_requests_braking():
-    found = write_command(TAG, None, BY_POSITION)
-    assert found.names == ()
-    assert read_command(found, BY_POSITION).target is None
+@pytest.mark.parametrize(
+    ("severity", "names", "read"),
+    [
+        (Severity.HOLD, (), Severity.HOLD),
+        (Severity.STOP, (STOP,), Severity.STOP),
+        (Severity.ESTOP, (STOP,), Severity.STOP),
+    ],
+)
+def test_command_without_values_requests_braking(severity, names, read):
+    found = write_command(TAG, severity, BY_POSITION)
+    assert found.names == names
+    assert read_command(found, BY_POSITION).target is read
 
 
 def test_joints_are_read_by_name_in_any_order():
@@ -154,6 +163,8 @@ def report(**changes):
         "velocity_si": np.array([-0.0, 5e-324]),
         "number": 4,
         "published_ns": 17,
+        "setpoints": {"rate_hz": 200.0, "sent": 10, "worst_gap_s": 1 / 3},
+        "grippers": {"gripper": {"goal": 0.5, "state": "sent", "goals_sent": 1}},
     }
     return RelayReport(**{**known, **changes})
 
@@ -206,6 +217,20 @@ def test_report_with_an_unknown_key_is_rejected():
     plain = {**json.loads(report().to_text()), "more": 1}
     with pytest.raises(ValueError, match="relay/report: field 'more' is unknown"):
         RelayReport.from_text(json.dumps(plain))
+
+
+@pytest.mark.parametrize(
+    ("name", "account"),
+    [
+        ("setpoints", {"rate_hz": 200.0, "sent": 10}),
+        ("setpoints", {"rate_hz": 200.0, "sent": -1, "worst_gap_s": 0.0}),
+        ("setpoints", []),
+        ("grippers", {"gripper": {"goal": 0.5, "state": "open", "goals_sent": 1}}),
+    ],
+)
+def test_a_report_with_another_account_is_rejected(name, account):
+    with pytest.raises(ValueError, match=f"field {name}"):
+        RelayReport.from_text(json.dumps({**json.loads(report().to_text()), name: account}))
 
 
 def test_armed_message_round_trips():

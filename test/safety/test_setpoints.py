@@ -1,4 +1,4 @@
-"""Set-points between steps: examples of the motion, and its properties at any timing."""
+"""Setpoints between steps: examples of the motion, and its properties at any timing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.reset_spec import ResetRoutine
 from embodied_env.core.types import Finding, SafetyContext, Sample, SensorStatus, SentCommand, Snapshot
 from embodied_env.errors import BackendLostError, ClosedError
-from embodied_env.safety import Arbiter, SafetyGate
+from embodied_env.safety import Arbiter, SafetyGate, Watchdog
 from embodied_env.safety.homing import HomingContext, HomingMotion
 from embodied_env.safety.joint_limits import joint_bounds, limit_violation
 
@@ -26,22 +26,21 @@ H_NS = PERIOD_NS // PER_STEP
 HOLD = Finding(gate="watchdog", severity=Severity.HOLD, code="wd.hold")
 
 
-def contract(jerk=None):
+def contract(jerk=None, **limits):
     document = scripted_tasks.document()
     document["actuators"]["arm"] |= {"command": "position", "scale": "physical"}
-    if jerk is not None:
-        for limits in document["actuators"]["arm"]["joints"].values():
-            limits["jerk"] = jerk
+    for joint in document["actuators"]["arm"]["joints"].values():
+        joint.update(limits if jerk is None else {**limits, "jerk": jerk})
     return parse_contract(json.dumps(document))
 
 
 class Bench:
-    """An arbiter on a manual clock whose set-points are sent when they are due, or later."""
+    """An arbiter on a manual clock whose setpoints are sent when they are due, or later."""
 
-    def __init__(self, *, per_step=PER_STEP, jerk=None, start=(0.0, 0.0)):
-        self.clock = ManualClock(start_ns=1000)
-        self.gate = SafetyGate(contract(jerk), fixed_rate=False)
-        self.sent, self.broken = [], False
+    def __init__(self, *, per_step=PER_STEP, start=(0.0, 0.0), **limits):
+        self.clock, the_contract = ManualClock(start_ns=1000), contract(**limits)
+        self.gate = SafetyGate(the_contract, fixed_rate=False)
+        self.sent, self.broken, self.thread_is_dead = [], False, False
         self.arbiter = Arbiter(
             self._send,
             self.gate,
@@ -49,6 +48,9 @@ class Bench:
             control_period_s=PERIOD_S,
             free_running=True,
             setpoints_per_step=per_step,
+        )
+        self.watchdog = Watchdog(
+            self.arbiter, self.gate, the_contract.safety.watchdog, clock=self.clock, control_period_s=PERIOD_S
         )
         self.arbiter.reset(np.array(start), 0)
         self.origin_ns = self.clock.now_ns()
@@ -61,21 +63,29 @@ class Bench:
         return SentCommand(seq=command.seq, values=command.values)
 
     def step(self, action):
+        self.watchdog.feed()
         with self.arbiter.exclusive() as (reference, dt_s):
             approved = self.gate.judge(list(action), reference, dt_s)
             self.arbiter.send(approved)
         return approved
 
     def wait(self, duration_ns, late_ns=0):
-        """Pass time; each set-point is sent `late_ns` after it was due."""
+        """Pass time; each setpoint is sent `late_ns` after it was due, or after the death of its thread not at all."""
         end_ns = self.clock.now_ns() + duration_ns
-        while (due_ns := self.arbiter.setpoint_due_ns) is not None and due_ns + late_ns < end_ns:
+        while self.thread_is_dead and self.clock.now_ns() + PERIOD_NS // 2 < end_ns:
+            self.clock.advance_ns(PERIOD_NS // 2)
+            self.watchdog.check()
+        while (
+            not self.thread_is_dead
+            and (due_ns := self.arbiter.setpoint_due_ns) is not None
+            and due_ns + late_ns < end_ns
+        ):
             self.clock.sleep_until_ns(due_ns + late_ns)
             self.arbiter.send_setpoint()
         self.clock.sleep_until_ns(end_ns)
 
     def start_grid(self):
-        """Hold for a step, after which all set-points are one period apart."""
+        """Hold for a step, after which all setpoints are one period apart."""
         self.step((0.0, 0.0))
         self.wait(PERIOD_NS)
         del self.sent[:]
@@ -87,9 +97,11 @@ class Bench:
 
     def check_limits(self, start=(0.0, 0.0)):
         """Check each published command against the one before, by formulas independent of the gate's."""
-        x, v = np.array(start), np.zeros(2)
-        for _, command in self.sent:
+        x, v, before_ns = np.array(start), np.zeros(2), 0
+        for now_ns, command in self.sent:
             next_v, dt_s = command.report.velocity_si, command.report.dt_s
+            assert dt_s <= (now_ns - before_ns) / 1e9
+            before_ns = now_ns
             if not dt_s > 0.0:  # two commands at one instant: the second repeats the first
                 assert command.values.tolist() == x.tolist()
                 continue
@@ -222,6 +234,18 @@ def test_braking_starts_at_the_last_setpoint_and_ends_the_motion():
     bench.check_limits()
 
 
+def test_braking_commands_in_quick_succession_do_not_postpone_the_next_setpoint():
+    bench = Bench()
+    for _ in range(10):
+        bench.step((1.0, 0.0))
+        bench.wait(PERIOD_NS)
+    for _ in range(20):
+        bench.arbiter.brake(HOLD)
+        bench.clock.advance_ns(1000)
+    assert bench.arbiter.setpoint_due_ns - bench.clock.now_ns() <= H_NS
+    bench.check_limits()
+
+
 def test_after_close_only_braking_is_published():
     bench = Bench()
     bench.step((1.0, 0.0))
@@ -252,13 +276,13 @@ def test_the_account_has_the_rate_and_the_worst_gap():
     bench = Bench()
     bench.step((0.004, 0.0))
     bench.wait(PERIOD_NS, late_ns=H_NS // 4)
-    account = bench.arbiter.take_setpoint_counts()
+    account = bench.arbiter.take_setpoint_account()
     assert account == {
         "rate_hz": PER_STEP / PERIOD_S,
         "sent": PER_STEP + 1,
         "worst_gap_s": pytest.approx(H_NS / 1e9),
     }
-    assert bench.arbiter.take_setpoint_counts()["sent"] == 0
+    assert bench.arbiter.take_setpoint_account()["sent"] == 0
 
 
 near_ends = st.sampled_from([-5.0, -1.98, -1.9, 0.0, 1.9, 1.98, 5.0])
@@ -293,26 +317,33 @@ def test_homing_arrives_and_rests(jerk):
 
 @st.composite
 def runs(draw):
-    """Steps at any time, with any action, set-points that are late; now and then the watchdog brakes."""
+    """Steps at any time, with any action, setpoints that are late; now and then the watchdog brakes."""
     steps = draw(st.lists(st.tuples(st.floats(0.02, 4.0), st.floats(0.0, 3.0), actions, st.booleans()), max_size=25))
     start = draw(st.tuples(st.floats(-1.9, 1.9), st.floats(-1.9, 1.9)))
     return start, steps
 
 
-@given(runs(), st.sampled_from([2, 3, 5, 25]), st.sampled_from([None, 40.0]))
-def test_every_setpoint_keeps_the_limits_at_any_timing_and_silence_ends_at_rest(run, per_step, jerk):
+any_limits = st.fixed_dictionaries(
+    {"velocity": st.floats(0.05, 20.0), "acceleration": st.floats(0.1, 200.0), "deceleration": st.floats(0.1, 200.0)},
+    optional={"jerk": st.floats(1.0, 1e4)},
+)
+dies_at = st.none() | st.integers(0, 25)  # the step before which the thread of the setpoints ends
+
+
+@given(runs(), st.sampled_from([2, 3, 5, 25]), any_limits, dies_at)
+def test_every_setpoint_keeps_the_limits_at_any_timing_and_silence_ends_at_rest(run, per_step, limits, dies):
     start, steps = run
-    bench = Bench(per_step=per_step, jerk=jerk, start=start)
-    for periods, late, action, brakes in steps:
+    bench = Bench(per_step=per_step, start=start, **limits)
+    for number, (periods, late, action, brakes) in enumerate(steps):
+        bench.thread_is_dead |= number == dies
         bench.step(action)
         bench.wait(round(periods * PERIOD_NS), late_ns=round(late * PERIOD_NS / per_step))
         if brakes and late > 2.0:
             bench.arbiter.brake(HOLD)
-    bench.wait(PERIOD_NS * 40)
+    bench.wait(round(1.1e9 * limits["velocity"] / limits["deceleration"]) + 5 * PERIOD_NS)
     bench.check_limits(start)
     assert not bench.arbiter.reference.velocities.any()
-    assert bench.arbiter.setpoint_due_ns is None
-    assert bench.gate.latched is None
+    assert bench.thread_is_dead or (bench.arbiter.setpoint_due_ns is None and bench.gate.latched is None)
 
 
 @given(st.lists(actions, min_size=5, max_size=20), st.lists(st.floats(-0.2, 0.2), min_size=21, max_size=21))
@@ -322,3 +353,17 @@ def test_jitter_of_the_steps_never_brakes(targets, jitter):
         bench.step(target)
         bench.wait(round((1.0 + jitter[k + 1] - jitter[k]) * PERIOD_NS))
         assert all(command.report.disposition <= Severity.LIMIT for _, command in bench.sent)
+
+
+@given(st.lists(actions, min_size=2, max_size=15), st.floats(10.0, 1000.0))
+def test_jerk_limits_hold_at_the_rate_of_the_setpoints_as_far_as_the_joint_limits_permit(targets, jerk):
+    bench = Bench(jerk=jerk)
+    bench.start_grid()
+    for target in targets:
+        bench.step(target)
+        bench.wait(PERIOD_NS)
+    velocities = bench.motion()[2]
+    changes = np.diff(np.diff(velocities, axis=0, prepend=0.0), axis=0, prepend=0.0) * PER_STEP / PERIOD_S
+    from_rest = np.roll(velocities, 1, axis=0) == 0.0  # braking to rest ends with the acceleration 0
+    by_joint = [[any(f.gate == "joint_limits" for f in c.report.findings)] for _, c in bench.sent]
+    assert np.abs(np.where(from_rest | by_joint, 0.0, changes)).max() <= jerk * PERIOD_S / PER_STEP + 1e-6

@@ -10,7 +10,7 @@ import pytest
 import scripted_tasks
 from scripted_tasks import PERIOD_NS, PERIOD_S
 
-from embodied_env.contract.schema import WatchdogSpec
+from embodied_env.contract.safety_schema import WatchdogSpec
 from embodied_env.core.clock import ManualClock, SteadyClock
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import SentCommand

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from embodied_env.contract import load_contract
-from embodied_env.contract.schema import BoxSpec, CapsuleSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
+from embodied_env.contract.safety_schema import BoxSpec, CapsuleSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.urdf import UrdfRobot, parse_urdf
 from embodied_env.contract.validation import check_workspace

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safety_strategies import costly
 
 from embodied_env.contract import load_contract
-from embodied_env.contract.schema import BoxSpec, CapsuleSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
+from embodied_env.contract.safety_schema import BoxSpec, CapsuleSpec, KeepOutSpec, SphereSpec, WorkspaceSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.urdf import parse_urdf
 from embodied_env.safety.command_limiter import joint_bounds

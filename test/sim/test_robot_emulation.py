@@ -197,6 +197,51 @@ def test_later_commands_do_not_change_a_returned_target():
     assert [values[0] for _, values in made.take_activations(0, TICK_NS)] == [1.0, 2.0]
 
 
+def activations(made, until_ns):
+    """Return time and value of each activation of the first joint."""
+    found = []
+    while made.next_ns is not None and made.next_ns <= until_ns:
+        assert made.enforce(made.next_ns)
+        found.append((made.since_ns, made.target[0]))
+    return found
+
+
+def points(first_ns, *values):
+    return [(first_ns + k * 50 * MS, np.array([value])) for k, value in enumerate(values)]
+
+
+@pytest.mark.parametrize("delay_ms", [0, 7, 70])
+def test_each_point_of_a_trajectory_is_commanded_one_period_before_its_time(delay_ms):
+    made = controller(StandIn(command_delay_s=delay_ms / 1000))
+    made.follow(100 * MS, 0, points(125 * MS, 0.0, 1.0, 2.0, 2.0), reach_ns=50 * MS)
+    expected = [(125 * MS, 1.0), (175 * MS, 2.0), (225 * MS, 2.0)]
+    assert activations(made, NS_PER_S) == [(ns + delay_ms * MS, value) for ns, value in expected]
+
+
+@pytest.mark.parametrize("delay_ms", [0, 7, 70])
+def test_a_trajectory_replaces_the_rest_of_the_one_before(delay_ms):
+    made = controller(StandIn(command_delay_s=delay_ms / 1000))
+    made.follow(100 * MS, 0, points(125 * MS, 0.0, 1.0, 2.0, 3.0), reach_ns=50 * MS)
+    made.follow(150 * MS, 0, points(175 * MS, 1.0, 1.5, 1.5), reach_ns=50 * MS)
+    expected = [(125 * MS, 1.0), (175 * MS, 1.5), (225 * MS, 1.5)]
+    assert activations(made, NS_PER_S) == [(ns + delay_ms * MS, value) for ns, value in expected]
+
+
+def test_a_late_trajectory_starts_with_the_point_of_its_time():
+    made = controller(StandIn())
+    made.follow(240 * MS, 0, points(125 * MS, 0.0, 1.0, 2.0, 3.0, 4.0), reach_ns=50 * MS)
+    assert activations(made, NS_PER_S) == [(240 * MS, 3.0), (275 * MS, 4.0)]
+
+
+def test_a_command_replaces_a_trajectory_of_its_actuator_only():
+    made = controller(StandIn())
+    made.follow(0, 0, points(50 * MS, 1.0, 2.0, 3.0), reach_ns=50 * MS)
+    made.follow(0, 1, points(50 * MS, 1.0, 2.0, 3.0), reach_ns=50 * MS)
+    made.receive(60 * MS, 0, np.array([9.0]))
+    enforced(made, NS_PER_S)
+    assert made.target.tolist() == [9.0, 3.0]
+
+
 # -------------------------------------------------------------------------------------------------- sensor drivers
 
 
@@ -250,6 +295,7 @@ def test_given_values_override_the_profile():
         ({"command_delay_s": "0.1"}, "command_delay_s", "expected"),
         ({"command_jitter_s": -0.1}, "command_jitter_s", ">= 0"),
         ({"servo_lag_s": -0.1}, "servo_lag_s", ">= 0"),
+        ({"interpolation_s": -0.1}, "interpolation_s", ">= 0"),
         ({"clock_offset_s": None}, "clock_offset_s", "expected"),
         ({"controller_state": 1}, "controller_state", "expected"),
         ({"sensors": {"nothing": {}}}, "sensors.nothing", "'nothing' .expected one of: joints, target"),
@@ -368,6 +414,24 @@ def test_a_command_at_the_end_of_a_tick_acts_in_the_next():
     world.step([(TICK_NS, world.target + np.array([0.1, 0, 0, 0, 0, 0]))])
     ways = 0.1 * np.array([7.5, 17.5, 27.5, 37.5, 47.5, 50.0]) / 50
     np.testing.assert_allclose(np.array(controls_of(world, 6)) - home, ways, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("interpolation_s", "rate_hz", "shares"),
+    [
+        (0.0, None, [1.0, 1.0, 1.0]),
+        (0.02, None, [0.25, 0.75, 1.0]),
+        (None, 100, [0.5, 1.0, 1.0]),
+    ],
+)
+def test_a_position_is_reached_in_the_time_of_the_controller(interpolation_s, rate_hz, shares):
+    """Seen 5, 15 and 25 ms after the command; None: the time until the next command."""
+    arm = {"arm": replace(ARM.actuators["arm"], setpoint_rate_hz=rate_hz)}
+    world = world_of({"interpolation_s": interpolation_s}, replace(ARM, actuators=arm))
+    home = float(world.target[0])
+    world.step([(2_500_000, world.target + np.array([0.1, 0, 0, 0, 0, 0]))])
+    found = np.array([world._data.ctrl[0], *controls_of(world, 2)])
+    np.testing.assert_allclose((found - home) / 0.1, shares, atol=1e-12)
 
 
 @pytest.mark.parametrize(("after_ns", "lag_s"), [(0, 0.0), (1_300_000, 0.0), (1_300_000, 0.04), (6_200_000, 0.01)])

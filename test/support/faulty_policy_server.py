@@ -1,8 +1,8 @@
 """A policy server with openpi's protocol that misbehaves on request, without any code of this package.
 
-    python faulty_policy_server.py [PORT]
+    python faulty_policy_server.py [PORT [ROWS]]
 
-It prints its port, and a line for each line of standard input, which names the fault of the answers that follow, and
+Its answers are actions, or chunks of ROWS equal ones. It prints its port, and a line for each line of standard input, which names the fault of the answers that follow, and
 how many of them (`FAULT COUNT`; default: all), or the metadata of the connections that follow. It ends with its input. Sound answers are `MOVE`; an action in any other
 answer is `WRONG`, which a robot must never execute.
 """
@@ -27,6 +27,7 @@ import msgpack
 
 MOVE = (0.3, 0.0, 0.0, 0.0, 0.0, 0.0)
 WRONG = (-1.0, -1.0, -1.0, -1.0, -1.0, -1.0)
+ROWS = int(sys.argv[2]) if len(sys.argv) > 2 else 0
 PROOF = "pickle_was_executed"
 BINARY, TEXT, PING, CLOSE = 2, 1, 9, 8
 LATE_S = 0.5
@@ -37,6 +38,8 @@ GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of RFC 6455
 
 
 def array(values, shape=None, dtype="<f8", data=None):
+    if ROWS and shape is None:
+        values, shape = values * ROWS, [ROWS, len(values)]
     data = struct.pack(f"<{len(values)}d", *values) if data is None else data
     return {b"__ndarray__": True, b"data": data, b"dtype": dtype, b"shape": shape or [len(values)]}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any
 
@@ -73,11 +74,15 @@ class Arm(Spinning):
 
 
 class Gripper(Spinning):
-    """The action server of joint `j2`. `mode`: "reach", "stall", "reject", or "accept" without a result."""
+    """The action server of joint `j2`; it waits `delay_s` before each response.
+
+    `mode`: the outcome, of "reach", "stall", "abort_stalled", "abort" and "nan" (of every number in the result), or
+    "reject", or "accept" without a result.
+    """
 
     def __init__(self, kind: str, arm: Arm, namespace: str, domain_id: int) -> None:
         super().__init__("gripper", namespace, domain_id)
-        self.mode, self.goals, self._arm, self._type = "reach", [], arm, message_class(kind)
+        self.mode, self.delay_s, self.goals, self._arm, self._type = "reach", 0.0, [], arm, message_class(kind)
         self._server = ActionServer(
             self.node,
             self._type,
@@ -88,8 +93,13 @@ class Gripper(Spinning):
         )
         self.start()
 
+    def positions(self) -> list[float]:
+        """Return the positions of the goals, in the order of their arrival."""
+        return [position_of(command) for command in self.goals]
+
     def _on_goal(self, goal: Any) -> GoalResponse:
         self.goals.append(goal.command)
+        self._done.wait(self.delay_s)
         return GoalResponse.REJECT if self.mode == "reject" else GoalResponse.ACCEPT
 
     def _on_accepted(self, handle: Any) -> None:
@@ -98,12 +108,18 @@ class Gripper(Spinning):
 
     def _execute(self, handle: Any) -> Any:
         result = self._type.Result()
-        result.reached_goal, result.stalled = self.mode == "reach", self.mode == "stall"
+        result.reached_goal, result.stalled = self.mode in ("reach", "nan"), self.mode in ("stall", "abort_stalled")
+        if self.mode == "nan":
+            result.position = result.effort = math.nan
         if result.reached_goal:
-            position = handle.request.command.position
-            self._arm.positions["j2"] = position if isinstance(position, float) else position[0]
-        handle.succeed()
+            self._arm.positions["j2"] = position_of(handle.request.command)
+        (handle.abort if self.mode.startswith("abort") else handle.succeed)()
         return result
 
     def release(self) -> None:
         self._server.destroy()
+
+
+def position_of(command: Any) -> float:
+    """Return the position of a goal of either type."""
+    return command.position if isinstance(command.position, float) else command.position[0]

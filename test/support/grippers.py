@@ -29,7 +29,7 @@ backends:
   mujoco: &world {{model: {model}, joints: {{j1: m1, j2: m2}}, home: {{j1: 0.2, j2: 0.1}}}}
   mujoco_ros: *world
   fake: {{}}
-  real: {{discovery_s: 0.2, reset_timeout_s: 8.0, reset: {{service: simulator/reset, parameters: true}}}}
+  real: {{discovery_s: 0.0, reset_timeout_s: 8.0, reset: {{service: simulator/reset, parameters: true}}}}
 """
 GRIPPER = """\
   gripper:

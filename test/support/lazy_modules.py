@@ -12,4 +12,6 @@ class LazyModule:
         self.__name__ = name
 
     def __getattr__(self, name):
+        if name.startswith("_"):  # pytest asks each object of a test file for them
+            raise AttributeError(name)
         return getattr(importlib.import_module(self.__name__), name)

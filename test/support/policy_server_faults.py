@@ -114,13 +114,14 @@ AT_LOAD = {  # reason of the refusal
 class StandIn:
     """The stand-in server, in a process of its own."""
 
-    def __init__(self, folder):
-        self.folder, self.port, self.process = folder, 0, None
+    def __init__(self, folder, rows=0):
+        self.folder, self.rows, self.port, self.process = folder, rows, 0, None
         self.start()
 
     def start(self):
         """Start it, again on its port."""
-        command, pipes = [sys.executable, str(PROGRAM), str(self.port)], {"stdin": subprocess.PIPE, "text": True}
+        command = [sys.executable, str(PROGRAM), str(self.port), str(self.rows)]
+        pipes = {"stdin": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, **pipes)
         self.port = int(self.process.stdout.readline())
 

@@ -1,4 +1,4 @@
-"""Episodes of the robot emulator that a policy on the stand-in server drives."""
+"""Episodes of the robot emulator that a policy drives, such as one on the stand-in server."""
 
 from __future__ import annotations
 
@@ -6,35 +6,40 @@ from policy_server_faults import check_motion
 from robot_rig import ARM, LAYOUT, PERIOD_S
 
 import embodied_env
-from embodied_env.policies.chunk_runner import ChunkRunner
+from embodied_env.core.policy import NoAction
+from embodied_env.policies.chunks import AsyncChunks, make_runner
 
 MOST_STEPS = 200
 
 
-class RemoteEpisode:
-    """An episode of a rig that is moving by the actions of the stand-in server."""
+class PolicyEpisode:
+    """An episode of a rig that is moving by the actions of a policy."""
 
-    def __init__(self, rig, stand_in, metadata="sound"):
-        stand_in.set(metadata)
-        address = f"openpi://127.0.0.1:{stand_in.port}?timeout_s={0.8 * PERIOD_S}&connect_timeout_s=5"
-        self.episode, self.policy = rig.begin(), embodied_env.load_policy(address, ARM)
-        self.runner = ChunkRunner(self.policy)
+    def __init__(self, rig, runner):
+        self.rig, self.runner = rig, runner
+        try:
+            self.begin()
+        except BaseException:
+            runner.close()
+            raise
+
+    def begin(self):
+        """Begin an episode, and move."""
+        self.episode, self.braking_from = self.rig.begin(), None
         self.runner.reset(seed=0, episode_index=0)
-        self._begin_to_move()
-        self.fault_at = len(self.episode.spy.passed)
-
-    def _begin_to_move(self):
         for _ in range(10):
             self.run(4)
             if self.episode.spy.passed[-1][1].report.velocity_si[0] > 0.5:
-                return
-        raise AssertionError("the robot does not move")
+                break
+        else:
+            raise AssertionError("the robot does not move")
+        self.fault_at = len(self.episode.spy.passed)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.policy.close()
+        self.runner.close()
 
     def run(self, steps=MOST_STEPS):
         """Take at most `steps` steps."""
@@ -42,20 +47,45 @@ class RemoteEpisode:
         for _ in range(steps):
             if episode.ended:
                 break
-            episode.observation = episode.step(self.runner(episode.observation)).observation
+            action = self.runner(episode.observation)
+            for name, account in self.runner.take_accounts().items():
+                episode.env.unwrapped.annotate(name, account)
+            if not isinstance(action, NoAction):
+                self.braking_from = None
+            elif self.braking_from is None:
+                self.braking_from = len(episode.spy.passed)
+            episode.observation = episode.step(action).observation
 
     def check(self, *, is_lost):
         """Assert what was published: the messages received by a subscriber of the command topic."""
         self.episode.check()  # they equal what the arbiter sent, within every limit
         commands = [command for _, command in self.episode.spy.passed]
+        if is_lost and isinstance(self.runner, AsyncChunks):  # the last chunk was executed first
+            before = enumerate(commands[: self.braking_from], start=1)
+            self.fault_at = max(number for number, command in before if command.report.velocity_si[0] > 0)
         check_motion(self.episode.published, commands, self.fault_at, LAYOUT.limits, is_lost=is_lost)
 
 
-def check_fault(rig, stand_in, fault, record_property):
+class RemoteEpisode(PolicyEpisode):
+    """An episode with the policy of the stand-in server."""
+
+    def __init__(self, rig, stand_in, metadata="sound", chunks="wait"):
+        stand_in.set(metadata)
+        timeout_s = PERIOD_S * (0.8 if chunks == "wait" else 6.0)
+        address = f"openpi://127.0.0.1:{stand_in.port}?timeout_s={timeout_s}&connect_timeout_s=5"
+        super().__init__(rig, make_runner(embodied_env.load_policy(address, ARM), chunks, pacing="realtime"))
+
+
+def check_fault(rig, stand_in, fault, record_property, chunks="wait"):
     """Inject `fault` while the robot moves, and assert what was published."""
-    with RemoteEpisode(rig, stand_in, fault.metadata) as remote:
+    with RemoteEpisode(rig, stand_in, fault.metadata, chunks) as remote:
         remote.episode.inject(lambda: stand_in.set(fault.name.removesuffix("_once"), fault.count))
-        check_loss(remote, fault.reason, record_property) if fault.reason else check_continuation(remote)
+        reason = fault.reason if chunks == "wait" else fault.reason.partition(" is ")[0]  # the shape is another one
+        check_loss(remote, reason, record_property) if fault.reason else check_continuation(remote)
+        if chunks != "wait":
+            stand_in.set("")
+            remote.begin()
+            check_continuation(remote)
     assert not (stand_in.folder / "pickle_was_executed").exists()
 
 

@@ -60,7 +60,7 @@ ESTOPS = {
 def with_injection(**profile):
     """Return the environment's contract: its joint states pass through fault injection."""
     joints = replace(ARM.sensors["joints"], topic="chaos/joint_states")
-    known = {"reset": {"service": "simulator/reset"}, "discovery_s": 0.2, "reset_timeout_s": 10.0}
+    known = {"reset": {"service": "simulator/reset"}, "discovery_s": 0.0, "reset_timeout_s": 10.0}
     return replace(
         ARM, sensors={**ARM.sensors, "joints": joints}, backends={**ARM.backends, "real": {**known, **profile}}
     )
@@ -125,6 +125,10 @@ class SinkSpy:
     def send(self, command):
         self.passed.append((time.monotonic_ns(), command))
         return self.outlet.send(command)
+
+    @property
+    def __class__(self):
+        return type(self.outlet)  # for isinstance
 
     def __getattr__(self, name):
         return getattr(self.outlet, name)

@@ -45,8 +45,11 @@ STAGES = (
 )
 """Stages in the order in which they happen."""
 
-INFERENCE_STAGES = tuple(f"inference.{name}_s" for name in ("encode", "wire", "server", "decode"))
-"""Stages of an inference on a policy server, from ``info["annotations"]["inference"]``."""
+ANNOTATED_STAGES = (
+    *(f"inference.{name}_s" for name in ("encode", "wire", "server", "decode")),
+    "setpoints.worst_gap_s",
+)
+"""Stages of accounts in ``info["annotations"]``: an inference on a policy server, setpoints between steps."""
 
 INJECTED_STAGES = tuple(f"injected.{name}_s" for name in ("age", "inference", "actuation", "data_age", "end_to_end"))
 """Delays injected into a lockstep world, in world time."""
@@ -101,14 +104,15 @@ class LatencyStatistics:
 
 
 def all_stages_of(info: Mapping[str, Any]) -> Iterator[tuple[Stage, int, Any]]:
-    """Yield each stage in the info of a step, as `stages_of`, those of its inference on a policy server included."""
+    """Yield each stage in the info of a step, as `stages_of`, those of its annotations included."""
     if isinstance(latency := info.get("latency"), Mapping):
         yield from stages_of(latency)
     notes = info.get("annotations")
-    if isinstance(account := notes.get("inference") if isinstance(notes, Mapping) else None, Mapping):
-        for stage in INFERENCE_STAGES:
-            if isinstance(value_s := account.get(stage.partition(".")[2]), float):
-                yield (stage, ""), _OK, value_s
+    accounts = notes if isinstance(notes, Mapping) else {}
+    for stage in ANNOTATED_STAGES:
+        name, _, key = stage.partition(".")
+        if isinstance(account := accounts.get(name), Mapping) and isinstance(value_s := account.get(key), float):
+            yield (stage, ""), _OK, value_s
 
 
 def stages_of(latency: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[Stage, int, Any]]:

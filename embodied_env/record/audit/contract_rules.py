@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from gymnasium import spaces
 
 from embodied_env.contract import Contract
 from embodied_env.contract.schema import APPLIED_ACTIONS, TIME_REMAINING
-from embodied_env.contract.spaces import field_layouts
+from embodied_env.contract.spaces import ActionLayout, field_layouts
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality, Severity, end_kind
 from embodied_env.record.arrays import is_reference
@@ -18,6 +19,9 @@ from embodied_env.record.audit.latency_rules import USABLE, is_free_running, to_
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr, wrong_value
 from embodied_env.record.rows import Row
 from embodied_env.record.schema import gates
+from embodied_env.safety.joint_limits import joint_bounds, limit_violation
+
+_REST = 1e-6  # share of the velocity limit
 
 _TIME_LIMITS = {"time_limit": "time_limit", "finite_horizon": "horizon"}
 """Kind of an episode -> the reason by which it ends at its horizon."""
@@ -179,6 +183,33 @@ def _check_masks(row: Row, contract: Contract) -> Iterator[Violation]:
             yield wrong_value("sensor.mask", f"observation.{key}", observation[key], reason)
 
 
+def _check_trajectory(row: Row, contract: Contract) -> Iterator[Violation]:
+    """Check that a trajectory leads from the reference through the command to rest, within the limits."""
+    rule, where = "limits.trajectory", "info.annotations.trajectory.points"
+    account = row["info"].get("annotations", {}).get("trajectory")
+    if not isinstance(account, dict) or "inner" not in row or contract.trajectory_steps is None:
+        return
+    layout, dt_s, points = ActionLayout(contract), contract.control_period_s, account.get("points")
+    reference, report = row["inner"]["circumstances"]["reference"], row["inner"]["report"]
+    begin = [None if reference is None else reference["positions"], report["applied_si"]]
+    points = points if isinstance(points, list) and points[:2] == begin else []
+    if not points or _mismatch(points, spaces.Box(-np.inf, np.inf, (len(points), layout.size)), slice(0)):
+        yield wrong_value(rule, where, account, "points from the reference through the command")
+        return
+    if not report["guaranteed"]["velocity"]:
+        return
+    rows = zip(layout.joints, joint_bounds(layout.limits), reference["velocities"], *points, strict=True)
+    for joint, bounds, velocity, *positions in rows:
+        before, problem = velocity, ""
+        for x, next_x in pairwise(positions):
+            after = 0.0 if bounds.is_goal else (next_x - x) / dt_s
+            problem = problem or limit_violation(x, before, next_x, after, bounds, dt_s)
+            before = after
+        if problem or abs(before) > _REST * bounds.velocity:
+            text = f"{where}: {joint}: {problem or f'ends at a velocity of {before}'} (expected the limits, and rest)"
+            yield make_violation(rule, where, positions, text)
+
+
 CONTRACT_RULES: tuple[Callable[[Row, Contract], Iterator[Violation]], ...] = (
     _check_fingerprint,
     _check_observation,
@@ -189,6 +220,7 @@ CONTRACT_RULES: tuple[Callable[[Row, Contract], Iterator[Violation]], ...] = (
     _check_evaluator_only,
     _check_reading_ages,
     _check_masks,
+    _check_trajectory,
 )
 """For a transition with a known contract, with or without the environment's account."""
 

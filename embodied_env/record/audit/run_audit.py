@@ -13,7 +13,7 @@ from embodied_env.core.bounded_json import parse_json
 from embodied_env.core.outcome_counts import SOLVED_AT_FIRST_STEP, SOLVED_AT_RESET
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import references
-from embodied_env.record.audit.chunk_rules import ChunkRule
+from embodied_env.record.audit.account_rules import AccountRules
 from embodied_env.record.audit.evaluator_leaks import LeakDetector
 from embodied_env.record.audit.order_rules import EpisodeOrderRule, FrozenCameraRule, PeriodDriftRule, SequenceRule
 from embodied_env.record.audit.run_rules import (
@@ -75,7 +75,8 @@ class _Auditor:
         self._contract, self._resets = contract, resets
         self._leaks = LeakDetector()
         self._order = EpisodeOrderRule(resets=resets)
-        self._sequences: list[SequenceRule | ChunkRule | PeriodDriftRule] = [SequenceRule(contract), ChunkRule()]
+        self._accounts = AccountRules(contract)
+        self._sequences: list[SequenceRule | AccountRules | PeriodDriftRule] = [SequenceRule(contract), self._accounts]
         self._sequences += [] if contract is None else [PeriodDriftRule(contract.control_period_ns)]
         self._cameras = FrozenCameraRule(contract) if contract is not None and images else None
 
@@ -140,7 +141,7 @@ class _Auditor:
             transitions=self.transitions,
             violations=tuple((first + self._violations)[:_MAX_LISTED]),
             counts=dict(self._counts),
-            warnings=tuple(self._warnings),
+            warnings=(*self._accounts.warnings(), *self._warnings),
             solved_at_reset=apart.get(SOLVED_AT_RESET),
             solved_at_first_step=apart.get(SOLVED_AT_FIRST_STEP),
         )

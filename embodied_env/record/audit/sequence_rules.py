@@ -267,19 +267,22 @@ class LimitRule:
 def _has_moved_otherwise(before: Row, row: Row) -> bool:
     """Return whether a stop, a watchdog or a relay may have moved the robot between the two commands."""
     trips = [each["info"]["safety"]["watchdog"]["trips"] for each in (before, row)]
-    findings = row["inner"]["findings"] if "inner" in row else ()
+    codes, earlier = (
+        [finding["code"] for finding in each.get("inner", {}).get("findings", ())] for each in (row, before)
+    )
     is_braked = row["info"]["safety"]["disposition"] >= Severity.STOP
-    is_braked |= any(finding["code"].startswith(("wd.", "relay.")) for finding in findings)
-    if trips[0] != trips[1] or is_braked:
+    is_braked |= any(code.startswith(("wd.", "relay.")) for code in codes)
+    if trips[0] != trips[1] or is_braked or "relay.silent" in earlier:  # the relay may have published another command
         return True
     if not is_free_running(row["info"]):
         return False
     if "inner" not in row or "inner" not in before:
         return True
-    start, before_si = row["inner"]["circumstances"]["reference"], before["info"]["action"]["applied_si"]
-    has_setpoints = "setpoints" in row["info"].get("annotations", {}) and start is not None
-    if has_setpoints and start["positions"] != list(before_si.values()):
-        return True  # the motion between the steps did not follow the command before
+    if row["info"].get("annotations", {}).keys() & {"setpoints", "trajectory"}:
+        report, before_si = row["inner"]["report"], before["info"]["action"]["applied_si"].values()
+        steps = zip(report["applied_si"], report["velocity_si"], before_si, strict=False)
+        if any(None in step or abs(step[0] - step[1] * report["dt_s"] - step[2]) > _TOLERANCE for step in steps):
+            return True  # the motion between the steps did not follow the command before
     earlier_ns, now_ns = (each["inner"]["stamps_ns"]["published"] for each in (before, row))
     limited_s: float = row["info"]["safety"]["dt_s"]
     return to_ns(limited_s) < _EXPLAINED_SHARE * float(now_ns - earlier_ns)

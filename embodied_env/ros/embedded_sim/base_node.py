@@ -107,6 +107,10 @@ class WorldNode(ABC):
     def _take_command(self, index: int, command: FloatArray | None) -> None:
         """Handle a command of the actuator at `index`; None: an invalid message."""
 
+    def _take_trajectory(self, index: int, actuator: ActuatorSpec, message: Message) -> None:  # noqa: ARG002
+        """Handle a trajectory of several points; it is invalid in lockstep."""
+        self._take_command(index, None)
+
     @abstractmethod
     def _stamp_ns(self, world_ns: int) -> int:
         """Return the message stamp for a time of the world."""
@@ -117,7 +121,11 @@ class WorldNode(ABC):
 
         def on_command(data: bytes) -> None:
             message = decoder.decode(data)
-            self._take_command(index, None if message is None else from_command(actuator, message.decoded()))
+            decoded = None if message is None else message.decoded()
+            if len(getattr(decoded, "points", ())) > 1:
+                self._take_trajectory(index, actuator, decoded)
+            else:
+                self._take_command(index, None if decoded is None else from_command(actuator, decoded))
 
         best_effort = self.obeys_qos and resolved(actuator.qos, COMMAND_QOS).reliability != "reliable"
         qos = ANY if best_effort else RELIABLE
@@ -185,26 +193,23 @@ class WorldNode(ABC):
         return self._encoders[name].encode(reading.values, self._stamp_ns(reading.stamp_ns), reading.extras)
 
 
-def make_executor(context: Context) -> Executor:
-    """Return the fastest executor for callbacks without message info; always spin it with a timeout."""
-    try:
-        from rclpy.experimental import EventsExecutor  # noqa: PLC0415 - absent before Jazzy
+def _make_executor(context: Context, *, fast: bool) -> Executor:
+    """Return an executor; always spin it with a timeout."""
+    with contextlib.suppress(ImportError, TypeError):
+        if fast:
+            from rclpy.experimental import EventsExecutor  # noqa: PLC0415 - absent before Jazzy
 
-        return EventsExecutor(context=context)
-    except (ImportError, TypeError):
-        return single_threaded(context)
-
-
-def single_threaded(context: Context) -> Executor:
-    """Return an executor that can execute the goals of action servers."""
+            return EventsExecutor(context=context)
     return SingleThreadedExecutor(context=context)
 
 
 @contextlib.contextmanager
 def node_with_executor(
-    contract: Contract, make: Callable[..., N], executor_for: Callable[[Context], Executor] = make_executor
+    contract: Contract, make: Callable[..., N], *, fast: bool = True
 ) -> Iterator[tuple[N, Executor]]:
     """Create a node (`make(context=...)`) and its executor in a context of their own; destroy all at the end.
+
+    `fast`: an executor without actions, and without message info, that takes the messages of other wait sets.
 
     Raises:
         BackendNotReadyError: if ROS 2 cannot be initialised.
@@ -214,10 +219,10 @@ def node_with_executor(
         check_message(name, sensor)
     context = Context()
     try:
-        with ros_init_errors(ContractError):
+        with ros_init_errors(ContractError, MissingDependencyError):
             rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
             simulator = make(context=context)
-        executor = executor_for(context)
+        executor = _make_executor(context, fast=fast)
         executor.add_node(simulator.node)
         try:
             yield simulator, executor

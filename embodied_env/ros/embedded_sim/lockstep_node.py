@@ -38,16 +38,10 @@ from embodied_env.sim.world import World
 
 with rclpy_import_errors("the embedded simulator over ROS 2"):
     from rclpy.context import Context
-    from rclpy.executors import Executor, SingleThreadedExecutor
+    from rclpy.executors import Executor
     from rclpy.parameter import Parameter
 
-    from embodied_env.ros.embedded_sim.base_node import (
-        RESET_ERRORS,
-        SPIN_TIMEOUT_S,
-        WorldNode,
-        make_executor,
-        node_with_executor,
-    )
+    from embodied_env.ros.embedded_sim.base_node import RESET_ERRORS, SPIN_TIMEOUT_S, WorldNode, node_with_executor
     from embodied_env.ros.qos import RELIABLE
 
 _Command = tuple[int, FloatArray]  # its digest, its values
@@ -231,11 +225,7 @@ def run_simulator(
     """
     wait_set_class = _private_wait_set()
     make = functools.partial(SimulatorNode, contract, world, namespace=namespace)
-
-    def executor_for(context: Context) -> Executor:  # EventsExecutor would take the messages of the wait set
-        return make_executor(context) if wait_set_class is None else SingleThreadedExecutor(context=context)
-
-    with node_with_executor(contract, make, executor_for) as (simulator, executor):
+    with node_with_executor(contract, make, fast=wait_set_class is None) as (simulator, executor):
         on_ready(simulator.node.get_namespace())
         if wait_set_class is None:
             while not stop.is_set():

@@ -42,6 +42,7 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
         state_query=True,
         estop_inputs=True,
         transport=True,
+        trajectories=True,
         reset_levels=("world",),
         render_modes=("rgb_array",),
     )
@@ -108,10 +109,6 @@ class RealtimeMujocoRosBackend(EmbeddedSimBackend):
     def estops(self) -> Mapping[str, str]:
         """Return whether another node publishes commands. Thread-safe."""
         return self._robot.estops()
-
-    def grippers(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the goal of each gripper with an action server."""
-        return self._robot.grippers()
 
     def _check_running(self) -> None:
         self._check_usable()

@@ -8,6 +8,7 @@ those of the backend profile (`sim.robot_emulation`): readings are published whe
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import secrets
@@ -18,23 +19,17 @@ from types import MappingProxyType
 
 import numpy as np
 
-from embodied_env.contract import Contract, FieldSpec, FloatArray, SensorSpec
+from embodied_env.contract import ActuatorSpec, Contract, FieldSpec, FloatArray, SensorSpec
 from embodied_env.contract.message_types import JOINT_SENSOR, message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import BackendLostError
-from embodied_env.ros.embedded_sim.base_node import (
-    LATCHED,
-    SPIN_TIMEOUT_S,
-    WorldNode,
-    make_executor,
-    node_with_executor,
-    single_threaded,
-)
+from embodied_env.ros.command_messages import from_trajectory
+from embodied_env.ros.embedded_sim.base_node import LATCHED, SPIN_TIMEOUT_S, WorldNode, node_with_executor
 from embodied_env.ros.embedded_sim.emulated_grippers import make_grippers
 from embodied_env.ros.embedded_sim.emulated_inputs import EmulatedService, EmulatedTopic, Inputs, services_of, topics_of
 from embodied_env.ros.embedded_sim.protocol import ANY_EPOCH
-from embodied_env.ros.embedded_sim.sensor_messages import SensorEncoder
+from embodied_env.ros.embedded_sim.sensor_messages import Message, SensorEncoder
 from embodied_env.ros.qos import RELIABLE
 from embodied_env.ros.setup_checks import rclpy_import_errors
 from embodied_env.sim.robot_emulation import EmulatedController, EmulatedDrivers, TimedQueue
@@ -184,6 +179,19 @@ class FreeRunningNode(WorldNode):
         elif self._is_moving:
             self._controller.receive(self._clock.now_ns(), index, command)
 
+    def _take_trajectory(self, index: int, actuator: ActuatorSpec, message: Message) -> None:
+        points, stamp = from_trajectory(actuator, message), message.header.stamp
+        if points is None:
+            self._take_command(index, None)
+        elif self._is_moving:
+            start_ns = now_ns = self._clock.now_ns()
+            if stamp_ns := stamp.sec * NS_PER_S + stamp.nanosec:
+                start_ns = stamp_ns - self._drivers.robot_ns(self._utc_ns(0))
+            timed = [(start_ns + after_ns, values) for after_ns, values in points]
+            reach_s = self._world.profile.stand_in.interpolation_s
+            reach_ns = self._contract.control_period_ns if reach_s is None else round(reach_s * NS_PER_S)
+            self._controller.follow(now_ns, index, timed, reach_ns=reach_ns)
+
     def _serve(self) -> None:
         """Apply the commands and publish the readings that are due."""
         now_ns = self._clock.now_ns()
@@ -303,12 +311,11 @@ def run_free_running(
     """
     make = functools.partial(FreeRunningNode, contract, world, namespace=namespace, inputs=inputs)
     has_actions = any(actuator.is_action for actuator in contract.actuators.values())
-    executor_for = single_threaded if has_actions else make_executor  # the faster one cannot execute goals
-    with node_with_executor(contract, make, executor_for) as (simulator, executor):
-        try:
-            simulator.begin()
-            on_ready(simulator.node.get_namespace())
-            while not stop.is_set():
-                simulator.spin_once(executor)
-        finally:
-            simulator.close()
+    with (
+        node_with_executor(contract, make, fast=not has_actions) as (simulator, executor),
+        contextlib.closing(simulator),
+    ):
+        simulator.begin()
+        on_ready(simulator.node.get_namespace())
+        while not stop.is_set():
+            simulator.spin_once(executor)

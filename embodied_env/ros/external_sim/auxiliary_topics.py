@@ -106,7 +106,8 @@ class CommandEchoes:
     def subscribe(self, receiver: Receiver) -> None:
         """Subscribe to the echoes; their messages are to be given to `add`."""
         for name, topic in self._topics.items():
-            receiver.subscribe(_ECHO + name, message_class(self._contract.actuators[name].type), topic, ANY)
+            kind = message_class(self._contract.actuators[name].as_topic().type)
+            receiver.subscribe(_ECHO + name, kind, topic, ANY)
 
     def clear(self) -> None:
         """Expect no echo."""

@@ -89,6 +89,7 @@ class SimulatorBackend:
         """
         self._profile, control = load_simulator_profile(contract, self.name)
         self._contract, self._clock = contract, clock
+        self._actuators = {name: actuator.as_topic() for name, actuator in contract.actuators.items()}
         check_namespace_and_domain(namespace, domain_id)
         self._namespace, self._domain_id = namespace or "/", domain_id
         self.step_timeout_s = timeout_s("step_timeout_s", step_timeout_s, self._profile.step_timeout_s)
@@ -131,7 +132,7 @@ class SimulatorBackend:
                 topics.subscribe(ros.receiver)
             self._publishers = {
                 name: ros.node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator))
-                for name, actuator in self._contract.actuators.items()
+                for name, actuator in self._actuators.items()
             }
             session = ServiceSession(ros.receiver, topic=self._clock_topic, on_message=self._store)
             self._control = LockstepControl(self._api, session, step_ns=self._profile.step_ns)
@@ -286,8 +287,7 @@ class SimulatorBackend:
         parts = self._layout.split(self._zeros.to_simulator(command.values))
         period_s = self._contract.control_period_ns / NS_PER_S
         for name, publisher in self._publishers.items():
-            actuator = self._contract.actuators[name]
-            message = to_command(actuator, parts[name], stamp_ns=control.now_ns(), period_s=period_s)
+            message = to_command(self._actuators[name], parts[name], stamp_ns=control.now_ns(), period_s=period_s)
             self._echoes.expect(name, message)
             publisher.publish(message)
         return SentCommand(seq=command.seq, values=command.values)

@@ -10,15 +10,7 @@ from typing import Literal
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import parse_as, profile_of
 from embodied_env.contract.spaces import ActionLayout
-from embodied_env.contract.value_checks import (
-    allow,
-    check_count,
-    check_positive,
-    check_topic,
-    naming_file,
-    one_of,
-    require,
-)
+from embodied_env.contract.value_checks import check_count, check_positive, check_topic, naming_file, one_of, require
 from embodied_env.core.measured_joints import find_positions
 from embodied_env.core.reset_draws import draw_options
 from embodied_env.core.reset_spec import validate_home
@@ -95,7 +87,7 @@ class SimulatorProfile:
     # origin of a sensor without a topic, exactly one of the first three keys
     sources: Mapping[str, SimulatorSource] = field(default_factory=dict)
     command_settle_s: float = 0.0  # wall time between commands and step, below `step_timeout_s`
-    # topic on which the receiver repeats each command; awaited before the step
+    # topic on which the receiver repeats each command (a goal: `std_msgs/msg/Float64`); awaited before the step
     echo: Mapping[str, str] = field(default_factory=dict)
     sensor_grace_s: float = 1.0  # wall time to wait for a due sensor or an echo, > 0
     step_timeout_s: float = 5.0  # maximum duration of a step, > 0
@@ -155,9 +147,6 @@ def load_simulator_profile(contract: Contract, backend: str) -> tuple[SimulatorP
     profile = parse_as(SimulatorProfile, profile_of(contract, backend), path=path, source=contract.source)
     control = profile.control or _CONTROLS[backend]
     with naming_file(contract.source):
-        for name, actuator in contract.actuators.items():
-            expected = "a topic of the simulator, as it is stepped without action servers"
-            allow(not actuator.is_action, f"actuators.{name}.type", repr(actuator.type), expected)
         _check_numbers(profile, control, contract, path)
         _check_draws(profile, contract, path)
         _check_sources(profile, contract, path)

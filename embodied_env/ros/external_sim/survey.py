@@ -137,7 +137,8 @@ class _Survey:
 
     def _topic_checks(self) -> list[Check]:
         """Return a check per topic, or one for all if none has an endpoint: the bridge is absent."""
-        node, actuators = self._ros.node, self._contract.actuators
+        node = self._ros.node
+        actuators = {name: actuator.as_topic() for name, actuator in self._contract.actuators.items()}
         published = [(topic.title, topic.spec.topic, topic.spec.type) for topic in self._topics.values()]
         published += [(f"echo.{name}", topic, actuators[name].type) for name, topic in self._profile.echo.items()]
         checks = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from rclpy.duration import Duration
@@ -15,13 +15,13 @@ from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.core.types import ActuationEvidence, ApprovedCommand, SentCommand, check_approved
-from embodied_env.ros.command_messages import to_command
+from embodied_env.core.types import ActuationEvidence, ApprovedCommand, SentCommand, Trajectory, check_approved
+from embodied_env.ros.command_messages import to_command, to_trajectory
 from embodied_env.ros.message_fields import Message, follow
 from embodied_env.ros.qos import command_qos
 from embodied_env.ros.receiver import ReceivedMessage
 from embodied_env.ros.robot.backend_profile import ControllerStateSpec
-from embodied_env.ros.robot.grippers import GripperClient
+from embodied_env.ros.robot.grippers import make_grippers
 
 _NO_WAIT = Duration()
 _DELIVERY_NS = NS_PER_S // 2
@@ -33,20 +33,9 @@ _TOLERANCE = 1e-6  # absolute and relative; a conversion to float32 loses less
 class ActuatorPublishers:
     """Publishes to the actuators' own topics, and sends the goals of grippers to their action servers."""
 
-    def __init__(
-        self,
-        contract: Contract,
-        node: Node,
-        clock: Clock,
-        *,
-        unstamped: Collection[str] = (),
-        grippers: Mapping[str, GripperClient] = MappingProxyType({}),
-    ) -> None:
-        """Create a publisher for each actuator of `contract` without a gripper client, by name in `grippers`.
-
-        Messages of a type in `unstamped` have stamp 0.
-        """
-        self._grippers = grippers
+    def __init__(self, contract: Contract, node: Node, clock: Clock, *, unstamped: Collection[str] = ()) -> None:
+        """Create a publisher or a client for each actuator of `contract`; types in `unstamped` get stamp 0."""
+        self._grippers = make_grippers(contract, node, clock)
         self._clock = clock
         self._unstamped = unstamped
         self._layout = ActionLayout(contract)
@@ -54,7 +43,7 @@ class ActuatorPublishers:
         self._publishers = [
             (name, actuator, node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator)))
             for name, actuator in contract.actuators.items()
-            if name not in grippers
+            if name not in self._grippers
         ]
 
     def send(self, command: ApprovedCommand) -> SentCommand:
@@ -63,20 +52,46 @@ class ActuatorPublishers:
         now_ns, parts = self._clock.system_ns(), self._layout.split(command.values)
         for name, actuator, publisher in self._publishers:
             stamp_ns = 0 if actuator.type in self._unstamped else now_ns
-            publisher.publish(to_command(actuator, parts[name], stamp_ns=stamp_ns, period_s=self._period_s))
-        for name, gripper in self._grippers.items():
-            gripper.send(parts[name].item())
-        return SentCommand(seq=command.seq, values=command.values)
+            if command.trajectory is None:
+                message = to_command(actuator, parts[name], stamp_ns=stamp_ns, period_s=self._period_s)
+            else:
+                points = self._points_ahead(command.trajectory, self._layout.slices[name])
+                message = to_trajectory(actuator, points, stamp_ns=stamp_ns)
+            publisher.publish(message)
+        for gripper in self._grippers.values():
+            gripper.send(command.values)
+        annotations = {"grippers": self.gripper_accounts()} if self._grippers else {}
+        return SentCommand(seq=command.seq, values=command.values, annotations=annotations)
+
+    def _points_ahead(self, trajectory: Trajectory, part: slice) -> list[tuple[int, FloatArray]]:
+        """Return the points of these joints that are not due yet, each with the time until then, ns."""
+        first_ns, period_ns = trajectory.first_ns - self._clock.now_ns(), round(self._period_s * NS_PER_S)
+        points = [(first_ns + k * period_ns, point.positions[part]) for k, point in enumerate(trajectory.points)]
+        return [each for each in points if each[0] > 0] or points[-1:]
+
+    def begin(self, positions: FloatArray) -> None:
+        """Start an episode of the grippers at measured positions, in contract order, NaN where unknown."""
+        for gripper in self._grippers.values():
+            gripper.begin(positions)
+
+    def gripper_states(self) -> dict[str, str]:
+        """Return the state of each gripper with an action server as a safety input."""
+        return {f"actuators.{name}": gripper.safety_state() for name, gripper in self._grippers.items()}
+
+    def gripper_accounts(self) -> dict[str, Mapping[str, Any]]:
+        """Return the account of each gripper with an action server."""
+        return {name: gripper.account() for name, gripper in self._grippers.items()}
 
     def flush(self) -> None:
-        """Wait briefly until all commands are acknowledged: destroying a publisher drops the others."""
+        """Wait briefly until all commands are acknowledged: destroying a publisher or client drops the others."""
         end_ns = self._clock.now_ns() + _DELIVERY_NS
-        for gripper in self._grippers.values():
-            gripper.flush()
-        for _, _, publisher in self._publishers:
-            with contextlib.suppress(RuntimeError):  # the context was shut down elsewhere
-                while not publisher.wait_for_all_acked(_NO_WAIT) and (now_ns := self._clock.now_ns()) < end_ns:
-                    self._clock.sleep_until_ns(now_ns + _DELIVERY_POLL_NS)  # a longer wait might hold the GIL
+        with contextlib.suppress(RuntimeError):  # the context was shut down elsewhere
+            while not self._is_delivered() and (now_ns := self._clock.now_ns()) < end_ns:
+                self._clock.sleep_until_ns(now_ns + _DELIVERY_POLL_NS)  # a longer wait might hold the GIL
+
+    def _is_delivered(self) -> bool:
+        is_sending = any(gripper.is_sending for gripper in self._grippers.values())
+        return not is_sending and all(publisher.wait_for_all_acked(_NO_WAIT) for _, _, publisher in self._publishers)
 
 
 class ControllerState:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from embodied_env.ros.node import RosNode  # first: it reports missing ROS packages
@@ -45,7 +45,6 @@ from embodied_env.ros.robot.backend_profile import (
 from embodied_env.ros.robot.contract_checks import check_positions, chosen_check, contract_checks, raise_unless_passed
 from embodied_env.ros.robot.diagnostics import Diagnostics
 from embodied_env.ros.robot.graph_checks import surroundings
-from embodied_env.ros.robot.grippers import GripperClient, make_grippers
 from embodied_env.ros.robot.operator_confirmation import Prompt, RosConfirmation, make_confirmation
 from embodied_env.ros.robot.preflight import preflight
 from embodied_env.ros.robot.relay_client import RELAY_STATE, RelayClient
@@ -66,7 +65,6 @@ class _Connection:
     inputs: SafetyInputs
     sink: ActuatorPublishers | RelayClient | None = None
     relay: RelayClient | None = None  # the sink, if it is one
-    grippers: Mapping[str, GripperClient] = field(default_factory=dict)  # by actuator
     controller: ControllerState | None = None
     reset_service: ResetService | None = None
     confirmation: Prompt | RosConfirmation | None = None
@@ -83,7 +81,9 @@ class RealBackend:
     """
 
     name = "real"
-    capabilities = Capabilities(free_running=True, transport=True, estop_inputs=True, reset_levels=RESET_LEVELS)
+    capabilities = Capabilities(
+        free_running=True, transport=True, estop_inputs=True, trajectories=True, reset_levels=RESET_LEVELS
+    )
 
     def __init__(  # noqa: PLR0913 - the public options
         self,
@@ -160,6 +160,10 @@ class RealBackend:
             profile = self._profile = replace(profile, reset=EMULATOR_RESET if armed else None)
         if profile.relay and profile.use_sim_time:
             raise UsageError("relay=True conflicts with backends.real.use_sim_time: the relay runs on wall time")
+        if contract.trajectory_steps is not None and (profile.relay or profile.use_sim_time):
+            raise UsageError(
+                "trajectory_steps conflicts with a relay and with use_sim_time; remove the key or the other"
+            )
         has_evidence = profile.relay or profile.controller_state is not None or profile.actuation_s is not None
         self.capabilities = replace(
             self.capabilities,
@@ -249,8 +253,7 @@ class RealBackend:
             if profile.relay:
                 connection.sink = connection.relay = RelayClient(contract, listener, clock)
             else:
-                connection.grippers = make_grippers(contract, listener, clock)
-                connection.sink = ActuatorPublishers(contract, ros.node, clock, grippers=connection.grippers)
+                connection.sink = ActuatorPublishers(contract, ros.node, clock)
             connection.reset_service = ResetService(profile.reset_spec, listener, clock, contract.fingerprint)
             connection.confirmation = make_confirmation(profile.reset_spec, listener, clock)
         self._diagnostics.connect(ros.node)
@@ -324,9 +327,8 @@ class RealBackend:
         raise_unless_passed([check_positions(self._contract, sensors.measured(), outside=self._profile.start_outside)])
         if connection.relay is not None:
             connection.relay.arm(deadline.ns, sensors.measured)
-        positions = sensors.measured()
-        for name, gripper in connection.grippers.items():
-            gripper.begin(positions[self._layout.slices[name]].item())
+        if isinstance(connection.sink, ActuatorPublishers):
+            connection.sink.begin(sensors.measured())
         sensors.wait_for_fresh(deadline.ns)  # a busy host must not fail the reset
         self._usable = True
         self._sent = None
@@ -395,13 +397,9 @@ class RealBackend:
             if self._connection is not connection or connection.listener.failure is not None:
                 return unknown
             states = connection.inputs.states(is_moving=self._usable)
-            states |= {f"actuators.{name}": each.safety_state() for name, each in connection.grippers.items()}
-            return states if connection.relay is None else {**states, RELAY_STATE: connection.relay.estop()}
-
-    def grippers(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the goal of each gripper with an action server (`GripperClient.account`)."""
-        connection = self._connection
-        return {} if connection is None else {name: each.account() for name, each in connection.grippers.items()}
+            if isinstance(sink := connection.sink, ActuatorPublishers):
+                return states | sink.gripper_states()
+            return states if sink is None else {**states, RELAY_STATE: sink.estop()}
 
     # ------------------------------------------------------------------------------------------------ end
 

@@ -213,7 +213,7 @@ def contention(contract: Contract, profile: RealProfile, node: Node) -> dict[str
         topic: _foreign_publishers(node, topic, has_relay=is_the_relays)[0] for topic, is_the_relays in owned.items()
     }
     grippers = [_goal_service(actuator) for actuator in contract.actuators.values() if actuator.is_action]
-    found |= {service: _foreign_clients(node, service) for service in grippers}
+    found |= {service: _foreign_clients(node, service, has_relay=profile.relay) for service in grippers}
     return {topic: publishers for topic, publishers in found.items() if publishers}
 
 
@@ -221,12 +221,11 @@ def _goal_service(actuator: ActuatorSpec) -> str:
     return f"{actuator.topic}/{SEND_GOAL}"
 
 
-def _foreign_clients(node: Node, service: str) -> list[str]:
+def _foreign_clients(node: Node, service: str, *, has_relay: bool) -> list[str]:
     """Return a description of the other clients of an action, which the graph does not name."""
     resolved = node.resolve_service_name(service)
-    others = node.count_clients(resolved) - sum(
-        node.resolve_service_name(client.srv_name) == resolved for client in node.clients
-    )
+    own = sum(node.resolve_service_name(client.srv_name) == resolved for client in node.clients)
+    others = node.count_clients(resolved) - max(own, has_relay)
     return [f"{others} other action clients"] if others > 0 else []
 
 

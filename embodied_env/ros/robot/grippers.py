@@ -7,25 +7,27 @@ its last answer. A new goal replaces the last one; nothing is canceled.
 from __future__ import annotations
 
 import math
+import threading
 import uuid
-from collections.abc import Mapping
+from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from embodied_env.contract import Contract
+from rclpy.node import Node
+
+from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.schema import ActuatorSpec, GripperSpec
+from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, Clock
-from embodied_env.errors import BackendError
-from embodied_env.ros.receive_thread import ReceiveThread
 
 SEND_GOAL, GET_RESULT = "_action/send_goal", "_action/get_result"
 """Services of an action, below its name."""
 
-_DELIVERY_NS = NS_PER_S // 2
+_MAX_CALLS = 10  # the depth of a service's queue
 _PENDING = ("sent", "accepted")
-_ANSWERED = ("idle", "reached", "stalled")
+_DONE = ("idle", "reached", "stalled")
 
 
 @dataclass(kw_only=True)
@@ -34,49 +36,52 @@ class _Goal:
 
     position: float
     state: str
-    since_ns: int  # of the last answer, or of the request
-    key: bytes = b""
 
 
 class GripperClient:
-    """Sends the goals of one gripper. The lock of the receive thread protects its state."""
+    """Sends the goals of one gripper. Any thread may call it."""
 
-    def __init__(self, actuator: ActuatorSpec, gripper: GripperSpec, listener: ReceiveThread, clock: Clock) -> None:
-        """Create the clients of the action `actuator.topic`; call it before `listener` starts."""
-        self._listener, self._clock, self._gripper = listener, clock, gripper
+    def __init__(self, actuator: ActuatorSpec, gripper: GripperSpec, node: Node, clock: Clock, *, place: int) -> None:
+        """Create the clients of the action `actuator.topic`; `place` is that of its joint in contract order."""
+        self._clock, self._gripper, self._place, self._lock = clock, gripper, place, threading.RLock()
         self._joint = next(iter(actuator.joints))
         self._type = message_class(actuator.type)
         self._step = gripper.hysteresis * abs(gripper.open - gripper.closed)
-        node, name = listener.node, actuator.topic
-        self._goals = node.create_client(self._type.Impl.SendGoalService, f"{name}/{SEND_GOAL}")
-        self._results = node.create_client(self._type.Impl.GetResultService, f"{name}/{GET_RESULT}")
+        self._goals = node.create_client(self._type.Impl.SendGoalService, f"{actuator.topic}/{SEND_GOAL}")
+        self._results = node.create_client(self._type.Impl.GetResultService, f"{actuator.topic}/{GET_RESULT}")
         self._absent_ns: int | None = None  # when the server was found missing
+        self._waiting_ns = 0  # since when the server has accepted no goal; a new goal does not restart it
         self._count = 0
-        self._goal = _Goal(position=math.nan, state="idle", since_ns=0)
+        self._calls: deque[Any] = deque()  # rclpy keeps those without an answer
+        self._goal = _Goal(position=math.nan, state="idle")
 
-    def begin(self, position: float) -> None:
-        """Start an episode at a measured position, NaN if unknown. A goal on its way stays the last one."""
-        with self._listener.condition:
-            self._absent_ns, self._count = None, 0
+    def begin(self, positions: FloatArray) -> None:
+        """Start an episode at measured positions, NaN where unknown. A goal on its way stays the last one."""
+        with self._lock:
+            self._absent_ns, self._count, self._waiting_ns = None, 0, self._clock.now_ns()
             if self._goal.state not in _PENDING:
-                self._goal = _Goal(position=position, state="idle", since_ns=0)
-            self._goal.since_ns = self._clock.now_ns()
+                self._goal = _Goal(position=positions[self._place].item(), state="idle")
 
-    def send(self, position: float) -> None:
-        """Send a goal if it differs from the last one, or if that could not be sent before."""
-        with self._listener.condition:
+    def send(self, values: FloatArray) -> None:
+        """Send the goal in a command if it differs from the last one, or if that could not be sent before."""
+        position = values[self._place].item()
+        with self._lock:
             if not abs(position - self._goal.position) <= self._step:
-                self._goal = _Goal(position=position, state="unsent", since_ns=self._clock.now_ns())
+                if self._goal.state in (*_DONE, "accepted"):
+                    self._waiting_ns = self._clock.now_ns()
+                self._goal = _Goal(position=position, state="unsent")
             if self._goal.state == "unsent" and self._is_ready():
                 self._request(self._goal)
 
     def _request(self, goal: _Goal) -> None:
-        goal.key, goal.state = uuid.uuid4().bytes, "sent"
+        goal.state = "sent"
         self._count += 1
-        request = self._type.Impl.SendGoalService.Request()
-        request.goal_id.uuid = list(goal.key)
-        request.goal = self._message(goal.position)
-        self._goals.call_async(request).add_done_callback(partial(self._on_response, goal))
+        request = self._type.Impl.SendGoalService.Request(goal=self._message(goal.position))
+        request.goal_id.uuid = list(uuid.uuid4().bytes)
+        self._calls.append(self._goals.call_async(request))
+        self._calls[-1].add_done_callback(partial(self._on_response, goal, request.goal_id))
+        if len(self._calls) > _MAX_CALLS:
+            self._goals.remove_pending_request(self._calls.popleft())
 
     def _message(self, position: float) -> Any:  # noqa: ANN401 - a generated type
         message, effort = self._type.Goal(), self._gripper.max_effort
@@ -87,21 +92,22 @@ class GripperClient:
             message.command.position, message.command.max_effort = position, effort or 0.0
         return message
 
-    def _on_response(self, goal: _Goal, future: Any) -> None:  # noqa: ANN401 - rclpy's
+    def _on_response(self, goal: _Goal, goal_id: Any, future: Any) -> None:  # noqa: ANN401 - rclpy's
         """Store whether a goal was accepted, and request its result."""
-        with self._listener.condition:
+        is_accepted = future.result().accepted
+        with self._lock:
+            if is_accepted:
+                self._waiting_ns = self._clock.now_ns()  # by a server that answers, if late
             if goal is not self._goal or goal.state != "sent":
                 return
-            goal.state = "accepted" if future.result().accepted else "rejected"
-            if goal.state == "accepted":
-                goal.since_ns = self._clock.now_ns()
-                request = self._type.Impl.GetResultService.Request()
-                request.goal_id.uuid = list(goal.key)
+            goal.state = "accepted" if is_accepted else "rejected"
+            if is_accepted:
+                request = self._type.Impl.GetResultService.Request(goal_id=goal_id)
                 self._results.call_async(request).add_done_callback(partial(self._on_result, goal))
-            self._listener.condition.notify_all()
 
     def _on_result(self, goal: _Goal, future: Any) -> None:  # noqa: ANN401 - rclpy's
-        with self._listener.condition:
+        """Store how a goal ended; some servers abort one that has stalled."""
+        with self._lock:
             if goal is self._goal and goal.state == "accepted":
                 result = future.result().result
                 goal.state = "reached" if result.reached_goal else "stalled" if result.stalled else "failed"
@@ -119,37 +125,34 @@ class GripperClient:
 
     def safety_state(self) -> str:
         """Return "ok", or after `max_silent_s` without an answer why it is silent."""
-        with self._listener.condition:
+        with self._lock:
             self._is_ready()
-            goal, waiting = self._goal, []
-            if goal.state not in _ANSWERED:
-                waiting.append(goal.since_ns)
+            waiting = [] if self._goal.state in _DONE else [self._waiting_ns]
             if self._absent_ns is not None:
                 waiting.append(self._absent_ns)
             if not waiting or self._clock.now_ns() - min(waiting) <= self._gripper.max_silent_s * NS_PER_S:
                 return "ok"
-            problem = "no action server" if self._absent_ns is not None else f"goal {goal.position:g} is {goal.state}"
+            goal = f"goal {self._goal.position:g} is {self._goal.state}"
+            problem = goal if self._absent_ns is None else "no action server"
             return f"silent: {problem} for more than {self._gripper.max_silent_s:g} s"
 
     def account(self) -> dict[str, Any]:
         """Return the last goal, its state, and the number of goals sent in this episode."""
-        with self._listener.condition:
-            goal = self._goal
-            position = goal.position if math.isfinite(goal.position) and goal.state != "idle" else None
-            return {"goal": position, "state": goal.state, "goals_sent": self._count}
+        with self._lock:
+            position, state = self._goal.position, self._goal.state
+            return {"goal": None if state == "idle" else position, "state": state, "goals_sent": self._count}
 
-    def flush(self) -> None:
-        """Wait briefly until the last goal has an answer: destroying a client may drop it."""
-        try:
-            self._listener.wait_until(lambda: self._goal.state != "sent", self._clock.now_ns() + _DELIVERY_NS)
-        except BackendError:
-            return
+    @property
+    def is_sending(self) -> bool:
+        """Whether the server has not responded to the last goal yet."""
+        return self._goal.state == "sent"
 
 
-def make_grippers(contract: Contract, listener: ReceiveThread, clock: Clock) -> Mapping[str, GripperClient]:
+def make_grippers(contract: Contract, node: Node, clock: Clock) -> dict[str, GripperClient]:
     """Return a client for each gripper with an action server, by actuator."""
+    slices = ActionLayout(contract).slices
     return {
-        name: GripperClient(actuator, actuator.gripper, listener, clock)
+        name: GripperClient(actuator, actuator.gripper, node, clock, place=slices[name].start)
         for name, actuator in contract.actuators.items()
         if actuator.is_action and actuator.gripper is not None
     }

@@ -163,7 +163,7 @@ class RelayClient:
     def _probe(self, epoch: int, deadline_ns: int) -> RelayReport:
         """Send the number 0, which a relay always refuses without motion; its report contains its start position."""
         while True:
-            answer = self._exchange(CommandId(epoch=epoch, seq=0), None, _RETRY_NS)
+            answer = self._exchange(CommandId(epoch=epoch, seq=0), Severity.HOLD, _RETRY_NS)
             if answer is not None:
                 if answer.published or [finding.code for finding in answer.findings] != ["act.dup"]:
                     findings = "; ".join(f"{finding.code}: {finding.detail}" for finding in answer.findings)
@@ -192,12 +192,13 @@ class RelayClient:
         Raises BackendLostError for too many missing reports, an invalid one, or if another client has armed the relay.
         """
         check_approved(command)
-        is_braking = command.report.disposition >= Severity.HOLD
-        report = self._exchange(self._next(), None if is_braking else command.values, self._period_ns)
+        severity = command.report.disposition
+        is_braking = severity >= Severity.HOLD
+        report = self._exchange(self._next(), severity if is_braking else command.values, self._period_ns)
         if report is None:
             self._silent += 1
             if not is_braking:
-                self._publish(self._next(), None)
+                self._publish(self._next(), Severity.HOLD)
             if self._silent >= self._max_silent:
                 raise BackendLostError("relay_silent", f"no report of the relay on {self._silent} commands in a row")
             return self._unanswered(command)
@@ -212,7 +213,9 @@ class RelayClient:
         findings = tuple(finding for finding in report.findings if finding.code)  # others confirm our request to brake
         as_sent = report.applied_si == command.values  # these stay bit-identical
         applied = np.where(as_sent, command.report.applied, report.applied)
-        return self._sent(command, report, findings, applied, dt_s=report.dt_s, guaranteed=report.guaranteed)
+        sent = self._sent(command, report, findings, applied, dt_s=report.dt_s, guaranteed=report.guaranteed)
+        accounts = {"setpoints": report.setpoints, "grippers": report.grippers}
+        return replace(sent, annotations={name: account for name, account in accounts.items() if account})
 
     def _contention(self, report: RelayReport) -> Finding:
         """Return the finding for foreign commands; it may wait for their publishers' names, while the relay brakes."""
@@ -233,7 +236,7 @@ class RelayClient:
     def _next(self) -> CommandId:
         return CommandId(epoch=self._tag.epoch, seq=self._tag.seq + 1)
 
-    def _exchange(self, tag: CommandId, values: FloatArray | None, timeout_ns: int) -> RelayReport | None:
+    def _exchange(self, tag: CommandId, values: FloatArray | Severity, timeout_ns: int) -> RelayReport | None:
         """Publish a command, and return the report on it; None if it does not arrive in time."""
         listener, end_ns = self._listener, self._clock.now_ns() + timeout_ns
         with listener.condition:
@@ -247,11 +250,11 @@ class RelayClient:
     def _check_reports(self) -> None:
         """After an invalid report, brake and raise BackendLostError: the command in force is unknown."""
         if self._invalid:
-            self._publish(self._next(), None)
+            self._publish(self._next(), Severity.HOLD)
             raise BackendLostError(INVALID_MESSAGE, self._invalid)
 
-    def _publish(self, tag: CommandId, values: FloatArray | None) -> None:
-        """Publish a command; None: brake. Reports on earlier commands no longer count."""
+    def _publish(self, tag: CommandId, values: FloatArray | Severity) -> None:
+        """Publish a command; a severity: brake. Reports on earlier commands no longer count."""
         fields = write_command(tag, values, self._layout, stamp_ns=self._clock.system_ns())
         with self._listener.condition:
             self._tag, self._answer = tag, None

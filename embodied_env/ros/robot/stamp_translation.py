@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from rclpy.node import Node
 
-from embodied_env.contract.schema import ObservationAge
+from embodied_env.contract.safety_schema import ObservationAge
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
 from embodied_env.core.world_clock import SystemClockMonitor, WorldClock

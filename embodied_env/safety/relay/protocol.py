@@ -7,7 +7,8 @@ commands it may brake on its own: those publications have the tag of the last ac
 
 Commands and applied commands are `sensor_msgs/msg/JointState` (`JointFields`): positions of joints commanded by
 position, velocities of joints commanded by velocity, in SI units; NaN or empty where a joint has no such value. A
-command without joints requests braking until the next command.
+command without joints requests braking until the next command, as a HOLD; one that names only `STOP`, without values,
+as a STOP, at which grippers do what the contract declares.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from embodied_env.core.json_messages import (
     check_object,
     list_of,
     object_of,
+    object_with,
     one_of,
     or_null,
     read_object,
@@ -53,6 +55,22 @@ ARM_SERVICE = f"{NODE}/arm"  # std_srvs/srv/Trigger; the message is Armed.to_tex
 ESTOP_SERVICE = f"{NODE}/estop"  # std_srvs/srv/Trigger
 CLEAR_ESTOP_SERVICE = f"{NODE}/clear_estop"  # std_srvs/srv/Trigger
 DIAGNOSTICS_TOPIC = "/diagnostics"  # diagnostic_msgs/msg/DiagnosticArray, 1 Hz
+
+STOP = "stop"
+"""The only name, without values, of a command that brakes as a STOP."""
+
+SETPOINT_FIELDS = {"rate_hz": QUANTITY, "sent": COUNT, "worst_gap_s": QUANTITY}
+"""Account of the setpoints since the last command."""
+
+GRIPPER_ENDED = ("rejected", "failed", "reached", "stalled")
+"""States of a goal that is not sent again."""
+
+GRIPPER_FIELDS = {
+    "goal": or_null(QUANTITY),
+    "state": one_of(("idle", "unsent", "sent", "accepted", *GRIPPER_ENDED), "the state of a goal"),
+    "goals_sent": COUNT,
+}
+"""Account of a gripper with an action server."""
 
 _TAG = re.compile(r"([0-9]{1,19})/([0-9]{1,19})(?:\+([0-9]{1,19}))?")
 
@@ -113,10 +131,10 @@ class JointFields:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A parsed command; `target` in SI units, shape (n_joints,) in contract order, or None to brake."""
+    """A parsed command; `target` in SI units, shape (n_joints,) in contract order, or the severity to brake for."""
 
     tag: CommandId
-    target: FloatArray | None
+    target: FloatArray | Literal[Severity.HOLD, Severity.STOP]
     stamp_ns: int
 
 
@@ -129,13 +147,16 @@ class MalformedCommandError(Exception):
         super().__init__(detail)
 
 
-def write_command(tag: CommandId, values: FloatArray | None, layout: ActionLayout, *, stamp_ns: int = 0) -> JointFields:
-    """Return the fields of a command, or of an applied command; `values` None requests braking.
+def write_command(
+    tag: CommandId, values: FloatArray | Severity, layout: ActionLayout, *, stamp_ns: int = 0
+) -> JointFields:
+    """Return the fields of a command, or of an applied command; a severity requests braking.
 
     `values` are positions or velocities in SI units, shape (n_joints,), in contract order.
     """
-    if values is None:
-        return JointFields(frame_id=tag.to_text(), names=(), positions=(), velocities=(), stamp_ns=stamp_ns)
+    if isinstance(values, Severity):
+        names = () if values is Severity.HOLD else (STOP,)
+        return JointFields(frame_id=tag.to_text(), names=names, positions=(), velocities=(), stamp_ns=stamp_ns)
     by_velocity = layout.is_velocity
     return JointFields(
         frame_id=tag.to_text(),
@@ -162,8 +183,8 @@ def read_command(fields: JointFields, layout: ActionLayout) -> Command:
         if len(values) not in (0, len(fields.names)):
             detail = f"{kind} has {len(values)} values (expected {len(fields.names)}, one per name)"
             raise MalformedCommandError("form.shape", detail, tag)
-    if not fields.names:
-        return Command(tag=tag, target=None, stamp_ns=fields.stamp_ns)
+    if fields.names in ((), (STOP,)) and not fields.positions and not fields.velocities:
+        return Command(tag=tag, target=Severity.STOP if fields.names else Severity.HOLD, stamp_ns=fields.stamp_ns)
     if sorted(fields.names) != sorted(layout.joints):
         detail = f"joints are {reprlib.repr(list(fields.names))} (expected each of {list(layout.joints)} once)"
         raise MalformedCommandError("form.shape", detail, tag)
@@ -222,7 +243,9 @@ class RelayReport:
     `tag` is None if the command's tag was invalid. `cause`: ``command``, ``brake`` (a command that requested it) or
     ``tick``. `applied_si` is the published command, or if refused (not `published`) the one still in force; `applied`
     is the same in action units, relative to the command before. `number` counts publications over the life of the
-    relay (0: refused); `published_ns` is on its steady clock.
+    relay (0: refused); `published_ns` is on its steady clock. `setpoints`: of an accepted command, the account of the
+    setpoints since the one before; None without `setpoint_rate_hz`. `grippers`: the accounts of those with an action
+    server.
     """
 
     tag: CommandId | None
@@ -238,6 +261,8 @@ class RelayReport:
     velocity_si: FloatArray
     number: int
     published_ns: int
+    setpoints: Mapping[str, float] | None = None
+    grippers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def to_text(self) -> str:
         """Return the report as JSON; floats keep every bit, non-finite ones are strings."""
@@ -324,6 +349,8 @@ _REPORT = {
     **dict.fromkeys(_VECTORS, list_of(QUANTITY)),
     "number": COUNT,
     "published_ns": COUNT,
+    "setpoints": or_null(object_with(SETPOINT_FIELDS)),
+    "grippers": object_of(object_with(GRIPPER_FIELDS)),
 }
 _FINDING = {
     "gate": one_of(GATES, "the name of a gate"),

@@ -4,23 +4,25 @@ Disarmed, it publishes only braking. `arm` begins an epoch at the measured posit
 increasing numbers, pass the joint limits and filters. ``hold_steps`` periods after the last one, each `tick` brakes;
 after ``stop_steps`` a STOP is latched, which only `arm` clears. `clear_estop` reduces an ESTOP to a STOP.
 
-With `setpoint_rate_hz` a command is reached in several set-points (`safety.setpoints`), published by `send_setpoint`.
+With `setpoint_rate_hz` a command is reached in several setpoints (`safety.setpoints`), sent by the caller.
 
-At rest, a robot commanded only by position receives nothing. Joints commanded by velocity receive zero at every tick
-while armed: their controller may have a timeout, or have lost a message. Nothing is published before the first command
-of an epoch.
+At rest, a robot commanded only by position receives nothing but the goals of its grippers at a STOP. Joints commanded
+by velocity receive zero at every tick while armed: their controller may have a timeout, or have lost a message. Nothing
+is published before the first command of an epoch.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.measured_joints import MeasuredJoints, MeasuredVelocities, Reading
@@ -47,31 +49,21 @@ _MAX_LOST = 1_000  # commands in a row; accepting a larger number would lock out
 
 
 def check_relayed(contract: Contract) -> None:
-    """Raise ContractError unless a relay can enforce `contract`: mode enforce, finite limits above 0."""
+    """Raise ContractError unless a relay can enforce `contract`."""
     if contract.safety.mode != "enforce":
-        raise ContractError(
-            "safety.mode",
-            f"mode is {contract.safety.mode!r} (expected 'enforce', as a relay guarantees the limits)",
-            source=contract.source,
-        )
-    for name, actuator in contract.actuators.items():
-        limits = actuator.limits(contract.safety.margins)
-        for kind in ("velocity", "acceleration", "deceleration"):
-            for joint, value in zip(limits.joints, getattr(limits, kind).tolist(), strict=True):
-                if not 0.0 < value < np.inf:
-                    path = f"actuators.{name}.joints.{joint}.{kind}"
-                    expected = "a finite value above 0 for a relay, which has no action servers"
-                    problem = f"limit after margins is {value} (expected {expected})"
-                    raise ContractError(path, problem, source=contract.source)
+        problem = f"mode is {contract.safety.mode!r} (expected 'enforce', as a relay guarantees the limits)"
+        raise ContractError("safety.mode", problem, source=contract.source)
+    if contract.trajectory_steps is not None:
+        problem = f"trajectory_steps: {contract.trajectory_steps} (expected null for a relay: one point per command)"
+        raise ContractError("actuators", problem, source=contract.source)
 
 
 def stopping_time_s(contract: Contract) -> float:
     """Return the longest time to brake to rest: the slowest joint from its velocity limit, plus one period."""
-    longest = 0.0
-    for actuator in contract.actuators.values():
-        limits = actuator.limits(contract.safety.margins)
-        longest = max(longest, *(limits.velocity / limits.deceleration).tolist())
-    return longest + contract.control_period_s
+    limits = ActionLayout(contract).limits
+    moving = ~limits.is_goal
+    longest = (limits.velocity[moving] / limits.deceleration[moving]).max(initial=0.0)
+    return float(longest) + contract.control_period_s
 
 
 class RelayPublisher(Protocol):
@@ -100,6 +92,7 @@ class Relay:
     Attributes:
         sensors: the sensors of `on_joint_positions`.
         velocity_sensors: the sensors of `on_joint_velocities`.
+        arbiter: owns the last published command; the caller sends its setpoints (`Arbiter.send_setpoint`).
         tag: the tag of the last accepted command or braking tick.
         accepted: number of accepted commands.
         refused: number of refused commands by code.
@@ -115,6 +108,7 @@ class Relay:
         clock: Clock,
         gate: SafetyGate | None = None,
         downstream_timeout_s: float | None = None,
+        gripper_accounts: Callable[[], Mapping[str, Mapping[str, Any]]] = dict,
     ) -> None:
         """Create a disarmed relay.
 
@@ -122,13 +116,13 @@ class Relay:
         `Arbiter` for `downstream_timeout_s`. Raises ContractError if a relay cannot enforce `contract`.
         """
         check_relayed(contract)
-        self._outlet = outlet
+        self._outlet, self._gripper_accounts = outlet, gripper_accounts
         self._clock = clock
         self._gate = SafetyGate(contract, fixed_rate=False) if gate is None else gate
         self._layout = self._gate.layout
         self._velocities = MeasuredVelocities(contract)
         self._moving: dict[str, tuple[Mapping[str, NDArray[Any]], int]] = {}  # the newest readings of velocities
-        self._arbiter = Arbiter(
+        self.arbiter = Arbiter(
             self._send,
             self._gate,
             clock=clock,
@@ -150,6 +144,9 @@ class Relay:
         self._fed_ns: int | None = None
         self._published_ns = clock.now_ns()
         self._inputs: Mapping[str, str] = {}
+        grippers = [actuator.gripper for actuator in contract.actuators.values() if actuator.gripper is not None]
+        self._has_stop_goals = any(gripper.on_stop != "hold" for gripper in grippers)
+        self._owes_goals = False  # of a STOP, also to grippers at rest
         self._state: RelayState | None = None
         self.refused: Counter[str] = Counter()
         self.accepted = self.trips = 0
@@ -158,7 +155,7 @@ class Relay:
     @property
     def at_rest(self) -> bool:
         """Whether the last published velocities are zero."""
-        return not self._arbiter.reference.velocities.any()
+        return not self.arbiter.reference.velocities.any()
 
     @property
     def current_state(self) -> RelayState:
@@ -213,8 +210,8 @@ class Relay:
         positions = self._measured.positions.copy()
         self.tag = CommandId(epoch=max(self.tag.epoch + 1, self._clock.system_ns() // NS_PER_US), seq=0)
         self._gate.reset()
-        self._arbiter.reset(positions, self.tag.epoch)
-        self._armed, self._asked_to_brake, self._fed_ns = True, False, None
+        self.arbiter.reset(positions, self.tag.epoch)
+        self._armed, self._asked_to_brake, self._fed_ns, self._owes_goals = True, False, None, False
         self.announce()
         limits = self._layout.limits
         outside = (positions < limits.position_low) | (positions > limits.position_high)
@@ -236,10 +233,11 @@ class Relay:
             self._refuse(command.tag, refusal, *([] if latched is None else [latched]))
             return
         self.tag, self._fed_ns = command.tag, self._clock.now_ns()
-        self._asked_to_brake = command.target is None
+        target = command.target
+        self._asked_to_brake = isinstance(target, Severity)
         self.accepted += 1
-        if (target := command.target) is None:
-            self._publish(lambda: self._arbiter.brake(_REQUESTED), "brake")
+        if isinstance(target, Severity):
+            self._publish(lambda: self.arbiter.brake(replace(_REQUESTED, severity=target)), "brake")
         else:
             self._publish(lambda: self._send_limited(target), "command")
         self.announce()
@@ -249,22 +247,11 @@ class Relay:
         self._check_command_timeout()
         reason = self._braking_reason()
         repeats = self._armed and self._gate.has_velocity
-        if reason is not None and (repeats or not self.at_rest):
+        if reason is not None and (repeats or self._owes_goals or not self.at_rest):
             self.tag = CommandId(epoch=self.tag.epoch, seq=self.tag.seq, tick=self.tag.tick + 1)
-            self._publish(lambda: self._arbiter.brake(reason), "tick")
+            self._publish(lambda: self.arbiter.brake(reason), "tick")
+            self._owes_goals &= not self.last_dt_s > 0.0  # no time: it repeated the last command
         self.announce()
-
-    @property
-    def setpoint_due_ns(self) -> int | None:
-        """When `send_setpoint` is due, on the steady clock; None: nothing is in motion, or no set-points declared."""
-        return self._arbiter.setpoint_due_ns
-
-    def send_setpoint(self) -> None:
-        """Publish the next set-point towards the last command if it is due; an internal error latches a STOP."""
-        try:
-            self._arbiter.send_setpoint()
-        except InternalFaultError as error:
-            self.fault(str(error))
 
     def estop(self, why: str) -> None:
         """Latch an ESTOP and brake."""
@@ -325,7 +312,7 @@ class Relay:
     def _refuse(self, tag: CommandId | None, finding: Finding, *causes: Finding) -> None:
         """Report a command that is not published; it does not feed the watchdog. `causes`: what latched."""
         self.refused[finding.code] += 1
-        reference = self._arbiter.reference
+        reference = self.arbiter.reference
         acting = np.where(self._layout.is_velocity, reference.velocities, reference.positions)
         self._outlet.report(
             RelayReport(
@@ -342,6 +329,7 @@ class Relay:
                 velocity_si=reference.velocities,
                 number=0,
                 published_ns=self._published_ns,
+                grippers=self._gripper_accounts(),
             )
         )
         self.announce()
@@ -355,7 +343,9 @@ class Relay:
                 self._latch(_overdue(Severity.STOP, "wd.stop", age_ns))
 
     def _latch(self, finding: Finding) -> None:
-        """Latch `finding` and disarm."""
+        """Latch `finding` and disarm. Silence after a request to brake is the end of an episode: goals are kept."""
+        is_end = finding.code == "wd.stop" and self._asked_to_brake
+        self._owes_goals |= self._has_stop_goals and self._armed and self._fed_ns is not None and not is_end
         self._gate.latch(finding)
         self._armed = False
 
@@ -364,7 +354,7 @@ class Relay:
         if self._gate.latched is not None:
             return latched_finding(self._gate.latched)
         if self._ending:
-            return Finding(gate="latch", severity=Severity.STOP, code="latch.stop", detail="the relay is shutting down")
+            return Finding(gate="latch", severity=Severity.HOLD, code="latch.stop", detail="the relay is shutting down")
         if not self._armed or self._fed_ns is None:
             return None
         age_ns = self._clock.now_ns() - self._fed_ns
@@ -374,9 +364,9 @@ class Relay:
 
     def _send_limited(self, target: FloatArray) -> ApprovedCommand:
         """Limit and publish `target`; a STOP of the gate is latched and disarms."""
-        with self._arbiter.exclusive() as (reference, dt_s):
+        with self.arbiter.exclusive() as (reference, dt_s):
             approved = self._gate.limit(target, reference, dt_s)
-            self._arbiter.send(approved)
+            self.arbiter.send(approved)
         if approved.report.disposition >= Severity.STOP:
             self._gate.latch_stops(approved.report.findings)
             self._armed = False
@@ -396,7 +386,8 @@ class Relay:
 
     def _publish(self, send: Callable[[], ApprovedCommand], cause: str) -> None:
         """Publish by `send` and report it; an internal error latches a STOP instead."""
-        self._arbiter.update_measured(self._measured.positions, self._measured.ages_s(self._clock.now_ns()))
+        self.arbiter.update_measured(self._measured.positions, self._measured.ages_s(self._clock.now_ns()))
+        setpoints = None if cause == "tick" else self.arbiter.take_setpoint_account()
         try:
             approved = send()
         except InternalFaultError as error:
@@ -421,6 +412,8 @@ class Relay:
                 velocity_si=report.velocity_si,
                 number=approved.seq,
                 published_ns=self._published_ns,
+                setpoints=setpoints,
+                grippers=self._gripper_accounts(),
             )
         )
 

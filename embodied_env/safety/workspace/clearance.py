@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import FloatArray, KinematicModel
 from embodied_env.contract.kinematics import Capsules
-from embodied_env.contract.schema import BoxSpec, KeepOutSpec, WorkspaceSpec
+from embodied_env.contract.safety_schema import BoxSpec, KeepOutSpec, WorkspaceSpec
 from embodied_env.contract.value_checks import one_of
 from embodied_env.errors import ContractError
 from embodied_env.safety.workspace.capsules import box_distance, capsule_distance, inside_distance

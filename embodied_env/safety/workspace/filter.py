@@ -39,7 +39,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from embodied_env.contract import FloatArray, KinematicModel
-from embodied_env.contract.schema import WorkspaceSpec
+from embodied_env.contract.safety_schema import WorkspaceSpec
 from embodied_env.core.codes import Severity
 from embodied_env.errors import UsageError
 from embodied_env.safety.command_filters import FilterDecision, ProposedCommand

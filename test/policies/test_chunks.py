@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import signal
 import threading
 import time
 from types import SimpleNamespace
@@ -20,9 +22,12 @@ from embodied_env.cli.main import main
 from embodied_env.core.policy import NoAction, PolicyIdentity
 from embodied_env.errors import PolicyError, UsageError
 from embodied_env.evaluation.runner import evaluate
-from embodied_env.policies.async_chunks import DECAY, OVERLAP, UNDERRUN, AsyncChunks, blend, make_runner
-from embodied_env.policies.chunk_runner import ChunkRunner
+from embodied_env.policies import policy_thread
+from embodied_env.policies.chunks import DECAY, OVERLAP, UNDERRUN, AsyncChunks, ChunkRunner, blend, make_runner
 from embodied_env.policies.lerobot_model import LerobotModel
+from embodied_env.policies.slots import TeamPolicies, VectorPolicies
+from embodied_env.record.audit.account_rules import AccountRules
+from embodied_env.record.rows import RESET
 
 MODES = ("replace", "crossfade", "ensemble", "rtc")
 ARM = changed_contract("arm_reach", {"episode.horizon_steps": 24})
@@ -98,12 +103,19 @@ class Timed:
         self.policy, self.latency, self.due = policy, latency, None
         policy.gate = threading.Semaphore(0)
         self.runner = AsyncChunks(policy, mode, **options)
-        policy.gate.release()  # the first inference is awaited
-        self.steps = Steps(self.runner)
+        self.reset()
+
+    def reset(self):
+        """Begin an episode, after the inference in progress."""
+        if self.runner._request is not None:
+            self.policy.gate.release()
+        self.steps, self.due = Steps(self.runner), None
 
     def take(self):
         """Take a step, after the end of an inference that is due."""
-        if self.due == self.steps.step:
+        if not self.runner._answers:
+            self.policy.gate.release()  # the first one is awaited
+        elif self.due == self.steps.step:
             request = self.runner._request[1]
             self.policy.gate.release()
             request.exception(timeout=10.0)
@@ -183,6 +195,17 @@ def test_actions_are_aligned_by_the_latency(mode, latency):
         timed.runner._calls.submit(int).result()
         assert sorted(policy.observed + policy.seen) == [*range(60)]  # a policy with a history observes every step
     assert joined()
+
+
+def test_a_chunk_is_copied_before_the_policy_observes_the_next_step():
+    policy = Scripted()
+    policy.answer = np.zeros((16, 6))
+    policy.observe = lambda _: policy.answer.fill(1.0)  # such as a buffer of its own
+    with Timed(policy, "ensemble", 2) as timed:
+        timed.take()
+        for _ in range(3):
+            policy.answer.fill(0.0)
+            assert not timed.take().any()
 
 
 def test_a_chunk_that_is_older_than_its_length_is_counted_and_never_executed():
@@ -268,45 +291,110 @@ def test_lerobot_continues_the_actions_before_its_post_processor():
 # --------------------------------------------------------------------------------------------------------------- blending
 
 
+class Planned(Scripted):
+    """Answers inference n as `plan` says: (length, offset), or None for no action.
+
+    Action i for the observation of step k is k + i + offset. Inferences are never forgotten.
+    """
+
+    def __init__(self, plan, n_action_steps):
+        super().__init__()
+        self.plan, self.n_action_steps, self.made = plan, n_action_steps, []
+
+    def __call__(self, observation):
+        step, answer = int(observation["step"][0]), self.plan[len(self.made) % len(self.plan)]
+        self.made.append((step, answer))
+        assert self.gate.acquire(timeout=10.0)
+        if answer is None:
+            return NoAction("no")
+        length, offset = answer
+        return np.repeat((step + np.arange(length) + offset)[:, None], 6, axis=1)
+
+
+def violations(rule, step, action, account):
+    taken = {"no_action": action.reason} if isinstance(action, NoAction) else action.tolist()
+    info = {"step_index": step, "annotations": {"chunk": account}}
+    return list(rule.add({"schema": "step", "info": info, "inner": {"action": taken}}))
+
+
 @given(
     mode=st.sampled_from(MODES),
-    length=st.integers(2, 20),
     overlap=st.integers(0, 9),
-    latencies=st.lists(st.integers(1, 6), min_size=60, max_size=60),
-    bias=st.floats(-5.0, 5.0),
+    plan=st.lists(st.none() | st.tuples(st.integers(1, 20), st.floats(-5.0, 5.0)), min_size=1, max_size=20).filter(any),
+    latencies=st.lists(st.integers(1, 9), min_size=1, max_size=20),
+    n_action_steps=st.none() | st.integers(1, 20),
+    resets=st.sets(st.integers(1, 59), max_size=4),
 )
-def test_weights_add_up_to_one_and_a_crossfade_has_no_jumps(mode, length, overlap, latencies, bias):
-    policy = Scripted(length, bias=bias)
-    previous = None
+def test_actions_are_convex_blends_of_chunks_of_the_episode_at_their_index(
+    mode, overlap, plan, latencies, n_action_steps, resets
+):
+    policy, rule = Planned(plan, n_action_steps), AccountRules(None)
+    begun, before, steps = 0, None, 0
     with Timed(policy, mode, 1, overlap=overlap) as timed:
-        for step, latency in enumerate(latencies):
-            timed.latency = latency
+        for number in range(60):
+            if number in resets:
+                timed.reset()
+                begun, before, steps = len(policy.made), None, 0
+            if not steps:
+                list(rule.add({"schema": RESET}))
+            timed.latency = latencies[len(policy.made) % len(latencies)]
             action, account = timed.take(), timed.steps.account
+            steps += 1
+            assert violations(rule, steps, action, account) == []
             if isinstance(action, NoAction):
                 assert (account["id"], account["older"]) == (None, [])
-                previous = None
+                before = None
                 continue
-            weights = [account["weight"], *(weight for *_, weight in account["older"])]
-            assert sum(weights) == pytest.approx(1.0, abs=1e-12)
-            assert min(weights) > 0.0
-            assert (mode in ("crossfade", "ensemble")) or weights == [1.0]
-            values = [step + bias * number for number in [account["id"], *(each[0] for each in account["older"])]]
-            assert min(values) - 1e-9 <= action[0] <= max(values) + 1e-9
-            chunk = timed.runner._chunks[-1]
-            if mode == "crossfade" and previous is not None:
-                # The motion of a chunk in a step, and a part of the difference of the two chunks.
-                gap = max(abs(value - values[0]) for value in values) if len(values) > 1 else 0.0
-                gap = max(gap, previous[1])
-                assert abs(action[0] - previous[0]) <= 1.0 + gap / (chunk.overlap + 1) * 2 + 1e-9 or chunk.overlap == 0
-            previous = action[0], max(abs(value - values[0]) for value in values)
+            chunks = [(step, *answer) for step, answer in policy.made[begun:] if answer is not None]
+            used = [*account["older"], [account["id"], account["born"], account["weight"]]]
+            assert all(chunks[place][0] == born for place, born, _ in used)
+            assert all(0 <= steps - 1 - born < chunks[place][1] for place, born, _ in used)
+            assert sum(weight for *_, weight in used) == pytest.approx(1.0, abs=1e-12)
+            assert min(weight for *_, weight in used) > 0.0
+            assert mode in ("crossfade", "ensemble") or len(used) == 1
+            offsets = [chunks[place][2] for place, *_ in used]
+            value = sum(weight * offset for (*_, weight), offset in zip(used, offsets, strict=True)) + steps - 1
+            assert action == pytest.approx(np.full(6, value), abs=1e-9)
+            if mode == "crossfade":
+                if before is not None:
+                    # The change within a chunk, and for each that fades in its share of the difference.
+                    known = [*offsets, *before[1]]
+                    fading = [each for each in timed.runner._chunks if steps <= each.first + each.overlap]
+                    jump = sum((max(known) - min(known)) / (each.overlap + 1) for each in fading)
+                    assert abs(value - before[0]) <= 1.0 + jump + 1e-9
+                before = value, offsets
+
+
+@pytest.mark.parametrize("mode", ["replace", "crossfade", "rtc"])
+def test_actions_after_n_action_steps_are_the_reserve_for_a_late_chunk(mode):
+    policy = Planned([(16, 0.0)], 8)
+    with Timed(policy, mode, 2) as timed:
+        ages = [(timed.take(), timed.steps.account["age"])[1] for _ in range(40)]
+        assert max(ages[16:]) <= 7
+        timed.latency = 9
+        while timed.steps.account["age"] <= 8:
+            timed.take()
+        assert timed.steps.account["underruns"] == 0
+
+
+def test_n_action_steps_in_lockstep():
+    found = [Steps(make_runner(Planned([(8, 0.0), (8, 0.5)], 3), chunks)) for chunks in ("replace", "wait", "ensemble")]
+    for each in found:
+        each.runner.policy.gate = threading.Semaphore(100)
+    replaced, waited, blended = (each.values(12) for each in found)
+    assert replaced == waited
+    assert [len(each.runner.policy.made) for each in found] == [4, 4, 12]
+    assert len(found[2].account["older"]) == 7
+    assert all(step <= value <= step + 0.5 for step, value in enumerate(blended))
 
 
 def test_actions_of_several_actuators_are_blended():
     a, b = ({"arm": np.full(2, value), "hand": [value]} for value in (1.0, 3.0))
     found = blend([a, b], [0.25, 0.75])
     assert (found["arm"].tolist(), found["hand"].tolist()) == ([2.5, 2.5], [2.5])
-    with pytest.raises(PolicyError, match="cannot be blended"):
-        blend([np.zeros(2), np.zeros(3)], [0.5, 0.5])
+    for other in (np.zeros(3), a, np.array(["0.5", "0.5"]), np.zeros(2, dtype=complex)):
+        with pytest.raises(PolicyError, match="cannot be blended"):
+            blend([other, np.zeros(2)], [0.5, 0.5])
 
 
 # ---------------------------------------------------------------------------------------- reset, errors and the thread
@@ -353,6 +441,77 @@ def test_an_error_of_an_observer_is_raised_at_a_later_call():
             timed.take()
 
 
+@pytest.fixture
+def hanging():
+    """Return a policy whose first inference hangs until the end of the test."""
+    policy = Scripted(8)
+    policy.gate = threading.Semaphore(0)
+    yield policy
+    policy.gate.release(100)
+    wait_until_joined()
+
+
+def wait_until_joined():
+    end = time.monotonic() + 10.0
+    while not joined():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_a_hanging_policy_ends_reset_and_close_and_its_answer_is_never_used(hanging):
+    hanging.gate.release()
+    runner = AsyncChunks(hanging, "replace", timeout_s=0.05)
+    steps = Steps(runner)
+    assert [steps.take()[0] for _ in range(3)] == [0.0, 1.0, 2.0]
+    for _ in range(2):
+        with pytest.raises(PolicyError, match=r"policy hangs: no answer for 0.05 s \(expected one\); correct it"):
+            runner.reset(seed=2, episode_index=1)
+    runner.close()  # no second error, nor a second wait
+    assert hanging.closed == 0  # it is in use
+    hanging.gate.release()
+    wait_until_joined()
+    hanging.bias = 100.0
+    hanging.gate.release()
+    steps = Steps(runner)  # it has returned
+    assert steps.take()[0] == 0.0
+    assert (steps.account["id"], steps.account["born"], len(hanging.seen)) == (0, 0, 1)
+    runner.close()
+    assert hanging.closed == 1
+
+
+def test_a_policy_that_hangs_in_the_first_inference(hanging):
+    runner = AsyncChunks(hanging, "replace", timeout_s=0.05)
+    with pytest.raises(PolicyError, match="policy hangs"):
+        Steps(runner).take()
+    runner.stop()
+
+
+def test_a_policy_that_hangs_when_it_is_closed(hanging, monkeypatch):
+    monkeypatch.setattr(policy_thread, "STOP_TIMEOUT_S", 0.05)
+    hanging.gate.release()
+    runner = AsyncChunks(hanging, "replace")
+    steps = Steps(runner)
+    for _ in range(3):
+        steps.take()
+    with pytest.raises(PolicyError, match=r"policy hangs: no answer for 0.05 s"):
+        runner.close()
+    runner.close()
+    assert hanging.closed == 0
+
+
+def test_an_interrupt_ends_the_wait_for_a_hanging_policy(hanging):
+    runner = AsyncChunks(hanging, "replace")
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        steps = Steps(runner)
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            steps.take()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    runner.stop()
+
+
 def test_an_error_after_the_last_step_is_raised_by_reset():
     policy = Scripted(8)
     with Timed(policy, "replace", 1) as timed:
@@ -367,7 +526,7 @@ def test_an_error_after_the_last_step_is_raised_by_reset():
 def test_one_action_in_real_time_is_refused():
     policy = Scripted()
     policy.answer = np.zeros(6)
-    with Timed(policy, "replace", 1) as timed, pytest.raises(PolicyError, match=r"ndarray \(expected a chunk"):
+    with Timed(policy, "replace", 1) as timed, pytest.raises(PolicyError, match=r"one action \(expected a chunk"):
         timed.take()
 
 
@@ -451,6 +610,43 @@ def test_evaluation_in_lockstep_records_sound_accounts(tmp_path, mode):
     assert replay_policy(result.path, InEnvironment(bias=1.0), chunks=mode).first is None
 
 
+@pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
+def test_slots_of_a_vector_environment_act_as_single_environments(mode):
+    made = [InEnvironment(bias=slot) for slot in range(2)]
+    policies = VectorPolicies(made.__getitem__, 2, chunks="ensemble")
+    with_chunks = [Steps(AsyncChunks(InEnvironment(bias=slot), "ensemble", pacing="lockstep")) for slot in range(2)]
+    envs = embodied_env.make_vec(ARM, num_envs=2, backend="fake", autoreset_mode=mode, clock="virtual")
+    results = envs.reset(seed=3)
+    for _ in range(ARM.episode.horizon_steps):
+        actions = policies.act_all(*results)
+        expected = [each.take() for each in with_chunks]
+        np.testing.assert_array_equal(actions, expected)
+        assert policies.take_accounts() == {slot: {"chunk": each.account} for slot, each in enumerate(with_chunks)}
+        observations, *_, infos = envs.step(actions)
+        results = observations, infos
+    envs.close()
+    policies.close()
+    assert [policy.closed for policy in made] == [1, 1]
+
+
+def test_accounts_of_a_team_are_recorded_per_robot(tmp_path):
+    team = embodied_env.parallel_env("two_carts", backend="mujoco", clock="virtual", record=tmp_path)
+    policies = TeamPolicies(lambda _: InEnvironment(size=2), team.possible_agents, chunks="crossfade")
+    observations, infos = team.reset(seed=1)
+    for _ in range(20):
+        actions = policies.act(observations, infos)
+        for agent, accounts in policies.take_accounts().items():
+            for name, account in accounts.items():
+                team.annotate(agent, name, account)
+        observations, *_, infos = team.step(actions)
+    team.close()
+    policies.close()
+    for agent in team.possible_agents:
+        assert embodied_env.audit_run(team.run_directory(agent)).problems == ()
+        (*_, last) = embodied_env.read_run(team.run_directory(agent)).transitions()
+        assert last["info"]["annotations"]["chunk"]["id"] == 1
+
+
 def run_in_real_time(tmp_path, *, steps, period_s, backend="mujoco"):
     contract = changed_contract("arm_reach", {"episode.horizon_steps": steps, "task.success_radius_m": 0.0001})
     policy = InEnvironment(length=16, latency_s=4 * period_s)
@@ -460,7 +656,16 @@ def run_in_real_time(tmp_path, *, steps, period_s, backend="mujoco"):
     assert joined()
     assert embodied_env.audit_run(result.path).problems == ()
     rows = list(embodied_env.read_run(result.path).transitions())
-    return result, rows, [row["info"]["annotations"]["chunk"] for row in rows]
+    accounts = [row["info"]["annotations"]["chunk"] for row in rows]
+    for row, account in zip(rows, accounts, strict=True):
+        born = rows[(account["born"] or 1) - 1]
+        if (
+            account["born"]
+            and row["info"]["latency"]["missed_deadlines"] == born["info"]["latency"]["missed_deadlines"]
+        ):
+            age_ns = row["inner"]["stamps_ns"]["published"] - born["inner"]["stamps_ns"]["observed"]
+            assert age_ns / 1e9 == pytest.approx(account["age"] * period_s, abs=period_s)
+    return result, rows, accounts
 
 
 @pytest.mark.realtime
@@ -469,6 +674,9 @@ def test_no_underrun_in_real_time(tmp_path):
     assert (len(rows), accounts[-1]["underruns"], result.summary["missed_actions"]) == (24, 0, 0)
     assert max(account["age"] for account in accounts) >= 4
     assert replay_run(result.path).sound
+    still = InEnvironment()
+    still.scale = 0.0
+    assert replay_policy(result.path, still, chunks="crossfade").first is None
 
 
 @pytest.mark.long

@@ -1,0 +1,362 @@
+"""Execution of action chunks, one action per step; the next chunk is computed in between, or while the robot moves."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice, takewhile
+from typing import Any
+
+import numpy as np
+
+from embodied_env.core.policy import (
+    CHUNK_MODES,
+    AccountedPolicy,
+    NoAction,
+    Observation,
+    Policy,
+    StepObserver,
+    find_continuing,
+    find_n_action_steps,
+)
+from embodied_env.errors import PolicyError, UsageError, described, did_you_mean
+from embodied_env.policies.policy_thread import PolicyCalls
+
+OVERLAP = 4
+"""Steps in which ``crossfade`` blends two chunks, and which ``rtc`` adds to the prefix."""
+
+DECAY = 0.01
+"""Of the weights of ``ensemble``, from the oldest chunk to the newest; that of ACT."""
+
+UNDERRUN = "chunk underrun"
+"""Reason of a step without an action."""
+
+TIMEOUT_S = 60.0
+"""Limit of the first chunk of an episode and of `reset`; longer than the limits of policy servers."""
+
+_MOST_CHUNKS = 200  # in one action: the account of a step is bounded
+_MOST_ACTIONS = 100_000  # in a chunk: splitting it takes time and memory
+_LATENCIES = 10  # inferences, of which the greatest latency counts
+
+
+def make_runner(policy: Policy, chunks: str = "wait", *, pacing: str = "lockstep") -> ChunkRunner | AsyncChunks:
+    """Return the policy that returns one action per step, as `chunks` of `CHUNK_MODES` says."""
+    return ChunkRunner(policy) if chunks == "wait" else AsyncChunks(policy, chunks, pacing=pacing)
+
+
+class ChunkRunner:
+    """A policy that returns one action per step, from the actions and chunks of another policy.
+
+    Attributes:
+        policy: the other policy.
+        identity: its identity.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        """Wrap `policy`."""
+        self.policy, self.identity = policy, policy.identity
+        self._n_action_steps = find_n_action_steps(policy)
+        self._due: deque[Any] = deque()
+
+    @property
+    def has_due(self) -> bool:
+        """Whether an action of the last chunk is left, so that the next step needs no inference."""
+        return bool(self._due)
+
+    def reset(self, *, seed: int, episode_index: int) -> None:
+        """Discard the rest of the chunk, and reset the policy."""
+        self._due.clear()
+        self.policy.reset(seed=seed, episode_index=episode_index)
+
+    def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
+        """Return the next action of the chunk, or of a new one."""
+        if not self._due:
+            return self.begin(self.policy(observation))
+        if isinstance(self.policy, StepObserver):
+            self.policy.observe(observation)
+        return self._due.popleft()
+
+    def begin(self, answer: Any) -> Any:  # noqa: ANN401 - policies return anything
+        """Return the first action of what the policy has returned, and keep those of a chunk to execute next."""
+        chunk = split_chunk(answer)
+        if chunk is None:
+            return answer
+        self._due.extend(chunk[1 : self._n_action_steps])
+        return chunk[0]
+
+    def upcoming(self, count: int) -> list[Any]:
+        """Return the actions for the steps after that of the last action, at most `count`."""
+        return list(islice(self._due, count))
+
+    def take_accounts(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the accounts of the last action, to annotate its step: that of an inference, if there is one."""
+        account = self.policy.take_account() if isinstance(self.policy, AccountedPolicy) else None
+        return {} if account is None else {"inference": account}
+
+    def stop(self) -> None:
+        """Do nothing: there is no thread."""
+
+    def close(self) -> None:
+        """Close the policy."""
+        self.policy.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Chunk:
+    """A chunk of one inference."""
+
+    number: int  # counted from 0 in an episode
+    born: int  # step whose observation it was computed from; the reset is 0
+    first: int  # step in which it is used for the first time
+    overlap: int  # steps in which it takes over, before its last one
+    actions: Sequence[Any]
+
+    def index(self, step: int) -> int:
+        """Return the index of the action for `step`, the age of the chunk in steps."""
+        return step - 1 - self.born
+
+    def left(self, step: int) -> int:
+        """Return the number of its actions for `step` and later."""
+        return max(0, len(self.actions) - self.index(step))
+
+    def share(self, step: int) -> float:
+        """Return its weight against older chunks, which increases up to 1 in the steps in which it takes over."""
+        passed = step - self.first
+        return 1.0 if passed >= self.overlap else (passed + 1) / (self.overlap + 1)
+
+
+class AsyncChunks:
+    """A policy that returns one action per step, from chunks that another policy computes while the robot moves.
+
+    In real time the other policy runs in a thread of its own, with at most one inference in progress, which begins
+    early enough for twice the greatest of the last latencies. A step for which no chunk has an action gets `NoAction`.
+    In lockstep the world waits for each inference, which is made without a thread.
+
+    Attributes:
+        policy: the other policy; do not call it while this one is in use.
+        identity: its identity.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        mode: str,
+        *,
+        pacing: str = "realtime",
+        overlap: int = OVERLAP,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """Wrap `policy`; `pacing` is that of the environment (``env.unwrapped.pacing``).
+
+        Args:
+            policy: a policy that returns chunks.
+            mode: ``replace`` (the next chunk at once), ``crossfade`` (over `overlap` steps), ``ensemble`` (all chunks
+                with an action for the step, with weights exp(-0.01 i) from the oldest to the newest), or ``rtc`` (the
+                policy continues the chunk that is being executed, `overlap` steps early).
+            pacing: ``realtime`` or ``lockstep``.
+            overlap: see `mode`.
+            timeout_s: limit of the first chunk of an episode, and of `reset`; then a `PolicyError` is raised.
+
+        Raises:
+            UsageError: for an unknown mode, and for ``rtc`` with a policy that cannot continue a chunk.
+        """
+        if mode not in CHUNK_MODES[1:]:
+            expected = f"expected one of: {', '.join(CHUNK_MODES[1:])}"
+            raise UsageError(f"unknown mode of chunks: {mode!r} ({expected}){did_you_mean(mode, CHUNK_MODES[1:])}")
+        self._continuing = find_continuing(policy) if mode == "rtc" else None
+        if mode == "rtc" and self._continuing is None:
+            problem = f"policy that cannot continue a chunk: {policy.identity.name!r}"
+            raise UsageError(f"{problem} (expected one with real-time chunking, RTC); use crossfade")
+        self.policy, self.mode, self.identity = policy, mode, policy.identity
+        self._overlap = overlap if mode in ("crossfade", "rtc") else 0
+        self._waits = pacing == "lockstep"
+        self._n_action_steps = find_n_action_steps(policy)
+        self._calls = PolicyCalls(in_thread=not self._waits, timeout_s=timeout_s)
+        self._latencies: deque[int] = deque(maxlen=_LATENCIES)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget everything of an episode but the latencies."""
+        self._step = self._answers = 0
+        self._chunks: list[Chunk] = []  # oldest first
+        self._last: Chunk | None = None  # of the last answer, if it has an action for a later step
+        self._request: tuple[int, Future[Any]] | None = None  # step of its observation
+        self._missing = NoAction(UNDERRUN)
+        self._counts = dict.fromkeys(("underruns", "expired", "failed"), 0)
+        self._accounts: dict[str, Mapping[str, Any]] = {}
+
+    def reset(self, *, seed: int, episode_index: int) -> None:
+        """Reset the policy, after the inference in progress, whose answer is discarded."""
+        self._begin()
+        self._calls.wait(self._calls.submit(partial(self.policy.reset, seed=seed, episode_index=episode_index)))
+
+    def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
+        """Return the action for the next step, or `NoAction`; raises PolicyError for what the policy raised."""
+        self._step += 1
+        self._accounts = {}
+        self._calls.check()
+        if self._request is not None and self._request[1].done():
+            self._receive(*self._request)
+        if self._request is None and self._is_due():
+            call = partial(self._infer, observation, self._prefix())
+            self._request = self._step - 1, self._calls.submit(call)
+        elif isinstance(self.policy, StepObserver):
+            self._calls.submit(partial(self.policy.observe, observation))
+        if self._request is not None and (self._waits or not self._answers):
+            self._receive(*self._request, is_awaited=True)
+        return self._act()
+
+    def upcoming(self, count: int) -> list[Any]:
+        """Return the actions that the present chunks have for the steps after the present one, at most `count`."""
+        weighed = (self._weigh(step) for step in range(self._step + 1, self._step + 1 + count))
+        return [self._blend(step, used) for step, used in enumerate(takewhile(bool, weighed), self._step + 1)]
+
+    def take_accounts(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the accounts of the last action, to annotate its step: ``chunk``, and that of an inference."""
+        accounts, self._accounts = self._accounts, {}
+        return accounts
+
+    def stop(self) -> None:
+        """Join the thread, after the inference in progress; raises PolicyError if it hangs. Idempotent."""
+        self._calls.stop()
+
+    def close(self) -> None:
+        """Join the thread, and close the policy, unless it hangs."""
+        self.stop()
+        if not self._calls.is_running:
+            self.policy.close()
+
+    # -------------------------------------------------------------------------------------------------------- inference
+
+    def _is_due(self) -> bool:
+        """Return whether the next inference begins at this step."""
+        if self.mode == "ensemble" or not self._chunks:
+            return True
+        newest = self._chunks[-1]
+        planned = len(newest.actions[: self._n_action_steps])
+        early = min(self._overlap, planned // 2)
+        if not self._waits:
+            early += 2 * max(self._latencies, default=planned) + 1
+        return planned - newest.index(self._step) <= early
+
+    def _prefix(self) -> tuple[int, int] | None:
+        """Return the arguments of `continue_chunk`; None: the last chunk of the policy is not being executed."""
+        newest = self._last
+        if newest is None or not newest.left(self._step):
+            return None
+        return newest.index(self._step), max(self._latencies, default=0)
+
+    def _infer(
+        self, observation: Observation, prefix: tuple[int, int] | None
+    ) -> tuple[Any, list[Any] | None, Mapping[str, Any] | None]:
+        """Return the answer of the policy, the actions of its chunk, and its account."""
+        if prefix is not None and self._continuing is not None:
+            self._continuing.continue_chunk(executed=prefix[0], delay=prefix[1])
+        answer = self.policy(observation)
+        account = self.policy.take_account() if isinstance(self.policy, AccountedPolicy) else None
+        return answer, split_chunk(answer), account  # here, before the policy may write to its answer
+
+    def _receive(self, born: int, future: Future[Any], *, is_awaited: bool = False) -> None:
+        """Add the chunk of the inference, once it has ended; raises what the policy raised."""
+        self._request = None
+        answer, chunk, account = self._calls.wait(future)
+        if account is not None:
+            self._accounts["inference"] = account
+        self._last = None
+        if isinstance(answer, NoAction):
+            self._missing = answer
+            self._counts["failed"] += 1
+            return
+        actions, step = chunk or [answer] * self._waits, self._step
+        if not actions:
+            found = "one action" if isinstance(answer, Mapping | np.ndarray) else type(answer).__name__
+            raise PolicyError(f"policy returned {found} (expected a chunk of actions); use --chunks wait")
+        if not is_awaited:
+            self._latencies.append(step - 1 - born)
+        is_faded = self.mode == "crossfade" and self._chunks
+        overlap = min(self._overlap, self._chunks[-1].left(step), born + len(actions) - step) if is_faded else 0
+        new = Chunk(number=self._answers, born=born, first=step, overlap=overlap, actions=actions)
+        self._answers, self._missing = self._answers + 1, NoAction(UNDERRUN)
+        if not new.left(step):
+            self._counts["expired"] += 1
+            return
+        self._last = new
+        self._chunks = [*self._chunks, new][-_MOST_CHUNKS:]
+
+    # ---------------------------------------------------------------------------------------------------------- actions
+
+    def _act(self) -> Any:  # noqa: ANN401 - of the action space
+        """Return the action for the present step, with its account."""
+        step, used = self._step, self._weigh(self._step)
+        self._chunks = [chunk for chunk, _ in used]  # one that was replaced never returns
+        account: dict[str, Any] = dict.fromkeys(("id", "born", "age", "weight"))
+        action: Any = self._missing
+        if used:
+            action = self._blend(step, used)
+            (*older, (newest, weight)) = used
+            account = {"id": newest.number, "born": newest.born, "age": newest.index(step), "weight": weight}
+            account["older"] = [[chunk.number, chunk.born, share] for chunk, share in older]
+        else:
+            self._counts["underruns"] += 1
+        self._accounts["chunk"] = {"mode": self.mode, "older": [], **account, **self._counts}
+        return action
+
+    def _blend(self, step: int, used: Sequence[tuple[Chunk, float]]) -> Any:  # noqa: ANN401 - of the action space
+        return blend([chunk.actions[chunk.index(step)] for chunk, _ in used], [weight for _, weight in used])
+
+    def _weigh(self, step: int) -> list[tuple[Chunk, float]]:
+        """Return the chunks with an action for `step` with their weights, which add up to 1, oldest first."""
+        usable = [chunk for chunk in self._chunks if chunk.left(step)]
+        if self.mode == "ensemble":
+            weights = [math.exp(-DECAY * place) for place in range(len(usable))]
+            total = sum(weights)
+            return [(chunk, weight / total) for chunk, weight in zip(usable, weights, strict=True)]
+        used: list[tuple[Chunk, float]] = []
+        for chunk in usable:
+            share = chunk.share(step)
+            used = [*((older, weight * (1.0 - share)) for older, weight in used if share < 1.0), (chunk, share)]
+        return used
+
+
+def split_chunk(answer: Any) -> list[Any] | None:  # noqa: ANN401 - policies return anything
+    """Return the actions of a chunk (n, n_joints), or of a dict of them; None for anything else, such as one action.
+
+    They are copies of arrays and tensors, which the policy may write to later. Raises PolicyError for a chunk too long.
+    """
+    parts = answer if isinstance(answer, Mapping) else {"": answer}
+    try:
+        (count,) = {shape[0] if len(shape) == 2 else 0 for shape in map(np.shape, parts.values())}
+        if 0 < count <= _MOST_ACTIONS:
+            parts = {name: _copy(part) for name, part in parts.items()}
+            actions = [{name: part[index] for name, part in parts.items()} for index in range(count)]
+            return actions if isinstance(answer, Mapping) else [action[""] for action in actions]
+    except Exception:  # noqa: BLE001 - a foreign object may raise anything
+        return None
+    if count > _MOST_ACTIONS:
+        raise PolicyError(f"chunk too long: {count} actions (expected at most {_MOST_ACTIONS}); return it in parts")
+    return None
+
+
+def _copy(part: Any) -> Any:  # noqa: ANN401 - policies return anything
+    if hasattr(part, "detach"):  # a torch tensor, possibly on a device
+        return part.detach().cpu().clone()
+    return part.copy() if isinstance(part, np.ndarray) else part
+
+
+def blend(actions: Sequence[Any], weights: Sequence[float]) -> Any:  # noqa: ANN401 - of the action space
+    """Return the weighted sum of actions; a single one is returned as it is."""
+    if len(actions) == 1:
+        return actions[0]
+    try:
+        if isinstance(actions[0], Mapping):
+            return {name: blend([action[name] for action in actions], weights) for name in actions[0]}
+        rows = np.array([np.asarray(action) for action in actions])
+        return np.tensordot(np.asarray(weights), rows.astype(np.float64, casting="same_kind"), axes=1)  # real numbers
+    except PolicyError:
+        raise
+    except Exception as error:
+        raise PolicyError(f"chunks cannot be blended: {described(error)}") from error
