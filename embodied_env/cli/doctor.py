@@ -39,13 +39,10 @@ from embodied_env.ros.setup_checks import apt_package
 
 Sections = dict[str, list[Check]]
 
-_OVER_ROS = ("mujoco_ros", "real")
-_SIMULATOR_TYPES = (
-    "std_msgs/msg/String",
-    "std_srvs/srv/Trigger",
-    "rosgraph_msgs/msg/Clock",
-    "rcl_interfaces/msg/Parameter",
-)
+_SIMULATORS = ("gazebo", "simulation_interfaces")
+_OVER_ROS = ("mujoco_ros", "real", *_SIMULATORS)
+_CLOCK_TYPES = ("rosgraph_msgs/msg/Clock",)
+_EMBEDDED_TYPES = (*_CLOCK_TYPES, "std_msgs/msg/String", "std_srvs/srv/Trigger", "rcl_interfaces/msg/Parameter")
 _EXTRAS = {"mcap": ("record", "recording runs"), "PIL": ("images", "saving pictures")}
 _MIN_SHARED_MEMORY = 32 * 2**20  # bytes: some tens of segments of Fast DDS
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where POSIX shared memory is
@@ -56,9 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_contract(parser)
     option = parser.add_argument
-    option("--backend", required=True, help="name of the backend to check (required)")
+    option("--backend", required=True, help="name of the backend to check; a simulator at rest is stepped (required)")
     option("--namespace", default="/", help="absolute ROS 2 namespace of the robot")
-    option("--timeout", type=float, default=5.0, metavar="S", help="discovery time of the robot in seconds")
+    option(
+        "--timeout", type=float, default=5.0, metavar="S", help="discovery time of the robot or simulator in seconds"
+    )
     add_robot_options(parser)
     option("--trust-task", action="store_true", help="load the task that the contract names")
     add_json(parser)
@@ -119,6 +118,8 @@ def examine(  # noqa: PLR0913 - the options of the verb
             profile = dataclasses.replace(profile, reset=EMULATOR_RESET) if emulator else profile
             sections["contract"] += contract_checks(contract, profile)
         sections["robot"] = list(_robot_checks(contract, profile, sections, namespace=namespace, timeout_s=timeout_s))
+    elif backend in _SIMULATORS:
+        sections["simulator"] = list(_simulator_checks(contract, backend, sections, namespace, timeout_s))
     elif backend in EMBEDDED:
         sections["world"] = list(_world_checks(contract, backend))
     elif backend == "fake":
@@ -175,7 +176,7 @@ def _message_types(contract: Contract, backend: str, ignored: Sequence[str]) -> 
     if backend == "real" and (profile := _real_profile(contract, ignored)) is not None:
         used += [estop.type for estop in profile.estop.values()]
         used += [name for spec in profile.active.values() for name in spec.types]
-    return list(dict.fromkeys([*used, *_SIMULATOR_TYPES]))
+    return list(dict.fromkeys([*used, *(_EMBEDDED_TYPES if backend == "mujoco_ros" else _CLOCK_TYPES)]))
 
 
 def _real_profile(contract: Contract, ignored: Sequence[str]) -> RealProfile | None:
@@ -259,6 +260,11 @@ def _contract_checks(contract: Contract, backend: str, *, is_trusted: bool, igno
         yield _attempt(
             "profile", lambda: load_real_profile(contract, ignored=ignored) and detail, "correct backends.real"
         )
+    elif backend in _SIMULATORS:
+        from embodied_env.ros.external_sim.backend_profile import load_simulator_profile
+
+        remedy = f"correct backends.{backend}"
+        yield _attempt("profile", lambda: load_simulator_profile(contract, backend) and detail, remedy)
     else:
         yield Check(name="profile", passed=True, detail=detail)
 
@@ -315,12 +321,34 @@ def _render_picture(world: Any) -> str:  # noqa: ANN401 - a World
     return f"rendered {width} x {height} pixels" + (f" with {library}" if library else "")
 
 
+def _simulator_checks(
+    contract: Contract, backend: str, sections: Sections, namespace: str, timeout_s: float
+) -> Iterator[Check]:
+    """Check the versions and the running simulator, unless ROS or the profile already failed."""
+    if wrong := _failed_before(sections):
+        yield Check(name="simulator", passed=None, detail=f"not checked because of: {', '.join(wrong)}")
+        return
+    from embodied_env.ros.external_sim.survey import survey_simulator
+    from embodied_env.ros.external_sim.versions import version_checks
+
+    if backend == "gazebo":
+        yield from version_checks()
+    try:
+        yield from survey_simulator(contract, backend, namespace=namespace, timeout_s=timeout_s)
+    except EmbodiedEnvError as error:
+        yield Check(name="simulator", passed=False, detail=str(error), code=type(error).__name__)
+
+
+def _failed_before(sections: Sections) -> list[str]:
+    before = [*sections["ROS 2"], *(check for check in sections["contract"] if check.name in ("profile", "security"))]
+    return [check.name for check in before if check.passed is False]
+
+
 def _robot_checks(
     contract: Contract, profile: RealProfile | None, sections: Sections, *, namespace: str, timeout_s: float
 ) -> Iterator[Check]:
     """Check the robot, unless ROS, the profile or the security keys already failed."""
-    before = [*sections["ROS 2"], *(check for check in sections["contract"] if check.name in ("profile", "security"))]
-    wrong = [check.name for check in before if check.passed is False]
+    wrong = _failed_before(sections)
     if wrong or profile is None:
         yield Check(name="robot", passed=None, detail=f"not checked because of: {', '.join(wrong)}")
         return

@@ -342,6 +342,9 @@ class ResetDetails(TypedDict):
         Literal["", "service", "home", "service+home"],
         "How a robot was moved to its start: by its reset service, by homing through the gate.",
     ]
+    home_offset: Annotated[
+        float, "Largest distance of a joint from home after homing, in rad or m. -1: no homing.", Keywords(minimum=-1)
+    ]
     confirmed_by: Annotated[
         Literal["", "prompt", "topic", "service"],
         "How an operator confirmed that the episode may begin; empty: no confirmation was requested.",

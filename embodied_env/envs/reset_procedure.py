@@ -67,7 +67,8 @@ class ResetProcedure:
             report = with_operator_confirmation(report, routine.confirm, request)
         verified = self._verify(backend.verify(deadline), request.epoch)
         if homing is not None:
-            homing.check_arrived(verified)
+            offset = f"{homing.check_arrived(verified):.2g}"
+            report = replace(report, details={**report.details, "home_offset": offset})
         return replace(verified, reset=report)
 
     def _drive_home(self, homing: HomingMotion, snapshot: Snapshot, deadline: Stamp) -> tuple[Snapshot, str]:

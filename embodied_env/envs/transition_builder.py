@@ -154,6 +154,7 @@ class TransitionBuilder:
             },
             "level": report.level,
             "routine": report.routine,
+            "home_offset": _home_offset(report),
             "confirmed_by": report.confirmed_by,
             "options_ignored": ",".join(report.ignored),
             "judged": report.verdict is not None,
@@ -358,6 +359,14 @@ def reset_report(snapshot: Snapshot) -> ResetReport:
     if snapshot.reset is None:
         raise TypeError("reset of the backend returned a snapshot without a ResetReport")
     return snapshot.reset
+
+
+def _home_offset(report: ResetReport) -> float:
+    """Return the distance from home in a report, which may be that of a recorded run; -1 without one."""
+    try:
+        return float(report.details.get("home_offset", -1))
+    except ValueError:
+        return -1.0
 
 
 def copy_action(action: Any) -> Any:  # noqa: ANN401 - any action of an agent

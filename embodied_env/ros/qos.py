@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from embodied_env.contract import ActuatorSpec, SensorSpec
 from embodied_env.contract.schema import COMMAND_QOS, PRESETS, SENSOR_QOS, QosSpec, resolved
 from embodied_env.ros.setup_checks import rclpy_import_errors
@@ -36,6 +38,14 @@ LATCHED = profile_of(PRESETS["latched"])
 def sensor_qos(sensor: SensorSpec) -> QoSProfile:
     """Return the profile to subscribe to a sensor with."""
     return profile_of(resolved(sensor.qos, SENSOR_QOS))
+
+
+def newest_qos(sensor: SensorSpec) -> QoSProfile:
+    """Return the profile to subscribe to a sensor with where only its newest message counts.
+
+    It keeps two, so that one that arrives out of order does not hide the newest.
+    """
+    return profile_of(replace(resolved(sensor.qos, SENSOR_QOS), depth=2))
 
 
 def command_qos(actuator: ActuatorSpec) -> QoSProfile:

@@ -110,21 +110,23 @@ class Receiver:
         self._size_wait_set()
 
     @deferred_signals()
-    def receive(self, timeout_s: float, until: Collection[str] = ()) -> list[ReceivedMessage]:
+    def receive(
+        self, timeout_s: float, until: Collection[str] = (), *, only: Collection[str] = ()
+    ) -> list[ReceivedMessage]:
         """Return the messages that have arrived; wait at most `timeout_s` for the first, or a service response.
 
-        With `until`, only these keys end the wait, and at most one message of each key is taken.
+        With `until`, only these keys end the wait, and at most one message of each key is taken. With `only`, messages
+        of other keys stay in their queues.
         """
         wait_set = self._wait_set
         wait_set.clear_entities()
+        sources = [each for each in self._subscriptions if each.key in only] if only else self._subscriptions
         waited = {
-            each.key: wait_set.add_subscription(each.handle)
-            for each in self._subscriptions
-            if not until or each.key in until
+            each.key: wait_set.add_subscription(each.handle) for each in sources if not until or each.key in until
         }
         self._wait(timeout_s)
         arrivals: list[ReceivedMessage] = []
-        for each in self._subscriptions:
+        for each in sources:
             if not until or each.key not in waited or wait_set.is_ready("subscription", waited[each.key]):
                 arrivals += self._take(each, only_one=bool(until))
         self._take_responses()

@@ -6,7 +6,7 @@ its steps reports which readings to expect; for any other they follow from the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rclpy.qos import QoSProfile
@@ -16,7 +16,7 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.types import Sample
 from embodied_env.errors import BackendLostError
-from embodied_env.ros.qos import sensor_qos
+from embodied_env.ros.qos import newest_qos
 from embodied_env.ros.receiver import ReceivedMessage, Receiver
 from embodied_env.ros.sensor_buffer import SensorBuffer
 
@@ -65,11 +65,13 @@ class StepArrivals:
         self._buffers: dict[str, SensorBuffer] = {}
         self._unstamped: dict[str, int] = {}  # key -> publication number of the newest message since the step began
 
-    def subscribe(self, receiver: Receiver, qos: QoSProfile | None = None, *, raw: bool = False) -> None:
-        """Subscribe with empty buffers; pass the messages to `add`. `qos` None: that of each sensor."""
+    def subscribe(
+        self, receiver: Receiver, qos: Callable[[SensorSpec], QoSProfile] = newest_qos, *, raw: bool = False
+    ) -> None:
+        """Subscribe with empty buffers; pass the messages to `add`. `qos` returns the profile for a sensor."""
         self._buffers = {key: SensorBuffer(key, sensor) for key, sensor in self.sensors.items()}
         for key, sensor in self.sensors.items():
-            receiver.subscribe(key, message_class(sensor.type), sensor.topic, qos or sensor_qos(sensor), raw=raw)
+            receiver.subscribe(key, message_class(sensor.type), sensor.topic, qos(sensor), raw=raw)
 
     def add(self, arrival: ReceivedMessage) -> bool:
         """Store a message; return whether it is of one of these sensors."""

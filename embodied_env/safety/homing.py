@@ -26,7 +26,10 @@ from embodied_env.safety.joint_limits import joint_bounds, limit_joint
 
 _MAX_HELD_PERIODS = 20  # held commands in a row before homing fails
 _SETTLE_S = 2.0  # a joint not home this long after its last command is blocked
-_NEAR = 0.1  # share of the tolerance within which a command counts as home
+_NEAR = 0.1  # share of the tolerance within which a command with limited jerk counts as home
+_AT_HOME = 1e-6  # distance from home, in the unit of a joint, within which any other command does: single precision
+_SETTLES = 0.5  # a joint settles while each control period takes it to this share of its distance, or nearer
+_LAST = 0.5  # of the speed that one step can brake: the most of the last command, which is home itself
 _PEAKS = (0.2707, 0.2306)  # of speed and acceleration of a smooth approach, for a distance of 1 and a rate of 1/s
 _SHARE = 0.8  # of the limits used by a smooth approach, as it is sampled at the control period
 _APPROACH_TOLERANCE = 1e-6  # of a joint's distance from its smooth approach, in its unit
@@ -65,6 +68,7 @@ class HomingMotion:
         self._approach = np.full(layout.size, np.nan), np.zeros(layout.size)  # initial distances and rates
         self._approach_s = 0.0  # time since the approach began
         self._home_ns: int | None = None  # when the command reached home
+        self._nearest = np.inf  # largest distance of a joint since then
         self._hindrance = ""  # the last finding that held or scaled a command
 
     def drive(self, world: HomingContext, deadline_ns: int) -> str:
@@ -90,11 +94,13 @@ class HomingMotion:
         held = ", ".join(f"{count} x {code}" for code, count in sorted(self._held.items()))
         return f"{self._commands} commands" + (f", held: {held}" if held else "")
 
-    def check_arrived(self, snapshot: Snapshot) -> None:
-        """Raise BackendNotReadyError when `snapshot` shows a joint away from home."""
+    def check_arrived(self, snapshot: Snapshot) -> float:
+        """Return the largest distance of a joint from home; raises BackendNotReadyError if it is away from home."""
         self._positions, _ = self._measured.measured(snapshot)
-        if self._offsets(self._positions).max() > self._routine.tolerance:
+        largest: float = self._offsets(self._positions).max().item()
+        if largest > self._routine.tolerance:
             raise BackendNotReadyError(f"the robot left home after homing: {self._farthest()}")
+        return largest
 
     def _arrives(self, world: HomingContext, deadline_ns: int) -> bool:
         """Wait one control period and read; return whether the robot is home. Raise when homing cannot continue."""
@@ -103,20 +109,27 @@ class HomingMotion:
         self._positions, ages_s = self._measured.measured(snapshot)
         if self._layout.is_velocity.any():
             self._arbiter.update_measured(self._positions, ages_s)
-        now_ns, tolerance = self._clock.now_ns(), self._routine.tolerance
-        if self._offsets(self._arbiter.reference.positions).max() > _NEAR * tolerance:
-            self._home_ns = None
+        now_ns = self._clock.now_ns()
+        near = np.where(np.isfinite(self._gate.limits.jerk), _NEAR * self._routine.tolerance, _AT_HOME)
+        if (self._offsets(self._arbiter.reference.positions) > near).any():
+            self._home_ns, self._nearest = None, np.inf
         else:
             self._home_ns = now_ns if self._home_ns is None else self._home_ns
         if gaps:
             raise self._failed(f"failed, no valid reading of {', '.join(gaps)}")
-        if self._home_ns is not None and self._offsets(self._positions).max() <= tolerance:
+        if self._home_ns is not None and self._has_settled():
             return True
         if self._home_ns is not None and now_ns - self._home_ns > _SETTLE_S * NS_PER_S:
             raise self._failed(f"failed, not home {_SETTLE_S} s after the last command")
         if now_ns >= deadline_ns:
             raise self._failed("timed out")
         return False
+
+    def _has_settled(self) -> bool:
+        """Return whether the robot is within the tolerance of home, and came no nearer by settling in this period."""
+        before, self._nearest = self._nearest, self._offsets(self._positions).max().item()
+        is_settling = self._nearest > _AT_HOME and self._nearest < _SETTLES * before
+        return self._nearest <= self._routine.tolerance and not is_settling
 
     def _command(self, situation: Callable[[], SafetyContext]) -> ApprovedCommand:
         """Send the next command; return it as published, with the relay's report if there is one."""
@@ -142,7 +155,8 @@ class HomingMotion:
             if self._goes[i] and np.isfinite(jerks[i]):
                 target[i] = smooth[i]
             elif self._goes[i]:
-                between = replace(bounds, low=min(x, home), high=max(x, home))
+                is_last = abs(home - x) <= _LAST * bounds.deceleration * dt_s * dt_s
+                between = bounds if is_last else replace(bounds, low=min(x, home), high=max(x, home))
                 target[i] = limit_joint(x, v, home, between, dt_s).position
         return self._gate.smooth_action(target, reference, dt_s)
 

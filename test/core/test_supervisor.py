@@ -114,6 +114,19 @@ def test_remaining_processes_of_the_group_are_ended(keep, tmp_path):
     assert not is_alive(pids(tmp_path)[0])
 
 
+@pytest.mark.parametrize("ends_by_itself", [True, False])
+def test_processes_in_groups_of_their_own_are_ended(keep, tmp_path, ends_by_itself):
+    """``gz sim`` with a window starts its server and the window so; one that ignores SIGINT and SIGTERM, too."""
+    deaf = "(trap '' INT TERM; while true; do sleep 0.05; done)"
+    end = "exit 0" if ends_by_itself else "wait"
+    process = keep(f"set -m; sleep 60 & first=$!; {deaf} & echo $first $! > pids; mv pids ready; {end}")
+    if not ends_by_itself:
+        assert [os.getpgid(pid) for pid in pids(tmp_path)] == pids(tmp_path)
+        process.send_signal(signal.SIGINT)
+    process.wait(PATIENCE_S)
+    assert [is_alive(pid) for pid in pids(tmp_path)] == [False, False]
+
+
 def test_program_receives_sigint_in_a_background_shell(keep):
     """A shell without a terminal starts background commands with SIGINT ignored."""
     deaf = (

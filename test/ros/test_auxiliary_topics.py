@@ -1,4 +1,4 @@
-"""Auxiliary topics of a simulator: stamped entity poses, and events."""
+"""Auxiliary topics of a simulator: stamped entity poses, and forces that show contacts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs rclpy")
 
+from geometry_msgs.msg import WrenchStamped
 from nav_msgs.msg import Odometry
 from std_msgs.msg import Bool
 
@@ -17,7 +18,7 @@ from embodied_env.ros.receiver import ReceivedMessage
 
 def topics_of(name) -> EntityTopics:
     contract = load_contract(name)
-    topics = EntityTopics(contract, load_simulator_profile(contract, "gazebo")[0])
+    topics = EntityTopics(load_simulator_profile(contract, "gazebo")[0])
     topics.subscribe(NoMessages())
     return topics
 
@@ -39,12 +40,19 @@ def odometry(x, stamp_ns) -> Odometry:
     return message
 
 
+def force(x, stamp_ns) -> WrenchStamped:
+    message = WrenchStamped()
+    message.header.stamp.sec, message.header.stamp.nanosec = divmod(stamp_ns, 1_000_000_000)
+    message.wrench.force.x = x
+    return message
+
+
 def test_the_topics_of_the_profile_are_read_with_their_types():
     topics = {topic.topic: topic.type for topic in topics_of("cart_goal").topics.values()}
     assert topics == {
         "ground_truth/pose": "geometry_msgs/msg/PoseStamped",
         "ground_truth/goal_pose": "geometry_msgs/msg/PoseStamped",
-        "ground_truth/collision": "std_msgs/msg/Bool",
+        "ground_truth/shell_force": "geometry_msgs/msg/WrenchStamped",
     }
 
 
@@ -78,18 +86,34 @@ def test_a_pose_without_a_rotation_is_rejected():
     assert "tcp" not in auxiliary.states()
 
 
-def test_an_event_is_reported_once():
+@pytest.mark.parametrize(("force_n", "is_contact"), [(0.01, False), (0.5, False), (0.6, True), (float("nan"), True)])
+def test_a_force_above_the_threshold_is_a_contact(force_n, is_contact):
     auxiliary = topics_of("cart_goal")
-    auxiliary.add(arrival("/event/collision", Bool(data=True)))
-    assert auxiliary.events() == {"collision"}
-    assert auxiliary.events() == set()
+    auxiliary.add(arrival("/force/collision", force(force_n, 40)))
+    assert auxiliary.contacts() == ({"collision"} if is_contact else set())
 
 
-def test_messages_from_before_a_reset_are_dropped():
+def test_a_contact_earlier_in_the_step_is_reported_once():
     auxiliary = topics_of("cart_goal")
-    auxiliary.add(arrival("/event/collision", Bool(data=True)))
+    for force_n, stamp_ns in ((7000.0, 40), (0.01, 50)):
+        auxiliary.add(arrival("/force/collision", force(force_n, stamp_ns)))
+    assert auxiliary.contacts() == {"collision"}
+    assert auxiliary.contacts() == set()
+
+
+def test_contacts_from_before_a_reset_are_dropped():
+    auxiliary = topics_of("cart_goal")
+    auxiliary.add(arrival("/force/collision", force(9.0, 40)))
     auxiliary.clear()
-    assert auxiliary.events() == set()
+    assert auxiliary.contacts() == set()
+
+
+def test_a_force_sensor_that_publishes_nothing_more_is_missing():
+    auxiliary = topics_of("cart_goal")
+    auxiliary.add(arrival("/force/collision", force(0.01, 40)))
+    assert "ground_truth/shell_force" in auxiliary.missing(50, 50)
+    auxiliary.add(arrival("/force/collision", force(0.01, 50)))
+    assert "ground_truth/shell_force" not in auxiliary.missing(50, 50)
 
 
 def test_a_sensor_message_is_not_an_auxiliary_message():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -136,3 +137,22 @@ def test_a_reset_without_effect_does_not_start_an_episode(begun):
     _, env, _ = begun(acts=False)
     with pytest.raises(BackendNotReadyError, match="reset_not_seen"):
         env.reset(seed=1)
+
+
+def test_a_service_that_is_discovered_late_is_awaited(message_package, domain_id):
+    message_package("ros_gz_interfaces")
+    from ros_gz_interfaces.srv import SetEntityPose
+
+    contract = dataclasses.replace(ARM, backends={"gazebo": PROFILE})
+    with (
+        hosted("ros_gz", sets_pose=False) as stand_in,
+        contextlib.closing(embodied_env.make(contract, backend="gazebo")) as env,
+    ):
+
+        def offer():
+            stand_in.offer(SetEntityPose, "/world/toy/set_pose", stand_in._set_pose)
+
+        late = threading.Timer(1.0, lambda: stand_in.run_between_iterations(offer))
+        late.start()
+        env.reset(seed=0)
+        late.join()

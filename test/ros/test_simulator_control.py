@@ -157,6 +157,21 @@ def test_pausing_a_paused_world_is_no_error(begun):
     assert stepping(stand_in, control, 1) == {0}
 
 
+@of("ros_gz")
+def test_a_step_is_begun_without_waiting_for_the_world(begun):
+    stand_in, control = begun()
+    stand_in.pace_s = 0.02
+    control.begin_step(PERIOD_NS, deadline())
+    assert stand_in.world.now_ns < PERIOD_NS
+    control.finish_step(deadline())
+    stand_in.pace_s = 0.0
+    times = control.last_step
+    assert times.sent_s <= times.answered_s <= times.at_rest_s
+    assert (control.now_ns(), times.reached_s - times.sent_s > 0.1) == (PERIOD_NS, True)
+    control.finish_step(deadline())
+    assert stepping(stand_in, control, 2) == {0}
+
+
 # ---------------------------------------------------------------------------------------------------------- faults
 
 

@@ -64,6 +64,9 @@ def test_a_missing_profile_lists_the_existing_ones():
         ("home", {}, "home.j1", "missing"),
         ("home", {**HOME, "j7": 0.0}, "home.j7", "no such joint"),
         ("home", {**HOME, "j1": 9.0}, "home.j1", "9.0 (expected"),
+        ("home_tolerance", 0.0, "home_tolerance", "0.0 (expected a finite number of rad or m > 0"),
+        ("joint_zeros", {"j7": 1.0}, "joint_zeros.j7", "no such joint"),
+        ("joint_zeros", {"j1": float("nan")}, "joint_zeros.j1", "finite"),
         ("echo", {"leg": "echo"}, "echo.leg", "'leg' (expected one of: arm"),
         ("echo", {"arm": "a b"}, "echo.arm", "is not a ROS 2 topic name"),
         ("entities", {"cart": {"position": [0, 0, 0], "orientation": [0, 0, 0, 2]}}, "entities.cart.orientation", "1"),
@@ -71,7 +74,7 @@ def test_a_missing_profile_lists_the_existing_ones():
         ("draws", {"target": {}}, "draws.target", "none given (expected one of: entity, pose)"),
         ("draws", {"target": {"entity": "a", "pose": "b"}}, "draws.target", "entity and pose given"),
         ("sources", {"nose": {"entity": "nose"}}, "sources.nose", "no such sensor"),
-        ("sources", {"tcp": {}}, "sources.tcp", "none given (expected one of: entity, distance, event)"),
+        ("sources", {"tcp": {}}, "sources.tcp", "none given (expected one of: entity, distance, force)"),
         ("sources", {"joints": {"entity": "arm"}}, "sources.joints.entity", "velocity (expected fields: position"),
         ("sources", {"tcp": {"distance": ["tcp", "target"]}}, "sources.tcp.distance", "expected range only"),
         (

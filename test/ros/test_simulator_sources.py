@@ -1,4 +1,4 @@
-"""Computed sensors of a simulator: relative poses, distances and events; and invalid profiles."""
+"""Computed sensors of a simulator: relative poses, distances and contacts; and invalid profiles."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def state(position, orientation=(0.0, 0.0, 0.0, 1.0)) -> EntityState:
     return EntityState(position=np.array(position, dtype=float), orientation=np.array(orientation))
 
 
-def reading(contract, sensor, source, states, *, events=()):
+def reading(contract, sensor, source, states, *, contacts=()):
     made = DerivedSensors(contract, {sensor: SimulatorSource(**source)}, VirtualClock())
-    return made.complete({}, states, 100_000_000, events)[sensor].values
+    return made.complete({}, states, 100_000_000, contacts)[sensor].values
 
 
 def profile_with(contract, **changes):
@@ -60,22 +60,22 @@ def test_the_distance_between_two_entities_is_that_of_their_positions():
 def test_only_required_entities_are_requested():
     sources = {
         "goal": SimulatorSource(entity="goal", relative_to="cart"),
-        "collision": SimulatorSource(event="touched"),
+        "collision": SimulatorSource(force="bumper", above_n=0.5),
     }
     assert DerivedSensors(CART, sources, VirtualClock()).entities(0) == {"goal", "cart"}
 
 
-@pytest.mark.parametrize(("events", "value"), [(("collision",), 1), ((), 0)])
-def test_an_event_is_1_with_a_message_and_0_without(events, value):
-    found = reading(CART, "collision", {"event": "touched"}, {}, events=events)
+@pytest.mark.parametrize(("contacts", "value"), [(("collision",), 1), ((), 0)])
+def test_a_contact_is_1_and_none_is_0(contacts, value):
+    found = reading(CART, "collision", {"force": "bumper", "above_n": 0.5}, {}, contacts=contacts)
     assert found["data"].item() == value
 
 
-def test_an_event_ends_without_further_messages():
-    made = DerivedSensors(CART, {"collision": SimulatorSource(event="touched")}, VirtualClock())
+def test_a_contact_counts_for_one_reading():
+    made = DerivedSensors(CART, {"collision": SimulatorSource(force="bumper", above_n=0.5)}, VirtualClock())
     values = [
-        made.complete({}, {}, now_ns, events)["collision"].values["data"].item()
-        for now_ns, events in ((1, ()), (2, ("collision",)), (3, ()))
+        made.complete({}, {}, now_ns, contacts)["collision"].values["data"].item()
+        for now_ns, contacts in ((1, ()), (2, ("collision",)), (3, ()))
     ]
     assert values == [0, 1, 0]
 
@@ -91,19 +91,25 @@ def test_shipped_profiles_are_valid(name, backend):
 @pytest.mark.parametrize(
     ("changes", "path", "problem"),
     [
-        ({"sources": {"scan": {"event": "touched"}}}, "sources.scan.event", "expected std_msgs/msg/Bool"),
-        ({"sources": {"collision": {"event": "a b"}}}, "sources.collision.event", "'a b'"),
+        (
+            {"sources": {"scan": {"force": "bumper", "above_n": 1.0}}},
+            "sources.scan.force",
+            "expected std_msgs/msg/Bool",
+        ),
+        ({"sources": {"collision": {"force": "a b", "above_n": 1.0}}}, "sources.collision.force", "'a b'"),
+        ({"sources": {"collision": {"force": "bumper"}}}, "sources.collision.above_n", "newtons > 0"),
+        ({"sources": {"goal": {"entity": "cart", "above_n": 1.0}}}, "sources.goal.above_n", "expected with force only"),
         (
             {"sources": {"imu": {"entity": "cart"}}},
             "sources.imu.entity",
             "expected fields: position, orientation, covariance",
         ),
         (
-            {"sources": {"collision": {"event": "touched", "relative_to": "cart"}}},
+            {"sources": {"collision": {"force": "bumper", "above_n": 1.0, "relative_to": "cart"}}},
             "sources.collision.relative_to",
             "expected with entity only",
         ),
-        ({"sources": {"goal": {}}}, "sources.goal", "none given (expected one of: entity, distance, event)"),
+        ({"sources": {"goal": {}}}, "sources.goal", "none given (expected one of: entity, distance, force)"),
         ({"states": {"cart": {"topic": "a b", "type": "nav_msgs/msg/Odometry"}}}, "states.cart.topic", "'a b'"),
         (
             {"states": {"cart": {"topic": "a", "type": "std_msgs/msg/Bool"}}},

@@ -80,6 +80,40 @@ def test_reset_homes_the_robot_and_reports_it():
         assert scene.step((0.1, 0.1)).report.disposition is Severity.PASS
 
 
+def test_homing_ends_at_home_itself_and_reports_how_far_the_joints_are_from_it():
+    """The command that an episode starts from does not depend on where the last episode ended."""
+    lasts = []
+    for start in ((0.0, 0.0), (0.9, -0.7)):
+        with closing(scene_of(start=start)) as scene:
+            _, info = scene.reset()
+            lasts.append(scene.sent[-1].values)
+            assert 0.0 <= info["reset"]["home_offset"] <= ROUTINE.tolerance
+    np.testing.assert_allclose(lasts, [list(HOME.values())] * 2, rtol=0.0, atol=1e-6)
+
+
+class Servo(DisplacedBackend):
+    """Each control period leaves `share` of the distance to a command, and `friction` stops a joint short of it."""
+
+    share, friction = 0.2, 0.0
+
+    def advance(self, target, deadline):
+        before = self._positions
+        super().advance(target, deadline)
+        away = before - self._positions
+        left = np.maximum(self.share * np.abs(away), np.minimum(self.friction, np.abs(away)))
+        self._positions = self._positions + np.copysign(left, away)
+
+
+@pytest.mark.parametrize(("share", "friction", "offset"), [(0.2, 0.0, 0.0), (0.9, 0.0, 0.02), (0.2, 0.003, 0.003)])
+def test_homing_waits_while_the_joints_settle_and_accepts_where_they_stop(share, friction, offset):
+    """A servo that is slow or stops short of home is no fault within the tolerance, and its distance is reported."""
+    with closing(scene_of(backend=Servo)) as scene:
+        scene.backend.share, scene.backend.friction = share, friction
+        _, info = scene.reset()
+    assert 0.0 <= info["reset"]["home_offset"] <= ROUTINE.tolerance
+    assert info["reset"]["home_offset"] <= offset + 1e-6
+
+
 def test_first_reading_of_the_episode_is_newer_than_homing():
     with closing(scene_of()) as scene:
         scene.reset()

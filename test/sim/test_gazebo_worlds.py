@@ -10,23 +10,29 @@ import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import mujoco
 import numpy as np
 import pytest
 import yaml
-from sdf_world import SdfWorld, named, number_of, numbers, pose_frame, text_of
+from gazebo_files import (
+    FOLDER,
+    ROOT,
+    contract_of,
+    each_world,
+    model_of,
+    plugin_with,
+    profile_of,
+    world_of,
+    zeros_of,
+)
+from sdf_world import named, number_of, numbers, pose_frame, text_of
 
-from embodied_env.contract import Contract, load_contract
+from embodied_env.contract import Contract
 from embodied_env.contract.schema import SensorSpec
 from embodied_env.contract.urdf import parse_urdf
 
-ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "config" / "gazebo"
-MODELS = ROOT / "embodied_env" / "sim" / "models"
-NAMES = ("arm_reach", "cart_goal", "door_open")
 IN_OUR_MODEL = {"left_wheel": "wheel_left", "right_wheel": "wheel_right", "bolt_slide": "bolt"}
 """Links that have another name here: in an SDF no joint may have the name of a link."""
 
@@ -36,7 +42,6 @@ SYSTEMS = {
     "gz-sim-scene-broadcaster-system": "gz::sim::systems::SceneBroadcaster",
     "gz-sim-sensors-system": "gz::sim::systems::Sensors",
     "gz-sim-imu-system": "gz::sim::systems::Imu",
-    "gz-sim-contact-system": "gz::sim::systems::Contact",
     "gz-sim-forcetorque-system": "gz::sim::systems::ForceTorque",
     "gz-sim-joint-state-publisher-system": "gz::sim::systems::JointStatePublisher",
     "gz-sim-pose-publisher-system": "gz::sim::systems::PosePublisher",
@@ -49,7 +54,7 @@ SYSTEMS = {
 }
 """File of a plugin -> its class: the same in Harmonic, Ionic and Jetty."""
 
-NEEDED = {"gpu_lidar": "sensors", "camera": "sensors", "depth_camera": "sensors", "imu": "imu", "contact": "contact"}
+NEEDED = {"gpu_lidar": "sensors", "camera": "sensors", "depth_camera": "sensors", "imu": "imu"}
 """Type of a sensor -> the system of the world without which it is silent."""
 
 PAIRS = {
@@ -63,7 +68,6 @@ PAIRS = {
     ("geometry_msgs/msg/WrenchStamped", "gz.msgs.Wrench"),
     ("nav_msgs/msg/Odometry", "gz.msgs.Odometry"),
     ("trajectory_msgs/msg/JointTrajectory", "gz.msgs.JointTrajectory"),
-    ("std_msgs/msg/Bool", "gz.msgs.Boolean"),
 }
 """Pairs of the table of ros_gz_bridge, of those that it has."""
 
@@ -77,32 +81,12 @@ PUBLISHED = {
     "PosePublisher.topic": "gz.msgs.Pose",
     "OdometryPublisher.odom_topic": "gz.msgs.Odometry",
     "DiffDrive.odom_topic": "gz.msgs.Odometry",
-    "TriggeredPublisher.gz.msgs.Boolean": "gz.msgs.Boolean",
 }
 SUBSCRIBED = {"DiffDrive.topic": "gz.msgs.Twist", "JointTrajectoryController.topic": "gz.msgs.JointTrajectory"}
+RATES = (("update_rate", "topic"), ("update_frequency", "topic"), ("odom_publish_frequency", "odom_topic"))
 RENDERED = ("gpu_lidar", "camera", "depth_camera")
 
 Entries = list[dict[str, Any]]
-each_world = pytest.mark.parametrize("name", NAMES)
-
-
-@cache
-def world_of(name: str) -> SdfWorld:
-    return SdfWorld.read(FOLDER / f"{name}.sdf")
-
-
-@cache
-def contract_of(name: str) -> Contract:
-    return load_contract(str(ROOT / "config" / f"{name}.yaml"))
-
-
-@cache
-def model_of(name: str) -> mujoco.MjModel:
-    return mujoco.MjModel.from_xml_path(str(MODELS / contract_of(name).backends["mujoco"]["model"]))
-
-
-def profile_of(name: str) -> Mapping[str, Any]:
-    return contract_of(name).backends["gazebo"]
 
 
 @cache
@@ -114,9 +98,9 @@ def topics_of(name: str) -> dict[str, dict[str, Any]]:
     return {entry["ros_topic_name"]: entry for entry in bridge_of(name) if "ros_topic_name" in entry}
 
 
-def plugin_with(name: str, key: str) -> ET.Element:
-    (plugin,) = [plugin for plugin in world_of(name).element.iter("plugin") if plugin.find(key) is not None]
-    return plugin
+def in_world(name: str, positions: Mapping[str, float]) -> dict[str, float]:
+    """Return joint positions of the contract as those of the world."""
+    return {joint: value - zeros_of(name).get(joint, 0.0) for joint, value in positions.items()}
 
 
 def angle_joints(contract: Contract) -> dict[str, Any]:
@@ -153,10 +137,8 @@ def test_physics_has_the_step_of_the_profile_and_no_real_time_limit(name):
 
 
 @each_world
-def test_control_period_and_settling_are_whole_numbers_of_steps_and_periods(name):
-    period_ns, step_ns = contract_of(name).control_period_ns, round(profile_of(name)["step_s"] * 1e9)
-    assert period_ns % step_ns == 0
-    assert profile_of(name)["settle_steps"] * step_ns % period_ns == 0
+def test_the_control_period_is_a_whole_number_of_steps(name):
+    assert contract_of(name).control_period_ns % round(profile_of(name)["step_s"] * 1e9) == 0
 
 
 @each_world
@@ -213,12 +195,12 @@ def test_link_frames_match_the_model_at_any_joint_positions(name):
             data.qpos[joint.qposadr[0]] = positions[joint.name]
         mujoco.mj_kinematics(model, data)
         for link, body in pairs_of_links(name):
-            in_world = world.model_with_link(link)
-            root = next(iter(in_world.links))  # a relocated model is compared relative to its first link
+            owner = world.model_with_link(link)
+            root = next(iter(owner.links))  # a relocated model is compared relative to its first link
             at = np.eye(4)
             at[:3, :3] = data.body(IN_OUR_MODEL.get(root, root)).xmat.reshape(3, 3)
             at[:3, 3] = data.body(IN_OUR_MODEL.get(root, root)).xpos
-            found = in_world.link_frame(link, positions, at)
+            found = owner.link_frame(link, in_world(name, positions), at)
             np.testing.assert_allclose(found[:3, 3], data.body(body).xpos, atol=1e-8)
             np.testing.assert_allclose(found[:3, :3], data.body(body).xmat.reshape(3, 3), atol=1e-8)
 
@@ -258,7 +240,9 @@ def test_joint_ranges_match_the_model(name):
             continue
         limit = world_of(name).model_with_joint(joint.name).joints[joint.name].find("axis/limit")
         low, high = model.jnt_range[i] if model.jnt_limited[i] else (-1e16, 1e16)
-        assert (number_of(limit, "lower"), number_of(limit, "upper")) == pytest.approx((low, high))
+        zero = zeros_of(name).get(joint.name, 0.0)
+        found = (number_of(limit, "lower") + zero, number_of(limit, "upper") + zero)
+        assert found == pytest.approx((low, high))
 
 
 @each_world
@@ -274,7 +258,7 @@ def test_effort_limits_match_the_model(name):
 def test_no_limit_is_tighter_than_the_contracts(name):
     for joint, limits in angle_joints(contract_of(name)).items():
         limit = world_of(name).model_with_joint(joint).joints[joint].find("axis/limit")
-        low, high = limits.position
+        low, high = (end - zeros_of(name).get(joint, 0.0) for end in limits.position)
         assert number_of(limit, "lower") <= low < high <= number_of(limit, "upper")
         assert number_of(limit, "velocity") >= limits.velocity
 
@@ -304,7 +288,8 @@ def test_collision_shapes_and_poses_match_the_model(name):
             matching = [
                 collision
                 for owner in owners
-                for collision in owner.links[link].findall("collision")
+                for fixed in (link, *owner.fixed_to(link))
+                for collision in owner.links[fixed].findall("collision")
                 if np.allclose(pose_frame(collision)[:3, 3], model.geom_pos[geom], atol=1e-8)
                 and np.allclose(pose_frame(collision)[:3, 2], turn.reshape(3, 3)[:, 2], atol=1e-8)
             ]
@@ -341,8 +326,8 @@ def test_every_source_names_existing_entities(name):
         named = [source[key] for key in ("entity", "relative_to") if key in source]
         assert set(named) <= places
         assert set(source.get("distance", ())) <= places | set(contract.sensors)
-        if "event" in source:
-            assert topics_of(name)[source["event"]]["ros_type_name"] == contract.sensors[sensor].type
+        if "force" in source:
+            assert topics_of(name)[source["force"]]["ros_type_name"] == "geometry_msgs/msg/WrenchStamped"
 
 
 @each_world
@@ -455,10 +440,18 @@ def test_a_rendered_sensor_has_an_image_at_the_end_of_each_control_period(name):
 
 
 @each_world
-def test_every_other_sensor_is_read_at_each_physics_step(name):
-    for sensor in world_of(name).element.iter("sensor"):
-        if sensor.get("type") not in RENDERED:
-            assert number_of(sensor, "update_rate") == pytest.approx(1 / profile_of(name)["step_s"])
+def test_everything_that_is_bridged_is_published_once_per_control_period(name):
+    rates = {
+        element.findtext(topic): number_of(element, rate)
+        for element in world_of(name).element.iter()
+        for rate, topic in RATES
+        if None not in (element.find(topic), element.find(rate))
+    }
+    forces = {source["force"] for source in profile_of(name).get("sources", {}).values() if "force" in source}
+    for ros_topic, entry in topics_of(name).items():
+        if entry["direction"] == "GZ_TO_ROS" and ros_topic != "/clock":
+            per_period = rates[entry["gz_topic_name"]] * contract_of(name).control_period_s
+            assert per_period == pytest.approx(5 if ros_topic in forces else 1)
 
 
 def test_images_have_the_size_format_and_lens_of_contract_and_model():
@@ -511,34 +504,12 @@ def test_the_drive_has_the_wheels_of_the_model():
     assert (plugin.findtext("left_joint"), plugin.findtext("right_joint")) == (drive["left"], drive["right"])
 
 
-def test_the_truck_moves_like_that_of_the_model():
-    mover = contract_of("cart_goal").backends["mujoco"]["movers"]["truck"]
-    truck = world_of("cart_goal").models["truck"].element
-    turns = [plugin for plugin in truck.findall("plugin") if plugin.find("input") is not None]
-    ends = {number_of(turn, "input/match"): turn.findtext("output") for turn in turns}
-    assert sorted(ends) == [mover["from_m"][1], mover["to_m"][1]]
-    speed = mover["speed_m_per_s"]
-    assert ends == {mover["to_m"][1]: f"linear: {{y: {-speed}}}", mover["from_m"][1]: f"linear: {{y: {speed}}}"}
-    tolerance = [float(turn.find("input/match").get("tol")) for turn in turns]
-    assert min(tolerance) > speed * profile_of("cart_goal")["step_s"]  # it does not step over an end
-
-
 def test_the_sites_of_the_door_world_match_the_model():
     model, world = model_of("door_open"), world_of("door_open")
     for point, owner, link, site in (("tcp", "arm", "tool", "tcp"), ("lever_end", "door", "lever", "handle")):
         nested = named(world.models[owner].element, "model")[point]
         assert nested.find("pose").get("relative_to") == link
         np.testing.assert_allclose(numbers(nested.find("pose"))[:3], model.site(site).pos, atol=1e-9)
-
-
-def test_the_arm_of_the_door_world_starts_at_home():
-    controller = plugin_with("door_open", "position_p_gain")
-    joints = [joint.text for joint in controller.findall("joint_name")]
-    begin = [float(place.text) for place in controller.findall("initial_position")]
-    model = model_of("door_open")
-    home = [model.key("home").qpos[model.joint(joint).qposadr[0]] for joint in joints]
-    assert joints == list(contract_of("door_open").actuators["arm"].joints)
-    np.testing.assert_allclose(begin, home, atol=1e-9)
 
 
 def test_the_bolt_holds_the_door_until_the_cam_has_retracted_it():

@@ -72,6 +72,12 @@ class SdfModel:
         assert len(carriers) <= 1
         return carriers[0] if carriers else None
 
+    def fixed_to(self, link: str) -> list[str]:
+        """Return the links on fixed joints of `link` that have its frame."""
+        joints = [joint for joint in self.joints.values() if joint.get("type") == "fixed"]
+        held = [text_of(joint, "child") for joint in joints if joint.findtext("parent") == link]
+        return [child for child in held if child in self.links and self.links[child].find("pose") is None]
+
     def link_frame(self, link: str, positions: Mapping[str, float], at: np.ndarray | None = None) -> np.ndarray:
         """Return the frame of a link in the world, (4, 4), with the joints at `positions` and the model at `at`."""
         element = self.links[link]

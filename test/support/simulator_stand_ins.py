@@ -223,14 +223,14 @@ class StandIn:
 class RosGzStandIn(StandIn):
     """A Gazebo world behind ros_gz_bridge, which replies once a request is queued."""
 
-    def __init__(self, faults: Faults, *, sets_pose: bool = True) -> None:
+    def __init__(self, faults: Faults, *, name: str = "toy", sets_pose: bool = True) -> None:
         from ros_gz_interfaces.srv import ControlWorld, SetEntityPose
 
         super().__init__(faults)
         self._queue: list[Any] = []
-        self.offer(ControlWorld, "/world/toy/control", self._control)
+        self.offer(ControlWorld, f"/world/{name}/control", self._control)
         if sets_pose:
-            self.offer(SetEntityPose, "/world/toy/set_pose", self._set_pose)
+            self.offer(SetEntityPose, f"/world/{name}/set_pose", self._set_pose)
 
     def _control(self, request: Any, response: Any) -> bool:
         response.success = not self.faults.refuses

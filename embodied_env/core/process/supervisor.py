@@ -1,9 +1,10 @@
 """``python supervisor.py [--grace S] [--starter PID] -- PROGRAM ...``: end a program with the process that started it.
 
 The program runs in a session of its own. When the supervisor gets SIGINT or SIGTERM, or its parent or the starter ends
-in any way, the whole process group gets SIGINT (``gz sim`` starts others), after the grace period SIGTERM, then
-SIGKILL. If the program has ended by itself, the rest of its group gets SIGTERM, then SIGKILL. A process
-that leaves the group is not reached. If the supervisor itself is killed, the system sends the program SIGTERM.
+in any way, the whole session gets SIGINT, after the grace period SIGTERM, then SIGKILL: ``gz sim`` with a window starts
+its server and the window in process groups of their own. If the program has ended by itself, the rest of its session
+gets SIGTERM, then SIGKILL. A process that leaves the session is not reached. If the supervisor itself is killed, the
+system sends the program SIGTERM.
 
 The exit status is the program's; 128 + n if signal n ended it; 127 if it cannot be started or its starter has ended.
 
@@ -22,11 +23,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 _END_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 _WATCHED = {*_END_SIGNALS, signal.SIGCHLD}
 _PARENT_POLL_S = 0.25
-_GROUP_POLL_S = 0.02
+_SESSION_POLL_S = 0.02
 _CANNOT_START = 127
 _PR_SET_PDEATHSIG = 1
 
@@ -66,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write(f"cannot start {program[0]}: {error}\n")
         return _CANNOT_START
     _supervise(process, has_ended, arguments.grace)
-    _terminate_group(process.pid, arguments.grace)
+    _terminate_session(process.pid, arguments.grace)
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
@@ -95,25 +97,40 @@ def _supervise(process: subprocess.Popen[bytes], has_ended: Callable[[], bool], 
         if must_end and next_s is None:
             next_s = time.monotonic()
         if next_s is not None and time.monotonic() >= next_s and signals:
-            _signal_group(process.pid, signals.pop(0))
+            _signal_session(process.pid, signals.pop(0))
             next_s += grace_s
 
 
-def _terminate_group(group: int, grace_s: float) -> None:
+def _terminate_session(session: int, grace_s: float) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
-        if not _signal_group(group, number):
+        if not _signal_session(session, number):
             return
         end_s = time.monotonic() + grace_s
-        while time.monotonic() < end_s and _signal_group(group, 0):
-            signal.sigtimedwait(_WATCHED, _GROUP_POLL_S)
+        while time.monotonic() < end_s and _groups_of(session):
+            signal.sigtimedwait(_WATCHED, _SESSION_POLL_S)
 
 
-def _signal_group(group: int, number: int) -> bool:
-    """Send a signal to a process group; return whether the group exists."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
-        return True
-    return False
+def _signal_session(session: int, number: int) -> bool:
+    """Send a signal to every process group of a session; return whether there is one."""
+    groups = _groups_of(session)
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, number)
+    return bool(groups)
+
+
+def _groups_of(session: int) -> set[int]:
+    """Return the process groups of a session that have a process which has not ended."""
+    groups = set()
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):  # it has ended
+            stat = (process / "stat").read_text(encoding="ascii", errors="replace")
+            state, _, group, member_of = stat.rpartition(")")[2].split()[:4]
+            if int(member_of) == session and state not in "ZX":
+                groups.add(int(group))
+    return groups
 
 
 if __name__ == "__main__":

@@ -227,7 +227,7 @@ class SimulatorInbox:
 
     def subscribe(self, receiver: Receiver, *, clock: bool) -> None:
         """Subscribe to the simulator's topics; to its clock, which only recorders need, if `clock` is true."""
-        self.arrivals.subscribe(receiver, RELIABLE, raw=True)
+        self.arrivals.subscribe(receiver, lambda _: RELIABLE, raw=True)
         receiver.subscribe(_FAULT, message_class("std_msgs/msg/String"), FAULT_TOPIC)
         receiver.subscribe(_IMAGE, message_class("sensor_msgs/msg/Image"), IMAGE_TOPIC, raw=True)
         if clock:

@@ -1,25 +1,28 @@
-"""Topics of a simulator that are not sensors of the contract: entity poses, events, and echoes of commands."""
+"""Topics of a simulator that are not sensors of the contract: entity poses, contact forces, and echoes of commands."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from embodied_env.contract import Contract, FieldSpec, SensorSpec
 from embodied_env.contract.message_types import message_class
-from embodied_env.ros.external_sim.backend_profile import SimulatorProfile
+from embodied_env.contract.schema import QosSpec
+from embodied_env.ros.external_sim.backend_profile import FORCE_TYPE, SimulatorProfile
 from embodied_env.ros.external_sim.control.api import EntityState
 from embodied_env.ros.qos import ANY, sensor_qos
 from embodied_env.ros.receiver import ReceivedMessage, Receiver
 from embodied_env.ros.step_arrivals import StepArrivals
 
 # Prefixes of message keys, before the name of an entity, sensor or actuator: no sensor's name begins with a slash.
-_STATE, _EVENT, _ECHO = "/state/", "/event/", "/echo/"
+_STATE, _FORCE, _ECHO = "/state/", "/force/", "/echo/"
 _UNBOUNDED = 1e9
+_EVERY_FORCE = QosSpec(depth=1000, reliability="best_effort")  # those of a whole step are taken at its end
 
 
 class EntityTopics:
-    """The newest pose of each entity that has a topic, and the events since the last call of `events`.
+    """The newest pose of each entity that has a topic, and the contacts since the last call of `contacts`.
 
     Attributes:
         topics: the subscribed topics and types, by message key.
@@ -27,7 +30,7 @@ class EntityTopics:
 
     topics: Mapping[str, SensorSpec]
 
-    def __init__(self, contract: Contract, profile: SimulatorProfile) -> None:
+    def __init__(self, profile: SimulatorProfile) -> None:
         """Prepare to read the topics of `profile`."""
         parts = {"position": "m", "orientation": "1"}
         pose = {name: FieldSpec(unit=unit, low=-_UNBOUNDED, high=_UNBOUNDED) for name, unit in parts.items()}
@@ -35,37 +38,46 @@ class EntityTopics:
             _STATE + name: SensorSpec(topic=state.topic, type=state.type, fields=pose, max_age_s=1.0)
             for name, state in profile.states.items()
         }
-        self._event_topics = {
-            _EVENT + name: SensorSpec(topic=source.event, type=contract.sensors[name].type, fields={}, max_age_s=1.0)
-            for name, source in profile.sources.items()
-            if source.event is not None
+        sources = {name: source for name, source in profile.sources.items() if source.force is not None}
+        force = {"force": FieldSpec(unit="N", low=-_UNBOUNDED, high=_UNBOUNDED)}
+        forces = {
+            _FORCE + name: SensorSpec(
+                topic=source.force or "", type=FORCE_TYPE, fields=force, max_age_s=1.0, qos=_EVERY_FORCE
+            )
+            for name, source in sources.items()
         }
-        self.topics = {**states, **self._event_topics}
-        self._poses = StepArrivals(states)
-        self._events: set[str] = set()
+        self.topics = {**states, **forces}
+        self._poses, self._forces = StepArrivals(states), StepArrivals(forces)
+        self._above_n = {_FORCE + name: source.above_n for name, source in sources.items()}
+        self._contacts: set[str] = set()
 
     def subscribe(self, receiver: Receiver) -> None:
         """Subscribe to the topics; their messages are to be given to `add`."""
         self._poses.subscribe(receiver)
-        for key, topic in self._event_topics.items():
-            receiver.subscribe(key, message_class(topic.type), topic.topic, sensor_qos(topic))
+        self._forces.subscribe(receiver, sensor_qos)
 
     def add(self, arrival: ReceivedMessage) -> bool:
         """Store a message; return whether it is of one of these topics."""
-        if arrival.key in self._event_topics:
-            self._events.add(arrival.key.removeprefix(_EVENT))
-            return True
-        return self._poses.add(arrival)
+        if (above_n := self._above_n.get(arrival.key)) is None:
+            return self._poses.add(arrival)
+        force = arrival.message.wrench.force
+        if not math.hypot(force.x, force.y, force.z) <= above_n:  # NaN counts as a contact
+            self._contacts.add(arrival.key.removeprefix(_FORCE))
+        return self._forces.add(arrival)
 
     def clear(self) -> None:
-        """Drop all poses and events."""
-        self._events.clear()
+        """Drop all poses and contacts."""
+        self._contacts.clear()
         self._poses.clear()
+        self._forces.clear()
 
     def missing(self, target_ns: int, now_ns: int) -> list[str]:
-        """Return the topics of poses that have not arrived for the end of a step; poses after `now_ns` are dropped."""
-        self._poses.drop_after(now_ns)
-        return [self.topics[key].topic for key in self._poses.missing(self._poses.expected(target_ns, now_ns))]
+        """Return the topics without a message from the end of a step; messages after `now_ns` are dropped."""
+        missing = []
+        for arrivals in (self._poses, self._forces):
+            arrivals.drop_after(now_ns)
+            missing += arrivals.missing(arrivals.expected(target_ns, now_ns))
+        return [self.topics[key].topic for key in missing]
 
     def states(self) -> dict[str, EntityState]:
         """Return the newest poses that are finite numbers and have a rotation, by entity."""
@@ -77,10 +89,10 @@ class EntityTopics:
             if sample.values
         }
 
-    def events(self) -> set[str]:
-        """Return the sensors whose event arrived since the last call, and forget them."""
-        arrived, self._events = self._events, set()
-        return arrived
+    def contacts(self) -> set[str]:
+        """Return the sensors whose force exceeded its threshold since the last call, and forget them."""
+        found, self._contacts = self._contacts, set()
+        return found
 
 
 class CommandEchoes:

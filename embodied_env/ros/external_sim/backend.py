@@ -7,6 +7,7 @@ the sensors that are due, stamped at its end or later: older ones count as missi
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -37,6 +38,7 @@ from embodied_env.ros.external_sim.control.api import EntityState
 from embodied_env.ros.external_sim.control.lockstep_control import LockstepControl
 from embodied_env.ros.external_sim.control.service_session import CLOCK, ServiceSession
 from embodied_env.ros.external_sim.derived_sensors import DerivedSensors
+from embodied_env.ros.external_sim.joint_zeros import JointZeros
 from embodied_env.ros.fastdds import warn_if_segment_too_small
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import command_qos
@@ -44,7 +46,9 @@ from embodied_env.ros.receiver import POLL_S, ReceivedMessage
 from embodied_env.ros.setup_checks import check_namespace_and_domain, timeout_s
 from embodied_env.ros.step_arrivals import StepArrivals
 
+_DISCOVERY_S = 3.0  # between the discoveries of two services of one bridge
 _FIRST_READING_S = 0.02  # how long to wait, before stepping on, for a first reading that may not be due yet
+_MORE_PERIODS = 2  # for a sensor that is due: the connection to a publisher that a reset restarted takes a while
 
 
 class SimulatorBackend:
@@ -99,13 +103,15 @@ class SimulatorBackend:
             transport=True,
             reset_levels=(self._profile.reset,),
         )
-        self.routine = ResetRoutine(home=self._profile.home) if self._profile.home else None
+        home, tolerance = self._profile.home, self._profile.home_tolerance
+        self.routine = ResetRoutine(home=home, tolerance=tolerance) if home else None
         self.feed = MessageTap()
         self._layout = ActionLayout(contract)
+        self._zeros = JointZeros(contract, self._layout, self._profile.joint_zeros)
         published = {name: sensor for name, sensor in contract.sensors.items() if name not in self._profile.sources}
         self._arrivals = StepArrivals(published, slack_ns=self._profile.step_ns)
         self._derived = DerivedSensors(contract, self._profile.sources, clock)
-        self._entities = EntityTopics(contract, self._profile)
+        self._entities = EntityTopics(self._profile)
         self._echoes = CommandEchoes(contract, self._profile.echo)
         self._ros: RosNode | None = None
         self._control: LockstepControl | None = None
@@ -142,9 +148,11 @@ class SimulatorBackend:
         """Return the control of a simulator that is at rest, and whose topics are connected to ours."""
         if self._ros is None or self._control is None:
             raise BackendNotReadyError("the node is not open")
-        if not self._is_connected:
+        if self._is_connected:
+            self._control.confirm_paused(end)
+        else:
             self._control.connect(end)
-            check_offered(self._profile, self._api.name, self._control.capabilities)
+            self._check_offered(self._control, end)
             self._is_connected = True
         topics = [sensor.topic for sensor in (*self._arrivals.sensors.values(), *self._entities.topics.values())]
         unmatched = self._ros.wait_for_peers(list(self._publishers.values()), topics, end - time.monotonic())
@@ -156,6 +164,18 @@ class SimulatorBackend:
             ]
             raise BackendNotReadyError("; ".join(f"{what} {', '.join(names)}" for what, names in problems if names))
         return self._control
+
+    def _check_offered(self, control: LockstepControl, end: float) -> None:
+        """Check the abilities; the services of a bridge that has just started are discovered one after the other."""
+        end = min(end, time.monotonic() + _DISCOVERY_S)
+        while True:
+            try:
+                return check_offered(self._profile, self._api.name, control.capabilities)
+            except BackendNotReadyError:
+                if time.monotonic() > end:
+                    raise
+            control.session.receive(POLL_S)
+            control.probe(end)
 
     # ---------------------------------------------------------------------------------------------- reset
 
@@ -176,6 +196,7 @@ class SimulatorBackend:
                 control.wake_clock(end)
             snapshot = self._settle(control, end)
         except BackendLostError as error:
+            self._is_connected = False
             raise BackendNotReadyError(f"reset: {error}") from None
         self._usable = True
         details = {"control": self._api.name, "settle_steps": str(profile.settle_steps)}
@@ -194,7 +215,8 @@ class SimulatorBackend:
     def _settle(self, control: LockstepControl, end: float) -> Snapshot:
         """Place the entities, let physics settle, and return a snapshot of newer readings.
 
-        After a reset of the world physics settles first: its joints may start where the entities will be.
+        After a reset of the world physics settles first: its joints may start where the entities will be. It settles
+        to the end of a control period on the simulator's clock, since sensors may publish only once per period.
         """
         since_ns, is_soft = control.now_ns(), self._profile.reset == "soft"
         if is_soft:
@@ -202,7 +224,7 @@ class SimulatorBackend:
         control.session.receive(0.0)
         self._entities.clear()
         self._arrivals.clear()
-        control.step(self._profile.settle_steps * control.step_ns, end)
+        control.step_to_period(self._profile.settle_steps, self._contract.control_period_ns, end)
         if self._poses.places and not is_soft:
             return self._step_and_read(control, end)
         self._await_first_readings(control, since_ns, end)
@@ -213,8 +235,8 @@ class SimulatorBackend:
             control.set_state(name, np.array(place.position), np.array(place.orientation), end)
 
     def _await_first_readings(self, control: LockstepControl, since_ns: int, end: float) -> None:
-        """Wait for a reading of each sensor since `since_ns`; step on for those that may not be due yet."""
-        while True:
+        """Wait for a reading of each sensor since `since_ns`; step on for those not due or not connected yet."""
+        for periods_left in itertools.count(_MORE_PERIODS, -1):
             now_ns, begun_s = control.now_ns(), time.monotonic()
             while missing := self._missing_since(since_ns, now_ns):
                 certain = [name for name in missing if self._arrivals.is_due_since(name, since_ns, now_ns)]
@@ -224,7 +246,7 @@ class SimulatorBackend:
                 control.session.receive(_FIRST_READING_S)
             if not missing:
                 return
-            if certain or time.monotonic() > end:
+            if (certain and periods_left <= 0) or time.monotonic() > end:
                 raise BackendLostError("sensor_late", f"no reading since the reset from {', '.join(missing)}")
             control.step(self._contract.control_period_ns, end)
 
@@ -262,7 +284,7 @@ class SimulatorBackend:
         check_approved(command)
         control = self._running()
         control.check_unmoved()
-        parts = self._layout.split(command.values)
+        parts = self._layout.split(self._zeros.to_simulator(command.values))
         period_s = self._contract.control_period_ns / NS_PER_S
         for name, publisher in self._publishers.items():
             message = to_command(self._actuators[name], parts[name], stamp_ns=control.now_ns(), period_s=period_s)
@@ -271,7 +293,7 @@ class SimulatorBackend:
         return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:
-        """Await the echoes, let the commands settle, and step; return when the world is at rest again."""
+        """Await the echoes, let the commands settle, and request the step."""
         control = self._running()
         end = deadline_to_monotonic_s(deadline, self._clock)
         echo_end = min(end, time.monotonic() + self._profile.sensor_grace_s)
@@ -286,12 +308,13 @@ class SimulatorBackend:
         if duration_ns != self._contract.control_period_ns:
             raise BackendLostError("out_of_step", f"a step from {control.now_ns()} ns does not end at {target.ns} ns")
         self._arrivals.begin_step()
-        control.step(duration_ns, end)
+        control.begin_step(duration_ns, end)
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:
-        """Wait until every reading that is due at the end of the step has arrived."""
+        """Wait until the world is at rest, and every reading that is due at the end of the step has arrived."""
         control = self._running()
         end = deadline_to_monotonic_s(deadline, self._clock)
+        control.finish_step(end)
         late_by = min(end, time.monotonic() + self._profile.sensor_grace_s)
         while missing := self._missing(after.ns, control.now_ns()):
             if time.monotonic() > late_by:
@@ -317,9 +340,9 @@ class SimulatorBackend:
             control.check_unmoved()  # the clock shows steps of another client
             self._arrivals.raise_if_future(now_ns)
         samples = {  # a paused simulator repeats its messages, so gaps are not losses
-            name: replace(sample, lost=0) for name, sample in self._arrivals.samples().items()
+            name: self._zeros.to_contract(replace(sample, lost=0)) for name, sample in self._arrivals.samples().items()
         }
-        samples = self._derived.complete(samples, states, now_ns, self._entities.events())
+        samples = self._derived.complete(samples, states, now_ns, self._entities.contacts())
         return Snapshot(now_ns=now_ns, samples=samples)
 
     def _entity_state(self, control: LockstepControl, entity: str, end: float) -> EntityState:

@@ -11,6 +11,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.loader import parse_as, profile_of
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import check_count, check_positive, check_topic, naming_file, one_of, require
+from embodied_env.core.measured_joints import find_positions
 from embodied_env.core.reset_draws import draw_options
 from embodied_env.core.reset_spec import validate_home
 from embodied_env.core.types import FloatArray, ResetRequest
@@ -21,6 +22,7 @@ from embodied_env.sim.backend_profile import only_key
 _CONTROLS = {"gazebo": "ros_gz", "simulation_interfaces": "simulation_interfaces"}
 """Backend -> default API."""
 
+FORCE_TYPE = "geometry_msgs/msg/WrenchStamped"
 _POSES = ("position", "orientation", "covariance")  # the covariance is zero: simulated poses are exact
 _UNIT_TOLERANCE = 1e-6  # of the length of a quaternion
 
@@ -52,13 +54,14 @@ class SimulatorSource:
 
     entity: str | None = None  # pose of an entity: from its topic, a state query, or where it was placed
     distance: tuple[str, str] | None = None  # distance between two sensors or entities at one instant
-    event: str | None = None  # topic: 1 if it had a message since the last reading, else 0
+    force: str | None = None  # topic of a WrenchStamped: 1 if it exceeded `above_n` since the last reading, else 0
     relative_to: str | None = None  # entity in whose frame the pose of `entity` is expressed
+    above_n: float = 0.0  # force that counts as a contact, N, > 0; with `force`
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateTopic:
-    """A topic with the pose of an entity in the world frame at every physics step."""
+    """A topic with the pose of an entity in the world frame, at least at the end of each control period."""
 
     topic: str  # topic with the entity's pose in the world
     type: Literal["geometry_msgs/msg/PoseStamped", "nav_msgs/msg/Odometry"]
@@ -74,8 +77,10 @@ class SimulatorProfile:
     prefix: str | None = None  # prefix of its services; null: the interface's default
     step_s: float  # physics step, a whole part of `control_period_s`
     reset: Literal["soft", "world"] = "soft"  # `world` may rewind the clock; `soft` places entities and homes joints
-    settle_steps: int = 5  # physics steps after a reset, before sensors are read, >= 1
+    settle_steps: int = 5  # physics steps after a reset, >= 1; more follow to the end of a control period
     home: Mapping[str, float] = field(default_factory=dict)  # joint to homing target, through the gate, rad or m
+    home_tolerance: float = 0.02  # largest distance of a joint from home at the start of an episode, rad or m, > 0
+    joint_zeros: Mapping[str, float] = field(default_factory=dict)  # joint to its position where the simulator has 0
     entities: Mapping[str, Place] = field(default_factory=dict)  # pose after a reset, in the world frame
     draws: Mapping[str, SimulatorDraw] = field(default_factory=dict)  # entity that a reset option places
     states: Mapping[str, StateTopic] = field(default_factory=dict)  # pose of an entity, required at every step
@@ -150,6 +155,12 @@ def load_simulator_profile(contract: Contract, backend: str) -> tuple[SimulatorP
             for joint, problem in validate_home(contract, profile.home).items():
                 require(False, f"{path}.home.{joint}", problem)
             require(is_sent, f"{path}.home", "no joint is commanded by position; remove it")
+        joints = {*ActionLayout(contract).joints, *find_positions(contract)}
+        for joint, zero in profile.joint_zeros.items():
+            require(joint in joints, f"{path}.joint_zeros.{joint}", f"no such joint: {one_of(joint, joints)}")
+            require(
+                math.isfinite(zero), f"{path}.joint_zeros.{joint}", f"{zero} (expected a finite number of rad or m)"
+            )
         for name, topic in profile.echo.items():
             require(name in contract.actuators, f"{path}.echo.{name}", one_of(name, contract.actuators))
             check_topic(f"{path}.echo.{name}", topic)
@@ -160,6 +171,7 @@ def _check_numbers(profile: SimulatorProfile, control: str, contract: Contract, 
     require(bool(profile.world), f"{path}.world", "'' (expected the name of a world)")
     for key in ("sensor_grace_s", "step_timeout_s", "reset_timeout_s"):
         check_positive(f"{path}.{key}", getattr(profile, key), "seconds")
+    check_positive(f"{path}.home_tolerance", profile.home_tolerance, "rad or m")
     check_count(f"{path}.settle_steps", profile.settle_steps, "physics steps")
     settle_s, most_s = profile.command_settle_s, profile.step_timeout_s
     problem = f"{settle_s} (expected seconds >= 0, below step_timeout_s {most_s})"
@@ -199,9 +211,11 @@ def _check_sources(profile: SimulatorProfile, contract: Contract, path: str) -> 
     for name, source in profile.sources.items():
         where = f"{path}.sources.{name}"
         require(name in contract.sensors, where, f"no such sensor: {one_of(name, contract.sensors)}")
-        kind = only_key(source, ("entity", "distance", "event"), where)
+        kind = only_key(source, ("entity", "distance", "force"), where)
         is_alone = source.relative_to is None or source.entity is not None
         require(is_alone, f"{where}.relative_to", "given without entity (expected with entity only)")
+        is_alone = source.above_n == 0.0 or source.force is not None
+        require(is_alone, f"{where}.above_n", "given without force (expected with force only)")
         _check_source(source, contract, name, f"{where}.{kind}", entities)
 
 
@@ -214,8 +228,9 @@ def _check_source(
         measured = [key for key, other in contract.sensors.items() if "position" in other.fields]
         for end in source.distance:
             require(end in measured or end in entities, where, one_of(end, [*measured, *sorted(entities)]))
-    elif source.event is not None:
-        check_topic(where, source.event)
+    elif source.force is not None:
+        check_topic(where, source.force)
+        check_positive(f"{where.rpartition('.')[0]}.above_n", source.above_n, "newtons")
         is_bool = sensor.type == "std_msgs/msg/Bool"
         require(is_bool, where, f"wrong sensor type {sensor.type} (expected std_msgs/msg/Bool)")
     else:

@@ -23,8 +23,8 @@ class DerivedSensors:
 
     def __init__(self, contract: Contract, sources: Mapping[str, SimulatorSource], clock: Clock) -> None:
         """Resolve the sensors; `clock` stamps the arrival of a reading."""
-        # Events, then poses, then distances, which may use the poses.
-        order = sorted(sources, key=lambda name: (sources[name].event is None, sources[name].distance is not None))
+        # Contacts, then poses, then distances, which may use the poses.
+        order = sorted(sources, key=lambda name: (sources[name].force is None, sources[name].distance is not None))
         self._sources = {name: sources[name] for name in order}
         self._clock, self._sensors = clock, frozenset(contract.sensors)
         self._layouts = {name: field_layouts(name, contract.sensors[name]) for name in sources}
@@ -47,19 +47,19 @@ class DerivedSensors:
         samples: Mapping[str, Sample],
         states: Mapping[str, EntityState],
         now_ns: int,
-        events: Collection[str] = (),
+        contacts: Collection[str] = (),
     ) -> dict[str, Sample]:
         """Return `samples` and the derived readings at `now_ns`, simulated time.
 
-        `states` has the poses of `entities`; `events` are the sensors whose event arrived since the last call.
+        `states` has the poses of `entities`; `contacts` are the sensors with a contact since the last call.
         """
         found = dict(samples)
         for name, source in self._sources.items():
-            if source.event is not None or self._is_due(name, now_ns):
+            if source.force is not None or self._is_due(name, now_ns):
                 last = self._last.get(name)
                 self._last[name] = Sample(
                     sensor=name,
-                    values=self._values(name, found, states, events),
+                    values=self._values(name, found, states, contacts),
                     stamp_ns=now_ns,
                     arrival_ns=self._clock.now_ns(),
                     arrival_system_ns=self._clock.system_ns(),
@@ -73,7 +73,7 @@ class DerivedSensors:
         return last is None or last.stamp_ns > now_ns or not self._due[name].satisfies(last.stamp_ns, now_ns)
 
     def _values(
-        self, name: str, found: Mapping[str, Sample], states: Mapping[str, EntityState], events: Collection[str]
+        self, name: str, found: Mapping[str, Sample], states: Mapping[str, EntityState], contacts: Collection[str]
     ) -> dict[str, NDArray[Any]]:
         source, layouts = self._sources[name], self._layouts[name]
         if source.entity is not None:
@@ -87,7 +87,7 @@ class DerivedSensors:
             }
         (layout,) = layouts
         if source.distance is None:
-            return {layout.field: np.full(layout.shape, name in events, dtype=layout.dtype)}
+            return {layout.field: np.full(layout.shape, name in contacts, dtype=layout.dtype)}
         first, second = (
             found[end].values["position"] if end in self._sensors else states[end].position for end in source.distance
         )

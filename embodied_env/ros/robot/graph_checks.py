@@ -40,31 +40,31 @@ def graph_checks(contract: Contract, profile: RealProfile, node: Node) -> tuple[
     checks = []
     for name, sensor in contract.sensors.items():
         at_most = None if name in profile.shared else 1
-        problems = _publisher_problems(f"sensors.{name}.qos", sensor.topic, sensor.type, node, at_most=at_most)
-        checks.append(_topic_check(f"sensors.{name}", sensor.topic, node, problems))
+        problems = publisher_problems(f"sensors.{name}.qos", sensor.topic, sensor.type, node, at_most=at_most)
+        checks.append(topic_check(f"sensors.{name}", sensor.topic, node, problems))
     for name, actuator in contract.actuators.items():
         if actuator.is_action:
             checks.append(_service_check(f"actuators.{name}", _goal_service(actuator), node, f"actuators.{name}.topic"))
             continue
         problems = _owner_problems(actuator.topic, node, has_relay=has_relay)
-        problems += _reader_problems(f"actuators.{name}.qos", actuator.topic, actuator.type, node)
-        checks.append(_topic_check(f"actuators.{name}", actuator.topic, node, problems))
+        problems += reader_problems(f"actuators.{name}.qos", actuator.topic, actuator.type, node)
+        checks.append(topic_check(f"actuators.{name}", actuator.topic, node, problems))
     if has_relay:
         problems = _owner_problems(COMMAND_TOPIC, node, has_relay=False)
-        problems += _reader_problems("", COMMAND_TOPIC, _JOINT_STATE, node)
-        checks.append(_topic_check("relay", COMMAND_TOPIC, node, problems))
+        problems += reader_problems("", COMMAND_TOPIC, _JOINT_STATE, node)
+        checks.append(topic_check("relay", COMMAND_TOPIC, node, problems))
         checks += [
-            _topic_check(topic, topic, node, _owner_problems(topic, node, has_relay=True)) for topic in _RELAY_TOPICS
+            topic_check(topic, topic, node, _owner_problems(topic, node, has_relay=True)) for topic in _RELAY_TOPICS
         ]
     if profile.reset_spec.service is not None:
         checks.append(_service_check("reset service", profile.reset_spec.service, node, "backends.real.reset.service"))
     for name, estop in profile.estop.items():
-        problems = _publisher_problems(f"backends.real.estop.{name}.latched", estop.topic, estop.type, node)
-        checks.append(_topic_check(f"estop.{name}", estop.topic, node, problems))
+        problems = publisher_problems(f"backends.real.estop.{name}.latched", estop.topic, estop.type, node)
+        checks.append(topic_check(f"estop.{name}", estop.topic, node, problems))
     for name, active in profile.active.items():
         if active.topic is not None:
-            problems = _publisher_problems(f"backends.real.active.{name}.latched", active.topic, active.type, node)
-            checks.append(_topic_check(f"active.{name}", active.topic, node, problems))
+            problems = publisher_problems(f"backends.real.active.{name}.latched", active.topic, active.type, node)
+            checks.append(topic_check(f"active.{name}", active.topic, node, problems))
         elif active.service is not None:
             checks.append(_service_check(f"active.{name}", active.service, node, f"backends.real.active.{name}"))
     return (*checks, _name_check(node, has_relay=has_relay))
@@ -91,7 +91,8 @@ def _service_check(name: str, service: str, node: Node, key: str) -> Check:
     return failed(name, f"{resolved}: no service", remedy, "service.none")
 
 
-def _topic_check(name: str, topic: str, node: Node, problems: list[Problem]) -> Check:
+def topic_check(name: str, topic: str, node: Node, problems: list[Problem]) -> Check:
+    """Return the check of a topic: its problems, or its publishers and subscribers."""
     resolved = node.resolve_topic_name(topic)
     if problems:
         codes, details, remedies = zip(*problems, strict=True)
@@ -101,7 +102,7 @@ def _topic_check(name: str, topic: str, node: Node, problems: list[Problem]) -> 
     return passed(name, f"{resolved}: from {writers or 'this node'} to {readers or 'this node'}")
 
 
-def _publisher_problems(
+def publisher_problems(
     key: str, topic: str, type_name: str, node: Node, *, at_most: int | None = None
 ) -> list[Problem]:
     """Return the problems with the publishers of a topic that we subscribe to with the QoS of `key`."""
@@ -117,7 +118,7 @@ def _publisher_problems(
     return problems + _mismatches(found, "publisher", key, type_name, _own_qos(node.subscriptions, node, topic))
 
 
-def _reader_problems(key: str, topic: str, type_name: str, node: Node) -> list[Problem]:
+def reader_problems(key: str, topic: str, type_name: str, node: Node) -> list[Problem]:
     """Return the problems with the subscriptions of a topic that we publish with the QoS of `key`."""
     found = node.get_subscriptions_info_by_topic(topic)
     if not found:

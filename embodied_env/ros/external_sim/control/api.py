@@ -7,7 +7,7 @@ carried out, in the same way for every family. Its rules:
 2. A step is over when the clock has shown ``before + n * step_ns`` twice: Gazebo publishes a stamp when its iteration
    begins, and again once it is at rest. A later stamp means that another client steps the world.
 3. A reset is over when the clock went back. Where a reset keeps the time, the reply and a clock at rest are enough.
-4. No request is repeated: after a lost reply the clock may still show that it was carried out.
+4. No step and no reset is repeated: after a lost reply the clock may still show that it was carried out.
 5. Before the first request the clock must be at rest: steps that a dead client requested have to finish.
 
 A fault is a `BackendLostError`, in `connect` and `reset` a `SimulatorNotReadyError`; its `why` is a key of `FAULTS`.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from embodied_env.core.types import FloatArray
 from embodied_env.errors import BackendLostError, BackendNotReadyError, UsageError
@@ -17,13 +18,32 @@ from embodied_env.ros.external_sim.control.api import (
     SimulatorApi,
     SimulatorNotReadyError,
 )
-from embodied_env.ros.external_sim.control.service_session import PendingRequest, ServiceSession
+from embodied_env.ros.external_sim.control.service_session import CLOCK, PendingRequest, ServiceSession
 from embodied_env.ros.receiver import POLL_S
 
 _PROBE_S = 0.05  # between two queries of the services in the graph
 _REST_S = 0.3  # the clock must be at rest for this long before the first request: leftover steps would show
 _SILENT_S = 0.6  # without a stamp for this long a clock is silent while the simulator is at rest
 _EARLY_S = 0.02  # a reply that precedes the end of its step by more was sent when the request was queued
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """When the parts of a step were over, monotonic s."""
+
+    sent_s: float  # the request was sent
+    answered_s: float  # its reply arrived
+    reached_s: float  # the clock first showed the end of the step
+    at_rest_s: float  # the world was known to be at rest
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """A step in flight."""
+
+    pending: PendingRequest
+    before_ns: int
+    target_ns: int
 
 
 class LockstepControl:
@@ -35,6 +55,7 @@ class LockstepControl:
         session: sends the requests.
         clock: the simulated time.
         step_ns: length of a physics step, ns.
+        last_step: the times of the last step; None before the first.
     """
 
     def __init__(self, api: SimulatorApi, session: ServiceSession, *, step_ns: int, still_s: float = 0.1) -> None:
@@ -45,6 +66,8 @@ class LockstepControl:
         self._still_s = still_s
         self._left_ns: int | None = None  # the clock after the last call; None: unknown
         self._rewinds = 0
+        self._begun: _Step | None = None
+        self.last_step: StepTimes | None = None
 
     @property
     def capabilities(self) -> ControlCapabilities:
@@ -93,6 +116,14 @@ class LockstepControl:
             BackendNotReadyError: when a service is missing.
             SimulatorNotReadyError: for any of `FAULTS`.
         """
+        self.probe(end)
+        with _not_ready_errors():
+            self._await_leftover_steps(end)
+            self.confirm_paused(end)
+            self._store_reference()
+
+    def probe(self, end: float) -> None:
+        """Find the services of the simulator and its `capabilities`; raises as `connect` does."""
         while True:
             try:
                 requests = self._api.probe(self.session.services())
@@ -104,10 +135,6 @@ class LockstepControl:
         with _not_ready_errors():
             for request in requests:
                 self.session.call(request, end)
-            self._await_leftover_steps(end)
-            if self.capabilities.pause:
-                self.pause(end)
-            self._store_reference()
 
     def _await_leftover_steps(self, end: float) -> None:
         """Wait until the steps requested by an earlier client are over."""
@@ -124,6 +151,15 @@ class LockstepControl:
                     "settling", f"clock still moving at {self.clock.now_ns} ns (expected a paused simulator)"
                 )
 
+    def confirm_paused(self, end: float) -> None:
+        """Pause, and await one more stamp if the clock repeats them at rest: the server may be a new one."""
+        if not self.capabilities.pause:
+            return
+        self.pause(end)
+        received, silent_s = self.clock.received, time.monotonic() + _SILENT_S * (self.clock.seen > 1)
+        while self.clock.received == received and (left_s := silent_s - time.monotonic()) > 0:
+            self.session.receive(left_s, only=(CLOCK,))
+
     def pause(self, end: float) -> None:
         """Pause the simulation. Idempotent."""
         self.session.call(self._api.pause(), end)
@@ -131,7 +167,18 @@ class LockstepControl:
     # ------------------------------------------------------------------------------------------------ step
 
     def step(self, duration_ns: int, end: float) -> int:
-        """Advance the simulated time by `duration_ns`; return it once the world is at rest again.
+        """Advance the simulated time by `duration_ns`; return it once the world is at rest again."""
+        self.begin_step(duration_ns, end)
+        self.finish_step(end)
+        return self.now_ns()
+
+    def step_to_period(self, steps: int, period_ns: int, end: float) -> None:
+        """Take `steps` physics steps, and those that follow until the clock is at the end of a control period."""
+        steps += -(self.now_ns() // self.step_ns + steps) % (period_ns // self.step_ns)
+        self.step(steps * self.step_ns, end)
+
+    def begin_step(self, duration_ns: int, end: float) -> None:
+        """Request the physics steps of `duration_ns`, and return without waiting: several worlds may move at a time.
 
         Raises:
             UsageError: for a duration that is not a whole number of physics steps.
@@ -141,8 +188,15 @@ class LockstepControl:
         steps, rest_ns = divmod(duration_ns, self.step_ns)
         if rest_ns or steps < 1:
             raise UsageError(f"wrong duration of a step: {duration_ns} ns (expected a multiple of {self.step_ns} ns)")
-        target_ns = before_ns + duration_ns
         pending = self.session.send(self._api.step(steps), end)
+        self._begun = _Step(pending=pending, before_ns=before_ns, target_ns=before_ns + duration_ns)
+
+    def finish_step(self, end: float) -> None:
+        """Wait until the world is at rest at the end of the step that `begin_step` requested, if there is one."""
+        if self._begun is None:
+            return
+        begun, self._begun = self._begun, None
+        pending, before_ns, target_ns = begun.pending, begun.before_ns, begun.target_ns
         while not self._is_over(pending, target_ns):
             self.session.poll(pending, end)
             self._check_not_rewound()
@@ -153,7 +207,13 @@ class LockstepControl:
                 )
             self._check_timeouts(pending, before_ns, target_ns, end)
         self._store_reference()
-        return target_ns
+        self.last_step = StepTimes(
+            sent_s=pending.sent_s,
+            answered_s=pending.answered_s or pending.sent_s,
+            reached_s=self.clock.changed_s,
+            at_rest_s=time.monotonic(),
+        )
+        self.session.receive(0.0)  # the messages of the step, which waited in their queues
 
     def _is_over(self, pending: PendingRequest, target_ns: int) -> bool:
         """Return whether the reply has arrived, and the clock is at rest at its target."""

@@ -46,9 +46,10 @@ class RosGz(SimulatorApi):
         control = f"{self._prefix}/{CONTROL}"
         if CONTROL_TYPE not in offered.get(control, ()):
             others = sorted(name for name, types in offered.items() if CONTROL_TYPE in types)
+            remedy = "start ros_gz_bridge with a configuration that has this service, <world>.bridge.yaml"
             raise BackendNotReadyError(
-                f"no service {control} of type {CONTROL_TYPE} (available: {', '.join(others) or 'none'}); run "
-                f"`ros2 run ros_gz_bridge parameter_bridge {control}@{CONTROL_TYPE}`"
+                f"no service {control} of type {CONTROL_TYPE} (available: {', '.join(others) or 'none'}); "
+                + ("set world of the profile to the name of the world that runs" if others else remedy)
             )
         sets_pose = SET_POSE_TYPE in offered.get(f"{self._prefix}/{SET_POSE}", ())
         self.capabilities = replace(self.capabilities, set_state=sets_pose)

@@ -1,9 +1,9 @@
-"""Sends requests to a simulator, each once, and receives its clock, replies and other messages meanwhile."""
+"""Sends requests to a simulator, and receives its clock, replies and other messages meanwhile."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,9 +87,12 @@ class ServiceSession:
         """Return the services of the current graph: absolute name -> types."""
         return self._receiver.services()
 
-    def receive(self, timeout_s: float) -> bool:
-        """Receive the messages that have arrived, waiting at most `timeout_s` for one; return whether any have."""
-        arrivals = self._receiver.receive(timeout_s)
+    def receive(self, timeout_s: float, *, only: Collection[str] = ()) -> bool:
+        """Receive the messages that have arrived, waiting at most `timeout_s` for one; return whether any have.
+
+        With `only`, messages of other keys stay in their queues.
+        """
+        arrivals = self._receiver.receive(timeout_s, only=only)
         now_s = time.monotonic()
         for arrival in arrivals:
             if arrival.key == CLOCK:
@@ -119,8 +122,11 @@ class ServiceSession:
         return PendingRequest(request=request, reply=reply, sent_s=time.monotonic(), entity=entity)
 
     def poll(self, pending: PendingRequest, end: float) -> None:
-        """Receive what arrives next, and read the reply when it arrives; raises BackendLostError for a refusal."""
-        self.receive(max(0.0, min(POLL_S, end - time.monotonic())))
+        """Receive the clock, and read the reply when it arrives; raises BackendLostError for a refusal.
+
+        Other messages stay in their queues: a simulator publishes many during a step, and only the newest count.
+        """
+        self.receive(max(0.0, min(POLL_S, end - time.monotonic())), only=(CLOCK,))
         if pending.answered_s is None and pending.reply.response is not None:
             pending.answered_s = time.monotonic()
             try:
@@ -138,7 +144,17 @@ class ServiceSession:
             self.poll(pending, end)
 
     def call(self, request: Request, end: float, entity: str = "") -> Any:  # noqa: ANN401 - what `Request.read` returns
-        """Send a request, await its reply, and return its content."""
-        pending = self.send(request, end, entity)
-        self.await_reply(pending, end)
-        return pending.result
+        """Send a request, again whenever its reply is lost, and return the content of the reply.
+
+        Only for a request that moves no time: services of a dead server stay in the graph until its lease expires, and
+        take requests meanwhile.
+        """
+        while True:
+            try:
+                pending = self.send(request, end, entity)
+                self.await_reply(pending, end)
+            except BackendLostError as error:
+                if error.why != "reply_lost" or time.monotonic() > end:
+                    raise
+            else:
+                return pending.result
