@@ -595,7 +595,6 @@ def test_account_of_a_chunk(worlds, rule, changes):
         ("setpoints.account", {"sent": 1.0}),
         ("setpoints.account", {"worst_gap_s": None}),
         ("setpoints.account", {"more": 1}),
-        ("setpoints.sent", {"sent": 0}),
     ],
 )
 def test_account_of_setpoints(worlds, rule, changes):
