@@ -44,7 +44,7 @@ from embodied_env.contract import Contract, load_contract
 from embodied_env.core.codes import Severity
 from embodied_env.core.policy import CHUNK_MODES, PolicyIdentity
 from embodied_env.core.types import ApprovedCommand, SentCommand
-from embodied_env.policies.chunks import make_runner
+from embodied_env.policies.chunks import ChunkRunner
 
 RATES_HZ, DELAYS_MS = (10, 20, 50), (0, 50, 100, 200, 300, 500)
 SETPOINT_HZ = 200
@@ -166,7 +166,7 @@ def measure(setting: Setting, seconds: float, backend: str, *, warm_up_s: float 
     """Run one episode; return its row of the result."""
     contract = contract_at(setting)
     policy = Circles(contract, setting.delay_ms / 1e3)
-    runner = make_runner(policy, setting.mode, pacing="realtime")
+    runner = ChunkRunner(policy, setting.mode, pacing="realtime")
     ages_ns: list[float] = []
     gaps_s: list[float] = []
     began_ns = now_ns = 0

@@ -20,7 +20,7 @@ from embodied_env.core.codes import Severity
 from embodied_env.core.policy import NoAction, Policy, PolicyFunction, as_policy, policy_errors, policy_seed
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import BackendError, ResetNeededError, TaskError, UsageError
-from embodied_env.policies.chunks import make_runner
+from embodied_env.policies.chunks import ChunkRunner
 from embodied_env.record.arrays import Reference, refer_to, to_bytes
 from embodied_env.record.differences import differences
 from embodied_env.record.json_values import detached_action
@@ -299,7 +299,7 @@ def replay_policy(
     layout, decoder = ActionLayout(contract), RowDecoder(contract, run.array)
     episodes: list[list[FloatArray | None]] = []
     observation: dict[str, NDArray[Any]] = {}
-    runner = make_runner(as_policy(policy), chunks)
+    runner = ChunkRunner(as_policy(policy), chunks)
     next_row, is_known = 0, False  # after a missing row, the state of the policy is unknown until the next reset
     for row in run.rows():
         progress.advance()

@@ -113,7 +113,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
         `folders` has the parent of the run directory of each policy.
         """
         from embodied_env.envs.embodied_env import EmbodiedEnv
-        from embodied_env.policies.chunks import make_runner
+        from embodied_env.policies.chunks import ChunkRunner
 
         self._job, self._folders, self._observer = job, folders, observer
         with ExitStack() as stack:
@@ -121,7 +121,7 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
             runners = stack.enter_context(ExitStack())  # stopped after the robot
             self._embodied = EmbodiedEnv(job.contract, backend=job.backend, **job.options)
             stack.callback(self._embodied.close)
-            self._policies = [make_runner(policy, job.chunks, pacing=self._embodied.pacing) for policy in policies]
+            self._policies = [ChunkRunner(policy, job.chunks, pacing=self._embodied.pacing) for policy in policies]
             for runner in self._policies:
                 runners.callback(runner.stop)
             self._stack = stack.pop_all()

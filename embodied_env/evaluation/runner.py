@@ -53,7 +53,7 @@ def evaluate(  # noqa: PLR0913 - the public options
         record_messages: record the raw ROS 2 messages too.
         trust_policy: load a format that executes code when it is read, such as pickle.
         chunks: when the policy's next action chunk is computed, and what happens to the last one: ``wait``,
-            ``replace``, ``crossfade``, ``ensemble`` or ``rtc`` (`embodied_env.policies.chunks.AsyncChunks`).
+            ``replace``, ``crossfade``, ``ensemble`` or ``rtc`` (`embodied_env.policies.chunks.ChunkRunner`).
         engine: runs the episodes in worker processes; the policies must be addresses.
         observer: receives the progress, with an engine only the ends of episodes.
         **options: other options of `make`.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -38,71 +38,13 @@ UNDERRUN = "chunk underrun"
 TIMEOUT_S = 60.0
 """Limit of the first chunk of an episode and of `reset`; longer than the limits of policy servers."""
 
+_Answered = tuple[Any, list[Any] | None, Mapping[str, Any] | None]
+"""The answer of a policy, the actions of its chunk if it is one, and the account of the inference."""
+
+_NO_CHUNK = NoAction(UNDERRUN)
 _MOST_CHUNKS = 200  # in one action: the account of a step is bounded
 _MOST_ACTIONS = 100_000  # in a chunk: splitting it takes time and memory
 _LATENCIES = 10  # inferences, of which the greatest latency counts
-
-
-def make_runner(policy: Policy, chunks: str = "wait", *, pacing: str = "lockstep") -> ChunkRunner | AsyncChunks:
-    """Return the policy that returns one action per step, as `chunks` of `CHUNK_MODES` says."""
-    return ChunkRunner(policy) if chunks == "wait" else AsyncChunks(policy, chunks, pacing=pacing)
-
-
-class ChunkRunner:
-    """A policy that returns one action per step, from the actions and chunks of another policy.
-
-    Attributes:
-        policy: the other policy.
-        identity: its identity.
-    """
-
-    def __init__(self, policy: Policy) -> None:
-        """Wrap `policy`."""
-        self.policy, self.identity = policy, policy.identity
-        self._n_action_steps = find_n_action_steps(policy)
-        self._due: deque[Any] = deque()
-
-    @property
-    def has_due(self) -> bool:
-        """Whether an action of the last chunk is left, so that the next step needs no inference."""
-        return bool(self._due)
-
-    def reset(self, *, seed: int, episode_index: int) -> None:
-        """Discard the rest of the chunk, and reset the policy."""
-        self._due.clear()
-        self.policy.reset(seed=seed, episode_index=episode_index)
-
-    def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
-        """Return the next action of the chunk, or of a new one."""
-        if not self._due:
-            return self.begin(self.policy(observation))
-        if isinstance(self.policy, StepObserver):
-            self.policy.observe(observation)
-        return self._due.popleft()
-
-    def begin(self, answer: Any) -> Any:  # noqa: ANN401 - policies return anything
-        """Return the first action of what the policy has returned, and keep those of a chunk to execute next."""
-        chunk = split_chunk(answer)
-        if chunk is None:
-            return answer
-        self._due.extend(chunk[1 : self._n_action_steps])
-        return chunk[0]
-
-    def upcoming(self, count: int) -> list[Any]:
-        """Return the actions for the steps after that of the last action, at most `count`."""
-        return list(islice(self._due, count))
-
-    def take_accounts(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the accounts of the last action, to annotate its step: that of an inference, if there is one."""
-        account = self.policy.take_account() if isinstance(self.policy, AccountedPolicy) else None
-        return {} if account is None else {"inference": account}
-
-    def stop(self) -> None:
-        """Do nothing: there is no thread."""
-
-    def close(self) -> None:
-        """Close the policy."""
-        self.policy.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -129,12 +71,12 @@ class Chunk:
         return 1.0 if passed >= self.overlap else (passed + 1) / (self.overlap + 1)
 
 
-class AsyncChunks:
-    """A policy that returns one action per step, from chunks that another policy computes while the robot moves.
+class ChunkRunner:
+    """A policy that returns one action per step, from the actions and chunks of another policy.
 
-    In real time the other policy runs in a thread of its own, with at most one inference in progress, which begins
-    early enough for twice the greatest of the last latencies. A step for which no chunk has an action gets `NoAction`.
-    In lockstep the world waits for each inference, which is made without a thread.
+    With ``wait``, and in lockstep, the world waits for each inference. Otherwise the other policy runs in a thread of
+    its own, with at most one inference in progress, which begins early enough for twice the greatest of the last
+    latencies. A step for which no chunk has an action gets `NoAction`.
 
     Attributes:
         policy: the other policy; do not call it while this one is in use.
@@ -144,19 +86,20 @@ class AsyncChunks:
     def __init__(
         self,
         policy: Policy,
-        mode: str,
+        mode: str = "wait",
         *,
-        pacing: str = "realtime",
+        pacing: str = "lockstep",
         overlap: int = OVERLAP,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         """Wrap `policy`; `pacing` is that of the environment (``env.unwrapped.pacing``).
 
         Args:
-            policy: a policy that returns chunks.
-            mode: ``replace`` (the next chunk at once), ``crossfade`` (over `overlap` steps), ``ensemble`` (all chunks
-                with an action for the step, with weights exp(-0.01 i) from the oldest to the newest), or ``rtc`` (the
-                policy continues the chunk that is being executed, `overlap` steps early).
+            policy: the other policy; only ``wait`` and lockstep allow one that returns single actions.
+            mode: ``wait`` (the next chunk is computed when the last one has ended), ``replace`` (the next chunk takes
+                over at once), ``crossfade`` (over `overlap` steps), ``ensemble`` (all chunks with an action for the
+                step, with weights exp(-0.01 i) from the oldest to the newest), or ``rtc`` (the policy continues the
+                chunk that is being executed, `overlap` steps early).
             pacing: ``realtime`` or ``lockstep``.
             overlap: see `mode`.
             timeout_s: limit of the first chunk of an episode, and of `reset`; then a `PolicyError` is raised.
@@ -164,17 +107,19 @@ class AsyncChunks:
         Raises:
             UsageError: for an unknown mode, and for ``rtc`` with a policy that cannot continue a chunk.
         """
-        if mode not in CHUNK_MODES[1:]:
-            expected = f"expected one of: {', '.join(CHUNK_MODES[1:])}"
-            raise UsageError(f"unknown mode of chunks: {mode!r} ({expected}){did_you_mean(mode, CHUNK_MODES[1:])}")
+        if mode not in CHUNK_MODES:
+            expected = f"expected one of: {', '.join(CHUNK_MODES)}"
+            raise UsageError(f"unknown mode of chunks: {mode!r} ({expected}){did_you_mean(mode, CHUNK_MODES)}")
         self._continuing = find_continuing(policy) if mode == "rtc" else None
         if mode == "rtc" and self._continuing is None:
             problem = f"policy that cannot continue a chunk: {policy.identity.name!r}"
             raise UsageError(f"{problem} (expected one with real-time chunking, RTC); use crossfade")
         self.policy, self.mode, self.identity = policy, mode, policy.identity
         self._overlap = overlap if mode in ("crossfade", "rtc") else 0
-        self._waits = pacing == "lockstep"
+        self._waits = mode == "wait" or pacing == "lockstep"
         self._n_action_steps = find_n_action_steps(policy)
+        self._accounted = policy if isinstance(policy, AccountedPolicy) else None
+        self._observer = policy if isinstance(policy, StepObserver) else None
         self._calls = PolicyCalls(in_thread=not self._waits, timeout_s=timeout_s)
         self._latencies: deque[int] = deque(maxlen=_LATENCIES)
         self._begin()
@@ -185,7 +130,7 @@ class AsyncChunks:
         self._chunks: list[Chunk] = []  # oldest first
         self._last: Chunk | None = None  # of the last answer, if it has an action for a later step
         self._request: tuple[int, Future[Any]] | None = None  # step of its observation
-        self._missing = NoAction(UNDERRUN)
+        self._missing = _NO_CHUNK
         self._counts = dict.fromkeys(("underruns", "expired", "failed"), 0)
         self._accounts: dict[str, Mapping[str, Any]] = {}
 
@@ -196,18 +141,31 @@ class AsyncChunks:
 
     def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
         """Return the action for the next step, or `NoAction`; raises PolicyError for what the policy raised."""
-        self._step += 1
-        self._accounts = {}
+        self._step, self._accounts = self._step + 1, {}
         self._calls.check()
         if self._request is not None and self._request[1].done():
             self._receive(*self._request)
-        if self._request is None and self._is_due():
+        if self._request is None and self._is_due(self._step):
             call = partial(self._infer, observation, self._prefix())
-            self._request = self._step - 1, self._calls.submit(call)
-        elif isinstance(self.policy, StepObserver):
-            self._calls.submit(partial(self.policy.observe, observation))
-        if self._request is not None and (self._waits or not self._answers):
+            if self._waits:
+                self._add(self._step - 1, call(), is_awaited=True)
+            else:
+                self._request = self._step - 1, self._calls.submit(call)
+        elif self._observer is not None:
+            self._calls.submit(partial(self._observer.observe, observation))
+        if self._request is not None and not self._answers:
             self._receive(*self._request, is_awaited=True)
+        return self._act()
+
+    @property
+    def has_due(self) -> bool:
+        """Whether the next step needs no inference."""
+        return not self._is_due(self._step + 1)
+
+    def begin(self, answer: Any) -> Any:  # noqa: ANN401 - policies return anything
+        """Return the action for the next step from what the policy has returned for its observation."""
+        self._step, self._accounts = self._step + 1, {}
+        self._add(self._step - 1, (answer, split_chunk(answer), None), is_awaited=True)
         return self._act()
 
     def upcoming(self, count: int) -> list[Any]:
@@ -232,8 +190,8 @@ class AsyncChunks:
 
     # -------------------------------------------------------------------------------------------------------- inference
 
-    def _is_due(self) -> bool:
-        """Return whether the next inference begins at this step."""
+    def _is_due(self, step: int) -> bool:
+        """Return whether the next inference begins at `step`."""
         if self.mode == "ensemble" or not self._chunks:
             return True
         newest = self._chunks[-1]
@@ -241,7 +199,7 @@ class AsyncChunks:
         early = min(self._overlap, planned // 2)
         if not self._waits:
             early += 2 * max(self._latencies, default=planned) + 1
-        return planned - newest.index(self._step) <= early
+        return planned - newest.index(step) <= early
 
     def _prefix(self) -> tuple[int, int] | None:
         """Return the arguments of `continue_chunk`; None: the last chunk of the policy is not being executed."""
@@ -250,23 +208,24 @@ class AsyncChunks:
             return None
         return newest.index(self._step), max(self._latencies, default=0)
 
-    def _infer(
-        self, observation: Observation, prefix: tuple[int, int] | None
-    ) -> tuple[Any, list[Any] | None, Mapping[str, Any] | None]:
+    def _infer(self, observation: Observation, prefix: tuple[int, int] | None) -> _Answered:
         """Return the answer of the policy, the actions of its chunk, and its account."""
         if prefix is not None and self._continuing is not None:
             self._continuing.continue_chunk(executed=prefix[0], delay=prefix[1])
         answer = self.policy(observation)
-        account = self.policy.take_account() if isinstance(self.policy, AccountedPolicy) else None
+        account = None if self._accounted is None else self._accounted.take_account()
         return answer, split_chunk(answer), account  # here, before the policy may write to its answer
 
     def _receive(self, born: int, future: Future[Any], *, is_awaited: bool = False) -> None:
         """Add the chunk of the inference, once it has ended; raises what the policy raised."""
         self._request = None
-        answer, chunk, account = self._calls.wait(future)
+        self._add(born, self._calls.wait(future), is_awaited=is_awaited)
+
+    def _add(self, born: int, answered: _Answered, *, is_awaited: bool) -> None:
+        """Add the chunk for the observation of the step `born`."""
+        (answer, chunk, account), self._last = answered, None
         if account is not None:
             self._accounts["inference"] = account
-        self._last = None
         if isinstance(answer, NoAction):
             self._missing = answer
             self._counts["failed"] += 1
@@ -275,12 +234,14 @@ class AsyncChunks:
         if not actions:
             found = "one action" if isinstance(answer, Mapping | np.ndarray) else type(answer).__name__
             raise PolicyError(f"policy returned {found} (expected a chunk of actions); use --chunks wait")
+        if self.mode == "wait":
+            actions = actions[: self._n_action_steps]
         if not is_awaited:
             self._latencies.append(step - 1 - born)
         is_faded = self.mode == "crossfade" and self._chunks
         overlap = min(self._overlap, self._chunks[-1].left(step), born + len(actions) - step) if is_faded else 0
         new = Chunk(number=self._answers, born=born, first=step, overlap=overlap, actions=actions)
-        self._answers, self._missing = self._answers + 1, NoAction(UNDERRUN)
+        self._answers, self._missing = self._answers + 1, _NO_CHUNK
         if not new.left(step):
             self._counts["expired"] += 1
             return
@@ -302,7 +263,8 @@ class AsyncChunks:
             account["older"] = [[chunk.number, chunk.born, share] for chunk, share in older]
         else:
             self._counts["underruns"] += 1
-        self._accounts["chunk"] = {"mode": self.mode, "older": [], **account, **self._counts}
+        if self.mode != "wait":
+            self._accounts["chunk"] = {"mode": self.mode, "older": [], **account, **self._counts}
         return action
 
     def _blend(self, step: int, used: Sequence[tuple[Chunk, float]]) -> Any:  # noqa: ANN401 - of the action space

@@ -10,7 +10,7 @@ import numpy as np
 
 from embodied_env.core.policy import BatchPolicy, NoAction, Observation, Policy, policy_seed
 from embodied_env.errors import PolicyError
-from embodied_env.policies.chunks import AsyncChunks, ChunkRunner, make_runner
+from embodied_env.policies.chunks import ChunkRunner
 
 Name = TypeVar("Name", int, str)
 
@@ -30,10 +30,10 @@ class TeamPolicies(Generic[Name]):
 
         `chunks`: as for `evaluate`. Teams and vector environments are in lockstep, so there are no threads.
         """
-        self._runners: dict[Name, ChunkRunner | AsyncChunks] = {}
+        self._runners: dict[Name, ChunkRunner] = {}
         with ExitStack() as stack:
             for name in names:
-                self._runners[name] = make_runner(stack.enter_context(closing(make(name))), chunks)
+                self._runners[name] = ChunkRunner(stack.enter_context(closing(make(name))), chunks)
             self._stack = stack.pop_all()
         self._seeds: dict[Name, int] = {name: seed + number for number, name in enumerate(self._runners)}
 
@@ -81,7 +81,7 @@ class VectorPolicies(TeamPolicies[int]):
             self._has_ended[slot] = bool(infos["end_reason"][slot])
             self.begin_episodes({slot: {key: infos[key][slot] for key in ("step_index", "episode_index")}})
         runners = self._runners.values()
-        needs = np.array([isinstance(each, ChunkRunner) and not each.has_due for each in runners]) & ~self._has_ended
+        needs = np.array([not each.has_due for each in runners]) & ~self._has_ended
         answers = self._batch.act_batch(observations, needs) if self._batch is not None and needs.any() else None
         if answers is not None and len(answers) != len(needs):
             raise PolicyError(f"act_batch returned {len(answers)} answers (expected {len(needs)}, one per slot)")
@@ -89,7 +89,7 @@ class VectorPolicies(TeamPolicies[int]):
         for slot, runner in self._runners.items():
             if self._has_ended[slot]:
                 actions.append(_ENDED)
-            elif answers is not None and needs[slot] and isinstance(runner, ChunkRunner):
+            elif answers is not None and needs[slot]:
                 actions.append(runner.begin(answers[slot]))
             else:
                 actions.append(runner({key: rows[slot] for key, rows in observations.items()}))

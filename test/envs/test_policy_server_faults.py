@@ -85,7 +85,7 @@ class Episode:
                 break
             time.sleep(pause_s)
             action = self.runner(self.observation)
-            self.account = self.policy.model.take_account()
+            self.account = self.runner.take_accounts()["inference"]
             if isinstance(action, NoAction):
                 self.missed.append(action.reason)
             else:

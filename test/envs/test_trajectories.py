@@ -16,7 +16,7 @@ from embodied_env.core.policy import NoAction, as_policy
 from embodied_env.envs.action_chunks import ActionChunks
 from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import ContractError, ResetNeededError, UsageError
-from embodied_env.policies.chunks import make_runner
+from embodied_env.policies.chunks import ChunkRunner
 from embodied_env.record import RecordTransitions
 
 STEPS = 4
@@ -119,7 +119,7 @@ def test_chunks_of_a_learner_are_previewed(env):
 
 @pytest.mark.parametrize("chunks", ["wait", "replace"])
 def test_the_runners_preview_the_rest_of_their_chunk(chunks):
-    runner = make_runner(as_policy(lambda _: np.array(CHUNK)), chunks)
+    runner = ChunkRunner(as_policy(lambda _: np.array(CHUNK)), chunks)
     runner.reset(seed=0, episode_index=0)
     assert np.array_equal(runner({}), CHUNK[0])
     assert np.array_equal(runner.upcoming(2), CHUNK[1:3])

@@ -23,7 +23,7 @@ from embodied_env.core.policy import NoAction, PolicyIdentity
 from embodied_env.errors import PolicyError, UsageError
 from embodied_env.evaluation.runner import evaluate
 from embodied_env.policies import policy_thread
-from embodied_env.policies.chunks import DECAY, OVERLAP, UNDERRUN, AsyncChunks, ChunkRunner, blend, make_runner
+from embodied_env.policies.chunks import DECAY, OVERLAP, UNDERRUN, ChunkRunner, blend
 from embodied_env.policies.lerobot_model import LerobotModel
 from embodied_env.policies.slots import TeamPolicies, VectorPolicies
 from embodied_env.record.audit.account_rules import AccountRules
@@ -102,7 +102,7 @@ class Timed:
     def __init__(self, policy, mode, latency, **options):
         self.policy, self.latency, self.due = policy, latency, None
         policy.gate = threading.Semaphore(0)
-        self.runner = AsyncChunks(policy, mode, **options)
+        self.runner = ChunkRunner(policy, mode, pacing="realtime", **options)
         self.reset()
 
     def reset(self):
@@ -141,7 +141,7 @@ def joined():
 
 @pytest.mark.parametrize("mode", MODES)
 def test_actions_in_lockstep_are_those_without_a_thread(mode):
-    runner, policy = AsyncChunks(Scripted(bias=0.5), mode, pacing="lockstep"), Scripted(bias=0.5)
+    runner, policy = ChunkRunner(Scripted(bias=0.5), mode, pacing="lockstep"), Scripted(bias=0.5)
     steps, chunks, expected = Steps(runner), [], []
     for step in range(50):
         due = {"replace": 16, "ensemble": 1}.get(mode, 16 - OVERLAP)
@@ -164,16 +164,15 @@ def test_actions_in_lockstep_are_those_without_a_thread(mode):
 
 def test_replace_in_lockstep_is_wait():
     asynchronous, synchronous = (
-        Steps(make_runner(Scripted(5, bias=0.3), chunks)).values(23) for chunks in ("replace", "wait")
+        Steps(ChunkRunner(Scripted(5, bias=0.3), chunks)).values(23) for chunks in ("replace", "wait")
     )
     assert asynchronous == synchronous
-    assert isinstance(make_runner(Scripted()), ChunkRunner)
 
 
 def test_a_policy_without_chunks_in_lockstep():
     policy = Scripted()
     policy.answer = np.zeros(6)
-    assert Steps(AsyncChunks(policy, "replace", pacing="lockstep")).take() is policy.answer
+    assert Steps(ChunkRunner(policy, "replace", pacing="lockstep")).take() is policy.answer
 
 
 # -------------------------------------------------------------------------------------------------------------- alignment
@@ -378,7 +377,7 @@ def test_actions_after_n_action_steps_are_the_reserve_for_a_late_chunk(mode):
 
 
 def test_n_action_steps_in_lockstep():
-    found = [Steps(make_runner(Planned([(8, 0.0), (8, 0.5)], 3), chunks)) for chunks in ("replace", "wait", "ensemble")]
+    found = [Steps(ChunkRunner(Planned([(8, 0.0), (8, 0.5)], 3), chunks)) for chunks in ("replace", "wait", "ensemble")]
     for each in found:
         each.runner.policy.gate = threading.Semaphore(100)
     replaced, waited, blended = (each.values(12) for each in found)
@@ -460,7 +459,7 @@ def wait_until_joined():
 
 def test_a_hanging_policy_ends_reset_and_close_and_its_answer_is_never_used(hanging):
     hanging.gate.release()
-    runner = AsyncChunks(hanging, "replace", timeout_s=0.05)
+    runner = ChunkRunner(hanging, "replace", pacing="realtime", timeout_s=0.05)
     steps = Steps(runner)
     assert [steps.take()[0] for _ in range(3)] == [0.0, 1.0, 2.0]
     for _ in range(2):
@@ -480,7 +479,7 @@ def test_a_hanging_policy_ends_reset_and_close_and_its_answer_is_never_used(hang
 
 
 def test_a_policy_that_hangs_in_the_first_inference(hanging):
-    runner = AsyncChunks(hanging, "replace", timeout_s=0.05)
+    runner = ChunkRunner(hanging, "replace", pacing="realtime", timeout_s=0.05)
     with pytest.raises(PolicyError, match="policy hangs"):
         Steps(runner).take()
     runner.stop()
@@ -489,7 +488,7 @@ def test_a_policy_that_hangs_in_the_first_inference(hanging):
 def test_a_policy_that_hangs_when_it_is_closed(hanging, monkeypatch):
     monkeypatch.setattr(policy_thread, "STOP_TIMEOUT_S", 0.05)
     hanging.gate.release()
-    runner = AsyncChunks(hanging, "replace")
+    runner = ChunkRunner(hanging, "replace", pacing="realtime")
     steps = Steps(runner)
     for _ in range(3):
         steps.take()
@@ -500,7 +499,7 @@ def test_a_policy_that_hangs_when_it_is_closed(hanging, monkeypatch):
 
 
 def test_an_interrupt_ends_the_wait_for_a_hanging_policy(hanging):
-    runner = AsyncChunks(hanging, "replace")
+    runner = ChunkRunner(hanging, "replace", pacing="realtime")
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         steps = Steps(runner)
@@ -532,7 +531,7 @@ def test_one_action_in_real_time_is_refused():
 
 def test_the_thread_ends_with_its_runner():
     policy = Scripted()
-    runner = AsyncChunks(policy, "replace")
+    runner = ChunkRunner(policy, "replace", pacing="realtime")
     Steps(runner).take()
     assert not joined()
     runner.stop()
@@ -548,11 +547,11 @@ def test_the_thread_ends_with_its_runner():
 
 def test_invalid_modes_are_wrong_usage():
     with pytest.raises(UsageError, match=r"unknown mode of chunks: 'crosfade' .*did you mean 'crossfade'"):
-        AsyncChunks(Scripted(), "crosfade")
+        ChunkRunner(Scripted(), "crosfade")
     policy = Scripted()
     policy.continues_chunks = False
     with pytest.raises(UsageError, match="cannot continue a chunk"):
-        AsyncChunks(policy, "rtc")
+        ChunkRunner(policy, "rtc")
 
 
 # -------------------------------------------------------------------------------------------------------- environments
@@ -614,7 +613,7 @@ def test_evaluation_in_lockstep_records_sound_accounts(tmp_path, mode):
 def test_slots_of_a_vector_environment_act_as_single_environments(mode):
     made = [InEnvironment(bias=slot) for slot in range(2)]
     policies = VectorPolicies(made.__getitem__, 2, chunks="ensemble")
-    with_chunks = [Steps(AsyncChunks(InEnvironment(bias=slot), "ensemble", pacing="lockstep")) for slot in range(2)]
+    with_chunks = [Steps(ChunkRunner(InEnvironment(bias=slot), "ensemble", pacing="lockstep")) for slot in range(2)]
     envs = embodied_env.make_vec(ARM, num_envs=2, backend="fake", autoreset_mode=mode, clock="virtual")
     results = envs.reset(seed=3)
     for _ in range(ARM.episode.horizon_steps):

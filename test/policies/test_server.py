@@ -25,7 +25,7 @@ import embodied_env
 from embodied_env.cli.main import main
 from embodied_env.core.policy import FunctionPolicy, NoAction, PolicyIdentity, find_n_action_steps
 from embodied_env.errors import UsageError
-from embodied_env.policies.chunks import make_runner
+from embodied_env.policies.chunks import ChunkRunner
 from embodied_env.policies.loader import load_model
 from embodied_env.policies.model import ArraySpec
 from embodied_env.policies.server import PolicyServer, ServedPolicy
@@ -281,7 +281,7 @@ def test_served_policy_continues_its_chunk_if_the_client_executes_it(serve):
     policy = Continuing()
     port = serve(ServedPolicy(policy, ARM), contract=ARM)
     remote = embodied_env.load_policy(f"openpi://127.0.0.1:{port}", ARM)
-    runner = make_runner(remote, "rtc")
+    runner = ChunkRunner(remote, "rtc")
     runner.reset(seed=0, episode_index=0)
     ARM.observation_space.seed(3)
     for _ in range(10):

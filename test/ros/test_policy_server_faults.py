@@ -22,7 +22,7 @@ from robot_rig import ARM, ENVIRONMENT, Rig
 import embodied_env
 from embodied_env.core.policy import FunctionPolicy, PolicyIdentity
 from embodied_env.errors import PolicyError, UsageError
-from embodied_env.policies.chunks import UNDERRUN, AsyncChunks
+from embodied_env.policies.chunks import UNDERRUN, ChunkRunner
 
 pytestmark = [pytest.mark.ros, pytest.mark.kills, pytest.mark.realtime, pytest.mark.long]
 
@@ -84,8 +84,11 @@ class Stumbling:
 def stumbling(rig):
     """Return a policy that can hang, and an episode in which the robot moves by its chunks."""
     policy = Stumbling()
-    runner = AsyncChunks(
-        FunctionPolicy(policy, PolicyIdentity(name="own", format="python")), "crossfade", timeout_s=0.5
+    runner = ChunkRunner(
+        FunctionPolicy(policy, PolicyIdentity(name="own", format="python")),
+        "crossfade",
+        pacing="realtime",
+        timeout_s=0.5,
     )
     with PolicyEpisode(rig, runner) as episode:
         yield policy, episode

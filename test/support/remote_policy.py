@@ -7,7 +7,7 @@ from robot_rig import ARM, LAYOUT, PERIOD_S
 
 import embodied_env
 from embodied_env.core.policy import NoAction
-from embodied_env.policies.chunks import AsyncChunks, make_runner
+from embodied_env.policies.chunks import ChunkRunner
 
 MOST_STEPS = 200
 
@@ -60,7 +60,7 @@ class PolicyEpisode:
         """Assert what was published: the messages received by a subscriber of the command topic."""
         self.episode.check()  # they equal what the arbiter sent, within every limit
         commands = [command for _, command in self.episode.spy.passed]
-        if is_lost and isinstance(self.runner, AsyncChunks):  # the last chunk was executed first
+        if is_lost and self.runner.mode != "wait":  # the last chunk was executed first
             before = enumerate(commands[: self.braking_from], start=1)
             self.fault_at = max(number for number, command in before if command.report.velocity_si[0] > 0)
         check_motion(self.episode.published, commands, self.fault_at, LAYOUT.limits, is_lost=is_lost)
@@ -73,7 +73,7 @@ class RemoteEpisode(PolicyEpisode):
         stand_in.set(metadata)
         timeout_s = PERIOD_S * (0.8 if chunks == "wait" else 6.0)
         address = f"openpi://127.0.0.1:{stand_in.port}?timeout_s={timeout_s}&connect_timeout_s=5"
-        super().__init__(rig, make_runner(embodied_env.load_policy(address, ARM), chunks, pacing="realtime"))
+        super().__init__(rig, ChunkRunner(embodied_env.load_policy(address, ARM), chunks, pacing="realtime"))
 
 
 def check_fault(rig, stand_in, fault, record_property, chunks="wait"):
