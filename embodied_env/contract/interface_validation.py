@@ -52,6 +52,7 @@ MAX_VALUES = 100_000_000  # of one field: an image of 7680 x 4320 x 3 is just be
 MAX_HISTORY = 1000  # readings
 MAX_SETPOINT_RATE_HZ = 1000  # a faster thread misses its deadlines
 MAX_TRAJECTORY_STEPS = 50  # each is limited at each step
+MAX_BRAKING_STEPS = 200  # the points of a trajectory after those
 
 _MAX_ANGLE_RAD = 2 * math.tau
 
@@ -151,6 +152,10 @@ def _check_between_steps(name: str, actuator: ActuatorSpec, contract: ContractFi
         allow(rate_hz is None, where, "setpoint_rate_hz is set too", "one of the two")
         allow(contract.safety.mode == "enforce", where, f"safety.mode: {contract.safety.mode}", "enforce")
         allow(0 <= steps <= MAX_TRAJECTORY_STEPS, where, steps, f"0 to {MAX_TRAJECTORY_STEPS}")
+        limits = actuator.limits(contract.safety.margins)
+        braking = float((limits.velocity / limits.deceleration).max()) / contract.control_period_s
+        expected = f"at most {MAX_BRAKING_STEPS} control periods from the velocity limit to rest"
+        allow(braking <= MAX_BRAKING_STEPS, where, f"{braking:.0f} control periods of braking", expected)
 
 
 def _check_joint(

@@ -37,6 +37,7 @@ from embodied_env.safety.joint_limits import (
     limit_violation,
 )
 
+_MOST_POINTS = 1000  # of a trajectory; a contract has less
 _ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 
 MAX_REPRESENTABLE_SPEED = 1e100  # above it the arithmetic of the limits may overflow
@@ -158,6 +159,8 @@ class CommandLimiter:
             points.append(state_after(before, approved, is_velocity))
         previewed = len(points) - 2
         while points[-1].velocities.any():
+            if len(points) > _MOST_POINTS:
+                raise InternalFaultError(f"trajectory not at rest after {_MOST_POINTS} points, nothing is published")
             braking = self.brake(points[-1], dt_s, [], nothing)
             points.append(state_after(points[-1], braking, is_velocity))
         trajectory = Trajectory(points=tuple(points), first_ns=due_ns, previewed=previewed)

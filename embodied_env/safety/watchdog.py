@@ -10,7 +10,7 @@ from embodied_env.contract.safety_schema import WatchdogSpec
 from embodied_env.core.clock import NS_PER_S, Clock
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import Finding
-from embodied_env.errors import BackendError
+from embodied_env.errors import BackendError, InternalFaultError
 from embodied_env.safety.arbiter import Arbiter
 from embodied_env.safety.gate import SafetyGate
 from embodied_env.safety.interlocks import safety_input_findings
@@ -162,5 +162,7 @@ class SetpointThread(threading.Thread):
                 pending.wait(_IDLE_S)
             except Exception as error:  # noqa: BLE001 - third-party filters may raise anything; the robot must brake
                 detail, code = f"setpoint: {type(error).__name__}: {error}", "fault.internal"
-                self._gate.latch(Finding(gate="post_condition", severity=Severity.STOP, code=code, detail=detail))
-                pending.wait(_IDLE_S)
+                finding = Finding(gate="post_condition", severity=Severity.STOP, code=code, detail=detail)
+                self._gate.latch(finding)
+                with contextlib.suppress(BackendError, InternalFaultError):
+                    self._arbiter.brake(finding)

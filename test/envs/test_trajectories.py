@@ -178,6 +178,7 @@ def test_the_key_is_part_of_the_fingerprint_only_where_it_is_declared():
         ({"type": "std_msgs/msg/Float64MultiArray"}, "", f"expected only with type: {TRAJECTORY}"),
         ({"setpoint_rate_hz": 200}, "", "setpoint_rate_hz is set too .expected one of the two"),
         ({}, "safety: {mode: monitor}\n", "safety.mode: monitor .expected enforce"),
+        ({}, "    joints: {j1: {deceleration: 0.1}}\n", "control periods of braking .expected at most 200"),
     ],
 )
 def test_a_trajectory_that_cannot_be_sent_is_an_error(actuator, more, problem):

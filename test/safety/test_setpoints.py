@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.reset_spec import ResetRoutine
 from embodied_env.core.types import Finding, SafetyContext, Sample, SensorStatus, SentCommand, Snapshot
 from embodied_env.errors import BackendLostError, ClosedError
-from embodied_env.safety import Arbiter, SafetyGate, Watchdog
+from embodied_env.safety import Arbiter, SafetyGate, SetpointThread, Watchdog
+from embodied_env.safety.command_filters import FilterDecision
 from embodied_env.safety.homing import HomingContext, HomingMotion
 from embodied_env.safety.joint_limits import joint_bounds, limit_violation
 
@@ -38,9 +40,9 @@ def contract(jerk=None, **limits):
 class Bench:
     """An arbiter on a manual clock whose setpoints are sent when they are due, or later."""
 
-    def __init__(self, *, per_step=PER_STEP, start=(0.0, 0.0), **limits):
+    def __init__(self, *, per_step=PER_STEP, start=(0.0, 0.0), filters=None, **limits):
         self.clock, the_contract = ManualClock(start_ns=1000), contract(**limits)
-        self.gate = SafetyGate(the_contract, fixed_rate=False)
+        self.gate = SafetyGate(the_contract, filters=filters, fixed_rate=False)
         self.sent, self.broken, self.thread_is_dead = [], False, False
         self.arbiter = Arbiter(
             self._send,
@@ -371,3 +373,61 @@ def test_jerk_limits_hold_at_the_rate_of_the_setpoints_as_far_as_the_joint_limit
     from_rest = np.roll(velocities, 1, axis=0) == 0.0  # braking to rest ends with the acceleration 0
     by_joint = [[any(f.gate == "joint_limits" for f in c.report.findings)] for _, c in bench.sent]
     assert np.abs(np.where(from_rest | by_joint, 0.0, changes)).max() <= jerk * PERIOD_S / PER_STEP + 1e-6
+
+
+class FailingArbiter:
+    """An arbiter whose setpoints raise; it comes to rest at once when it brakes."""
+
+    def __init__(self):
+        self.setpoint_pending, self.setpoint_due_ns, self.braked = threading.Event(), 0, []
+
+    def send_setpoint(self):
+        raise ValueError("a filter")
+
+    def brake(self, finding):
+        self.braked.append(finding)
+        self.setpoint_due_ns = None
+
+
+def test_a_setpoint_that_raises_brakes_at_once_and_latches_a_stop():
+    arbiter, gate = FailingArbiter(), SafetyGate(contract())
+    thread = SetpointThread(arbiter, gate, clock=ManualClock())
+    thread.start()
+    while not arbiter.braked:
+        assert thread.is_alive()
+    thread.stop()
+    assert arbiter.braked == [gate.latched]
+    assert "ValueError: a filter" in gate.latched.detail
+
+
+def test_a_late_setpoint_makes_up_for_one_that_was_missed_and_no_more():
+    bench, setpoint_ns = Bench(per_step=10), PERIOD_NS // 10
+    for k in range(1, 6):
+        bench.step((0.02 * k, 0.0))
+        bench.wait(PERIOD_NS)
+    bench.step((0.12, 0.0))
+    bench.clock.advance_ns(8 * setpoint_ns)
+    bench.arbiter.send_setpoint()
+    assert bench.sent[-1][1].report.dt_s == pytest.approx(2 * setpoint_ns / 1e9)
+
+
+class SlowBetweenSteps:
+    def reset(self):
+        pass
+
+    def filter(self, proposal):
+        is_setpoint = proposal.dt_s < PERIOD_S / 2
+        return FilterDecision(severity=Severity.LIMIT, share=0.1, detail="slow") if is_setpoint else None
+
+
+def test_a_step_starts_near_a_motion_that_has_fallen_behind():
+    bench = Bench(filters={"slow": SlowBetweenSteps()})
+    reach = bench.gate.limits.velocity * PERIOD_S
+    for k in range(1, 20):
+        with bench.arbiter.exclusive() as (reference, _):
+            published = bench.arbiter.reference
+            ahead = published.positions + published.velocities * PERIOD_S
+        assert (np.abs(reference.positions - ahead) <= 2 * reach).all()
+        bench.step((0.1 * k, 0.0))
+        bench.wait(PERIOD_NS)
+    assert np.abs(bench.arbiter.reference.positions[0]) < 1.0
