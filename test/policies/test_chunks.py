@@ -291,7 +291,7 @@ def test_lerobot_continues_the_actions_before_its_post_processor():
 
 
 class Planned(Scripted):
-    """Answers inference n as `plan` says: (length, offset), or None for no action.
+    """Answers inference n as in `plan`: (length, offset), or None for no action.
 
     Action i for the observation of step k is k + i + offset. Inferences are never forgotten.
     """

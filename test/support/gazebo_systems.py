@@ -1,6 +1,6 @@
 """Systems of Gazebo as far as the worlds need them: they fail where those of a real server fail.
 
-Each follows the source that it names, of gz-sim 8.14, 9.5 and 10.4 (Harmonic, Ionic, Jetty) unless it says otherwise.
+Each follows the source that it names, of gz-sim 8.14, 9.5 and 10.4 (Harmonic, Ionic, Jetty) unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Truck:
         self.position = pose_frame(model)[:3, 3]
 
     def step(self) -> None:
-        """Move by one step of physics, and turn where a trigger says so."""
+        """Move by one step of physics, and turn at a trigger."""
         self.position = self.position + self._velocity * self._step_s
         pose = {"position": dict(zip("xyz", self.position.tolist(), strict=True))}
         for turn in self._turns:
