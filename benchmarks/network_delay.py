@@ -9,7 +9,7 @@ The second command measures 180 settings, one after the other, prints the tables
 about 22 minutes on an otherwise idle machine. Settings that the file already has are not measured again.
 
 A policy draws circles with two joints of the shipped arm, from the last applied command, in chunks of 16 positions.
-Each chunk leads to a circle of its own, some hundredths of a radian from the others, since the chunks of learned
+Each chunk leads to its own circle, some hundredths of a radian from the others, since the chunks of learned
 policies differ, too. An inference takes the delay, with a uniform jitter of 20 %. The contract is the shipped one with
 another rate; only pauses and missing actions do not end the episode.
 
@@ -64,7 +64,7 @@ Published = list[tuple[int, NDArray[np.float64]]]  # when each command left, ns,
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is measured at once."""
+    """The parameters of one measurement."""
 
     rate_hz: int
     setpoint_hz: int | None
@@ -80,7 +80,7 @@ class Circles:
 
     def __init__(self, contract: Contract, delay_s: float) -> None:
         self._period_s, self._delay_s = contract.control_period_s, delay_s
-        self.asked_ns: list[int] = []  # when each inference began
+        self.begun_ns: list[int] = []  # when each inference began
 
     def reset(self, *, seed: int, episode_index: int) -> None:  # noqa: ARG002 - one episode
         self._rng = np.random.default_rng(seed)
@@ -92,7 +92,7 @@ class Circles:
         self._prefix = executed, delay
 
     def __call__(self, observation: Mapping[str, NDArray[Any]], /) -> NDArray[np.float64]:
-        self.asked_ns.append(time.monotonic_ns())
+        self.begun_ns.append(time.monotonic_ns())
         chunk = self._plan(observation["applied_actions"])
         if self._prefix is not None:
             chunk = self._continue(chunk, *self._prefix)
@@ -188,7 +188,7 @@ def measure(setting: Setting, seconds: float, backend: str, *, warm_up_s: float 
                     began_ns = now_ns if now_ns > warm_ns else 0
                     continue
                 if taken.report.disposition < Severity.HOLD:
-                    ages_ns.append(taken.stamps_ns["published"] - asked_ns(policy.asked_ns, account))
+                    ages_ns.append(taken.stamps_ns["published"] - begun_ns(policy.begun_ns, account))
                 if setting.setpoint_hz is not None:
                     gaps_s.append(info["annotations"]["setpoints"]["worst_gap_s"])
         finally:
@@ -208,12 +208,12 @@ def measure(setting: Setting, seconds: float, backend: str, *, warm_up_s: float 
     }
 
 
-def asked_ns(asked: Sequence[int], account: Mapping[str, Any] | None) -> float:
+def begun_ns(begun: Sequence[int], account: Mapping[str, Any] | None) -> float:
     """Return when the inference of an action began, or the mean of those of a blended one; no account: the last."""
     if account is None:
-        return asked[-1]
+        return begun[-1]
     used = [(account["id"], account["weight"]), *((number, weight) for number, _, weight in account["older"])]
-    return sum(weight * asked[number] for number, weight in used)
+    return sum(weight * begun[number] for number, weight in used)
 
 
 def jerk_of_drives(published: Published, begin_ns: int, end_ns: int) -> NDArray[np.float64]:

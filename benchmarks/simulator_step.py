@@ -1,4 +1,4 @@
-"""Stages of a step of `arm_reach` on a running Gazebo, beside the embedded simulator over ROS 2.
+"""Stages of a step of `arm_reach` on a running Gazebo, compared with the embedded simulator over ROS 2.
 
     python benchmarks/simulator_step.py [--steps N] [--seed N] [--stand-in] [--json FILE]
 

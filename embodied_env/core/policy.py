@@ -28,7 +28,7 @@ ADDRESSES = (
 """The forms of an address of `load_policy`, for help and messages; other packages may add formats."""
 
 CHUNK_MODES = ("wait", "replace", "crossfade", "ensemble", "rtc")
-"""What happens at the next action chunk; ``wait``: it is computed when the last one has ended."""
+"""Hand-over from one action chunk to the next; ``wait``: it is computed when the last one has ended."""
 
 _MOST_CHARACTERS = 200  # of a reason
 
@@ -114,7 +114,7 @@ class ContinuingPolicy(Protocol):
 
     @property
     def continues_chunks(self) -> bool:
-        """Whether it can."""
+        """Whether it can continue a chunk."""
 
     def continue_chunk(self, *, executed: int, delay: int) -> None:
         """Make the next inference continue the last chunk, of which `executed` actions are executed.

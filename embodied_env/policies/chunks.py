@@ -30,13 +30,13 @@ OVERLAP = 4
 """Steps in which ``crossfade`` blends two chunks, and which ``rtc`` adds to the prefix."""
 
 DECAY = 0.01
-"""Of the weights of ``ensemble``, from the oldest chunk to the newest; that of ACT."""
+"""Decay of the weights of ``ensemble``, from the oldest chunk to the newest, as in ACT."""
 
 UNDERRUN = "chunk underrun"
 """Reason of a step without an action."""
 
 TIMEOUT_S = 60.0
-"""Limit of the first chunk of an episode and of `reset`; longer than the limits of policy servers."""
+"""Time limit of the first chunk of an episode and of `reset`; longer than the timeouts of policy servers."""
 
 _Answered = tuple[Any, list[Any] | None, Mapping[str, Any] | None]
 """The answer of a policy, the actions of its chunk if it is one, and the account of the inference."""
@@ -74,8 +74,8 @@ class Chunk:
 class ChunkRunner:
     """A policy that returns one action per step, from the actions and chunks of another policy.
 
-    With ``wait``, and in lockstep, the world waits for each inference. Otherwise the other policy runs in a thread of
-    its own, with at most one inference in progress, which begins early enough for twice the greatest of the last
+    With ``wait``, and in lockstep, the world waits for each inference. Otherwise the other policy runs in its
+    own thread, with at most one inference in progress, which begins early enough for twice the greatest of the last
     latencies. A step for which no chunk has an action gets `NoAction`.
 
     Attributes:
@@ -102,7 +102,7 @@ class ChunkRunner:
                 chunk that is being executed, `overlap` steps early).
             pacing: ``realtime`` or ``lockstep``.
             overlap: see `mode`.
-            timeout_s: limit of the first chunk of an episode, and of `reset`; then a `PolicyError` is raised.
+            timeout_s: time limit of the first chunk of an episode, and of `reset`; then a `PolicyError` is raised.
 
         Raises:
             UsageError: for an unknown mode, and for ``rtc`` with a policy that cannot continue a chunk.
@@ -125,7 +125,7 @@ class ChunkRunner:
         self._begin()
 
     def _begin(self) -> None:
-        """Forget everything of an episode but the latencies."""
+        """Discard the state of an episode, except the latencies."""
         self._step = self._answers = 0
         self._chunks: list[Chunk] = []  # oldest first
         self._last: Chunk | None = None  # of the last answer, if it has an action for a later step
@@ -140,7 +140,7 @@ class ChunkRunner:
         self._calls.wait(self._calls.submit(partial(self.policy.reset, seed=seed, episode_index=episode_index)))
 
     def __call__(self, observation: Observation, /) -> Any:  # noqa: ANN401 - of the action space
-        """Return the action for the next step, or `NoAction`; raises PolicyError for what the policy raised."""
+        """Return the action for the next step, or `NoAction`; raises PolicyError for an error of the policy."""
         self._step, self._accounts = self._step + 1, {}
         self._calls.check()
         if self._request is not None and self._request[1].done():
@@ -169,7 +169,7 @@ class ChunkRunner:
         return self._act()
 
     def upcoming(self, count: int) -> list[Any]:
-        """Return the actions that the present chunks have for the steps after the present one, at most `count`."""
+        """Return the actions of the current chunks for the steps after the current one, at most `count`."""
         weighed = (self._weigh(step) for step in range(self._step + 1, self._step + 1 + count))
         return [self._blend(step, used) for step, used in enumerate(takewhile(bool, weighed), self._step + 1)]
 

@@ -1,4 +1,4 @@
-"""The calls of a policy, one after the other: in a thread of their own, or at once."""
+"""The calls of a policy, one after the other: in their own thread, or at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Call = Callable[[], Any]
 _Queue = SimpleQueue[tuple[Call, Future[Any]] | None]
 
 STOP_TIMEOUT_S = 10.0
-"""Limit of the call that is running when the thread is stopped; one that is awaited has that of `wait`."""
+"""Time limit of the call that is running when the thread is stopped; an awaited call has that of `wait`."""
 
 
 class PolicyCalls:
@@ -53,7 +53,7 @@ class PolicyCalls:
         return future
 
     def check(self) -> None:
-        """Raise what a call since the last check has raised, as PolicyError."""
+        """Raise the error of a call since the last check, as PolicyError."""
         while self._submitted and self._submitted[0].done():
             self._submitted.popleft().result()
 

@@ -305,7 +305,7 @@ class Arbiter:
             return {"rate_hz": planner.per_step / self._period_s, "sent": len(gaps_ns), "worst_gap_s": worst_s}
 
     def _publish_setpoint(self, planner: SetpointPlanner, segment: Segment, *, is_moving: bool) -> SentCommand:
-        """Approve and publish the setpoint of now. In motion, a late one makes up for one missed, not for more."""
+        """Approve and publish the setpoint of now. In motion, a late one catches up at most one that was missed."""
         before_ns, now_ns = self._published_ns, self._clock.now_ns()
         reference, dt_s = self._last_published((1 + is_moving) * planner.period_ns / NS_PER_S)
         target = planner.target(segment, reference, now_ns=now_ns, dt_s=dt_s)

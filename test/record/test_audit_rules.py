@@ -285,7 +285,7 @@ def gripping(number, **changes):
     return change
 
 
-def led(number, change):
+def with_points(number, change):
     """Return a change of the points of the trajectory in the row `number`."""
 
     def change_rows(rows):
@@ -340,7 +340,7 @@ LINES |= {
     "gripper.account": ("gripper", gripping(2, state="open")),
     "gripper.goal": ("gripper", gripping(9, goal=0.9, state="unsent")),
     "gripper.sent": ("gripper", gripping(4, goals_sent=2)),
-    "limits.trajectory": ("following", led(3, lambda points: points.insert(2, [9.0] * len(points[0])))),
+    "limits.trajectory": ("following", with_points(3, lambda points: points.insert(2, [9.0] * len(points[0])))),
     "action.observed": ("applied", lambda rows: both(rows[2], observation__applied_actions=[0.0, 0.0, 0.5, 0.5])),
     "option.observed": ("drawn", lambda rows: both(rows[3], observation__goal=[0.5])),
     "latency.stage": ("plain", lambda rows: at(rows[2], info__latency__gate_s=0.5)),
@@ -615,7 +615,7 @@ def test_late_setpoints_are_one_warning(worlds):
 
     (warning,) = audited_lines(worlds("streamed"), change).warnings
     assert warning.rule == "setpoints.late"
-    assert "left late in 2 step(s): worst gap 30 ms (expected at most 20 ms, two periods of 100 Hz)" in warning.text
+    assert "sent late in 2 step(s): worst gap 30 ms (expected at most 20 ms, two periods of 100 Hz)" in warning.text
 
 
 @pytest.mark.parametrize(
@@ -647,7 +647,7 @@ def test_account_of_a_gripper(worlds, rule, changes):
     ],
 )
 def test_points_of_a_trajectory(worlds, change):
-    report = audited_lines(worlds("following"), led(3, change))
+    report = audited_lines(worlds("following"), with_points(3, change))
     assert set(report.counts) == {"limits.trajectory"}, report.problems
 
 

@@ -36,7 +36,7 @@ OPEN, HALF, CLOSE = 0.8, 0.4, 0.0
 
 
 class Cell:
-    """A robot, its gripper, a relay if asked for, and an environment."""
+    """A robot, its gripper, optionally a relay, and an environment."""
 
     def __init__(
         self, folder, domain_id, *, kind=ACTION, more="on_stop: open", record=None, relay=False, silent_s=PATIENCE_S

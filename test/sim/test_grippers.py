@@ -1,4 +1,4 @@
-"""A gripper in simulation: in the arm's message, on a topic of its own, or behind an action server."""
+"""A gripper in simulation: in the arm's message, on its own topic, or behind an action server."""
 
 from __future__ import annotations
 

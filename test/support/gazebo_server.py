@@ -21,7 +21,7 @@ _END_S = 30.0
 
 @dataclass(kw_only=True)
 class GazeboServer:
-    """A server of its own domain and partition, with the world of a contract."""
+    """A server in its own domain and partition, with the world of a contract."""
 
     contract: str
     domain_id: int

@@ -2,7 +2,7 @@
 
 The program runs in a session of its own. When the supervisor gets SIGINT or SIGTERM, or its parent or the starter ends
 in any way, the whole session gets SIGINT, after the grace period SIGTERM, then SIGKILL: ``gz sim`` with a window starts
-its server and the window in process groups of their own. If the program has ended by itself, the rest of its session
+its server and the window in their own process groups. If the program has ended by itself, the rest of its session
 gets SIGTERM, then SIGKILL. A process that leaves the session is not reached. If the supervisor itself is killed, the
 system sends the program SIGTERM.
 

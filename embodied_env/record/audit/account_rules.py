@@ -55,7 +55,7 @@ class AccountRules:
         self.forget()
 
     def forget(self) -> None:
-        """Forget the previous row: the next one does not directly follow it."""
+        """Discard the previous row: the next one does not directly follow it."""
         self._before: dict[str, Account] = {}  # the accounts of the previous step
         self._row: Row | None = None
         self._newest: tuple[int, int] | None = None  # id and birth of the newest chunk so far
@@ -150,7 +150,7 @@ class AccountRules:
             return []
         worst_ms, most_ms = 1e3 * self._worst_gap_s, 2e3 / self._rate_hz
         text = (
-            f"setpoints left late in {self._late_steps} step(s): worst gap {worst_ms:.4g} ms (expected at most "
+            f"setpoints sent late in {self._late_steps} step(s): worst gap {worst_ms:.4g} ms (expected at most "
             f"{most_ms:.3g} ms, two periods of {self._rate_hz:g} Hz); lower setpoint_rate_hz, or "
             "use a relay with an idle core"
         )

@@ -90,7 +90,7 @@ class EntityTopics:
         }
 
     def contacts(self) -> set[str]:
-        """Return the sensors whose force exceeded its threshold since the last call, and forget them."""
+        """Return the sensors whose force exceeded its threshold since the last call, and clear them."""
         found, self._contacts = self._contacts, set()
         return found
 

@@ -56,7 +56,7 @@ class GripperClient:
         self._goal = _Goal(position=math.nan, state="idle")
 
     def begin(self, positions: FloatArray) -> None:
-        """Start an episode at measured positions, NaN where unknown. A goal on its way stays the last one."""
+        """Start an episode at measured positions, NaN where unknown. A pending goal remains the last one."""
         with self._lock:
             self._absent_ns, self._count, self._waiting_ns = None, 0, self._clock.now_ns()
             if self._goal.state not in _PENDING:
@@ -129,7 +129,7 @@ class GripperClient:
         return is_ready
 
     def safety_state(self) -> str:
-        """Return "ok", or after `max_silent_s` without an answer why it is silent."""
+        """Return "ok", or the reason of a silence longer than `max_silent_s`."""
         with self._lock:
             self._is_ready()
             waiting = [] if self._goal.state in _DONE else [self._waiting_ns]

@@ -34,7 +34,7 @@ class StepTimes:
     sent_s: float  # the request was sent
     answered_s: float  # its reply arrived
     reached_s: float  # the clock first showed the end of the step
-    at_rest_s: float  # the world was known to be at rest
+    at_rest_s: float  # the world was found at rest
 
 
 @dataclass(frozen=True, kw_only=True)

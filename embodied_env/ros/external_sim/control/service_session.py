@@ -146,8 +146,8 @@ class ServiceSession:
     def call(self, request: Request, end: float, entity: str = "") -> Any:  # noqa: ANN401 - what `Request.read` returns
         """Send a request, again whenever its reply is lost, and return the content of the reply.
 
-        Only for a request that moves no time: services of a dead server stay in the graph until its lease expires, and
-        take requests meanwhile.
+        Only for a request that advances no time: services of a dead server stay in the graph until its lease expires,
+        and receive requests until then.
         """
         while True:
             try:
