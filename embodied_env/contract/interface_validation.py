@@ -52,7 +52,7 @@ MAX_VALUES = 100_000_000  # of one field: an image of 7680 x 4320 x 3 is just be
 MAX_HISTORY = 1000  # readings
 MAX_SETPOINT_RATE_HZ = 1000  # a faster thread misses its deadlines
 MAX_TRAJECTORY_STEPS = 50  # each is limited at each step
-MAX_BRAKING_STEPS = 200  # the points of a trajectory after those
+MAX_BRAKING_STEPS = 200  # the points of a trajectory after its actions
 
 _MAX_ANGLE_RAD = 2 * math.tau
 

@@ -117,7 +117,7 @@ class ContinuingPolicy(Protocol):
         """Whether it can continue a chunk."""
 
     def continue_chunk(self, *, executed: int, delay: int) -> None:
-        """Make the next inference continue the last chunk, of which `executed` actions are executed.
+        """Make the next inference continue the last chunk, of which `executed` actions have been executed.
 
         `delay` more of them are expected to be executed during the inference.
         """

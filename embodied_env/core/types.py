@@ -200,7 +200,7 @@ class GateReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """Approved points, one control period apart, between which a controller moves on straight lines.
+    """Approved points, one control period apart, between which a controller moves in straight lines.
 
     They are: the reference of the command, to which the controller is moving already; the command; `previewed` further
     actions; and braking to rest.

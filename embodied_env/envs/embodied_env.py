@@ -117,7 +117,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
         self._stepper.inputs_for("annotate").annotate(name, values)
 
     def preview(self, actions: Iterable[Any]) -> None:
-        """Set the actions of a chunk from the step that follows on, for a trajectory (`trajectory_steps`).
+        """Set the actions of a chunk from the next step on, for a trajectory (`trajectory_steps`).
 
         Their first is the action of that step, as it reaches this environment: if a wrapper has changed it, the others
         are dropped, with a warning and ``info["annotations"]["trajectory"]["refused"]``. Without trajectories nothing

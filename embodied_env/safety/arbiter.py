@@ -139,7 +139,7 @@ class Arbiter:
             self._published_ns = self._clock.now_ns()
 
     def end_motion(self) -> None:
-        """Count the robot as at rest where commands no longer reach it, so that no setpoint is due before `reset`."""
+        """Treat the robot as at rest where commands no longer reach it, so that no setpoint is due before `reset`."""
         self.reset(self._reference.positions, self._reference.epoch)
 
     def update_measured(self, positions: FloatArray, ages_s: FloatArray) -> None:

@@ -120,7 +120,7 @@ def _signal_session(session: int, number: int) -> bool:
 
 
 def _groups_of(session: int) -> set[int]:
-    """Return the process groups of a session that have a process which has not ended."""
+    """Return the process groups of a session with a process that has not ended."""
     groups = set()
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():
