@@ -131,7 +131,7 @@ def _check_actuator(name: str, actuator: ActuatorSpec) -> None:
 
 
 def _check_between_steps(name: str, actuator: ActuatorSpec, contract: ContractFields) -> None:
-    """Check how the motion of an actuator goes on between the steps."""
+    """Check how the motion of an actuator continues between the steps."""
     path, rate_hz, steps = f"actuators.{name}", actuator.setpoint_rate_hz, actuator.trajectory_steps
     topics = [other for other in contract.actuators.values() if not other.is_action]
     is_same = actuator.is_action or len({(each.setpoint_rate_hz, each.trajectory_steps) for each in topics}) == 1

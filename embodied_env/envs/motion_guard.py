@@ -65,7 +65,7 @@ class MotionGuard:
             return {self._backend.name: "unknown"}
 
     def start(self, close: Callable[[], bool]) -> None:
-        """Start the threads, once; the watchdog's calls `close` when the main thread has ended, or after `orphan`."""
+        """Start the threads, once; the watchdog calls `close` when the main thread has ended, or after `orphan`."""
         if not self._watches or self._thread is not None:
             return
         with deferred_signals():

@@ -28,7 +28,7 @@ _CHUNK_FIELDS = {
     **dict.fromkeys(_COUNTS, COUNT),
 }
 _ROUNDING = 1e-9
-_MADE_UP_FOR = 2.0 * (1.0 + 1e-6)  # periods of setpoints; after a longer gap the motion falls behind
+_LONGEST_GAP = 2.0 * (1.0 + 1e-6)  # periods of setpoints; after a longer gap the motion falls behind
 
 
 class AccountRules:
@@ -112,7 +112,7 @@ class AccountRules:
         rate_hz, sent, gap_s = (account[key] for key in SETPOINT_FIELDS)
         if rate_hz <= 0.0 or gap_s < 0.0 or self._declared_hz not in (None, rate_hz):
             raise ValueError(f"{where}: {account} (expected setpoint_rate_hz of the contract, and a gap >= 0)")
-        if gap_s * rate_hz > _MADE_UP_FOR:
+        if gap_s * rate_hz > _LONGEST_GAP:
             self._late_steps, self._rate_hz = self._late_steps + 1, rate_hz
             self._worst_gap_s = max(self._worst_gap_s, gap_s)
         if before is None or self._row is None or "inner" not in row:

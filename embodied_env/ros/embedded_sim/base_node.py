@@ -194,7 +194,7 @@ class WorldNode(ABC):
 
 
 def _make_executor(context: Context, *, fast: bool) -> Executor:
-    """Return an executor; always spin it with a timeout."""
+    """Return an executor, which must always be spun with a timeout."""
     with contextlib.suppress(ImportError, TypeError):
         if fast:
             from rclpy.experimental import EventsExecutor  # noqa: PLC0415 - absent before Jazzy
