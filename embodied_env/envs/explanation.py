@@ -9,6 +9,7 @@ import numpy as np
 
 from embodied_env.contract import Contract
 from embodied_env.core.codes import CODES, Quality, Severity, end_kind
+from embodied_env.core.policy import CHUNK_MODES
 from embodied_env.errors import UsageError
 from embodied_env.safety.findings import GATES
 from embodied_env.safety.interlocks import AFTER_ESTOP, INPUT_REMEDIES
@@ -147,7 +148,7 @@ def _explain_gates(safety: Mapping[str, Any]) -> Iterator[str]:
 
 def _explain_chunk(account: Mapping[str, Any]) -> Iterator[str]:
     """Explain the account of an action chunk (`policies.chunks`); one of another form is left out."""
-    if not {"mode", "id", "age", "weight", "underruns"} <= account.keys():
+    if account.get("mode") not in CHUNK_MODES or not {"id", "age", "weight", "underruns"} <= account.keys():
         return
     if account["id"] is None:
         yield f"No chunk had an action for this step; steps of this episode without one: {account['underruns']}."

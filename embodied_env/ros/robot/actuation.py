@@ -49,13 +49,14 @@ class ActuatorPublishers:
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Publish one message per actuator, stamped with the system time; send the goals that have changed."""
         check_approved(command)
-        now_ns, parts = self._clock.system_ns(), self._layout.split(command.values)
+        steady_ns, now_ns = self._clock.now_ns(), self._clock.system_ns()  # together: points are timed by the stamp
+        parts = self._layout.split(command.values)
         for name, actuator, publisher in self._publishers:
             stamp_ns = 0 if actuator.type in self._unstamped else now_ns
             if command.trajectory is None:
                 message = to_command(actuator, parts[name], stamp_ns=stamp_ns, period_s=self._period_s)
             else:
-                points = self._points_ahead(command.trajectory, self._layout.slices[name])
+                points = self._points_ahead(command.trajectory, self._layout.slices[name], steady_ns)
                 message = to_trajectory(actuator, points, stamp_ns=stamp_ns)
             publisher.publish(message)
         for gripper in self._grippers.values():
@@ -63,9 +64,9 @@ class ActuatorPublishers:
         annotations = {"grippers": self.gripper_accounts()} if self._grippers else {}
         return SentCommand(seq=command.seq, values=command.values, annotations=annotations)
 
-    def _points_ahead(self, trajectory: Trajectory, part: slice) -> list[tuple[int, FloatArray]]:
+    def _points_ahead(self, trajectory: Trajectory, part: slice, now_ns: int) -> list[tuple[int, FloatArray]]:
         """Return the points of these joints that are not due yet, each with the time until then, ns."""
-        first_ns, period_ns = trajectory.first_ns - self._clock.now_ns(), round(self._period_s * NS_PER_S)
+        first_ns, period_ns = trajectory.first_ns - now_ns, round(self._period_s * NS_PER_S)
         points = [(first_ns + k * period_ns, point.positions[part]) for k, point in enumerate(trajectory.points)]
         return [each for each in points if each[0] > 0] or points[-1:]
 
