@@ -566,13 +566,18 @@ MUTANTS = (
         GATE,
     ),
     # watchdog
-    watchdog("the watchdog never brakes", "            self._arbiter.brake(finding)\n", "", ROBOT_MACHINE),
+    watchdog(
+        "the watchdog never brakes",
+        "            self._arbiter.brake(finding)\n            return",
+        "            return",
+        ROBOT_MACHINE,
+    ),
     watchdog("the watchdog brakes late", "if age_ns < self._hold_ns:", "if age_ns < 2 * self._hold_ns:", ROBOT_MACHINE),
     watchdog(
         "the watchdog brakes once",
-        "            self._arbiter.brake(finding)\n",
+        "            self._arbiter.brake(finding)\n            return",
         "            if getattr(self, 'braked', None) != fed_ns:\n                self.braked = fed_ns\n"
-        "                self._arbiter.brake(finding)\n",
+        "                self._arbiter.brake(finding)\n            return",
         ROBOT_MACHINE,
     ),
     watchdog(
@@ -1306,8 +1311,8 @@ MUTANTS = (
     ),
     watchdog(
         "a safety input does not brake between steps",
-        "            self._arbiter.brake(finding)\n",
-        '            if finding.gate == "watchdog":\n                self._arbiter.brake(finding)\n',
+        "            self._arbiter.brake(finding)\n            return",
+        '            if finding.gate == "watchdog":\n                self._arbiter.brake(finding)\n            return',
         ROBOT_MACHINE,
     ),
     watchdog(
