@@ -87,8 +87,7 @@ class Cell:
     def close_gripper(self):
         self.gripper.close()
 
-    def restart(self):
-        self.gripper.close()
+    def start_gripper(self):
         self.gripper = Gripper(self.kind, self.arm, NAMESPACE, self.domain_id)
 
     def begin(self, mode):
@@ -220,10 +219,12 @@ def test_a_goal_is_sent_again_to_a_restarted_server(make_cell):
     robot = make_cell().begin("accept")
     robot.step_until(CLOSE, "accepted")
     with ThreadPoolExecutor(1) as pool:
-        restarted = pool.submit(robot.restart)
-        while not restarted.done():
-            robot.step(CLOSE)
-    assert robot.step_until(CLOSE, "reached")["goals_sent"] == 3
+        for change, state in ((robot.close_gripper, "unsent"), (robot.start_gripper, "reached")):
+            changed = pool.submit(change)
+            while not changed.done():
+                robot.step(CLOSE)
+            account = robot.step_until(CLOSE, state)
+    assert account["goals_sent"] == 3
     assert robot.gripper.positions() == [CLOSE]
 
 
