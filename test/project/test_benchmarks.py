@@ -300,8 +300,12 @@ def test_network_delay_benchmark_measures_a_setting(network_delay, mode):
     names = {"rate_hz": 50, "mode": mode, "delay_ms": 20}
     settings = [network_delay.Setting(setpoint_hz=rate, **names) for rate in (None, 200)]
     rows = {each: network_delay.measure(each, 0.3, "fake", warm_up_s=0.1) for each in settings}
-    assert all((row["age_mean_ms"] or 20.0) > 0.8 * 20.0 for row in rows.values())  # none on a busy host
-    assert all(0.0 <= row["without_percent"] <= 100.0 for row in rows.values())
+    for row in rows.values():
+        if row["age_mean_ms"] is None:  # on a busy host
+            assert row["without_percent"] == 100.0
+        else:
+            assert row["age_mean_ms"] > 0.8 * 20.0
+            assert 0.0 <= row["without_percent"] < 100.0
     assert f"| 50 Hz | `{mode}` |" in network_delay.tables(rows)
     for panels in network_delay.PICTURES.values():
         drawn = network_delay.picture(rows, panels)
