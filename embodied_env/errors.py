@@ -5,6 +5,7 @@
     EmbodiedEnvError
     ├── ContractError            a contract file or value is wrong          (ValueError)
     ├── UsageError               a call has a wrong argument or option      (ValueError)
+    │   └── UnknownOptionError       a call has an unexpected keyword argument  (TypeError)
     ├── MissingDependencyError   an optional package is not installed       (ImportError)
     ├── ClockDomainError         stamps of two clocks were mixed            (TypeError)
     ├── InternalFaultError       the gate's own post-condition failed
@@ -56,6 +57,10 @@ class ContractError(EmbodiedEnvError, ValueError):
 
 class UsageError(EmbodiedEnvError, ValueError):
     """A call has a wrong argument or option."""
+
+
+class UnknownOptionError(UsageError, TypeError):
+    """A call has an unexpected keyword argument: as in Python a TypeError, whose text some libraries look for."""
 
 
 class MissingDependencyError(EmbodiedEnvError, ImportError):

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 from embodied_env.backends.base import Backend, BackendFactory
 from embodied_env.contract import Contract
 from embodied_env.core.clock import Clock
-from embodied_env.errors import UsageError, described, did_you_mean
+from embodied_env.errors import UnknownOptionError, UsageError, described, did_you_mean
 
 BackendName = Literal["fake", "mujoco", "mujoco_ros", "gazebo", "simulation_interfaces", "real", "replay"]
 """The backends of this package."""
@@ -111,7 +111,7 @@ def _factory(name: str, pacing: str | None) -> BackendFactory:
 def check_options(
     name: str, options: Mapping[str, Any], *, pacing: str | None = None, others: Iterable[str] = ()
 ) -> None:
-    """Raise UsageError for a missing option, or an unknown one unless the backend called `name` accepts any.
+    """Raise UsageError for a missing option, UnknownOptionError unless the backend called `name` accepts it.
 
     `others` are the options of the caller, which may be meant.
     """
@@ -125,6 +125,5 @@ def check_options(
     for option in options:
         if option not in known:
             expected = f"expected one of: {', '.join(known)}" if known else "it has no options"
-            raise UsageError(
-                f"unknown option of backend {name!r}: {option!r} ({expected}){did_you_mean(option, meant)}"
-            )
+            problem = f"backend {name!r} got an unexpected keyword argument {option!r}"
+            raise UnknownOptionError(f"{problem} ({expected}){did_you_mean(option, meant)}")

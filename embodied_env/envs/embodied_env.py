@@ -210,18 +210,8 @@ class EmbodiedEnv(StepperEnv):
             weakref.finalize(self, _orphan, self._stepper, self._scheduling, os.getpid()).atexit = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle by the constructor's arguments: a copy is not opened. Raises like `check_copyable`."""
-        self.check_copyable()
+        """Copy and pickle by the constructor's arguments: a copy is not opened, also one of an open environment."""
         return rebuild, (type(self), {**self._arguments, "contract": self.contract}, self.spec)
-
-    def check_copyable(self) -> None:
-        """Raise UsageError while a step is in progress, or when a robot or free-running world is open."""
-        if self._stepper.is_stepping:
-            raise UsageError("environment not copied: a step is in progress (expected none); copy it between steps")
-        if self._stepper.is_open and self.pacing == "realtime":
-            raise UsageError(
-                f"environment not copied: {self.backend_name!r} is open (expected not yet); copy it before its reset"
-            )
 
     def _make_world(self, options: dict[str, Any]) -> Backend:
         """Build the backend, with injected delays if requested; some backends inject them themselves."""

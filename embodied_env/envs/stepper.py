@@ -135,16 +135,6 @@ class Stepper:
         return self._episode.step_index
 
     @property
-    def is_open(self) -> bool:
-        """Whether the backend is open."""
-        return self._opened and not self._closed
-
-    @property
-    def is_stepping(self) -> bool:
-        """Whether a step has begun and not finished."""
-        return self._pending is not None
-
-    @property
     def state(self) -> str:
         """The state in words, for `repr`."""
         if self._closed or not self._opened:

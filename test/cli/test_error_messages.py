@@ -49,7 +49,7 @@ WRONG_USES = [  # command line, message, exit status
     (f"{FAKE} --workers 2", ["--workers 2 requires --engine local or ray"], 2),
     (f"{FAKE} --engine locl", ["unknown --engine 'locl'", "did you mean 'local'?"], 2),
     (f"{FAKE} --address here", ["--address 'here' requires --engine ray"], 2),
-    (f"{FAKE} --emulator", ["unknown option of backend 'fake': 'emulator'"], 2),
+    (f"{FAKE} --emulator", ["backend 'fake' got an unexpected keyword argument 'emulator'"], 2),
     (f"{FAKE} --dry-run", ["--dry-run with the backend 'fake'", "'real'"], 2),
     (f"{FAKE} --record-messages", ["not available with backend 'fake'"], 2),
     ("evaluate chosen.yaml --backend real", [f"1 not confirmed: {CHOSEN}: no source", "--confirm-chosen"], 1),

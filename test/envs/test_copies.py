@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 
 import cloudpickle
 import gymnasium
@@ -12,7 +13,6 @@ import pytest
 
 import embodied_env
 from embodied_env.envs.embodied_env import EmbodiedEnv
-from embodied_env.errors import UsageError
 
 COPIES = {
     "deepcopy": copy.deepcopy,
@@ -68,23 +68,31 @@ def test_wrappers_are_copied_with_the_environment(duplicate):
     twin.close()
 
 
-def test_an_environment_is_not_copied_during_a_step(duplicate):
+def test_a_copy_made_during_a_step_is_not_opened(duplicate):
     env = EmbodiedEnv("arm_reach", backend="fake")
     env.reset(seed=1)
     env._stepper.begin(env.action_space.sample())
-    with pytest.raises(UsageError):
-        duplicate(env)
+    assert "not opened" in repr(duplicate(env))
     env._stepper.finish()
     env.close()
 
 
-def test_an_open_free_running_environment_is_not_copied(duplicate):
+def test_a_copy_of_an_open_free_running_environment_is_not_opened(duplicate):
     env = embodied_env.make("arm_reach", backend="fake", pacing="realtime")
-    duplicate(env).close()
     env.reset(seed=1)
-    with pytest.raises(UsageError):
-        duplicate(env)
+    threads = set(threading.enumerate())
+    twin = duplicate(env)
+    assert ("not opened" in repr(twin), set(threading.enumerate())) == (True, threads)
     env.close()
+    assert rollout(twin)
+
+
+@pytest.mark.parametrize("options", [{"backend": "real", "domain_id": 77}, {"backend": "mujoco_ros"}])
+def test_a_copy_over_ros_opens_nothing(duplicate, options):
+    env = embodied_env.make("arm_reach", **options)
+    twin = duplicate(env)
+    assert (twin.spec, twin.processes()) == (env.spec, [])
+    assert "not opened" in repr(twin)
 
 
 def test_a_contract_survives_pickling():
@@ -126,16 +134,6 @@ def test_a_copied_vector_steps_like_the_original(duplicate):
     for one, other in zip(rollout(env), rollout(twin), strict=True):
         for key, value in one.items():
             np.testing.assert_array_equal(other[key], value)
-
-
-def test_a_vector_is_not_copied_during_a_step(duplicate):
-    env = embodied_env.make_vec("arm_reach", num_envs=1, backend="fake")
-    env.reset(seed=1)
-    env.envs[0].begin(env.single_action_space.sample())
-    with pytest.raises(UsageError, match="step is in progress"):
-        duplicate(env)
-    env.envs[0].abort_step()
-    env.close()
 
 
 def test_a_copied_team_steps_like_the_original(duplicate):

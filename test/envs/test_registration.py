@@ -146,6 +146,26 @@ def closed_env():
     return env
 
 
+UNEXPECTED = {
+    "make": lambda: make(frameskip=4),
+    "gymnasium.make": lambda: gymnasium.make("embodied_env/ArmReach-v0", backend="fake", frameskip=4),
+    "make_vec": lambda: embodied_env.make_vec("arm_reach", num_envs=1, frameskip=4),
+    "make_vec with options of slots": lambda: embodied_env.make_vec(
+        "arm_reach", num_envs=1, per_slot=[{"frameskip": 4}]
+    ),
+    "gymnasium.make_vec": lambda: gymnasium.make_vec("embodied_env/ArmReach-v0", num_envs=1, frameskip=4),
+    "the constructor": lambda: embodied_env.EmbodiedEnv("arm_reach", frameskip=4),
+    "parallel_env": lambda: embodied_env.parallel_env("two_carts", frameskip=4),
+}
+
+
+@pytest.mark.parametrize("call", UNEXPECTED.values(), ids=UNEXPECTED)
+def test_an_unexpected_keyword_argument_is_a_type_error(call):
+    """TorchRL tries `frameskip` first, and looks for the words of Python's own error."""
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'frameskip'"):
+        call()
+
+
 WRONG_CALLS = {  # call, error, what the message names
     "misspelt contract": (lambda: embodied_env.make("arm_reech"), ContractError, "did you mean 'arm_reach'"),
     "missing file": (lambda: embodied_env.make("my/robot.yaml"), ContractError, "my/robot.yaml.*expected a path"),
@@ -164,7 +184,7 @@ WRONG_CALLS = {  # call, error, what the message names
         "'evaluator_inf'.*mean 'evaluator_info'",
     ),
     "unknown fault": (lambda: make(faults=[Fault(kind="dely", step=1)]), UsageError, "'dely'.*mean 'delay'"),
-    "option of another backend": (lambda: make(domain_id=5), UsageError, "option of backend 'fake': 'domain_id'"),
+    "option of another backend": (lambda: make(domain_id=5), UsageError, "backend 'fake' got .*'domain_id'"),
     "pacing of another backend": (lambda: make(pacing="realtime", clock="virtual"), UsageError, "clock .*'virtual'"),
     "messages without a folder": (lambda: make(record_messages=True), UsageError, "record_messages.*expected a folder"),
     "step before reset": (lambda: make().step(np.zeros(6)), ResetNeededError, r"step\(\) .*call reset\(\) first"),
