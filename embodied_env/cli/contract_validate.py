@@ -39,6 +39,8 @@ def _report(result: Mapping[str, Any]) -> None:
         say(f"  chosen: {path}: {reason}")
     for path, reason in result["suspicious"].items():
         say(f"  suspicious: {path}: {reason}")
+    for path, reason in result["hints"].items():
+        say(f"  hint: {path}: {reason}")
 
 
 def _validated(name: str, *, trust_task: bool, task: str | None) -> dict[str, Any]:
@@ -69,7 +71,17 @@ def _validated(name: str, *, trust_task: bool, task: str | None) -> dict[str, An
         "task_verified": is_loaded,
         "unconfirmed": dict(contract.unconfirmed),
         "suspicious": dict(suspicious_values(contract)),
+        "hints": _hints(contract),
     }
+
+
+def _hints(contract: Contract) -> dict[str, str]:
+    """Return what a policy may need that the contract does not have: the prompt of one that sees images."""
+    sees_images = any(each.encoding is not None and each.visibility == "agent" for each in contract.sensors.values())
+    if not sees_images or contract.task.instruction is not None:
+        return {}
+    policies = "language-conditioned policies (openpi, GR00T, and pi0 or SmolVLA of LeRobot)"
+    return {"task.instruction": f"none; {policies} need it as their prompt, and LeRobot datasets as their task"}
 
 
 def _errors_of_backends(contract: Contract) -> Iterator[ContractError]:

@@ -18,6 +18,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--format", required=True, help="output format: jsonl, parquet, minari or lerobot (required)")
     option("-o", "--out", required=True, metavar="DIR", help="output directory, which must not exist (required)")
     option("--evaluator", action="store_true", help="include evaluator-only values")
+    option(
+        "--environment-state",
+        nargs="+",
+        metavar="KEY",
+        help="keys of the observation in LeRobot's observation.environment_state "
+        "(default: those that do not measure the robot itself)",
+    )
     option("--allow-unclean", action="store_true", help="export a run that ended uncleanly; its metadata says so")
     add_json(parser)
 
@@ -33,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
             format=args.format,
             evaluator=args.evaluator,
             allow_unclean=args.allow_unclean,
+            environment_state=args.environment_state,
             progress=progress.update,
         )
     if args.json:

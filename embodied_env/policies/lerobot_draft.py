@@ -24,7 +24,8 @@ Groups = Mapping[str, Sequence[str | int]]
 """The joints of each field or actuator, or the indices of a field without joints."""
 
 _EPSILON = 1e-8  # of LeRobot's normalisation
-_AFFIXES = re.compile(r"^(?:main|follower)_|[._](?:pos|position|vel|velocity)$")
+_PREFIX = re.compile(r"^(?:main|follower)_")
+_QUANTITY = re.compile(r"[._](pos|vel|eff)(?:ition|ocity|ort)?$")
 
 
 def draft_policy_file(
@@ -133,7 +134,9 @@ class _Draft:
             what = f"resizing of {fitting[0]}, {height}x{width}, to the {size[0]}x{size[1]} of {name}"
             self._gap(what, f"set inputs.{name}.image.method as in training: letterbox, crop or stretch")
         field = fitting[0] if len(fitting) == 1 else camera
-        return {"field": field, "size": list(size), "layout": "chw", "range": [0.0, 1.0]}
+        is_repeated = field in self._fields and self._fields[field].sensor.encoding == "mono8" and feature.shape[0] == 3
+        expand = {"expand": True} if is_repeated else {}
+        return {"field": field, "size": list(size), "layout": "chw", "range": [0.0, 1.0], **expand}
 
     def _depth(self, name: str, feature: Feature) -> Document:
         """Return a depth image as in our export: in metres, with the axes of the contract."""
@@ -179,15 +182,24 @@ class _Draft:
 
     def _locate(self, name: str, groups: Groups) -> tuple[str, str | int]:
         """Return the group and the component of a name, or "" and the name."""
-        own, _, index = name.rpartition(".")  # KEY.INDEX in our export
-        if own in groups and index.isdecimal() and int(index) < len(groups[own]):
-            return own, groups[own][int(index)]
-        for key, joints in groups.items():
-            is_velocity = key in self._fields and "/s" in str(self._fields[key].spec.unit)
-            for joint in joints if is_velocity == ("vel" in index) else ():
-                if isinstance(joint, str) and _plain(joint) == _plain(name):
-                    return key, joint
-        return "", name
+        own, _, component = name.partition(".")  # KEY.JOINT, KEY.AXIS or KEY.INDEX in our export
+        group = groups.get(own, ())
+        components = dict(zip("xyzw", group, strict=False)) | {str(n): each for n, each in enumerate(group)}
+        components |= {str(each): each for each in group}
+        if component in components:
+            return own, components[component]
+        quantity = _QUANTITY.search(name.lower())
+        joints = [(key, each) for key, each_of in groups.items() for each in each_of if isinstance(each, str)]
+        found = {self._quantity(key): (key, each) for key, each in joints[::-1] if _plain(each) == _plain(name)}
+        wanted = (quantity[1],) if quantity else ("pos", "vel", "eff")
+        return next((found[each] for each in (*wanted, "") if each in found), ("", name))
+
+    def _quantity(self, key: str) -> str:
+        """Return the quantity of the joints of a field, or "" for an actuator, which may be any."""
+        if key not in self._fields:
+            return ""
+        unit = next(iter(self._fields[key].spec.units_by_joint().values()))
+        return "vel" if "/s" in unit else "eff" if unit.startswith("N") else "pos"
 
     def _normalization(self, path: str, feature: Feature) -> Document:
         """Return the key `normalize`, without numbers if they are unknown."""
@@ -202,4 +214,4 @@ class _Draft:
 
 
 def _plain(name: str) -> str:
-    return _AFFIXES.sub("", name.lower())
+    return _QUANTITY.sub("", _PREFIX.sub("", name.lower()))

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from shipped_contracts import resolved_document
 from strategies import ABSENT, changed, document, parse
 
 from embodied_env import __version__
@@ -277,10 +278,18 @@ def test_validate_json_reports_path_and_problem(small, write, capsys):
     good, bad = json.loads(capsys.readouterr().out)
     fingerprint = parse(document()).fingerprint
     sound = {"contract": small, "valid": True, "source": small, "fingerprint": fingerprint}
-    assert good == {**sound, "task_verified": True, "unconfirmed": {}, "suspicious": {}}
+    assert good == {**sound, "task_verified": True, "unconfirmed": {}, "suspicious": {}, "hints": {}}
     problem = "0 (expected 1 or more)"
     found = {"path": "version", "problem": problem}
     assert bad == {"contract": wrong, "valid": False, **found, "errors": [found]}
+
+
+def test_validate_hints_at_the_prompt_of_a_policy_that_sees_images(write, capsys):
+    assert main(["contract", "validate", "door_open"]) == 0
+    assert "hint" not in capsys.readouterr().out
+    silent = write(resolved_document("door_open", {"task.instruction": ABSENT, "backends": ABSENT}))
+    assert main(["contract", "validate", silent]) == 0
+    assert "  hint: task.instruction: none; language-conditioned policies (openpi, GR00T" in capsys.readouterr().out
 
 
 # --- contract fingerprint

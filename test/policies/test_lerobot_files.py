@@ -139,6 +139,15 @@ def test_positions_and_velocities_of_joints_are_parts_of_their_own(policy, datas
     }
 
 
+def test_a_quantity_that_the_contract_does_not_observe_is_unknown(policy, dataset):
+    names = [*JOINTS[:4], "shoulder_pan.effort", "shoulder_lift_velocity"]
+    draft, gaps = drafted(policy(), dataset(names), normalize=False)
+    position, velocity = draft["inputs"]["observation.state"]["parts"]
+    assert position == {"field": "joints_position", "joints": [*JOINTS[:4], "shoulder_pan.effort"]}
+    assert velocity == {"field": "joints_velocity", "joints": ["shoulder_lift"]}
+    assert "shoulder_pan.effort of inputs.observation.state" in gaps
+
+
 @pytest.mark.parametrize("names", [["motors", NAMES], {name: i for i, name in reversed([*enumerate(NAMES)])}])
 def test_older_forms_of_names(policy, dataset, names):
     draft, _ = drafted(policy(), dataset(dict([names]) if isinstance(names, list) else names))
@@ -165,7 +174,7 @@ def test_joint_without_counterpart_is_reported(policy, dataset):
 
 
 def test_policy_trained_on_our_export_needs_no_answer(policy, dataset):
-    names = [*(f"joints_position.{i}" for i in range(3)), *(f"target_position.{i}" for i in range(3))]
+    names = [*JOINTS[:2], "joints_position.elbow_flex", *(f"target_position.{axis}" for axis in "xyz")]
     ours = {"contract": {"name": SO101.name, "version": 1, "fingerprint": SO101.fingerprint}}
     draft, gaps = drafted(policy(), dataset(names, JOINTS, embodied_env=ours), normalize=False)
     assert gaps == ""
@@ -195,9 +204,9 @@ def test_draft_for_our_export_fits_without_an_answer(policy, tmp_path):
     contract.observation_space.seed(0)
     seen = contract.observation_space.sample()
     raw = {name: interface.inputs[name].read_raw(seen, {}) for name in features}
+    units = json.loads((tmp_path / "export" / "meta" / "embodied_env.json").read_text())["units"]
     for name, values in raw.items():  # in the order of the export
-        keys = dict.fromkeys(column.rpartition(".")[0] for column in columns[name]["names"])
-        np.testing.assert_array_equal(values, np.concatenate([seen[key].ravel() for key in keys]))
+        np.testing.assert_array_equal(values, np.concatenate([seen[key].ravel() for key in units[name]]))
     assert interface.actions.labels["action"] == [f"arm[{joint}]" for joint in contract.actuators["arm"].joints]
 
 
@@ -212,6 +221,15 @@ def test_images_match_cameras_by_name(policy):
     }
     assert draft["inputs"]["observation.images.side"]["image"]["field"] == "side"
     assert "camera of observation.images.side: set inputs.observation.images.side.image.field" in gaps
+
+
+def test_mono_image_of_our_export_is_repeated_in_three_channels(policy):
+    shape = "sensors.camera.fields.image.shape"
+    mono = changed_contract(DOOR, {"sensors.camera.encoding": "mono8", shape: [96, 96, 1]})
+    features = {"observation.images.camera_image": {"type": "VISUAL", "shape": [3, 96, 96]}}
+    draft, gaps = drafted(policy(input_features=features), contract=mono, normalize=False)
+    assert draft["inputs"]["observation.images.camera_image"]["image"]["expand"]
+    assert "camera" not in gaps
 
 
 def test_only_image_of_another_size_asks_for_the_method(policy):

@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+import types
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from shipped_contracts import changed_contract
+from strategies import ABSENT
 
 import embodied_env
 from embodied_env.cli.main import main
@@ -20,11 +23,20 @@ from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import RecordError, UsageError
 from embodied_env.record import RecordTransitions, read_run
 from embodied_env.record.export import FORMATS, export_run
-from embodied_env.record.export.episodes import Step, open_episodes
-from embodied_env.record.export.lerobot import RunningStatistics
+from embodied_env.record.export.episodes import EpisodeReader, Step, open_episodes
+from embodied_env.record.export.fields import leaves_of_space
+from embodied_env.record.export.lerobot_columns import Columns
+from embodied_env.record.export.lerobot_statistics import RunningStatistics
 
 ARM = embodied_env.load_contract("arm_reach")
 SHORT = replace(ARM, episode=replace(ARM.episode, horizon_steps=4))
+DOOR = embodied_env.load_contract("door_open")
+MORE_JOINTS = {
+    "topic": "more_joints",
+    "type": "sensor_msgs/msg/JointState",
+    "fields": {"position": {"joints": ["j1"], "unit": "rad", "low": -6.6, "high": 6.6}},
+    "max_age_s": 0.15,
+}
 NEEDS = {"parquet": ["pyarrow"], "minari": ["pyarrow", "minari", "PIL"], "lerobot": ["pyarrow"], "jsonl": []}
 
 
@@ -288,12 +300,21 @@ def test_lerobot_has_the_documented_layout(run, tmp_path):
             s.evaluator["true_distance.range"][0] for s in steps[part]
         ]
     assert info["features"]["action"]["names"] == ["j1", "j2", "j3", "j4", "j5", "j6"]
-    for column, key in (("observation.state", "joints_position"), ("observation.environment_state", "tcp_position")):
-        place = info["features"][column]["names"].index(f"{key}.1")
+    for column, name, key in (
+        ("observation.state", "j2.pos", "joints_position"),
+        ("observation.state", "j2.vel", "joints_velocity"),
+        ("observation.environment_state", "tcp_position.y", "tcp_position"),
+    ):
+        place = info["features"][column]["names"].index(name)
         assert frames[0][column][place] == np.float32(steps[4].observation[key][1])
+    units = json.loads((out / "meta" / "embodied_env.json").read_text())["units"]
+    assert units["observation.environment_state"] == {"target_position": "m", "tcp_position": "m"}
     stats = json.loads((out / "meta" / "stats.json").read_text())
     np.testing.assert_allclose(stats["action"]["mean"], np.mean([s.action[""] for s in steps], axis=0), atol=1e-7)
+    low, high = (np.quantile(np.float32([s.action[""] for s in steps]), share, axis=0) for share in (0.01, 0.99))
+    np.testing.assert_allclose([stats["action"]["q01"], stats["action"]["q99"]], [low, high], atol=1e-7)
     assert episodes[0]["stats/action/count"] == [4]
+    assert len(episodes[0]["stats/action/q50"]) == 6
     assert not [name for name in info["features"] if "/" in name]
 
 
@@ -315,7 +336,30 @@ def test_lerobot_frames_load_with_hugging_face_datasets(seen_run, tmp_path, monk
     np.testing.assert_array_equal(np.asarray(frames[0]["observation.images.camera_image"]), seen["camera_image"])
     np.testing.assert_array_equal(np.float32(frames[0]["observation.depth_image"]), seen["depth_image"])
     tasks = pd.read_parquet(tmp_path / "out" / "meta" / "tasks.parquet")
-    assert (tasks.index.name, tasks.iloc[0]["task_index"]) == ("task", 0)
+    assert (tasks.index.name, tasks.index[0], tasks.iloc[0]["task_index"]) == ("task", "open the door", 0)
+
+
+def test_lerobot_keeps_depth_as_metres_beside_the_images(seen_run, tmp_path):
+    needs("pyarrow", "PIL")
+    import pyarrow.parquet as pq
+    from PIL import Image
+
+    export_run(seen_run, tmp_path / "out", format="lerobot")
+    features = json.loads((tmp_path / "out" / "meta" / "info.json").read_text())["features"]
+    assert features["observation.depth_image"] == {
+        "dtype": "float32",
+        "shape": [64, 64, 1],
+        "names": ["height", "width", "channels"],
+    }
+    stats = json.loads((tmp_path / "out" / "meta" / "stats.json").read_text())
+    assert np.shape(stats["observation.images.camera_image"]["mean"]) == (3, 1, 1)
+    assert "observation.depth_image" not in stats
+    frame = pq.read_table(tmp_path / "out" / "data" / "chunk-000" / "file-000.parquet").to_pylist()[0]
+    seen = steps_of(seen_run)[0].observation
+    np.testing.assert_array_equal(np.float32(frame["observation.depth_image"]), seen["depth_image"])
+    image = Image.open(io.BytesIO(frame["observation.images.camera_image"]["bytes"]))
+    np.testing.assert_array_equal(np.asarray(image), seen["camera_image"])
+    assert pq.read_table(tmp_path / "out" / "meta" / "tasks.parquet")["task"].to_pylist() == ["open the door"]
 
 
 def as_hugging_face(datasets, feature):
@@ -328,6 +372,91 @@ def as_hugging_face(datasets, feature):
     if len(shape) == 1:
         return datasets.Sequence(datasets.Value(dtype), length=shape[0])
     return {2: datasets.Array2D, 3: datasets.Array3D}[len(shape)](shape=shape, dtype=dtype)
+
+
+def columns_of(contract, environment=None):
+    """Return the columns of a run of `contract`."""
+    action = leaves_of_space(contract.action_space)
+    leaves = {"observation": leaves_of_space(contract.observation_space), "action": action, "applied": action}
+    return Columns(EpisodeReader(run=None, contract=contract, evaluator={}, has_wrappers=False, **leaves), environment)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ["j1.pos", "j1.vel"]),
+        ({"sensors.joints.fields.velocity": ABSENT}, ["j1"]),
+        ({"sensors.others": MORE_JOINTS}, ["joints_position.j1", "joints_velocity.j1", "others_position.j1"]),
+    ],
+)
+def test_lerobot_names_joints_with_what_tells_them_apart(changes, expected):
+    """A name is that of the joint, with its quantity if several are observed, or the key if two sensors measure it."""
+    columns = columns_of(changed_contract(ARM, changes))
+    assert [name for name in columns.features["observation.state"]["names"] if "j1" in name] == expected
+    assert columns.features["action"]["names"] == ["j1", "j2", "j3", "j4", "j5", "j6"]
+
+
+@pytest.mark.parametrize(
+    ("contract", "chosen", "state", "environment"),
+    [
+        (
+            "arm_reach",
+            None,
+            ["joints_position", "joints_valid", "joints_velocity"],
+            ["target_position", "tcp_position"],
+        ),
+        (
+            "door_open",
+            None,
+            ["joints_position", "joints_valid", "joints_velocity", "wrench_force", "wrench_torque"],
+            ["handle_orientation", "handle_position", "handle_valid"],
+        ),
+        ("cart_goal", None, ["imu_", "odom_"], ["goal_", "scan_"]),
+        (
+            "arm_reach",
+            ["target_position"],
+            ["joints_position", "joints_valid", "joints_velocity", "tcp_position"],
+            ["target_position"],
+        ),
+    ],
+)
+def test_lerobot_environment_state_is_what_does_not_measure_the_robot(contract, chosen, state, environment):
+    units = columns_of(embodied_env.load_contract(contract), chosen).units
+    for column, keys in (("observation.state", state), ("observation.environment_state", environment)):
+        assert all(any(key.startswith(start) for start in keys) for key in units[column])
+        assert all(any(key.startswith(start) for key in units[column]) for start in keys)
+
+
+def test_lerobot_environment_state_has_vectors_of_the_observation(run, tmp_path):
+    needs("pyarrow")
+    with pytest.raises(
+        UsageError, match=r"cannot export 'goal' as observation.environment_state \(expected vectors of"
+    ):
+        export_run(run, tmp_path / "out", format="lerobot", environment_state=["goal"])
+    with pytest.raises(UsageError, match="environment_state is not in the format 'jsonl'"):
+        export_run(run, tmp_path / "out", format="jsonl", environment_state=["goal"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_lerobot_warns_of_a_dataset_that_act_does_not_train_on(run, tmp_path, caplog):
+    needs("pyarrow")
+    export_run(run, tmp_path / "out", format="lerobot", environment_state=[])
+    assert "no image and no observation.environment_state" in caplog.text
+
+
+@pytest.mark.parametrize("encoding", ["rgb8", "bgr8", "rgba8", "bgra8", "mono8"])
+def test_lerobot_images_are_rgb(encoding):
+    channels = {"r": 10, "g": 20, "b": 30, "a": 40}
+    order = "m" if encoding == "mono8" else encoding.removesuffix("8")
+    pixels = np.full((96, 96, len(order)), [channels.get(channel, 50) for channel in order], np.uint8)
+    path = "sensors.camera.fields.image.shape"
+    columns = columns_of(changed_contract(DOOR, {"sensors.camera.encoding": encoding, path: [96, 96, len(order)]}))
+    assert columns.features["observation.images.camera_image"]["shape"] == [96, 96, 3]
+    seen, action = DOOR.observation_space.sample() | {"camera_image": pixels}, {"": np.zeros(6)}
+    step = types.SimpleNamespace(observation=seen, action=action, action_applied=action)
+    image = columns.read(step)["observation.images.camera_image"]
+    assert image.shape == (96, 96, 3)
+    assert image[5, 5].tolist() == ([50] * 3 if encoding == "mono8" else [10, 20, 30])
 
 
 def test_lerobot_continues_in_the_next_file(run, tmp_path, monkeypatch):

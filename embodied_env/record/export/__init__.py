@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,7 +32,7 @@ class _Writer(Protocol):
     def close(self, metadata: Mapping[str, Any]) -> None: ...  # of the export
 
 
-_WRITERS: Mapping[str, Callable[[Path, EpisodeReader, ExitStack], _Writer]] = {
+_WRITERS: Mapping[str, Callable[..., _Writer]] = {
     "jsonl": JsonLines,
     "parquet": ParquetFiles,
     "minari": MinariDataset,
@@ -48,6 +48,7 @@ def export_run(
     format: str,  # noqa: A002 - the name of the option of the command line
     evaluator: bool = False,
     allow_unclean: bool = False,
+    environment_state: Collection[str] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Export the run directory `path` into the new folder `out`, and return the metadata of the export.
@@ -60,15 +61,20 @@ def export_run(
         format: one of `FORMATS`.
         evaluator: include the values visible only to the evaluator.
         allow_unclean: accept a run that was not closed, or whose log is truncated; the metadata has the reason.
+        environment_state: keys of the observation in LeRobot's ``observation.environment_state``; None: those that do
+            not measure the robot itself.
         progress: called with the number of steps so far.
 
     Raises:
-        UsageError: for an unknown format, or if `out` or ``OUT.partial`` exists.
+        UsageError: for an unknown format or key, or if `out` or ``OUT.partial`` exists.
         RecordError: if the run cannot be read, or is not clean.
         MissingDependencyError: if the library of the format is not installed.
     """
     if format not in FORMATS:
         raise UsageError(f"unknown format {format!r} (expected one of: {', '.join(FORMATS)})")
+    if environment_state is not None and format != "lerobot":
+        raise UsageError(f"environment_state is not in the format {format!r} (expected lerobot)")
+    options = {} if environment_state is None else {"environment_state": environment_state}
     out = Path(out)
     partial = out.with_name(f"{out.name}.partial")
     for taken in (out, partial):
@@ -81,7 +87,7 @@ def export_run(
     try:
         partial.mkdir(parents=True)
         with ExitStack() as files:  # closes the open files if the export fails
-            metadata = _write(_WRITERS[format](partial, source, files), source, format, progress)
+            metadata = _write(_WRITERS[format](partial, source, files, **options), source, format, progress)
         partial.rename(out)
     except OSError as error:
         raise RecordError(f"cannot write the export {out}: {error}") from None
