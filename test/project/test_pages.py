@@ -1,0 +1,48 @@
+"""The commands and code of tutorials and how-to pages run as they are printed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pages import commands_of, run_blocks, text_of
+
+PAGES = [
+    "tutorials/first_run",
+    "tutorials/your_robot",
+    "tutorials/mobile_base",
+    "tutorials/your_model",
+    "tutorials/your_task",
+    "tutorials/your_policy",
+    "tutorials/train_and_evaluate",
+    "tutorials/sim_to_real",
+    "howto/randomise",
+]
+NEEDS = {"tutorials/train_and_evaluate": ("stable_baselines3", "tqdm")}
+
+
+@pytest.mark.ros
+@pytest.mark.tutorial
+@pytest.mark.parametrize("name", PAGES)
+def test_blocks_of_page_run(name, tmp_path, domain_id):
+    for module in NEEDS.get(name, ()):
+        pytest.importorskip(module)
+    run_blocks(text_of(name), tmp_path)
+
+
+@pytest.mark.ros
+@pytest.mark.long
+def test_blocks_of_lerobot_page_run(tmp_path, domain_id):
+    environment = os.environ.get("EMBODIED_ENV_LEROBOT_VENV")
+    if not environment:
+        pytest.skip("set EMBODIED_ENV_LEROBOT_VENV to a virtual environment with LeRobot")
+    (tmp_path / "lerobot_venv").symlink_to(Path(environment).resolve())
+    run_blocks(text_of("howto/lerobot"), tmp_path)
+
+
+def test_a_robot_needs_at_most_eight_commands_to_its_first_motion():
+    """Clone and installation are the first two."""
+    for name, first_motion in (("your_robot", "--confirm-chosen"), ("mobile_base", "--policy scripted")):
+        commands = commands_of(text_of(f"tutorials/{name}"))
+        assert next(i for i, line in enumerate(commands, 3) if first_motion in line) <= 8
