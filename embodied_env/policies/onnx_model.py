@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from embodied_env.contract.loader import shipped_files
 from embodied_env.core.arguments import checked_count
 from embodied_env.core.policy import PolicyIdentity
+from embodied_env.core.protobuf import DamagedMessageError, read_fields
 from embodied_env.errors import MissingDependencyError, UsageError, described, did_you_mean
 from embodied_env.policies.model import ArraySpec, BatchModel, Inputs, Model, Outputs, read_model
 
@@ -157,7 +158,7 @@ def check_graph(name: str, data: bytes) -> None:
         if depth > _DEEPEST:
             raise UsageError(f"ONNX model nested too deeply: {name} (expected at most {_DEEPEST} levels)")
         try:
-            for number, value in _read_fields(message):
+            for number, value in read_fields(message):
                 n_fields += 1
                 if n_fields > MOST_FIELDS:
                     raise UsageError(f"ONNX model too large: {name} (expected at most {MOST_FIELDS} fields)")
@@ -167,45 +168,10 @@ def check_graph(name: str, data: bytes) -> None:
                     pending.append((_MESSAGES[kind][number], value, depth + 1))
                 elif isinstance(value, memoryview) and number == _DOMAIN.get(kind):
                     domains[kind].add(bytes(value).decode("utf-8", "replace"))
-        except _DamagedError as error:
+        except DamagedMessageError as error:
             raise UsageError(f"ONNX model not readable: {name}: {error} (expected a .onnx file)") from None
     if unknown := domains["node"] - domains["function"] - _DOMAINS:
         raise UsageError(f"ONNX model with custom operators: {name}: {min(unknown)!r} (expected those of onnxruntime)")
-
-
-class _DamagedError(Exception):
-    """The data is no protobuf message."""
-
-
-def _read_fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield number and value of each field of a message."""
-    place = 0
-    while place < len(message):
-        key, place = _read_varint(message, place)
-        number, kind = key >> 3, key & 7
-        if key >= 2**32:  # protobuf ignores the higher bits
-            raise _DamagedError("a field of a number above 2**29")
-        if kind == 0:
-            value, place = _read_varint(message, place)
-            yield number, value
-            continue
-        if kind not in (1, 2, 5):
-            raise _DamagedError(f"a field of kind {kind}")
-        size, place = _read_varint(message, place) if kind == 2 else (8 if kind == 1 else 4, place)
-        if place + size > len(message):
-            raise _DamagedError("it is cut off")
-        yield number, message[place : place + size]
-        place += size
-
-
-def _read_varint(message: memoryview, place: int) -> tuple[int, int]:
-    """Return the integer at `place`, and the place after it."""
-    value = 0
-    for index, byte in enumerate(message[place : place + 10]):
-        value |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return value, place + index + 1
-    raise _DamagedError("it is cut off, or has a number of more than 64 bits")
 
 
 def _specs(tensors: Sequence[Any]) -> dict[str, ArraySpec]:

@@ -1,10 +1,8 @@
 """Images and large arrays of a row: stored outside it as bytes, once per content, and referred to by their hash.
 
 A reference is ``{"sha256": "...", "dtype": "uint8", "shape": [96, 96, 3]}``. Its bytes are those of the array in C
-order, little-endian; `sha256` is the hash of these bytes. To read them with nothing but MCAP and NumPy::
-
-    arrays = {hashlib.sha256(message.data).hexdigest(): message.data for message in channel_array}
-    image = np.frombuffer(arrays[reference["sha256"]], reference["dtype"]).reshape(reference["shape"])
+order, little-endian; `sha256` is the hash of these bytes. They are the field ``data`` of a protobuf message: of
+``embodied_env.Array``, or of the ``foxglove.RawImage`` of a camera.
 """
 
 from __future__ import annotations

@@ -1,21 +1,24 @@
-"""MCAP files without chunks: a flushed record survives a SIGKILL of the writer, and readers trust no declared length.
+"""MCAP files: journals, in which a flushed record survives a SIGKILL of the writer, and indexed files, for viewers.
 
-Bytes are buffered until `McapFile.flush` passes them to the operating system in one write. Whether they survive a power
-failure depends on the file system.
+A journal has no chunks. Its bytes are buffered until `McapFile.flush` passes them to the operating system in one write;
+whether they survive a power failure depends on the file system. Readers trust no declared length.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import importlib
+import io
 import os
 import stat
 import struct
+import zlib
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from embodied_env._version import __version__
 from embodied_env.errors import MissingDependencyError, RecordError
@@ -23,17 +26,23 @@ from embodied_env.errors import MissingDependencyError, RecordError
 LARGEST_RECORD = 2**28
 """Size of the largest MCAP record that is read, in bytes."""
 
+CHUNK_SIZE = 2**20
+"""Size at which the chunk of an indexed file ends, in bytes before compression."""
+
+LARGEST_CHUNK = LARGEST_RECORD + 2 * CHUNK_SIZE
+"""Size of the largest chunk that is read, in bytes after decompression."""
+
 _MAX_BUFFERED = 2**18
 _LARGE = 2**17  # bytes that are written at once instead of being copied into the buffer
 
 
 def check_installed() -> None:
     """Raise MissingDependencyError if mcap is not installed."""
-    _mcap("writer")
+    _library("mcap.writer")
 
 
 class McapFile:
-    """Writes an MCAP file without chunks. After a failed write it refuses further ones.
+    """Writes a journal, and locks it until it is closed. After a failed write it refuses further ones.
 
     Attributes:
         path: the file.
@@ -43,7 +52,7 @@ class McapFile:
 
     def __init__(self, path: Path, *, profile: str = "") -> None:
         """Create the file; raises RecordError if it exists or cannot be written."""
-        writer = _mcap("writer")
+        writer = _library("mcap.writer")
         self.path, self.problem = path, ""
         self._checked = 0  # offset after the last byte that the last check found in the file
         self._is_changed = False
@@ -51,6 +60,8 @@ class McapFile:
             file = FileIO(path, "x", opener=lambda name, flags: os.open(name, flags | os.O_APPEND, 0o666))
         except OSError as error:
             raise RecordError(f"cannot create the log {path}: {error}") from None
+        with contextlib.suppress(OSError):  # of a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._raw, self._file = file, BufferedFile(file)
         self.writer: Any = writer.Writer(
             self._file, compression=writer.CompressionType.NONE, use_chunking=False, enable_data_crcs=True
@@ -125,6 +136,8 @@ class McapFile:
             self.writer.finish()
             self.flush()
         with contextlib.suppress(OSError):
+            fcntl.flock(self._raw, fcntl.LOCK_UN)  # a forked process may have the file open too
+        with contextlib.suppress(OSError):
             self._raw.close()
 
 
@@ -167,22 +180,87 @@ class BufferedFile:
             rest = rest[count:]
 
 
-class McapRecords:
-    """Iterates over the complete records of a file: kind, content, and the offset after it.
+class IndexedFile:
+    """Writes the messages of another file into one with chunks, compression and an index."""
 
-    It never reads or allocates more than the size of the file, whatever length is declared. Chunks are refused, because
-    they could decompress to any size; `McapFile` writes none.
+    def __init__(self, file: IO[bytes], *, profile: str) -> None:
+        """Write to the empty, open `file`; raises OSError, as each method does."""
+        writer = _library("mcap.writer")
+        self._writer: Any = writer.Writer(
+            file, CHUNK_SIZE, compression=writer.CompressionType.ZSTD, enable_data_crcs=True
+        )
+        self._writer.start(profile=profile, library="embodied_env")
+        self._writer.add_metadata("embodied_env", {"version": __version__})
+        self._schemas: dict[tuple[str, bytes], int] = {}
+        self._channels: dict[tuple[str, str], int] = {}  # of this package's own messages
+        self._copied: dict[int, tuple[Any, int]] = {}  # channel of the other file, and its number here
+
+    def copy(self, message: StoredRecord) -> None:
+        """Copy a message with its channel and schema."""
+        channel, record = message.channel, message.record
+        known, number = self._copied.get(channel.id, (None, 0))
+        if known is not channel:
+            schema = message.schema
+            schema_id = 0 if schema is None else self._schema(schema.name, schema.encoding, schema.data)
+            metadata = dict(channel.metadata)
+            number = self._writer.register_channel(channel.topic, channel.message_encoding, schema_id, metadata)
+            self._copied[channel.id] = channel, number
+        self._writer.add_message(number, record.log_time, record.data, record.publish_time, record.sequence)
+
+    def add(self, topic: str, schema: str, definition: bytes, data: bytes, *, ns: int) -> None:
+        """Append a protobuf message."""
+        if (topic, schema) not in self._channels:
+            schema_id = self._schema(schema, "protobuf", definition)
+            self._channels[topic, schema] = self._writer.register_channel(topic, "protobuf", schema_id)
+        self._writer.add_message(self._channels[topic, schema], ns, data, ns)
+
+    def finish(self) -> None:
+        """Write the index."""
+        self._writer.finish()
+
+    def _schema(self, name: str, encoding: str, data: bytes) -> int:
+        if (name, data) not in self._schemas:
+            self._schemas[name, data] = self._writer.register_schema(name, encoding, data)
+        return self._schemas[name, data]
+
+
+class Place(NamedTuple):
+    """Where a message ends: `end` bytes after the start of the file, or of the content of the chunk at `chunk`."""
+
+    chunk: int | None
+    end: int
+
+
+class StoredRecord(NamedTuple):
+    """A message of a file, with its channel and schema."""
+
+    schema: Any  # None: the channel has none
+    channel: Any
+    record: Any
+    place: Place
+
+    @property
+    def schema_name(self) -> str:
+        """Name of the schema, or ""."""
+        return "" if self.schema is None else self.schema.name
+
+
+class McapRecords:
+    """Iterates over the complete records of a file, those in chunks included: kind, content, and the place after it.
+
+    It never reads or allocates more than the size of the file, or the largest chunk, whatever length is declared.
 
     Attributes:
         problem: after the iteration, why the file is not complete, or "".
+        end: after the iteration, the offset after the last complete record.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self.problem = path, ""
+        self._path, self.problem, self.end = path, "", 0
 
-    def __iter__(self) -> Iterator[tuple[str, Any, int]]:
+    def __iter__(self) -> Iterator[tuple[str, Any, Place]]:
         """Yield the records up to the first incomplete one."""
-        reader, exceptions = _mcap("stream_reader"), _mcap("exceptions")
+        reader, exceptions = _library("mcap.stream_reader"), _library("mcap.exceptions")
         try:
             size = regular_size(self._path)
             with self._path.open("rb") as file:
@@ -193,10 +271,11 @@ class McapRecords:
                     record_size_limit=min(size, LARGEST_RECORD),
                 ).records
                 for record in records:
-                    if type(record).__name__ == "Chunk":
-                        self.problem = "unexpected chunk (expected single messages)"
-                        return
-                    yield type(record).__name__, record, file.tell()
+                    start, self.end = self.end, file.tell()
+                    if (kind := type(record).__name__) == "Chunk":
+                        yield from _chunk_records(record, start)
+                    else:
+                        yield kind, record, Place(None, self.end)
                 if file.read(1):
                     self.problem = "unexpected data after the end"
         except OSError as error:
@@ -206,17 +285,76 @@ class McapRecords:
         except (exceptions.McapError, ValueError) as error:
             self.problem = f"damaged ({type(error).__name__}: {error})"
 
-    def messages(self) -> Iterator[tuple[str, Any, Any, int]]:
-        """Yield the name of the schema, the channel, each complete message, and the offset after it."""
-        schemas: dict[int, str] = {}
+    def messages(self) -> Iterator[StoredRecord]:
+        """Yield each complete message."""
+        schemas: dict[int, Any] = {}
         channels: dict[int, Any] = {}
-        for kind, record, end in self:
+        for kind, record, place in self:
             if kind == "Schema":
-                schemas[record.id] = record.name
+                schemas[record.id] = record
             elif kind == "Channel":
                 channels[record.id] = record
             elif kind == "Message" and (channel := channels.get(record.channel_id)) is not None:
-                yield schemas.get(channel.schema_id, ""), channel, record, end
+                yield StoredRecord(schemas.get(channel.schema_id), channel, record, place)
+
+
+def read_chunk(path: Path, start: int) -> bytes:
+    """Return the content of the chunk at offset `start`; raises OSError or ValueError."""
+    reader, exceptions = _library("mcap.stream_reader"), _library("mcap.exceptions")
+    size = regular_size(path)
+    with path.open("rb") as file:
+        file.seek(start)
+        bounded = _BoundedFile(file, max(0, size - start))
+        limit = min(size, LARGEST_RECORD)
+        stream = reader.StreamReader(bounded, skip_magic=True, emit_chunks=True, record_size_limit=limit)
+        try:
+            record = next(stream.records)
+        except (exceptions.McapError, struct.error) as error:
+            raise ValueError(f"damaged ({type(error).__name__}: {error})") from None
+    if type(record).__name__ != "Chunk":
+        raise ValueError(f"unexpected {type(record).__name__} (expected a chunk)")
+    return _chunk_content(record)
+
+
+def _chunk_records(chunk: Any, start: int) -> Iterator[tuple[str, Any, Place]]:  # noqa: ANN401 - of mcap
+    """Yield the records of a chunk; raises ValueError for any but schemas, channels and whole messages."""
+    content = io.BytesIO(_chunk_content(chunk))
+    size = len(content.getbuffer())
+    stream = _library("mcap.stream_reader").StreamReader(
+        content, skip_magic=True, emit_chunks=True, record_size_limit=size
+    )
+    records = stream.records
+    while content.tell() < size:
+        try:
+            record = next(records)
+        except (_library("mcap.exceptions").McapError, struct.error) as error:
+            raise ValueError(f"an incomplete record in a chunk ({type(error).__name__})") from None
+        if (kind := type(record).__name__) not in ("Schema", "Channel", "Message"):
+            raise ValueError(f"unexpected {kind} in a chunk (expected schemas, channels and messages)")
+        yield kind, record, Place(start, content.tell())
+
+
+def _chunk_content(chunk: Any) -> bytes:  # noqa: ANN401 - of mcap
+    """Decompress a chunk; raises ValueError unless it has the declared size and checksum."""
+    size = chunk.uncompressed_size
+    if size > LARGEST_CHUNK:
+        raise ValueError(f"chunk of {size} bytes (expected at most {LARGEST_CHUNK})")
+    if chunk.compression == "zstd":
+        zstandard = _library("zstandard")  # which mcap requires
+        try:
+            with zstandard.ZstdDecompressor().stream_reader(chunk.data) as reader:
+                content = reader.read(size + 1)
+        except zstandard.ZstdError as error:
+            raise ValueError(f"chunk that cannot be decompressed: {error}") from None
+    elif chunk.compression == "":
+        content = chunk.data
+    else:
+        raise ValueError(f"unknown compression {chunk.compression[:20]!r} of a chunk (expected 'zstd')")
+    if len(content) != size:
+        raise ValueError(f"chunk of another size (expected {size} bytes)")
+    if chunk.uncompressed_crc and zlib.crc32(content) != chunk.uncompressed_crc:
+        raise ValueError(f"wrong checksum of a chunk: {zlib.crc32(content)} (expected {chunk.uncompressed_crc})")
+    return content
 
 
 def regular_size(path: Path) -> int:
@@ -239,9 +377,9 @@ class _BoundedFile:
         return data
 
 
-def _mcap(module: str) -> Any:  # noqa: ANN401 - a module without type information
+def _library(module: str) -> Any:  # noqa: ANN401 - a module without type information
     try:
-        return importlib.import_module(f"mcap.{module}")
+        return importlib.import_module(module)
     except ImportError:
         raise MissingDependencyError(
             "mcap", needed_for="recording", remedy='pip install "embodied_env[record]"'

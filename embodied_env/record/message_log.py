@@ -85,14 +85,14 @@ class StoredMessage:
 
 def read_messages(records: McapRecords) -> Iterator[StoredMessage]:
     """Yield each complete message in the order of the file."""
-    for schema, channel, message, _ in records.messages():
+    for stored in records.messages():
         yield StoredMessage(
-            topic=channel.topic,
-            type=schema,
-            data=message.data,
-            log_ns=message.log_time,
-            publish_ns=message.publish_time,
-            is_ours=channel.metadata.get(OURS) == "environment",
+            topic=stored.channel.topic,
+            type=stored.schema_name,
+            data=stored.record.data,
+            log_ns=stored.record.log_time,
+            publish_ns=stored.record.publish_time,
+            is_ours=stored.channel.metadata.get(OURS) == "environment",
         )
 
 

@@ -18,7 +18,7 @@ from gymnasium.utils import RecordConstructorArgs
 from embodied_env.core.arguments import checked_flag, checked_path
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.message_tap import MessageTap, TappedMessage
-from embodied_env.core.process.signals import close_at_exit, exit_on_sigterm
+from embodied_env.core.process.signals import close_at_exit, exit_on_sigterm, run_after_closing
 from embodied_env.errors import RecordError, TaskError, UsageError
 from embodied_env.record.json_values import detached_action, detached_copy, memory_size, to_json_types
 from embodied_env.record.manifest import RecordableEnv, processes, start_of_manifest, write_json
@@ -274,8 +274,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
     def _warn_once(self) -> None:
         if self.losses.problem and not self._is_warned:
             self._is_warned = True
-            with contextlib.suppress(UserWarning):  # a warning turned into an error must not stop the robot
-                gymnasium.logger.warn(f"incomplete record of the run {self.path}: {self.losses.problem}")
+            _warn(f"incomplete record of the run {self.path}: {self.losses.problem}")
 
     def _complete(self) -> None:
         if self._feed is not None and self._feed.sink is self._sink:
@@ -289,10 +288,23 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             self.losses.note("the run was not closed: the disk does not respond")
         elif self._has_failed and not self._rows and self._feed is None and self.losses.complete:
             remove_run(self._run.path)
+        else:
+            run_after_closing(self._rewrite)
         self._warn_once()
+
+    def _rewrite(self) -> None:
+        """Rewrite the files for viewers, after all robots have stopped."""
+        self._run.rewrite(self._base.contract)
+        if problem := self._run.rewrite_problem:
+            _warn(f"the run {self.path} is complete, but viewers cannot read it: {problem}; use embodied-env repair")
 
     def _now_utc(self) -> datetime:
         return datetime.fromtimestamp(self._clock.system_ns() / NS_PER_S, tz=UTC)
+
+
+def _warn(text: str) -> None:
+    with contextlib.suppress(UserWarning):  # a warning turned into an error must not stop the robot
+        gymnasium.logger.warn(text)
 
 
 def _record_message(run: RunWriter, writer: WriterThread, message: TappedMessage) -> None:

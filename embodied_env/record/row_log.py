@@ -1,7 +1,7 @@
 """The log of a run: an MCAP file of JSON rows in which every flushed row survives a SIGKILL of the writer.
 
-An array that rows refer to is a separate message before the first of them. It is not compressed: the fastest level of
-zlib takes ten times as long as the hash, and more than a millisecond for an image of 640x480.
+An array that rows refer to is a separate message before the first of them. While recording it is not compressed: the
+fastest level of zlib takes ten times as long as the hash, and more than a millisecond for an image of 640x480.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from embodied_env.core.bounded_json import parse_json
+from embodied_env.core.protobuf import DamagedMessageError
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import Reference, from_bytes, is_reference
-from embodied_env.record.mcap_file import McapFile, McapRecords
+from embodied_env.record.foxglove import ARRAY, array_data, array_start, schema_data
+from embodied_env.record.mcap_file import McapFile, McapRecords, StoredRecord, read_chunk
 from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.schema import channel_schema
 
@@ -38,9 +40,7 @@ LARGEST_ROW = 2**26
 DEEPEST = 64
 """The deepest nesting of JSON that is read from a run."""
 
-_ARRAY_METADATA = {
-    "data": "one array in C order, little-endian; rows name dtype and shape, and the SHA-256 of these bytes"
-}
+_DECODED_CHUNKS = 2  # of the arrays read last
 
 
 class LogWriter:
@@ -57,7 +57,8 @@ class LogWriter:
             for topic, name in CHANNELS.items():
                 schema_id = writer.register_schema(name, "jsonschema", json.dumps(channel_schema(name)).encode())
                 self._channels[topic] = writer.register_channel(topic, "json", schema_id)
-            self._channels[ARRAYS] = writer.register_channel(ARRAYS, "raw", 0, _ARRAY_METADATA)
+            schema_id = writer.register_schema(ARRAY, "protobuf", schema_data(ARRAY))
+            self._channels[ARRAYS] = writer.register_channel(ARRAYS, "protobuf", schema_id)
             self._file.begin()
 
     @property
@@ -87,7 +88,8 @@ class LogWriter:
         """Append the bytes that `reference` refers to, once."""
         if reference["sha256"] not in self._stored:
             with self._file.guarded("an array"):
-                self._add_message(ARRAYS, data, len(self._stored), log_time_ns)
+                start = array_start(reference["dtype"], tuple(reference["shape"]), len(data))
+                self._add_message(ARRAYS, start + data, len(self._stored), log_time_ns)
             self._stored.add(reference["sha256"])
 
     def flush(self) -> None:
@@ -119,6 +121,21 @@ class LogWriter:
         self._file.add_message(self._channels[topic], data, number=number, log_ns=ns, publish_ns=ns)
 
 
+def parse_row(data: bytes) -> Any:  # noqa: ANN401 - JSON types
+    """Return a row as bounded JSON of any type; raises ValueError."""
+    return parse_json(data, max_bytes=LARGEST_ROW, max_depth=DEEPEST)
+
+
+def stored_array(stored: StoredRecord) -> bytes | None:
+    """Return the bytes of the array in a message, or None if it has none."""
+    if stored.channel.topic == ARRAYS and stored.channel.message_encoding == "raw":  # of the first runs
+        return bytes(stored.record.data)
+    try:
+        return array_data(stored.schema_name, stored.record.data)
+    except DamagedMessageError:
+        return None
+
+
 class LogReader:
     """Reads the rows of a log up to the first incomplete one, from the start at each iteration."""
 
@@ -131,15 +148,15 @@ class LogReader:
         digest = hashlib.sha256()
         count, problem = 0, ""
         records = McapRecords(self.path)
-        for _, channel, message, _ in records.messages():
-            if channel.topic not in CHANNELS:
+        for stored in records.messages():
+            if stored.channel.topic not in CHANNELS:
                 continue
             try:
-                row = parse_json(message.data, max_bytes=LARGEST_ROW, max_depth=DEEPEST)
+                row = parse_row(stored.record.data)
             except ValueError as error:
                 problem = f"{self.path.name}: row {count} is not JSON: {error}"
                 break
-            digest.update(message.data + b"\n")
+            digest.update(stored.record.data + b"\n")
             count += 1
             yield row
         if records.problem:
@@ -148,24 +165,20 @@ class LogReader:
 
     def array(self, reference: Mapping[str, Any]) -> NDArray[Any]:
         """Return the read-only array that a row refers to; raises RecordError if it is missing or damaged."""
-        if not is_reference(reference) or reference["sha256"] not in self._places:
+        if not is_reference(reference) or reference["sha256"] not in self._arrays.places:
             raise RecordError(f"{self.path.name}: no such array: {reference}")
-        offset, size = self._places[reference["sha256"]]
         try:
-            with self.path.open("rb") as file:
-                file.seek(offset)
-                return from_bytes(reference, file.read(size))
-        except (OSError, ValueError) as error:
+            try:
+                return from_bytes(reference, self._arrays.read(reference["sha256"]))
+            except ValueError:  # the file may have been rewritten since the search
+                del self._arrays
+                return from_bytes(reference, self._arrays.read(reference["sha256"]))
+        except (OSError, ValueError, KeyError) as error:
             raise RecordError(f"{self.path.name}: cannot read the array {reference}: {error}") from None
 
     @functools.cached_property
-    def _places(self) -> Mapping[str, tuple[int, int]]:
-        """Offset and size of the bytes of each array, by their hash; the log is searched once."""
-        return {
-            hashlib.sha256(message.data).hexdigest(): (end - len(message.data), len(message.data))
-            for _, channel, message, end in McapRecords(self.path).messages()
-            if channel.topic == ARRAYS
-        }
+    def _arrays(self) -> _Arrays:
+        return _Arrays(self.path)
 
     @property
     def problem(self) -> str:
@@ -182,3 +195,30 @@ class LogReader:
             for _ in self:
                 pass
         return self._result or ("", "")
+
+
+class _Arrays:
+    """The arrays of one file. The file is searched once; the newest chunks read are kept.
+
+    Attributes:
+        places: offset of the chunk, or None, and offset and size of the bytes of each array, by their hash.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._chunk = functools.lru_cache(_DECODED_CHUNKS)(functools.partial(read_chunk, path))
+        self.places: dict[str, tuple[int | None, int, int]] = {}
+        for stored in McapRecords(path).messages():
+            if (data := stored_array(stored)) is not None:
+                start = stored.place.end - len(stored.record.data) + stored.record.data.rindex(data)
+                place = (stored.place.chunk, start, len(data))
+                self.places.setdefault(hashlib.sha256(data).hexdigest(), place)
+
+    def read(self, sha256: str) -> bytes:
+        """Return the bytes of an array; raises OSError, ValueError or KeyError."""
+        chunk, start, size = self.places[sha256]
+        if chunk is not None:
+            return self._chunk(chunk)[start : start + size]
+        with self._path.open("rb") as file:
+            file.seek(start)
+            return file.read(size)

@@ -12,12 +12,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from embodied_env.contract import Contract
 from embodied_env.core.message_tap import TappedMessage
 from embodied_env.core.types import Snapshot, Transition
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import Reference, refer_to, to_bytes
 from embodied_env.record.manifest import write_json
 from embodied_env.record.message_log import MessageLog
+from embodied_env.record.rewrite import rewrite_log, rewrite_messages, temporary_path
 from embodied_env.record.row_log import LogWriter
 from embodied_env.record.rows import encode_row, reset_row, transition_row
 from embodied_env.record.summary import Summary
@@ -33,6 +35,7 @@ def remove_run(path: Path) -> None:
     """Remove the files of a run, and its directory if nothing else is in it."""
     with contextlib.suppress(OSError):
         for name in (MANIFEST, LOG, MESSAGES, FIRST_TRANSITION, SUMMARY):
+            temporary_path(path / name).unlink(missing_ok=True)
             (path / name).unlink(missing_ok=True)
         path.rmdir()
 
@@ -68,12 +71,14 @@ class RunWriter:
         losses: rows and messages that could not be written, and why.
         summary: of all rows, including lost ones.
         log: the rows on disk.
+        rewrite_problem: why a file of the complete run is still a journal, or "".
     """
 
     def __init__(self, path: Path, *, evaluator: Sequence[str], messages: bool) -> None:
         """Create the logs in `path`; `evaluator`: the sensors visible only to the evaluator. Raises RecordError."""
         self.losses = LossCounter()
         self.summary = Summary()
+        self.rewrite_problem = ""
         self.path, self._evaluator = path, evaluator
         self.log = LogWriter(path / LOG)
         self._messages = MessageLog(path / MESSAGES) if messages else None
@@ -138,10 +143,24 @@ class RunWriter:
             self._messages.close()
             if self._messages.problem:
                 self.losses.note(self._messages.problem)
-        self.file(SUMMARY, {**self.summary.as_json(contract_fingerprint), "record": self.losses.as_json()})
+        self._summary = {**self.summary.as_json(contract_fingerprint), "record": self.losses.as_json()}
+        self.file(SUMMARY, self._summary)
         clean, problem = self.losses.complete, self.losses.problem
         ending = {"clean": clean, "problem": problem, "rows_sha256": self.log.rows_sha256}
         self.file(MANIFEST, {**manifest, **ending, "record": self.losses.as_json()})
+
+    def rewrite(self, contract: Contract) -> None:
+        """Rewrite the journals of a complete run for viewers; a failure is noted in the summary."""
+        if not self.losses.complete:
+            return
+        try:
+            rewrite_log(self.path / LOG, contract)
+            if self._messages is not None:
+                rewrite_messages(self.path / MESSAGES)
+        except RecordError as error:
+            self.rewrite_problem = str(error)
+            with contextlib.suppress(RecordError):
+                write_json(self.path / SUMMARY, {**self._summary, "rewrite_problem": self.rewrite_problem})
 
     def _flush_messages(self) -> None:
         if self._messages is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import io
 import json
@@ -16,10 +17,12 @@ import damaged_runs
 import numpy as np
 import pytest
 import run_files
+import zstandard
 from damaged_runs import damage
-from mcap.records import Channel, Message
+from mcap.data_stream import RecordBuilder
+from mcap.records import Channel, Chunk, DataEnd, Footer, Header, Message
 from mcap.stream_reader import StreamReader
-from mcap.writer import CompressionType, Writer
+from mcap.writer import MCAP0_MAGIC, CompressionType, Writer
 from row_logs import RowLog
 from scripted_tasks import OneClock
 
@@ -193,7 +196,8 @@ def test_rows_sha256_is_the_hash_of_the_json_lines(run):
     with (run / "transitions.mcap").open("rb") as file:
         records = list(StreamReader(file).records)
     topics = {record.id: record.topic for record in records if isinstance(record, Channel)}
-    lines = [r.data + b"\n" for r in records if isinstance(r, Message) and topics[r.channel_id] != "array"]
+    rows = ("transition", "reset")
+    lines = [r.data + b"\n" for r in records if isinstance(r, Message) and topics[r.channel_id] in rows]
     assert read_run(run).manifest["rows_sha256"] == hashlib.sha256(b"".join(lines)).hexdigest()
 
 
@@ -234,16 +238,64 @@ def test_declared_length_never_allocates_more_than_the_file_size(run, monkeypatc
         assert max(requested) <= (copy / "transitions.mcap").stat().st_size
 
 
-def test_chunk_is_rejected_before_decompression(tmp_path):
-    path = tmp_path / "transitions.mcap"
-    with path.open("wb") as file:
-        writer = Writer(file, compression=CompressionType.LZ4)
-        writer.start()
-        channel = writer.register_channel("reset", "json", 0)
-        writer.add_message(channel, log_time=0, publish_time=0, data=b"0" * 10_000_000)
-        writer.finish()
-    assert path.stat().st_size < 100_000
-    assert "unexpected chunk" in LogReader(path).problem
+def chunked(path, *, compression=CompressionType.ZSTD, data=b"{}", change=None):
+    """Write a file with one row in a chunk whose record `change` may modify."""
+    content = io.BytesIO()
+    writer = Writer(content, compression=compression)
+    writer.start()
+    channel = writer.register_channel("reset", "json", 0)
+    writer.add_message(channel, log_time=0, publish_time=0, data=data)
+    writer.finish()
+    if change is None:
+        path.write_bytes(content.getvalue())
+        return path
+    content.seek(0)
+    records = list(StreamReader(content, emit_chunks=True).records)
+    (header,), (chunk,) = ([each for each in records if isinstance(each, kind)] for kind in (Header, Chunk))
+    end = Footer(summary_start=0, summary_offset_start=0, summary_crc=0)
+    path.write_bytes(MCAP0_MAGIC + records_of(header, change(chunk), DataEnd(0), end) + MCAP0_MAGIC)
+    return path
+
+
+def recompressed(chunk, content, **fields):
+    changed = {"data": zstandard.compress(content), "uncompressed_size": len(content), "uncompressed_crc": 0}
+    return dataclasses.replace(chunk, **{**changed, **fields})
+
+
+def records_of(*records):
+    builder = RecordBuilder()
+    for record in records:
+        record.write(builder)
+    return builder.end()
+
+
+BAD_CHUNKS = {
+    "declares 1 EB": (lambda c: dataclasses.replace(c, uncompressed_size=2**60), "chunk of 1152921504606846976 bytes"),
+    "declares less": (lambda c: dataclasses.replace(c, uncompressed_size=c.uncompressed_size - 1), "of another size"),
+    "bomb": (lambda c: recompressed(c, bytes(10**8), uncompressed_size=100), "of another size"),
+    "wrong checksum": (lambda c: dataclasses.replace(c, uncompressed_crc=1), "wrong checksum of a chunk"),
+    "not zstd": (lambda c: dataclasses.replace(c, data=b"xxxx"), "cannot be decompressed"),
+    "unknown compression": (lambda c: dataclasses.replace(c, compression="lz4"), "unknown compression 'lz4'"),
+    "chunk in a chunk": (lambda c: recompressed(c, records_of(c)), "unexpected Chunk in a chunk"),
+    "end in a chunk": (lambda c: recompressed(c, records_of(DataEnd(0))), "unexpected DataEnd in a chunk"),
+    "cut off": (lambda c: recompressed(c, zstandard.decompress(c.data)[:-1]), "an incomplete record in a chunk"),
+    "zeros": (lambda c: recompressed(c, bytes(1000)), "an incomplete record in a chunk"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CHUNKS)
+def test_damaged_chunk_ends_the_log_with_one_problem(tmp_path, case):
+    change, problem = BAD_CHUNKS[case]
+    reader = LogReader(chunked(tmp_path / "transitions.mcap", change=change))
+    assert list(reader) == []
+    assert problem in reader.problem
+    assert reader.problem.count("transitions.mcap") == 1
+
+
+def test_rows_in_chunks_are_read(tmp_path):
+    for compression in (CompressionType.ZSTD, CompressionType.NONE):
+        reader = LogReader(chunked(tmp_path / "transitions.mcap", compression=compression, data=b'{"row": 0}'))
+        assert (list(reader), reader.problem) == ([{"row": 0}], "")
 
 
 def test_lone_surrogates_are_recorded_as_question_marks(tmp_path):

@@ -17,8 +17,10 @@ import pytest
 from mcap.reader import make_reader
 from mcap.records import Chunk
 from mcap.stream_reader import StreamReader
+from protobuf_messages import decode
 from row_logs import RowLog
 
+from embodied_env.core.protobuf import read_fields
 from embodied_env.errors import RecordError
 from embodied_env.record.row_log import CHANNELS, LogReader
 
@@ -151,10 +153,14 @@ def test_log_with_arrays_is_clean_and_has_no_additional_rows(path):
     assert (len(list(reader)), reader.problem) == (5, "")
 
 
-def test_arrays_are_readable_with_mcap_and_numpy_only(path):
+def test_arrays_are_readable_with_mcap_protobuf_and_numpy_only(path):
     write_arrays(path, images(2))
     found = messages(path)
-    arrays = {hashlib.sha256(m.data).hexdigest(): m.data for channel, m in found if channel.topic == "array"}
+    arrays = {}
+    for channel, message in found:
+        if channel.topic == "array":
+            data = next(bytes(value) for number, value in read_fields(memoryview(message.data)) if number == 3)
+            arrays[hashlib.sha256(data).hexdigest()] = data
     rows = [json.loads(m.data) for channel, m in found if channel.topic == "transition"]
     for row, image in zip(rows, images(2), strict=True):
         reference = row["image"]
@@ -162,11 +168,14 @@ def test_arrays_are_readable_with_mcap_and_numpy_only(path):
         assert np.array_equal(again, image)
 
 
-def test_array_channel_metadata_describes_the_bytes(path):
-    write_arrays(path, images(1))
-    (channel,) = [channel for channel, _ in messages(path) if channel.topic == "array"]
-    assert (channel.message_encoding, channel.schema_id) == ("raw", 0)
-    assert "little-endian" in channel.metadata["data"]
+def test_arrays_are_protobuf_messages_that_describe_themselves(path):
+    image = images(1)[0]
+    write_arrays(path, [image])
+    with path.open("rb") as file:
+        ((schema, channel, message),) = make_reader(file).iter_messages(topics=["array"])
+    array = decode(schema, message.data)
+    assert (channel.message_encoding, schema.encoding) == ("protobuf", "protobuf")
+    assert (array.dtype, list(array.shape), array.data) == ("uint8", [4, 5, 3], image.tobytes())
 
 
 def test_array_precedes_the_row_that_refers_to_it(path):

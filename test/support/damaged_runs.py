@@ -12,6 +12,7 @@ from pathlib import Path
 
 import run_files
 
+from embodied_env.record.rewrite import rewrite_log
 from embodied_env.record.row_log import LogReader, LogWriter
 from embodied_env.record.rows import RESET
 
@@ -207,6 +208,8 @@ def _write_rows(path, rows, rng) -> str:
         topic = "reset" if isinstance(row, dict) and row.get("schema") == RESET else "transition"
         writer._add_message(topic, _text(row), 0, 0)
     writer.close()
+    if rng.random() < 0.5:
+        rewrite_log(path / LOG, None)
     if rng.random() < 0.5:
         return "as damage"
     run_files.seal(path)  # consistent with the hash, as a forger would

@@ -79,6 +79,7 @@ class Closable(Protocol):
 
 
 _open: weakref.WeakKeyDictionary[Closable, bool] = weakref.WeakKeyDictionary()
+_afterwards: list[Callable[[], object]] | None = None  # calls to make when everything is closed at exit
 os.register_at_fork(after_in_child=_open.clear)  # only the parent closes them
 
 
@@ -89,6 +90,14 @@ def close_at_exit(thing: Closable, *, aside: bool = False) -> None:
         atexit.register(_close_all)
         _close_at_exit_of_worker()
     _open[thing] = aside
+
+
+def run_after_closing(call: Callable[[], object]) -> None:
+    """Run `call` now; while everything is closed at exit, run it after that, where a signal can end it."""
+    if _afterwards is None:
+        call()
+    else:
+        _afterwards.append(call)
 
 
 def call_together(calls: Sequence[Callable[[], object]]) -> list[Exception]:
@@ -149,6 +158,9 @@ def _close_at_exit_of_worker() -> None:
 
 
 def _close_all() -> None:
+    global _afterwards  # noqa: PLW0603 - one exit of a process
+    calls: list[Callable[[], object]] = []
+    _afterwards = calls
     with deferred_signals():  # a second Ctrl-C must not cut the braking short
         things = list(_open.items())
         _open.clear()
@@ -159,5 +171,8 @@ def _close_all() -> None:
             errors.extend(error for close in here for error in call_together([close]))
 
         errors += call_together([close_here, *(thing.close for thing, aside in things if aside)])
+        _afterwards = None
+    for call in calls:
+        errors += call_together([call])
     if errors:
         raise ExceptionGroup("not everything could be closed at exit", errors)

@@ -1,0 +1,204 @@
+"""Images, poses and joint states of rows as messages of Foxglove's well-known schemas, which viewers draw.
+
+A message has the time of its row: the reading that the agent had in that step. Its own time stamps are in the row.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from embodied_env.contract import Contract
+from embodied_env.contract.message_types import ENCODINGS
+from embodied_env.contract.schema import SensorSpec
+from embodied_env.core.clock import NS_PER_S
+from embodied_env.core.protobuf import (
+    ProtoField,
+    describe_message,
+    encode_bytes,
+    encode_bytes_start,
+    encode_double,
+    encode_fixed32,
+    encode_integer,
+    encode_text,
+    encode_varint,
+    read_fields,
+)
+from embodied_env.record.arrays import Reference, is_reference
+from embodied_env.record.rows import Row
+
+ARRAY, RAW_IMAGE = "embodied_env.Array", "foxglove.RawImage"
+POSE, JOINT_STATES = "foxglove.PoseInFrame", "foxglove.JointStates"
+
+FIXED_FRAME = "world"
+"""The frame of a sensor without a declared one."""
+
+_TIMESTAMP = ProtoField(1, "timestamp", "google.protobuf.Timestamp")
+_TYPES: Mapping[str, Sequence[ProtoField]] = {
+    ARRAY: (
+        ProtoField(1, "dtype", "string"),
+        ProtoField(2, "shape", "uint32", is_repeated=True),
+        ProtoField(3, "data", "bytes"),
+    ),
+    "google.protobuf.Timestamp": (ProtoField(1, "seconds", "int64"), ProtoField(2, "nanos", "int32")),
+    "foxglove.Vector3": tuple(ProtoField(n, axis, "double") for n, axis in enumerate("xyz", start=1)),
+    "foxglove.Quaternion": tuple(ProtoField(n, axis, "double") for n, axis in enumerate("xyzw", start=1)),
+    "foxglove.Pose": (
+        ProtoField(1, "position", "foxglove.Vector3"),
+        ProtoField(2, "orientation", "foxglove.Quaternion"),
+    ),
+    "foxglove.JointState": (
+        ProtoField(1, "name", "string"),
+        ProtoField(2, "position", "double", has_presence=True),
+        ProtoField(3, "velocity", "double", has_presence=True),
+        ProtoField(4, "acceleration", "double", has_presence=True),
+        ProtoField(5, "effort", "double", has_presence=True),
+    ),
+    RAW_IMAGE: (
+        _TIMESTAMP,
+        ProtoField(7, "frame_id", "string"),
+        ProtoField(2, "width", "fixed32"),
+        ProtoField(3, "height", "fixed32"),
+        ProtoField(4, "encoding", "string"),
+        ProtoField(5, "step", "fixed32"),
+        ProtoField(6, "data", "bytes"),
+    ),
+    POSE: (_TIMESTAMP, ProtoField(2, "frame_id", "string"), ProtoField(3, "pose", "foxglove.Pose")),
+    JOINT_STATES: (_TIMESTAMP, ProtoField(2, "joints", "foxglove.JointState", is_repeated=True)),
+}
+_DATA_FIELDS = {ARRAY: 3, RAW_IMAGE: 6}
+_JOINT_FIELDS = {"position": 2, "velocity": 3, "effort": 5}
+_IMAGES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
+_JOINTS = "sensor_msgs/msg/JointState"
+_POSES = (
+    *("geometry_msgs/msg/PoseStamped", "geometry_msgs/msg/PoseWithCovarianceStamped"),
+    *("geometry_msgs/msg/PointStamped", "nav_msgs/msg/Odometry"),
+)
+_NO_ROTATION = (0.0, 0.0, 0.0, 1.0)
+
+
+@functools.cache
+def schema_data(name: str) -> bytes:
+    """Return the definition of a message type: its FileDescriptorSet."""
+    return describe_message(name, _TYPES)
+
+
+@functools.lru_cache(maxsize=256)
+def array_start(dtype: str, shape: tuple[int, ...], size: int) -> bytes:
+    """Return an encoded `ARRAY` up to its data, which are the last `size` bytes of the message."""
+    dimensions = encode_bytes(2, b"".join(map(encode_varint, shape)))
+    return encode_text(1, dtype) + dimensions + encode_bytes_start(3, size)
+
+
+def array_data(schema: str, message: bytes) -> bytes | None:
+    """Return the bytes of the array in a message, or None if it has none; raises DamagedMessageError."""
+    if (number := _DATA_FIELDS.get(schema)) is None:
+        return None
+    found = [value for key, value in read_fields(memoryview(message)) if key == number]
+    return bytes(found[-1]) if found and isinstance(found[-1], memoryview) else b""
+
+
+class Picture(NamedTuple):
+    """An image of a row: the array of `reference`, or if `is_stacked` the last one along its first axis."""
+
+    topic: str
+    reference: Reference
+    is_stacked: bool
+    head: tuple[str, str, int, int, int]  # frame, encoding, height, width, bytes of a line
+
+    def encode(self, pixels: bytes, ns: int) -> bytes:
+        """Return the message of the schema `RAW_IMAGE`."""
+        frame, encoding, height, width, step = self.head
+        size = encode_fixed32(2, width) + encode_fixed32(3, height)
+        text = encode_text(7, frame) + size + encode_text(4, encoding) + encode_fixed32(5, step)
+        return _timestamp(ns) + text + encode_bytes(6, pixels)
+
+
+class RowViews:
+    """Returns what viewers can draw of the rows of one contract; the topic of a sensor is ``/`` and its name."""
+
+    def __init__(self, contract: Contract) -> None:
+        sensors = contract.sensors.items()
+        self._cameras = [(name, spec) for name, spec in sensors if spec.type in _IMAGES and "image" in spec.fields]
+        self._joints = [(name, spec) for name, spec in sensors if spec.type == _JOINTS]
+        self._poses = [(name, spec) for name, spec in sensors if spec.type in _POSES and "position" in spec.fields]
+
+    def pictures(self, row: Row) -> Iterator[Picture]:
+        """Yield the images of a row, of any JSON types."""
+        for name, spec in self._cameras:
+            reference = _reading(row, name, spec, "image")
+            encoding = ENCODINGS[spec.encoding or ""]
+            depth = encoding.metres_per_unit is not None
+            dtype = "float32" if depth else encoding.dtype
+            if not is_reference(reference) or reference["dtype"] != dtype:
+                continue
+            is_stacked = spec.fields["image"].history is not None and len(reference["shape"]) == 4
+            shape = reference["shape"][is_stacked:]
+            if len(shape) == 3 and all(type(n) is int and n > 0 for n in shape) and shape[2] == encoding.channels:
+                step = shape[1] * shape[2] * (4 if depth else 1)
+                named = "32FC1" if depth else spec.encoding or ""
+                yield Picture(f"/{name}", reference, is_stacked, (spec.frame or "", named, *shape[:2], step))
+
+    def messages(self, row: Row, ns: int) -> Iterator[tuple[str, str, bytes]]:
+        """Yield topic, schema and data of the poses and joint states of a row, of any JSON types."""
+        for name, spec in self._joints:
+            if joints := _encode_joints(row, name, spec):
+                yield f"/{name}", JOINT_STATES, _timestamp(ns) + joints
+        for name, spec in self._poses:
+            position = _numbers(_reading(row, name, spec, "position"), 3)
+            rotation: tuple[float, ...] = _NO_ROTATION
+            if "orientation" in spec.fields:
+                rotation = _numbers(_reading(row, name, spec, "orientation"), 4)
+            if position and rotation:
+                pose = encode_bytes(1, _doubles(position)) + encode_bytes(2, _doubles(rotation))
+                yield (
+                    f"/{name}",
+                    POSE,
+                    _timestamp(ns) + encode_text(2, spec.frame or FIXED_FRAME) + encode_bytes(3, pose),
+                )
+
+
+def _encode_joints(row: Row, name: str, spec: SensorSpec) -> bytes:
+    """Return the joints of a JointState; a joint has the values that the contract reads and that are numbers."""
+    joints: dict[str, bytes] = {}
+    for field, number in _JOINT_FIELDS.items():
+        if (declared := spec.fields.get(field)) is not None:
+            values = _newest(_reading(row, name, spec, field))
+            for joint, value in zip(declared.joints or (), values if isinstance(values, list) else (), strict=False):
+                known = joints.setdefault(joint, encode_text(1, joint))
+                if isinstance(value, (int, float)):
+                    joints[joint] = known + encode_double(number, value)
+    return b"".join(encode_bytes(2, joint) for joint in joints.values())
+
+
+def _reading(row: Row, name: str, spec: SensorSpec, field: str) -> Any:  # noqa: ANN401 - JSON types
+    """Return a value as the environment itself observed it, or None."""
+    value: Any = row.get("inner")
+    is_hidden = spec.visibility == "evaluator"
+    for key in ("evaluator", name, field) if is_hidden else ("observation", f"{name}_{field}"):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _newest(values: Any) -> Any:  # noqa: ANN401 - JSON types
+    """Return the last of several readings (`history`), or the only one."""
+    return values[-1] if isinstance(values, list) and values and isinstance(values[-1], list) else values
+
+
+def _numbers(values: Any, count: int) -> tuple[float, ...]:  # noqa: ANN401 - JSON types
+    """Return `count` finite numbers, or none."""
+    found = _newest(values)
+    if not isinstance(found, list) or len(found) != count:
+        return ()
+    return tuple(found) if all(isinstance(n, (int, float)) and math.isfinite(n) for n in found) else ()
+
+
+def _doubles(values: Sequence[float]) -> bytes:
+    return b"".join(encode_double(number, value) for number, value in enumerate(values, start=1))
+
+
+def _timestamp(ns: int) -> bytes:
+    seconds, nanos = divmod(ns, NS_PER_S)
+    return encode_bytes(1, encode_integer(1, seconds) + encode_integer(2, nanos))

@@ -1,0 +1,204 @@
+"""Rewrite journals as MCAP files that viewers open: with chunks, zstd compression and an index.
+
+A journal is copied message by message into a temporary file, which is read back, synced, and renamed to the name of the
+journal. Until then a failure, or the end of the process, leaves the journal as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from embodied_env.contract import Contract
+from embodied_env.errors import RecordError, described
+from embodied_env.record.foxglove import RAW_IMAGE, Picture, RowViews, schema_data
+from embodied_env.record.mcap_file import IndexedFile, McapRecords, StoredRecord, regular_size
+from embodied_env.record.row_log import CHANNELS, parse_row, stored_array
+
+_MOST_WAITING = 2**28  # bytes of the arrays before one row
+
+
+def rewrite_log(path: Path, contract: Contract | None) -> McapRecords:
+    """Rewrite the rows and arrays at `path`, with the images, poses and joint states of the sensors of `contract`.
+
+    An image that a viewer can draw is stored only in the form for viewers, from which its array is read.
+
+    Returns:
+        The records of the journal, iterated over.
+
+    Raises:
+        RecordError: if the journal is in use, or cannot be rewritten; it is unchanged.
+    """
+    return _rewrite(path, "", lambda records, file: _copy_log(records, file, contract, path))
+
+
+def rewrite_messages(path: Path) -> McapRecords:
+    """Rewrite the raw ROS 2 messages at `path`; see `rewrite_log`."""
+    return _rewrite(path, "ros2", _copy_all)
+
+
+def temporary_path(path: Path) -> Path:
+    """Return the path of the file that replaces the journal at `path`."""
+    return path.with_name(f".{path.name}.new")
+
+
+class _Content:
+    """The content that a rewritten file must have: messages in order, and arrays; those for viewers are additional."""
+
+    def __init__(self) -> None:
+        self._messages = hashlib.sha256()
+        self._arrays: set[str] = set()
+
+    def add(self, stored: StoredRecord) -> tuple[str, bytes] | None:
+        """Add a message; return hash and bytes of its array, if it is one."""
+        if (data := stored_array(stored)) is not None:
+            sha256 = hashlib.sha256(data).hexdigest()
+            self._arrays.add(sha256)
+            return sha256, data
+        if stored.channel.topic in CHANNELS or stored.channel.message_encoding != "protobuf":
+            self._messages.update(stored.record.data + b"\n")
+        return None
+
+    def is_in(self, other: _Content) -> bool:
+        """Return whether `other` has all of it."""
+        return self._messages.digest() == other._messages.digest() and self._arrays <= other._arrays
+
+
+def _rewrite(path: Path, profile: str, copy: Callable[[McapRecords, IndexedFile], _Content]) -> McapRecords:
+    new, records = temporary_path(path), McapRecords(path)
+    try:
+        with _locked(path):
+            try:
+                with new.open("wb") as opened:
+                    file = IndexedFile(opened, profile=profile)
+                    expected = copy(records, file)
+                    file.finish()
+                    opened.flush()
+                    os.fsync(opened.fileno())
+                written, found = McapRecords(new), _Content()
+                for stored in written.messages():
+                    found.add(stored)
+                if written.problem or not expected.is_in(found):
+                    raise RecordError(written.problem or "it was not written as it was read")
+                new.replace(path)
+                _sync_directory(path.parent)
+            finally:
+                with contextlib.suppress(OSError):
+                    new.unlink()
+    except RecordError as error:
+        raise RecordError(f"{path.name} cannot be rewritten: {error}") from None
+    except Exception as error:  # noqa: BLE001 - of the libraries that encode and compress
+        raise RecordError(f"{path.name} cannot be rewritten: {described(error)}") from None
+    return records
+
+
+def _copy_all(records: McapRecords, file: IndexedFile) -> _Content:
+    content = _Content()
+    for stored in records.messages():
+        content.add(stored)
+        file.copy(stored)
+    return content
+
+
+def _copy_log(records: McapRecords, file: IndexedFile, contract: Contract | None, path: Path) -> _Content:
+    """Copy rows and arrays. The arrays before a row wait for it, because it refers to those that are images."""
+    content, views = _Content(), None if contract is None else RowViews(contract)
+    images = _Images(file, path)
+    for stored in records.messages():
+        if (array := content.add(stored)) is not None:
+            images.add(stored, *array)
+            continue
+        if stored.channel.topic not in CHANNELS or views is None:
+            images.copy_waiting()
+            file.copy(stored)
+            continue
+        ns = stored.record.log_time
+        try:
+            row = parse_row(stored.record.data)
+        except ValueError:
+            row = None
+        row = row if isinstance(row, dict) else {}
+        for picture in views.pictures(row):
+            images.show(picture, ns)
+        images.copy_waiting()
+        file.copy(stored)
+        for topic, schema, data in views.messages(row, ns):
+            file.add(topic, schema, schema_data(schema), data, ns=ns)
+    images.copy_waiting()
+    return content
+
+
+class _Images:
+    """Writes arrays: those that are images as messages for viewers, the others as they are."""
+
+    def __init__(self, file: IndexedFile, path: Path) -> None:
+        self._file, self._path = file, path
+        self._waiting: dict[str, tuple[StoredRecord, bytes]] = {}  # arrays before the next row, by their hash
+        self._places: dict[str, tuple[int, int]] = {}  # offset and size of each array in the journal, by its hash
+        self._shown: dict[str, str] = {}  # topic -> hash of the newest image
+        self._size = 0
+
+    def add(self, stored: StoredRecord, sha256: str, data: bytes) -> None:
+        """Add an array before the row that refers to it."""
+        if self._size + len(data) > _MOST_WAITING:
+            self.copy_waiting()
+        self._waiting[sha256] = stored, data
+        self._size += len(data)
+        self._places[sha256] = stored.place.end - len(data), len(data)
+
+    def show(self, picture: Picture, ns: int) -> None:
+        """Write an image unless it is the newest of its topic."""
+        sha256 = picture.reference["sha256"]
+        if self._shown.get(picture.topic) == sha256 or sha256 not in self._places:
+            return
+        if sha256 in self._waiting:
+            data = self._waiting[sha256][1]
+        else:  # written for another camera, or before
+            offset, size = self._places[sha256]
+            with self._path.open("rb") as journal:
+                journal.seek(offset)
+                data = journal.read(size)
+        _, _, height, _, step = picture.head
+        if len(data) % (height * step) or (len(data) != height * step and not picture.is_stacked):
+            return
+        pixels = data[-height * step :]
+        self._file.add(picture.topic, RAW_IMAGE, schema_data(RAW_IMAGE), picture.encode(pixels, ns), ns=ns)
+        self._shown[picture.topic] = sha256
+        if len(pixels) == len(data):
+            self._waiting.pop(sha256, None)
+
+    def copy_waiting(self) -> None:
+        """Write the arrays that are not images."""
+        for stored, _ in self._waiting.values():
+            self._file.copy(stored)
+        self._waiting.clear()
+        self._size = 0
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Lock the journal; raises RecordError if it is being recorded, or rewritten by another process."""
+    regular_size(path)
+    with path.open("r+b") as file:  # a lock on a network file system needs a file that is open for writing
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            raise RecordError("it is in use (expected a run that has ended)") from None
+        if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            raise RecordError("it was replaced by another process")
+        yield
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
