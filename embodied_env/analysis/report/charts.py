@@ -1,0 +1,390 @@
+"""Charts as inline SVG with HTML text: no library, sharp at any width, for light and dark screens and for paper.
+
+One function per kind of chart; each returns escaped HTML. Curves are paths in a box of `UNITS` by `UNITS`, coloured by
+``page.css``. ``page.js`` adds a readout and a table, which it computes from these paths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from embodied_env.analysis.report.formatting import format_number, plural
+from embodied_env.core.terminal import printable
+from embodied_env.core.types import FloatArray
+
+COLUMNS = 300
+"""Columns of a chart; each shows the smallest and the largest value in it."""
+
+UNITS = 1000
+STYLES = ("requested", "applied", "measured", "a", "b", *(f"s{index}" for index in range(8)))
+"""Styles of a line in ``page.css``: of a joint, of two runs, and of any others."""
+
+_BEYOND = 20 * UNITS  # coordinates outside the box are cut off by the browser, and bounded for it
+_TICKS = 4
+_LARGEST = 1e150  # whose differences and multiples are finite
+_FEW = 3  # points of a line that are drawn as dots
+
+
+class Line(NamedTuple):
+    """One line of a chart, in one of `STYLES`; NaN is a gap."""
+
+    name: str
+    x: ArrayLike
+    y: ArrayLike
+    style: str
+    sets_range: bool = True  # else its outliers may leave the chart
+
+
+class Marks(NamedTuple):
+    """Places on the x axis at which something occurred; `style` is "limit", "brake" or "notice"."""
+
+    name: str
+    x: Sequence[float]
+    style: str = "limit"
+
+
+class Interval(NamedTuple):
+    """A value with its interval; NaN for what is unknown. `text` has the numbers."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    text: str
+    style: str = "a"
+
+
+class Bar(NamedTuple):
+    """One or several successive episodes in the strip; `shares` are their kinds of end, which sum up to 1."""
+
+    text: str
+    shares: Mapping[str, float]
+    length: float
+    low: float  # smallest return
+    high: float  # largest return
+    href: str = ""
+
+
+def line_chart(
+    title: str,
+    lines: Sequence[Line],
+    *,
+    x_title: str,
+    unit: str = "",
+    limits: tuple[float, float] = (-math.inf, math.inf),
+    marks: Sequence[Marks] = (),
+    note: str = "",
+) -> str:
+    """Return a chart of lines over x; what is beyond `limits` is shaded, and `marks` are below the x axis."""
+    series = [(line, *extremes(line.x, line.y)) for line in lines]
+    x_low, x_high = _span(x for _, x, _ in series)
+    y_low, y_high = _padded(*_y_range(series))
+    box = _Box(x_low, x_high, y_low, y_high)
+    shaded = [(-_BEYOND, min(box.y(limits[1]), UNITS)), (max(box.y(limits[0]), 0), _BEYOND)]
+    limited = "".join(
+        f'<rect class="beyond" x="0" y="{top}" width="{UNITS}" height="{bottom - top}"/>'
+        for top, bottom in ((max(top, 0), min(bottom, UNITS)) for top, bottom in shaded)
+        if bottom > top
+    )
+    curves = "".join(
+        f'<path class="curve {line.style}" data-name="{_text(line.name)}" d="{box.path(x, y)}"/>'
+        for line, x, y in series
+    )
+    grid = "".join(f"M0,{box.y(tick)}H{UNITS}" for tick in ticks(y_low, y_high))
+    drawn = f'{limited}<path class="grid" d="{grid}"/>{curves}'
+    if any(np.isfinite(limits)):
+        note = " · ".join(filter(None, (f"limits {format_number(limits[0])} to {format_number(limits[1])}", note)))
+    return (
+        f"{_caption(title, unit, note)}{_key(lines)}"
+        f'<div class="plot" data-x="{x_low:.6g} {x_high:.6g}" data-y="{y_low:.6g} {y_high:.6g}"'
+        f' data-unit="{_text(unit)}" data-x-title="{_text(x_title)}">'
+        f"{_y_axis(y_low, y_high)}{_drawing(drawn, _describe(title, unit, series, marks))}"
+        f"{_rows_of_marks(marks, box)}{_x_axis(x_low, x_high, x_title)}</div>"
+    ).join(('<figure class="chart" tabindex="0">', "</figure>"))
+
+
+def event_chart(title: str, rows: Sequence[tuple[str, Marks]], steps: tuple[float, float], *, x_title: str) -> str:
+    """Return a chart with a row of marks for each label, over x from the first to the last of `steps`."""
+    box = _Box(*_padded_span(*steps), 0.0, 1.0)
+    drawn = "".join(
+        f'<div class="event"><span class="label">{_text(label)}</span>'
+        f"{_drawing(_mark_path(marks, box), f'{label}: {plural(len(marks.x), marks.name)}', 'rug')}"
+        f'<span class="number">{len(marks.x):,}</span></div>'
+        for label, marks in rows
+    )
+    axis = _x_axis(*_padded_span(*steps), x_title)
+    return f'<figure class="chart events">{_caption(title)}{drawn}<div class="event"><span></span>{axis}</div></figure>'
+
+
+def interval_chart(
+    title: str, rows: Sequence[Interval], *, span: tuple[float, float] = (0.0, 1.0), reference: float = math.nan
+) -> str:
+    """Return a dot with its interval for each row, on one axis over `span`, and a line at `reference`."""
+    low, high = span
+    width = (high - low) or 1.0
+
+    def place(value: float) -> float:
+        return round(UNITS * min(max((value - low) / width, 0.0), 1.0))
+
+    drawn = []
+    for row in rows:
+        marks = "" if math.isnan(reference) else f'<path class="reference" d="M{place(reference)},0V{UNITS}"/>'
+        if math.isfinite(row.low) and math.isfinite(row.high):
+            marks += f'<path class="interval {row.style}" d="M{place(row.low)},500H{place(row.high)}"/>'
+        if math.isfinite(row.value):
+            marks += f'<path class="dot {row.style}" d="M{place(row.value)},500h0"/>'
+        drawn.append(
+            f'<div class="interval-row"><span class="label">{_text(row.name)}</span>'
+            f'{_drawing(f"""<path class="grid" d="M0,500H{UNITS}"/>{marks}""", f"{row.name}: {row.text}", "rug")}'
+            f'<span class="below">{_text(row.text)}</span></div>'
+        )
+    return f'<figure class="chart intervals">{_caption(title)}{"".join(drawn)}</figure>'
+
+
+def stacked_timeline(
+    title: str,
+    rows: Sequence[tuple[str, Sequence[float], float]],
+    segments: Sequence[str],
+    *,
+    unit: str,
+    limit: tuple[str, float] | None = None,
+) -> str:
+    """Return a bar of successive `segments` for each row: its label, the length of each, and the measured total.
+
+    `limit` is the label and the place of a line across all bars.
+    """
+    longest = max([sum(lengths) for _, lengths, _ in rows] + [total for _, _, total in rows if math.isfinite(total)])
+    longest = max(longest, limit[1] if limit else 0.0) or 1.0
+    drawn = []
+    for label, lengths, total in rows:
+        at, parts = 0.0, []
+        for index, (name, length) in enumerate(zip(segments, lengths, strict=True)):
+            place, width = UNITS * at / longest, UNITS * length / longest
+            said = f"{name}: {format_number(length)} {unit}"
+            parts.append(
+                f'<rect class="s{index % 8}" x="{place:.1f}" y="150" width="{width:.1f}" height="700">'
+                f"<title>{_text(said)}</title></rect>"
+            )
+            at += length
+        if math.isfinite(total):
+            parts.append(f'<path class="total" d="M{UNITS * total / longest:.1f},0V{UNITS}"/>')
+        if limit:
+            parts.append(f'<path class="reference" d="M{UNITS * limit[1] / longest:.1f},0V{UNITS}"/>')
+        numbers = ", ".join(f"{name} {format_number(value)}" for name, value in zip(segments, lengths, strict=True))
+        text = f"{format_number(total)} {unit}" if math.isfinite(total) else ""
+        drawn.append(
+            f'<div class="interval-row"><span class="label">{_text(label)}</span>'
+            f"{_drawing(''.join(parts), f'{label}, {unit}: {numbers}', 'stack')}"
+            f'<span class="below">{_text(text)}</span></div>'
+        )
+    axis = _x_axis(0.0, longest, unit)
+    return (
+        f'<figure class="chart timeline">{_caption(title)}{"".join(drawn)}'
+        f'<div class="interval-row"><span></span>{axis}<span></span></div></figure>'
+    )
+
+
+def episode_strip(title: str, bars: Sequence[Bar]) -> str:
+    """Return a column for each bar: length, coloured by kinds of end, above the return; bars with `href` are links."""
+    longest = max((bar.length for bar in bars), default=0.0) or 1.0
+    returns = [value for bar in bars for value in (bar.low, bar.high) if math.isfinite(value)]
+    low, high = _padded(min(returns, default=0.0), max(returns, default=0.0))
+    box = _Box(0.0, 1.0, low, high)
+    columns = []
+    for index, bar in enumerate(bars):
+        x, top, height = 10 * index, float(UNITS), max(bar.length / longest * UNITS, 30.0)
+        parts = []
+        for kind, share in bar.shares.items():
+            top -= share * height
+            parts.append(
+                f'<rect class="{kind}" x="{x + 1}" y="{top:.0f}" width="8" height="{math.ceil(share * height)}"/>'
+            )
+        if math.isfinite(bar.low) and math.isfinite(bar.high):
+            at = UNITS + 150
+            parts.append(f'<path class="return" d="M{x + 5},{at + box.y(bar.high)}V{at + box.y(bar.low)}"/>')
+        column = f'<rect class="hit" x="{x}" y="0" width="10" height="{2 * UNITS + 150}"/>{"".join(parts)}'
+        named = f"<title>{_text(bar.text)}</title>{column}"
+        if bar.href:
+            columns.append(f'<a href="{_text(bar.href)}" aria-label="{_text(bar.text)}">{named}</a>')
+        else:
+            columns.append(f"<g>{named}</g>")
+    summary = f"{title}: {plural(len(bars), 'column')}, longest {format_number(longest)} steps"
+    return (
+        f'<figure class="chart strip">{_caption(title)}<div class="plot">'
+        f'<div class="y-axis"><span style="bottom:53.5%">0</span><span style="bottom:97%">{_tick(longest)}</span>'
+        f'<span class="axis-title" style="bottom:73%">steps</span>'
+        f'<span style="bottom:0">{format_number(low)}</span><span style="bottom:43%">{format_number(high)}</span>'
+        f'<span class="axis-title" style="bottom:21%">return</span></div>'
+        f'<svg viewBox="0 0 {10 * max(len(bars), 1)} {2 * UNITS + 150}" preserveAspectRatio="none" role="group"'
+        f' style="max-width:{28 * max(len(bars), 1)}px" aria-label="{_text(summary)}">{"".join(columns)}</svg>'
+        "</div></figure>"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ helpers
+
+
+def extremes(x: ArrayLike, y: ArrayLike, columns: int = COLUMNS) -> tuple[FloatArray, FloatArray]:
+    """Return at most 2 points per column: its smallest and its largest value, in order; a NaN if it has no other."""
+    places, values = np.asarray(x, np.float64).ravel(), np.asarray(y, np.float64).ravel()
+    values = np.clip(np.where(np.isfinite(values), values, np.nan), -_LARGEST, _LARGEST)
+    if len(values) <= 2 * columns:
+        return places, values
+    span = places[-1] - places[0] or 1.0
+    column = np.minimum(((places - places[0]) / span * columns).astype(int), columns - 1)
+    order = np.lexsort((values, column))  # NaN last
+    first = np.flatnonzero(np.diff(column[order], prepend=-1))
+    good = np.add.reduceat(np.isfinite(values[order]), first)
+    kept = np.unique(np.concatenate([order[first], order[first + np.maximum(good, 1) - 1]]))
+    return places[kept], values[kept]
+
+
+def ticks(low: float, high: float, count: int = _TICKS) -> list[float]:
+    """Return about `count` round numbers from `low` to `high`."""
+    if not (math.isfinite(low) and math.isfinite(high) and high > low):
+        return [low] if math.isfinite(low) else []
+    raw = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= raw * 0.999)
+    return [index * step for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+class _Box(NamedTuple):
+    """The part of the plane that a chart shows, and its map to `UNITS`."""
+
+    x_low: float
+    x_high: float
+    y_low: float
+    y_high: float
+
+    def x(self, value: float) -> int:
+        return _bounded(UNITS * (value - self.x_low) / ((self.x_high - self.x_low) or 1.0))
+
+    def y(self, value: float) -> int:
+        return _bounded(UNITS * (1.0 - (value - self.y_low) / ((self.y_high - self.y_low) or 1.0)))
+
+    def path(self, x: FloatArray, y: FloatArray) -> str:
+        """Return the path of a line with gaps; a single point is a dot."""
+        parts, pen = [], "M"
+        for place, value in zip(x.tolist(), y.tolist(), strict=True):
+            if math.isnan(value):
+                pen = "M"
+                continue
+            point = f"{self.x(place)},{self.y(value)}"
+            parts.append(f"M{point}h0L{point}" if pen == "M" else f" {point}")
+            pen = "L"
+        return "".join(parts)
+
+
+def _bounded(value: float) -> int:
+    return round(min(max(value, -_BEYOND), _BEYOND))
+
+
+def _span(places: Iterable[FloatArray]) -> tuple[float, float]:
+    ends = [end for x in places if len(x) for end in (float(x[0]), float(x[-1]))]
+    return _padded_span(min(ends, default=0.0), max(ends, default=1.0))
+
+
+def _padded_span(low: float, high: float) -> tuple[float, float]:
+    return (low, high) if high > low else (low - 0.5, low + 0.5)
+
+
+def _y_range(series: Sequence[tuple[Line, FloatArray, FloatArray]]) -> tuple[float, float]:
+    """Return the range of the lines that set it, widened by at most its length on each side for the others."""
+    ranges = {True: (math.inf, -math.inf), False: (math.inf, -math.inf)}
+    for line, _, y in series:
+        good = y[np.isfinite(y)]
+        if len(good):
+            low, high = ranges[line.sets_range]
+            ranges[line.sets_range] = min(low, float(good.min())), max(high, float(good.max()))
+    (low, high), (other_low, other_high) = ranges[True], ranges[False]
+    if low > high:
+        return (other_low, other_high) if other_low <= other_high else (0.0, 1.0)
+    reach = (high - low) or abs(high) or 1.0
+    return min(low, max(other_low, low - reach)), max(high, min(other_high, high + reach))
+
+
+def _padded(low: float, high: float) -> tuple[float, float]:
+    pad = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
+    return low - pad, high + pad
+
+
+def _text(value: object, longest: int = 160) -> str:
+    """Return text of a figure: escaped, without control characters, and cut."""
+    shown = printable(str(value))
+    return escape(shown if len(shown) <= longest else f"{shown[: longest - 1]}…")
+
+
+def _caption(title: str, unit: str = "", note: str = "") -> str:
+    units = f' <span class="unit">{_text(unit)}</span>' if unit else ""
+    notes = f' <span class="unit">{_text(note)}</span>' if note else ""
+    return f"<figcaption>{_text(title, 60)}{units}{notes}</figcaption>" if title else ""
+
+
+def _key(lines: Sequence[Line]) -> str:
+    if len(lines) < 2 and all(line.style.startswith("s") for line in lines):
+        return ""
+    items = "".join(f'<li><i class="{line.style}"></i>{_text(line.name, 40)}</li>' for line in lines)
+    return f'<ul class="key">{items}</ul>'
+
+
+def _drawing(content: str, label: str, kind: str = "lines") -> str:
+    return (
+        f'<svg class="{kind}" viewBox="0 0 {UNITS} {UNITS}" preserveAspectRatio="none" role="img"'
+        f' aria-label="{_text(label, 400)}">{content}</svg>'
+    )
+
+
+def _describe(
+    title: str, unit: str, series: Sequence[tuple[Line, FloatArray, FloatArray]], marks: Sequence[Marks]
+) -> str:
+    def told() -> Iterator[str]:
+        for line, _, y in series:
+            good = y[np.isfinite(y)]
+            span = f"{format_number(good.min())} to {format_number(good.max())} {unit}" if len(good) else "no value"
+            yield f"{line.name} {span.strip()}"
+        yield from (f"{mark.name} at {plural(len(mark.x), 'step')}" for mark in marks)
+
+    return f"{title}: {'; '.join(told())}"
+
+
+def _y_axis(low: float, high: float) -> str:
+    places = [(tick, 100 * (tick - low) / (high - low)) for tick in ticks(low, high)]
+    labels = "".join(f'<span style="bottom:{place:.2f}%">{_tick(tick)}</span>' for tick, place in places)
+    return f'<div class="y-axis" aria-hidden="true">{labels}</div>'
+
+
+def _x_axis(low: float, high: float, title: str) -> str:
+    places = [(tick, 100 * (tick - low) / ((high - low) or 1.0)) for tick in ticks(low, high)]
+    labels = "".join(f'<span style="left:{place:.2f}%">{_tick(tick)}</span>' for tick, place in places)
+    return f'<div class="x-axis" aria-hidden="true">{labels}<em>{_text(title, 40)}</em></div>'
+
+
+def _tick(value: float) -> str:
+    return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.1e}"
+
+
+def _rows_of_marks(marks: Sequence[Marks], box: _Box) -> str:
+    return "".join(
+        _drawing(_mark_path(mark, box), f"{mark.name} at {plural(len(mark.x), 'step')}", "rug")
+        for mark in marks
+        if mark.x
+    )
+
+
+def _mark_path(marks: Marks, box: _Box) -> str:
+    """Return a bar for each run of adjacent places, at least as wide as a pixel."""
+    runs: list[list[int]] = []
+    for left, right in sorted((box.x(place - 0.5), box.x(place + 0.5)) for place in marks.x):
+        if runs and left <= runs[-1][1] + 1:
+            runs[-1][1] = max(right, runs[-1][1])
+        else:
+            runs.append([left, right])
+    drawn = "".join(f"M{left},0H{max(right, left + 2)}V{UNITS}H{left}z" for left, right in runs)
+    return f'<path class="marks {marks.style}" d="{drawn}"><title>{_text(marks.name)}</title></path>'
