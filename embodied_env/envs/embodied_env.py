@@ -140,6 +140,7 @@ class EmbodiedEnv(StepperEnv):
 
     Attributes:
         delays: the delays injected into the world (`delay_profile`), or None.
+        evaluator_info: whether infos have the sensors with ``visibility: evaluator``.
         feed: tap of the ROS 2 messages of the backend's nodes, or None.
     """
 
@@ -165,7 +166,7 @@ class EmbodiedEnv(StepperEnv):
         """See `make`. Nothing is started before the first `reset`. A mapping is a contract in an `EnvSpec`."""
         self._arguments = arguments_of(locals(), "backend_options")
         check_options(backend, backend_options, pacing=pacing, others=self._arguments.keys() - backend_options.keys())
-        evaluator_info = checked_flag("evaluator_info", evaluator_info)
+        self.evaluator_info = checked_flag("evaluator_info", evaluator_info)
         if not isinstance(observers, (list, tuple)) or not all(isinstance(each, Observer) for each in observers):
             raise UsageError(f"invalid observers: {observers!r} (expected a list of objects with a method observe)")
         if contract is None:
@@ -201,7 +202,7 @@ class EmbodiedEnv(StepperEnv):
             world,
             task,
             clock=the_clock,
-            evaluator_info=evaluator_info,
+            evaluator_info=self.evaluator_info,
             observers=(*observers, *(world.observers if isinstance(world, Observed) else ())),
             filters=filters,
         )
