@@ -415,7 +415,10 @@ def render_metadata(name: str, backend: Backend, contract: Contract, render_mode
 def _contract_of_run(backend: str, options: Mapping[str, Any]) -> Contract:
     """Return the contract of the run to replay."""
     if backend != "replay" or "run" not in options:
-        raise UsageError(f'missing contract for the backend {backend!r} (optional only with backend="replay", run=...)')
+        raise UsageError(
+            f"missing contract for the backend {backend!r} (expected a name, a path or a Contract; optional only with "
+            'backend="replay", run=...)'
+        )
     from embodied_env.backends.replay import recorded_contract  # noqa: PLC0415 - the record is optional
     from embodied_env.record import Run, read_run  # noqa: PLC0415
 
