@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from embodied_env.envs.explanation import explain as explain
     from embodied_env.envs.info_types import ResetInfo as ResetInfo
     from embodied_env.envs.info_types import StepInfo as StepInfo
+    from embodied_env.envs.numeric_info import NumericInfo as NumericInfo
     from embodied_env.envs.parallel_env import parallel_env as parallel_env
     from embodied_env.envs.registration import make as make
     from embodied_env.envs.registration import register as register
@@ -40,6 +41,7 @@ _LAZY_EXPORTS = {  # public name -> its module
     "EmbodiedEnv": "envs.embodied_env",
     "EmbodiedVectorEnv": "envs.vector_env",
     "NoAction": "core.policy",
+    "NumericInfo": "envs.numeric_info",
     "RecordTransitions": "record",
     "ResetInfo": "envs.info_types",
     "StepInfo": "envs.info_types",

@@ -42,7 +42,7 @@ FaultKind = Literal["delay", "drop", "nan", "stale", "future", "refuse"]
 class Fault:
     """A fault at one step of each episode (the first step is 1), of one `sensor` or (None) of every sensor.
 
-    ``delay``: the step takes `delay_s` longer. ``drop``: no message. ``nan``: values are not finite. ``stale``: the
+    ``delay``: the step takes `delay_s` longer. ``drop``: no message. ``nan``: floats are NaN. ``stale``: the
     stamp is ten seconds old. ``future``: it is one second ahead. ``refuse``: the command is refused.
     """
 
@@ -213,7 +213,10 @@ class FakeBackend:
         if self._fault("drop", name, step):
             return None
         if self._fault("nan", name, step):
-            not_finite = {field: np.full_like(values, np.nan) for field, values in sample.values.items()}
+            not_finite = {
+                field: np.full_like(values, np.nan) if values.dtype.kind == "f" else values
+                for field, values in sample.values.items()
+            }
             sample = replace(sample, values=not_finite)
         if self._fault("stale", name, step):
             sample = replace(sample, stamp_ns=sample.stamp_ns - 10 * NS_PER_S)

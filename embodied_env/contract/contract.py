@@ -40,6 +40,11 @@ class Contract(ContractFields):
         """SHA-256 (hex) of everything that affects the meaning of a result, without backend profiles."""
         return sha256_of(meaning(self))
 
+    @property
+    def environment_id(self) -> str:
+        """The default ID of its environment in Gymnasium: ``embodied_env/MyArm-v0`` for ``my_arm``."""
+        return f"embodied_env/{''.join(part.capitalize() for part in self.name.split('_'))}-v0"
+
     def backend_fingerprint(self, backend: str) -> str:
         """Return the SHA-256 (hex) of the profile of `backend`, with the content of a model instead of its path."""
         profile = to_plain(self.backends.get(backend, {}))

@@ -98,6 +98,12 @@ TRUNCATED_REASONS = (
 END_REASONS = (*TERMINATED_REASONS, *TRUNCATED_REASONS)
 """Kinds of end reasons by precedence; a reason is a kind, or a kind with ``:<why>``."""
 
+END_CODES: Mapping[str, int] = {
+    **{reason: number for number, reason in enumerate(("", *END_REASONS))},
+    **{f"safety_stop:{code}": 1000 + number for code, number in CODES.items() if code},
+}
+"""End reason -> its number in numeric infos; another reason has the number of its kind."""
+
 
 def end_kind(reason: str) -> str:
     """Return the kind of an end reason: ``"failure:fell"`` -> ``"failure"``."""

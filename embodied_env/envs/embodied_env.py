@@ -140,6 +140,7 @@ class EmbodiedEnv(StepperEnv):
 
     Attributes:
         delays: the delays injected into the world (`delay_profile`), or None.
+        evaluator_info: whether infos have the sensors with ``visibility: evaluator``.
         feed: tap of the ROS 2 messages of the backend's nodes, or None.
     """
 
@@ -165,7 +166,7 @@ class EmbodiedEnv(StepperEnv):
         """See `make`. Nothing is started before the first `reset`. A mapping is a contract in an `EnvSpec`."""
         self._arguments = arguments_of(locals(), "backend_options")
         check_options(backend, backend_options, pacing=pacing, others=self._arguments.keys() - backend_options.keys())
-        evaluator_info = checked_flag("evaluator_info", evaluator_info)
+        self.evaluator_info = checked_flag("evaluator_info", evaluator_info)
         if not isinstance(observers, (list, tuple)) or not all(isinstance(each, Observer) for each in observers):
             raise UsageError(f"invalid observers: {observers!r} (expected a list of objects with a method observe)")
         if contract is None:
@@ -201,7 +202,7 @@ class EmbodiedEnv(StepperEnv):
             world,
             task,
             clock=the_clock,
-            evaluator_info=evaluator_info,
+            evaluator_info=self.evaluator_info,
             observers=(*observers, *(world.observers if isinstance(world, Observed) else ())),
             filters=filters,
         )
@@ -414,7 +415,10 @@ def render_metadata(name: str, backend: Backend, contract: Contract, render_mode
 def _contract_of_run(backend: str, options: Mapping[str, Any]) -> Contract:
     """Return the contract of the run to replay."""
     if backend != "replay" or "run" not in options:
-        raise UsageError(f'missing contract for the backend {backend!r} (optional only with backend="replay", run=...)')
+        raise UsageError(
+            f"missing contract for the backend {backend!r} (expected a name, a path or a Contract; optional only with "
+            'backend="replay", run=...)'
+        )
     from embodied_env.backends.replay import recorded_contract  # noqa: PLC0415 - the record is optional
     from embodied_env.record import Run, read_run  # noqa: PLC0415
 

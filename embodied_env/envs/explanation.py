@@ -10,6 +10,7 @@ import numpy as np
 from embodied_env.contract import Contract
 from embodied_env.core.codes import CODES, Quality, Severity, end_kind
 from embodied_env.core.policy import CHUNK_MODES
+from embodied_env.envs.numeric_info import decode_info
 from embodied_env.errors import UsageError
 from embodied_env.safety.findings import GATES
 from embodied_env.safety.interlocks import AFTER_ESTOP, INPUT_REMEDIES
@@ -94,19 +95,25 @@ def explain(info: Mapping[str, Any]) -> str:
     """Return one step or reset in words: what was changed, by which gate, what was late, why the episode ended.
 
     Args:
-        info: the info of `step` or `reset` of a single environment, as returned or as in a recorded row.
+        info: the info of `step` or `reset` of a single environment, as returned, as in a recorded row, or as of
+            `NumericInfo`, which does not name contract and backend.
 
     Raises:
         UsageError: for anything else.
     """
-    keys = ("wrapper_version", "backend", "episode_index", "step_index", "sensors", "end_reason")
+    is_numeric = isinstance(info, Mapping) and not isinstance(info.get("end_reason", ""), str)
+    keys = ["episode_index", "step_index"]
+    keys += [] if is_numeric else ["wrapper_version", "backend", "sensors", "end_reason"]
     if not isinstance(info, Mapping) or not all(key in info for key in keys) or np.ndim(info["step_index"]):
         shown = sorted(map(str, info)) if isinstance(info, Mapping) else type(info).__name__
         raise UsageError(f"info not explained: {shown} (expected the info of step() or reset() of one environment)")
-    world = f"{info['wrapper_version'].partition(', ')[2]} on {info['backend']}"
+    if is_numeric:
+        world, info = "", decode_info(info)
+    else:
+        world = f"{info['wrapper_version'].partition(', ')[2]} on {info['backend']}"
     if "reset" in info:
-        reset = info["reset"]
-        lines = [f"Reset to episode {info['episode_index']} of {world}, in {reset['duration_s']:.3g} s."]
+        reset, of_world = info["reset"], f" of {world}" if world else ""
+        lines = [f"Reset to episode {info['episode_index']}{of_world}, in {reset['duration_s']:.3g} s."]
         lines += ["The reset already satisfies the task: the episode counts in no success rate."] * bool(
             reset["solved"]
         )
@@ -114,7 +121,7 @@ def explain(info: Mapping[str, Any]) -> str:
     late = [*_explain_readings(info), *_explain_delays(info["latency"])]
     return "\n".join(
         [
-            f"Step {info['step_index']} of episode {info['episode_index']}: {world}.",
+            f"Step {info['step_index']} of episode {info['episode_index']}{': ' if world else ''}{world}.",
             *_explain_action(info["action"]),
             *_explain_gates(info["safety"]),
             *_explain_chunk(info.get("annotations", {}).get("chunk", {})),

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.core.codes import CODES, END_REASONS, Quality, Severity
+from embodied_env.core.codes import CODES, END_CODES, END_REASONS, Quality, Severity
 from embodied_env.safety.findings import GATES
 
 
@@ -72,7 +72,7 @@ SafetyCode = Annotated[int, "Why a gate reacted.", _coded(CODES), Shared("code")
 EndReason = Annotated[
     str,
     "Why the episode ended: a kind, or kind:why. Empty while it runs. Of several, the first kind in this order.",
-    Keywords(pattern=f"^({_ANY_END})?$", kinds=list(END_REASONS)),
+    Keywords(pattern=f"^({_ANY_END})?$", kinds=list(END_REASONS), codes=dict(END_CODES)),
     Shared("end_reason"),
 ]
 Duration = Annotated[float, "In s. Negative: two clocks disagree, and the quality is NEGATIVE.", Shared("duration")]

@@ -132,7 +132,7 @@ def make(  # noqa: PLR0913 - the public options
     embodied = EmbodiedEnv(contract, **options)
     source = embodied.contract if contract is None else contract
     embodied.spec = EnvSpec(
-        id=environment_id(embodied.contract),
+        id=embodied.contract.environment_id,
         entry_point=_ENTRY_POINT,
         kwargs={"contract": save_contract(source) if isinstance(source, Contract) else str(source), **options},
         max_episode_steps=max_episode_steps,
@@ -169,13 +169,8 @@ def register(contract: str | Path | Contract, id: str | None = None) -> str:  # 
         kwargs: dict[str, Any] = {"contract": save_contract(contract)}
     else:  # a path remains valid in another working directory
         kwargs = {"contract": str(Path(contract).absolute()) if os.path.isfile(contract) else str(contract)}  # noqa: PTH113
-    name = environment_id(loaded) if id is None else id
+    name = loaded.environment_id if id is None else id
     known = gymnasium.registry.get(name)
     if known is None or known.kwargs != kwargs:  # Gymnasium warns of a replaced one
         gymnasium.register(name, _ENTRY_POINT, vector_entry_point=VECTOR_ENTRY_POINT, kwargs=kwargs)
     return name
-
-
-def environment_id(contract: Contract) -> str:
-    """Return the default ID of the environment of `contract` in Gymnasium."""
-    return f"embodied_env/{''.join(part.capitalize() for part in contract.name.split('_'))}-v0"

@@ -6,21 +6,18 @@ The schema of ``info`` is ``info.schema.json``; here it becomes a part of the sc
 from __future__ import annotations
 
 import functools
-import json
 import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields
-from importlib import resources
 from typing import Any
 
 from embodied_env.contract import EffectiveLimits
 from embodied_env.core.codes import CODES, Quality, Severity
+from embodied_env.core.info_schema import Schema, info_definition, info_schema
 from embodied_env.core.latency.ledger import StepEvent
 from embodied_env.record.audit.violation import Violation, make_violation, short_repr
 from embodied_env.record.rows import RESET, TRANSITION
-
-Schema = dict[str, Any]
 
 RUN = "embodied_env/run/1"
 
@@ -57,14 +54,6 @@ def _fixed(properties: Schema, *, optional: tuple[str, ...] = ()) -> Schema:
     """Return the schema of an object with exactly these properties."""
     required = [key for key in properties if key not in optional]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-
-
-@functools.cache
-def info_schema() -> Schema:
-    """Return ``info.schema.json``: the JSON form of the info of `step` (``$defs/step``) and of `reset`."""
-    text = resources.files("embodied_env").joinpath("info.schema.json").read_text(encoding="utf-8")
-    schema: Schema = json.loads(text)
-    return schema
 
 
 @functools.cache
@@ -310,22 +299,9 @@ def _bounded(schema: Schema, name: str = "") -> Schema:
 
 
 def _info_of(call: str) -> Schema:
-    definitions = info_schema()["$defs"]
-    schema: Schema = _resolve(definitions[call], definitions)
+    schema = info_definition(call)
     properties = {**schema["properties"], "evaluator": _evaluator_schema()}
     return {**schema, "properties": properties, "additionalProperties": True}
-
-
-def _resolve(schema: Any, definitions: Schema) -> Any:  # noqa: ANN401 - JSON types
-    """Replace each reference in `schema` by its definition."""
-    if isinstance(schema, list):
-        return [_resolve(item, definitions) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    own = {key: _resolve(item, definitions) for key, item in schema.items() if key != "$ref"}
-    if "$ref" not in schema:
-        return own
-    return {**_resolve(definitions[schema["$ref"].removeprefix("#/$defs/")], definitions), **own}
 
 
 _TYPE_NAMES = {

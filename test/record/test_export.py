@@ -257,6 +257,29 @@ def test_minari_reads_its_dataset_by_name(run, tmp_path, monkeypatch):
     assert episode.truncations.tolist() == [False, False, False, True]
 
 
+@pytest.mark.parametrize("contract", [ARM, SHORT], ids=["shipped", "own"])
+def test_minari_recovers_the_environment(tmp_path, monkeypatch, contract):
+    """Of its own contract, the user passes it: a dataset contains nothing that a contract executes."""
+    needs(*NEEDS["minari"], "mujoco")
+    import minari
+
+    run = tmp_path / "runs"
+    with RecordTransitions(EmbodiedEnv(contract, backend="fake", clock="virtual"), run) as env:
+        env.reset(seed=1)
+        env.step(np.zeros(6))
+    export_run(env.path, tmp_path / "arm-v0", format="minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    dataset = minari.load_dataset("arm-v0")
+    assert dataset.env_spec.id == "embodied_env/ArmReach-v0"
+    if contract is SHORT:
+        with pytest.raises(UsageError, match="missing contract for the backend 'mujoco'"):
+            dataset.recover_environment()
+    with dataset.recover_environment(**({} if contract is ARM else {"contract": contract})) as recovered:
+        assert recovered.unwrapped.contract.fingerprint == contract.fingerprint
+        assert recovered.observation_space == dataset.observation_space
+        assert recovered.reset(seed=1)[0].keys() == dataset[0].observations.keys()
+
+
 def test_minari_keeps_every_bit_of_an_image(seen_run, tmp_path, monkeypatch):
     needs(*NEEDS["minari"])
     import minari

@@ -15,8 +15,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
+from embodied_env.contract import Contract, load_contract
+from embodied_env.contract.loader import shipped_files
 from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
 from embodied_env.record.export.fields import Arrays, Leaves, library, named
 from embodied_env.record.manifest import name_of_policy, write_json
@@ -43,6 +46,7 @@ class MinariDataset:
             out.resolve() / "data",  # Minari joins a relative one to itself
             observation_space=_space(source.observation, source.contract.observation_space, source),
             action_space=_space(source.action, source.contract.action_space, source),
+            env_spec=_spec(source.contract),
             data_format="arrow",
             jpeg_encoding=False,  # lossy
         )
@@ -93,6 +97,22 @@ class MinariDataset:
             }
         )
         write_json(self._out / "metadata.json", {**metadata, "the_action": THE_ACTION, "dataset_id": self._id})
+
+
+def _spec(contract: Contract) -> EnvSpec:
+    """Return the spec of the environment in MuJoCo, without wrappers, for Minari's `recover_environment`.
+
+    It names a shipped contract. The user passes any other to `recover_environment`: a dataset neither contains nor
+    opens what a contract executes.
+    """
+    shipped = contract.name in shipped_files() and load_contract(contract.name).fingerprint == contract.fingerprint
+    return EnvSpec(
+        id=contract.environment_id,
+        entry_point="embodied_env.envs.embodied_env:EmbodiedEnv",
+        kwargs={"contract": contract.name if shipped else None},
+        order_enforce=False,
+        disable_env_checker=True,
+    )
 
 
 def _space(leaves: Leaves, of_contract: gymnasium.Space[Any], source: EpisodeReader) -> gymnasium.Space[Any]:

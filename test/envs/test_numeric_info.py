@@ -1,0 +1,246 @@
+"""`NumericInfo`: one structure of numbers for every reset and step, from which `decode_info` restores the info."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils import env_checker
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_delay_model import VARYING
+from test_info_schema import two_actuators
+
+import embodied_env
+from embodied_env import NoAction, NumericInfo
+from embodied_env.backends.fake import Fault
+from embodied_env.contract.loader import shipped_files
+from embodied_env.core.codes import CODES, END_CODES, end_kind
+from embodied_env.envs.numeric_info import decode_info
+from embodied_env.errors import UsageError
+
+TEXTS = {"wrapper_version", "contract", "backend", "reset.level", "reset.options_ignored", "latency.clock.rmw"}
+"""The keys that are left out, as documented, besides annotations."""
+
+
+def make(contract="arm_reach", **options):
+    return NumericInfo(embodied_env.make(contract, backend="fake", **options))
+
+
+def structure(info):
+    """Return the type, dtype and shape of each value."""
+    assert all(isinstance(value, (np.float64, np.int64, np.ndarray)) for value in info.values())
+    assert all(value.dtype.kind in "fiu" for value in info.values())
+    return {key: (type(value), value.dtype, value.shape) for key, value in info.items()}
+
+
+def leaves(info, path=()):
+    """Yield each value of a nested info with its path."""
+    for key, value in info.items():
+        if isinstance(value, dict):
+            yield from leaves(value, (*path, key))
+        else:
+            yield ".".join((*path, key)), value
+
+
+def representable(info):
+    """Return the values of an info that numbers represent; NaN values may be those of absent keys."""
+    kept = {key: value for key, value in leaves(info) if key not in TEXTS and not key.startswith("annotations.")}
+    if kept["end_reason"] not in END_CODES:
+        kept["end_reason"] = end_kind(kept["end_reason"])
+    return kept
+
+
+def is_nan(value):
+    return np.asarray(value).dtype.kind == "f" and bool(np.isnan(value).all())
+
+
+def assert_decoded(numeric, info):
+    decoded, expected = dict(leaves(decode_info(numeric))), representable(info)
+    assert decoded.keys() <= expected.keys()
+    for key, value in expected.items():
+        if key not in decoded:
+            assert is_nan(value), key
+        elif isinstance(value, np.ndarray):
+            np.testing.assert_array_equal(decoded[key], value)
+            assert decoded[key].dtype == value.dtype
+        else:
+            assert type(decoded[key]) is type(value), key
+            assert decoded[key] == value or (is_nan(value) and is_nan(decoded[key])), key
+
+
+# ---------------------------------------------------------------------------------------------------- one structure
+
+OPTIONS = {
+    "lockstep": {},
+    "evaluator": {"evaluator_info": True},
+    "free running": {"pacing": "realtime"},
+    "delays": {"delay_profile": VARYING, "clock": "virtual"},
+}
+FAULTS = [Fault(kind=kind, step=step) for kind in ("drop", "nan", "stale", "future", "refuse") for step in (1, 2, 3)]
+ACTIONS = ["sample", None, "what?", float("nan"), NoAction("late"), NoAction("lost")]
+CASES = [(name, "lockstep") for name in (*sorted(shipped_files()), "two actuators")]
+CASES += [("arm_reach", options) for options in OPTIONS if options != "lockstep"]
+CASES += [("two actuators", "evaluator"), ("cart_goal", "evaluator"), ("door_open", "evaluator")]
+
+
+@pytest.mark.parametrize(("contract", "options"), CASES)
+@settings(max_examples=4)
+@given(
+    faults=st.lists(st.sampled_from(FAULTS), max_size=3, unique=True),
+    actions=st.lists(st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=5), min_size=1, max_size=2),
+)
+def test_the_structure_is_constant_and_decodes_to_the_info(contract, options, faults, actions):
+    """`actions`: those of each episode."""
+    chosen = two_actuators() if contract == "two actuators" else contract
+    inner = embodied_env.make(chosen, backend="fake", faults=faults, **OPTIONS[options])
+    raw = []
+    env = NumericInfo(Kept(inner, raw))
+    structures = []
+    for asked in actions:
+        infos = [env.reset(seed=1)[1]]
+        for action in asked:
+            *_, terminated, truncated, info = env.step(env.action_space.sample() if action == "sample" else action)
+            infos.append(info)
+            if terminated or truncated:
+                break
+        structures += [structure(info) for info in infos]
+        for info in infos:
+            assert_decoded(info, raw.pop(0))
+    env.close()
+    assert all(each == structures[0] for each in structures)
+
+
+class Kept(gymnasium.Wrapper):
+    """Keeps the infos."""
+
+    def __init__(self, env, infos):
+        super().__init__(env)
+        self._infos = infos
+
+    def reset(self, **arguments):
+        result = self.env.reset(**arguments)
+        self._infos.append(copy.deepcopy(result[1]))
+        return result
+
+    def step(self, action):
+        result = self.env.step(action)
+        self._infos.append(copy.deepcopy(result[4]))
+        return result
+
+
+def test_simulation_and_real_time_have_the_same_structure():
+    pytest.importorskip("mujoco")
+    found = []
+    for options in ({"backend": "mujoco"}, {"backend": "fake", "pacing": "realtime"}):
+        with NumericInfo(embodied_env.make("arm_reach", **options)) as env:
+            found.append(structure(env.reset(seed=1)[1]))
+    assert found[0] == found[1]
+
+
+def test_absent_values_are_documented_numbers():
+    with make() as env:
+        _, reset = env.reset(seed=1)
+        step = env.step(env.action_space.sample())[4]
+    assert np.isnan([reset["latency_ms"], step["reset.duration_s"], step["latency.jitter_s"]]).all()
+    assert (reset["action_clipped"], reset["latency.overruns"], step["reset.routine"]) == (-1, -1, -1)
+    assert (reset["latency.actuation_behind"], step["reset.seed_applied"]) == (-(2**63), -(2**63))
+    assert (reset["safety.code"] == -1).all()
+
+
+def test_the_code_table_has_every_word():
+    codes = make().codes
+    assert codes["safety.code"] == dict(CODES)
+    assert codes["end_reason"] == dict(END_CODES)
+    assert codes["reset.confirmed_by"] == {"": 0, "prompt": 1, "topic": 2, "service": 3}
+    assert codes["latency.quality.handoff_s"]["UNMARKED"] == 9
+
+
+def test_an_end_reason_has_the_number_of_its_code_or_kind():
+    with make() as env:
+        env.reset(seed=1)
+        for _ in range(3):
+            stopped = env.step("what?")[4]
+        assert stopped["end_reason"] == END_CODES["safety_stop:form.repeated"]
+        env.reset()
+        is_truncated = False
+        while not is_truncated:
+            *_, is_truncated, lost = env.step(NoAction("asleep"))
+    assert lost["end_reason"] == END_CODES["policy_lost"]
+    assert decode_info(lost)["end_reason"] == "policy_lost"
+
+
+def test_keys_of_inner_wrappers_are_left_out(tmp_path):
+    env = gymnasium.wrappers.RecordEpisodeStatistics(embodied_env.make("arm_reach", backend="fake"))
+    with NumericInfo(embodied_env.RecordTransitions(env, tmp_path)) as numeric:
+        first = structure(numeric.reset(seed=1)[1])
+        for _ in range(3):
+            assert structure(numeric.step("what?")[4]) == first
+    assert embodied_env.audit_run(numeric.env.path).problems == ()
+
+
+# ------------------------------------------------------------------------------------------------------------- uses
+
+
+def test_explain_turns_the_codes_into_words():
+    raw = []
+    with NumericInfo(Kept(embodied_env.make("arm_reach", backend="fake", faults=[FAULTS[4]]), raw)) as env:
+        infos = [env.reset(seed=1)[1]]
+        infos += [env.step(action)[4] for action in (env.action_space.sample(), None, "what?")]
+    for numeric, info in zip(infos, raw, strict=True):
+        expected = embodied_env.explain(info)
+        for world in (": arm_reach v1 on fake", " of arm_reach v1 on fake"):
+            expected = expected.replace(world, "")
+        assert embodied_env.explain(numeric) == expected
+
+
+@pytest.mark.parametrize("vector", [SyncVectorEnv, pytest.param(AsyncVectorEnv, marks=pytest.mark.long)])
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_vectors_stack_infos_in_numeric_arrays(vector, mode):
+    env = vector([lambda: make(max_episode_steps=2)] * 2, autoreset_mode=mode)
+    infos = [env.reset(seed=1)[1], *(env.step(env.action_space.sample())[4] for _ in range(4))]
+    env.close()
+    for info in infos:
+        stacked = {key: value for key, value in leaves(info) if "final_obs" not in key}  # Gymnasium's own objects
+        assert {value.dtype.kind for value in stacked.values()} <= set("fiub")
+        assert info["safety.code"].shape == (2, len(make().reset(seed=1)[1]["safety.code"]))
+
+
+def test_check_env_finds_nothing(monkeypatch):
+    """Gymnasium compares infos with ``==``, which is false for NaN."""
+    by_gymnasium = env_checker.data_equivalence
+
+    def equivalent(one, other, exact=False):
+        if isinstance(one, dict):
+            return one.keys() == other.keys() and all(equivalent(one[key], other[key]) for key in one)
+        return np.array_equal(one, other, equal_nan=True) if is_nan(one) else by_gymnasium(one, other, exact)
+
+    monkeypatch.setattr(env_checker, "data_equivalence", equivalent)
+    with make(clock="virtual") as env, pytest.warns(UserWarning, match="different from the unwrapped version"):
+        env_checker.check_env(env)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])  # noqa: S301
+def test_copies_and_the_spec_make_the_same_environment(duplicate):
+    env = make(clock="virtual")
+    _, info = env.reset(seed=1)
+    for twin in (
+        duplicate(env),
+        gymnasium.make(env.spec),
+        gymnasium.make(type(env.spec).from_json(env.spec.to_json())),
+    ):
+        assert "not opened" in repr(twin)
+        np.testing.assert_equal(twin.reset(seed=1)[1], info)
+        twin.close()
+    env.close()
+
+
+def test_it_encodes_single_environments_of_this_package():
+    for env in (gymnasium.make("CartPole-v1"), embodied_env.make_vec("arm_reach", num_envs=1, backend="fake")):
+        with pytest.raises(UsageError, match="expected a single environment made by embodied_env"):
+            NumericInfo(env)
+        env.close()
