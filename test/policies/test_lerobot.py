@@ -86,10 +86,11 @@ def lerobot():
     python = Path(folder) / "bin" / "python"
     if not (Path(folder) / "bin" / "lerobot-train").exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", "lerobot==0.4.4", f"{ROOT}[remote]"], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", "lerobot==0.4.4"], check=True)
+    subprocess.run([python, "-m", "pip", "install", "-q", "-e", f"{ROOT}[remote,sim,record]"], check=True)
 
     def start(*arguments, **options):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         return subprocess.Popen([python, *map(str, arguments)], env=environment, **options)
 
     return start
@@ -101,35 +102,80 @@ def test_actions_equal_those_of_lerobots_own_loop(lerobot, tmp_path):
     assert lerobot(ROOT / "test" / "support" / "lerobot_policies.py", tmp_path).wait() == 0
 
 
+ACT = {"type": "act", "chunk_size": 8, "n_action_steps": 4, "dim_model": 64, "n_heads": 4, "dim_feedforward": 128}
+DIFFUSION = {"type": "diffusion", "down_dims": [16, 32], "noise_scheduler_type": "DDIM", "num_inference_steps": 2}
+NOT_DOWNLOADED = {"pretrained_backbone_weights": "null"}
+
+
+def record_and_export(contract, folder, *, episodes):
+    """Return the folder of a dataset of scripted episodes."""
+    (run,) = evaluate(contract, "scripted", episodes=episodes, record=folder / "runs").results
+    export_run(run.path, folder / "dataset", format="lerobot")
+    return folder / "dataset"
+
+
+def train(lerobot, dataset, out, *, steps, **policy):
+    """Train with LeRobot's own trainer, and return the folder of the checkpoint."""
+    options = {
+        "dataset.repo_id": "local/dataset",
+        "dataset.root": dataset,
+        "output_dir": out,
+        "wandb.enable": False,
+        "batch_size": 8,
+        "steps": steps,
+        "num_workers": 0,
+        **{f"policy.{name}": value for name, value in {"device": "cpu", "push_to_hub": False, **policy}.items()},
+    }
+    assert (
+        lerobot("-m", "lerobot.scripts.lerobot_train", *(f"--{key}={each}" for key, each in options.items())).wait()
+        == 0
+    )
+    return out / "checkpoints" / "last" / "pretrained_model"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("contract", ["so101_reach", "door_open"])
+def test_lerobot_loads_trains_and_pushes_an_export(lerobot, tmp_path, contract):
+    """Load, edit and push the dataset, train ACT and Diffusion, and run an episode of each checkpoint."""
+    pytest.importorskip("pyarrow")
+    dataset = record_and_export(contract, tmp_path, episodes=3)
+    script = ROOT / "test" / "support" / "lerobot_dataset.py"
+    shown = lerobot(script, dataset, tmp_path / "edited", stdout=subprocess.PIPE, text=True)
+    listed, _ = shown.communicate()
+    assert shown.returncode == 0
+    files = [path.relative_to(dataset).as_posix() for path in dataset.rglob("*") if path.is_file()]
+    assert listed.splitlines() == sorted([*files, "card with tags ['LeRobot']"])
+    for policy in (ACT, DIFFUSION):
+        kind = policy["type"]
+        checkpoint = train(lerobot, dataset, tmp_path / kind, steps=3, **policy, **NOT_DOWNLOADED)
+        file = tmp_path / f"{kind}.policy.yaml"
+        draft = ["--from-lerobot", str(checkpoint), "--dataset", str(dataset), "--contract", contract, "-o", str(file)]
+        assert main(["policy", "init", *draft]) == 0
+        driven = [
+            "--policy",
+            f"lerobot:{checkpoint}",
+            "--policy-file",
+            file,
+            "--episodes",
+            1,
+            "--out",
+            tmp_path / "driven",
+        ]
+        assert lerobot("-m", "embodied_env.cli", "evaluate", contract, *driven).wait() == 0
+    paths = [*(tmp_path / "driven").iterdir()]
+    assert len(paths) == 2
+    assert [embodied_env.audit_run(path).problems for path in paths] == [(), ()]
+
+
 @pytest.mark.long
 @pytest.mark.ros
 def test_policy_of_lerobots_trainer_drives_the_simulator_over_a_server(lerobot, tmp_path, domain_id):
     """Record, export, train with LeRobot, write the policy file, serve from LeRobot's environment, drive, audit."""
-    for module in ("pyarrow", "safetensors", "websockets", "msgpack"):
+    for module in ("pyarrow", "websockets", "msgpack"):
         pytest.importorskip(module)
-    runs, dataset, trained, file = (tmp_path / name for name in ("runs", "dataset", "act", "act.policy.yaml"))
-    (shown,) = evaluate("so101_reach", "scripted", episodes=20, record=runs).results
-    export_run(shown.path, dataset, format="lerobot")
-    options = {
-        "dataset.repo_id": "local/dataset",
-        "dataset.root": dataset,
-        "output_dir": trained,
-        "wandb.enable": False,
-        "policy.type": "act",
-        "policy.device": "cpu",
-        "policy.push_to_hub": False,
-        "policy.chunk_size": 8,
-        "policy.n_action_steps": 4,
-        "policy.dim_model": 64,
-        "policy.n_heads": 4,
-        "policy.dim_feedforward": 128,
-        "batch_size": 8,
-        "steps": 20,
-        "num_workers": 0,
-    }
-    arguments = [f"--{name}={value}" for name, value in options.items()]
-    assert lerobot("-m", "lerobot.scripts.lerobot_train", *arguments).wait() == 0
-    policy = trained / "checkpoints" / "last" / "pretrained_model"
+    runs, file = tmp_path / "runs", tmp_path / "act.policy.yaml"
+    dataset = record_and_export("so101_reach", tmp_path, episodes=20)
+    policy = train(lerobot, dataset, tmp_path / "act", steps=20, **ACT)
     draft = ["--from-lerobot", str(policy), "--dataset", str(dataset), "--contract", "so101_reach", "-o", str(file)]
     assert main(["policy", "init", *draft]) == 0
     server = lerobot(
