@@ -18,6 +18,7 @@ PAGES = [
     "tutorials/train_and_evaluate",
     "tutorials/sim_to_real",
     "howto/randomise",
+    "howto/stable_baselines3",
 ]
 NEEDS = {"tutorials/train_and_evaluate": ("stable_baselines3", "tqdm")}
 
