@@ -40,20 +40,24 @@ def save_policy(folder: Path, model: BaseAlgorithm, contract: Contract, statisti
         contract: that of the training.
         statistics: the environments of the training, if they were normalised.
     """
-    inputs = {key: _input(contract, key, statistics) for key in contract.observation_space}
-    trained, files = trained_on(contract)
-    file = PolicyFile(
-        name=f"{contract.name}_{type(model).__name__.lower()}",
-        control_period_s=contract.control_period_s,
-        contract=trained,
-        files=files,
-        inputs=inputs,
-        outputs={"action": action_output(contract)},
-    )
+    file = policy_file_of(model, contract, statistics)
     folder.mkdir(parents=True)
     model.save(folder / "policy.zip")
     _save_onnx(folder / "policy.onnx", model, contract)
     write_policy_file(folder / f"policy{SUFFIX}", file)
+
+
+def policy_file_of(model: BaseAlgorithm, contract: Contract, statistics: VecNormalize | None = None) -> PolicyFile:
+    """Return the policy file of `model`, with one input for each key of the observation."""
+    trained, files = trained_on(contract)
+    return PolicyFile(
+        name=f"{contract.name}_{type(model).__name__.lower()}",
+        control_period_s=contract.control_period_s,
+        contract=trained,
+        files=files,
+        inputs={key: _input(contract, key, statistics) for key in contract.observation_space},
+        outputs={"action": action_output(contract)},
+    )
 
 
 def _input(contract: Contract, key: str, statistics: VecNormalize | None) -> InputSpec:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 
 import embodied_env
+from embodied_env.contract import Contract
 
 
 class SlotsVecEnv(VecEnv):
@@ -20,7 +21,7 @@ class SlotsVecEnv(VecEnv):
     observation as ``terminal_observation``; `reset_infos[slot]` is the info of the reset.
     """
 
-    def __init__(self, contract: str, num_envs: int, **options: Any) -> None:  # noqa: ANN401 - those of make_vec
+    def __init__(self, contract: Contract | str, num_envs: int, **options: Any) -> None:  # noqa: ANN401 - those of make_vec
         """Make the slots; `options` are those of `make_vec`."""
         self.slots = embodied_env.make_vec(
             contract, num_envs=num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options
