@@ -7,6 +7,7 @@ normalised by mean and standard deviation, and actions from -1 to 1.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from onnx_export import INPUT, OUTPUT
 
 import embodied_env
 from embodied_env.contract import Contract
-from embodied_env.contract.spaces import field_layouts
 from embodied_env.errors import UsageError
+from embodied_env.policies.input_mapping import observed_fields
 from embodied_env.policies.mapping import PolicyFileInterface
 from embodied_env.policies.policy_file import (
     InputPart,
@@ -119,33 +120,35 @@ def action_box(contract: Contract) -> gymnasium.spaces.Box:
     return space
 
 
+def input_part(contract: Contract, key: str) -> InputPart:
+    """Return the vector `key` of the observation as it is, with joints by name."""
+    if (field := observed_fields(contract).get(key)) is None:  # a mask
+        return InputPart(field=key)
+    joints, quaternion = field.spec.joints, "xyzw" if field.is_rotation else None
+    return InputPart(field=key, joints=joints, unit=field.spec.unit if joints else None, quaternion=quaternion)
+
+
+def action_output(contract: Contract) -> OutputSpec:
+    """Return the output that is the action of the contract, which has one actuator."""
+    ((name, actuator),) = contract.actuators.items()
+    return OutputSpec(parts=(OutputPart(actuator=name, joints=tuple(actuator.joints), unit="action"),))
+
+
 def _input_parts(contract: Contract) -> tuple[InputPart, ...]:
-    """Return the vectors of the observation, with joints by name; images are left out."""
-    fields = {
-        layout.key: sensor.fields[layout.field]
-        for name, sensor in contract.sensors.items()
-        for layout in field_layouts(name, sensor)
-    }
-    parts = []
-    for key, box in contract.observation_space.items():
-        joints = fields[key].joints if key in fields else None
-        if len(box.shape) <= 1:
-            unit = fields[key].unit if joints else None
-            quaternion = "xyzw" if key.endswith("_orientation") else None
-            parts.append(InputPart(field=key, joints=joints, unit=unit, quaternion=quaternion))
-    if not parts:
+    """Return the vectors of the observation; images are left out."""
+    vectors = (key for key, box in contract.observation_space.items() if len(box.shape) <= 1)
+    if not (parts := tuple(input_part(contract, key) for key in vectors)):
         raise UsageError(f"{contract.name}: every observation is an image (expected at least one vector)")
-    return tuple(parts)
+    return parts
 
 
 def _output(contract: Contract, actions: gymnasium.spaces.Box) -> OutputSpec:
     """Return the output whose values from -1 to 1 span the action space."""
-    ((name, actuator),) = contract.actuators.items()
-    part = OutputPart(actuator=name, joints=tuple(actuator.joints), unit="action")
+    output, (actuator,) = action_output(contract), contract.actuators.values()
     if actuator.scale == "normalized":
-        return OutputSpec(parts=(part,))
+        return output
     bounds = {"min": _numbers(actions.low), "max": _numbers(actions.high)}
-    return OutputSpec(parts=(part,), normalize=NormalizeSpec(method="min_max", **bounds))
+    return replace(output, normalize=NormalizeSpec(method="min_max", **bounds))
 
 
 def _numbers(array: NDArray[Any]) -> tuple[float, ...]:

@@ -70,7 +70,8 @@ class Sb3Model(Model):
     """A policy network of Stable-Baselines3; the state of a recurrent one is that of the episode.
 
     Attributes:
-        inputs: the keys of its observation space, or ``observation``.
+        inputs: the keys of its observation space, or ``observation``; images with the channels last, as environments
+            return them.
         outputs: ``action``, with the bounds of its action space, to which its actions are clipped.
     """
 
@@ -82,7 +83,7 @@ class Sb3Model(Model):
         parts = seen.spaces if self._is_dict else {_VECTOR: seen}
         if not isinstance(box, spaces.Box):
             raise UsageError(f"policy {identity.name}: action space {box} (expected a Box)")
-        self.inputs = {name: ArraySpec(shape=space.shape, dtype=space.dtype) for name, space in parts.items()}
+        self.inputs = {name: _spec_of(space) for name, space in parts.items()}
         self.outputs = {"action": ArraySpec(shape=box.shape, dtype=box.dtype, low=box.low, high=box.high)}
         self.reset(seed=0, episode_index=0)
 
@@ -115,3 +116,14 @@ class Sb3Model(Model):
             torch.set_rng_state(self._draws)
             yield
             self._draws = torch.get_rng_state()
+
+
+def _spec_of(space: spaces.Space[Any]) -> ArraySpec:
+    """Return what the network takes: it converts vectors to float32, and moves the channels of images to the front."""
+    from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
+
+    shape, is_image = space.shape or (), is_image_space(space)
+    if is_image and is_image_space_channels_first(space):
+        shape = (*shape[1:], shape[0])
+    is_vector = isinstance(space, spaces.Box) and not is_image
+    return ArraySpec(shape=shape, dtype=np.dtype(np.float32) if is_vector else space.dtype)

@@ -193,6 +193,21 @@ def test_sb3_policy_equals_its_library(sb3, name):
     assert policy.identity.library.startswith("stable-baselines3 ")
 
 
+def test_sb3_policy_takes_images_as_the_contract_has_them(tmp_path):
+    """Stable-Baselines3 saves a model whose images have the channels first."""
+    stable_baselines3 = pytest.importorskip("stable_baselines3")
+
+    contract = embodied_env.load_contract("door_open")
+    env = embodied_env.make(contract, backend="fake", clock="virtual")
+    model = stable_baselines3.PPO("MultiInputPolicy", env, n_steps=8, batch_size=8, seed=0, device="cpu")
+    model.save(tmp_path / "model")
+    policy = embodied_env.load_policy(f"sb3:{tmp_path / 'model.zip'}", contract, trust=True)
+    seen, _ = env.reset(seed=0)
+    env.close()
+    expected, _ = model.predict(seen, deterministic=True)
+    np.testing.assert_allclose(policy(seen), expected, atol=1e-6)
+
+
 def test_sb3_policy_of_another_contract_is_refused(sb3):
     address = f"sb3:{sb3[0] / 'ppo_dict.zip'}"
     with pytest.raises(UsageError, match="expected keys of the observation"):

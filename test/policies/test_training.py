@@ -21,7 +21,9 @@ NEEDED = ("torch", "stable_baselines3", "onnx", "onnxruntime")
     monitor,
     onnx_export,
     policy_mapping,
+    sb3_export,
     sb3_training,
+    sb3_vec_env,
     train_ppo,
     train_ppo_torch,
     train_sac,
@@ -30,7 +32,7 @@ NEEDED = ("torch", "stable_baselines3", "onnx", "onnxruntime")
     LazyModule,
     (
         *("torch", "stable_baselines3.common.env_checker", "stable_baselines3.common.monitor"),
-        *("onnx_export", "policy_mapping", "sb3_training"),
+        *("onnx_export", "policy_mapping", "sb3_export", "sb3_training", "sb3_vec_env"),
         *("train_ppo", "train_ppo_torch", "train_sac", "training"),
     ),
 )
@@ -252,6 +254,58 @@ def test_stable_baselines3_env_checker_passes(env_id):
         env_checker.check_env(env)
     finally:
         env.close()
+
+
+def test_policy_file_has_the_statistics_of_vec_normalize(tmp_path):
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    contract = embodied_env.load_contract("arm_reach")
+    vectors = [key for key, box in contract.observation_space.items() if box.dtype.kind == "f"]
+    worlds = DummyVecEnv([lambda: embodied_env.make(contract, backend="fake", clock="virtual")])
+    worlds = VecNormalize(worlds, norm_obs_keys=vectors)
+    model = PPO("MultiInputPolicy", worlds, n_steps=32, batch_size=32, n_epochs=1, seed=0, device="cpu").learn(64)
+    seen = worlds.get_original_obs()
+    expected, _ = model.predict(worlds.normalize_obs(seen), deterministic=True)
+    worlds.close()
+    model.save(tmp_path / "policy.zip")
+    sb3_export.write_policy_file(
+        tmp_path / "policy.policy.yaml", sb3_export.policy_file_of(model, contract, statistics=worlds)
+    )
+    policy = embodied_env.load_policy(f"sb3:{tmp_path / 'policy.zip'}", contract, trust=True)
+    assert policy({key: values[0] for key, values in seen.items()}) == pytest.approx(expected[0], abs=1e-5)
+
+
+def test_slots_step_like_environments_of_stable_baselines3():
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    options = {"backend": "fake", "clock": "virtual"}
+    ours = sb3_vec_env.SlotsVecEnv(follow(), 2, **options)
+    theirs = DummyVecEnv([lambda: embodied_env.make(follow(), **options)] * 2)
+    rng, ends = np.random.default_rng(0), 0
+    for worlds in (ours, theirs):
+        worlds.seed(5)
+    resets = [worlds.reset() for worlds in (ours, theirs)]
+    for key in resets[0]:
+        np.testing.assert_array_equal(*(seen[key] for seen in resets))
+    for _ in range(70):
+        actions = rng.uniform(-1, 1, (2, 1)).astype(np.float32)
+        (seen, rewards, done, infos), expected = (worlds.step(actions) for worlds in (ours, theirs))
+        for key, values in seen.items():
+            np.testing.assert_array_equal(values, expected[0][key])
+        np.testing.assert_array_equal(rewards, expected[1])
+        np.testing.assert_array_equal(done, expected[2])
+        for slot in np.flatnonzero(done):
+            ends += 1
+            mine, other = infos[slot], expected[3][slot]
+            assert {key: mine[key] for key in ("end_reason", "is_success", "TimeLimit.truncated")} == {
+                key: other[key] for key in ("end_reason", "is_success", "TimeLimit.truncated")
+            }
+            for key, values in mine["terminal_observation"].items():
+                np.testing.assert_array_equal(values, other["terminal_observation"][key])
+    assert ends >= 4
+    ours.close()
+    theirs.close()
 
 
 def test_wrapped_env_passes_checks_without_warnings(begin):

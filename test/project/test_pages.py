@@ -18,8 +18,12 @@ PAGES = [
     "tutorials/train_and_evaluate",
     "tutorials/sim_to_real",
     "howto/randomise",
+    "howto/stable_baselines3",
 ]
-NEEDS = {"tutorials/train_and_evaluate": ("stable_baselines3", "tqdm")}
+NEEDS = {
+    "tutorials/train_and_evaluate": ("stable_baselines3", "tqdm"),
+    "howto/stable_baselines3": ("stable_baselines3", "onnxscript"),
+}
 
 
 @pytest.mark.ros
