@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
