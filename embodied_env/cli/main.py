@@ -30,6 +30,7 @@ VERBS: Mapping[str, str] = {
     "replay": "re-run recorded actions and compare the transitions",
     "compare": "compare two recorded runs of one contract",
     "export": "export a run as JSON lines, Parquet, Minari or LeRobot",
+    "repair": "make the files of runs that ended uncleanly readable for viewers",
     "profile": "write the latency profile of a recorded run",
     "sim": "run the embedded simulator, or the robot emulator, as a ROS 2 node",
     "relay": "forward commands to the robot, and brake it when they stop",

@@ -32,6 +32,9 @@ CHUNK_SIZE = 2**20
 LARGEST_CHUNK = LARGEST_RECORD + 2 * CHUNK_SIZE
 """Size of the largest chunk that is read, in bytes after decompression."""
 
+TRUNCATED = "truncated, because its writer was stopped"
+"""The problem of a file that ends within a record, or before its end is marked."""
+
 _MAX_BUFFERED = 2**18
 _LARGE = 2**17  # bytes that are written at once instead of being copied into the buffer
 
@@ -281,7 +284,7 @@ class McapRecords:
         except OSError as error:
             self.problem = f"cannot be read ({error.strerror})"
         except (exceptions.EndOfFile, exceptions.RecordLengthLimitExceeded, struct.error):
-            self.problem = "truncated, because its writer was stopped"
+            self.problem = TRUNCATED
         except (exceptions.McapError, ValueError) as error:
             self.problem = f"damaged ({type(error).__name__}: {error})"
 
@@ -343,7 +346,7 @@ def _chunk_content(chunk: Any) -> bytes:  # noqa: ANN401 - of mcap
         zstandard = _library("zstandard")  # which mcap requires
         try:
             with zstandard.ZstdDecompressor().stream_reader(chunk.data) as reader:
-                content = reader.read(size + 1)
+                content: bytes = reader.read(size + 1)
         except zstandard.ZstdError as error:
             raise ValueError(f"chunk that cannot be decompressed: {error}") from None
     elif chunk.compression == "":

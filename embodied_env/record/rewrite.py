@@ -23,28 +23,31 @@ from embodied_env.record.row_log import CHANNELS, parse_row, stored_array
 _MOST_WAITING = 2**28  # bytes of the arrays before one row
 
 
-def rewrite_log(path: Path, contract: Contract | None) -> McapRecords:
+def rewrite_log(path: Path, contract: Contract | None, *, keep: bool = False) -> None:
     """Rewrite the rows and arrays at `path`, with the images, poses and joint states of the sensors of `contract`.
 
-    An image that a viewer can draw is stored only in the form for viewers, from which its array is read.
-
-    Returns:
-        The records of the journal, iterated over.
+    An image that a viewer can draw is stored only in the form for viewers, from which its array is read. `keep`: keep
+    the journal at `damaged_path`.
 
     Raises:
         RecordError: if the journal is in use, or cannot be rewritten; it is unchanged.
     """
-    return _rewrite(path, "", lambda records, file: _copy_log(records, file, contract, path))
+    _rewrite(path, "", lambda records, file: _copy_log(records, file, contract, path), keep=keep)
 
 
-def rewrite_messages(path: Path) -> McapRecords:
+def rewrite_messages(path: Path, *, keep: bool = False) -> None:
     """Rewrite the raw ROS 2 messages at `path`; see `rewrite_log`."""
-    return _rewrite(path, "ros2", _copy_all)
+    _rewrite(path, "ros2", _copy_all, keep=keep)
 
 
 def temporary_path(path: Path) -> Path:
     """Return the path of the file that replaces the journal at `path`."""
     return path.with_name(f".{path.name}.new")
+
+
+def damaged_path(path: Path) -> Path:
+    """Return the path under which a damaged journal is kept: ``transitions.damaged.mcap``."""
+    return path.with_suffix(f".damaged{path.suffix}")
 
 
 class _Content:
@@ -69,14 +72,14 @@ class _Content:
         return self._messages.digest() == other._messages.digest() and self._arrays <= other._arrays
 
 
-def _rewrite(path: Path, profile: str, copy: Callable[[McapRecords, IndexedFile], _Content]) -> McapRecords:
-    new, records = temporary_path(path), McapRecords(path)
+def _rewrite(path: Path, profile: str, copy: Callable[[McapRecords, IndexedFile], _Content], *, keep: bool) -> None:
+    new = temporary_path(path)
     try:
         with _locked(path):
             try:
                 with new.open("wb") as opened:
                     file = IndexedFile(opened, profile=profile)
-                    expected = copy(records, file)
+                    expected = copy(McapRecords(path), file)
                     file.finish()
                     opened.flush()
                     os.fsync(opened.fileno())
@@ -85,6 +88,8 @@ def _rewrite(path: Path, profile: str, copy: Callable[[McapRecords, IndexedFile]
                     found.add(stored)
                 if written.problem or not expected.is_in(found):
                     raise RecordError(written.problem or "it was not written as it was read")
+                if keep:
+                    damaged_path(path).hardlink_to(path)
                 new.replace(path)
                 _sync_directory(path.parent)
             finally:
@@ -94,7 +99,6 @@ def _rewrite(path: Path, profile: str, copy: Callable[[McapRecords, IndexedFile]
         raise RecordError(f"{path.name} cannot be rewritten: {error}") from None
     except Exception as error:  # noqa: BLE001 - of the libraries that encode and compress
         raise RecordError(f"{path.name} cannot be rewritten: {described(error)}") from None
-    return records
 
 
 def _copy_all(records: McapRecords, file: IndexedFile) -> _Content:

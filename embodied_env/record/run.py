@@ -45,12 +45,12 @@ class Run:
     @functools.cached_property
     def problem(self) -> str:
         """Why the run is not clean, or ""; reads the whole log."""
-        if recorded := self.manifest.get("problem"):
-            return str(recorded)
-        if self._log.problem:
-            return self._log.problem
-        if self.manifest.get("messages") and (problem := problem_of_messages(self.path / MESSAGES)):
-            return problem
+        messages = self.path / MESSAGES if self.manifest.get("messages") else None
+        of_files = self.manifest.get("problem") or self._log.problem or (messages and problem_of_messages(messages))
+        if of_files:
+            return str(of_files)
+        if marks := self.manifest.get("repaired"):
+            return f"{marks[0]['problem']}; repaired on {marks[0]['utc']}"
         if self.manifest.get("clean") is not True:
             return f"{MANIFEST}: the run was never closed"
         if self.manifest.get("rows_sha256") != self._log.rows_sha256:

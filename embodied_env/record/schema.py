@@ -155,7 +155,13 @@ def manifest_schema() -> Schema:
         "record": _or_null(_open(losses)),
         "messages": _BOOLEAN,
     }
-    return {"$schema": _DIALECT, "title": RUN, **_open(properties)}
+    schema = _open(properties)
+    schema["properties"]["repaired"] = {
+        "type": "array",
+        "minItems": 1,
+        "items": _open({"utc": _TEXT, "problem": _TEXT}),
+    }
+    return {"$schema": _DIALECT, "title": RUN, **schema}
 
 
 def channel_schema(name: str) -> Schema:

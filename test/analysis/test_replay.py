@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from delayed_fake import FakeDelays
 from gymnasium.wrappers import RescaleAction, TransformObservation
-from run_files import rewrite_log
+from run_files import as_journal, rewrite_log
 
 import embodied_env
 from embodied_env.analysis.replay import replay_policy, replay_run
@@ -355,7 +355,7 @@ def test_wrapped_run_replays_the_inner_transitions(tmp_path):
 def test_truncated_run_replays_to_its_end_and_fails_the_audit(simulated, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(simulated, path)
-    log = path / "transitions.mcap"
+    log = as_journal(path)
     log.write_bytes(log.read_bytes()[: log.stat().st_size * 2 // 3])
     replay = replay_run(path)
     assert replay.equal

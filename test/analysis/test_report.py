@@ -16,6 +16,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from row_logs import RowLog
+from run_files import as_journal
 
 from embodied_env.analysis.report.html import POLICY, text
 from embodied_env.analysis.report.key_frames import KeyFrames, png_base64
@@ -263,7 +264,7 @@ def test_page_of_an_empty_run_reports_failure(tmp_path, capsys):
 @needs_plotly
 def test_page_of_a_truncated_log_reports_failure(tmp_path, capsys):
     path = record(tmp_path, steps=6, resets=1)
-    log = path / "transitions.mcap"
+    log = as_journal(path)
     log.write_bytes(log.read_bytes()[: log.stat().st_size * 2 // 3])
     status, words = report(path, capsys)
     assert status == 1

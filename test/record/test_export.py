@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 import types
@@ -14,6 +15,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from run_files import as_journal
 from shipped_contracts import changed_contract
 from strategies import ABSENT
 
@@ -552,11 +554,9 @@ def test_existing_output_is_never_overwritten(run, tmp_path):
 
 
 def test_unclean_run_needs_allow_unclean_and_is_marked(run, tmp_path):
-    cut = tmp_path / "cut"
-    cut.mkdir()
-    for file in run.iterdir():
-        data = file.read_bytes()
-        (cut / file.name).write_bytes(data[: len(data) * 2 // 3] if file.suffix == ".mcap" else data)
+    cut = shutil.copytree(run, tmp_path / "cut")
+    log = as_journal(cut)
+    log.write_bytes(log.read_bytes()[: log.stat().st_size * 2 // 3])
     with pytest.raises(RecordError, match=r"is not clean: .*--allow-unclean"):
         export_run(cut, tmp_path / "out", format="jsonl")
     export_run(cut, tmp_path / "out", format="jsonl", allow_unclean=True)

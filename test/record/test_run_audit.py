@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import strategies
 from gymnasium.wrappers import FlattenObservation
-from run_files import rewrite_log
+from run_files import as_journal, rewrite_log
 
 import embodied_env
 from embodied_env.contract import load_contract
@@ -365,7 +365,7 @@ def test_unclosed_run_fails(path):
 
 
 def test_damaged_log_is_reported_and_its_earlier_rows_are_audited(path):
-    log = path / "transitions.mcap"
+    log = as_journal(path)
     log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
     report = audit_run(path)
     assert "its writer was stopped" in report.problems[0]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from embodied_env.record.row_log import LogReader, LogWriter
+from embodied_env.record.arrays import references, to_bytes
+from embodied_env.record.mcap_file import McapRecords
+from embodied_env.record.row_log import CHANNELS, LogReader, LogWriter
 from embodied_env.record.rows import RESET, TRANSITION
 
 
@@ -23,6 +25,23 @@ def rewrite_log(path: Path, rows) -> None:
     if steps:
         (path / "first_transition.json").write_text(json.dumps(steps[0]))
     seal(path)
+
+
+def as_journal(path: Path) -> Path:
+    """Make the log of the run at `path` a journal again, as before its rewrite; return the log."""
+    log = path / "transitions.mcap"
+    reader, stored = LogReader(log), list(McapRecords(log).messages())
+    arrays = [(reference, to_bytes(reader.array(reference))) for row in reader for _, reference in references(row)]
+    log.unlink()
+    writer = LogWriter(log)
+    for reference, data in arrays:
+        writer.put(reference, data, log_time_ns=0)
+    rows = [each for each in stored if each.channel.topic in CHANNELS]
+    for number, each in enumerate(rows):
+        text, ns = each.record.data.decode(), each.record.log_time
+        writer.append(each.channel.topic, text, number=number, log_time_ns=ns)
+    writer.close()
+    return log
 
 
 def seal(path: Path) -> None:
