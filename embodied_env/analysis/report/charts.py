@@ -42,10 +42,11 @@ class Line(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """Places on the x axis at which something occurred; `style` is "limit", "brake" or "notice"."""
+    """Spans of steps in which something occurred, `count` steps in all; `style` is "limit", "brake" or "notice"."""
 
     name: str
-    x: Sequence[float]
+    spans: Sequence[tuple[float, float]]
+    count: int
     style: str = "limit"
 
 
@@ -98,6 +99,7 @@ def line_chart(
     )
     grid = "".join(f"M0,{box.y(tick)}H{UNITS}" for tick in ticks(y_low, y_high))
     drawn = f'{limited}<path class="grid" d="{grid}"/>{curves}'
+    rugs = "".join(_drawing_of_marks(each, box) for each in marks)
     if any(np.isfinite(limits)):
         note = " · ".join(filter(None, (f"limits {format_number(limits[0])} to {format_number(limits[1])}", note)))
     return (
@@ -105,18 +107,17 @@ def line_chart(
         f'<div class="plot" data-x="{x_low:.6g} {x_high:.6g}" data-y="{y_low:.6g} {y_high:.6g}"'
         f' data-unit="{_text(unit)}" data-x-title="{_text(x_title)}">'
         f"{_y_axis(y_low, y_high)}{_drawing(drawn, _describe(title, unit, series, marks))}"
-        f"{_rows_of_marks(marks, box)}{_x_axis(x_low, x_high, x_title)}</div>"
+        f"{rugs}{_x_axis(x_low, x_high, x_title)}</div>"
     ).join(('<figure class="chart" tabindex="0">', "</figure>"))
 
 
-def event_chart(title: str, rows: Sequence[tuple[str, Marks]], steps: tuple[float, float], *, x_title: str) -> str:
-    """Return a chart with a row of marks for each label, over x from the first to the last of `steps`."""
+def event_chart(title: str, rows: Sequence[Marks], steps: tuple[float, float], *, x_title: str) -> str:
+    """Return a chart with a row for each of `rows`, over x from the first to the last of `steps`."""
     box = _Box(*_padded_span(*steps), 0.0, 1.0)
     drawn = "".join(
-        f'<div class="event"><span class="label">{_text(label)}</span>'
-        f"{_drawing(_mark_path(marks, box), f'{label}: {plural(len(marks.x), marks.name)}', 'rug')}"
-        f'<span class="number">{len(marks.x):,}</span></div>'
-        for label, marks in rows
+        f'<div class="event"><span class="label">{_text(marks.name)}</span>{_drawing_of_marks(marks, box)}'
+        f'<span class="number">{marks.count:,}</span></div>'
+        for marks in rows
     )
     axis = _x_axis(*_padded_span(*steps), x_title)
     return f'<figure class="chart events">{_caption(title)}{drawn}<div class="event"><span></span>{axis}</div></figure>'
@@ -185,7 +186,7 @@ def stacked_timeline(
         )
     axis = _x_axis(0.0, longest, unit)
     return (
-        f'<figure class="chart timeline">{_caption(title)}{"".join(drawn)}'
+        f'<figure class="chart timeline">{_caption(title)}{_swatches(segments)}{"".join(drawn)}'
         f'<div class="interval-row"><span></span>{axis}<span></span></div></figure>'
     )
 
@@ -334,6 +335,11 @@ def _key(lines: Sequence[Line]) -> str:
     return f'<ul class="key">{items}</ul>'
 
 
+def _swatches(names: Sequence[str]) -> str:
+    items = "".join(f'<li><i class="s{index % 8}"></i>{_text(name, 40)}</li>' for index, name in enumerate(names))
+    return f'<ul class="key">{items}</ul>'
+
+
 def _drawing(content: str, label: str, kind: str = "lines") -> str:
     return (
         f'<svg class="{kind}" viewBox="0 0 {UNITS} {UNITS}" preserveAspectRatio="none" role="img"'
@@ -349,7 +355,7 @@ def _describe(
             good = y[np.isfinite(y)]
             span = f"{format_number(good.min())} to {format_number(good.max())} {unit}" if len(good) else "no value"
             yield f"{line.name} {span.strip()}"
-        yield from (f"{mark.name} at {plural(len(mark.x), 'step')}" for mark in marks)
+        yield from (f"{mark.name} at {plural(mark.count, 'step')}" for mark in marks)
 
     return f"{title}: {'; '.join(told())}"
 
@@ -370,18 +376,14 @@ def _tick(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.1e}"
 
 
-def _rows_of_marks(marks: Sequence[Marks], box: _Box) -> str:
-    return "".join(
-        _drawing(_mark_path(mark, box), f"{mark.name} at {plural(len(mark.x), 'step')}", "rug")
-        for mark in marks
-        if mark.x
-    )
+def _drawing_of_marks(marks: Marks, box: _Box) -> str:
+    return _drawing(_mark_path(marks, box), f"{marks.name}: {plural(marks.count, 'step')}", "rug")
 
 
 def _mark_path(marks: Marks, box: _Box) -> str:
     """Return a bar for each run of adjacent places, at least as wide as a pixel."""
     runs: list[list[int]] = []
-    for left, right in sorted((box.x(place - 0.5), box.x(place + 0.5)) for place in marks.x):
+    for left, right in ((box.x(first - 0.5), box.x(last + 0.5)) for first, last in marks.spans):
         if runs and left <= runs[-1][1] + 1:
             runs[-1][1] = max(right, runs[-1][1])
         else:
