@@ -57,10 +57,11 @@ class Joints:
             yield from ((name, before, after, math.nan) for name, before, after in rows)
             return
         in_si = [layout.scale.each_to_si(values) for values in (requested, applied)]
-        rows = zip(action["applied_si"].items(), layout.is_delta.tolist(), *in_si, strict=True)
-        for (name, published), is_delta, before, after in rows:
-            value = math.nan if published is None else published
-            yield name, value + before - after if is_delta else before, value, _reading(row, self.by_name[name])
+        for index, (name, published) in enumerate(action["applied_si"].items()):
+            value, asked = (math.nan if published is None else published), in_si[0][index]
+            if layout.is_delta[index]:  # a displacement, from where that of the applied action began
+                asked += value - in_si[1][index]
+            yield name, asked, value, _reading(row, self.by_name[name])
 
 
 class EpisodeTrace:

@@ -26,7 +26,9 @@ _MOST_REASONS = 8
 
 def draw_rates(outcomes: Outcomes) -> str:
     """Draw both success rates with their intervals."""
-    return interval_chart("Success rate", [rate_interval(how, noun, rate) for how, noun, rate in outcomes.rates()])
+    return interval_chart(
+        "Success rate, 95 % interval", [rate_interval(how, noun, rate) for how, noun, rate in outcomes.rates()]
+    )
 
 
 def rate_interval(name: str, noun: str, rate: Rate, style: str = "a") -> Interval:

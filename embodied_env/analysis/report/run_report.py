@@ -94,7 +94,8 @@ class RunStatistics:
         """Values that are not shown, since the run has more names than the report keeps."""
         stages, gates = self.stages, self.gates
         kept = (stages.samples, stages.unmeasured, self.sensors.by_name, gates.fired, gates.notices)
-        return sum(names.left_out for names in (*kept, self.actions.joints, *self.episodes.kept))
+        in_episodes = sum(trace.left_out for trace in self.episodes.kept)
+        return sum(names.left_out for names in (*kept, self.actions.joints)) + in_episodes
 
 
 def write_report(
@@ -158,7 +159,8 @@ def build_page(run: Run, audit: AuditReport, found: RunStatistics, contract: Con
 
 def _draw_episodes(run: Run, traces: EpisodeTraces) -> list[dict[str, Any]]:
     """Return the charts and pictures of the kept episodes in order, the default one first in the use of space."""
-    default, space, drawn = traces.default(), _MOST_CHARACTERS, []
+    default, space = traces.default(), _MOST_CHARACTERS
+    drawn: list[dict[str, Any]] = []
     for trace in sorted(traces.kept, key=lambda each: each is not default):
         sections, pictures = draw_episode(trace), _pictures(run, trace)
         space -= sum(len(figure) for _, figures in sections for figure in figures)
