@@ -449,9 +449,9 @@ def test_missing_image_is_reported(recorded):
     pytest.importorskip("PIL", reason="images need Pillow")
     frames = KeyFrames()
     frames.add(1, seen("a" * 64))
-    (picture,) = frames.pictures(read_run(recorded).array)
+    (picture,) = frames.pictures(read_run(recorded).array)["eye"]
     assert picture.jpeg == ""
-    assert "the image cannot be shown" in picture.caption
+    assert "the image cannot be shown" in picture.note
 
 
 # -------------------------------------------------------------------------------------------------------------- memory

@@ -26,10 +26,11 @@ _GREYS = (2.0, 90.0)  # percentiles of a depth image that are drawn darkest and 
 
 
 class Picture(NamedTuple):
-    """An image of a camera in base 64, "" if it cannot be shown, and its caption."""
+    """An image of a camera in base 64, "" if it cannot be shown, and its caption; `note`: its grey scale, or why."""
 
     caption: str
     jpeg: str
+    note: str
 
 
 class KeyFrames:
@@ -71,19 +72,19 @@ class KeyFrames:
             found[camera] = [unique[place] for place in places]
         return found
 
-    def pictures(self, read_array: Callable[[Mapping[str, Any]], NDArray[Any]]) -> list[Picture]:
-        """Return the frames as pictures; `read_array` is `embodied_env.record.Run.array`. Requires Pillow."""
-        drawn = []
-        for camera, frames in self.frames().items():
-            for step, reference in frames:
-                caption, jpeg = f"{camera}, {f'step {step}' if step else 'reset'}", ""
-                try:
-                    jpeg, note = jpeg_base64(read_array(reference))
-                    caption += f"; {note}" if note else ""
-                except (RecordError, ValueError, TypeError, OSError) as error:
-                    caption += f": the image cannot be shown: {error}"
-                drawn.append(Picture(caption, jpeg))
-        return drawn
+    def pictures(self, read_array: Callable[[Mapping[str, Any]], NDArray[Any]]) -> dict[str, list[Picture]]:
+        """Return the pictures of each camera; `read_array` is `embodied_env.record.Run.array`. Requires Pillow."""
+        return {
+            camera: [_picture(f"step {step}" if step else "reset", reference, read_array) for step, reference in frames]
+            for camera, frames in self.frames().items()
+        }
+
+
+def _picture(caption: str, reference: Reference, read_array: Callable[[Mapping[str, Any]], NDArray[Any]]) -> Picture:
+    try:
+        return Picture(caption, *jpeg_base64(read_array(reference)))
+    except (RecordError, ValueError, TypeError, OSError) as error:
+        return Picture(caption, "", f"the image cannot be shown: {error}")
 
 
 def can_draw() -> bool:

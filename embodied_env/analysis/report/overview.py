@@ -36,7 +36,7 @@ def rate_interval(name: str, noun: str, rate: Rate, style: str = "a") -> Interva
     text = f"no {noun}"
     if rate.trials:
         of = f"{rate.successes:,} of {plural(rate.trials, noun)}"
-        text = f"{percent(rate.share)} ({percent(rate.low)} to {percent(rate.high)}), {of}"
+        text = f"{percent(rate.share)} ({percent(rate.low)} to {percent(rate.high)}); {of}"
     return Interval(name, rate.share, rate.low, rate.high, text, style)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +54,12 @@ class RunStatistics:
         underruns: steps without an action of a chunk.
     """
 
-    def __init__(self, contract: Contract | None = None) -> None:
-        """Start without rows; without `contract` joints have neither units nor limits nor measured values."""
+    def __init__(self, contract: Contract | None = None, *, is_valid: bool = False) -> None:
+        """Start without rows; without `contract` joints have neither units nor limits nor measured values.
+
+        `is_valid`: an audit found that all rows fit their schema.
+        """
+        self._is_valid = is_valid
         self.outcomes = Outcomes()
         self.episodes = EpisodeTraces(contract)
         self.stages = Stages()
@@ -66,7 +71,7 @@ class RunStatistics:
 
     def add(self, row: Any) -> None:  # noqa: ANN401 - JSON types
         """Add one row."""
-        if row_violations(row):
+        if not self._is_valid and row_violations(row):
             self.unreadable += 1
             return
         self.outcomes.add(row)
@@ -115,7 +120,7 @@ def write_report(
     audit = audit_run(run_directory)
     progress.start("reading", audit.transitions)
     contract, problem = _read_contract(run)
-    statistics = RunStatistics(contract)
+    statistics = RunStatistics(contract, is_valid=audit.sound)
     for row in run.unchecked_rows():
         statistics.add(row)
         progress.advance()
@@ -131,6 +136,7 @@ def build_page(run: Run, audit: AuditReport, found: RunStatistics, contract: Con
     name, summary = run.path.resolve().name, found.outcomes.summary()
     contract_name = describe_value(mapping_of(run.manifest, "contract").get("name"))
     is_paced = contract is not None and run.manifest.get("pacing") == "realtime"
+    kinds = Counter(episode.kind for episode in found.outcomes.episodes)
     drawn, default = _draw_episodes(run, found.episodes), found.episodes.default()
     return render_page(
         "report.html",
@@ -147,7 +153,8 @@ def build_page(run: Run, audit: AuditReport, found: RunStatistics, contract: Con
         rates=draw_rates(found.outcomes),
         reasons=draw_reasons(summary),
         strip=draw_strip(found.outcomes.episodes, [episode["outcome"].number for episode in drawn]),
-        kinds=KINDS,
+        kinds={kind: words for kind, words in KINDS.items() if kind in kinds},
+        counts=kinds,
         episodes=drawn,
         default=None if default is None else default.outcome.number,
         can_draw=can_draw(),
@@ -164,15 +171,15 @@ def _draw_episodes(run: Run, traces: EpisodeTraces) -> list[dict[str, Any]]:
     for trace in sorted(traces.kept, key=lambda each: each is not default):
         sections, pictures = draw_episode(trace), _pictures(run, trace)
         space -= sum(len(figure) for _, figures in sections for figure in figures)
-        space -= sum(len(picture.jpeg) for picture in pictures)
+        space -= sum(len(picture.jpeg) for of_camera in pictures.values() for picture in of_camera)
         if space < 0 and drawn:
             break
         drawn.append({"outcome": trace.outcome, "sections": sections, "pictures": pictures, "frames": trace.frames})
     return sorted(drawn, key=lambda each: each["outcome"].number)
 
 
-def _pictures(run: Run, trace: EpisodeTrace) -> list[Picture]:
-    return trace.frames.pictures(run.array) if can_draw() else []
+def _pictures(run: Run, trace: EpisodeTrace) -> dict[str, list[Picture]]:
+    return trace.frames.pictures(run.array) if can_draw() else {}
 
 
 def _read_contract(run: Run) -> tuple[Contract | None, str]:
