@@ -56,7 +56,7 @@ def run_policies(
     wants_report = getattr(args, "report", False)  # demo has none
     is_compared = len(policies) > 1 and not has_closing
     if wants_report:
-        from embodied_env.analysis.report.figures import check_installed
+        from embodied_env.analysis.report.html import check_installed
 
         check_installed()  # before anything moves
     if is_compared:

@@ -1,60 +1,56 @@
-"""Numbers of a report over time, in buckets of steps."""
+"""Values and events over the steps of an episode, in bounded memory."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from embodied_env.analysis.report.time_series import BUCKETS, MOST_NAMES, Timeline
-
-
-def test_short_timeline_has_a_bucket_per_step():
-    timeline = Timeline(3)
-    for step, value in enumerate((5.0, 6.0, 7.0), start=1):
-        timeline.begin_step(step)
-        timeline.add("a", value)
-    assert (timeline.width, timeline.first_steps, timeline.curve("a").p50) == (1, [1, 2, 3], [5.0, 6.0, 7.0])
+from embodied_env.analysis.report.charts import COLUMNS
+from embodied_env.analysis.report.time_series import BoundedDict, Spans, Trace
 
 
-def test_bucket_covers_all_its_steps_exactly():
-    timeline = Timeline(10 * BUCKETS)
-    values = np.random.default_rng(2).normal(size=10 * BUCKETS)
-    for step, value in enumerate(values, start=1):
-        timeline.begin_step(step)
-        timeline.add("a", float(value))
-    curve = timeline.curve("a")
-    table = values.reshape(BUCKETS, 10)
-    np.testing.assert_allclose(curve.p95, np.percentile(table, 95, axis=1))
-    np.testing.assert_allclose(curve.least, table.min(axis=1))
-    np.testing.assert_allclose(curve.most, table.max(axis=1))
+def test_short_trace_keeps_every_value():
+    trace = Trace()
+    for step, value in enumerate((5.0, float("nan"), 7.0), start=1):
+        trace.add(step, value)
+    trace.end()
+    assert trace.steps.tolist() == [1.0, 2.0, 3.0]
+    np.testing.assert_array_equal(trace.values, [5.0, np.nan, 7.0])
 
 
-def test_bucket_without_values_is_a_gap():
-    timeline = Timeline(3)
-    for step in (1, 2, 3):
-        timeline.begin_step(step)
-        if step != 2:
-            timeline.add("a", 1.0)
-    assert math.isnan(timeline.curve("a").p50[1])
-    assert timeline.shares("a") == [1.0, 0.0, 1.0]
+def test_long_trace_is_bounded_and_keeps_its_extremes():
+    trace, values = Trace(), np.random.default_rng(2).normal(size=20_000)
+    for step, value in enumerate(values):
+        trace.add(step, float(value))
+    assert len(trace.values) < 8 * COLUMNS
+    trace.end()
+    assert len(trace.values) <= 2 * COLUMNS
+    assert (trace.values.min(), trace.values.max()) == (values.min(), values.max())
+    np.testing.assert_array_equal(values[trace.steps.astype(int)], trace.values)
 
 
-def test_excess_steps_are_in_the_last_bucket():
-    timeline = Timeline(2)
-    for step in (1, 2, 3, 4):
-        timeline.begin_step(step)
-        timeline.add("a", float(step))
-    assert timeline.curve("a").most == [1.0, 4.0]
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 200), unique=True).map(sorted))
+def test_spans_cover_exactly_their_steps(steps):
+    spans = Spans()
+    for step in steps:
+        spans.add(step)
+        spans.add(step)
+    covered = [step for first, last in spans.spans for step in range(first, last + 1)]
+    assert (spans.count, covered) == (len(steps), steps)
 
 
-def test_timeline_bounds_its_names_and_counts_the_rest():
-    timeline = Timeline(1)
-    timeline.begin_step(1)
-    for name in range(MOST_NAMES + 5):
-        timeline.add(name, 1.0)
-    assert (len(timeline.series), timeline.series.left_out) == (MOST_NAMES, 5)
+def test_many_spans_are_joined_but_counted_exactly():
+    spans = Spans()
+    for step in range(0, 10_000, 2):
+        spans.add(step)
+    assert len(spans.spans) <= COLUMNS
+    assert (spans.count, spans.spans[0][0], spans.spans[-1][1]) == (5_000, 0, 9_998)
 
 
-def test_timeline_without_steps_is_empty():
-    assert Timeline(0).curve("a").counts == [0]
+def test_names_are_bounded_and_the_rest_is_counted():
+    names = BoundedDict(list, 3)
+    for name in range(5):
+        names.entry(name)
+    assert (len(names), names.left_out) == (3, 2)

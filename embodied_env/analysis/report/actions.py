@@ -1,4 +1,4 @@
-"""Gate findings, and requested versus applied actions, over the steps of a run, and their figures."""
+"""Gate findings, and requested versus applied actions, over the steps of a run."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from embodied_env.analysis.report.figures import BLUE, Line, heat_figure, lines_figure
-from embodied_env.analysis.report.time_series import BoundedDict, Occurrences, Timeline
-from embodied_env.analysis.report.timing import step_axis
+from embodied_env.analysis.report.time_series import BoundedDict, Occurrences
 from embodied_env.analysis.statistics import Sample
 from embodied_env.core.codes import Severity
 
@@ -16,10 +14,6 @@ Firing = tuple[str, str, str]
 """Gate, code and joint; the joint is "" for a finding about the whole action."""
 
 _MOST_ROWS = 40
-_MOST_IN_MAP = 24
-MOST_FIGURES = 16
-_PALE_ORANGE = "#f0bf55"
-_BLUE_BAND, _ORANGE_BAND = "rgba(0,114,178,0.16)", "rgba(230,159,0,0.18)"
 
 
 def firings(row: Mapping[str, Any]) -> Iterator[tuple[Firing, Severity]]:
@@ -37,13 +31,12 @@ def action_values(action: Any) -> list[float | None]:  # noqa: ANN401 - JSON typ
 class GateActivity:
     """Findings of all steps. A finding of severity PASS changes nothing, so it is a notice and no firing."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self) -> None:
         self.fired: BoundedDict[Firing, Occurrences] = BoundedDict(Occurrences)
         self.notices: BoundedDict[tuple[str, str], Occurrences] = BoundedDict(Occurrences)
         self.intervened = 0
         self.dispositions: Counter[str] = Counter()
         self._severity: dict[Firing, Severity] = {}
-        self._timeline = timeline
 
     def add(self, step: int, row: Mapping[str, Any]) -> None:
         """Add the row of a step."""
@@ -57,21 +50,11 @@ class GateActivity:
             elif (fired := self.fired.entry(firing)) is not None:
                 fired.add(step)
                 self._severity[firing] = max(severity, self._severity.get(firing, severity))
-                self._timeline.add(("fired", *firing), 1.0)
 
     def section(self) -> dict[str, Any]:
-        """Return the most frequent firings and notices, and a map of firings over time."""
+        """Return the most frequent firings and notices."""
         ordered = sorted(self.fired, key=lambda firing: (-self.fired[firing].steps, firing))
-        mapped = ordered[:_MOST_IN_MAP]
-        heat = heat_figure(
-            "Share of steps in which it fired",
-            self._timeline.first_steps,
-            [f"{code} · {joint}" if joint else code for _, code, joint in mapped],
-            [self._timeline.shares(("fired", *firing)) for firing in mapped],
-            x_title=step_axis(self._timeline),
-        )
         return {
-            "map": heat if mapped else "",
             "rows": [(firing, self._severity[firing].name, self.fired[firing]) for firing in ordered[:_MOST_ROWS]],
             "more": max(0, len(ordered) - _MOST_ROWS),
             "notices": sorted(self.notices.items(), key=lambda item: -item[1].steps)[:_MOST_ROWS],
@@ -100,36 +83,12 @@ class _Joint:
 class Actions:
     """Requested and applied action of all steps, by joint."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self) -> None:
         self.joints: BoundedDict[str, _Joint] = BoundedDict(_Joint)
-        self._timeline = timeline
 
     def add(self, step: int, action: Mapping[str, Any]) -> None:
         """Add ``info["action"]`` of a step."""
         values = action_values(action["requested"]), action_values(action["applied"])
         for name, requested, applied in zip(action["applied_si"], *values, strict=False):
-            joint = self.joints.entry(name)
-            if joint is None:
-                continue
-            joint.add(step, requested, applied)
-            for kind, value in (("requested", requested), ("applied", applied)):
-                if value is not None:
-                    self._timeline.add((kind, name), value)
-
-    def figures(self) -> list[str]:
-        """Return a figure of each of the first joints."""
-        return [self._figure(name) for name in list(self.joints)[:MOST_FIGURES]]
-
-    def _figure(self, name: str) -> str:
-        timeline = self._timeline
-        lines = []
-        # requested is wider, so that it is visible behind applied where both agree
-        for kind, colour, band, width in (
-            ("requested", _PALE_ORANGE, _ORANGE_BAND, 4.0),
-            ("applied", BLUE, _BLUE_BAND, 1.6),
-        ):
-            curve = timeline.curve((kind, name))
-            if timeline.width > 1:
-                lines.append(Line("", curve.most, band, low=curve.least))
-            lines.append(Line(kind, curve.p50, colour, width=width))
-        return lines_figure(name, timeline.first_steps, lines, x_title=step_axis(timeline), y_title="action")
+            if (joint := self.joints.entry(name)) is not None:
+                joint.add(step, requested, applied)

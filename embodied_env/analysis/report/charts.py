@@ -42,10 +42,11 @@ class Line(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """Places on the x axis at which something occurred; `style` is "limit", "brake" or "notice"."""
+    """Spans of steps in which something occurred, `steps` in all; `style` is "limit", "brake" or "notice"."""
 
     name: str
-    x: Sequence[float]
+    spans: Sequence[tuple[float, float]]
+    steps: int
     style: str = "limit"
 
 
@@ -98,25 +99,25 @@ def line_chart(
     )
     grid = "".join(f"M0,{box.y(tick)}H{UNITS}" for tick in ticks(y_low, y_high))
     drawn = f'{limited}<path class="grid" d="{grid}"/>{curves}'
+    rugs = "".join(_drawing_of_marks(each, box) for each in marks)
     if any(np.isfinite(limits)):
         note = " · ".join(filter(None, (f"limits {format_number(limits[0])} to {format_number(limits[1])}", note)))
     return (
-        f"{_caption(title, unit, note)}{_key(lines)}"
+        f"{_caption(title, unit, note)}{_key(lines, marks)}"
         f'<div class="plot" data-x="{x_low:.6g} {x_high:.6g}" data-y="{y_low:.6g} {y_high:.6g}"'
         f' data-unit="{_text(unit)}" data-x-title="{_text(x_title)}">'
         f"{_y_axis(y_low, y_high)}{_drawing(drawn, _describe(title, unit, series, marks))}"
-        f"{_rows_of_marks(marks, box)}{_x_axis(x_low, x_high, x_title)}</div>"
+        f"{rugs}{_x_axis(x_low, x_high, x_title)}</div>"
     ).join(('<figure class="chart" tabindex="0">', "</figure>"))
 
 
-def event_chart(title: str, rows: Sequence[tuple[str, Marks]], steps: tuple[float, float], *, x_title: str) -> str:
-    """Return a chart with a row of marks for each label, over x from the first to the last of `steps`."""
+def event_chart(title: str, rows: Sequence[Marks], steps: tuple[float, float], *, x_title: str) -> str:
+    """Return a chart with a row for each of `rows`, over x from the first to the last of `steps`."""
     box = _Box(*_padded_span(*steps), 0.0, 1.0)
     drawn = "".join(
-        f'<div class="event"><span class="label">{_text(label)}</span>'
-        f"{_drawing(_mark_path(marks, box), f'{label}: {plural(len(marks.x), marks.name)}', 'rug')}"
-        f'<span class="number">{len(marks.x):,}</span></div>'
-        for label, marks in rows
+        f'<div class="event"><span class="label">{_text(marks.name)}</span>{_drawing_of_marks(marks, box)}'
+        f'<span class="number">{marks.steps:,}</span></div>'
+        for marks in rows
     )
     axis = _x_axis(*_padded_span(*steps), x_title)
     return f'<figure class="chart events">{_caption(title)}{drawn}<div class="event"><span></span>{axis}</div></figure>'
@@ -184,8 +185,9 @@ def stacked_timeline(
             f'<span class="below">{_text(text)}</span></div>'
         )
     axis = _x_axis(0.0, longest, unit)
+    key = _swatches([(f"s{index % 8}", name) for index, name in enumerate(segments)])
     return (
-        f'<figure class="chart timeline">{_caption(title)}{"".join(drawn)}'
+        f'<figure class="chart timeline">{_caption(title)}{key}{"".join(drawn)}'
         f'<div class="interval-row"><span></span>{axis}<span></span></div></figure>'
     )
 
@@ -222,7 +224,7 @@ def episode_strip(title: str, bars: Sequence[Bar]) -> str:
         f'<span style="bottom:0">{format_number(low)}</span><span style="bottom:43%">{format_number(high)}</span>'
         f'<span class="axis-title" style="bottom:21%">return</span></div>'
         f'<svg viewBox="0 0 {10 * max(len(bars), 1)} {2 * UNITS + 150}" preserveAspectRatio="none" role="group"'
-        f' style="max-width:{28 * max(len(bars), 1)}px" aria-label="{_text(summary)}">{"".join(columns)}</svg>'
+        f' style="max-width:{48 * max(len(bars), 1)}px" aria-label="{_text(summary)}">{"".join(columns)}</svg>'
         "</div></figure>"
     )
 
@@ -311,7 +313,9 @@ def _y_range(series: Sequence[tuple[Line, FloatArray, FloatArray]]) -> tuple[flo
 
 
 def _padded(low: float, high: float) -> tuple[float, float]:
-    pad = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
+    if max(abs(low), abs(high)) < 1.0 / _LARGEST:
+        return -0.06, 1.0
+    pad = 0.06 * (high - low) or 0.1 * abs(high)
     return low - pad, high + pad
 
 
@@ -327,11 +331,15 @@ def _caption(title: str, unit: str = "", note: str = "") -> str:
     return f"<figcaption>{_text(title, 60)}{units}{notes}</figcaption>" if title else ""
 
 
-def _key(lines: Sequence[Line]) -> str:
-    if len(lines) < 2 and all(line.style.startswith("s") for line in lines):
-        return ""
-    items = "".join(f'<li><i class="{line.style}"></i>{_text(line.name, 40)}</li>' for line in lines)
-    return f'<ul class="key">{items}</ul>'
+def _key(lines: Sequence[Line], marks: Sequence[Marks]) -> str:
+    named = [(line.style, line.name) for line in lines if len(lines) > 1 or not line.style.startswith("s")]
+    named += dict.fromkeys((f"swatch {mark.style}", mark.name) for mark in marks)
+    return _swatches(named)
+
+
+def _swatches(named: Sequence[tuple[str, str]]) -> str:
+    items = "".join(f'<li><i class="{style}"></i>{_text(name, 40)}</li>' for style, name in named)
+    return f'<ul class="key">{items}</ul>' if items else ""
 
 
 def _drawing(content: str, label: str, kind: str = "lines") -> str:
@@ -349,7 +357,7 @@ def _describe(
             good = y[np.isfinite(y)]
             span = f"{format_number(good.min())} to {format_number(good.max())} {unit}" if len(good) else "no value"
             yield f"{line.name} {span.strip()}"
-        yield from (f"{mark.name} at {plural(len(mark.x), 'step')}" for mark in marks)
+        yield from (f"{mark.name} at {plural(mark.steps, 'step')}" for mark in marks)
 
     return f"{title}: {'; '.join(told())}"
 
@@ -370,18 +378,14 @@ def _tick(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.1e}"
 
 
-def _rows_of_marks(marks: Sequence[Marks], box: _Box) -> str:
-    return "".join(
-        _drawing(_mark_path(mark, box), f"{mark.name} at {plural(len(mark.x), 'step')}", "rug")
-        for mark in marks
-        if mark.x
-    )
+def _drawing_of_marks(marks: Marks, box: _Box) -> str:
+    return _drawing(_mark_path(marks, box), f"{marks.name}: {plural(marks.steps, 'step')}", "rug")
 
 
 def _mark_path(marks: Marks, box: _Box) -> str:
     """Return a bar for each run of adjacent places, at least as wide as a pixel."""
     runs: list[list[int]] = []
-    for left, right in sorted((box.x(place - 0.5), box.x(place + 0.5)) for place in marks.x):
+    for left, right in ((box.x(first - 0.5), box.x(last + 0.5)) for first, last in marks.spans):
         if runs and left <= runs[-1][1] + 1:
             runs[-1][1] = max(right, runs[-1][1])
         else:

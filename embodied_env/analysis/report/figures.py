@@ -8,10 +8,19 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from embodied_env.analysis.report.html import COLOURS, check_templates
+from embodied_env.analysis.report.html import check_installed as check_templates
 from embodied_env.core.terminal import printable
 from embodied_env.errors import MissingDependencyError
 
+COLOURS = {
+    "ink": "#1b1f24",
+    "muted": "#57606a",
+    "line": "#d8dee4",
+    "blue": "#0072b2",
+    "orange": "#e69f00",
+    "vermilion": "#d55e00",
+    "font": "system-ui, sans-serif",
+}
 BLUE, ORANGE, VERMILION = COLOURS["blue"], COLOURS["orange"], COLOURS["vermilion"]
 
 _CONFIG = {"displayModeBar": False, "responsive": True, "scrollZoom": False, "showTips": False}

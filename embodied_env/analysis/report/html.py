@@ -26,17 +26,6 @@ from embodied_env.record.manifest import name_of_policy
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-COLOURS = {
-    "ink": "#1b1f24",
-    "muted": "#57606a",
-    "line": "#d8dee4",
-    "blue": "#0072b2",  # blue, orange and vermilion: the colour-blind safe palette of Okabe and Ito
-    "orange": "#e69f00",
-    "vermilion": "#d55e00",
-    "font": "system-ui, -apple-system, Segoe UI, Roboto, Helvetica Neue, Arial, sans-serif",
-}
-"""Custom properties of the style sheet, by name."""
-
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 _TEMPLATES = Path(__file__).with_name("templates")
 _WIDE = 24  # characters of a cell that fit on one line
@@ -45,7 +34,7 @@ _LONGEST = 600  # characters of one text
 
 def render_page(template: str, *, title: str, **content: object) -> str:
     """Return the page of `template` with `content`; raises MissingDependencyError without jinja2."""
-    return _environment().get_template(template).render(title=title, policy=POLICY, colours=COLOURS, **content)
+    return _environment().get_template(template).render(title=title, policy=POLICY, **content)
 
 
 def text(value: object, longest: int = _LONGEST) -> str:
@@ -59,9 +48,10 @@ def text(value: object, longest: int = _LONGEST) -> str:
     return shown if len(shown) <= longest else f"{shown[:longest]}… ({len(shown)} characters)"
 
 
-def check_templates() -> None:
-    """Raise MissingDependencyError when jinja2 is not installed."""
+def check_installed() -> None:
+    """Raise MissingDependencyError when jinja2 or scipy is not installed."""
     _environment()
+    import embodied_env.analysis.statistics  # noqa: F401, PLC0415 - raises without scipy
 
 
 @cache

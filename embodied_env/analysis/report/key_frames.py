@@ -1,4 +1,4 @@
-"""Key frames of cameras: the images of a run that its report shows, and their conversion to PNG."""
+"""Key frames of cameras: the images of an episode that a report shows, and their conversion to JPEG."""
 
 from __future__ import annotations
 
@@ -14,30 +14,36 @@ from numpy.typing import NDArray
 
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import Reference, references
-from embodied_env.record.rows import RESET
 
 MOST_CAMERAS = 8
+MOST_FRAMES = 8
+"""Images of a camera in an episode that are shown."""
+
 _DIMENSIONS = 3  # of an image: height, width, channels
-_WIDEST = 320  # pixels of an image in the page
+_WIDEST = 240  # pixels of an image in the page
+_QUALITY = 72  # of a JPEG
 _GREYS = (2.0, 90.0)  # percentiles of a depth image that are drawn darkest and lightest
-_SLOTS = ("first", "success", "end", "last")
 
 
-class _Frame(NamedTuple):
-    when: str
-    reference: Reference
+class Picture(NamedTuple):
+    """An image of a camera in base 64, "" if it cannot be shown, and its caption; `note`: its grey scale, or why."""
+
+    caption: str
+    jpeg: str
+    note: str
 
 
 class KeyFrames:
-    """Keeps of each camera the first image, those at the first success and at the first other end, and the last."""
+    """Images of each camera, evenly over an episode, with its first and its last image."""
 
     def __init__(self) -> None:
         self.cameras_left_out: set[str] = set()
-        self._kept: dict[str, dict[str, _Frame]] = {}
+        self._kept: dict[str, list[tuple[int, Reference]]] = {}
+        self._strides: dict[str, int] = {}
+        self._last: dict[str, tuple[int, Reference]] = {}
 
     def add(self, step: int, row: Mapping[str, Any]) -> None:
-        """Add a row: of `step`, or of a reset after it."""
-        at = f"reset before step {step + 1}" if row["schema"] == RESET else f"step {step}"
+        """Add the observation of a row: of `step`, or of the reset before step 1."""
         for path, reference in references(row["observation"]):
             camera = path or "observation"
             if not is_image(reference):
@@ -45,38 +51,45 @@ class KeyFrames:
             if camera not in self._kept and len(self._kept) >= MOST_CAMERAS:
                 self.cameras_left_out.add(camera[:100])
                 continue
-            kept = self._kept.setdefault(camera, {})
-            kept.setdefault("first", _Frame(f"first: {at}", reference))
-            kept["last"] = _Frame(f"last: {at}", reference)
-            if row.get("terminated") or row.get("truncated"):
-                reason = str(row["info"].get("end_reason") or "ended")[:80]
-                kept.setdefault("success" if reason == "success" else "end", _Frame(f"{reason}: {at}", reference))
+            kept, stride = self._kept.setdefault(camera, []), self._strides.get(camera, 1)
+            self._last[camera] = step, reference
+            if step % stride == 0:
+                kept.append((step, reference))
+            if len(kept) > 2 * MOST_FRAMES:
+                self._strides[camera] = 2 * stride
+                kept[:] = [each for each in kept if each[0] % (2 * stride) == 0]
 
-    def frames(self) -> list[tuple[str, str, Reference]]:
-        """Return camera, time and reference of each frame, by camera and in order; equal images only once."""
-        found = []
+    def frames(self) -> dict[str, list[tuple[int, Reference]]]:
+        """Return step and reference of at most `MOST_FRAMES` images of each camera; a repeated image once."""
+        found = {}
         for camera, kept in self._kept.items():
-            unique: dict[str, _Frame] = {}
-            for slot in _SLOTS:
-                if slot in kept:
-                    unique.setdefault(kept[slot].reference["sha256"], kept[slot])
-            found += [(camera, frame.when, frame.reference) for frame in unique.values()]
+            last = self._last[camera]
+            unique = list(
+                {reference["sha256"]: (step, reference) for step, reference in reversed([*kept, last])}.values()
+            )
+            unique.reverse()
+            places = np.linspace(0, len(unique) - 1, min(len(unique), MOST_FRAMES)).round().astype(int)
+            found[camera] = [unique[place] for place in places]
         return found
 
-    def section(self, read_array: Callable[[Mapping[str, Any]], NDArray[Any]]) -> dict[str, Any]:
-        """Return the frames with their captions; `read_array` is `embodied_env.record.Run.array`."""
-        can_draw = importlib.util.find_spec("PIL") is not None
-        pictures = []
-        for camera, when, reference in self.frames() if can_draw else ():
-            caption, png = f"{camera}, {when}", ""
-            try:
-                png, note = png_base64(read_array(reference))
-                caption += f"; {note}" if note else ""
-            except (RecordError, ValueError, TypeError, OSError) as error:
-                caption += f": the image cannot be shown: {error}"
-            pictures.append({"caption": caption, "png": png})
-        more = len(self.cameras_left_out)
-        return {"cameras": list(self._kept), "can_draw": can_draw, "pictures": pictures, "more": more}
+    def pictures(self, read_array: Callable[[Mapping[str, Any]], NDArray[Any]]) -> dict[str, list[Picture]]:
+        """Return the pictures of each camera; `read_array` is `embodied_env.record.Run.array`. Requires Pillow."""
+        return {
+            camera: [_picture(f"step {step}" if step else "reset", reference, read_array) for step, reference in frames]
+            for camera, frames in self.frames().items()
+        }
+
+
+def _picture(caption: str, reference: Reference, read_array: Callable[[Mapping[str, Any]], NDArray[Any]]) -> Picture:
+    try:
+        return Picture(caption, *jpeg_base64(read_array(reference)))
+    except (RecordError, ValueError, TypeError, OSError) as error:
+        return Picture(caption, "", f"the image cannot be shown: {error}")
+
+
+def can_draw() -> bool:
+    """Return whether Pillow is installed."""
+    return importlib.util.find_spec("PIL") is not None
 
 
 def is_image(reference: Reference) -> bool:
@@ -86,8 +99,8 @@ def is_image(reference: Reference) -> bool:
     return len(size) == 2 and len(reference["shape"]) <= _DIMENSIONS + 1 and all(reference["shape"]) and is_drawable
 
 
-def png_base64(image: NDArray[Any]) -> tuple[str, str]:
-    """Return `image` as PNG in base 64, and a note on its grey scale or "".
+def jpeg_base64(image: NDArray[Any]) -> tuple[str, str]:
+    """Return `image` as JPEG in base 64, and a note on its grey scale or "".
 
     Its shape is (height, width, 1, 3 or 4) for uint8. One channel of other numbers is drawn in grey, black where they
     are not finite.
@@ -99,7 +112,7 @@ def png_base64(image: NDArray[Any]) -> tuple[str, str]:
     pixels = np.ascontiguousarray(pixels[::stride, ::stride])
     picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     buffer = io.BytesIO()
-    picture.save(buffer, format="PNG", optimize=True)
+    picture.convert("L" if picture.mode == "L" else "RGB").save(buffer, format="JPEG", quality=_QUALITY, optimize=True)
     return base64.b64encode(buffer.getvalue()).decode("ascii"), note
 
 

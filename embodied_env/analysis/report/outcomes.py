@@ -17,8 +17,8 @@ MOST_REASONS = 200
 """End reasons, and kinds of resets, that are counted separately; others are counted as `OTHER`."""
 
 OTHER = "(others)"
-LISTED = 40
-"""Episodes with a row of their own in the report."""
+MOST_EPISODES = 20_000
+"""Episodes that are listed; of further ones only the counts are known."""
 
 SUCCESS_RATES = (
     ("success_rate", "truncation counts as failure", "rated", "episode"),
@@ -53,7 +53,7 @@ class Rate:
         return cls(successes=successes, trials=trials, share=share, low=low, high=high)
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Episode:
     """One episode, from its reset to its end."""
 
@@ -67,6 +67,20 @@ class Episode:
     success: bool = False
     apart: str = ""  # why it counts in no success rate (`counted_apart`), or ""
 
+    @property
+    def kind(self) -> str:
+        """How it ended: "success", "failure", "truncated", "apart" (in no success rate), or "cut" before its end."""
+        if not self.ended or self.apart:
+            return "apart" if self.apart else "cut"
+        return "truncated" if self.ended == "truncated" else "success" if self.success else "failure"
+
+    @property
+    def end(self) -> str:
+        """How it ended, in words."""
+        if self.kind == "apart":
+            return self.apart.replace("_", " ")
+        return {"cut": "cut off", "success": "success"}.get(self.kind, f"{self.ended}, {self.reason}")
+
 
 class Outcomes:
     """Counts the episodes of a run from its rows, in bounded memory."""
@@ -76,6 +90,7 @@ class Outcomes:
         self.episodes: list[Episode] = []
         self.reset_kinds: Counter[str] = Counter()
         self._summary = Summary()
+        self.newest: Episode | None = None
         self._open: Episode | None = None
         self._reasons: set[str] = set()
 
@@ -115,8 +130,8 @@ class Outcomes:
             kind = ", ".join([made["level"], *details])[:_LONGEST_REASON]
             self.reset_kinds[kind if kind in self.reset_kinds or len(self.reset_kinds) < MOST_REASONS else OTHER] += 1
         solved = solved_at_reset(row["inner"])
-        self._open = Episode(number=self.resets, seed=row["seed"], solved=solved)
-        if len(self.episodes) < LISTED:
+        self._open = self.newest = Episode(number=self.resets, seed=row["seed"], solved=solved)
+        if len(self.episodes) < MOST_EPISODES:
             self.episodes.append(self._open)
 
     def summary(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,22 +11,27 @@ from typing import Any
 from embodied_env._version import __version__
 from embodied_env.analysis.progress import NO_PROGRESS, Progress
 from embodied_env.analysis.report.actions import Actions, GateActivity
-from embodied_env.analysis.report.figures import check_installed, library
+from embodied_env.analysis.report.episode_figures import draw_episode
+from embodied_env.analysis.report.episode_traces import EpisodeTrace, EpisodeTraces, is_underrun
 from embodied_env.analysis.report.formatting import describe_value, mapping_of
-from embodied_env.analysis.report.html import render_page
-from embodied_env.analysis.report.key_frames import KeyFrames
+from embodied_env.analysis.report.html import check_installed, render_page
+from embodied_env.analysis.report.key_frames import Picture, can_draw
 from embodied_env.analysis.report.outcomes import Outcomes
-from embodied_env.analysis.report.time_series import Timeline
+from embodied_env.analysis.report.overview import KINDS, draw_rates, draw_reasons, draw_strip
 from embodied_env.analysis.report.timing import Clocks, Sensors, Stages
+from embodied_env.contract import Contract
 from embodied_env.core.latency.statistics import KEPT
 from embodied_env.core.outcome_counts import describe_exclusions
+from embodied_env.errors import ContractError, RecordError
 from embodied_env.record import AuditReport, Run, audit_run
-from embodied_env.record.manifest import write_text
+from embodied_env.record.manifest import contract_of_manifest, write_text
 from embodied_env.record.rows import RESET
 from embodied_env.record.run import inspect_run, row_violations
 
 REPORT = "report.html"
 """Default name of a report, in its run directory."""
+
+_MOST_CHARACTERS = 2_000_000  # of the charts and pictures of all episodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,33 +51,38 @@ class RunStatistics:
         steps: transitions.
         unreadable: rows that do not fit their schema; they are skipped.
         unaccounted: transitions that an outer wrapper added; they count in the outcomes only.
+        underruns: steps without an action of a chunk.
     """
 
-    def __init__(self, steps: int) -> None:
-        """Start without rows; `steps`, the number of transitions to come, divides the figures over time."""
-        self.timeline = Timeline(steps)
+    def __init__(self, contract: Contract | None = None, *, is_valid: bool = False) -> None:
+        """Start without rows; without `contract` joints have neither units nor limits nor measured values.
+
+        `is_valid`: an audit found that all rows fit their schema.
+        """
+        self._is_valid = is_valid
         self.outcomes = Outcomes()
-        self.stages = Stages(self.timeline)
-        self.sensors = Sensors(self.timeline)
+        self.episodes = EpisodeTraces(contract)
+        self.stages = Stages()
+        self.sensors = Sensors()
         self.clocks = Clocks()
-        self.gates = GateActivity(self.timeline)
-        self.actions = Actions(self.timeline)
-        self.frames = KeyFrames()
-        self.steps = self.unreadable = self.unaccounted = 0
+        self.gates = GateActivity()
+        self.actions = Actions()
+        self.steps = self.unreadable = self.unaccounted = self.underruns = 0
 
     def add(self, row: Any) -> None:  # noqa: ANN401 - JSON types
         """Add one row."""
-        if row_violations(row):
+        if not self._is_valid and row_violations(row):
             self.unreadable += 1
             return
         self.outcomes.add(row)
-        if row["schema"] != RESET:
+        if row["schema"] == RESET and self.outcomes.newest is not None:
+            self.episodes.begin(self.outcomes.newest, row)
+        elif row["schema"] != RESET:
             self.steps += 1
+            self.episodes.add(row)
             self._add_step(row)
-        self.frames.add(self.steps, row)
 
     def _add_step(self, row: Mapping[str, Any]) -> None:
-        self.timeline.begin_step(self.steps)
         if row["inner"] is None:
             self.unaccounted += 1
             return
@@ -81,13 +92,15 @@ class RunStatistics:
         self.clocks.add(row)
         self.gates.add(self.steps, row)
         self.actions.add(self.steps, info["action"])
+        self.underruns += is_underrun(info)
 
     @property
     def left_out(self) -> int:
         """Values that are not shown, since the run has more names than the report keeps."""
         stages, gates = self.stages, self.gates
-        kept = (self.timeline.series, stages.samples, stages.unmeasured, self.sensors.by_name, gates.fired)
-        return sum(names.left_out for names in (*kept, gates.notices, self.actions.joints))
+        kept = (stages.samples, stages.unmeasured, self.sensors.by_name, gates.fired, gates.notices)
+        in_episodes = sum(trace.left_out for trace in self.episodes.kept)
+        return sum(names.left_out for names in (*kept, self.actions.joints)) + in_episodes
 
 
 def write_report(
@@ -99,42 +112,78 @@ def write_report(
 
     Raises:
         RecordError: when `run_directory` is no run directory, or the page cannot be written.
-        MissingDependencyError: when plotly, jinja2, scipy or mcap is not installed.
+        MissingDependencyError: when jinja2, scipy or mcap is not installed.
     """
     check_installed()
     run, _ = inspect_run(run_directory)  # the audit lists what does not fit
     progress.start("audit", None)
     audit = audit_run(run_directory)
     progress.start("reading", audit.transitions)
-    statistics = RunStatistics(audit.transitions)
+    contract, problem = _read_contract(run)
+    statistics = RunStatistics(contract, is_valid=audit.sound)
     for row in run.unchecked_rows():
         statistics.add(row)
         progress.advance()
+    statistics.episodes.close()
     progress.start("drawing", None)
     path = Path(run_directory) / REPORT if output is None else Path(output)
-    write_text(path, build_page(run, audit, statistics))
+    write_text(path, build_page(run, audit, statistics, contract, problem))
     return Report(path=path, transitions=statistics.steps, sound=audit.sound, problems=audit.problems)
 
 
-def build_page(run: Run, audit: AuditReport, statistics: RunStatistics) -> str:
-    """Return the report of `run`, whose rows are in `statistics`."""
-    name, summary = run.path.resolve().name, statistics.outcomes.summary()
-    contract = describe_value(mapping_of(run.manifest, "contract").get("name"))
+def build_page(run: Run, audit: AuditReport, found: RunStatistics, contract: Contract | None, problem: str) -> str:
+    """Return the report of `run`, whose rows are in `found`; `problem`: why its contract cannot be read, or ""."""
+    name, summary = run.path.resolve().name, found.outcomes.summary()
+    contract_name = describe_value(mapping_of(run.manifest, "contract").get("name"))
+    is_paced = contract is not None and run.manifest.get("pacing") == "realtime"
+    kinds = Counter(episode.kind for episode in found.outcomes.episodes)
+    drawn, default = _draw_episodes(run, found.episodes), found.episodes.default()
     return render_page(
         "report.html",
-        title=f"{contract}: {name}",
-        script=library(),
+        title=f"{contract_name}: {name}",
         version=__version__,
         kept=KEPT,
         name=name,
         audit=audit,
         manifest=run.manifest,
-        run=statistics,
+        contract_problem=problem,
+        run=found,
         summary=summary,
         exclusions=describe_exclusions(summary),
-        latency=statistics.stages.section(),
-        gates=statistics.gates.section(),
-        actions=statistics.actions.figures(),
-        sensors=statistics.sensors.figures(),
-        frames=statistics.frames.section(run.array),
+        rates=draw_rates(found.outcomes),
+        reasons=draw_reasons(summary),
+        strip=draw_strip(found.outcomes.episodes, [episode["outcome"].number for episode in drawn]),
+        kinds={kind: words for kind, words in KINDS.items() if kind in kinds},
+        counts=kinds,
+        episodes=drawn,
+        default=None if default is None else default.outcome.number,
+        can_draw=can_draw(),
+        period_s=None if contract is None else contract.control_period_s,
+        latency=found.stages.section(contract.control_period_s if is_paced and contract is not None else None),
+        gates=found.gates.section(),
     )
+
+
+def _draw_episodes(run: Run, traces: EpisodeTraces) -> list[dict[str, Any]]:
+    """Return the charts and pictures of the kept episodes in order, the default one first in the use of space."""
+    default, space = traces.default(), _MOST_CHARACTERS
+    drawn: list[dict[str, Any]] = []
+    for trace in sorted(traces.kept, key=lambda each: each is not default):
+        sections, pictures = draw_episode(trace), _pictures(run, trace)
+        space -= sum(len(figure) for _, figures in sections for figure in figures)
+        space -= sum(len(picture.jpeg) for of_camera in pictures.values() for picture in of_camera)
+        if space < 0 and drawn:
+            break
+        drawn.append({"outcome": trace.outcome, "sections": sections, "pictures": pictures, "frames": trace.frames})
+    return sorted(drawn, key=lambda each: each["outcome"].number)
+
+
+def _pictures(run: Run, trace: EpisodeTrace) -> dict[str, list[Picture]]:
+    return trace.frames.pictures(run.array) if can_draw() else {}
+
+
+def _read_contract(run: Run) -> tuple[Contract | None, str]:
+    try:
+        return contract_of_manifest(run.manifest), ""
+    except (ContractError, RecordError) as error:
+        return None, str(error)

@@ -1,18 +1,19 @@
-"""Values of a run by name: over time in buckets of steps, and with a bound on the number of names."""
+"""Values and events over the steps of a run, in bounded memory."""
 
 from __future__ import annotations
 
-import math
 from array import array
-from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Hashable
+from typing import TypeVar
 
 import numpy as np
 
-BUCKETS = 120
+from embodied_env.analysis.report.charts import COLUMNS, extremes
+from embodied_env.core.types import FloatArray
+
 MOST_NAMES = 400
 
-_PERCENTILES = (0.0, 50.0, 95.0, 99.0, 100.0)
+_MOST_KEPT = 8 * COLUMNS  # values of a trace before it is shortened
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -58,60 +59,60 @@ class Occurrences:
         self.last_step = step
 
 
-class Curve(NamedTuple):
-    """Percentiles and the number of values of each bucket; NaN where a bucket has no value."""
+class Trace:
+    """Values of one name over the steps of an episode: all of them, or the extremes of columns of steps if many."""
 
-    least: Sequence[float]
-    p50: Sequence[float]
-    p95: Sequence[float]
-    p99: Sequence[float]
-    most: Sequence[float]
-    counts: Sequence[int]
+    def __init__(self) -> None:
+        self._steps, self._values = array("d"), array("d")
+
+    def add(self, step: int, value: float) -> None:
+        """Add the value of `step`, in ascending order; NaN is a gap."""
+        self._steps.append(step)
+        self._values.append(value)
+        if len(self._steps) >= _MOST_KEPT:
+            self._shorten(2 * COLUMNS)
+
+    def end(self) -> None:
+        """Keep only what a chart shows."""
+        self._shorten(COLUMNS)
+
+    @property
+    def steps(self) -> FloatArray:
+        """The steps with a value."""
+        return np.array(self._steps)
+
+    @property
+    def values(self) -> FloatArray:
+        """The values of `steps`."""
+        return np.array(self._values)
+
+    def _shorten(self, columns: int) -> None:
+        steps, values = extremes(self._steps, self._values, columns)
+        self._steps, self._values = array("d", steps.tobytes()), array("d", values.tobytes())
 
 
-class Timeline:
-    """Percentiles of named values per bucket of steps. Only the values of the current bucket are kept in memory."""
+class Spans:
+    """Steps of an episode in which something occurred, as spans of adjacent steps; near ones are joined if many."""
 
-    def __init__(self, steps: int) -> None:
-        """Divide `steps` into at most `BUCKETS` of equal length; later steps go into the last one."""
-        self.width = max(1, math.ceil(steps / BUCKETS))
-        self.buckets = max(1, math.ceil(steps / self.width))
-        self.series: BoundedDict[Hashable, list[tuple[int, list[float], int]]] = BoundedDict(list)
-        self.first_steps = [1 + index * self.width for index in range(self.buckets)]
-        self._steps_in_bucket = [0] * self.buckets
-        self._bucket = 0
-        self._open: dict[Hashable, array[float]] = {}
+    def __init__(self) -> None:
+        self.count = 0
+        self.spans: list[tuple[int, int]] = []
+        self._reach = 1
 
-    def begin_step(self, step: int) -> None:
-        """Assign the values that follow to `step`, from 1."""
-        bucket = min((step - 1) // self.width, self.buckets - 1)
-        if bucket != self._bucket:
-            self._close()
-            self._bucket = bucket
-        self._steps_in_bucket[bucket] += 1
+    def add(self, step: int) -> None:
+        """Add `step`, in ascending order; the same step counts once."""
+        if self.spans and step == self.spans[-1][1]:
+            return
+        self.count += 1
+        self._append(step, step)
+        while len(self.spans) > COLUMNS:
+            self._reach *= 2
+            spans, self.spans = self.spans, []
+            for first, last in spans:
+                self._append(first, last)
 
-    def add(self, name: Hashable, value: float) -> None:
-        """Add a finite value of the current step."""
-        if self.series.entry(name) is not None:
-            self._open.setdefault(name, array("d")).append(value)
-
-    def curve(self, name: Hashable) -> Curve:
-        """Return the curve of `name`."""
-        self._close()
-        table = np.full((self.buckets, len(_PERCENTILES)), np.nan)
-        counts = [0] * self.buckets
-        for bucket, values, count in self.series.get(name, ()):
-            table[bucket], counts[bucket] = values, count
-        least, p50, p95, p99, most = table.T.tolist()
-        return Curve(least, p50, p95, p99, most, counts)
-
-    def shares(self, name: Hashable) -> list[float]:
-        """Return the share of steps per bucket that have a value of `name`, at most one per step; NaN without steps."""
-        counts = self.curve(name).counts
-        return [n / steps if steps else math.nan for n, steps in zip(counts, self._steps_in_bucket, strict=True)]
-
-    def _close(self) -> None:
-        for name, values in self._open.items():
-            percentiles = np.percentile(np.asarray(values), _PERCENTILES).tolist()
-            self.series[name].append((self._bucket, percentiles, len(values)))
-        self._open = {}
+    def _append(self, first: int, last: int) -> None:
+        if self.spans and first - self.spans[-1][1] <= self._reach:
+            self.spans[-1] = self.spans[-1][0], last
+        else:
+            self.spans.append((first, last))

@@ -1,21 +1,27 @@
-"""Latency stages, sensor readings and clocks over the steps of a run, and their figures."""
+"""Latency stages, sensor readings and clocks over the steps of a run, and the timeline of a step."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from embodied_env.analysis.report.figures import BLUE, ORANGE, VERMILION, Line, lines_figure
-from embodied_env.analysis.report.formatting import format_number
-from embodied_env.analysis.report.time_series import BoundedDict, Occurrences, Timeline
+from embodied_env.analysis.report.charts import stacked_timeline
+from embodied_env.analysis.report.time_series import BoundedDict, Occurrences
 from embodied_env.analysis.statistics import Sample
 from embodied_env.core.codes import Quality
 from embodied_env.core.latency.statistics import STAGES, Stage, all_stages_of
 from embodied_env.record.schema import step_info_schema
 
-MOST_FIGURES = 48
+SEGMENTS = {
+    "handoff_s": "hand-off",
+    "inference_s": "agent",
+    "gate_s": "gate",
+    "publish_s": "publish",
+    "world_s": "world",
+}
+"""Stages that follow each other without a gap in a step, with their names in the timeline."""
 
 _AGE_IS_KNOWN = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE, Quality.INVALID, Quality.LOST)
 """Qualities of readings whose age is known: a repeated reading keeps its stamp."""
@@ -39,10 +45,9 @@ def stage_place(stage: Stage) -> tuple[int, str, str]:
 class Stages:
     """Stages of all steps. Only measured values are in the samples; the others are counted by quality."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self) -> None:
         self.samples: BoundedDict[Stage, Sample] = BoundedDict(Sample)
         self.unmeasured: BoundedDict[tuple[Stage, int], Occurrences] = BoundedDict(Occurrences)
-        self._timeline = timeline
 
     def add(self, step: int, info: Mapping[str, Any]) -> None:
         """Add the stages in the info of a step."""
@@ -52,23 +57,38 @@ class Stages:
                     occurrences.add(step)
             elif (sample := self.samples.entry(stage)) is not None:
                 sample.add(seconds)
-                self._timeline.add(("stage", stage), 1e3 * seconds)
 
-    def section(self) -> dict[str, Any]:
-        """Return the measured stages with percentiles, figures and descriptions, and what was not measured."""
+    def timeline(self, period_s: float | None) -> str:
+        """Draw the stages that make up a step; `period_s`: the control period, if steps are paced by it."""
+        found = {name: self.samples[name, ""].percentiles() for name in SEGMENTS if (name, "") in self.samples}
+        period = self.samples["period_s", ""].percentiles() if ("period_s", "") in self.samples else None
+        rows = []
+        for label in ("p50", "p95", "p99"):
+            total = math.nan if period is None else 1e3 * getattr(period, label)
+            rows.append((label, [1e3 * getattr(each, label) for each in found.values()], total))
+        limit = None if period_s is None else ("control period", 1e3 * period_s)
+        return stacked_timeline("", rows, [SEGMENTS[name] for name in found], unit="ms", limit=limit) if found else ""
+
+    def section(self, period_s: float | None) -> dict[str, Any]:
+        """Return the timeline, the measured stages with percentiles and descriptions, and what was not measured."""
         stages = sorted(self.samples, key=stage_place)
         described = step_info_schema()["properties"]["latency"]["properties"]
         unmeasured = sorted(self.unmeasured, key=lambda key: (stage_place(key[0]), key[1]))
         known = {name for name, _ in (*self.samples, *(stage for stage, _ in unmeasured))}
         return {
             "measured": [(stage_label(stage), self.samples[stage].percentiles()) for stage in stages],
-            "figures": _figures(self._timeline, [(stage_label(stage), ("stage", stage)) for stage in stages]),
+            "timeline": self.timeline(period_s),
             "descriptions": {
                 stage_label((name, "")): described.get(name, {}).get("description", "") for name, _ in stages
             },
             "unmeasured": [(stage_label(key[0]), Quality(key[1]).name, self.unmeasured[key]) for key in unmeasured],
             "absent": [stage_label((name, "")) for name in STAGES if name not in known],
         }
+
+
+def age_is_known(reading: Mapping[str, Any]) -> bool:
+    """Return whether the age of the reading of a sensor in an info is measured."""
+    return reading["quality"] in _AGE_IS_KNOWN and reading.get("stamp_quality", Quality.OK) == Quality.OK
 
 
 class _Sensor:
@@ -86,9 +106,8 @@ class _Sensor:
 class Sensors:
     """Readings of all steps by sensor. Only ages whose stamp is good are counted."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self) -> None:
         self.by_name: BoundedDict[str, _Sensor] = BoundedDict(_Sensor)
-        self._timeline = timeline
 
     def add(self, sensors: Mapping[str, Any]) -> None:
         """Add ``info["sensors"]`` of a step."""
@@ -103,16 +122,15 @@ class Sensors:
                 sensor.suspected[suspect] += 1
             for count in ("lost", "duplicated", "reordered"):
                 sensor.counts[count] += reading[count]
-            if reading["quality"] in _AGE_IS_KNOWN and reading.get("stamp_quality", Quality.OK) == Quality.OK:
+            if age_is_known(reading):
                 sensor.ages.add(reading["age_s"])
-                self._timeline.add(("age", name), 1e3 * reading["age_s"])
             if (confidence := reading.get("confidence")) is not None:
                 sensor.confidence.add(confidence)
 
-    def figures(self) -> dict[str, Any]:
-        """Return the figures of the ages of each sensor."""
-        charted = [name for name, sensor in self.by_name.items() if sensor.ages.count]
-        return _figures(self._timeline, [(f"age · {name}", ("age", name)) for name in charted])
+    @property
+    def lost(self) -> int:
+        """Number of messages that were lost."""
+        return sum(sensor.counts["lost"] for sensor in self.by_name.values())
 
 
 class Clocks:
@@ -136,28 +154,3 @@ class Clocks:
             self.most_epochs = max(self.most_epochs, clock["epoch"])
             self.rtf.add(clock["rtf"])
             self.offset_errors.add(clock["offset_error_s"])
-
-
-def step_axis(timeline: Timeline) -> str:
-    """Return the title of the horizontal axis of a figure over time."""
-    return "step" if timeline.width == 1 else f"step, {timeline.width:,} per point"
-
-
-def _figures(timeline: Timeline, named: Sequence[tuple[str, Hashable]]) -> dict[str, Any]:
-    """Return a figure of each of the first `MOST_FIGURES` curves, and the names of constant ones, which need none."""
-    drawn, constant = [], []
-    for title, name in named[:MOST_FIGURES]:
-        curve = timeline.curve(name)
-        values = {value for side in (curve.least, curve.most) for value in side if math.isfinite(value)}
-        if len(values) == 1 and timeline.buckets > 1:
-            constant.append(f"{title} ({format_number(values.pop())} ms)")
-            continue
-        lines = [Line("each step", curve.p50, BLUE)]
-        if timeline.width > 1:
-            lines = [
-                Line("p99", curve.p99, VERMILION, dash="dot", width=1.6),
-                Line("p95", curve.p95, ORANGE, dash="dash", width=1.6),
-                Line("p50", curve.p50, BLUE, width=2.0),
-            ]
-        drawn.append(lines_figure(title, timeline.first_steps, lines, x_title=step_axis(timeline), y_title="ms"))
-    return {"drawn": drawn, "constant": constant, "more": max(0, len(named) - MOST_FIGURES)}

@@ -110,4 +110,16 @@
     });
     figure.append(details);
   });
+
+  // The strip marks the chosen episode.
+  function markChosen() {
+    var shown = document.querySelector('.episode:target') || document.querySelector('.episode.default');
+    document.querySelectorAll('.strip a').forEach(function (link) {
+      var chosen = shown && link.getAttribute('href') === '#' + shown.id;
+      link.classList.toggle('current', chosen);
+      if (chosen) { link.setAttribute('aria-current', 'true'); } else { link.removeAttribute('aria-current'); }
+    });
+  }
+  addEventListener('hashchange', markChosen);
+  markChosen();
 })();

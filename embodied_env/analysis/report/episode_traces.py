@@ -1,0 +1,236 @@
+"""What happened in each episode of a run: joints, rewards, sensor ages, events and camera frames over its steps."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from embodied_env.analysis.report.actions import action_values, firings
+from embodied_env.analysis.report.key_frames import KeyFrames
+from embodied_env.analysis.report.outcomes import Episode
+from embodied_env.analysis.report.time_series import BoundedDict, Spans, Trace
+from embodied_env.analysis.report.timing import age_is_known
+from embodied_env.contract import Contract
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.codes import Quality, Severity
+from embodied_env.record.rows import has_no_action
+
+MOST_TRACED = 12
+"""Episodes with charts. Each reason of an end is among them before any reason is there twice as often as another."""
+
+_MOST_SERIES = 160
+_MOST_EVENTS = 60
+_GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
+
+
+class Joint(NamedTuple):
+    """A commanded joint: its unit, its limits after margins, and where the observation has its reading, if anywhere."""
+
+    name: str
+    unit: str
+    limits: tuple[float, float]
+    sensor: str
+    key: str
+    component: int
+
+
+class Joints:
+    """Values of the joints of a contract in their own units; without a contract, in those of the action."""
+
+    def __init__(self, contract: Contract | None) -> None:
+        self._layout = None if contract is None else ActionLayout(contract)
+        found = [] if contract is None or self._layout is None else _joints_of(contract, self._layout)
+        self.by_name = {joint.name: joint for joint in found}
+
+    def values(self, row: Mapping[str, Any]) -> Iterator[tuple[str, float, float, float]]:
+        """Yield name, requested, applied and measured value of each joint in a step; NaN for what is not known."""
+        action = row["info"]["action"]
+        requested, applied = (
+            [math.nan if value is None else value for value in action_values(action[kind])]
+            for kind in ("requested", "applied")
+        )
+        names, layout = list(action["applied_si"]), self._layout
+        if layout is None or tuple(names) != layout.joints or not len(requested) == len(applied) == layout.size:
+            rows = zip(names, requested, applied, strict=False)
+            yield from ((name, before, after, math.nan) for name, before, after in rows)
+            return
+        in_si = [layout.scale.each_to_si(values) for values in (requested, applied)]
+        for index, (name, published) in enumerate(action["applied_si"].items()):
+            value, asked = (math.nan if published is None else published), in_si[0][index]
+            if layout.is_delta[index]:  # a displacement, from where that of the applied action began
+                asked += value - in_si[1][index]
+            yield name, asked, value, _reading(row, self.by_name[name])
+
+
+class EpisodeTrace:
+    """The course of one episode, in bounded memory.
+
+    Attributes:
+        series: values over the steps, by kind and name: "requested", "applied" or "measured" of a joint, "reward",
+            "term" of the reward, "age" of a sensor in ms.
+        events: steps in which something occurred, by style of mark and description.
+        limited: steps in which a gate acted on a joint, by style of mark and joint; "" stands for all joints.
+    """
+
+    def __init__(self, outcome: Episode, joints: Joints) -> None:
+        self.outcome = outcome
+        self.joints = joints
+        self.steps = 0
+        self.series: BoundedDict[tuple[str, str], Trace] = BoundedDict(Trace, _MOST_SERIES)
+        self.events: BoundedDict[tuple[str, str], Spans] = BoundedDict(Spans, _MOST_EVENTS)
+        self.limited: BoundedDict[tuple[str, str], Spans] = BoundedDict(Spans, _MOST_SERIES)
+        self.frames = KeyFrames()
+        self._missed_deadlines = 0
+
+    def add_reset(self, row: Mapping[str, Any]) -> None:
+        """Add the row of the reset."""
+        self.frames.add(0, row)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add the row of a step; of one that an outer wrapper added, only the reward and the images are known."""
+        self.steps += 1
+        self._add_value("reward", "", row["reward"])
+        self.frames.add(self.steps, row)
+        if row["inner"] is None:
+            self._add_event("notice", "step of an outer wrapper")
+            return
+        info = row["info"]
+        for name, value in info["task"].items():
+            self._add_value("term", name, value)
+        for name, requested, applied, measured in self.joints.values(row):
+            self._add_value("requested", name, requested)
+            self._add_value("applied", name, applied)
+            self._add_value("measured", name, measured)
+        for name, reading in info["sensors"].items():
+            self._add_value("age", name, 1e3 * reading["age_s"] if age_is_known(reading) else math.nan)
+        for style, text in self._events(row):
+            self._add_event(style, text)
+        for (_, _, joint), severity in firings(row):
+            if severity > Severity.PASS and (spans := self.limited.entry((_style(severity), joint))) is not None:
+                spans.add(self.steps)
+
+    def end(self) -> None:
+        """Keep only what charts show."""
+        for trace in self.series.values():
+            trace.end()
+
+    @property
+    def left_out(self) -> int:
+        """Values that are not shown, since the episode has too many names."""
+        return self.series.left_out + self.events.left_out + self.limited.left_out
+
+    def _events(self, row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        info, latency = row["info"], row["info"]["latency"]
+        for (gate, code, _), severity in firings(row):
+            if severity > Severity.PASS:
+                yield _style(severity), f"{gate}: {code}"
+        if has_no_action(row):
+            yield "brake", "no action of the policy"
+        if is_underrun(info):
+            yield "brake", "chunk underrun"
+        yield from _sensor_events(info["sensors"])
+        missed = latency.get("missed_deadlines")
+        if isinstance(missed, int):
+            if missed > self._missed_deadlines:
+                yield "brake", "deadline missed"
+            self._missed_deadlines = missed
+        if (clock := row["inner"]["clock"]) and clock["jump"]:
+            yield "brake", f"clock jump: {clock['jump']}"
+
+    def _add_value(self, kind: str, name: str, value: float | None) -> None:
+        if (trace := self.series.entry((kind, name))) is not None:
+            trace.add(self.steps, math.nan if value is None else value)
+
+    def _add_event(self, style: str, text: str) -> None:
+        if (spans := self.events.entry((style, text))) is not None:
+            spans.add(self.steps)
+
+
+class EpisodeTraces:
+    """Traces of at most `MOST_TRACED` episodes of a run, chosen so that every reason of an end is among them."""
+
+    def __init__(self, contract: Contract | None) -> None:
+        self.kept: list[EpisodeTrace] = []
+        self._joints = Joints(contract)
+        self._open: EpisodeTrace | None = None
+
+    def begin(self, outcome: Episode, row: Mapping[str, Any]) -> None:
+        """Start the trace of the episode `outcome`, from the row of its reset."""
+        self.close()
+        self._open = EpisodeTrace(outcome, self._joints)
+        self._open.add_reset(row)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add the row of a step."""
+        if self._open is not None:
+            self._open.add(row)
+
+    def close(self) -> None:
+        """End the trace of the newest episode, and choose whether it is kept."""
+        trace, self._open = self._open, None
+        if trace is None:
+            return
+        trace.end()
+        self.kept.append(trace)
+        if len(self.kept) > MOST_TRACED:
+            counts = Counter(_end_of(kept) for kept in self.kept)
+            most, _ = max(counts.items(), key=lambda item: (item[1], item[0] == _end_of(trace)))
+            self.kept.remove(next(kept for kept in reversed(self.kept) if _end_of(kept) == most))
+
+    def default(self) -> EpisodeTrace | None:
+        """Return the trace that is shown first: of the first failure, else of another end than success, else any."""
+        order = ("failure", "truncated", "cut", "apart", "success")
+        return min(self.kept, key=lambda trace: order.index(trace.outcome.kind), default=None)
+
+
+def _sensor_events(sensors: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, reading in sensors.items():
+        if reading["quality"] != Quality.OK:
+            yield "brake", f"{name}: {Quality(reading['quality']).name}"
+        if reading["lost"]:
+            yield "notice", f"{name}: messages lost"
+
+
+def is_underrun(info: Mapping[str, Any]) -> bool:
+    """Return whether no action chunk had an action for this step."""
+    chunk = info.get("annotations", {}).get("chunk", {})
+    return "underruns" in chunk and chunk.get("id") is None
+
+
+def _end_of(trace: EpisodeTrace) -> tuple[str, str]:
+    return trace.outcome.kind, trace.outcome.reason
+
+
+def _style(severity: Severity) -> str:
+    return "limit" if severity is Severity.LIMIT else "brake"
+
+
+def _joints_of(contract: Contract, layout: ActionLayout) -> Sequence[Joint]:
+    limits, found = layout.limits, []
+    commanded = [(spec, joint) for spec in contract.actuators.values() for joint in spec.joints]
+    for index, (actuator, name) in enumerate(commanded):
+        quantity, unit = ("velocity" if actuator.is_velocity else "position"), actuator.joints[name].unit
+        high = float(limits.velocity[index] if actuator.is_velocity else limits.position_high[index])
+        low = -high if actuator.is_velocity else float(limits.position_low[index])
+        place = ("", "", 0)
+        for sensor_name, sensor in contract.sensors.items():
+            field = sensor.fields.get(quantity)
+            if field is not None and sensor.visibility == "agent" and name in (field.joints or ()):
+                place = sensor_name, f"{sensor_name}_{quantity}", (field.joints or ()).index(name)
+                break
+        found.append(Joint(name, f"{unit}/s" if actuator.is_velocity else unit, (low, high), *place))
+    return found
+
+
+def _reading(row: Mapping[str, Any], joint: Joint) -> float:
+    """Return the reading of a joint, NaN without a good one; an observation is JSON of any form."""
+    if row["info"]["sensors"].get(joint.sensor, {}).get("quality") not in _GOOD:
+        return math.nan
+    try:
+        values = row["inner"]["observation"][joint.key]
+        values = values[-1] if isinstance(values[-1], list) else values  # the newest of a history
+        return float(values[joint.component])
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
+        return math.nan
