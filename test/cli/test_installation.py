@@ -55,7 +55,9 @@ def test_contract_and_installation_are_exclusive(arguments, capsys):
 
 def test_packages_of_another_python_on_the_path_fail(monkeypatch):
     ours = f"/opt/ros/x/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([ours, "/home/me/src", "/opt/ros/jazzy/lib/python3.9/site-packages"]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([ours, "/home/me/src", "/opt/ros/jazzy/lib/python3.9/site-packages"])
+    )
     check = section("interpreter")["PYTHONPATH"]
     assert (check.passed, check.code) == (False, "python.other")
     assert "/opt/ros/jazzy" in check.detail
