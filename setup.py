@@ -2,12 +2,19 @@
 
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Distribution, find_packages, setup
 
 NAME = "embodied_env"
 HERE = Path(__file__).resolve().parent  # colcon --symlink-install runs a link to this file from its build folder
 VERSION: dict[str, str] = {}
 exec((HERE / NAME / "_version.py").read_text(encoding="utf-8"), VERSION)  # noqa: S102 - our own file, without imports
+
+
+class RosDistribution(Distribution):
+    """Installs `data_files` with ``pip install -e`` too, which asks for `has_data`: ros2 finds the package by them."""
+
+    has_data = Distribution.has_data_files
+
 
 ONLY_WHERE_WHEELS_ARE = "; platform_system == 'Linux' and platform_machine == 'x86_64'"
 EXTRAS = {
@@ -26,7 +33,8 @@ EXTRAS = {
     "train": ["stable-baselines3>=2.7", "tqdm>=4.60", "onnx>=1.16", "onnxscript>=0.5", "onnxruntime>=1.19"],
     "scale": ["ray>=2.40"],
     "inspect": ["inspect-robots>=0.60"],
-    "export": ["pyarrow>=15", "minari>=0.5.4", "pillow>=10"],
+    "parquet": ["pyarrow>=15", "pillow>=10"],
+    "minari": ["minari>=0.5.4", "pyarrow>=15", "pillow>=10"],
     "bench": ["rtgym>=0.16"],
     "test": [
         *(
@@ -38,8 +46,9 @@ EXTRAS = {
             "pyarrow>=15",
             "minari>=0.5.4",
         ),
-        *("torch==2.13.0", "stable-baselines3>=2.7", "tqdm>=4.60", "scipy>=1.11"),
-        *("onnx>=1.16", "onnxscript>=0.5", "onnxruntime>=1.19"),
+        *("scipy>=1.11", "onnx>=1.16", "onnxscript>=0.5", "onnxruntime>=1.19", "tqdm>=4.60"),
+        # The tests of training run on one Python: they take long, and PyTorch is large.
+        *(f"{requirement}; python_version < '3.12'" for requirement in ("torch==2.13.0", "stable-baselines3>=2.7")),
         *("websockets>=13", "msgpack>=1.0.5", "pyzmq>=25"),
     ],
     "docs": ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.27"],
@@ -51,6 +60,7 @@ EXTRAS["all"] = [requirement for extra in IN_ALL for requirement in EXTRAS[extra
 
 setup(
     name=NAME,
+    distclass=RosDistribution,
     version=VERSION["__version__"],
     description="A Gymnasium environment for ROS 2 robots in which every step comes with a full account",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
@@ -74,6 +84,7 @@ setup(
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
         (f"share/{NAME}", ["package.xml"]),
+        (f"lib/{NAME}", sorted(map(str, Path("scripts").glob("*")))),  # for ros2 run
         (f"share/{NAME}/launch", sorted(map(str, Path("launch").glob("*.launch.py")))),
         (f"share/{NAME}/config", [*sorted(map(str, Path("config").glob("*.yaml"))), f"{NAME}/ros/large_messages.xml"]),
         (f"share/{NAME}/config/gazebo", sorted(map(str, Path("config/gazebo").glob("*.*")))),
@@ -95,8 +106,10 @@ setup(
         "inspect_robots.embodiments": ["embodied_env = embodied_env.envs.adapters.inspect_robots:EmbodiedEmbodiment"],
     },
     classifiers=[
+        "Intended Audience :: Science/Research",
         "License :: OSI Approved :: Apache Software License",
-        "Programming Language :: Python :: 3",
+        "Operating System :: POSIX :: Linux",
+        *(f"Programming Language :: Python :: {version}" for version in ("3", "3.11", "3.12", "3.13")),
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embodied_env.envs.info_types import Items, Keywords, ResetInfo, Shared, StepInfo
 
@@ -86,8 +87,8 @@ def _plain_schema_of(plain: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "object", "patternProperties": items, "additionalProperties": False}
     if origin is typing.Union:
         return {"anyOf": [_schema_of(option, definitions) for option in arguments]}
-    if origin is np.ndarray:
-        (scalar,) = typing.get_args(arguments[1])
+    if origin in (np.ndarray, NDArray):  # NDArray is an origin of its own from NumPy 2.5
+        scalar = arguments[0] if origin is NDArray else typing.get_args(arguments[1])[0]
         return {"type": "array", "dtype": np.dtype(scalar).name}
     python, values = plain, {}
     if origin is typing.Literal:

@@ -31,9 +31,30 @@ Messages name what failed, its value and what was expected.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import gymnasium.error
+
+EXTRAS: Mapping[str, str] = {
+    "rclpy": "ros",
+    "mujoco": "sim",
+    "pillow": "images",
+    "mcap": "record",
+    "scipy": "analysis",
+    "jinja2": "report",
+    "plotly": "report",
+    "pettingzoo": "multi",
+    "onnxruntime": "onnx",
+    "msgpack": "remote",
+    "pyzmq": "remote",
+    "websockets": "remote",
+    "stable-baselines3": "train",
+    "ray": "scale",
+    "inspect-robots": "inspect",
+    "pyarrow": "parquet",
+    "minari": "minari",
+}
+"""Optional package -> the smallest extra of this package that installs it."""
 
 
 class EmbodiedEnvError(Exception):
@@ -64,11 +85,17 @@ class UnknownOptionError(UsageError, TypeError):
 
 
 class MissingDependencyError(EmbodiedEnvError, ImportError):
-    """An optional dependency is missing; the message says how to install it."""
+    """An optional dependency is missing; the message names the command that installs it."""
 
-    def __init__(self, package: str, *, needed_for: str, remedy: str) -> None:
-        """Name the missing `package`, what needs it, and the command that installs it."""
+    def __init__(self, package: str, *, needed_for: str, remedy: str = "") -> None:
+        """Name the missing `package`, or "package (cause)", and what needs it; the remedy is by default its extra."""
+        remedy = remedy or install_command(package.partition(" ")[0])
         super().__init__(f"{needed_for} needs {package}, which is not installed; {remedy}")
+
+
+def install_command(package: str) -> str:
+    """Return the command that installs an optional package: ``pip install "embodied_env[sim]"``."""
+    return f'pip install "embodied_env[{EXTRAS[package]}]"'
 
 
 class ClockDomainError(EmbodiedEnvError, TypeError):

@@ -18,9 +18,7 @@ from embodied_env.errors import MissingDependencyError
 try:
     import scipy  # loads stats when it is first used, which takes half a second
 except ImportError:
-    raise MissingDependencyError(
-        "scipy", needed_for="statistics of runs and calibrations", remedy='pip install "embodied_env[analysis]"'
-    ) from None
+    raise MissingDependencyError("scipy", needed_for="statistics of runs and calibrations") from None
 
 CONFIDENCE = 0.95
 

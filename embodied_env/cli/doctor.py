@@ -1,4 +1,4 @@
-"""``embodied-env doctor``: check the requirements of a contract and a backend, with a remedy for each failure."""
+"""``embodied-env doctor``: check a contract and a backend, or the installation, with a remedy for each failure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -17,12 +18,12 @@ from typing import Any
 from embodied_env import __version__
 from embodied_env.backends.registry import known_backends, unknown_backend
 from embodied_env.cli import SOUND, UNSOUND
-from embodied_env.cli.arguments import add_contract, add_json, add_robot_options, robot_options
+from embodied_env.cli.arguments import add_json, add_robot_options, robot_options
 from embodied_env.contract import Contract, load_contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.model_files import EMBEDDED
 from embodied_env.core.terminal import say, stdout_tables
-from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError
+from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError, install_command
 from embodied_env.ros.robot.backend_profile import (
     EMULATOR_RESET,
     ActiveSpec,
@@ -43,7 +44,7 @@ _SIMULATORS = ("gazebo", "simulation_interfaces")
 _OVER_ROS = ("mujoco_ros", "real", *_SIMULATORS)
 _CLOCK_TYPES = ("rosgraph_msgs/msg/Clock",)
 _EMBEDDED_TYPES = (*_CLOCK_TYPES, "std_msgs/msg/String", "std_srvs/srv/Trigger", "rcl_interfaces/msg/Parameter")
-_EXTRAS = {"mcap": ("record", "recording runs"), "PIL": ("images", "saving pictures")}
+_OPTIONAL = {"mcap": ("mcap", "recording runs"), "PIL": ("pillow", "saving pictures")}  # module -> package, purpose
 _MIN_SHARED_MEMORY = 32 * 2**20  # bytes: some tens of segments of Fast DDS
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where POSIX shared memory is
 _MARKS = {True: ("pass", "green"), False: ("FAIL", "bold red"), None: ("  - ", "dim")}
@@ -51,9 +52,10 @@ _MARKS = {True: ("pass", "green"), False: ("FAIL", "bold red"), None: ("  - ", "
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    add_contract(parser)
     option = parser.add_argument
-    option("--backend", required=True, help="name of the backend to check; a simulator at rest is stepped (required)")
+    option("contract", metavar="CONTRACT", nargs="?", help="name or path of a contract (required without --install)")
+    option("--backend", help="name of the backend to check; a simulator at rest is stepped (required with a contract)")
+    option("--install", action="store_true", help="check the installation: Python, packages, ROS 2, extras, rendering")
     option("--namespace", default="/", help="absolute ROS 2 namespace of the robot")
     option(
         "--timeout", type=float, default=5.0, metavar="S", help="discovery time of the robot or simulator in seconds"
@@ -67,6 +69,12 @@ def run(args: argparse.Namespace) -> int:
     """Print the checklist and return the exit status: 1 if a check failed."""
     from embodied_env.ros.setup_checks import check_namespace
 
+    if args.install:
+        if args.contract is not None or args.backend is not None:
+            raise UsageError("--install checks no contract (expected no CONTRACT and no --backend)")
+        return _report(_examine_installation(), {"installation": sys.prefix}, as_json=args.json)
+    if args.contract is None or args.backend is None:
+        raise UsageError("missing arguments (expected CONTRACT and --backend, or --install)")
     if args.backend not in known_backends():
         raise UsageError(unknown_backend(args.backend))
     if not 0.0 < args.timeout < float("inf"):
@@ -81,17 +89,29 @@ def run(args: argparse.Namespace) -> int:
         trust_task=args.trust_task,
         **robot_options(args),
     )
-    checks = [check for section in sections.values() for check in section]
-    has_passed = all(check.passed is not False for check in checks)
-    if args.json:
+    return _report(sections, {"contract": contract.name, "backend": args.backend}, as_json=args.json)
+
+
+def _report(sections: Sections, subject: dict[str, str], *, as_json: bool) -> int:
+    """Print the checks of `subject`, and return the exit status."""
+    has_passed = all(check.passed is not False for section in sections.values() for check in section)
+    if as_json:
         rows = [
             {"section": title, **dataclasses.asdict(check)} for title, section in sections.items() for check in section
         ]
-        found = {"contract": contract.name, "backend": args.backend, "passed": has_passed, "checks": rows}
-        say(json.dumps(found, indent=2))
+        say(json.dumps({**subject, "passed": has_passed, "checks": rows}, indent=2))
     else:
         _print_checklist(sections)
     return SOUND if has_passed else UNSOUND
+
+
+def _examine_installation() -> Sections:
+    from embodied_env.cli.installation import examine_installation
+
+    sections = examine_installation()
+    if _is_installed("mujoco"):
+        sections["simulator"] = list(_world_checks(load_contract("arm_reach"), "mujoco"))
+    return sections
 
 
 def examine(  # noqa: PLR0913 - the options of the verb
@@ -134,10 +154,12 @@ def _host_checks() -> Iterator[Check]:
     yield Check(name="embodied_env", passed=True, detail=__version__)
     for package in ("gymnasium", "numpy", "pydantic"):
         yield Check(name=package, passed=True, detail=version(package))
-    for module, (extra, purpose) in _EXTRAS.items():
-        remedy = f'pip install "embodied_env[{extra}]"'
-        missing = Check(name=module, passed=None, detail=f"not installed; required for {purpose}", remedy=remedy)
-        yield Check(name=module, passed=True, detail="installed") if _is_installed(module) else missing
+    for module, (package, purpose) in _OPTIONAL.items():
+        if _is_installed(module):
+            yield Check(name=module, passed=True, detail="installed")
+        else:
+            detail = f"not installed; required for {purpose}"
+            yield Check(name=module, passed=None, detail=detail, remedy=install_command(package))
 
 
 def _is_installed(module: str) -> bool:
@@ -153,7 +175,7 @@ def _ros_checks(contract: Contract, backend: str, ignored: Sequence[str]) -> lis
     except EmbodiedEnvError as error:
         remedy = ""
         if isinstance(error, MissingDependencyError):
-            remedy = f'pip install "embodied_env[ros]", or apt install {apt_package("rclpy")} and source its setup.bash'
+            remedy = f"{install_command('rclpy')}, or apt install {apt_package('rclpy')} and source its setup.bash"
         return [Check(name="rclpy", passed=False, detail=str(error), remedy=remedy, code="missing")]
     from embodied_env.ros.robot.preflight import middleware
 
@@ -216,7 +238,7 @@ def _message_checks(types: Iterable[str]) -> Iterator[Check]:
         except (MissingDependencyError, ContractError) as error:
             remedy = f"correct the type, or install a newer {package}"
             if isinstance(error, MissingDependencyError):
-                remedy = f'apt install {apt_package(package)}, or pip install "embodied_env[ros]"'
+                remedy = f"apt install {apt_package(package)}, or {install_command('rclpy')}"
             yield Check(name=package, passed=False, detail=str(error), remedy=remedy, code="missing")
         else:
             yield Check(name=package, passed=True, detail=", ".join(name.split("/")[-1] for name in names))
@@ -285,7 +307,7 @@ def _world_checks(contract: Contract, backend: str) -> Iterator[Check]:
     from embodied_env.sim.world import World
 
     if not _is_installed("mujoco"):
-        remedy = 'pip install "embodied_env[sim]"'
+        remedy = install_command("mujoco")
         yield Check(name="mujoco", passed=False, detail="not installed", remedy=remedy, code="missing")
         return
     yield Check(name="mujoco", passed=True, detail=version("mujoco"))

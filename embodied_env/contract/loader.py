@@ -54,11 +54,13 @@ _CONFIG = {"extra": "forbid", "strict": True, "allow_inf_nan": False, "arbitrary
 
 
 def config_folders() -> Iterator[Path]:
-    """Yield the folders of shipped contracts: ament share folders, the Python prefix, the checkout."""
+    """Yield the folders of shipped contracts: the checkout, ament share folders, the Python prefix."""
+    checkout = Path(__file__).resolve().parents[2]
+    if (checkout / "package.xml").is_file():  # first: an editable install has copies in the other folders
+        yield checkout / "config"
     for prefix in filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)):
         yield Path(prefix) / "share" / "embodied_env" / "config"
     yield Path(sys.prefix) / "share" / "embodied_env" / "config"
-    yield Path(__file__).resolve().parents[2] / "config"
 
 
 def shipped_files(folder: str = "", suffix: str = ".yaml") -> dict[str, Path]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from embodied_env.contract.schema import FieldSpec, SensorSpec
-from embodied_env.errors import ContractError, MissingDependencyError
+from embodied_env.errors import ContractError, MissingDependencyError, install_command
 
 Shape = tuple[int | None, ...]
 
@@ -203,7 +203,7 @@ def message_class(name: str) -> Any:  # noqa: ANN401 - a generated type
     except ImportError as error:
         found = None
         if error.name != f"{package}.{kind}":
-            extra = "" if importlib.util.find_spec("std_msgs") else 'pip install "embodied_env[ros]", or '
+            extra = "" if importlib.util.find_spec("std_msgs") else f"{install_command('rclpy')}, or "
             raise MissingDependencyError(
                 f"{package} ({error})",
                 needed_for=f"the {'action' if kind == 'action' else 'message'} {name}",

@@ -23,8 +23,7 @@ def import_pillow(needed_for: str) -> Any:  # noqa: ANN401 - a module
         import PIL.Image  # noqa: PLC0415 - an extra
         import PIL.ImageOps  # noqa: PLC0415
     except ImportError as error:
-        remedy = 'pip install "embodied_env[images]"'
-        raise MissingDependencyError(f"Pillow ({error})", needed_for=needed_for, remedy=remedy) from None
+        raise MissingDependencyError(f"pillow ({error})", needed_for=needed_for) from None
     return PIL
 
 

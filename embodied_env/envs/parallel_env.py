@@ -40,9 +40,7 @@ if TYPE_CHECKING:
 try:
     from pettingzoo import ParallelEnv
 except ImportError:
-    raise MissingDependencyError(
-        "pettingzoo", needed_for="several robots in one world", remedy='pip install "embodied_env[multi]"'
-    ) from None
+    raise MissingDependencyError("pettingzoo", needed_for="several robots in one world") from None
 
 _UNSUPPORTED = {
     "pacing": "a shared world is always in lockstep",

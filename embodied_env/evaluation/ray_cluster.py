@@ -40,9 +40,7 @@ class RayCluster:
         try:
             import ray
         except ImportError as error:
-            raise MissingDependencyError(
-                f"ray ({error})", needed_for="--engine ray", remedy='pip install "embodied_env[scale]"'
-            ) from None
+            raise MissingDependencyError(f"ray ({error})", needed_for="--engine ray") from None
         self._ray: Any = ray
         self._cpus = cpus
         self._address = address or os.environ.get("RAY_ADDRESS") or None

@@ -74,9 +74,7 @@ def load_onnx(location: str, *, providers: Sequence[str] = ("CPUExecutionProvide
     try:
         import onnxruntime
     except ImportError:
-        raise MissingDependencyError(
-            "onnxruntime", needed_for="an ONNX policy", remedy='pip install "embodied_env[onnx]"'
-        ) from None
+        raise MissingDependencyError("onnxruntime", needed_for="an ONNX policy") from None
     data, sha256 = read_model(str(find_onnx(location)), kind="ONNX policy", most_bytes=MOST_BYTES)
     check_graph(location, data)
     settings = onnxruntime.SessionOptions()

@@ -40,9 +40,7 @@ def load_sb3(location: str, *, trust: bool = False, deterministic: bool = True) 
         import stable_baselines3
         from stable_baselines3.common.save_util import load_from_zip_file
     except ImportError:
-        raise MissingDependencyError(
-            "stable-baselines3", needed_for="an SB3 policy", remedy='pip install "embodied_env[train]"'
-        ) from None
+        raise MissingDependencyError("stable-baselines3", needed_for="an SB3 policy") from None
     content, sha256 = read_model(location, kind="SB3 policy", most_bytes=_MOST_BYTES)
     try:
         data, parameters, _ = load_from_zip_file(io.BytesIO(content), device="cpu")

@@ -56,8 +56,7 @@ def import_library(package: str, module: str) -> Any:  # noqa: ANN401 - untyped
     try:
         return importlib.import_module(module)
     except ImportError:
-        remedy = 'pip install "embodied_env[remote]"'
-        raise MissingDependencyError(package, needed_for="a policy server", remedy=remedy) from None
+        raise MissingDependencyError(package, needed_for="a policy server") from None
 
 
 def pack(message: Any, protocol: str = "openpi") -> bytes:  # noqa: ANN401 - any message

@@ -384,6 +384,4 @@ def _library(module: str) -> Any:  # noqa: ANN401 - a module without type inform
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise MissingDependencyError(
-            "mcap", needed_for="recording", remedy='pip install "embodied_env[record]"'
-        ) from None
+        raise MissingDependencyError("mcap", needed_for="recording") from None

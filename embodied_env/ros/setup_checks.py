@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 
 from embodied_env.core.arguments import checked_seconds
-from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError
+from embodied_env.errors import BackendNotReadyError, MissingDependencyError, UsageError, install_command
 
 LOG_HINT = "check that the log folder is writable, or set ROS_LOG_DIR"
 
@@ -42,11 +42,8 @@ def rclpy_import_errors(needed_for: str) -> Iterator[None]:
     except MissingDependencyError:
         raise
     except ImportError as error:
-        raise MissingDependencyError(
-            f"rclpy ({error})",
-            needed_for=needed_for,
-            remedy='pip install "embodied_env[ros]", or source a ROS 2 installation',
-        ) from None
+        remedy = f"{install_command('rclpy')}, or source a ROS 2 installation"
+        raise MissingDependencyError(f"rclpy ({error})", needed_for=needed_for, remedy=remedy) from None
 
 
 @contextlib.contextmanager

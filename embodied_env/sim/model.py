@@ -58,9 +58,7 @@ def import_mujoco() -> Any:  # noqa: ANN401 - mujoco has no type stubs
             finally:
                 os.environ["MUJOCO_GL"] = setting
     except ImportError:
-        raise MissingDependencyError(
-            "mujoco", needed_for="the embedded simulator", remedy='pip install "embodied_env[sim]"'
-        ) from None
+        raise MissingDependencyError("mujoco", needed_for="the embedded simulator") from None
     mujoco.set_mju_user_warning(_log.warning)
     return mujoco
 

@@ -60,7 +60,7 @@ def test_order_of_a_sample_has_no_effect(a, random):
 @QUICK
 @given(samples, st.integers(2, 4))
 def test_repeated_sample_has_the_same_distribution(a, times):
-    assert ks_distance(a, a * times) == 0.0
+    assert ks_distance(a, a * times) <= 1e-15  # NumPy divides i * times by n * times with rounding
 
 
 @QUICK

@@ -350,23 +350,23 @@ def folder_with(prefix, name, text=""):
 
 def test_first_ament_prefix_with_the_name_wins(tmp_path, monkeypatch):
     folder_with(tmp_path / "a", "other")
-    expected = folder_with(tmp_path / "b", "arm_reach")
-    folder_with(tmp_path / "c", "arm_reach")
+    expected = folder_with(tmp_path / "b", "overlaid")
+    folder_with(tmp_path / "c", "overlaid")
     prefixes = os.pathsep.join(str(tmp_path / name) for name in ("a", "", "b", "c"))
     monkeypatch.setenv("AMENT_PREFIX_PATH", prefixes)
-    assert find_contract("arm_reach") == expected
+    assert find_contract("overlaid") == expected
 
 
-def test_folders_are_searched_from_ament_to_the_python_prefix_to_the_checkout(monkeypatch):
+def test_folders_are_searched_from_the_checkout_to_ament_to_the_python_prefix(monkeypatch):
     monkeypatch.setenv("AMENT_PREFIX_PATH", os.pathsep.join(["/one", "/two"]))
-    ament_one, ament_two, prefix, checkout = map(str, config_folders())
+    checkout, ament_one, ament_two, prefix = map(str, config_folders())
     assert ament_one == "/one/share/embodied_env/config"
     assert ament_two == "/two/share/embodied_env/config"
     assert prefix == f"{sys.prefix}/share/embodied_env/config"
     assert checkout.endswith("/config")
 
 
-def test_prefix_and_checkout_are_searched_without_ament(monkeypatch):
+def test_checkout_and_prefix_are_searched_without_ament(monkeypatch):
     monkeypatch.delenv("AMENT_PREFIX_PATH", raising=False)
     assert len(list(config_folders())) == 2
 

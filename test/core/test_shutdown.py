@@ -196,6 +196,9 @@ def test_calls_run_in_parallel_and_errors_are_collected():
     assert [type(error) for error in errors] == [ValueError, ValueError]
 
 
+@pytest.mark.skipif(
+    sys.version_info[:2] == (3, 12), reason="Python 3.12 starts no thread at exit: they are closed in turn"
+)
 def test_unresponsive_objects_are_closed_in_parallel_at_exit():
     program = (
         "import threading\nfrom embodied_env.core.process.signals import close_at_exit\nbarrier = threading.Barrier(2)\n"

@@ -595,7 +595,7 @@ def test_missing_library_error_names_the_extra(run, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "embodied_env[export]" in done.stderr
+    assert "embodied_env[parquet]" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -348,6 +348,7 @@ def test_process_without_close_ends_without_output(forgotten):
 @pytest.mark.parametrize("whose", ["renderer", pytest.param("Renderer(mujoco, model)", marks=pytest.mark.long)])
 def test_rendering_in_a_fork_of_a_rendering_process_raises_without_blocking(whose):
     child = run_child(
+        "import warnings\nwarnings.simplefilter('ignore', DeprecationWarning)\n"  # Python 3.12 warns of forks and threads
         "renderer.rgb(data, 0, 8, 8)\n"
         "pid = os.fork()\n"
         "if pid == 0:\n"

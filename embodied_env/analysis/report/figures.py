@@ -144,7 +144,5 @@ def _plotly() -> Any:  # noqa: ANN401 - a module without type information
     try:
         import plotly.graph_objects  # noqa: PLC0415 - optional
     except ImportError:
-        raise MissingDependencyError(
-            "plotly", needed_for="drawing a report", remedy='pip install "embodied_env[report]"'
-        ) from None
+        raise MissingDependencyError("plotly", needed_for="drawing a report") from None
     return plotly.graph_objects

@@ -59,9 +59,7 @@ def _environment() -> Environment:
     try:
         import jinja2  # noqa: PLC0415 - optional
     except ImportError:
-        raise MissingDependencyError(
-            "jinja2", needed_for="writing a page", remedy='pip install "embodied_env[report]"'
-        ) from None
+        raise MissingDependencyError("jinja2", needed_for="writing a page") from None
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,

@@ -30,9 +30,7 @@ try:
     from inspect_robots.errors import EmbodimentFault, SafetyAbort
 except ImportError as error:
     raise MissingDependencyError(
-        f"inspect-robots ({error})",
-        needed_for="embodied_env.envs.adapters.inspect_robots",
-        remedy='pip install "embodied_env[inspect]"',
+        f"inspect-robots ({error})", needed_for="embodied_env.envs.adapters.inspect_robots"
     ) from None
 
 OPTIONS = "reset_options"

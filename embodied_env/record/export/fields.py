@@ -113,9 +113,6 @@ def _to_array(value: Any, load: Load) -> NDArray[Any] | None:  # noqa: ANN401 - 
     return array if array.dtype.kind in "biuf" else None
 
 
-_EXTRAS = {"pyarrow": "export", "minari": "export", "PIL": "images"}
-
-
 def library(module: str) -> Any:  # noqa: ANN401 - a module without type information
     """Import `module`; the MissingDependencyError names the extra to install."""
     try:
@@ -123,8 +120,7 @@ def library(module: str) -> Any:  # noqa: ANN401 - a module without type informa
     except ImportError:
         package = module.partition(".")[0]
         name = {"PIL": "pillow"}.get(package, package)
-        remedy = f'pip install "embodied_env[{_EXTRAS[package]}]"'
-        raise MissingDependencyError(name, needed_for="this export", remedy=remedy) from None
+        raise MissingDependencyError(name, needed_for="this export") from None
 
 
 def png(image: NDArray[Any]) -> bytes:

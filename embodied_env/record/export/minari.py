@@ -35,9 +35,9 @@ class MinariDataset:
     """Writes ``data/``; the dataset has the name of the folder, with ``-v0`` added if it has no version."""
 
     def __init__(self, out: Path, source: EpisodeReader, _files: ExitStack) -> None:
+        minari = library("minari")
         library("pyarrow")
         library("PIL.Image")
-        minari = library("minari")
         storage = library("minari.dataset.minari_storage")
         self._buffer = library("minari.data_collector.episode_buffer").EpisodeBuffer
         self._out, self._source = out, source
