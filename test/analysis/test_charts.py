@@ -63,7 +63,9 @@ def charts(name=HOSTILE, x=(0, 1, 2), y=(1.0, math.nan, 3.0)):
         ),
         "event": event_chart(name, [marks], (0, 2), x_title=name),
         "interval": interval_chart(name, [Interval(name, 0.5, 0.1, 0.9, name)]),
-        "timeline": stacked_timeline(name, [(name, [1.0, 2.0], 3.1)], [name, name], unit=name, limit=(name, 2.0)),
+        "timeline": stacked_timeline(
+            name, [(name, [1.0, 2.0], 3.1)], [("s0", name), ("s1", name)], unit=name, limit=(name, 2.0)
+        ),
         "strip": episode_strip(name, [Bar(name, {"success": 1.0}, 3, -1.0, -1.0, "#episode-1")]),
     }
 

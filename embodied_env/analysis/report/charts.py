@@ -151,25 +151,25 @@ def interval_chart(
 def stacked_timeline(
     title: str,
     rows: Sequence[tuple[str, Sequence[float], float]],
-    segments: Sequence[str],
+    segments: Sequence[tuple[str, str]],
     *,
     unit: str,
     limit: tuple[str, float] | None = None,
 ) -> str:
-    """Return a bar of successive `segments` for each row: its label, the length of each, and the measured total.
+    """Return a bar of successive segments for each row: its label, the length of each, and the measured total.
 
-    `limit` is the label and the place of a line across all bars.
+    `segments` are their styles and names. `limit` is the label and the place of a line across all bars.
     """
     longest = max([sum(lengths) for _, lengths, _ in rows] + [total for _, _, total in rows if math.isfinite(total)])
     longest = max(longest, limit[1] if limit else 0.0) or 1.0
     drawn = []
     for label, lengths, total in rows:
         at, parts = 0.0, []
-        for index, (name, length) in enumerate(zip(segments, lengths, strict=True)):
+        for (style, name), length in zip(segments, lengths, strict=True):
             place, width = UNITS * at / longest, UNITS * length / longest
             said = f"{name}: {format_number(length)} {unit}"
             parts.append(
-                f'<rect class="s{index % 8}" x="{place:.1f}" y="150" width="{width:.1f}" height="700">'
+                f'<rect class="{style}" x="{place:.1f}" y="150" width="{width:.1f}" height="700">'
                 f"<title>{_text(said)}</title></rect>"
             )
             at += length
@@ -177,7 +177,9 @@ def stacked_timeline(
             parts.append(f'<path class="total" d="M{UNITS * total / longest:.1f},0V{UNITS}"/>')
         if limit:
             parts.append(f'<path class="reference" d="M{UNITS * limit[1] / longest:.1f},0V{UNITS}"/>')
-        numbers = ", ".join(f"{name} {format_number(value)}" for name, value in zip(segments, lengths, strict=True))
+        numbers = ", ".join(
+            f"{name} {format_number(value)}" for (_, name), value in zip(segments, lengths, strict=True)
+        )
         text = f"{format_number(total)} {unit}" if math.isfinite(total) else ""
         drawn.append(
             f'<div class="interval-row"><span class="label">{_text(label)}</span>'
@@ -185,9 +187,8 @@ def stacked_timeline(
             f'<span class="below">{_text(text)}</span></div>'
         )
     axis = _x_axis(0.0, longest, unit)
-    key = _swatches([(f"s{index % 8}", name) for index, name in enumerate(segments)])
     return (
-        f'<figure class="chart timeline">{_caption(title)}{key}{"".join(drawn)}'
+        f'<figure class="chart timeline">{_caption(title)}{_swatches(segments)}{"".join(drawn)}'
         f'<div class="interval-row"><span></span>{axis}<span></span></div></figure>'
     )
 

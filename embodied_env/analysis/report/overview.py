@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from embodied_env.analysis.report.charts import Bar, Interval, episode_strip, interval_chart
-from embodied_env.analysis.report.formatting import format_number, percent, plural, share_of
+from embodied_env.analysis.report.formatting import format_number, plural, share_of
 from embodied_env.analysis.report.outcomes import Episode, Outcomes, Rate
 
 KINDS = {
@@ -35,8 +35,8 @@ def rate_interval(name: str, noun: str, rate: Rate, style: str = "a") -> Interva
     """Return a success rate as a row of an interval chart."""
     text = f"no {noun}"
     if rate.trials:
-        of = f"{rate.successes:,} of {plural(rate.trials, noun)}"
-        text = f"{percent(rate.share)} ({percent(rate.low)} to {percent(rate.high)}); {of}"
+        share, low, high = (f"{100 * value:.0f}" for value in (rate.share, rate.low, rate.high))
+        text = f"{rate.successes:,} of {plural(rate.trials, noun)}: {share} % ({low} to {high} %)"
     return Interval(name, rate.share, rate.low, rate.high, text, style)
 
 

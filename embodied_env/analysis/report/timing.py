@@ -15,13 +15,13 @@ from embodied_env.core.latency.statistics import STAGES, Stage, all_stages_of
 from embodied_env.record.schema import step_info_schema
 
 SEGMENTS = {
-    "handoff_s": "hand-off",
-    "inference_s": "agent",
-    "gate_s": "gate",
-    "publish_s": "publish",
-    "world_s": "world",
+    "handoff_s": ("s0", "hand-off"),
+    "inference_s": ("s1", "agent"),
+    "gate_s": ("s2", "gate"),
+    "publish_s": ("s3", "publish"),
+    "world_s": ("s7", "world"),
 }
-"""Stages that follow each other without a gap in a step, with their names in the timeline."""
+"""Stages that follow each other without a gap in a step, with their styles and names in the timeline."""
 
 _AGE_IS_KNOWN = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE, Quality.INVALID, Quality.LOST)
 """Qualities of readings whose age is known: a repeated reading keeps its stamp."""

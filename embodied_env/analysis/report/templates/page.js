@@ -9,13 +9,14 @@
     return Number(value.toPrecision(4)).toString();
   }
 
-  // The lines of a chart: name, and points [x, y] in its own units.
+  // The lines of a chart: name, and points [x, y] in its own units; steps are whole numbers.
   function curves(plot) {
-    var x = numbers(plot.dataset.x), y = numbers(plot.dataset.y);
+    var x = numbers(plot.dataset.x), y = numbers(plot.dataset.y), near = (x[1] - x[0]) / UNITS;
+    function whole(value) { return Math.abs(value - Math.round(value)) < near ? Math.round(value) : value; }
     return Array.from(plot.querySelectorAll('.curve')).map(function (path) {
       var points = (path.getAttribute('d').match(/-?\d+,-?\d+/g) || []).map(function (pair) {
         var at = pair.split(',');
-        return [x[0] + at[0] / UNITS * (x[1] - x[0]), y[1] - at[1] / UNITS * (y[1] - y[0])];
+        return [whole(x[0] + at[0] / UNITS * (x[1] - x[0])), y[1] - at[1] / UNITS * (y[1] - y[0])];
       }).filter(function (point, index, all) { return !index || String(point) !== String(all[index - 1]); });
       return {name: path.dataset.name, points: points};
     });
