@@ -68,6 +68,12 @@ def encode_varint(value: int) -> bytes:
 
 def read_fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     """Yield number and value of each field of a message; raises DamagedMessageError."""
+    for number, value in find_fields(message):
+        yield number, message[value] if isinstance(value, slice) else value
+
+
+def find_fields(message: memoryview) -> Iterator[tuple[int, int | slice]]:
+    """Yield number, and integer or place in the message, of each field; raises DamagedMessageError."""
     place = 0
     while place < len(message):
         key, place = _read_varint(message, place)
@@ -83,7 +89,7 @@ def read_fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         size, place = _read_varint(message, place) if kind == _DELIMITED else (8 if kind == _FIXED64 else 4, place)
         if place + size > len(message):
             raise DamagedMessageError("it is cut off")
-        yield number, message[place : place + size]
+        yield number, slice(place, place + size)
         place += size
 
 

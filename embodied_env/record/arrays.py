@@ -52,7 +52,7 @@ def from_bytes(reference: Mapping[str, Any], data: bytes) -> NDArray[Any]:
         raise ValueError(str(error)) from None
 
 
-def refer_to(array: NDArray[Any], data: bytes) -> Reference:
+def refer_to(array: NDArray[Any], data: bytes | memoryview) -> Reference:
     """Return the reference to `array` with the bytes `data`."""
     return {"sha256": hashlib.sha256(data).hexdigest(), "dtype": array.dtype.name, "shape": list(array.shape)}
 

@@ -10,6 +10,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from embodied_env.contract import Contract
 from embodied_env.contract.message_types import ENCODINGS
 from embodied_env.contract.schema import SensorSpec
@@ -24,7 +27,7 @@ from embodied_env.core.protobuf import (
     encode_integer,
     encode_text,
     encode_varint,
-    read_fields,
+    find_fields,
 )
 from embodied_env.record.arrays import Reference, is_reference
 from embodied_env.record.rows import Row
@@ -85,19 +88,28 @@ def schema_data(name: str) -> bytes:
     return describe_message(name, _TYPES)
 
 
+def encode_array(array: NDArray[Any]) -> tuple[bytes, memoryview]:
+    """Return the message of the schema `ARRAY`, and the bytes of the array in it: in C order, little-endian."""
+    portable = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
+    start = _array_start(array.dtype.name, array.shape)
+    message = b"".join((start, portable.reshape(-1).view(np.uint8)))  # one copy: an image has a megabyte
+    return message, memoryview(message)[len(start) :]
+
+
 @functools.lru_cache(maxsize=256)
-def array_start(dtype: str, shape: tuple[int, ...], size: int) -> bytes:
-    """Return an encoded `ARRAY` up to its data, which are the last `size` bytes of the message."""
+def _array_start(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """Return an encoded array up to its data, which end the message."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
     dimensions = encode_bytes(2, b"".join(map(encode_varint, shape)))
     return encode_text(1, dtype) + dimensions + encode_bytes_start(3, size)
 
 
-def array_data(schema: str, message: bytes) -> bytes | None:
-    """Return the bytes of the array in a message, or None if it has none; raises DamagedMessageError."""
+def find_array(schema: str, message: bytes) -> slice | None:
+    """Return the place of the bytes of the array in a message, or None without one; raises DamagedMessageError."""
     if (number := _DATA_FIELDS.get(schema)) is None:
         return None
-    found = [value for key, value in read_fields(memoryview(message)) if key == number]
-    return bytes(found[-1]) if found and isinstance(found[-1], memoryview) else b""
+    found = [value for key, value in find_fields(memoryview(message)) if key == number]
+    return found[-1] if found and isinstance(found[-1], slice) else slice(0, 0)
 
 
 class Picture(NamedTuple):

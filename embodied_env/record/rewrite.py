@@ -18,7 +18,7 @@ from embodied_env.contract import Contract
 from embodied_env.errors import RecordError, described
 from embodied_env.record.foxglove import RAW_IMAGE, Picture, RowViews, schema_data
 from embodied_env.record.mcap_file import IndexedFile, McapRecords, StoredRecord, regular_size
-from embodied_env.record.row_log import CHANNELS, parse_row, stored_array
+from embodied_env.record.row_log import CHANNELS, find_stored_array, parse_row
 
 _MOST_WAITING = 2**28  # bytes of the arrays before one row
 
@@ -57,12 +57,12 @@ class _Content:
         self._messages = hashlib.sha256()
         self._arrays: set[str] = set()
 
-    def add(self, stored: StoredRecord) -> tuple[str, bytes] | None:
-        """Add a message; return hash and bytes of its array, if it is one."""
-        if (data := stored_array(stored)) is not None:
-            sha256 = hashlib.sha256(data).hexdigest()
+    def add(self, stored: StoredRecord) -> tuple[str, slice] | None:
+        """Add a message; return the hash of its array and the place of the bytes in it, if it is one."""
+        if (found := find_stored_array(stored)) is not None:
+            sha256 = hashlib.sha256(memoryview(stored.record.data)[found]).hexdigest()
             self._arrays.add(sha256)
-            return sha256, data
+            return sha256, found
         if stored.channel.topic in CHANNELS or stored.channel.message_encoding != "protobuf":
             self._messages.update(stored.record.data + b"\n")
         return None
@@ -142,18 +142,19 @@ class _Images:
 
     def __init__(self, file: IndexedFile, path: Path) -> None:
         self._file, self._path = file, path
-        self._waiting: dict[str, tuple[StoredRecord, bytes]] = {}  # arrays before the next row, by their hash
+        self._waiting: dict[str, tuple[StoredRecord, slice]] = {}  # arrays before the next row, by their hash
         self._places: dict[str, tuple[int, int]] = {}  # offset and size of each array in the journal, by its hash
         self._shown: dict[str, str] = {}  # topic -> hash of the newest image
         self._size = 0
 
-    def add(self, stored: StoredRecord, sha256: str, data: bytes) -> None:
+    def add(self, stored: StoredRecord, sha256: str, found: slice) -> None:
         """Add an array before the row that refers to it."""
-        if self._size + len(data) > _MOST_WAITING:
+        size = len(stored.record.data)
+        if self._size + size > _MOST_WAITING:
             self.copy_waiting()
-        self._waiting[sha256] = stored, data
-        self._size += len(data)
-        self._places[sha256] = stored.place.end - len(data), len(data)
+        self._waiting[sha256] = stored, found
+        self._size += size
+        self._places[sha256] = stored.place.end - size + found.start, found.stop - found.start
 
     def show(self, picture: Picture, ns: int) -> None:
         """Write an image unless it is the newest of its topic."""
@@ -161,7 +162,8 @@ class _Images:
         if self._shown.get(picture.topic) == sha256 or sha256 not in self._places:
             return
         if sha256 in self._waiting:
-            data = self._waiting[sha256][1]
+            stored, found = self._waiting[sha256]
+            data = stored.record.data[found]
         else:  # written for another camera, or before
             offset, size = self._places[sha256]
             with self._path.open("rb") as journal:

@@ -23,7 +23,7 @@ from embodied_env.core.bounded_json import parse_json
 from embodied_env.core.protobuf import DamagedMessageError
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import Reference, from_bytes, is_reference
-from embodied_env.record.foxglove import ARRAY, array_data, array_start, schema_data
+from embodied_env.record.foxglove import ARRAY, find_array, schema_data
 from embodied_env.record.mcap_file import McapFile, McapRecords, StoredRecord, read_chunk
 from embodied_env.record.rows import RESET, TRANSITION
 from embodied_env.record.schema import channel_schema
@@ -84,12 +84,11 @@ class LogWriter:
             self._digest.update(data + b"\n")
             self._unflushed.append((number, self._file.end))
 
-    def put(self, reference: Reference, data: bytes, *, log_time_ns: int) -> None:
-        """Append the bytes that `reference` refers to, once."""
+    def put(self, reference: Reference, message: bytes, *, log_time_ns: int) -> None:
+        """Append the array that `reference` refers to, encoded by `encode_array`, once."""
         if reference["sha256"] not in self._stored:
             with self._file.guarded("an array"):
-                start = array_start(reference["dtype"], tuple(reference["shape"]), len(data))
-                self._add_message(ARRAYS, start + data, len(self._stored), log_time_ns)
+                self._add_message(ARRAYS, message, len(self._stored), log_time_ns)
             self._stored.add(reference["sha256"])
 
     def flush(self) -> None:
@@ -126,12 +125,12 @@ def parse_row(data: bytes) -> Any:  # noqa: ANN401 - JSON types
     return parse_json(data, max_bytes=LARGEST_ROW, max_depth=DEEPEST)
 
 
-def stored_array(stored: StoredRecord) -> bytes | None:
-    """Return the bytes of the array in a message, or None if it has none."""
+def find_stored_array(stored: StoredRecord) -> slice | None:
+    """Return the place of the bytes of the array in the data of a message, or None if it has none."""
     if stored.channel.topic == ARRAYS and stored.channel.message_encoding == "raw":  # of the first runs
-        return bytes(stored.record.data)
+        return slice(0, len(stored.record.data))
     try:
-        return array_data(stored.schema_name, stored.record.data)
+        return find_array(stored.schema_name, stored.record.data)
     except DamagedMessageError:
         return None
 
@@ -209,10 +208,10 @@ class _Arrays:
         self._chunk = functools.lru_cache(_DECODED_CHUNKS)(functools.partial(read_chunk, path))
         self.places: dict[str, tuple[int | None, int, int]] = {}
         for stored in McapRecords(path).messages():
-            if (data := stored_array(stored)) is not None:
-                start = stored.place.end - len(stored.record.data) + stored.record.data.rindex(data)
-                place = (stored.place.chunk, start, len(data))
-                self.places.setdefault(hashlib.sha256(data).hexdigest(), place)
+            if (found := find_stored_array(stored)) is not None:
+                data = stored.record.data
+                place = (stored.place.chunk, stored.place.end - len(data) + found.start, found.stop - found.start)
+                self.places.setdefault(hashlib.sha256(memoryview(data)[found]).hexdigest(), place)
 
     def read(self, sha256: str) -> bytes:
         """Return the bytes of an array; raises OSError, ValueError or KeyError."""

@@ -16,7 +16,8 @@ from embodied_env.contract import Contract
 from embodied_env.core.message_tap import TappedMessage
 from embodied_env.core.types import Snapshot, Transition
 from embodied_env.errors import RecordError
-from embodied_env.record.arrays import Reference, refer_to, to_bytes
+from embodied_env.record.arrays import Reference, refer_to
+from embodied_env.record.foxglove import encode_array
 from embodied_env.record.manifest import write_json
 from embodied_env.record.message_log import MessageLog
 from embodied_env.record.rewrite import rewrite_log, rewrite_messages, temporary_path
@@ -41,25 +42,25 @@ def remove_run(path: Path) -> None:
 
 
 class RowArrays:
-    """The arrays that one row refers to, by their hash."""
+    """The encoded arrays that one row refers to, by their hash."""
 
     def __init__(self) -> None:
         self.found: dict[str, tuple[Reference, bytes]] = {}
         self._seen: dict[int, tuple[NDArray[Any], Reference]] = {}  # by id; holding the array keeps its id unique
 
     def __call__(self, array: NDArray[Any]) -> Reference:
-        """Store the bytes of `array`, which must not change afterwards, and return its reference."""
+        """Encode `array`, which must not change afterwards, and return its reference."""
         if id(array) not in self._seen:
             self._seen[id(array)] = array, self._add(array)
         return dict(self._seen[id(array)][1])
 
     def _add(self, array: NDArray[Any]) -> Reference:
-        data = to_bytes(array)
-        for known, known_data in self.found.values():  # comparing a copy made by a wrapper is cheaper than hashing it
-            if (known["dtype"], known["shape"]) == (array.dtype.name, list(array.shape)) and known_data == data:
+        message, data = encode_array(array)
+        for known, known_message in self.found.values():  # comparing a copy by a wrapper is cheaper than hashing it
+            if known_message == message:
                 return known
         reference = refer_to(array, data)
-        self.found.setdefault(reference["sha256"], (reference, data))
+        self.found.setdefault(reference["sha256"], (reference, message))
         return reference
 
 
@@ -112,8 +113,8 @@ class RunWriter:
     def write_row(self, topic: str, text: str, arrays: RowArrays, *, number: int, now_ns: int) -> None:
         """Flush the messages before the row, then write its arrays, then the row; raises RecordError."""
         self._flush_messages()
-        for reference, data in arrays.found.values():
-            self.log.put(reference, data, log_time_ns=now_ns)
+        for reference, message in arrays.found.values():
+            self.log.put(reference, message, log_time_ns=now_ns)
         self.log.append(topic, text, number=number, log_time_ns=now_ns)
 
     def message(self, message: TappedMessage) -> None:
@@ -143,7 +144,8 @@ class RunWriter:
             self._messages.close()
             if self._messages.problem:
                 self.losses.note(self._messages.problem)
-        self._summary = {**self.summary.as_json(contract_fingerprint), "record": self.losses.as_json()}
+        outcomes = {**self.summary.as_json(contract_fingerprint), "record": self.losses.as_json()}
+        self._summary = {**outcomes, "rewritten": False}
         self.file(SUMMARY, self._summary)
         clean, problem = self.losses.complete, self.losses.problem
         ending = {"clean": clean, "problem": problem, "rows_sha256": self.log.rows_sha256}
@@ -157,6 +159,7 @@ class RunWriter:
             rewrite_log(self.path / LOG, contract)
             if self._messages is not None:
                 rewrite_messages(self.path / MESSAGES)
+            write_json(self.path / SUMMARY, {**self._summary, "rewritten": True})
         except RecordError as error:
             self.rewrite_problem = str(error)
             with contextlib.suppress(RecordError):

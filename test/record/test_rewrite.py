@@ -55,6 +55,10 @@ def is_journal(path):
     return Message in kinds
 
 
+def summary_of(path):
+    return json.loads((path / "summary.json").read_text())
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     """Return a closed run with cameras, and copies from before it was closed and before it was rewritten."""
@@ -90,7 +94,8 @@ def test_closed_run_is_indexed_and_sound(recorded):
     assert counts["array"] == 0
     assert not list(recorded.closed.glob(".*"))
     assert audit_run(recorded.closed).sound
-    assert "rewrite_problem" not in json.loads((recorded.closed / "summary.json").read_text())
+    assert summary_of(recorded.closed)["rewritten"] is True
+    assert summary_of(recorded.journal)["rewritten"] is False
 
 
 def test_journal_and_rewritten_run_read_the_same(recorded):
@@ -276,11 +281,13 @@ def test_failed_rewrite_leaves_the_journal_and_is_reported_once(tmp_path, monkey
     assert is_journal(env.path / "transitions.mcap")
     assert not list(env.path.glob(".*"))
     problem = "transitions.mcap cannot be rewritten: OSError: [Errno 28] No space left on device"
-    assert json.loads((env.path / "summary.json").read_text())["rewrite_problem"] == problem
+    assert (summary_of(env.path)["rewritten"], summary_of(env.path)["rewrite_problem"]) == (False, problem)
     assert audit_run(env.path).sound
     monkeypatch.undo()
     assert repair_run(env.path).changed
     assert audit_run(env.path).sound
+    assert summary_of(env.path)["rewritten"] is True
+    assert "rewrite_problem" not in summary_of(env.path)
     assert "repaired" not in read_run(env.path).manifest
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from embodied_env.record.arrays import refer_to, to_bytes
+from embodied_env.record.arrays import refer_to
+from embodied_env.record.foxglove import encode_array
 from embodied_env.record.row_log import LogWriter
 
 
@@ -19,7 +20,7 @@ class RowLog(LogWriter):
 
     def store(self, array, *, log_time_ns):
         """Append the bytes of `array`, and return the reference for a later row."""
-        data = to_bytes(array)
+        message, data = encode_array(array)
         reference = refer_to(array, data)
-        self.put(reference, data, log_time_ns=log_time_ns)
+        self.put(reference, message, log_time_ns=log_time_ns)
         return reference

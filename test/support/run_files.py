@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from embodied_env.record.arrays import references, to_bytes
+from embodied_env.record.arrays import references
+from embodied_env.record.foxglove import encode_array
 from embodied_env.record.mcap_file import McapRecords
 from embodied_env.record.row_log import CHANNELS, LogReader, LogWriter
 from embodied_env.record.rows import RESET, TRANSITION
@@ -31,11 +32,12 @@ def as_journal(path: Path) -> Path:
     """Make the log of the run at `path` a journal again, as before its rewrite; return the log."""
     log = path / "transitions.mcap"
     reader, stored = LogReader(log), list(McapRecords(log).messages())
-    arrays = [(reference, to_bytes(reader.array(reference))) for row in reader for _, reference in references(row)]
+    found = [(reference, reader.array(reference)) for row in reader for _, reference in references(row)]
+    arrays = [(reference, encode_array(array)[0]) for reference, array in found]
     log.unlink()
     writer = LogWriter(log)
-    for reference, data in arrays:
-        writer.put(reference, data, log_time_ns=0)
+    for reference, message in arrays:
+        writer.put(reference, message, log_time_ns=0)
     rows = [each for each in stored if each.channel.topic in CHANNELS]
     for number, each in enumerate(rows):
         text, ns = each.record.data.decode(), each.record.log_time
