@@ -124,4 +124,4 @@ def _spec_of(space: spaces.Space[Any]) -> ArraySpec:
     if is_image and is_image_space_channels_first(space):
         shape = (*shape[1:], shape[0])
     is_vector = isinstance(space, spaces.Box) and not is_image
-    return ArraySpec(shape=shape, dtype=np.dtype(np.float32) if is_vector else space.dtype)
+    return ArraySpec(shape=shape, dtype=np.dtype(np.float32 if is_vector else space.dtype))

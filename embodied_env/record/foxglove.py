@@ -92,7 +92,7 @@ def encode_array(array: NDArray[Any]) -> tuple[bytes, memoryview]:
     """Return the message of the schema `ARRAY`, and the bytes of the array in it: in C order, little-endian."""
     portable = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
     start = _array_start(array.dtype.name, array.shape)
-    message = b"".join((start, portable.reshape(-1).view(np.uint8)))  # one copy: an image has a megabyte
+    message = b"".join((start, portable.reshape(-1).view(np.uint8).data))  # one copy: an image has a megabyte
     return message, memoryview(message)[len(start) :]
 
 
