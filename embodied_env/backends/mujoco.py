@@ -41,7 +41,7 @@ from embodied_env.core.types import (
 )
 from embodied_env.errors import BackendLostError, MissingDependencyError
 from embodied_env.sim.backend_profile import load_profile
-from embodied_env.sim.rendering import display_available
+from embodied_env.sim.gl_libraries import display_available
 from embodied_env.sim.sensor_channel import Reading
 from embodied_env.sim.sensor_models import range_limits_m, scan_angles_rad
 from embodied_env.sim.world import World

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import logging
 import math
@@ -50,7 +51,7 @@ def import_mujoco() -> Any:  # noqa: ANN401 - mujoco has no type stubs
     try:
         try:
             mujoco: Any = importlib.import_module("mujoco")
-        except (AttributeError, RuntimeError):
+        except (AttributeError, RuntimeError, ctypes.ArgumentError):
             setting = os.environ["MUJOCO_GL"]
             os.environ["MUJOCO_GL"] = "disable"
             try:

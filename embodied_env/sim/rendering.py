@@ -9,8 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import copy
-import ctypes
-import ctypes.util
 import os
 import threading
 import warnings
@@ -22,21 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.errors import ClosedError, MissingDependencyError, UsageError
+from embodied_env.sim.gl_libraries import open_context
 from embodied_env.sim.model import MjData
 
 FREE_CAMERA = -1
 """The index of MuJoCo's free camera, which frames the model by its ``<statistic>`` and ``<visual><global>``."""
 
 _MAX_SHAPES = 10_000  # MuJoCo drops further shapes silently
-_WINDOWS = "glfw"  # the value of MUJOCO_GL for windows
-_REMEDY = "apt install libegl1 libegl-mesa0, or libosmesa6; MUJOCO_GL=egl or MUJOCO_GL=osmesa allows one of them only"
 
 _started_in: set[int] = set()  # ids of processes, this one and its fork ancestors, that have created a GL context
-
-
-def display_available() -> bool:
-    """Return whether the environment names an X11 or Wayland display."""
-    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
 class Renderer:
@@ -55,7 +47,7 @@ class Renderer:
 
     @property
     def library(self) -> str:
-        """The rendering library, "egl" or "osmesa"; raises like `rgb`."""
+        """The rendering library, "egl", "osmesa" or "glfw"; raises like `rgb`."""
         self._open()
         return self._library
 
@@ -70,7 +62,7 @@ class Renderer:
 
         Raises:
             ClosedError: after `close`.
-            MissingDependencyError: when neither EGL nor OSMesa works.
+            MissingDependencyError: when no OpenGL library works, see `gl_libraries`.
             UsageError: for an unknown camera, an image too large for the library, or a fork of a rendering process.
         """
         rows = np.empty((height, width, 3), dtype=np.uint8)
@@ -101,7 +93,7 @@ class Renderer:
         if self._library:
             return
         mujoco, model = self._mujoco, self._model
-        library, self._gl = _open_gl()
+        library, self._gl = open_context()
         _started_in.add(os.getpid())
         self._gl.make_current()
         self._mjr = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
@@ -178,57 +170,10 @@ def _check_not_forked() -> None:
         raise UsageError('cannot render in a fork of a process that has rendered; use context="spawn"')
 
 
-def _open_gl() -> tuple[str, Any]:
-    """Return the first library that works, and a context of it.
-
-    PyOpenGL is bound to one library when it is first imported, so each library is probed without it.
-    """
-    wanted = os.environ.get("MUJOCO_GL", "").strip().lower()
-    if wanted not in ("", *_PROBES, _WINDOWS):
-        raise UsageError(f"unknown MUJOCO_GL={wanted!r} (expected one of: {', '.join([*_PROBES, _WINDOWS])}, or unset)")
-    failures = []
-    for library, probe in _PROBES.items():
-        if wanted in _PROBES and wanted != library:
-            failures.append(f"{library}: skipped, since MUJOCO_GL={wanted}")
-            continue
-        try:
-            probe()
-            if library == "egl":
-                from mujoco.egl import GLContext  # noqa: PLC0415 - binds PyOpenGL to EGL
-            else:
-                from mujoco.osmesa import GLContext  # noqa: PLC0415 - binds PyOpenGL to OSMesa
-            return library, GLContext(1, 1)  # the size of a window that is not used
-        except Exception as error:  # noqa: BLE001 - PyOpenGL and drivers raise anything
-            failures.append(f"{library}: {error}")
-    raise MissingDependencyError(
-        "a working EGL or OSMesa", needed_for="rendering a camera", remedy=f"{_REMEDY} ({'; '.join(failures)})"
-    )
-
-
-def _probe_egl() -> None:
-    """Raise OSError without EGL, or without a device for it: eglQueryDevicesEXT of EGL_EXT_device_enumeration."""
-    egl = ctypes.CDLL("libEGL.so.1")
-    egl.eglGetProcAddress.restype = ctypes.c_void_p
-    address = egl.eglGetProcAddress(b"eglQueryDevicesEXT")
-    if not address:
-        raise OSError("libEGL.so.1 cannot list devices")
-    query = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))(address)
-    count = ctypes.c_int(0)
-    if not query(0, None, ctypes.byref(count)) or count.value == 0:
-        raise OSError("libEGL.so.1 has found no device")
-
-
-def _probe_osmesa() -> None:
-    ctypes.CDLL(ctypes.util.find_library("OSMesa") or "libOSMesa.so.8")
-
-
-_PROBES = {"egl": _probe_egl, "osmesa": _probe_osmesa}
-
-
 class Viewer:
     """A viewer window, opened at the first `show`. It shows copies, so users cannot change the simulation.
 
-    Needs a display, see `display_available`.
+    Needs a display, see `gl_libraries.display_available`.
     """
 
     def __init__(self, mujoco: Any, model: Any) -> None:  # noqa: ANN401 - mujoco has no type stubs

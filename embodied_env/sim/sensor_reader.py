@@ -26,6 +26,7 @@ Reader = Callable[[], Any]  # returns a number or a new array
 Values = dict[str, NDArray[Any]]
 
 _BOOL = "std_msgs/msg/Bool"
+_XYZW = (1, 2, 3, 0)  # of MuJoCo's w, x, y, z
 _POSES = (
     "geometry_msgs/msg/PoseStamped",
     "geometry_msgs/msg/PointStamped",
@@ -86,6 +87,8 @@ class SensorReader:
             binding = _Binding(name, spec, sources.get(name, Source()), f"{model.path}.sources.{name}")
             readers = self._readers(binding)
             self._check_fields(binding, readers)
+            if vectors := _undeclared_vectors(binding, readers):
+                self._extras[name] = partial(_extras_of, self._extras.get(name, dict), vectors)
             self._fields[name] = [
                 (layout, readers[field], is_boolean(spec, spec.fields[field]))
                 for field, layout in binding.layouts.items()
@@ -186,7 +189,7 @@ class SensorReader:
                 matrix = (data.site_xmat[base].reshape(3, 3).T @ matrix.reshape(3, 3)).ravel()
             wxyz = np.empty(4)
             model.mujoco.mju_mat2Quat(wxyz, matrix)
-            return np.roll(wxyz, -1)  # messages have x, y, z, w
+            return wxyz.take(_XYZW)  # faster than np.roll
 
         return {"position": position, "orientation": orientation}
 
@@ -247,6 +250,17 @@ class SensorReader:
     def _contact(self, binding: _Binding, contact: Contact) -> dict[str, Reader]:
         bumper = self._bumpers[binding.name] = Bumper(self._model, self._data, contact, binding.path)
         return {"data": bumper.touched}
+
+
+def _undeclared_vectors(binding: _Binding, readers: Mapping[str, Reader]) -> dict[str, Reader]:
+    """Return the readers of a pose or twist that its message has and the contract does not declare."""
+    known = SENSOR_MESSAGES.get(binding.spec.type)
+    vectors = {field for field, spec in known.fields.items() if spec.shape in ((3,), (4,))} if known else set()
+    return {field: reader for field, reader in readers.items() if field in vectors - set(binding.layouts)}
+
+
+def _extras_of(others: Callable[[], Mapping[str, Any]], vectors: Mapping[str, Reader]) -> dict[str, Any]:
+    return {**others(), **{field: reader() for field, reader in vectors.items()}}
 
 
 def _fitted(layout: FieldLayout, values: Any, is_flag: bool) -> NDArray[Any]:  # noqa: ANN401, FBT001 - a number, or an array

@@ -268,7 +268,7 @@ class World:
 
     @property
     def renderer_library(self) -> str:
-        """The library that renders the cameras: "egl" or "osmesa"; "" without cameras."""
+        """The library that renders the cameras: "egl", "osmesa" or "glfw"; "" without cameras."""
         if self._cameras is not None:
             return self._cameras.library
         cameras = (source.camera for source in self.profile.sources.values())

@@ -48,6 +48,8 @@ IMPORTS_BY_NAME = {
     "record/mcap_file.py": "mcap, when it is there",
     "record/export/fields.py": "pyarrow, minari and pillow, when they are there",
     "sim/model.py": "mujoco, when it is there",
+    "sim/gl_libraries.py": "mujoco's module of an OpenGL library",
+    "sim/render_a_pixel.py": "mujoco's module of an OpenGL library, and what it imports",
 }
 
 

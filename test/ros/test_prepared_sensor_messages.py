@@ -117,6 +117,20 @@ def test_a_covariance_is_part_of_the_numbers():
         assert content_of(made, type(wanted)) == content_of(wanted, type(wanted))
 
 
+@pytest.mark.parametrize(
+    ("extras", "wanted"),
+    [({"orientation": np.array([0.0, 0.6, 0.0, 0.8])}, [0.0, 0.6, 0.0, 0.8]), ({}, [0.0, 0.0, 0.0, 1.0])],
+    ids=["of the world", "identity"],
+)
+def test_an_undeclared_orientation_is_valid(extras, wanted):
+    spec = sensor("geometry_msgs/msg/PoseStamped", {"position": {}})
+    writer, values = SensorEncoder(spec), {"position": np.arange(3.0)}
+    made = content_of(writer.encode(values, 1, extras), type(to_message(spec, values, 1)))
+    assert made == content_of(to_message(spec, values, 1, extras), type(to_message(spec, values, 1)))
+    orientation = to_message(spec, values, 1, extras).pose.orientation
+    assert [orientation.x, orientation.y, orientation.z, orientation.w] == wanted
+
+
 CHANGES = {
     "limits": lambda values: (values, {**EXTRAS, "range_max_m": 9.0}),
     "length": lambda values: ({field: value[:-1] for field, value in values.items()}, EXTRAS),

@@ -1,4 +1,4 @@
-"""Off-screen rendering. Tests that need EGL or OSMesa are skipped without them."""
+"""Off-screen rendering. Tests that need an OpenGL library are skipped without one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 
 from embodied_env.errors import ClosedError, MissingDependencyError, UsageError
+from embodied_env.sim import gl_libraries
+from embodied_env.sim.gl_libraries import display_available, find_library
 from embodied_env.sim.model import import_mujoco
-from embodied_env.sim.rendering import Renderer, Viewer, display_available
+from embodied_env.sim.rendering import Renderer, Viewer
 
 pytest.importorskip("mujoco", reason="needs mujoco: install the extra sim")
 mujoco = import_mujoco()  # whose warnings go to the log, not to a file
@@ -303,7 +306,7 @@ def test_too_many_geoms_for_an_image_are_an_error(new_renderer):
 
 @needs_renderer
 def test_the_library_is_reported(new_renderer):
-    assert new_renderer().library in ("egl", "osmesa")
+    assert new_renderer().library in ("egl", "osmesa", "glfw")
 
 
 def test_an_unused_renderer_does_not_use_gl():
@@ -376,10 +379,8 @@ except ImportError as error:
 
 
 @needs_renderer
-@pytest.mark.parametrize("choice", ["", "glfw"])
-def test_other_values_of_mujoco_gl_allow_both_libraries(choice):
-    child = run_child(f"os.environ['MUJOCO_GL'] = {choice!r}{ASKED}")
-    assert child.stdout.strip() in ("egl", "osmesa")
+def test_a_platform_of_pyopengl_is_replaced(has_library):
+    assert run_child(f"os.environ['PYOPENGL_PLATFORM'] = 'glx'{ASKED}").stdout.strip() == has_library
 
 
 @pytest.mark.parametrize("choice", ["nonsense", "disable"])
@@ -388,27 +389,91 @@ def test_an_unknown_library_raises(choice):
     assert child.stdout.startswith(f"UsageError unknown MUJOCO_GL={choice!r}")
 
 
-def test_mujoco_gl_selects_the_only_library():
-    child = run_child(f"os.environ['MUJOCO_GL'] = 'osmesa'{ASKED}")
-    assert child.stdout.strip() == "osmesa" or "egl: skipped, since MUJOCO_GL=osmesa" in child.stdout
-
-
-def test_the_error_without_a_library_has_both_failures_and_the_remedy():
-    """PyOpenGL bound to a third library cannot be bound to either."""
-    child = run_child(f"os.environ['PYOPENGL_PLATFORM'] = 'glx'{ASKED}")
-    assert child.stdout.startswith("MissingDependencyError")
-    for part in ("egl: ", "osmesa: ", "apt install libegl1 libegl-mesa0, or libosmesa6", "MUJOCO_GL"):
-        assert part in child.stdout
-
-
 def test_egl_without_a_device_is_reported(tmp_path):
     """The EGL loader (libglvnd) gets an empty folder of drivers."""
     try:
         ctypes.CDLL("libEGL.so.1")
     except OSError:
         pytest.skip("needs libEGL.so.1")
-    child = run_child(f"os.environ['MUJOCO_GL'] = 'egl'{ASKED}", __EGL_VENDOR_LIBRARY_DIRS=str(tmp_path))
-    assert "egl: libEGL.so.1 has found no device" in child.stdout
+    environ = {"MUJOCO_GL": "egl", "__EGL_VENDOR_LIBRARY_DIRS": str(tmp_path), "EMBODIED_ENV_GL": ""}
+    child = run_child(f"{ASKED}", **environ)
+    assert "(egl: " in child.stdout
+    assert "apt install libegl1 libopengl0 libgl1-mesa-dri, or apt install libosmesa6" in child.stdout
+
+
+@pytest.fixture
+def probed(monkeypatch):
+    """Return a function that gives each library a reason to fail, or "", and the list of the libraries tried."""
+    for name in ("EMBODIED_ENV_GL", "MUJOCO_GL", "PYOPENGL_PLATFORM", "WAYLAND_DISPLAY"):
+        monkeypatch.setenv(name, "")  # restored at the end
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setitem(sys.modules, "OpenGL.platform", None)
+    tried = []
+
+    def probe(**reasons):
+        monkeypatch.setattr(gl_libraries, "_failure", lambda library: tried.append(library) or reasons[library])
+        return tried
+
+    return probe
+
+
+@pytest.mark.parametrize(
+    ("failing", "found"), [((), "egl"), (("egl",), "osmesa"), (("egl", "osmesa"), "glfw"), (("osmesa",), "egl")]
+)
+def test_the_first_library_that_works_is_used_and_probed_once(probed, failing, found):
+    tried = probed(**{library: "broken" if library in failing else "" for library in ("egl", "osmesa", "glfw")})
+    assert find_library() == found
+    before = list(tried)
+    assert find_library() == os.environ["EMBODIED_ENV_GL"] == found
+    assert tried == before
+
+
+def test_no_library_is_an_error_with_every_reason_and_the_packages(probed, monkeypatch):
+    monkeypatch.setenv("DISPLAY", "")
+    tried = probed(egl="libEGL not found", osmesa="crashed with SIGSEGV", glfw="")
+    with pytest.raises(MissingDependencyError) as error:
+        find_library()
+    assert "(egl: libEGL not found; osmesa: crashed with SIGSEGV; glfw: no display)" in str(error.value)
+    assert "apt install libegl1 libopengl0 libgl1-mesa-dri" in str(error.value)
+    assert tried == ["egl", "osmesa"]
+
+
+def test_mujoco_gl_allows_one_library(probed, monkeypatch):
+    tried = probed(egl="", osmesa="libOSMesa not found", glfw="")
+    assert find_library() == "egl"
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    with pytest.raises(MissingDependencyError, match=r"unset MUJOCO_GL=osmesa .*\(osmesa: libOSMesa not found\)"):
+        find_library()
+    assert tried == ["egl", "osmesa"]
+
+
+def test_the_platform_of_pyopengl_is_tried_first(probed, monkeypatch):
+    probed(egl="", osmesa="", glfw="")
+    monkeypatch.setenv("PYOPENGL_PLATFORM", "osmesa")
+    assert find_library() == "osmesa"
+
+
+def test_a_library_to_which_pyopengl_is_not_bound_is_left_out(probed, monkeypatch):
+    osmesa = type("OSMesaPlatform", (), {})()
+    monkeypatch.setitem(sys.modules, "OpenGL.platform", types.SimpleNamespace(PLATFORM=osmesa))
+    probed(egl="", osmesa="broken", glfw="broken")
+    with pytest.raises(MissingDependencyError, match="egl: PyOpenGL is bound to OSMesaPlatform in this process"):
+        find_library()
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("import os; os.kill(os.getpid(), 11)", "crashed with SIGSEGV"),
+        ("import sys; sys.stderr.write('a warning\\nno device'); sys.exit(1)", "no device"),
+        ("import time; time.sleep(60)", "no pixel within 1 s"),
+        ("", ""),
+    ],
+)
+def test_a_library_may_crash_fail_or_hang_while_it_is_probed(monkeypatch, script, reason):
+    monkeypatch.setattr(gl_libraries, "_RUN_FILE", script)
+    monkeypatch.setattr(gl_libraries, "_TIMEOUT_S", 1.0)
+    assert gl_libraries._failure("egl") == reason
 
 
 @pytest.mark.parametrize("variable", ["DISPLAY", "WAYLAND_DISPLAY"])

@@ -153,6 +153,9 @@ def test_an_orientation_is_x_y_z_w() -> None:
     x, y, z, w = sense(world, "tcp")["orientation"]
     tool = np.array([2 * (x * z + w * y), 2 * (y * z - w * x), 1 - 2 * (x * x + y * y)])  # the rotated z axis
     np.testing.assert_allclose(tool, [0.0, 0.0, -1.0], atol=1e-6)
+    undeclared = arm_world()
+    undeclared.reset(0, {})
+    assert undeclared.read()["tcp"].extras["orientation"].tolist() == [x, y, z, w]
 
 
 def test_a_distance_is_that_of_the_two_sites() -> None:

@@ -1,6 +1,7 @@
 """Convert readings of the embedded simulator to messages; `embodied_env.ros.sensor_readers` decodes them.
 
-Message fields that the contract does not declare are NaN, or the message type's value for unknown.
+Message fields that the contract does not declare are NaN, or the message type's value for unknown. The vectors of a
+pose or twist are those of the world; an orientation that it does not provide is the identity.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ _BYTES_PER_POINT = 12
 _WITHOUT_TEMPLATE = ("sensor_msgs/msg/PointCloud2", "sensor_msgs/msg/CompressedImage")
 """Types with fields that are computed from the values: whether all are finite, a size."""
 
+_IDENTITY = (0.0, 0.0, 0.0, 1.0)  # x, y, z, w: viewers reject a quaternion of NaN
 _MAX_TEMPLATES = 16  # per sensor; rclpy serializes messages that keep changing
 
 Extras = Mapping[str, Any]
 """Message fields that the contract does not declare, where the world provides them.
 
-``covariance``: of a pose, shape (36,). ``angle_min_rad``, ``angle_max_rad``: of the first and the last ray of a
-LaserScan. ``range_min_m``, ``range_max_m``: the limits of a LaserScan or Range (default: 0 and infinity); readers
-discard values outside of them.
+``position``, ``orientation``, ``linear``, ``angular``: of a pose or twist. ``covariance``: of a pose, shape (36,).
+``angle_min_rad``, ``angle_max_rad``: of the first and the last ray of a LaserScan. ``range_min_m``, ``range_max_m``:
+limits of a LaserScan or Range (default: 0 and infinity); readers discard values outside of them.
 """
 
 
@@ -110,10 +112,11 @@ def _write_vectors(message: Message, values: Values, sensor: SensorSpec, extras:
     for field, path in VECTOR_PATHS[sensor.type].items():
         part = attrgetter(path)(message)
         axes = "xyzw" if field == "orientation" else "xyz"
-        unknown = [math.nan] * len(axes)
-        for axis, value in zip(axes, values[field].tolist() if field in values else unknown, strict=True):
+        is_imu = sensor.type == "sensor_msgs/msg/Imu"
+        unknown = np.array(_IDENTITY) if field == "orientation" and not is_imu else np.full(len(axes), math.nan)
+        for axis, value in zip(axes, values.get(field, extras.get(field, unknown)).tolist(), strict=True):
             setattr(part, axis, value)
-        if sensor.type == "sensor_msgs/msg/Imu" and field not in values:
+        if is_imu and field not in values:
             getattr(message, f"{field}_covariance")[0] = -1.0  # declares that the message does not have the field
     covariance = values.get("covariance", extras.get("covariance"))
     if covariance is not None and SENSOR_MESSAGES[sensor.type].covariance:
