@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -18,51 +17,18 @@ from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.errors import ResetNeededError, UsageError
 
 
-class StepReturn(NamedTuple):
-    """The result of one `step`."""
-
-    observation: Any
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChunkResult:
-    """The result of a chunk. Each action is in exactly one of `transitions`, `expired` and `unused`.
-
-    Attributes:
-        transitions: results of the executed actions, in order.
-        expired: number of actions dropped because their step had already been taken.
-        unused: number of actions left when the episode ended, or all of a rejected chunk.
-        rejected: why nothing was executed: the chunk is for another epoch, or not due yet; empty if accepted.
-    """
-
-    transitions: tuple[StepReturn, ...] = ()
-    expired: int = 0
-    unused: int = 0
-    rejected: Literal["", "epoch", "future"] = ""
-
-    @property
-    def ended(self) -> bool:
-        """Whether the episode ended with the last transition."""
-        return any(taken.terminated or taken.truncated for taken in self.transitions[-1:])
-
-
 class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Executes chunks of actions, each action by one `step` of the wrapped environment.
 
-    Wrap it around `RecordTransitions`, whose rows are steps, and around every wrapper that changes single actions.
-    Step k sets ``info["step_index"]`` to k, so the first action after a reset is for step 1. ``env.unwrapped.epoch``
-    and ``env.unwrapped.step_index`` are the present episode and step.
+    It is for learners whose action is a chunk; a policy that infers while the robot moves runs in
+    `embodied_env.policies.chunks.ChunkRunner`. Wrap it around `RecordTransitions`, whose rows are steps, and around
+    every wrapper that changes single actions.
 
     Every action of a chunk is judged separately. A malformed one makes the robot brake for its step, and a chunk that
-    cannot be split (not a sequence, or for `step` not of `length` actions) counts as one malformed action. `NoAction`
-    in place of a chunk is one step.
+    is not a sequence of `length` actions counts as one malformed action. `NoAction` in place of a chunk is one step.
 
     Attributes:
-        length: number of actions in a chunk of `step`; `step_chunk` takes any number.
+        length: number of actions in a chunk.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], length: int) -> None:
@@ -91,7 +57,7 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         return observation, info
 
     def step(self, actions: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:  # noqa: ANN401 - agents send anything
-        """Execute a chunk, for a learner whose action is a chunk, until it or the episode ends.
+        """Execute a chunk until it or the episode ends.
 
         Args:
             actions: an element of `action_space`, shape (length, n) or a dict of them; or a sequence of `length`
@@ -105,72 +71,29 @@ class ActionChunks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         Raises:
             ResetNeededError: outside an episode. Nothing is published.
         """
-        self._check_running()
-        chunk = _split_chunk(actions)
-        malformed = chunk is None or (len(chunk) != self.length and not isinstance(actions, NoAction))
-        transitions: list[StepReturn] = []
-        executed = [self._brake] if chunk is None or malformed else chunk
-        for place in range(len(executed)):
-            transitions.append(self._take(executed[place:]))
-            if self._episode is None:
-                break
-        last = transitions[-1]
-        rewards = np.full(self.length, np.nan)
-        rewards[: len(transitions)] = [float(taken.reward) for taken in transitions]
-        total = float(np.sum(rewards[: len(transitions)]))
-        result = {"executed": len(transitions), "rewards": rewards, "malformed": malformed}
-        return last.observation, total, last.terminated, last.truncated, {**last.info, "chunk_result": result}
-
-    def step_chunk(self, actions: Any, *, epoch: int, first_step: int) -> ChunkResult:  # noqa: ANN401 - see step
-        """Execute the due actions of a chunk, for a policy that infers while the robot moves.
-
-        An action is executed at its own step only, and dropped when that step has already been taken. A chunk for
-        another epoch, or one that begins after the next step, is rejected; submit an early one again when it is due.
-
-        Args:
-            actions: actions for the steps `first_step`, `first_step` + 1, ...: a sequence, an array or a dict of
-                arrays. It must not be modified before this returns.
-            epoch: ``env.unwrapped.epoch`` of the episode that the actions are for.
-            first_step: step of the first action, >= 1.
-
-        Raises:
-            UsageError: for an invalid `epoch` or `first_step`. Nothing is published.
-            ResetNeededError: outside an episode. Nothing is published.
-        """
-        first = checked_count("first_step", first_step, at_least=1)
-        epoch = checked_count("epoch", epoch, at_least=0)
-        self._check_running()
-        chunk = _split_chunk(actions)
-        if chunk is None:
-            chunk = [self._brake]
-        if epoch != self._base.epoch:
-            return ChunkResult(unused=len(chunk), rejected="epoch")
-        if first > self._base.step_index + 1:
-            return ChunkResult(unused=len(chunk), rejected="future")
-        transitions: list[StepReturn] = []
-        expired = 0
-        for step in range(first, first + len(chunk)):
-            if step <= self._base.step_index:  # read again: an inner wrapper may take several steps for one action
-                expired += 1
-                continue
-            transitions.append(self._take(chunk[step - first :]))
-            if self._episode is None:
-                break
-        unused = len(chunk) - expired - len(transitions)
-        return ChunkResult(transitions=tuple(transitions), expired=expired, unused=unused)
-
-    def _check_running(self) -> None:
         if self._episode != self._base.epoch:
             raise ResetNeededError("chunk outside an episode; call reset() first (nothing was published)")
+        chunk = _split_chunk(actions)
+        malformed = chunk is None or (len(chunk) != self.length and not isinstance(actions, NoAction))
+        executed = [self._brake] if chunk is None or malformed else chunk
+        rewards = np.full(self.length, np.nan)
+        for place in range(len(executed)):
+            observation, reward, terminated, truncated, info = self._take(executed[place:])
+            rewards[place] = reward
+            if self._episode is None:
+                break
+        taken = place + 1
+        result = {"executed": taken, "rewards": rewards, "malformed": malformed}
+        return observation, float(np.sum(rewards[:taken])), terminated, truncated, {**info, "chunk_result": result}
 
-    def _take(self, actions: list[Any]) -> StepReturn:
+    def _take(self, actions: list[Any]) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take one step with the first of `actions`; after its end or an error, no episode is running."""
         episode, self._episode = self._episode, None
         self._base.preview(actions)
-        observation, reward, terminated, truncated, info = self.env.step(actions[0])
-        if not (terminated or truncated):
+        result = self.env.step(actions[0])
+        if not (result[2] or result[3]):
             self._episode = episode
-        return StepReturn(observation, cast("float", reward), terminated, truncated, info)
+        return result
 
 
 def _split_chunk(actions: Any) -> list[Any] | None:  # noqa: ANN401 - agents send anything

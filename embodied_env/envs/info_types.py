@@ -254,7 +254,7 @@ class LatencyInfo(TypedDict):
     """The stages of this step, in s."""
 
     handoff_s: Annotated[
-        float, "Observation frozen -> returned to the agent by step(), reset() or the recorder around them.", _STAGE
+        float, "Observation frozen -> returned to the agent by step(), reset() or our wrappers around them.", _STAGE
     ]
     inference_s: Annotated[float, "Returned to the agent -> step() entered: all of the agent's time.", _STAGE]
     policy_s: Annotated[

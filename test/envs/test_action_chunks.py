@@ -1,4 +1,4 @@
-"""ActionChunks: each action is executed at its own step or dropped, and each is accounted for."""
+"""ActionChunks: each action of a chunk is one step."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 import scripted_tasks
-from gymnasium.wrappers import Autoreset, DiscretizeAction, RepeatAction, RescaleAction, TimeLimit
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from gymnasium.wrappers import Autoreset, DiscretizeAction, RescaleAction, TimeLimit
 
 from embodied_env.core.clock import ManualClock
 from embodied_env.core.codes import Severity
@@ -58,163 +56,37 @@ def steps_of(base):
     return [(round(value * HORIZON / PUSH), step) for _, step, value in base.taken]
 
 
-# --------------------------------------------------------------------------------------------------------- step_chunk
-
-
-def test_a_chunk_is_executed_step_by_step_and_each_step_is_returned(env, base):
-    result = env.step_chunk(numbered(1, 3), epoch=base.epoch, first_step=1)
-    assert steps_of(base) == [(1, 1), (2, 2), (3, 3)]
-    assert [taken.info["step_index"] for taken in result.transitions] == [1, 2, 3]
-    assert [taken.reward for taken in result.transitions] == [1.0, 2.0, 3.0]
-    assert (result.expired, result.unused, result.rejected, result.ended) == (0, 0, "", False)
-
-
-def test_a_transition_is_the_five_values_of_step(env, base):
-    (taken,) = env.step_chunk(numbered(1, 1), epoch=base.epoch, first_step=1).transitions
-    observation, reward, terminated, truncated, info = taken
-    assert observation in base.observation_space
-    assert (reward, terminated, truncated) == (1.0, False, False)
-    assert info["action"]["requested"].tolist() == numbered(1, 1)[0].tolist()
-
-
-def test_actions_whose_step_has_been_taken_are_dropped(env, base):
-    env.step_chunk(numbered(1, 3), epoch=base.epoch, first_step=1)
-    result = env.step_chunk(numbered(2, 4), epoch=base.epoch, first_step=2)
-    assert result.expired == 2
-    assert steps_of(base)[3:] == [(4, 4), (5, 5)]
-
-
-def test_an_expired_chunk_publishes_nothing(env, base):
-    env.step_chunk(numbered(1, 3), epoch=base.epoch, first_step=1)
-    result = env.step_chunk(numbered(1, 2), epoch=base.epoch, first_step=1)
-    assert (result.transitions, result.expired, result.rejected) == ((), 2, "")
-    assert base.step_index == 3
-
-
-@pytest.mark.parametrize("off", [-1, 1])
-def test_a_chunk_of_another_epoch_is_rejected_whole(env, base, off):
-    env.reset()
-    result = env.step_chunk(numbered(1, 3), epoch=base.epoch + off, first_step=1)
-    assert (result.transitions, result.expired, result.unused, result.rejected) == ((), 0, 3, "epoch")
-    assert base.taken == []
-
-
-def test_a_chunk_that_begins_after_the_next_step_is_rejected_whole(env, base):
-    result = env.step_chunk(numbered(2, 3), epoch=base.epoch, first_step=2)
-    assert (result.transitions, result.expired, result.unused, result.rejected) == ((), 0, 3, "future")
-    assert base.taken == []
-
-
-def test_an_early_chunk_can_be_resubmitted_when_it_is_due(env, base):
-    early = numbered(2, 2)
-    env.step_chunk(early, epoch=base.epoch, first_step=2)
-    env.step_chunk(numbered(1, 1), epoch=base.epoch, first_step=1)
-    assert env.step_chunk(early, epoch=base.epoch, first_step=2).rejected == ""
-    assert steps_of(base) == [(1, 1), (2, 2), (3, 3)]
-
-
-def test_execution_stops_at_the_end_of_the_episode(env, base):
-    result = env.step_chunk(numbered(1, HORIZON + 3), epoch=base.epoch, first_step=1)
-    assert (len(result.transitions), result.unused, result.ended) == (HORIZON, 3, True)
-    assert result.transitions[-1].truncated
+def test_a_chunk_is_executed_step_by_step(env, base):
+    *_, info = env.step(np.array(numbered(1, 4)))
+    assert steps_of(base) == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert info["step_index"] == 4
 
 
 def test_execution_stops_when_an_inner_wrapper_ends_the_episode(base):
     env = ActionChunks(TimeLimit(base, 2), 4)
     env.reset(seed=1)
-    result = env.step_chunk(numbered(1, 4), epoch=base.epoch, first_step=1)
-    assert (len(result.transitions), result.unused) == (2, 2)
+    assert env.step(numbered(1, 4))[4]["chunk_result"]["executed"] == 2
     with pytest.raises(ResetNeededError):
-        env.step_chunk(numbered(3, 1), epoch=base.epoch, first_step=3)
+        env.step(numbered(3, 4))
     assert base.step_index == 2
 
 
-def test_an_empty_chunk_does_nothing(env, base):
-    result = env.step_chunk([], epoch=base.epoch, first_step=1)
-    assert (result.transitions, result.unused, result.ended) == ((), 0, False)
-
-
-def test_an_array_is_a_chunk_of_its_rows(env, base):
-    env.step_chunk(np.array(numbered(1, 3)), epoch=base.epoch, first_step=1)
-    assert steps_of(base) == [(1, 1), (2, 2), (3, 3)]
-
-
-def test_a_malformed_action_brakes_for_its_step_only(env, base):
+def test_a_malformed_action_brakes_for_its_step_only(tmp_path):
+    recorder = RecordTransitions(EmbodiedEnv(scripted_tasks.contract(), backend="fake"), tmp_path)
     actions = numbered(1, 3)
     actions[1] = np.full(2, np.nan)
-    result = env.step_chunk(actions, epoch=base.epoch, first_step=1)
-    dispositions = [taken.info["safety"]["disposition"] for taken in result.transitions]
+    with ActionChunks(recorder, 3) as env:
+        env.reset(seed=1)
+        env.step(actions)
+    dispositions = [row["info"]["safety"]["disposition"] for row in read_run(recorder.path).transitions()]
     assert dispositions == [Severity.PASS, Severity.HOLD, Severity.PASS]
 
 
-@pytest.mark.parametrize("chunk", [None, 0.1, np.array(0.1), object(), iter([]), {"a": [1], "b": [1, 2]}, {}])
-def test_an_invalid_chunk_brakes_for_its_first_step(env, base, chunk):
-    result = env.step_chunk(chunk, epoch=base.epoch, first_step=1)
-    (taken,) = result.transitions
-    assert taken.info["safety"]["disposition"] == Severity.HOLD
-
-
-def test_a_single_action_is_not_accepted_as_a_chunk(env, base):
-    result = env.step_chunk(np.full(2, PUSH), epoch=base.epoch, first_step=1)
-    assert {taken.info["safety"]["disposition"] for taken in result.transitions} == {Severity.HOLD}
-
-
-@pytest.mark.parametrize("first_step", [0, -1, 1.0, "1", None])
-def test_an_invalid_first_step_is_rejected_with_its_value(env, base, first_step):
-    with pytest.raises(UsageError, match=r"first_step=.*expected an integer >= 1"):
-        env.step_chunk(numbered(1, 1), epoch=base.epoch, first_step=first_step)
-    assert base.taken == []
-
-
-@pytest.mark.parametrize("epoch", [-1, 0.5, None])
-def test_an_invalid_epoch_is_rejected_with_its_value(env, base, epoch):
-    with pytest.raises(UsageError, match=r"epoch=.*expected an integer >= 0"):
-        env.step_chunk(numbered(1, 1), epoch=epoch, first_step=1)
-    assert base.taken == []
-
-
-def test_numpy_integers_are_accepted(env, base):
-    result = env.step_chunk(numbered(1, 1), epoch=np.int64(base.epoch), first_step=np.int64(1))
-    assert len(result.transitions) == 1
-
-
-def test_actions_expire_when_an_inner_wrapper_takes_several_steps(base):
-    env = ActionChunks(RepeatAction(base, 3), 4)
-    env.reset(seed=1)
-    result = env.step_chunk(numbered(1, 5), epoch=base.epoch, first_step=1)
-    assert steps_of(base) == [(1, 1), (1, 2), (1, 3), (4, 4), (4, 5), (4, 6)]
-    assert (len(result.transitions), result.expired, result.unused) == (2, 3, 0)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(
-        st.one_of(
-            st.none(),  # a reset
-            st.tuples(st.integers(0, 6), st.integers(-1, 1), st.integers(1, HORIZON + 3)),
-        ),
-        max_size=12,
-    )
-)
-def test_no_action_is_executed_at_another_step_and_each_is_accounted_for(calls):
-    base = Base()
-    env = ActionChunks(base, 4)
-    env.reset(seed=1)
-    for call in calls:
-        if call is None:
-            env.reset()
-            continue
-        count, epoch, first = call
-        try:
-            result = env.step_chunk(numbered(first, count), epoch=max(0, base.epoch + epoch), first_step=first)
-        except ResetNeededError:
-            assert base.step_index == HORIZON
-            continue
-        assert len(result.transitions) + result.expired + result.unused == count
-        assert not (result.rejected and (result.transitions or result.expired))
-        assert result.ended == (bool(result.transitions) and base.step_index == HORIZON)
-    assert all(meant == step for meant, step in steps_of(base))
-    env.close()
+@pytest.mark.parametrize("chunk", [None, 0.1, np.array(0.1), object(), iter([]), {"a": [1], "b": [1, 2]}, {}, []])
+def test_an_invalid_chunk_brakes_for_one_step(env, base, chunk):
+    *_, info = env.step(chunk)
+    assert (info["chunk_result"]["executed"], info["chunk_result"]["malformed"]) == (1, True)
+    assert info["safety"]["disposition"] == Severity.HOLD
 
 
 # --------------------------------------------------------------------------------------------------------------- step
@@ -296,8 +168,9 @@ def test_parts_of_different_lengths_are_not_a_chunk(base_of_two):
     env = ActionChunks(base_of_two, 3)
     env.reset(seed=1)
     chunk = {"arm": np.zeros((3, 1)), "hand": np.zeros((2, 1))}
-    (taken,) = env.step_chunk(chunk, epoch=base_of_two.epoch, first_step=1).transitions
-    assert taken.info["safety"]["disposition"] == Severity.HOLD
+    *_, info = env.step(chunk)
+    assert info["chunk_result"]["malformed"]
+    assert info["safety"]["disposition"] == Severity.HOLD
 
 
 def test_vector_environments_stack_chunks():
@@ -320,59 +193,55 @@ def test_a_recorder_inside_records_each_step(tmp_path):
     env = ActionChunks(recorder, 4)
     env.reset(seed=1)
     env.step(np.array(numbered(1, 4)))
-    env.step_chunk(numbered(5, 2), epoch=env.unwrapped.epoch, first_step=5)
     env.close()
     run = read_run(recorder.path)
-    assert [row["info"]["step_index"] for row in run.transitions()] == [1, 2, 3, 4, 5, 6]
-    assert [row["action"] for row in run.transitions()] == [action.tolist() for action in numbered(1, 6)]
+    assert [row["info"]["step_index"] for row in run.transitions()] == [1, 2, 3, 4]
+    assert [row["action"] for row in run.transitions()] == [action.tolist() for action in numbered(1, 4)]
 
 
-@pytest.mark.parametrize("call", ["step", "step_chunk"])
-def test_a_chunk_before_reset_is_rejected(base, call):
+def test_a_chunk_before_reset_is_rejected(base):
     env = ActionChunks(base, 2)
     with pytest.raises(ResetNeededError):
-        give(env, call)
+        give(env)
     assert base.taken == []
 
 
-@pytest.mark.parametrize("call", ["step", "step_chunk"])
-def test_a_chunk_after_the_end_is_rejected(env, base, call):
-    env.step_chunk(numbered(1, HORIZON), epoch=base.epoch, first_step=1)
+def test_a_chunk_after_the_end_is_rejected(env, base):
+    for first in (1, 5, 9):
+        env.step(numbered(first, 4))
     with pytest.raises(ResetNeededError):
-        give(env, call)
+        give(env)
     assert len(base.taken) == HORIZON
 
 
-@pytest.mark.parametrize("call", ["step", "step_chunk"])
-def test_a_chunk_after_a_reset_of_the_inner_environment_is_rejected(env, base, call):
+def test_a_chunk_after_a_reset_of_the_inner_environment_is_rejected(env, base):
     base.reset()
     with pytest.raises(ResetNeededError):
-        give(env, call)
+        give(env)
     assert base.taken == []
 
 
-@pytest.mark.parametrize("call", ["step", "step_chunk"])
-def test_a_chunk_after_a_failed_step_is_rejected(call):
+def test_a_chunk_after_a_failed_step_is_rejected():
     base = Base(task={"raise_at": 2})
     env = ActionChunks(base, 3)
     env.reset(seed=1)
     with pytest.raises(TaskError, match="the task has an error"):
-        give(env, call)
+        give(env)
     with pytest.raises(ResetNeededError):
-        give(env, call)
+        give(env)
     env.close()
 
 
 def test_a_rejected_reset_keeps_the_running_episode(env, base):
     with pytest.raises(UsageError, match="unknown reset option 'nowhere'"):
         env.reset(options={"nowhere": 1.0})
-    assert len(env.step_chunk(numbered(1, 2), epoch=base.epoch, first_step=1).transitions) == 2
+    assert env.step(numbered(1, 4))[4]["chunk_result"]["executed"] == 4
 
 
 def test_a_chunk_after_close_is_rejected(env):
     env.close()
     with pytest.raises(ClosedError):
-        give(env, "step")
+        give(env)
 
 
 def test_a_chunk_does_not_continue_into_an_episode_started_by_an_inner_wrapper(base):
@@ -385,10 +254,8 @@ def test_a_chunk_does_not_continue_into_an_episode_started_by_an_inner_wrapper(b
     assert len(base.taken) == HORIZON
 
 
-def give(env, call):
-    if call == "step":
-        return env.step(np.zeros(env.action_space.shape))
-    return env.step_chunk(numbered(1, 3), epoch=max(0, env.unwrapped.epoch), first_step=1)
+def give(env):
+    return env.step(np.zeros(env.action_space.shape))
 
 
 @pytest.mark.parametrize("length", [0, -1, 2.0, None, "4"])
