@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
         if args.contract is not None or args.backend is not None:
             raise UsageError("--install checks no contract (expected no CONTRACT and no --backend)")
         return _report(_examine_installation(), {"installation": sys.prefix}, as_json=args.json)
-    if args.contract is None or args.backend is None:
-        raise UsageError("missing arguments (expected CONTRACT and --backend, or --install)")
+    if missing := [name for name in ("CONTRACT", "--backend") if getattr(args, name.strip("-").lower()) is None]:
+        raise UsageError(f"the following arguments are required: {', '.join(missing)} (or --install alone)")
     if args.backend not in known_backends():
         raise UsageError(unknown_backend(args.backend))
     if not 0.0 < args.timeout < float("inf"):
