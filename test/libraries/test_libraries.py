@@ -14,27 +14,28 @@ from virtual_environments import make_environment
 
 PAGE = "reference/libraries"
 VERSIONS = dict(re.findall(r"^\| `([\w@/-]+)` \| ([\d.]+) \|", text_of(PAGE), re.MULTILINE))
+HELPERS = {"h5py", "jax", "pyarrow<20", "tensorboard", "tyro"}  # packages that the others need, of any version
 LINES = {  # section with the lines: its page, and the packages of the virtual environment
     "polars and duckdb": (PAGE, ["polars", "duckdb"]),
     "rosbags": (PAGE, ["rosbags"]),
-    "Minari": (PAGE, ["minari"]),
+    "Minari": (PAGE, ["minari", "jax", "h5py"]),
     "TorchRL": (PAGE, ["torchrl"]),
     "Tianshou": (PAGE, ["tianshou"]),
-    "NumPy 1.26": (PAGE, ["numpy"]),
+    "NumPy 1.26": (PAGE, ["numpy", "pyarrow<20"]),
     "Cyclone DDS": (PAGE, ["cyclonedds"]),
     "colcon": (PAGE, ["colcon-common-extensions"]),
 }
 TESTS = {  # tests of this suite that need the packages
     ("inspect-robots",): ["test/envs/test_inspect_robots.py"],
     ("ray",): ["test/policies/test_training_rllib.py", "test/evaluation/test_ray_workers.py"],
-    ("minari", "supersuit", "tianshou", "torchrl"): ["test/envs/test_stacking_libraries.py"],
+    ("h5py", "jax", "minari", "supersuit", "tianshou", "torchrl"): ["test/envs/test_stacking_libraries.py"],
 }
 
 
 def environment_with(folder, *packages):
     """Return the Python of a virtual environment with the documented versions, which are printed."""
-    names = {"ray": "ray[rllib]"}
-    pins = [names.get(each, each) + (f"=={VERSIONS[each]}" if each in VERSIONS else "") for each in packages]
+    names = {"ray": "ray[rllib]", "tianshou": "tianshou[eval]"}
+    pins = [names.get(each, each) + ("" if each in HELPERS else f"=={VERSIONS[each]}") for each in packages]
     python = make_environment(folder / "environment", *pins)
     print(*pins)
     return python
@@ -79,6 +80,6 @@ def test_cleanrl_trains_unchanged_but_for_the_documented_lines(folder):
 
 def test_every_library_that_is_run_has_a_version_and_lines():
     used = [*(packages for _, packages in LINES.values()), *TESTS]
-    assert {package for packages in used for package in packages} <= set(VERSIONS)
+    assert {package for packages in used for package in packages} <= {*VERSIONS, *HELPERS}
     for title, (page, _) in LINES.items():
         assert commands_of(section_of(text_of(page), title))
