@@ -181,7 +181,7 @@ class EpisodeTraces:
 
     def default(self) -> EpisodeTrace | None:
         """Return the trace that is shown first: of the first failure, else of another end than success, else any."""
-        order = ("failure", "truncated", "cut", "apart", "success")
+        order = ("failure", "stopped", "time", "cut", "apart", "success")
         return min(self.kept, key=lambda trace: order.index(trace.outcome.kind), default=None)
 
 
