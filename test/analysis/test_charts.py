@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from report_pages import HOSTILE, Drawing
 
 from embodied_env.analysis.report.charts import (
     COLUMNS,
@@ -25,34 +25,6 @@ from embodied_env.analysis.report.charts import (
     stacked_timeline,
     ticks,
 )
-
-HOSTILE = "<script>alert(1)</script><img src=//evil.example/x>\"'&"
-
-
-class Drawing(HTMLParser):
-    """The elements of a chart: tags with their attributes, and the text."""
-
-    def __init__(self, source):
-        super().__init__()
-        self.elements, self.shown, self.open = [], [], []
-        self.feed(source)
-        self.close()
-
-    def handle_starttag(self, tag, attributes):
-        self.elements.append((tag, dict(attributes)))
-        self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.elements.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.shown.append(data)
-
-    def of(self, tag):
-        return [attributes for found, attributes in self.elements if found == tag]
 
 
 def charts(name=HOSTILE, x=(0, 1, 2), y=(1.0, math.nan, 3.0)):

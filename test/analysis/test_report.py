@@ -14,6 +14,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from report_pages import HOSTILE, record, rows_of
 from row_logs import RowLog
 from run_files import as_journal
 
@@ -29,18 +30,6 @@ from embodied_env.record.rows import RESET, TRANSITION
 pytest.importorskip("jinja2", reason="pages need jinja2, of the extra `report`")
 
 
-def record(folder, contract="arm_reach", steps=12, resets=2):
-    env = RecordTransitions(EmbodiedEnv(contract, backend="fake"), folder, policy="swaying")
-    for episode in range(resets):
-        env.reset(seed=5 if episode == 0 else None)
-        for step in range(steps):
-            _, _, terminated, truncated, _ = env.step(0.9 * np.sin(step + np.arange(env.action_space.shape[0])))
-            if terminated or truncated:
-                break
-    env.close()
-    return env.path
-
-
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     return record(tmp_path_factory.mktemp("runs"))
@@ -52,10 +41,6 @@ def collect_rows(rows, contract=None):
         statistics.add(row)
     statistics.episodes.close()
     return statistics
-
-
-def rows_of(path):
-    return list(read_run(path).rows())
 
 
 class Page(HTMLParser):
@@ -270,9 +255,6 @@ def test_page_of_a_run_without_its_log_reports_failure(tmp_path, capsys):
     status, words = report(path, capsys)
     assert status == 1
     assert "cannot be read" in words
-
-
-HOSTILE = "<script>alert(1)</script><img src=//evil.example/x>\"'&"
 
 
 def test_names_from_a_run_are_escaped(tmp_path, capsys):

@@ -17,11 +17,12 @@ from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.codes import Quality, Severity
 from embodied_env.record.rows import has_no_action
 
-MOST_TRACED = 12
+MOST_TRACED = 40
 """Episodes with charts. Each reason of an end is among them before any reason is there twice as often as another."""
 
 _MOST_SERIES = 160
 _MOST_EVENTS = 60
+_ORDER = ("failure", "stopped", "time", "cut", "apart", "success")  # of kinds of ends
 _GOOD = (Quality.OK, Quality.OUT_OF_RANGE)
 
 
@@ -175,14 +176,17 @@ class EpisodeTraces:
         trace.end()
         self.kept.append(trace)
         if len(self.kept) > MOST_TRACED:
-            counts = Counter(_end_of(kept) for kept in self.kept)
-            most, _ = max(counts.items(), key=lambda item: (item[1], item[0] == _end_of(trace)))
-            self.kept.remove(next(kept for kept in reversed(self.kept) if _end_of(kept) == most))
+            self.kept.remove(self.by_importance()[-1])
 
-    def default(self) -> EpisodeTrace | None:
-        """Return the trace that is shown first: of the first failure, else of another end than success, else any."""
-        order = ("failure", "truncated", "cut", "apart", "success")
-        return min(self.kept, key=lambda trace: order.index(trace.outcome.kind), default=None)
+    def by_importance(self) -> list[EpisodeTrace]:
+        """Return the kept traces: the first of each reason, then the second of each; failures first, then stops."""
+        ranks: Counter[tuple[str, str]] = Counter()
+        keys = {}
+        for trace in self.kept:
+            end = trace.outcome.kind, trace.outcome.reason
+            ranks[end] += 1
+            keys[trace.outcome.number] = ranks[end], _ORDER.index(trace.outcome.kind), trace.outcome.number
+        return sorted(self.kept, key=lambda trace: keys[trace.outcome.number])
 
 
 def _sensor_events(sensors: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -197,10 +201,6 @@ def is_underrun(info: Mapping[str, Any]) -> bool:
     """Return whether no action chunk had an action for this step."""
     chunk = info.get("annotations", {}).get("chunk", {})
     return "underruns" in chunk and chunk.get("id") is None
-
-
-def _end_of(trace: EpisodeTrace) -> tuple[str, str]:
-    return trace.outcome.kind, trace.outcome.reason
 
 
 def _style(severity: Severity) -> str:

@@ -69,10 +69,15 @@ class Episode:
 
     @property
     def kind(self) -> str:
-        """How it ended: "success", "failure", "truncated", "apart" (in no success rate), or "cut" before its end."""
+        """How it ended: "success", "failure", "time" (its limit), "stopped" (otherwise truncated), "apart" or "cut".
+
+        "apart" is in no success rate, "cut" has no end.
+        """
         if not self.ended or self.apart:
             return "apart" if self.apart else "cut"
-        return "truncated" if self.ended == "truncated" else "success" if self.success else "failure"
+        if self.ended == "truncated":
+            return "time" if self.reason == "time_limit" else "stopped"
+        return "success" if self.success else "failure"
 
     @property
     def end(self) -> str:

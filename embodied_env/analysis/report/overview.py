@@ -14,7 +14,8 @@ from embodied_env.analysis.report.outcomes import Episode, Outcomes, Rate
 KINDS = {
     "success": "success",
     "failure": "failure",
-    "truncated": "truncated",
+    "stopped": "stopped: gates, readings, world or policy",
+    "time": "time limit",
     "apart": "solved at reset or first step: in no rate",
     "cut": "cut off",
 }

@@ -137,7 +137,7 @@ def build_page(run: Run, audit: AuditReport, found: RunStatistics, contract: Con
     contract_name = describe_value(mapping_of(run.manifest, "contract").get("name"))
     is_paced = contract is not None and run.manifest.get("pacing") == "realtime"
     kinds = Counter(episode.kind for episode in found.outcomes.episodes)
-    drawn, default = _draw_episodes(run, found.episodes), found.episodes.default()
+    drawn = _draw_episodes(run, found.episodes)
     return render_page(
         "report.html",
         title=f"{contract_name}: {name}",
@@ -155,8 +155,8 @@ def build_page(run: Run, audit: AuditReport, found: RunStatistics, contract: Con
         strip=draw_strip(found.outcomes.episodes, [episode["outcome"].number for episode in drawn]),
         kinds={kind: words for kind, words in KINDS.items() if kind in kinds},
         counts=kinds,
-        episodes=drawn,
-        default=None if default is None else default.outcome.number,
+        episodes=sorted(drawn, key=lambda each: each["outcome"].number),
+        default=drawn[0]["outcome"].number if drawn else None,
         can_draw=can_draw(),
         period_s=None if contract is None else contract.control_period_s,
         latency=found.stages.section(contract.control_period_s if is_paced and contract is not None else None),
@@ -165,17 +165,17 @@ def build_page(run: Run, audit: AuditReport, found: RunStatistics, contract: Con
 
 
 def _draw_episodes(run: Run, traces: EpisodeTraces) -> list[dict[str, Any]]:
-    """Return the charts and pictures of the kept episodes in order, the default one first in the use of space."""
-    default, space = traces.default(), _MOST_CHARACTERS
+    """Return the charts and pictures of the kept episodes, the most important ones first, as far as there is space."""
     drawn: list[dict[str, Any]] = []
-    for trace in sorted(traces.kept, key=lambda each: each is not default):
+    space = _MOST_CHARACTERS
+    for trace in traces.by_importance():
         sections, pictures = draw_episode(trace), _pictures(run, trace)
         space -= sum(len(figure) for _, figures in sections for figure in figures)
         space -= sum(len(picture.jpeg) for of_camera in pictures.values() for picture in of_camera)
         if space < 0 and drawn:
             break
         drawn.append({"outcome": trace.outcome, "sections": sections, "pictures": pictures, "frames": trace.frames})
-    return sorted(drawn, key=lambda each: each["outcome"].number)
+    return drawn
 
 
 def _pictures(run: Run, trace: EpisodeTrace) -> dict[str, list[Picture]]:

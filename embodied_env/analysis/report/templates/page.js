@@ -68,7 +68,8 @@
       }, null);
       if (place === null) { return; }
       cursor.hidden = false;
-      cursor.style.left = svg.offsetLeft + svg.clientWidth * (place - x[0]) / (x[1] - x[0]) + 'px';
+      var box = svg.getBoundingClientRect(), left = box.left - plot.getBoundingClientRect().left;
+      cursor.style.left = left + box.width * (place - x[0]) / (x[1] - x[0]) + 'px';
       readout.textContent = plot.dataset.xTitle.split(',')[0] + ' ' + short(place) + ':  ' + lines.map(function (line) {
         var point = nearest(line.points, place);
         return point ? line.name + ' ' + short(point[1]) : '';

@@ -1,0 +1,54 @@
+"""Runs for reports, and the parsed HTML of charts."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import numpy as np
+
+from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.record import RecordTransitions, read_run
+
+HOSTILE = "<script>alert(1)</script><img src=//evil.example/x>\"'&"
+
+
+class Drawing(HTMLParser):
+    """The elements of a chart: tags with their attributes, and the text."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.elements, self.shown, self.open = [], [], []
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.shown.append(data)
+
+    def of(self, tag):
+        return [attributes for found, attributes in self.elements if found == tag]
+
+
+def record(folder, contract="arm_reach", steps=12, resets=2):
+    env = RecordTransitions(EmbodiedEnv(contract, backend="fake"), folder, policy="swaying")
+    for episode in range(resets):
+        env.reset(seed=5 if episode == 0 else None)
+        for step in range(steps):
+            _, _, terminated, truncated, _ = env.step(0.9 * np.sin(step + np.arange(env.action_space.shape[0])))
+            if terminated or truncated:
+                break
+    env.close()
+    return env.path
+
+
+def rows_of(path):
+    return list(read_run(path).rows())
