@@ -1,4 +1,4 @@
-"""Distances, intervals, tests and samples, by scipy where it has them."""
+"""Intervals, tests, sizes of samples, and samples of streams, by scipy where it has them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from embodied_env.core.latency.profile import Estimate
 from embodied_env.core.latency.statistics import Reservoir
@@ -21,23 +20,10 @@ except ImportError:
     raise MissingDependencyError("scipy", needed_for="statistics of runs and calibrations") from None
 
 CONFIDENCE = 0.95
+POWER = 0.8
+"""Probability of finding a difference, for the sizes of samples."""
 
-# ------------------------------------------------------------------------------------------------------ distributions
-
-
-def ks_distance(a: ArrayLike, b: ArrayLike) -> float:
-    """Return the two-sample Kolmogorov-Smirnov distance: the largest gap between both empirical distributions."""
-    with np.errstate(divide="ignore"):  # in the p-value of single numbers, which is not used
-        return float(scipy.stats.ks_2samp(a, b, method="asymp").statistic)
-
-
-def ks_noise(count_a: float, count_b: float, *, chance: float = 0.05) -> float:
-    """Return the KS distance that two samples of one distribution exceed with probability `chance`, at most 1.
-
-    From Kolmogorov's limiting distribution, which is conservative, more so for values that repeat. The counts are of
-    independent values, above 0 (`autoregressive_count`).
-    """
-    return min(1.0, float(scipy.stats.kstwobign.isf(chance)) / math.sqrt(count_a * count_b / (count_a + count_b)))
+# ------------------------------------------------------------------------------------------------------------ samples
 
 
 @dataclass(frozen=True)
@@ -78,8 +64,8 @@ def share_interval(share: float, count: float, *, confidence: float = CONFIDENCE
     """Return the score interval of a share (Wilson 1927): low and high, both in [0, 1].
 
     ``(p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)``. Unlike the normal approximation it holds for few trials
-    and for shares of 0 and 1. `scipy.stats` has it for whole numbers of trials only. `count` is the number of
-    independent trials that the share is worth, above 0 (`autoregressive_count`).
+    and for shares of 0 and 1. `scipy.stats` has it for whole numbers of trials only. `count` may be a number of trials
+    that correlated ones are worth, above 0.
     """
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     scale = 1.0 + z * z / count
@@ -101,18 +87,6 @@ def difference_interval(a: tuple[float, float, float], b: tuple[float, float, fl
     below = math.hypot(share_b - low_b, high_a - share_a)
     above = math.hypot(high_b - share_b, share_a - low_a)
     return max(-1.0, difference - below), min(1.0, difference + above)
-
-
-def share_noise(a: tuple[float, float], b: tuple[float, float], *, chance: float = 0.05) -> float:
-    """Return the difference of two shares that chance explains.
-
-    It is the half of `difference_interval` on the side of no difference, at a confidence of ``1 - chance``. `a` and `b`
-    have the share, and the number of independent trials that it is worth.
-    """
-    lower, upper = sorted((a, b))
-    _, top = share_interval(*lower, confidence=1.0 - chance)
-    bottom, _ = share_interval(*upper, confidence=1.0 - chance)
-    return math.hypot(upper[0] - bottom, top - lower[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +149,111 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return float(np.mean(values)) - half, float(np.mean(values)) + half
 
 
+def fisher_exact(a: tuple[int, int], b: tuple[int, int]) -> float:
+    """Return the two-sided p-value that two samples, of successes and trials, have equal shares (Fisher 1922)."""
+    table = [(successes, trials - successes) for successes, trials in (a, b)]
+    return float(scipy.stats.fisher_exact(table).pvalue)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanTest:
+    """Difference ``mean_b - mean_a`` of two samples, and Student's t-test that it is 0."""
+
+    difference: float
+    interval: tuple[float, float] | None  # at 95 %; None with fewer than two values
+    p_value: float | None  # two-sided; None with fewer than three values, which say too little about their spread
+    spread: float  # standard deviation of a difference of two values; NaN with fewer than two values
+
+
+def compare_means(a: FloatArray, b: FloatArray, *, paired: bool) -> MeanTest:
+    """Compare the means of two samples without NaN, each of one value or more.
+
+    Paired samples by their differences, others without the assumption of equal variances (Welch 1947).
+    """
+    difference = float(np.mean(b) - np.mean(a))
+    fewest = min(len(a), len(b))
+    if fewest < 2:
+        return MeanTest(difference=difference, interval=None, p_value=None, spread=math.nan)
+    if paired:
+        spread = float(np.std(b - a, ddof=1))
+        error, freedom = spread / math.sqrt(fewest), fewest - 1.0
+    else:
+        of_a, of_b = (float(np.var(values, ddof=1)) / len(values) for values in (a, b))
+        spread, error = math.sqrt(of_a * len(a) + of_b * len(b)), math.sqrt(of_a + of_b)
+        by_sample = of_a * of_a / (len(a) - 1) + of_b * of_b / (len(b) - 1)
+        freedom = (of_a + of_b) ** 2 / by_sample if by_sample > 0.0 else fewest - 1.0
+    half = float(scipy.stats.t.ppf(0.5 + CONFIDENCE / 2, freedom)) * error
+    if error > 0.0:
+        p_value = 2.0 * float(scipy.stats.t.sf(abs(difference) / error, freedom))
+    else:
+        p_value = float(difference == 0.0)
+    return MeanTest(
+        difference=difference,
+        interval=(difference - half, difference + half),
+        p_value=p_value if fewest > 2 else None,
+        spread=spread,
+    )
+
+
+def reject_by_holm(p_values: Sequence[float | None], *, chance: float) -> list[bool]:
+    """Return which hypotheses are rejected, with probability `chance` of rejecting any true one (Holm 1979).
+
+    None is a hypothesis without a test; it counts as one.
+    """
+    order = sorted(range(len(p_values)), key=lambda index: math.inf if (p := p_values[index]) is None else p)
+    rejected = [False] * len(p_values)
+    for place, index in enumerate(order):
+        p_value = p_values[index]
+        if p_value is None or p_value > chance / (len(order) - place):
+            break
+        rejected[index] = True
+    return rejected
+
+
+# -------------------------------------------------------------------------------------------------- sizes of samples
+
+
+def count_for_mean(spread: float, difference: float, *, paired: bool, chance: float) -> int:
+    """Return how many pairs, or values of each sample, show a difference of the means with probability `POWER`.
+
+    ``n = ((z_a + z_b) spread / difference)^2 + z_a^2 / 2`` pairs, where ``z_a`` and ``z_b`` are the normal quantiles of
+    ``1 - chance / 2`` and `POWER`; ``z_a^2 / 4`` for independent samples (Guenther 1981, who corrects the normal
+    approximation for Student's t).
+    """
+    z = _quantiles(chance)
+    return max(3, math.ceil((sum(z) * spread / difference) ** 2 + z[0] ** 2 / (2 if paired else 4)))
+
+
+def count_for_shares(a: float, b: float, *, chance: float) -> int:
+    """Return how many trials of each sample show that two shares differ, with probability `POWER`.
+
+    ``(z_a sqrt(2 m (1-m)) + z_b sqrt(a (1-a) + b (1-b)))^2 / (b-a)^2`` with the mean ``m``, and the correction for
+    continuity (Fleiss, Levin & Paik 2003, chapter 4).
+    """
+    z, mean, distance = _quantiles(chance), (a + b) / 2, abs(b - a)
+    root = z[0] * math.sqrt(2 * mean * (1 - mean)) + z[1] * math.sqrt(a * (1 - a) + b * (1 - b))
+    return _corrected((root / distance) ** 2, distance)
+
+
+def count_for_pairs(differing: float, distance: float, *, chance: float) -> int:
+    """Return how many pairs show that two shares differ by `distance`, with probability `POWER` (Connor 1987).
+
+    ``(z_a sqrt(d) + z_b sqrt(d - distance^2))^2 / distance^2``, where ``d``, at least `distance`, is the share of the
+    pairs in which only one succeeds; with the correction for continuity of `count_for_shares`.
+    """
+    z, differing = _quantiles(chance), max(differing, distance)
+    root = z[0] * math.sqrt(differing) + z[1] * math.sqrt(max(0.0, differing - distance**2))
+    return _corrected((root / distance) ** 2, distance)
+
+
+def _corrected(count: float, distance: float) -> int:
+    return math.ceil(count / 4 * (1 + math.sqrt(1 + 4 / (count * distance))) ** 2 - 1e-9)
+
+
+def _quantiles(chance: float) -> tuple[float, float]:
+    return NormalDist().inv_cdf(1 - chance / 2), NormalDist().inv_cdf(POWER)
+
+
 # ------------------------------------------------------------------------------------------------- correlated values
 
 
@@ -217,15 +296,3 @@ def median_effective_count(values: FloatArray) -> float:
             break
         total += correlation
     return max(1.0, n / (1.0 + 2.0 * total))
-
-
-def autoregressive_count(count: int, lag1: float, *, least: int = 1) -> float:
-    """Return how many independent values `count` successive values are worth, from their lag-1 correlation.
-
-    ``count (1 - r) / (1 + r)``: exact for the mean of a long first-order autoregression (Bartlett 1935; Thiebaux and
-    Zwiers 1984), a rule of thumb for others. A negative correlation counts as none, and rounding may take `lag1` out of
-    -1 to 1. The result is at least `least`, e.g. the number of independent stretches.
-    """
-    correlation = min(1.0, max(0.0, lag1))
-    worth = count * (1.0 - correlation) / (1.0 + correlation)
-    return min(float(count), max(worth, float(least), 1.0))

@@ -1,4 +1,4 @@
-"""``embodied-env compare``: the differences between two recorded runs of one contract."""
+"""``embodied-env compare``: the differences between recorded runs of one contract."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from typing import Any
 from embodied_env.cli import SOUND, UNSOUND
 from embodied_env.cli.arguments import add_json, run_directory
 from embodied_env.cli.progress import ProgressBar
-from embodied_env.core.outcome_counts import describe_exclusions
 from embodied_env.core.terminal import make_console, say
 
 _PAGE = "compare.html"
-_PRINTED = 10
+_PRINTED = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("run_a", metavar="A", type=run_directory, help="first run directory, such as one in simulation")
-    parser.add_argument("run_b", metavar="B", type=run_directory, help="second run directory, such as one on a robot")
+    parser.add_argument(
+        "others",
+        metavar="B",
+        nargs="+",
+        type=run_directory,
+        help="run directory to compare with A, such as one on a robot; repeatable",
+    )
     parser.add_argument(
         "-o", "--output", metavar="FILE", help=f"HTML file to write (default: {_PAGE}; none with --json)"
     )
@@ -36,34 +41,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare two runs and return the exit status: 1 if they are not comparable or one is not sound."""
+    """Compare runs with the first one; the exit status is 1 if they are not comparable or one is not sound."""
     from embodied_env.analysis.comparison.comparability import NotComparableError
-    from embodied_env.analysis.comparison.compare import compare_runs
+    from embodied_env.analysis.comparison.compare import compare_with_first, comparisons_as_json, ignored_without_effect
     from embodied_env.analysis.comparison.page import write_comparison
-    from embodied_env.analysis.report.figures import check_installed
+    from embodied_env.analysis.report.html import check_templates
 
     output = args.output or (None if args.json else _PAGE)
     if output is not None:
-        check_installed()
+        check_templates()
     try:
         with ProgressBar() as progress:
-            comparison = compare_runs(args.run_a, args.run_b, ignore=args.ignore, progress=progress)
+            comparisons = compare_with_first([args.run_a, *args.others], ignore=args.ignore, progress=progress)
             if output is not None:
                 progress.start("drawing", None)
-                write_comparison(comparison, output)
+                write_comparison(comparisons, output)
     except NotComparableError as refusal:
         _print_refusal(refusal.mismatches, as_json=args.json)
         return UNSOUND
     if args.json:
-        say(json.dumps(comparison.as_json(), indent=2))
+        say(json.dumps(comparisons_as_json(comparisons), indent=2))
     else:
-        _print(comparison, output)
-    for path in comparison.terms.idle:
+        for comparison in comparisons:
+            _print(comparison)
+        say(f"page  {output}")
+    for path in ignored_without_effect(comparisons):
         say(f"--ignore {path} has no effect: the runs do not differ there", file=sys.stderr)
-    for side in (comparison.a, comparison.b):
-        if side.run.problem:
-            say(f"not sound: {side.run.path}: {side.run.problem}", file=sys.stderr)
-    return SOUND if comparison.sound else UNSOUND
+    problems = {side.run.path: side.run.problem for found in comparisons for side in (found.a, found.b)}
+    for run_path, problem in problems.items():
+        if problem:
+            say(f"not sound: {run_path}: {problem}", file=sys.stderr)
+    return UNSOUND if any(problems.values()) else SOUND
 
 
 def _print_refusal(mismatches: Any, *, as_json: bool) -> None:  # noqa: ANN401 - imported when it runs
@@ -78,28 +86,24 @@ def _print_refusal(mismatches: Any, *, as_json: bool) -> None:  # noqa: ANN401 -
     )
 
 
-def _print(comparison: Any, output: str | None) -> None:  # noqa: ANN401 - imported when it runs
+def _print(comparison: Any) -> None:  # noqa: ANN401 - imported when it runs
     from rich.table import Column, Table
     from rich.text import Text
 
-    from embodied_env.analysis.comparison.page import describe_gap, label
-    from embodied_env.analysis.report.formatting import percent
+    from embodied_env.analysis.comparison.findings import describe_difference, describe_evidence, describe_level, label
 
     console = make_console()
-    for outcome in comparison.outcomes:
-        rates = (f"{percent(rate.share)} of {rate.trials}" for rate in (outcome.a, outcome.b))
-        console.print(f"success, {outcome.how}: A {', B '.join(rates)}", soft_wrap=True)
-    for name, side in (("A", comparison.a), ("B", comparison.b)):
-        for sentence in describe_exclusions(side.summary):
-            console.print(f"run {name}: {sentence}", soft_wrap=True)
-    shown = [ranked.gap for ranked in comparison.ranking if ranked.gap.is_more_than_chance]
-    numbers = [Column(heading, justify="right") for heading in ("A", "B", "distance")]
-    ranking = Table("what", *numbers, title="largest differences", title_justify="left")
-    for gap in shown[:_PRINTED]:
-        ranking.add_row(Text(label(gap.name)), *map(Text, describe_gap(gap)), f"{gap.distance:.2f}")
+    for side in (comparison.a, comparison.b):
+        console.print(Text(f"{side.name}  {side.run.path}"), soft_wrap=True)
+    for sentence in (*comparison.findings, *comparison.warnings):
+        console.print(Text(sentence))
+    shown = [found for found in comparison.differences if found.verdict in ("differs", "probably")]
+    numbers = [Column(heading, justify="right") for heading in (comparison.a.name, comparison.b.name, "difference")]
+    table = Table("", "what", *numbers, "evidence")
+    for section in ("outcome", "motion", "timing"):
+        for index, found in enumerate([found for found in shown if found.name.section == section][:_PRINTED]):
+            levels = (describe_level(found.name, level.mean) for level in (found.a, found.b))
+            cells = (label(found.name), *levels, describe_difference(found), describe_evidence(found))
+            table.add_row("" if index else section, *map(Text, cells))
     if shown:
-        console.print(ranking)
-    else:
-        console.print("no statistically significant difference")
-    if output is not None:
-        console.print(f"page  {output}", soft_wrap=True)
+        console.print(table)

@@ -45,8 +45,7 @@ class PolicyComparison:
 
     def as_json(self) -> dict[str, Any]:
         """Return everything in JSON types, with the number of pairs only."""
-        found: dict[str, Any] = to_json_types(dataclasses.asdict(self))
-        found["pairing"]["pairs"] = len(self.pairing.pairs)
+        found: dict[str, Any] = to_json_types({**dataclasses.asdict(self), "pairing": self.pairing.as_json()})
         return found
 
 

@@ -1,4 +1,4 @@
-"""Features of a run in bounded memory: a uniform sample, and its autocorrelation."""
+"""Features of a run: a uniform sample in bounded memory, means of episodes, and responses of joints."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import sys
 
 import numpy as np
 import pytest
+from scipy.stats import ks_2samp
 
-from embodied_env.analysis.comparison.features import as_on_the_robot
-from embodied_env.analysis.comparison.streams import QUANTILES, Stream, event_share
-from embodied_env.analysis.report.time_series import Occurrences
-from embodied_env.analysis.statistics import ks_distance
+from embodied_env.analysis.comparison.features import Event, Stream, as_on_the_robot
+from embodied_env.analysis.comparison.response import Motion, TrackedJoint, fit_response
 from embodied_env.core.latency.statistics import KEPT, Reservoir
 
 
@@ -53,7 +52,7 @@ def test_sample_is_uniform_over_time():
 
 def test_sample_of_a_long_stream_has_its_distribution():
     values = np.random.default_rng(3).normal(size=100_000)
-    assert ks_distance(filled(values).values(), values) < 1.63 / math.sqrt(KEPT)
+    assert ks_2samp(filled(values).values(), values).statistic < 1.63 / math.sqrt(KEPT)
 
 
 def test_the_memory_of_a_stream_does_not_grow():
@@ -62,72 +61,64 @@ def test_the_memory_of_a_stream_does_not_grow():
     assert sys.getsizeof(reservoir._kept) < 12 * KEPT
 
 
-def test_stream_has_count_mean_extremes_and_quantiles():
-    found = stream_of([float(i) for i in range(1001)]).numbers()
-    assert (found.count, found.missing, found.least, found.most, found.mean) == (1001, 0, 0.0, 1000.0, 500.0)
-    assert [found.quantile(share) for share in (0.05, 0.5, 0.95)] == [50.0, 500.0, 950.0]
-    assert (found.quantiles[0], found.quantiles[-1]) == (10.0, 990.0)
-    assert sorted(QUANTILES) == list(QUANTILES)
+def test_stream_has_the_mean_of_each_episode():
+    found = stream_of([1.0, 3.0], [], [5.0]).means(4)
+    assert found.tolist() == pytest.approx([2.0, math.nan, 5.0, math.nan], nan_ok=True)
 
 
-def test_independent_numbers_count_fully():
-    values = np.random.default_rng(1).normal(size=4000).tolist()
-    assert stream_of(values).numbers().effective_count > 3500
+def test_event_counts_a_step_once():
+    event = Event()
+    for step in (1, 1, 2, 7):
+        event.add(step, step // 5)
+    assert event.steps == {0: 2, 1: 1}
 
 
-def test_correlated_numbers_count_by_their_correlation():
-    random, value, values = np.random.default_rng(2), 0.0, []
-    for _ in range(40_000):
-        value = 0.9 * value + random.normal()
-        values.append(value)
-    assert stream_of(values).numbers().effective_count == pytest.approx(40_000 / 19, rel=0.15)
+# ------------------------------------------------------------------------------------------------------------ response
 
 
-def test_correlation_does_not_depend_on_the_offset():
-    values = np.random.default_rng(1).normal(size=4000)
-    near, far = (stream_of((values + offset).tolist()).numbers().effective_count for offset in (0.0, 1e6))
-    assert far == pytest.approx(near, rel=1e-3)
+JOINT = TrackedJoint("j1", "position", "rad", 0, "joints", "joints_position", 0, wraps=False, step=0.1)
 
 
-def test_constant_per_episode_counts_once_per_episode():
-    found = stream_of(*([float(episode % 7)] * 50 for episode in range(20))).numbers()
-    assert found.effective_count == 20
+def motion_of(commands, *, delay_s, gain=1.0, offset=0.0, noise=0.0, period_s=0.05):
+    """Return the motion of a joint that follows `commands`, joined by lines, with these errors."""
+    times = period_s * np.arange(len(commands))
+    read = times[1:] + 0.3 * period_s
+    readings = offset + gain * np.interp(read - delay_s, times, commands)
+    return Motion(times, np.array(commands), read, readings + noise * np.random.default_rng(1).normal(size=len(read)))
 
 
-def test_constant_numbers_count_fully():
-    assert stream_of([0.0] * 50).numbers().effective_count == 50
+def moves(kind, steps=60):
+    t = 0.05 * np.arange(steps)
+    u = np.minimum(t / 1.5, 1.0)
+    return {"reach": u**3 * (10 - 15 * u + 6 * u**2), "turns": np.sin(2.5 * t), "ramp": np.minimum(t, 1.5)}[kind]
 
 
-def test_huge_numbers_do_not_overflow():
-    found = stream_of([1e300, -1e300, 1e300]).numbers()
-    assert found.effective_count == 3
-    assert found.quantile(0.5) == 1e300
+@pytest.mark.parametrize("kind", ["reach", "turns", "ramp"])
+@pytest.mark.parametrize(("delay_s", "gain"), [(0.0, 1.0), (0.06, 1.0), (0.143, 0.8), (0.31, 1.1)])
+def test_response_is_recovered(kind, delay_s, gain):
+    found = fit_response(motion_of(moves(kind), delay_s=delay_s, gain=gain, noise=1e-4), JOINT, 0.05)
+    assert found.delay_s == pytest.approx(delay_s, abs=0.012)
+    assert found.gain == pytest.approx(gain, abs=0.02)
 
 
-def test_numbers_of_one_step_count_as_one():
-    stream = Stream()
-    for step in range(30):
-        stream.add_step([float(step // 10)] * 5, 0)
-    found = stream.numbers()
-    assert found.count == 150
-    assert found.effective_count < 10
+def test_offset_is_the_distance_from_the_delayed_commands():
+    found = fit_response(motion_of(moves("turns"), delay_s=0.06, offset=0.02), JOINT, 0.05)
+    assert found.offset == pytest.approx(0.02, abs=1e-3)
 
 
-def test_event_counts_steps_once_with_their_correlation():
-    scattered, together = Occurrences(), Occurrences()
-    for step in range(0, 1000, 10):
-        scattered.add(step)
-        scattered.add(step)
-    for step in range(100):
-        together.add(step)
-    first, second = event_share(scattered, 1000, 1), event_share(together, 1000, 1)
-    assert (first.count, first.share) == (second.count, second.share) == (100, 0.1)
-    assert second.effective_total < 10
-    assert first.effective_total > 900
-
-
-def test_absent_event_has_share_zero():
-    assert event_share(Occurrences(), 10, 1).share == 0.0
+@pytest.mark.parametrize(
+    "motion",
+    [
+        motion_of([0.0] * 30, delay_s=0.0),
+        motion_of(0.001 * moves("turns"), delay_s=0.0),
+        motion_of(moves("turns"), delay_s=0.0, noise=5.0),
+        motion_of(moves("turns"), delay_s=0.0, gain=-1.0)._replace(commands=np.linspace(0.0, 1.0, 60)),
+        motion_of(moves("turns")[:4], delay_s=0.0),
+        Motion(*np.zeros((4, 0))),
+    ],
+)
+def test_no_response_without_motion_that_commands_explain(motion):
+    assert fit_response(motion, JOINT, 0.05) is None
 
 
 def test_injected_delays_replace_the_stages_of_the_simulator():

@@ -1,4 +1,4 @@
-"""Distances, intervals, tests and samples: published values and invariants."""
+"""Intervals, tests, sizes of samples, and samples of streams: published values and invariants."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from hypothesis import strategies as st
 from embodied_env.analysis.statistics import (
     Percentiles,
     Sample,
-    autoregressive_count,
+    compare_means,
+    count_for_mean,
+    count_for_pairs,
+    count_for_shares,
     difference_interval,
-    ks_distance,
-    ks_noise,
+    fisher_exact,
     mcnemar_exact,
     mean_interval,
     median_effective_count,
     median_estimate,
     paired_difference_interval,
+    reject_by_holm,
     share_interval,
-    share_noise,
 )
 from embodied_env.core.latency.statistics import KEPT
 
@@ -33,102 +35,6 @@ samples = st.lists(numbers, min_size=1, max_size=40)
 shares = st.floats(0.0, 1.0)
 counts = st.floats(0.5, 1e6)
 outcomes = st.lists(st.tuples(st.booleans(), st.booleans()), max_size=60)
-
-
-# ---------------------------------------------------------------------------------------------- Kolmogorov-Smirnov
-
-
-@QUICK
-@given(samples, samples)
-def test_ks_distance_is_from_0_to_1(a, b):
-    assert 0.0 <= ks_distance(a, b) <= 1.0
-
-
-@QUICK
-@given(samples, samples)
-def test_ks_distance_is_symmetric(a, b):
-    assert ks_distance(a, b) == ks_distance(b, a)
-
-
-@QUICK
-@given(samples, st.randoms(use_true_random=False))
-def test_order_of_a_sample_has_no_effect(a, random):
-    shuffled = random.sample(a, len(a))
-    assert ks_distance(a, shuffled) == 0.0
-
-
-@QUICK
-@given(samples, st.integers(2, 4))
-def test_repeated_sample_has_the_same_distribution(a, times):
-    assert ks_distance(a, a * times) <= 1e-15  # NumPy divides i * times by n * times with rounding
-
-
-@QUICK
-@given(samples, samples, st.sampled_from([np.arctan, np.cbrt, lambda x: x / 8.0, lambda x: np.ldexp(x, 3)]))
-def test_increasing_map_keeps_the_distance(a, b, rises):
-    both = np.unique([*a, *b])
-    images = rises(both)
-    if len(np.unique(images)) < len(both):  # rounded to equal values, so it was not strictly increasing
-        return
-    assert ks_distance(rises(np.array(a)), rises(np.array(b))) == ks_distance(a, b)
-
-
-@QUICK
-@given(samples, samples, samples)
-def test_triangle_inequality_holds(a, b, c):
-    assert ks_distance(a, c) <= ks_distance(a, b) + ks_distance(b, c) + 1e-12
-
-
-@QUICK
-@given(samples, samples)
-def test_disjoint_samples_have_distance_1(a, b):
-    assert ks_distance(a, [3e9 + value for value in b]) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "distance"),
-    [
-        ([1, 2, 3, 4], [1, 2, 3, 4], 0.0),
-        ([1, 2, 3, 4], [3, 4, 5, 6], 0.5),
-        ([0, 0, 0, 1], [0, 1, 1, 1], 0.5),
-        ([1, 2, 3], [2.5], 2 / 3),
-        ([0.61, 0.29, 0.06, 0.59, -1.73, -0.74, 0.51, -0.56, 0.39, 1.64, 0.05, -0.06, 0.64, -0.82, 0.37, 1.77, 1.09,
-          -1.28, 2.36, 1.31, 1.05, -0.32, -0.40, 1.06, -2.47], [0.1, 0.2, 0.3, 0.4, 0.5], 0.44),
-    ],
-)  # fmt: skip
-def test_fixed_distances(a, b, distance):
-    assert ks_distance(a, b) == pytest.approx(distance, abs=1e-15)
-
-
-# ---------------------------------------------------------------------------------------------------- noise and counts
-
-
-def test_ks_noise_of_two_samples_of_100():
-    assert ks_noise(100, 100) == pytest.approx(1.3581015 / math.sqrt(50), rel=1e-5)
-
-
-@QUICK
-@given(counts, counts)
-def test_noise_is_symmetric_and_falls_with_more_values(a, b):
-    assert ks_noise(a, b) == pytest.approx(ks_noise(b, a))
-    assert ks_noise(2 * a, b) <= ks_noise(a, b) <= 1.0
-    assert ks_noise(a, b, chance=0.001) >= ks_noise(a, b)
-
-
-def test_samples_of_one_distribution_rarely_exceed_the_noise():
-    random = np.random.default_rng(7)
-    far = sum(ks_distance(random.normal(size=120), random.normal(size=80)) > ks_noise(120, 80) for _ in range(200))
-    assert far <= 0.05 * 200 + 3 * math.sqrt(0.05 * 0.95 * 200)
-
-
-@pytest.mark.parametrize(("lag1", "worth"), [(0.0, 100.0), (0.5, 100 / 3), (0.9, 100 / 19), (1.0, 1.0), (-0.5, 100.0)])
-def test_correlated_values_have_a_smaller_effective_count(lag1, worth):
-    assert autoregressive_count(100, lag1) == pytest.approx(worth)
-
-
-def test_each_episode_counts_at_least_once():
-    assert autoregressive_count(100, 1.0, least=7) == 7.0
-    assert autoregressive_count(3, 1.0, least=7) == 3.0
 
 
 # ---------------------------------------------------------------------------------------------------------- proportions
@@ -188,15 +94,6 @@ def test_difference_is_in_its_interval_and_antisymmetric(p, n, q, m):
     assert -1.0 <= low <= q - p + 1e-12
     assert q - p - 1e-12 <= high <= 1.0
     assert difference_interval(b, a) == pytest.approx((-high, -low))
-
-
-@QUICK
-@given(shares, counts, shares, counts)
-def test_significant_shares_have_an_interval_without_zero(p, n, q, m):
-    low, high = difference_interval((p, *share_interval(p, n)), (q, *share_interval(q, m)))
-    margin = max(low, -high)
-    if abs(margin) > 1e-9:
-        assert (abs(p - q) > share_noise((p, n), (q, m))) == (margin > 0)
 
 
 # ---------------------------------------------------------------------------------------------------------------- pairs
@@ -314,3 +211,83 @@ def test_mean_interval_is_that_of_students_t():
     low, high = mean_interval([1.0, 2.0, 3.0, 4.0])
     assert (low, high) == pytest.approx(scipy.stats.t.interval(0.95, 3, 2.5, scipy.stats.sem([1.0, 2.0, 3.0, 4.0])))
     assert mean_interval([1.0]) is None
+
+
+# -------------------------------------------------------------------------------------------------- means of episodes
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_comparison_of_means_is_that_of_scipy(paired):
+    random = np.random.default_rng(4)
+    a, b = random.normal(0.0, 1.0, 9), random.normal(1.0, 2.0, 9)
+    found = compare_means(a, b, paired=paired)
+    wanted = scipy.stats.ttest_rel(b, a) if paired else scipy.stats.ttest_ind(b, a, equal_var=False)
+    assert found.p_value == pytest.approx(wanted.pvalue)
+    assert found.interval == pytest.approx(tuple(wanted.confidence_interval(0.95)))
+    assert found.difference == pytest.approx(b.mean() - a.mean())
+
+
+def test_few_values_have_no_p_value():
+    one, two, three = (compare_means(np.arange(n) * 1.0, np.arange(n) * 2.0, paired=True) for n in (1, 2, 3))
+    assert (one.interval, one.p_value, two.p_value) == (None, None, None)
+    assert two.interval is not None
+    assert three.p_value is not None
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_constant_values_differ_for_certain_or_not_at_all(paired):
+    same, other = (compare_means(np.zeros(4), np.full(4, value), paired=paired) for value in (0.0, 1.0))
+    assert (same.p_value, same.interval) == (1.0, (0.0, 0.0))
+    assert (other.p_value, other.interval) == (0.0, (1.0, 1.0))
+
+
+def test_holm_rejects_in_the_order_of_the_p_values():
+    """Four hypotheses at 5 %: 0.01 < 0.05 / 4, 0.013 < 0.05 / 3, 0.03 > 0.05 / 2."""
+    assert reject_by_holm([0.03, 0.01, 0.04, 0.013], chance=0.05) == [False, True, False, True]
+    assert reject_by_holm([None, 0.03], chance=0.05) == [False, False]
+    assert reject_by_holm([], chance=0.05) == []
+
+
+def test_fisher_exact_of_the_lady_tasting_tea():
+    assert fisher_exact((3, 4), (1, 4)) == pytest.approx(0.4857, abs=1e-4)
+
+
+# ----------------------------------------------------------------------------------------------------- sizes of samples
+
+
+@pytest.mark.parametrize(("paired", "wanted"), [(True, 34), (False, 64)])
+def test_published_numbers_of_values(paired, wanted):
+    """Half a standard deviation at 5 % and a power of 80 %: 34 pairs, or 64 of each (Cohen 1988)."""
+    spread = 1.0 if paired else math.sqrt(2.0)
+    assert count_for_mean(spread, 0.5, paired=paired, chance=0.05) == wanted
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_number_of_values_has_the_power(paired):
+    random, count = (
+        np.random.default_rng(5),
+        count_for_mean(1.0 if paired else math.sqrt(2), 0.8, paired=paired, chance=0.05),
+    )
+    a, b = random.normal(size=(2, 400, count)) / (math.sqrt(2.0) if paired else 1.0)
+    found = sum(compare_means(x, y + 0.8, paired=paired).p_value <= 0.05 for x, y in zip(a, b, strict=True))
+    assert found / 400 == pytest.approx(0.8, abs=0.07)
+
+
+def test_published_number_of_trials():
+    """0.6 and 0.7 at 5 % and a power of 80 %: 356, with the correction 376 of each (Fleiss, Levin & Paik 2003)."""
+    assert count_for_shares(0.6, 0.7, chance=0.05) == 376
+
+
+def test_number_of_pairs_that_always_differ_is_that_of_the_exact_test():
+    assert count_for_pairs(1.0, 1.0, chance=0.05) == 6
+    assert mcnemar_exact([(True, False)] * 6).p_value < 0.05 < mcnemar_exact([(True, False)] * 5).p_value
+
+
+@QUICK
+@given(st.floats(0.02, 1.0), st.floats(0.02, 1.0))
+def test_smaller_differences_need_more_episodes(small, large):
+    small, large = sorted((small, large))
+    assert count_for_pairs(0.5, small, chance=0.05) >= count_for_pairs(0.5, large, chance=0.05) >= 6
+    for paired in (True, False):
+        few, many = (count_for_mean(1.0, size, paired=paired, chance=0.05) for size in (large, small))
+        assert 3 <= few <= many

@@ -1,78 +1,66 @@
-"""Comparison of two runs of one contract: outcomes, paired episodes, and a ranking of their differences."""
+"""Comparison of runs of one contract: outcomes, paired episodes, and their differences in the order of importance."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
+import numpy as np
+
 from embodied_env.analysis.comparison.comparability import Comparability, comparability
+from embodied_env.analysis.comparison.effects import CHANCE, Difference, find_differences
 from embodied_env.analysis.comparison.episode_pairing import Pairing, pair_episodes
-from embodied_env.analysis.comparison.features import FeatureName, RunFeatures
+from embodied_env.analysis.comparison.features import MISSED_DEADLINES, MOST_STREAMS, FeatureName, RunFeatures
+from embodied_env.analysis.comparison.findings import describe_findings
 from embodied_env.analysis.comparison.outcomes import Outcome, compare_outcomes
-from embodied_env.analysis.comparison.streams import Numbers, Share
 from embodied_env.analysis.progress import NO_PROGRESS, Progress
-from embodied_env.analysis.report.outcomes import SUCCESS_RATES
-from embodied_env.analysis.statistics import ks_distance, ks_noise, share_noise
+from embodied_env.analysis.report.formatting import describe_value, plural
+from embodied_env.contract import Contract
+from embodied_env.core.outcome_counts import describe_exclusions
 from embodied_env.record import Run, read_run
 from embodied_env.record.json_values import to_json_types
+from embodied_env.record.manifest import name_of_policy
 
-CHANCE = 0.05
-"""Probability that equal runs show any difference reported as more than chance."""
+SCHEMA = "embodied_env/comparison/1"
 
-
-@dataclass(frozen=True, kw_only=True)
-class Gap:
-    """Difference of two runs in one feature."""
-
-    name: FeatureName  # of the feature
-    distance: float  # Kolmogorov-Smirnov distance of the distributions, or difference of the shares; 0 to 1
-    noise: float  # distance that equal runs rarely exceed by chance
-    a: Numbers | Share  # distribution or share of run A
-    b: Numbers | Share  # the same of run B
-
-    @property
-    def is_more_than_chance(self) -> bool:
-        """Whether equal runs would rarely differ by as much."""
-        return self.distance > self.noise
-
-    @property
-    def weight(self) -> tuple[bool, float, float]:
-        """Sort key: more than chance, then the distance, then how far it exceeds the noise."""
-        return self.is_more_than_chance, self.distance, self.distance / self.noise
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the gap in JSON types."""
-        values = {"distance": self.distance, "noise": self.noise, "more_than_chance": self.is_more_than_chance}
-        return {**dataclasses.asdict(self.name), **values, "a": vars(self.a), "b": vars(self.b)}
+_IN_THE_WORLD = ("capture_age_s", "data_age_s", "actuation_s", "end_to_end_s")
+_OF_THE_AGENT = ("inference", "policy_s", "gate_s", "publish_s", "obs_to_command_s")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranked:
-    """Largest gap of a group, and the number of other gaps in the group that are more than chance."""
+class Excluded:
+    """Stages that the pacing of the runs makes incomparable."""
 
-    gap: Gap
-    others: int
+    stages: tuple[str, ...]
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneSided:
-    """Feature that only one run has, "A" or "B", and how many numbers of it."""
+    """Feature that only one run has, its name, and in how many of its episodes."""
 
     name: FeatureName
     run: str
-    count: int
+    episodes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
     """One of the runs, its features, and the counts of its ``summary.json``, from the rows."""
 
+    name: str  # "A", "B"
     run: Run
     features: RunFeatures
     summary: Mapping[str, Any]
+
+    @property
+    def is_lockstep(self) -> bool:
+        """Whether its world waited for the agent."""
+        return self.run.manifest.get("pacing") == "lockstep"
 
     def as_json(self) -> dict[str, Any]:
         """Return the side in JSON types."""
@@ -80,13 +68,13 @@ class Side:
         return {
             "path": self.run.path,
             "backend": manifest.get("backend"),
+            "pacing": manifest.get("pacing"),
             "policy": manifest.get("policy"),
             "fingerprint": manifest["contract"]["fingerprint"],
             "problem": self.run.problem,
             "steps": self.features.steps,
             "resets": self.features.resets,
             "left_out": self.features.left_out,
-            "unreadable": 0,  # a row that does not fit its schema is an error
             "summary": {k: v for k, v in self.summary.items() if k not in ("latency", "contract_fingerprint")},
         }
 
@@ -96,12 +84,12 @@ class Comparison:
     """Two runs of one contract."""
 
     a: Side  # the first run
-    b: Side  # the second run
+    b: Side  # the other run
     terms: Comparability  # their conditions, with the differences that were ignored
     outcomes: tuple[Outcome, ...]  # both success rates
     pairing: Pairing  # episodes that began in the same situation
-    gaps: tuple[Gap, ...]  # all compared features
-    ranking: tuple[Ranked, ...]  # the largest gap of each group, in descending order; those that may be chance last
+    differences: tuple[Difference, ...]  # in all compared features, the most important one first
+    excluded: tuple[Excluded, ...]  # what the pacing makes incomparable
     one_sided: tuple[OneSided, ...]  # features that only one run has
     untracked: tuple[str, ...]  # commanded joints without a reading
 
@@ -111,30 +99,34 @@ class Comparison:
         return not (self.a.run.problem or self.b.run.problem)
 
     @property
-    def groups(self) -> int:
-        """Number of groups of features that were compared."""
-        return len({(gap.name.kind, gap.name.group) for gap in self.gaps})
+    def findings(self) -> tuple[str, ...]:
+        """What differs most and by how much, or how much evidence is missing, in sentences."""
+        return describe_findings(self.differences, self.a.name, self.b.name)
 
-    def of(self, kind: str) -> list[Gap]:
-        """Return the gaps of one kind, in the order of the rows."""
-        return [gap for gap in self.gaps if gap.name.kind == kind]
+    @property
+    def reasons(self) -> list[tuple[str, int, int]]:
+        """Why the episodes ended, and how many of each run."""
+        a, b = (side.summary["end_reasons"] for side in (self.a, self.b))
+        return [(reason, a.get(reason, 0), b.get(reason, 0)) for reason in dict.fromkeys((*a, *b))]
 
-    def as_json(self) -> dict[str, Any]:
-        """Return everything in JSON types, with the number of pairs only; unknown values are None."""
-        pairing = {**vars(self.pairing), "pairs": len(self.pairing.pairs)}
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What limits the comparison, in sentences."""
+        return (*self.terms.notes, *_warnings(self.a, self.b))
+
+    def as_json(self, a: int, b: int) -> dict[str, Any]:
+        """Return everything but the sides in JSON types, with their positions; unknown values are None."""
         found: dict[str, Any] = to_json_types(
             {
-                "refused": False,
-                "sound": self.sound,
-                "a": self.a.as_json(),
-                "b": self.b.as_json(),
+                "a": a,
+                "b": b,
+                "findings": self.findings,
                 "ignored": [vars(mismatch) for mismatch in self.terms.ignored],
-                "ignored_without_effect": self.terms.idle,
-                "notes": self.terms.notes,
+                "warnings": self.warnings,
                 "outcomes": [dataclasses.asdict(outcome) for outcome in self.outcomes],
-                "pairing": pairing,
-                "ranking": [{**ranked.gap.as_json(), "others": ranked.others} for ranked in self.ranking],
-                "gaps": [gap.as_json() for gap in self.gaps],
+                "pairing": self.pairing.as_json(),
+                "differences": [difference.as_json() for difference in self.differences],
+                "excluded": [dataclasses.asdict(excluded) for excluded in self.excluded],
                 "one_sided": [dataclasses.asdict(one_sided) for one_sided in self.one_sided],
                 "untracked": self.untracked,
             }
@@ -142,102 +134,137 @@ class Comparison:
         return found
 
 
+def comparisons_as_json(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """Return all comparisons with the same first run in JSON types."""
+    sides = [comparisons[0].a, *(comparison.b for comparison in comparisons)]
+    return {
+        "schema": SCHEMA,
+        "refused": False,
+        "sound": all(comparison.sound for comparison in comparisons),
+        "ignored_without_effect": ignored_without_effect(comparisons),
+        "runs": [to_json_types(side.as_json()) for side in sides],
+        "comparisons": [comparison.as_json(0, place) for place, comparison in enumerate(comparisons, start=1)],
+    }
+
+
+def ignored_without_effect(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return the paths that the user ignores and at which no run differs."""
+    first, *others = (comparison.terms.idle for comparison in comparisons)
+    return [path for path in first if all(path in idle for idle in others)]
+
+
 def compare_runs(
     a: str | Path, b: str | Path, *, ignore: Iterable[str] = (), progress: Progress = NO_PROGRESS
 ) -> Comparison:
-    """Compare two run directories, e.g. of a simulator and of a robot; each is read row by row.
+    """Compare two run directories, e.g. of a simulator and of a robot; as `compare_with_first`."""
+    (comparison,) = compare_with_first([a, b], ignore=ignore, progress=progress)
+    return comparison
+
+
+def compare_with_first(
+    paths: Sequence[str | Path], *, ignore: Iterable[str] = (), progress: Progress = NO_PROGRESS
+) -> tuple[Comparison, ...]:
+    """Compare two or more run directories with the first one; each is read once, row by row.
 
     `ignore` has paths of the contract, of ``wrappers``, or ``capabilities.actuates``, at and below which the runs may
-    differ.
+    differ. The comparisons share the probability of a false alarm, `CHANCE`, evenly.
 
     Raises:
         NotComparableError: when contracts or wrappers differ, or only one is a dry run.
         RecordError: when one is no run directory, or it has a row or a manifest that is not valid.
         MissingDependencyError: when mcap is not installed.
     """
-    runs = read_run(a), read_run(b)
-    terms = comparability(*runs, ignore)
+    first, *others = (read_run(path) for path in paths)
+    ignore = tuple(ignore)
+    terms = [comparability(first, other, ignore) for other in others]
+    contracts = [terms[0].contracts[0], *(found.contracts[1] for found in terms)]
     sides = []
-    for name, run, contract in zip("AB", runs, terms.contracts, strict=True):
+    for place, (run, contract) in enumerate(zip((first, *others), contracts, strict=True)):
+        name = ascii_uppercase[place] if len(terms) < len(ascii_uppercase) else str(place + 1)
         progress.start(f"reading run {name}", None)
-        features = RunFeatures(contract)
-        for row in run.rows():
-            features.add(row)
-            progress.advance()
-        features.read_arrays(run.array)
-        sides.append(Side(run=run, features=features, summary=features.outcomes.summary()))
+        sides.append(_read_side(name, run, contract, progress))
     progress.start("comparing", None)
-    side_a, side_b = sides
-    of_a, of_b = side_a.features, side_b.features
+    chance = CHANCE / len(others)
+    return tuple(_compare(sides[0], side, found, chance) for side, found in zip(sides[1:], terms, strict=True))
+
+
+def _read_side(name: str, run: Run, contract: Contract | None, progress: Progress) -> Side:
+    features = RunFeatures(contract, is_lockstep=run.manifest.get("pacing") == "lockstep")
+    for row in run.rows():
+        features.add(row)
+        progress.advance()
+    features.close(run.array)
+    return Side(name=name, run=run, features=features, summary=features.outcomes.summary())
+
+
+def _compare(a: Side, b: Side, terms: Comparability, chance: float) -> Comparison:
+    of_a, of_b = a.features, b.features
     pairing = pair_episodes(of_a.episodes, of_b.episodes)
-    gaps = _gaps(of_a, of_b, side_a.summary, side_b.summary)
+    excluded = {
+        name.group
+        for name in (*of_a.names(), *of_b.names())
+        if name.kind == "latency" and not _is_comparable(name, a, b)
+    }
+    names = [
+        name
+        for name in dict.fromkeys((*of_a.names(), *of_b.names()))
+        if name.kind != "latency" or name.group not in excluded
+    ]
+    contract = next((found for found in terms.contracts if found is not None), None)
+    differences = find_differences(names, of_a, of_b, contract, pairing, chance=chance)
     return Comparison(
-        a=side_a,
-        b=side_b,
+        a=a,
+        b=b,
         terms=terms,
-        outcomes=compare_outcomes(side_a.summary, side_b.summary, pairing),
+        outcomes=compare_outcomes(a.summary, b.summary, pairing),
         pairing=pairing,
-        gaps=tuple(gaps),
-        ranking=_rank(gaps),
-        one_sided=tuple(_one_sided(of_a, of_b)),
+        differences=tuple(differences),
+        excluded=(Excluded(stages=tuple(sorted(excluded)), reason=_why_excluded(a, b)),) if excluded else (),
+        one_sided=tuple(_one_sided(names, a, b)),
         untracked=tuple(dict.fromkeys((*of_a.untracked, *of_b.untracked))),
     )
 
 
-def _rank(gaps: Iterable[Gap]) -> tuple[Ranked, ...]:
-    groups: dict[tuple[str, str], list[Gap]] = {}
-    for gap in gaps:
-        groups.setdefault((gap.name.kind, gap.name.group), []).append(gap)
-    ranked = []
-    for group in groups.values():
-        largest = max(group, key=lambda gap: gap.weight)
-        others = sum(gap.is_more_than_chance for gap in group) - largest.is_more_than_chance
-        if largest.distance > 0.0:
-            ranked.append(Ranked(gap=largest, others=others))
-    return tuple(sorted(ranked, key=lambda found: found.gap.weight, reverse=True))
+def _is_comparable(name: FeatureName, a: Side, b: Side) -> bool:
+    """Return whether a stage means the same in both runs: in lockstep the world waits while anything is computed."""
+    if not (a.is_lockstep or b.is_lockstep) or name.group in _IN_THE_WORLD:
+        return True
+    if all(name.group in side.features.injected for side in (a, b) if side.is_lockstep):
+        return True
+    is_of_the_agent = name != MISSED_DEADLINES and name.group.startswith(_OF_THE_AGENT)
+    return is_of_the_agent and a.is_lockstep == b.is_lockstep
 
 
-def _gaps(of_a: RunFeatures, of_b: RunFeatures, a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Gap]:
-    """Return all gaps. They share the probability of a false alarm (Bonferroni), except the success rates."""
-    streams = [
-        (name, stream, of_b.streams[name])
-        for name, stream in of_a.streams.items()
-        if stream.count and name in of_b.streams and of_b.streams[name].count
-    ]
-    shares: list[tuple[FeatureName, Share, Share]] = []
-    if a["episodes"] and b["episodes"]:
-        for reason in dict.fromkeys((*a["end_reasons"], *b["end_reasons"])):
-            share_a, share_b = (_share(of["end_reasons"].get(reason, 0), of["episodes"]) for of in (a, b))
-            shares.append((FeatureName(kind="outcome", group="ended by", component=reason), share_a, share_b))
-    if of_a.steps and of_b.steps:
-        shares += [(name, of_a.share(name), of_b.share(name)) for name in {**of_a.events, **of_b.events}]
-    chance = CHANCE / max(1, len(streams) + len(shares))
-    gaps = []
-    for _, how, trials, _ in SUCCESS_RATES:
-        if a[trials] and b[trials]:
-            share_a, share_b = (_share(of["successes"], of[trials]) for of in (a, b))
-            name = FeatureName(kind="outcome", group="success", component=how)
-            gaps.append(_share_gap(name, share_a, share_b, CHANCE))
-    for name, stream_a, stream_b in streams:
-        numbers_a, numbers_b = stream_a.numbers(), stream_b.numbers()
-        values_a, values_b = stream_a.values(), stream_b.values()
-        counts = min(numbers_a.effective_count, len(values_a)), min(numbers_b.effective_count, len(values_b))
-        noise = ks_noise(*counts, chance=chance)
-        gaps.append(Gap(name=name, distance=ks_distance(values_a, values_b), noise=noise, a=numbers_a, b=numbers_b))
-    return gaps + [_share_gap(*each, chance) for each in shares]
+def _why_excluded(a: Side, b: Side) -> str:
+    if a.is_lockstep and b.is_lockstep:
+        return "both worlds wait for the agent (lockstep), so this is the cost of the simulator"
+    waiting, other = (a, b) if a.is_lockstep else (b, a)
+    return f"the world of {waiting.name} waits for the agent (lockstep), that of {other.name} does not (realtime)"
 
 
-def _share_gap(name: FeatureName, a: Share, b: Share, chance: float) -> Gap:
-    noise = share_noise((a.share, a.effective_total), (b.share, b.effective_total), chance=chance)
-    return Gap(name=name, distance=abs(a.share - b.share), noise=noise, a=a, b=b)
+def _one_sided(names: Iterable[FeatureName], a: Side, b: Side) -> Iterator[OneSided]:
+    for name in names:
+        if not name.is_event and name.group != "ended by":
+            of_a, of_b = (int(np.isfinite(side.features.values(name)).sum()) for side in (a, b))
+            if not (of_a and of_b):
+                yield OneSided(name=name, run=a.name if of_a else b.name, episodes=of_a or of_b)
 
 
-def _share(count: int, total: int) -> Share:
-    return Share(count=count, total=total, effective_total=float(total))
-
-
-def _one_sided(a: RunFeatures, b: RunFeatures) -> Iterator[OneSided]:
-    for run, here, there in (("A", a, b), ("B", b, a)):
-        for name, stream in here.streams.items():
-            if stream.count and not (name in there.streams and there.streams[name].count):
-                yield OneSided(name=name, run=run, count=stream.count)
+def _warnings(a: Side, b: Side) -> Iterator[str]:
+    if a.run.path.resolve() == b.run.path.resolve():
+        yield f"{a.name} and {b.name} are the same run."
+    policies = [side.run.manifest.get("policy") for side in (a, b)]
+    if policies[0] != policies[1] and a.run.manifest.get("backend") != b.run.manifest.get("backend"):
+        names = list(dict.fromkeys(describe_value(name_of_policy(policy)) for policy in policies))
+        found = f"{names[0]} and {names[1]}" if len(names) > 1 else f"{names[0]} of different content or library"
+        yield f"The policies differ: {found}. That may cause any of the differences."
+    for side in (a, b):
+        if not side.summary["episodes"]:
+            steps = side.features.steps
+            found = f"{plural(steps, 'step')}, and no episode that ended" if steps else "no step"
+            yield f"Run {side.name} has {found}, so it is no evidence of success."
+        yield from (f"Run {side.name}: episodes {counts}." for counts in describe_exclusions(side.summary))
+        if left_out := side.features.left_out:
+            yield f"Run {side.name} has more than {MOST_STREAMS} names: {left_out:,} values are left out."
+        if untracked := side.features.untracked:
+            yield f"Run {side.name} has no reading of {', '.join(untracked)}: neither tracking error nor response."

@@ -36,24 +36,33 @@ class Pairing:
     """Episodes of two runs that began in the same situation."""
 
     pairs: tuple[tuple[EndedEpisode, EndedEpisode], ...]  # of run A and of run B
+    indices: tuple[tuple[int, int], ...]  # positions of paired episodes in both runs, from 0, ended or not
     only_a: int  # episodes of run A without a counterpart
     only_b: int  # those of run B
     drawn_apart: int  # pairs whose resets drew different values from the same seed
     problem: str  # why there is no pair, in a sentence, or ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the counts in JSON types, with the number of pairs only."""
+        counts = {key: getattr(self, key) for key in ("only_a", "only_b", "drawn_apart", "problem")}
+        return {"pairs": len(self.pairs), **counts}
 
 
 class Episodes:
     """Ended episodes of a run by situation.
 
     Attributes:
-        ended: the first `MOST_EPISODES` of them.
+        began: position of the first `MOST_EPISODES` episodes in the run, from 0, ended or not.
+        ended: those of them that ended.
         count: how many ended.
         unseeded: how many of these had no seed.
     """
 
     def __init__(self) -> None:
+        self.began: dict[Situation, int] = {}
         self.ended: dict[Situation, EndedEpisode] = {}
         self.count = self.unseeded = 0
+        self._resets = 0
         self._seen: Counter[tuple[int, str]] = Counter()
         self._situation: Situation | None = None
         self._sampled = ""
@@ -66,13 +75,16 @@ class Episodes:
             options = _hash(row["options"] or None)
             self._seen[seed, options] += 1
             self._situation = seed, options, self._seen[seed, options]
+            if self._resets < MOST_EPISODES:
+                self.began[self._situation] = self._resets
+        self._resets += 1
 
     def end(self, episode: Episode) -> None:
         """Add the episode that ended."""
         self.count += 1
         if self._situation is None:
             self.unseeded += 1
-        elif len(self.ended) < MOST_EPISODES:
+        elif self._situation in self.began:
             is_truncated = episode.ended == "truncated"
             rated = not episode.apart
             self.ended[self._situation] = EndedEpisode(
@@ -89,6 +101,7 @@ def pair_episodes(a: Episodes, b: Episodes) -> Pairing:
             problem = f"the resets of run {name} have no seed" if episodes.count else f"no episode of run {name} ended"
     return Pairing(
         pairs=pairs,
+        indices=tuple((index, b.began[situation]) for situation, index in a.began.items() if situation in b.began),
         only_a=a.count - len(pairs),
         only_b=b.count - len(pairs),
         drawn_apart=sum(first.sampled != second.sampled for first, second in pairs),

@@ -1,115 +1,162 @@
-"""The page of a comparison: both outcomes and the largest differences of two runs."""
+"""The page of a comparison: the findings, and the differences in outcome, motion and timing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from embodied_env._version import __version__
-from embodied_env.analysis.comparison.compare import CHANCE, Comparison, Gap
-from embodied_env.analysis.comparison.features import MOST_STREAMS, FeatureName
-from embodied_env.analysis.comparison.streams import QUANTILES, Numbers, Share
-from embodied_env.analysis.report.figures import BLUE, VERMILION, Line, library, lines_figure
-from embodied_env.analysis.report.formatting import describe_value, format_number, milliseconds, percent, plural
+from embodied_env.analysis.comparison.compare import Comparison, Side
+from embodied_env.analysis.comparison.effects import CHANCE, VERDICTS, Difference
+from embodied_env.analysis.comparison.features import Section
+from embodied_env.analysis.comparison.findings import (
+    describe_difference,
+    describe_evidence,
+    describe_interval,
+    describe_level,
+    describe_relative,
+    group_differences,
+    label,
+)
+from embodied_env.analysis.comparison.response import Motion
+from embodied_env.analysis.report.charts import Interval, Line, interval_chart, line_chart
+from embodied_env.analysis.report.formatting import describe_value, percent
 from embodied_env.analysis.report.html import render_page
-from embodied_env.analysis.report.timing import stage_label, stage_place
-from embodied_env.core.latency.statistics import KEPT
-from embodied_env.core.outcome_counts import describe_exclusions
+from embodied_env.analysis.report.timing import stage_label
+from embodied_env.analysis.statistics import POWER
 from embodied_env.record.manifest import name_of_policy, write_text
 
-_MOST_FIGURES = 6
+SECTIONS: tuple[Section, ...] = ("outcome", "motion", "timing")
+
+_MOST_ROWS = 8  # of a chart
+_MOST_OF_GROUP = 3
+_MOST_JOINTS = 2
+_MOST_PAIRS = 2
+_MOTION = ("tracking", "gain", "offset", "delay")
 
 
-def write_comparison(comparison: Comparison, path: str | Path) -> None:
-    """Write the page of `comparison` to `path`.
+def write_comparison(comparisons: Sequence[Comparison], path: str | Path) -> None:
+    """Write the page of `comparisons`, all with the same first run, to `path`.
 
     Raises:
         RecordError: when it cannot be written.
-        MissingDependencyError: when plotly or jinja2 is not installed.
+        MissingDependencyError: when jinja2 is not installed.
     """
-    sides = {"A": comparison.a, "B": comparison.b}
-    backends = [describe_value(side.run.manifest.get("backend")) for side in sides.values()]
+    sides = [comparisons[0].a, *(comparison.b for comparison in comparisons)]
     page = render_page(
         "compare.html",
-        title=f"{describe_value(comparison.a.run.manifest['contract']['name'])}: {backends[0]} and {backends[1]}",
-        script=library(),
+        title=f"{describe_value(sides[0].run.manifest['contract']['name'])}: {_join(sides)}",
         version=__version__,
-        kept=KEPT,
         chance=CHANCE,
-        comparison=comparison,
+        power=POWER,
+        verdicts=VERDICTS,
+        comparisons=comparisons,
         sides=sides,
-        warnings=list(_warnings(comparison)),
-        latency=sorted(comparison.of("latency"), key=lambda gap: stage_place((gap.name.group, gap.name.component))),
-        gates=sorted(comparison.of("gate"), key=lambda gap: (gap.name.group != "any gate", gap.name)),
-        describe_gap=describe_gap,
-        describe_side=describe_side,
+        versions=dict.fromkeys(name for side in sides for name in side.run.manifest["versions"]),
+        success_chart=_success_chart(sides),
+        sections_of=sections_of,
+        overlays=overlays,
+        stage_label=stage_label,
         label=label,
-        label_in_kind=label_in_kind,
-        quantile_figures=quantile_figures,
+        name_of_side=name_of_side,
+        describe_level=describe_level,
+        describe_difference=describe_difference,
+        describe_evidence=describe_evidence,
+        describe_interval=describe_interval,
+        describe_relative=describe_relative,
     )
     write_text(Path(path), page)
 
 
-def label(name: FeatureName) -> str:
-    """Return the name of a feature for people: "latency · end to end", "observation · joints_position · j3"."""
-    kind = "tracking error" if name.kind == "tracking" else name.kind
-    return " · ".join(filter(None, (kind, label_in_kind(name))))
+def _join(sides: Sequence[Side]) -> str:
+    """Return the policies and backends of the runs: "scripted on mujoco and real", "a, b and c on mujoco"."""
+    policies, backends = (list(dict.fromkeys(names)) for names in zip(*map(_policy_and_backend, sides), strict=True))
+    if len(policies) > 1 and len(backends) > 1:
+        policies, backends = [name_of_side(side) for side in sides], []
+    texts = [" and ".join(filter(None, (", ".join(names[:-1]), *names[-1:]))) for names in (policies, backends)]
+    return " on ".join(filter(None, texts))
 
 
-def label_in_kind(name: FeatureName) -> str:
-    """Return the name of a feature without its kind: "end to end", "joints_position · j3"."""
-    if name.kind == "latency":
-        return stage_label((name.group, name.component))
-    return " · ".join(filter(None, (name.group, name.component)))
+def _policy_and_backend(side: Side) -> tuple[str, str]:
+    manifest = side.run.manifest
+    return describe_value(name_of_policy(manifest.get("policy"))), describe_value(manifest.get("backend"))
 
 
-def describe_gap(gap: Gap) -> tuple[str, str]:
-    """Return the median with its unit, or the share, of both runs."""
-    return describe_side(gap.a, gap.name.unit), describe_side(gap.b, gap.name.unit)
+def name_of_side(side: Side) -> str:
+    """Return the policy of a run and its backend, as they are in a title: "scripted on mujoco"."""
+    return " on ".join(_policy_and_backend(side))
 
 
-def describe_side(side: Numbers | Share, unit: str) -> str:
-    """Return the median in `unit`; or the share in percent, neither 0 % nor 100 % unless it is exactly that."""
-    if isinstance(side, Share):
-        if 0 < side.count < side.total / 1000:
-            return "< 0.1 %"
-        return "> 99.9 %" if side.total * 0.999 < side.count < side.total else percent(side.share)
-    median = side.quantile(0.5)
-    if unit == "s":
-        return f"{milliseconds(median)} ms"
-    return format_number(median) + ("" if unit in ("", "1") else f" {unit}")
+def sections_of(comparison: Comparison) -> Iterator[tuple[Section, str, list[Difference], list[Difference]]]:
+    """Yield each section with its chart, the differences that matter, and the others."""
+    for section in SECTIONS:
+        found = [difference for difference in comparison.differences if difference.name.section == section]
+        shown = [difference for difference in found if difference.may_matter]
+        others = [difference for difference in found if not difference.may_matter]
+        yield section, _effects_chart(comparison, shown), shown, others
 
 
-def quantile_figures(gaps: Iterable[Gap], unit: str = "", scale: float = 1.0) -> list[str]:
-    """Return figures of the quantiles of both runs, for the largest gaps between numbers that are more than chance."""
-    clear = sorted((gap for gap in gaps if gap.is_more_than_chance), key=lambda gap: -gap.distance)[:_MOST_FIGURES]
+def overlays(comparison: Comparison) -> list[str]:
+    """Return the motion of the joints that differ most, in episodes that began in the same situation, one over another.
+
+    Without such episodes, in the first ones of both runs.
+    """
+    a, b = comparison.a.features, comparison.b.features
+    joints = [found.name.component for found in comparison.differences if found.name.kind in _MOTION]
+    kept = [(i, j) for i, j in comparison.pairing.indices if i < len(a.drawn) and j < len(b.drawn)]
+    pairs = kept[:_MOST_PAIRS] or [(0, 0)] * bool(a.drawn and b.drawn)
     drawn = []
-    for gap in clear:
-        if isinstance(gap.a, Share) or isinstance(gap.b, Share):
-            continue
-        a, b = ([scale * value for value in side.quantiles] for side in (gap.a, gap.b))
-        lines = [Line("run A", a, BLUE, width=2.0), Line("run B", b, VERMILION, dash="dash", width=2.0)]
-        y_title = unit or ("" if gap.name.unit == "1" else gap.name.unit) or "value"
-        shares = [100 * share for share in QUANTILES]
-        drawn.append(lines_figure(label_in_kind(gap.name), shares, lines, x_title="% of values below", y_title=y_title))
+    for joint in list(dict.fromkeys(joints))[:_MOST_JOINTS]:
+        tracked = a.tracked[joint]
+        for i, j in pairs:
+            motions = [
+                motions[list(side.features.tracked).index(joint)]
+                for side, motions in ((comparison.a, a.drawn[i]), (comparison.b, b.drawn[j]))
+            ]
+            if all(len(motion.read_s) for motion in motions):
+                names, title = (comparison.a.name, comparison.b.name), f"{joint} · episodes {i + 1} and {j + 1}"
+                longest_s = 1.5 * min(float(np.ptp(motion.read_s)) for motion in motions)
+                lines = [line for motion, name, style in zip(motions, names, "ab", strict=True)
+                         for line in _lines(motion, name, style, longest_s)]  # fmt: skip
+                drawn.append(line_chart(title, lines, x_title="time, s", unit=tracked.unit))
     return drawn
 
 
-def _warnings(comparison: Comparison) -> Iterator[str]:
-    yield from comparison.terms.notes
-    a, b = comparison.a, comparison.b
-    if a.run.path.resolve() == b.run.path.resolve():
-        yield "A and B are the same run."
-    policies = [side.run.manifest.get("policy") for side in (a, b)]
-    if policies[0] != policies[1]:
-        names = list(dict.fromkeys(describe_value(name_of_policy(policy)) for policy in policies))
-        found = f"{names[0]} and {names[1]}" if len(names) > 1 else f"{names[0]} of different content or library"
-        yield f"The policies differ: {found}. That may cause any of the differences."
-    for name, side in (("A", a), ("B", b)):
-        if not side.summary["episodes"]:
-            steps = side.features.steps
-            what = f"{plural(steps, 'step')}, and no episode that ended" if steps else "no step"
-            yield f"Run {name} has {what}, so it is no evidence of success."
-        yield from (f"Run {name}: episodes {counts}." for counts in describe_exclusions(side.summary))
-        if left_out := side.features.left_out:
-            yield f"Run {name} has more than {MOST_STREAMS} names: {left_out:,} values are left out."
+def _lines(motion: Motion, name: str, style: str, longest_s: float) -> list[Line]:
+    start_s = motion.commanded_s[-len(motion.read_s)]  # of the first command
+    command, reading = motion.commanded_s - start_s, motion.read_s - start_s
+    early, late = command <= longest_s, reading <= longest_s
+    return [
+        Line(f"command in {name}", command[early], motion.commands[early], {"a": "s5", "b": "s1"}[style]),
+        Line(f"measured in {name}", reading[late], motion.readings[late], style),
+    ]
+
+
+def _success_chart(sides: Sequence[Side]) -> str:
+    rows = []
+    for side in sides:
+        _, _, rate = side.features.outcomes.rates()[0]
+        text = f"{percent(rate.share)} of {rate.trials} ({percent(rate.low)} to {percent(rate.high)})"
+        rows.append(Interval(f"{side.name} · {name_of_side(side)}", rate.share, rate.low, rate.high, text))
+    return interval_chart("Success rate with its 95 % interval", rows)
+
+
+def _effects_chart(comparison: Comparison, shown: Sequence[Difference]) -> str:
+    """Return the differences as multiples of what matters, with their intervals."""
+    leading = [found for group in group_differences(shown) for found in group[:_MOST_OF_GROUP]]
+    rows = []
+    for found in sorted(leading, key=shown.index)[:_MOST_ROWS]:
+        low, high = found.interval or (math.nan, math.nan)
+        levels = " → ".join(describe_level(found.name, level.mean) for level in (found.a, found.b))
+        is_certain = found.verdict == "differs"
+        text = f"{levels} · {found.relevance:.1f} times{'' if is_certain else f', {found.verdict}'}"
+        value, low, high = (size / found.scale.matters for size in (found.difference, low, high))
+        rows.append(Interval(label(found.name), value, low, high, text, "s0" if is_certain else "s7"))
+    if not rows:
+        return ""
+    ends = [end for row in rows for end in (row.value, row.low, row.high) if math.isfinite(end)]
+    title = f"{comparison.b.name} - {comparison.a.name}, in multiples of what matters"
+    return interval_chart(title, rows, span=(1.05 * min(0.0, *ends), 1.05 * max(0.0, *ends)), reference=0.0)

@@ -73,6 +73,7 @@ def _environment() -> Environment:
         "cell_class": _cell_class,
         "count": "{:,}".format,
         "describe": describe_value,
+        "described": _describe_entry,
         "name_of_policy": name_of_policy,
         "json": partial(json.dumps, ensure_ascii=False, sort_keys=True, default=str),
         "mapping": mapping_of,
@@ -83,6 +84,11 @@ def _environment() -> Environment:
         "share_of": share_of,
     }
     return environment
+
+
+def _describe_entry(manifest: object, *keys: str) -> str:
+    """Return the value at the path `keys` of a manifest in one line."""
+    return describe_value(mapping_of(manifest, *keys[:-1]).get(keys[-1]))
 
 
 def _cell_class(content: object) -> str:
