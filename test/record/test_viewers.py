@@ -113,7 +113,7 @@ def test_indexed_reader_of_foxglove_finds_nothing_in_a_journal(runs, core):
 
 
 @pytest.mark.parametrize("state", ["closed", "repaired"])
-def test_rerun_draws_images_and_poses_and_decodes_joints(runs, rerun, tmp_path, state):
+def test_rerun_imports_images_and_poses_and_decodes_joints(runs, rerun, tmp_path, state):
     path = getattr(runs, state)
     assert rerun("mcap", "convert", path, "-o", tmp_path / "out.rrd").returncode == 0
     printed = rerun("rrd", "print", tmp_path / "out.rrd", "-v").stdout
