@@ -74,7 +74,7 @@ def profile_of_run(run: Run, *, progress: Progress = NO_PROGRESS) -> LatencyProf
         actuation_s=_estimate(acted, "recorded actuation") if has_evidence else None,
         obs_to_command_s=_estimate(steps.obs_to_command_ns(), "recorded steps"),
         age_s={name: _estimate(steps.ages_ns(name), "recorded steps") for name in steps.sensors},
-        unknown={} if has_evidence else {"actuation_s": f"actuation was measured in {len(acted)} steps only"},
+        unknown={} if has_evidence else {"actuation_s": f"measured in {len(acted)} steps, of at least {_LEAST_STEPS}"},
         steps=steps,
     )
 

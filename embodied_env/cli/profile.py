@@ -49,6 +49,9 @@ def run(args: argparse.Namespace) -> int:
         print_profile(profile, args.out)
     if recorded.problem:
         say(f"not sound: {recorded.path}: {recorded.problem}", file=sys.stderr)
+    if profile.actuation_s is None:
+        reason = profile.unknown["actuation_s"]
+        say(f"profile without actuation latency: {reason}; embodied-env calibrate measures it", file=sys.stderr)
     return SOUND if profile.actuation_s is not None and not recorded.problem else UNSOUND
 
 
