@@ -20,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PRINTED = re.compile(r"<!-- printed -->\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"(?:<!-- ([a-z ]+) -->\n)?^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_IN_BACKGROUND = re.compile(r"^(.+) &$", re.MULTILINE)  # a shell without job control lets it ignore SIGINT
 _PORT = re.compile(r"\b800\d\b")
 _SHORTER = {  # long trainings, and waits that a test skips
     "--steps 100000": "--steps 600 --feature-steps 200",
@@ -27,6 +28,7 @@ _SHORTER = {  # long trainings, and waits that a test skips
     "--episodes 2 --seed 3": "--episodes 1 --seed 3",
     "--steps=2000": "--steps=20",
     "--episodes 100 --out demonstrations": "--episodes 10 --out demonstrations",
+    "--episodes 20 --seed 500": "--episodes 2 --seed 500",
     "learn(100_000)": "learn(600)",
 }
 
@@ -58,7 +60,7 @@ def script_of(text: str) -> str:
         elif comment == "background":
             lines.append(f"(trap - INT; exec {code.strip()}) &\nsleep 3")
         else:
-            lines.append(code)
+            lines.append(_IN_BACKGROUND.sub(r"(trap - INT; exec \1) &", code))
     script = "\n".join(lines)
     for long, short in _SHORTER.items():
         script = script.replace(long, short)
@@ -83,7 +85,7 @@ def run_blocks(text: str, folder: Path, *, python: Path | str = sys.executable) 
             stdin=terminal,
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=900,
             check=False,
         )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
