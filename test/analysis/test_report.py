@@ -14,7 +14,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from report_pages import HOSTILE, record, rows_of
+from report_pages import HOSTILE, Drawing, record, rows_of
 from row_logs import RowLog
 from run_files import as_journal
 
@@ -41,6 +41,9 @@ def collect_rows(rows, contract=None):
         statistics.add(row)
     statistics.episodes.close()
     return statistics
+
+
+STYLES_OF_MARKS = {"blue", "orange", "vermilion", "green", "purple", "grey", "hue5", "hue6", "hue7"}
 
 
 class Page(HTMLParser):
@@ -101,6 +104,42 @@ def test_page_is_small(source):
     assert len(source.encode()) < 400_000
 
 
+def test_links_lead_to_episodes_of_the_page_and_everything_has_a_name(source):
+    page = Drawing(source)
+    links = page.of("a")
+    assert {link["href"] for link in links} == {"#episode-1", "#episode-2"}
+    assert {"episode-1", "episode-2"} <= {article["id"] for article in page.of("article")}
+    assert [article["class"] for article in page.of("article")].count("episode default") == 1
+    assert all(drawing["aria-label"] for drawing in page.of("svg"))
+    assert all(image["alt"] for image in page.of("img"))
+    assert [tag for tag, _ in page.elements if tag in ("h1", "h2", "h3", "h4")][:4] == ["h1", "h2", "h2", "h3"]
+
+
+def contrast(first, second):
+    """Return the contrast ratio of two colours (WCAG 2.1), as #rgb or #rrggbb."""
+
+    def luminance(colour):
+        digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+        parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    light, dark = sorted((luminance(first), luminance(second)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+def test_colours_have_enough_contrast(source, scheme):
+    styles = "".join(Page(source).styles)
+    blocks = re.findall(r":root \{(.*?)\}", styles, re.DOTALL)
+    colours = dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]+)", blocks[scheme]))
+    text_contrast = {name: contrast(colours[name], colours["ground"]) for name in ("ink", "muted", "link")}
+    marks = [name for name in colours if name in STYLES_OF_MARKS]
+    assert len(marks) == len(STYLES_OF_MARKS)
+    assert min(text_contrast.values()) >= 4.5
+    assert min(contrast(colours[name], colours["ground"]) for name in marks) >= 3.0
+
+
 @pytest.mark.parametrize(
     "text_on_page",
     [
@@ -135,7 +174,7 @@ def test_outcomes_equal_the_summary(recorded):
     for row in rows_of(recorded):
         outcomes.add(row)
     summary = json.loads((recorded / "summary.json").read_text())
-    del summary["record"]  # failed writes are in no row
+    del summary["record"], summary["rewritten"]  # of the files, not of the rows
     assert {**outcomes.summary(), "contract_fingerprint": "", "latency": {}} == {
         **summary,
         "contract_fingerprint": "",

@@ -12,6 +12,9 @@ from embodied_env.record import RecordTransitions, read_run
 HOSTILE = "<script>alert(1)</script><img src=//evil.example/x>\"'&"
 
 
+VOID = ("meta", "img", "br")
+
+
 class Drawing(HTMLParser):
     """The elements of a chart: tags with their attributes, and the text."""
 
@@ -23,7 +26,8 @@ class Drawing(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         self.elements.append((tag, dict(attributes)))
-        self.open.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
 
     def handle_startendtag(self, tag, attributes):
         self.elements.append((tag, dict(attributes)))

@@ -37,7 +37,7 @@ def rate_interval(name: str, noun: str, rate: Rate, style: str = "a") -> Interva
     text = f"no {noun}"
     if rate.trials:
         share, low, high = (f"{100 * value:.0f}" for value in (rate.share, rate.low, rate.high))
-        text = f"{rate.successes:,} of {plural(rate.trials, noun)}: {share} % ({low} to {high} %)"
+        text = f"{share}\u00a0% ({low} to {high}\u00a0%), {rate.successes:,} of {plural(rate.trials, noun)}"
     return Interval(name, rate.share, rate.low, rate.high, text, style)
 
 
