@@ -26,7 +26,7 @@ EXTRAS = {
     "images": ["pillow>=10"],
     "record": ["mcap>=1.2"],
     "analysis": ["scipy>=1.11"],
-    "report": ["jinja2>=3.1", "plotly>=5.24", "scipy>=1.11"],
+    "report": ["jinja2>=3.1", "scipy>=1.11"],
     "multi": ["pettingzoo>=1.25"],
     "onnx": ["onnxruntime>=1.19"],
     "remote": ["websockets>=13", "msgpack>=1.0.5", "pyzmq>=25"],

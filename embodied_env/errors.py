@@ -42,7 +42,6 @@ EXTRAS: Mapping[str, str] = {
     "mcap": "record",
     "scipy": "analysis",
     "jinja2": "report",
-    "plotly": "report",
     "pettingzoo": "multi",
     "onnxruntime": "onnx",
     "msgpack": "remote",

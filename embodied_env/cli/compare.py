@@ -45,11 +45,11 @@ def run(args: argparse.Namespace) -> int:
     from embodied_env.analysis.comparison.comparability import NotComparableError
     from embodied_env.analysis.comparison.compare import compare_with_first, comparisons_as_json, ignored_without_effect
     from embodied_env.analysis.comparison.page import write_comparison
-    from embodied_env.analysis.report.html import check_templates
+    from embodied_env.analysis.report.html import check_installed
 
     output = args.output or (None if args.json else _PAGE)
     if output is not None:
-        check_templates()
+        check_installed()
     try:
         with ProgressBar() as progress:
             comparisons = compare_with_first([args.run_a, *args.others], ignore=args.ignore, progress=progress)

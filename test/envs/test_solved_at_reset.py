@@ -14,7 +14,7 @@ from run_files import rewrite_log
 from scripted_tasks import Scene
 
 import embodied_env
-from embodied_env.analysis.comparison.compare import compare_runs
+from embodied_env.analysis.comparison.compare import compare_runs, comparisons_as_json
 from embodied_env.analysis.replay import replay_run
 from embodied_env.backends.fake import FakeBackend
 from embodied_env.cli.main import main
@@ -213,16 +213,15 @@ def test_the_report_excludes_solved_episodes_from_the_rate(mixed, tmp_path):
 def test_a_comparison_excludes_solved_episodes(mixed):
     comparison = compare_runs(mixed, mixed)
     assert [(found.a.successes, found.a.trials, found.paired.pairs) for found in comparison.outcomes] == [(2, 2, 2)] * 2
-    assert comparison.as_json()["a"]["summary"]["solved_at_reset"] == 2
+    assert comparisons_as_json([comparison])["runs"][0]["summary"]["solved_at_reset"] == 2
 
 
 def test_compare_prints_solved_episodes(mixed, tmp_path, capsys):
     assert main(["compare", str(mixed), str(mixed), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["b"]["summary"]["rated"] == 2
-    pytest.importorskip("plotly", reason="figures need plotly, of the extra `report`")
+    assert json.loads(capsys.readouterr().out)["runs"][1]["summary"]["rated"] == 2
     page = tmp_path / "compare.html"
     assert main(["compare", str(mixed), str(mixed), "-o", str(page)]) == 0
-    assert "run B: solved at reset" in capsys.readouterr().out
+    assert "Run B: episodes solved at reset" in capsys.readouterr().out
     assert "Run A: episodes solved at reset" in page.read_text(encoding="utf-8")
 
 

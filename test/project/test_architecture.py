@@ -253,7 +253,7 @@ for _ in range(3):
     observation, *_ = env.step(env.action_space.sample())
 assert env.observation_space.contains(observation)
 env.close()
-heavy = {"rclpy", "mujoco", "mcap", "matplotlib", "plotly", "torch"} & set(sys.modules)
+heavy = {"rclpy", "mujoco", "mcap", "matplotlib", "torch"} & set(sys.modules)
 assert not heavy, heavy
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

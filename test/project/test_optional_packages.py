@@ -14,7 +14,6 @@ HEAVY = [
     "yaml",
     "mcap",
     "rich",
-    "plotly",
     "matplotlib",
     "torch",
     "pettingzoo",
