@@ -90,14 +90,21 @@ def _print(comparison: Any) -> None:  # noqa: ANN401 - imported when it runs
     from rich.table import Column, Table
     from rich.text import Text
 
-    from embodied_env.analysis.comparison.findings import describe_difference, describe_evidence, describe_level, label
+    from embodied_env.analysis.comparison.findings import (
+        describe_difference,
+        describe_evidence,
+        describe_level,
+        group_differences,
+        label,
+    )
 
     console = make_console()
     for side in (comparison.a, comparison.b):
         console.print(Text(f"{side.name}  {side.run.path}"), soft_wrap=True)
     for sentence in (*comparison.findings, *comparison.warnings):
         console.print(Text(sentence))
-    shown = [found for found in comparison.differences if found.verdict in ("differs", "probably")]
+    likely = (found for found in comparison.differences if found.verdict in ("differs", "probably"))
+    shown = [group[0] for group in group_differences(likely)]
     numbers = [Column(heading, justify="right") for heading in (comparison.a.name, comparison.b.name, "difference")]
     table = Table("", "what", *numbers, "evidence")
     for section in ("outcome", "motion", "timing"):

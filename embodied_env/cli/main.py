@@ -28,7 +28,7 @@ VERBS: Mapping[str, str] = {
     "calibrate": "measure latencies with small motions and write a latency profile",
     "report": "write an HTML report of a recorded run",
     "replay": "re-run recorded actions and compare the transitions",
-    "compare": "compare two recorded runs of one contract",
+    "compare": "compare recorded runs of one contract",
     "export": "export a run as JSON lines, Parquet, Minari or LeRobot",
     "repair": "make the files of runs that ended uncleanly readable for viewers",
     "profile": "write the latency profile of a recorded run",
