@@ -492,7 +492,7 @@ def test_two_environments_of_one_contract_have_different_seeds(make):
         ({"clock": "sundial"}, "unknown clock='sundial' .expected one of: steady, virtual"),
         (
             {"backend": "mujoco", "namespace": "/a"},
-            "option of backend 'mujoco': 'namespace' \\(expected one of: step_timeout_s",
+            "unexpected keyword argument 'namespace' \\(expected one of: step_timeout_s",
         ),
         ({"backend": "fake", "fault": []}, "'fault' .*faults, free_running"),
     ],

@@ -1043,7 +1043,7 @@ def test_shipped_contracts_drive_the_emulator(name):
         ({"domain_id": 500}, "invalid domain_id=500"),
         ({"step_timeout_s": 0.0}, "invalid step_timeout_s=0.0 .expected seconds > 0"),
         ({"render_mode": "rgb_array"}, "render_mode for real: 'rgb_array'"),
-        ({"spawn": False}, "option of backend 'real': 'spawn'"),
+        ({"spawn": False}, "unexpected keyword argument 'spawn'"),
     ],
 )
 def test_an_invalid_option_is_rejected(options, problem):

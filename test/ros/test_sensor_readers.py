@@ -350,7 +350,7 @@ def test_a_truncated_compressed_image_is_rejected(text, codec):
 
 def test_missing_pillow_is_reported_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(MissingDependencyError, match=r"sensors.thing needs Pillow.*embodied_env\[images\]"):
+    with pytest.raises(MissingDependencyError, match=r"sensors.thing needs pillow.*embodied_env\[images\]"):
         SensorReader("thing", PNG)
 
 
