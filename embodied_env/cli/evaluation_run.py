@@ -26,6 +26,16 @@ from embodied_env.ros.fastdds import enable_large_segments
 if TYPE_CHECKING:
     from embodied_env.analysis.report.outcomes import Rate
 
+_MAIN_STAGES = ("obs_age_max_s", "policy_s", "obs_to_command_s", "actuation_s", "end_to_end_s", "period_s")
+_RARE = (
+    "solved at reset (not rated)",
+    "solved at first step, reset not judged (not rated)",
+    "truncated",
+    "steps without an action",
+    "missed deadlines",
+)
+"""Outcomes that a terminal shows if they occurred."""
+
 _STAGE_ORDER = (*STAGES, *ANNOTATED_STAGES, *INJECTED_STAGES)
 
 
@@ -124,24 +134,28 @@ def evaluate_with_progress(
 
 
 def print_table(evaluation: Evaluation) -> None:
-    """Print outcomes and latencies, one column per policy, and the path of each run."""
+    """Print outcomes and latencies, one column per policy, and the path of each run; on a terminal one screen of it."""
     from rich.table import Table
     from rich.text import Text
 
-    console, contract, backend = make_console(), evaluation.contract, evaluation.backend
+    console, contract, backend = make_console(highlight=False), evaluation.contract, evaluation.backend
     summaries = [result.summary for result in evaluation.results]
     dry = " · DRY RUN: no command was sent to the robot" if any(summary.get("dry_run") for summary in summaries) else ""
-    outcome = Table("", title=f"{contract.name} v{contract.version} on {backend}{dry}", title_justify="left")
-    latency = Table("stage", title="latency, ms: p50 / p95 / p99", title_justify="left")
+    is_brief = console.is_terminal
+    style: dict[str, Any] = {"title_justify": "left", **({"box": None} if is_brief else {})}
+    outcome = Table("", title=f"{contract.name} v{contract.version} on {backend}{dry}", **style)
+    latency = Table("stage", title="latency, ms: p50 / p95 / p99", **style)
     for result in evaluation.results:
         outcome.add_column(result.policy, justify="right")
         latency.add_column(result.policy, justify="right")
     for label, cell in _OUTCOMES.items():
-        outcome.add_row(label, *map(cell, summaries))
-    stages = {stage for summary in summaries for stage in summary["latency"]}
+        cells = [cell(summary) for summary in summaries]
+        if not is_brief or label not in _RARE or set(cells) != {"0"}:
+            outcome.add_row(label, *cells)
+    stages = {stage for summary in summaries for stage in summary["latency"] if not is_brief or stage in _MAIN_STAGES}
     for stage in sorted(stages, key=lambda stage: (_STAGE_ORDER.index(stage.partition("[")[0]), stage)):
         name = Text(stage.replace("_s[", "[").removesuffix("_s"))
-        latency.add_row(name, *(_percentiles(summary, stage) for summary in summaries))
+        latency.add_row(name, *(_percentiles(summary, stage, digits=1 if is_brief else 3) for summary in summaries))
     console.print(outcome)
     console.print(latency)
     console.print(f"contract fingerprint  {contract.fingerprint}", soft_wrap=True)
@@ -212,8 +226,8 @@ _OUTCOMES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 }
 
 
-def _percentiles(summary: Mapping[str, Any], stage: str) -> str:
+def _percentiles(summary: Mapping[str, Any], stage: str, *, digits: int = 3) -> str:
     values = summary["latency"].get(stage)
     if values is None:
         return "n/a"
-    return " / ".join(f"{1e3 * values[key]:.3f}" for key in ("p50_s", "p95_s", "p99_s"))
+    return " / ".join(f"{1e3 * values[key]:.{digits}f}" for key in ("p50_s", "p95_s", "p99_s"))

@@ -47,8 +47,10 @@ class LiveAccount:
         self._ends: Counter[str] = Counter()
         self._missed = self._missed_before = 0
         self.is_paced = False
-        self.steps = self._clipped = 0
+        self.steps = self._clipped = self._estops = 0
         self._at = (0, 0)  # episode, step
+        self._now: list[str] = []  # the codes of the newest step
+        self._ages_s: dict[str, float] = {}
 
     def add(self, info: Info) -> None:
         """Add the info of a step."""
@@ -62,6 +64,10 @@ class LiveAccount:
                 if latency["quality"].get(stage) == _OK:
                     self._stages.setdefault(stage, deque(maxlen=_WINDOW)).append(latency[stage])
             self._codes.update(codes)
+            self._now = codes
+            self._estops += any("estop" in code for code in codes)
+            ages_s, qualities = latency.get("capture_age_s", {}), latency["quality"].get("capture_age_s", {})
+            self._ages_s = {sensor: ages_s[sensor] for sensor, found in qualities.items() if found == _OK}
             self.is_paced = "missed_deadlines" in latency
             self._missed = self._missed_before + int(latency.get("missed_deadlines", 0))
             if info["end_reason"]:
@@ -74,7 +80,12 @@ class LiveAccount:
             stages = {stage: np.array(values) for stage, values in self._stages.items()}
             codes, ends = dict(self._codes.most_common()), dict(self._ends.most_common())
             (episode, step), steps, clipped, missed = self._at, self.steps, self._clipped, self._missed
-        rows = [("episode", f"{episode} of {self._episodes}, step {step} of {self._horizon}")]
+            now, estops, ages_s = ", ".join(self._now) or "open", self._estops, self._ages_s
+        solved, ended = ends.get("success", 0), sum(ends.values())
+        rows = [
+            ("episode", f"{episode} of {self._episodes}, step {step} of {self._horizon}"),
+            ("success so far", f"{solved} of {ended} ended" + (f" ({100 * solved / ended:.0f} %)" if ended else "")),
+        ]
         if "period_s" in stages:
             rate_hz = 1.0 / max(float(stages["period_s"].mean()), 1e-9)
             nominal = f", nominal {1.0 / self._period_s:.2f} Hz" if self.is_paced else ""
@@ -86,7 +97,12 @@ class LiveAccount:
         if self.is_paced:
             rows.append(("missed deadlines", f"{missed}"))
         rows.append(("clipped steps", f"{100 * clipped / steps:.1f} %" if steps else "n/a"))
+        rows.append(("gate now", now))
         rows.append(("gates", _counted(codes)))
+        rows.append(("steps under an e-stop", f"{estops}"))
+        if ages_s:
+            oldest = sorted(ages_s.items(), key=lambda age: -age[1])
+            rows.append(("sensor ages, ms", ", ".join(f"{sensor} {1e3 * age_s:.1f}" for sensor, age_s in oldest)))
         rows.append(("end reasons", _counted(ends)))
         return rows
 
@@ -109,9 +125,11 @@ class LiveView:
         """
         from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.table import Column
 
         self._account = LiveAccount(contract, episodes)
-        self._bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        title = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
+        self._bar = Progress(title, BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
         self._line = self._bar.add_task(f"{contract.name} · {policies}", total=total)
         console = make_console(stderr=True)
         self._live = Live(get_renderable=self._drawn, console=console, refresh_per_second=_REFRESH_HZ, transient=True)
@@ -150,11 +168,12 @@ class LiveView:
 
     def _drawn(self) -> Any:  # noqa: ANN401 - what rich can draw
         from rich.console import Group
-        from rich.table import Table
+        from rich.table import Column, Table
 
         if not self._account.steps:
             return self._bar
-        table = Table.grid(padding=(0, 2))
+        columns = Column(no_wrap=True, min_width=27), Column(no_wrap=True, overflow="ellipsis")
+        table = Table.grid(*columns, padding=(0, 2))
         for name, text in self._account.rows():
             table.add_row(name, text)
         return Group(self._bar, table)

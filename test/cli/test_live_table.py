@@ -45,6 +45,17 @@ def test_gates_are_counted_by_code():
     assert found["gates"] == "vel.limit 2, obs.stale 1"
 
 
+def test_an_operator_finds_gate_estops_ages_and_success():
+    aged = info(codes=["estop.active"])
+    aged["latency"]["capture_age_s"] = {"joints": 0.002, "tcp": 0.0125, "target": 0.0}
+    aged["latency"]["quality"]["capture_age_s"] = {"joints": 0, "tcp": 0, "target": 8}
+    found = rows(info(codes=["vel.limit"], end="success"), info(end="time_limit"), aged)
+    assert (found["gate now"], found["steps under an e-stop"]) == ("estop.active", "1")
+    assert found["sensor ages, ms"] == "tcp 12.5, joints 2.0"
+    assert found["success so far"] == "1 of 2 ended (50 %)"
+    assert rows(info())["gate now"] == "open"
+
+
 def test_missed_deadlines_accumulate_over_episodes():
     story = [info(missed=1), info(missed=4, end="success"), info(missed=0), info(missed=2)]
     assert rows(*story)["missed deadlines"] == "6"
