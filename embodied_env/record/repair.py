@@ -14,8 +14,8 @@ from embodied_env.record.manifest import contract_of_manifest, write_json
 from embodied_env.record.mcap_file import TRUNCATED, McapRecords, regular_size
 from embodied_env.record.rewrite import damaged_path, rewrite_log, rewrite_messages
 from embodied_env.record.row_log import CHANNELS
-from embodied_env.record.run import read_json, read_run
-from embodied_env.record.run_writer import LOG, MANIFEST, MESSAGES, SUMMARY
+from embodied_env.record.run import read_run
+from embodied_env.record.run_writer import LOG, MANIFEST, MESSAGES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,20 +73,7 @@ def repair_run(path: str | Path) -> RepairReport:
         utc = datetime.fromtimestamp(SteadyClock().system_ns() / NS_PER_S, tz=UTC).isoformat(timespec="milliseconds")
         marks.append({"utc": utc, "problem": problem, "files": [asdict(file) for file in files]})
         write_json(run.path / MANIFEST, {**run.manifest, "repaired": marks})
-    if any(file.rewritten for file in files):
-        _note_in_summary(run.path / SUMMARY)
     return RepairReport(path=run.path, problem=problem, files=files, without_views=without_views)
-
-
-def _note_in_summary(file: Path) -> None:
-    """Note the rewrite in the summary, which a run that was never closed does not have."""
-    try:
-        summary = read_json(file)
-    except ValueError:
-        return
-    if isinstance(summary, dict):
-        kept = {key: value for key, value in summary.items() if key != "rewrite_problem"}
-        write_json(file, {**kept, "rewritten": True})
 
 
 def _repair_file(path: Path, contract: Contract | None) -> RepairedFile:

@@ -40,6 +40,12 @@ def rewrite_messages(path: Path, *, keep: bool = False) -> None:
     _rewrite(path, "ros2", _copy_all, keep=keep)
 
 
+def is_journal(path: Path) -> bool:
+    """Return whether the file at `path` begins with a message outside of chunks."""
+    first = next(McapRecords(path).messages(), None)
+    return first is not None and first.place.chunk is None
+
+
 def temporary_path(path: Path) -> Path:
     """Return the path of the file that replaces the journal at `path`."""
     return path.with_name(f".{path.name}.new")
