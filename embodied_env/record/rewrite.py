@@ -83,7 +83,8 @@ def _rewrite(path: Path, profile: str, copy: Callable[[McapRecords, IndexedFile]
     try:
         with _locked(path):
             try:
-                with new.open("wb") as opened:
+                new.unlink(missing_ok=True)  # of a rewrite that was killed; it could be a link
+                with new.open("xb") as opened:
                     file = IndexedFile(opened, profile=profile)
                     expected = copy(McapRecords(path), file)
                     file.finish()
@@ -94,7 +95,7 @@ def _rewrite(path: Path, profile: str, copy: Callable[[McapRecords, IndexedFile]
                     found.add(stored)
                 if written.problem or not expected.is_in(found):
                     raise RecordError(written.problem or "it was not written as it was read")
-                if keep:
+                if keep and not (damaged_path(path).exists() and damaged_path(path).samefile(path)):
                     damaged_path(path).hardlink_to(path)
                 new.replace(path)
                 _sync_directory(path.parent)
