@@ -287,6 +287,13 @@ def test_failed_rewrite_leaves_the_journal_and_is_reported_once(tmp_path, monkey
     assert "repaired" not in read_run(env.path).manifest
 
 
+def test_rewrite_leaves_the_disk_to_the_runs_that_are_recorded(run, monkeypatch):
+    monkeypatch.setattr(rewrite.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(RecordError, match=r"cannot be rewritten: 1000 bytes are free on its disk \(expected at least"):
+        repair_run(run.journal)
+    assert is_journal(run.journal / "transitions.mcap")
+
+
 @pytest.mark.parametrize("name", ["copy", "add", "_schema"])
 def test_library_that_fails_leaves_the_journal(run, monkeypatch, name):
     monkeypatch.setattr(IndexedFile, name, lambda *_, **__: 1 / 0)
