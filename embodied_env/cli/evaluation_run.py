@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -93,12 +92,11 @@ def run_policies(
 
 def _print_journals(evaluation: Evaluation) -> None:
     """Print which runs of worker processes were not rewritten for viewers; a run of this process warns itself."""
+    from embodied_env.record.rewrite import is_journal
+
     for path in (path for result in evaluation.results for path in result.parts):
-        with contextlib.suppress(OSError, ValueError):
-            summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-            if summary.get("rewritten") is False and summary["record"]["complete"]:
-                problem = summary.get("rewrite_problem", "the worker was stopped")
-                say(f"not rewritten for viewers: {path}: {problem}; use embodied-env repair", file=sys.stderr)
+        if any(is_journal(path / name) for name in ("transitions.mcap", "messages.mcap")):
+            say(f"not rewritten for viewers: {path}; use embodied-env repair", file=sys.stderr)
 
 
 def _print_results(evaluation: Evaluation, comparisons: Sequence[PolicyComparison], *, as_json: bool) -> None:

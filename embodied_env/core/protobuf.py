@@ -2,58 +2,39 @@
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
 
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
-_TYPES = {"double": 1, "int64": 3, "int32": 5, "fixed32": 7, "string": 9, "message": 11, "bytes": 12, "uint32": 13}
-_OPTIONAL, _REPEATED = 1, 3  # labels of a field
+_TYPES = {"double": 1, "int64": 3, "int32": 5, "fixed32": 7, "string": 9, "bytes": 12, "uint32": 13}
+_MESSAGE = 11
+_FIELD = re.compile(r"(repeated |optional )?(\S+) (\S+) = (\d+)")
 
 
 class DamagedMessageError(ValueError):
     """The data is no protobuf message."""
 
 
-class ProtoField(NamedTuple):
-    """A field of a message type; `type` is a scalar type, or the full name of a message type."""
+def encode_field(number: int, value: float | str | bytes) -> bytes:
+    """Return a field: an int as a varint, a float as a double, bytes also of an encoded message."""
+    if isinstance(value, float):
+        return encode_varint(number << 3 | _FIXED64) + struct.pack("<d", value)
+    if isinstance(value, int):
+        return encode_varint(number << 3 | _VARINT) + encode_varint(value)
+    data = value.encode() if isinstance(value, str) else value
+    return encode_start(number, len(data)) + data
 
-    number: int
-    name: str
-    type: str
-    is_repeated: bool = False
-    has_presence: bool = False  # declared ``optional``
 
-
-def encode_integer(number: int, value: int) -> bytes:
-    """Return an integer field, or an element of a repeated one."""
-    return encode_varint(number << 3 | _VARINT) + encode_varint(value)
+def encode_start(number: int, size: int) -> bytes:
+    """Return a field of `size` bytes up to its data."""
+    return encode_varint(number << 3 | _DELIMITED) + encode_varint(size)
 
 
 def encode_fixed32(number: int, value: int) -> bytes:
     """Return a field of the type fixed32."""
     return encode_varint(number << 3 | _FIXED32) + struct.pack("<I", value)
-
-
-def encode_double(number: int, value: float) -> bytes:
-    """Return a field of the type double."""
-    return encode_varint(number << 3 | _FIXED64) + struct.pack("<d", value)
-
-
-def encode_bytes(number: int, data: bytes) -> bytes:
-    """Return a field of bytes, or of an encoded message."""
-    return encode_bytes_start(number, len(data)) + data
-
-
-def encode_bytes_start(number: int, size: int) -> bytes:
-    """Return the part of `encode_bytes` before the data."""
-    return encode_varint(number << 3 | _DELIMITED) + encode_varint(size)
-
-
-def encode_text(number: int, text: str) -> bytes:
-    """Return a field of the type string."""
-    return encode_bytes(number, text.encode())
 
 
 def encode_varint(value: int) -> bytes:
@@ -103,45 +84,30 @@ def _read_varint(message: memoryview, place: int) -> tuple[int, int]:
     raise DamagedMessageError("it is cut off, or has a number of more than 64 bits")
 
 
-def describe_message(name: str, types: Mapping[str, Sequence[ProtoField]]) -> bytes:
+def describe_message(name: str, types: Mapping[str, str]) -> bytes:
     """Return the FileDescriptorSet of the message type `name`, with the types that it contains before it.
 
-    Each type of `types` is described in a file of its own, ``foxglove/Pose.proto`` for "foxglove.Pose".
+    `types` has the fields of each type as in a ``.proto`` file: "double x = 1; double y = 2".
     """
-    files: dict[str, bytes] = {}
-
-    def add(each: str) -> None:
-        if each not in files:
-            used = [field.type for field in types[each] if field.type in types]
-            for other in used:
-                add(other)
-            files[each] = encode_bytes(1, _describe_file(each, types[each], used))
-
-    add(name)
-    return b"".join(files.values())
-
-
-def _describe_file(name: str, fields: Sequence[ProtoField], used: Sequence[str]) -> bytes:
-    """Return a FileDescriptorProto with one message type, in the syntax proto3."""
+    fields = _FIELD.findall(types[name])
+    used = [kind for _, kind, _, _ in fields if kind in types]
     package, _, short = name.rpartition(".")
-    optional = [field.name for field in fields if field.has_presence]
-    message = encode_text(1, short)
-    for field in fields:
-        is_message = field.type not in _TYPES
-        text = encode_text(1, field.name) + encode_integer(3, field.number)
-        text += encode_integer(4, _REPEATED if field.is_repeated else _OPTIONAL)
-        text += encode_integer(5, _TYPES["message" if is_message else field.type])
-        text += encode_text(6, f".{field.type}") if is_message else b""
-        if field.has_presence:  # by the convention of proto3: alone in a oneof
-            text += encode_integer(9, optional.index(field.name)) + encode_integer(17, 1)
-        message += encode_bytes(2, text)
-    message += b"".join(encode_bytes(8, encode_text(1, f"_{each}")) for each in optional)
-    imports = b"".join(encode_text(3, _file_name(each)) for each in dict.fromkeys(used))
-    head = encode_text(1, _file_name(name)) + encode_text(2, package)
-    return head + imports + encode_bytes(4, message) + encode_text(12, "proto3")
+    message, optional = encode_field(1, short), list[bytes]()
+    for label, kind, field, number in fields:
+        text = encode_field(1, field) + encode_field(3, int(number)) + encode_field(4, 3 if label == "repeated " else 1)
+        text += encode_field(5, _TYPES.get(kind, _MESSAGE))
+        if kind in types:
+            text += encode_field(6, f".{kind}")
+        if label == "optional ":  # by the convention of proto3: alone in a oneof
+            text += encode_field(9, len(optional)) + encode_field(17, 1)
+            optional.append(encode_field(8, encode_field(1, f"_{field}")))
+        message += encode_field(2, text)
+    message += b"".join(optional)
+    imports = b"".join(encode_field(3, _file_name(each)) for each in used)
+    file = encode_field(1, _file_name(name)) + encode_field(2, package) + imports
+    file += encode_field(4, message) + encode_field(12, "proto3")
+    return b"".join(describe_message(each, types) for each in used) + encode_field(1, file)
 
 
 def _file_name(name: str) -> str:
-    if name == "google.protobuf.Timestamp":
-        return "google/protobuf/timestamp.proto"
-    return f"{name.replace('.', '/')}.proto"
+    return f"{name.replace('.', '/').lower()}.proto"

@@ -18,6 +18,7 @@ from embodied_env.contract.runtime_values import checked_options
 from embodied_env.contract.team import WORLD, Team, load_team, name_in_world
 from embodied_env.core.arguments import checked_flag, checked_path
 from embodied_env.core.clock import Clock, make_clock
+from embodied_env.core.process.signals import closing_together
 from embodied_env.core.types import ResetReport, Transition
 from embodied_env.envs.embodied_env import (
     StepperEnv,
@@ -242,11 +243,12 @@ class EmbodiedParallelEnv(ParallelEnv[str, Observation, Any]):  # type: ignore[m
         """Brake, then free everything. Idempotent."""
         self._closed = True
         self.agents = []
-        try:
-            for env in self._envs.values():
-                env.close()
-        finally:
-            self._shared.close()
+        with closing_together():
+            try:
+                for env in self._envs.values():
+                    env.close()
+            finally:
+                self._shared.close()
 
     # ------------------------------------------------------------------------------------------------ state
 

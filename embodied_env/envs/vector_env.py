@@ -27,7 +27,7 @@ from embodied_env.core.arguments import checked_count, checked_flag, checked_pat
 from embodied_env.core.clock import Clock
 from embodied_env.core.latency.delay_model import DelayModel
 from embodied_env.core.latency.profile import LatencyProfile
-from embodied_env.core.process.signals import call_together
+from embodied_env.core.process.signals import call_together, closing_together
 from embodied_env.core.types import Observer
 from embodied_env.envs.embodied_env import EmbodiedEnv, arguments_of, rebuild, resolve_contract
 from embodied_env.envs.registration import OPTIONS, VECTOR_ENTRY_POINT, make
@@ -269,10 +269,11 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         """Close every slot, also after an error in another one; raise the first error."""
         calls = [env.close for env in self.envs]
         first = cast("EmbodiedEnv", self.envs[0].unwrapped) if self.envs else None
-        if first is not None and first.capabilities.transport:  # a simulator may answer late or not at all
-            problems = call_together(calls)
-        else:
-            problems = [error for call in calls for error in call_together([call])]
+        with closing_together():
+            if first is not None and first.capabilities.transport:  # a simulator may answer late or not at all
+                problems = call_together(calls)
+            else:
+                problems = [error for call in calls for error in call_together([call])]
         if self._executor is not None:
             self._executor.shutdown()
         if problems:

@@ -12,6 +12,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.loader import restore_contract, save_contract
 from embodied_env.core.codes import end_kind
 from embodied_env.core.policy import Policy, policy_errors, policy_seed
+from embodied_env.core.process.signals import closing_together
 from embodied_env.errors import UsageError
 
 if TYPE_CHECKING:
@@ -131,7 +132,8 @@ class EpisodeRunner(AbstractContextManager["EpisodeRunner"]):
 
     def __exit__(self, *_: object) -> None:
         """Close the environment and the runs, then the policies."""
-        self._stack.close()
+        with closing_together():
+            self._stack.close()
 
     def open(self, trial: int) -> Path:
         """Create the run directory for a trial, unless its policy has one, and return it."""

@@ -103,7 +103,6 @@ def _result(name: str, index: int, runner: EpisodeRunner, episodes: int) -> Poli
     path, losses = runner.recorders[index].path, runner.recorders[index].losses
     try:
         summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-        summary.pop("rewritten")  # of the files, not of the episodes
     except (OSError, ValueError):
         raise RecordError(f"no summary of run {path}: {losses.problem or 'the run was not closed'}") from None
     problem = read_run(path).problem or lost_backends(summary)

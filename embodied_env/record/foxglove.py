@@ -13,19 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.contract import Contract
 from embodied_env.contract.message_types import ENCODINGS
 from embodied_env.contract.schema import SensorSpec
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.protobuf import (
-    ProtoField,
     describe_message,
-    encode_bytes,
-    encode_bytes_start,
-    encode_double,
+    encode_field,
     encode_fixed32,
-    encode_integer,
-    encode_text,
+    encode_start,
     encode_varint,
     find_fields,
 )
@@ -38,38 +33,19 @@ POSE, JOINT_STATES = "foxglove.PoseInFrame", "foxglove.JointStates"
 FIXED_FRAME = "world"
 """The frame of a sensor without a declared one."""
 
-_TIMESTAMP = ProtoField(1, "timestamp", "google.protobuf.Timestamp")
-_TYPES: Mapping[str, Sequence[ProtoField]] = {
-    ARRAY: (
-        ProtoField(1, "dtype", "string"),
-        ProtoField(2, "shape", "uint32", is_repeated=True),
-        ProtoField(3, "data", "bytes"),
-    ),
-    "google.protobuf.Timestamp": (ProtoField(1, "seconds", "int64"), ProtoField(2, "nanos", "int32")),
-    "foxglove.Vector3": tuple(ProtoField(n, axis, "double") for n, axis in enumerate("xyz", start=1)),
-    "foxglove.Quaternion": tuple(ProtoField(n, axis, "double") for n, axis in enumerate("xyzw", start=1)),
-    "foxglove.Pose": (
-        ProtoField(1, "position", "foxglove.Vector3"),
-        ProtoField(2, "orientation", "foxglove.Quaternion"),
-    ),
-    "foxglove.JointState": (
-        ProtoField(1, "name", "string"),
-        ProtoField(2, "position", "double", has_presence=True),
-        ProtoField(3, "velocity", "double", has_presence=True),
-        ProtoField(4, "acceleration", "double", has_presence=True),
-        ProtoField(5, "effort", "double", has_presence=True),
-    ),
-    RAW_IMAGE: (
-        _TIMESTAMP,
-        ProtoField(7, "frame_id", "string"),
-        ProtoField(2, "width", "fixed32"),
-        ProtoField(3, "height", "fixed32"),
-        ProtoField(4, "encoding", "string"),
-        ProtoField(5, "step", "fixed32"),
-        ProtoField(6, "data", "bytes"),
-    ),
-    POSE: (_TIMESTAMP, ProtoField(2, "frame_id", "string"), ProtoField(3, "pose", "foxglove.Pose")),
-    JOINT_STATES: (_TIMESTAMP, ProtoField(2, "joints", "foxglove.JointState", is_repeated=True)),
+_STAMP = "google.protobuf.Timestamp timestamp = 1"
+_TYPES = {
+    ARRAY: "string dtype = 1; repeated uint32 shape = 2; bytes data = 3",
+    "google.protobuf.Timestamp": "int64 seconds = 1; int32 nanos = 2",
+    "foxglove.Vector3": "double x = 1; double y = 2; double z = 3",
+    "foxglove.Quaternion": "double x = 1; double y = 2; double z = 3; double w = 4",
+    "foxglove.Pose": "foxglove.Vector3 position = 1; foxglove.Quaternion orientation = 2",
+    "foxglove.JointState": "string name = 1; optional double position = 2; optional double velocity = 3; "
+    "optional double acceleration = 4; optional double effort = 5",
+    RAW_IMAGE: f"{_STAMP}; string frame_id = 7; fixed32 width = 2; fixed32 height = 3; string encoding = 4; "
+    "fixed32 step = 5; bytes data = 6",
+    POSE: f"{_STAMP}; string frame_id = 2; foxglove.Pose pose = 3",
+    JOINT_STATES: f"{_STAMP}; repeated foxglove.JointState joints = 2",
 }
 _DATA_FIELDS = {ARRAY: 3, RAW_IMAGE: 6}
 _JOINT_FIELDS = {"position": 2, "velocity": 3, "effort": 5}
@@ -100,8 +76,8 @@ def encode_array(array: NDArray[Any]) -> tuple[bytes, memoryview]:
 def _array_start(dtype: str, shape: tuple[int, ...]) -> bytes:
     """Return an encoded array up to its data, which end the message."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    dimensions = encode_bytes(2, b"".join(map(encode_varint, shape)))
-    return encode_text(1, dtype) + dimensions + encode_bytes_start(3, size)
+    dimensions = encode_field(2, b"".join(map(encode_varint, shape)))
+    return encode_field(1, dtype) + dimensions + encode_start(3, size)
 
 
 def find_array(schema: str, message: bytes) -> slice | None:
@@ -120,22 +96,24 @@ class Picture(NamedTuple):
     is_stacked: bool
     head: tuple[str, str, int, int, int]  # frame, encoding, height, width, bytes of a line
 
-    def encode(self, pixels: bytes, ns: int) -> bytes:
-        """Return the message of the schema `RAW_IMAGE`."""
+    def encode(self, data: bytes, ns: int) -> bytes | None:
+        """Return the message of the schema `RAW_IMAGE`, or None if `data` are not those of the image."""
         frame, encoding, height, width, step = self.head
-        size = encode_fixed32(2, width) + encode_fixed32(3, height)
-        text = encode_text(7, frame) + size + encode_text(4, encoding) + encode_fixed32(5, step)
-        return _timestamp(ns) + text + encode_bytes(6, pixels)
+        size = height * step
+        if len(data) % size or (len(data) != size and not self.is_stacked):
+            return None
+        text = encode_field(7, frame) + encode_fixed32(2, width) + encode_fixed32(3, height) + encode_field(4, encoding)
+        return _timestamp(ns) + text + encode_fixed32(5, step) + encode_field(6, data[-size:])
 
 
 class RowViews:
-    """Returns what viewers can draw of the rows of one contract; the topic of a sensor is ``/`` and its name."""
+    """Returns what viewers can draw of the rows of a contract; the topic of each of its sensors is its name after a /."""
 
-    def __init__(self, contract: Contract) -> None:
-        sensors = contract.sensors.items()
-        self._cameras = [(name, spec) for name, spec in sensors if spec.type in _IMAGES and "image" in spec.fields]
-        self._joints = [(name, spec) for name, spec in sensors if spec.type == _JOINTS]
-        self._poses = [(name, spec) for name, spec in sensors if spec.type in _POSES and "position" in spec.fields]
+    def __init__(self, sensors: Mapping[str, SensorSpec]) -> None:
+        each = sensors.items()
+        self._cameras = [(name, spec) for name, spec in each if spec.type in _IMAGES and "image" in spec.fields]
+        self._joints = [(name, spec) for name, spec in each if spec.type == _JOINTS]
+        self._poses = [(name, spec) for name, spec in each if spec.type in _POSES and "position" in spec.fields]
 
     def pictures(self, row: Row) -> Iterator[Picture]:
         """Yield the images of a row, of any JSON types."""
@@ -164,11 +142,11 @@ class RowViews:
             if "orientation" in spec.fields:
                 rotation = _numbers(_reading(row, name, spec, "orientation"), 4)
             if position and rotation:
-                pose = encode_bytes(1, _doubles(position)) + encode_bytes(2, _doubles(rotation))
+                pose = encode_field(1, _doubles(position)) + encode_field(2, _doubles(rotation))
                 yield (
                     f"/{name}",
                     POSE,
-                    _timestamp(ns) + encode_text(2, spec.frame or FIXED_FRAME) + encode_bytes(3, pose),
+                    _timestamp(ns) + encode_field(2, spec.frame or FIXED_FRAME) + encode_field(3, pose),
                 )
 
 
@@ -179,10 +157,10 @@ def _encode_joints(row: Row, name: str, spec: SensorSpec) -> bytes:
         if (declared := spec.fields.get(field)) is not None:
             values = _newest(_reading(row, name, spec, field))
             for joint, value in zip(declared.joints or (), values if isinstance(values, list) else (), strict=False):
-                known = joints.setdefault(joint, encode_text(1, joint))
+                known = joints.setdefault(joint, encode_field(1, joint))
                 if isinstance(value, (int, float)):
-                    joints[joint] = known + encode_double(number, value)
-    return b"".join(encode_bytes(2, joint) for joint in joints.values())
+                    joints[joint] = known + encode_field(number, float(value))
+    return b"".join(encode_field(2, joint) for joint in joints.values())
 
 
 def _reading(row: Row, name: str, spec: SensorSpec, field: str) -> Any:  # noqa: ANN401 - JSON types
@@ -208,9 +186,9 @@ def _numbers(values: Any, count: int) -> tuple[float, ...]:  # noqa: ANN401 - JS
 
 
 def _doubles(values: Sequence[float]) -> bytes:
-    return b"".join(encode_double(number, value) for number, value in enumerate(values, start=1))
+    return b"".join(encode_field(number, float(value)) for number, value in enumerate(values, start=1))
 
 
 def _timestamp(ns: int) -> bytes:
     seconds, nanos = divmod(ns, NS_PER_S)
-    return encode_bytes(1, encode_integer(1, seconds) + encode_integer(2, nanos))
+    return encode_field(1, encode_field(1, seconds) + encode_field(2, nanos))

@@ -133,7 +133,9 @@ def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` atomically: a reader gets the old file or the new one. Raises RecordError."""
     temporary = path.with_name(f".{path.name}.new")
     try:
-        temporary.write_text(text, encoding="utf-8", errors="replace")
+        temporary.unlink(missing_ok=True)  # it could be a link
+        with temporary.open("x", encoding="utf-8", errors="replace") as file:
+            file.write(text)
         temporary.replace(path)
     except OSError as error:
         with suppress(OSError):

@@ -32,9 +32,6 @@ CHUNK_SIZE = 2**20
 LARGEST_CHUNK = LARGEST_RECORD + 2 * CHUNK_SIZE
 """Size of the largest chunk that is read, in bytes after decompression."""
 
-TRUNCATED = "truncated, because its writer was stopped"
-"""The problem of a file that ends within a record, or before its end is marked."""
-
 _MAX_BUFFERED = 2**18
 _LARGE = 2**17  # bytes that are written at once instead of being copied into the buffer
 
@@ -196,18 +193,18 @@ class IndexedFile:
         self._writer.add_metadata("embodied_env", {"version": __version__})
         self._schemas: dict[tuple[str, bytes], int] = {}
         self._channels: dict[tuple[str, str], int] = {}  # of this package's own messages
-        self._copied: dict[int, tuple[Any, int]] = {}  # channel of the other file, and its number here
+        self._copied: dict[int, tuple[Any, int]] = {}  # channel and schema of the other file, and the number here
 
     def copy(self, message: StoredRecord) -> None:
         """Copy a message with its channel and schema."""
         channel, record = message.channel, message.record
+        schema = message.schema
         known, number = self._copied.get(channel.id, (None, 0))
-        if known is not channel:
-            schema = message.schema
+        if known != (channel, schema):
             schema_id = 0 if schema is None else self._schema(schema.name, schema.encoding, schema.data)
             metadata = dict(channel.metadata)
             number = self._writer.register_channel(channel.topic, channel.message_encoding, schema_id, metadata)
-            self._copied[channel.id] = channel, number
+            self._copied[channel.id] = (channel, schema), number
         self._writer.add_message(number, record.log_time, record.data, record.publish_time, record.sequence)
 
     def add(self, topic: str, schema: str, definition: bytes, data: bytes, *, ns: int) -> None:
@@ -274,17 +271,18 @@ class McapRecords:
                     record_size_limit=min(size, LARGEST_RECORD),
                 ).records
                 for record in records:
-                    start, self.end = self.end, file.tell()
+                    end = file.tell()
                     if (kind := type(record).__name__) == "Chunk":
-                        yield from _chunk_records(record, start)
+                        yield from _chunk_records(record, self.end)
                     else:
-                        yield kind, record, Place(None, self.end)
+                        yield kind, record, Place(None, end)
+                    self.end = end
                 if file.read(1):
                     self.problem = "unexpected data after the end"
         except OSError as error:
             self.problem = f"cannot be read ({error.strerror})"
         except (exceptions.EndOfFile, exceptions.RecordLengthLimitExceeded, struct.error):
-            self.problem = TRUNCATED
+            self.problem = "truncated, because its writer was stopped"
         except (exceptions.McapError, ValueError) as error:
             self.problem = f"damaged ({type(error).__name__}: {error})"
 

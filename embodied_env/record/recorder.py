@@ -294,9 +294,10 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
 
     def _rewrite(self) -> None:
         """Rewrite the files for viewers, after all robots have stopped."""
-        self._run.rewrite(self._base.contract)
-        if problem := self._run.rewrite_problem:
-            _warn(f"the run {self.path} is complete, but viewers cannot read it: {problem}; use embodied-env repair")
+        try:
+            self._run.rewrite(self._base.contract)
+        except RecordError as error:
+            _warn(f"the run {self.path} is complete, but viewers cannot read it: {error}; use embodied-env repair")
 
     def _now_utc(self) -> datetime:
         return datetime.fromtimestamp(self._clock.system_ns() / NS_PER_S, tz=UTC)

@@ -11,11 +11,11 @@ from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import ContractError, RecordError
 from embodied_env.record.manifest import contract_of_manifest, write_json
-from embodied_env.record.mcap_file import TRUNCATED, McapRecords, regular_size
+from embodied_env.record.mcap_file import McapRecords, regular_size
 from embodied_env.record.rewrite import damaged_path, rewrite_log, rewrite_messages
 from embodied_env.record.row_log import CHANNELS
-from embodied_env.record.run import read_json, read_run
-from embodied_env.record.run_writer import LOG, MANIFEST, MESSAGES, SUMMARY
+from embodied_env.record.run import read_run
+from embodied_env.record.run_writer import LOG, MANIFEST, MESSAGES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class RepairedFile:
     count: int  # whole rows or raw messages
     cut_bytes: int  # after the last whole record
     rewritten: bool  # now; False: it was not a journal
-    kept: str  # name under which the damaged journal is kept, or ""
+    kept: str  # name under which the file with the bytes cut off is kept, or ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +50,7 @@ def repair_run(path: str | Path) -> RepairReport:
 
     Every whole record is kept, what follows the last one is cut off, and ``repaired`` in the manifest has the problem,
     the counts and the time. The audit keeps the problem of the run: a repaired run is never sound. A sound run whose
-    journals were not rewritten is not marked. The journal of a file that is damaged rather than cut off is kept under
-    another name.
+    journals were not rewritten is not marked. A file of which something is cut off is kept under another name.
 
     Raises:
         RecordError: if `path` is not a run directory, or the run is being recorded, or a file cannot be rewritten,
@@ -72,21 +71,10 @@ def repair_run(path: str | Path) -> RepairReport:
     if problem and (not marks or any(file.rewritten for file in files)):
         utc = datetime.fromtimestamp(SteadyClock().system_ns() / NS_PER_S, tz=UTC).isoformat(timespec="milliseconds")
         marks.append({"utc": utc, "problem": problem, "files": [asdict(file) for file in files]})
+        if read_run(path).manifest != run.manifest:
+            raise RecordError("the manifest changed during the repair (expected a run that has ended); repair it again")
         write_json(run.path / MANIFEST, {**run.manifest, "repaired": marks})
-    if any(file.rewritten for file in files):
-        _note_in_summary(run.path / SUMMARY)
     return RepairReport(path=run.path, problem=problem, files=files, without_views=without_views)
-
-
-def _note_in_summary(file: Path) -> None:
-    """Note the rewrite in the summary, which a run that was never closed does not have."""
-    try:
-        summary = read_json(file)
-    except ValueError:
-        return
-    if isinstance(summary, dict):
-        kept = {key: value for key, value in summary.items() if key != "rewrite_problem"}
-        write_json(file, {**kept, "rewritten": True})
 
 
 def _repair_file(path: Path, contract: Contract | None) -> RepairedFile:
@@ -96,11 +84,11 @@ def _repair_file(path: Path, contract: Contract | None) -> RepairedFile:
         count += path.name == MESSAGES or stored.channel.topic in CHANNELS
         is_journal = is_journal or stored.place.chunk is None
     is_rewritten = is_journal or bool(records.problem)
-    keep = bool(records.problem) and records.problem != TRUNCATED
     try:
         cut_bytes = regular_size(path) - records.end if records.problem else 0
     except OSError as error:
         raise RecordError(f"{path.name} cannot be rewritten: {error.strerror}") from None
+    keep = cut_bytes > 0  # there may be whole records after a wrong length
     if is_rewritten and path.name == LOG:
         rewrite_log(path, contract if is_journal else None, keep=keep)
     elif is_rewritten:

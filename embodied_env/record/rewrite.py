@@ -11,6 +11,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from embodied_env.errors import RecordError, described
 from embodied_env.record.foxglove import RAW_IMAGE, Picture, RowViews, schema_data
 from embodied_env.record.mcap_file import IndexedFile, McapRecords, StoredRecord, regular_size
 from embodied_env.record.row_log import CHANNELS, find_stored_array, parse_row
+from embodied_env.record.rows import Row
 
 _MOST_WAITING = 2**28  # bytes of the arrays before one row
 
@@ -38,6 +40,12 @@ def rewrite_log(path: Path, contract: Contract | None, *, keep: bool = False) ->
 def rewrite_messages(path: Path, *, keep: bool = False) -> None:
     """Rewrite the raw ROS 2 messages at `path`; see `rewrite_log`."""
     _rewrite(path, "ros2", _copy_all, keep=keep)
+
+
+def is_journal(path: Path) -> bool:
+    """Return whether the file at `path` begins with a message outside of chunks."""
+    first = next(McapRecords(path).messages(), None)
+    return first is not None and first.place.chunk is None
 
 
 def temporary_path(path: Path) -> Path:
@@ -76,8 +84,10 @@ def _rewrite(path: Path, profile: str, copy: Callable[[McapRecords, IndexedFile]
     new = temporary_path(path)
     try:
         with _locked(path):
+            _check_space(path)  # other runs may be recorded on the same disk
             try:
-                with new.open("wb") as opened:
+                new.unlink(missing_ok=True)  # of a rewrite that was killed; it could be a link
+                with new.open("xb") as opened:
                     file = IndexedFile(opened, profile=profile)
                     expected = copy(McapRecords(path), file)
                     file.finish()
@@ -88,7 +98,7 @@ def _rewrite(path: Path, profile: str, copy: Callable[[McapRecords, IndexedFile]
                     found.add(stored)
                 if written.problem or not expected.is_in(found):
                     raise RecordError(written.problem or "it was not written as it was read")
-                if keep:
+                if keep and not (damaged_path(path).exists() and damaged_path(path).samefile(path)):
                     damaged_path(path).hardlink_to(path)
                 new.replace(path)
                 _sync_directory(path.parent)
@@ -110,50 +120,38 @@ def _copy_all(records: McapRecords, file: IndexedFile) -> _Content:
 
 
 def _copy_log(records: McapRecords, file: IndexedFile, contract: Contract | None, path: Path) -> _Content:
-    """Copy rows and arrays. The arrays before a row wait for it, because it refers to those that are images."""
-    content, views = _Content(), None if contract is None else RowViews(contract)
-    images = _Images(file, path)
+    content, views = _Content(), RowViews({} if contract is None else contract.sensors)
+    arrays = _Arrays(file, path)
     for stored in records.messages():
         if (array := content.add(stored)) is not None:
-            images.add(stored, *array)
-            continue
-        if stored.channel.topic not in CHANNELS or views is None:
-            images.copy_waiting()
-            file.copy(stored)
+            arrays.add(stored, *array)
             continue
         ns = stored.record.log_time
-        try:
-            row = parse_row(stored.record.data)
-        except ValueError:
-            row = None
-        row = row if isinstance(row, dict) else {}
+        row = _parse_row(stored.record.data) if stored.channel.topic in CHANNELS else {}
         for picture in views.pictures(row):
-            images.show(picture, ns)
-        images.copy_waiting()
+            arrays.show(picture, ns)
+        arrays.copy_waiting()
         file.copy(stored)
-        for topic, schema, data in views.messages(row, ns):
-            file.add(topic, schema, schema_data(schema), data, ns=ns)
-    images.copy_waiting()
+        for topic, schema, message in views.messages(row, ns):
+            file.add(topic, schema, schema_data(schema), message, ns=ns)
+    arrays.copy_waiting()
     return content
 
 
-class _Images:
-    """Writes arrays: those that are images as messages for viewers, the others as they are."""
+class _Arrays:
+    """Copies arrays; they wait for the row that refers to them, because those that it shows become images."""
 
     def __init__(self, file: IndexedFile, path: Path) -> None:
         self._file, self._path = file, path
-        self._waiting: dict[str, tuple[StoredRecord, slice]] = {}  # arrays before the next row, by their hash
-        self._places: dict[str, tuple[int, int]] = {}  # offset and size of each array in the journal, by its hash
+        self._waiting: dict[str, StoredRecord] = {}  # by hash
+        self._places: dict[str, tuple[int, int]] = {}  # offset and size of the bytes of each in the journal
         self._shown: dict[str, str] = {}  # topic -> hash of the newest image
-        self._size = 0
 
     def add(self, stored: StoredRecord, sha256: str, found: slice) -> None:
-        """Add an array before the row that refers to it."""
         size = len(stored.record.data)
-        if self._size + size > _MOST_WAITING:
+        if size + sum(len(each.record.data) for each in self._waiting.values()) > _MOST_WAITING:
             self.copy_waiting()
-        self._waiting[sha256] = stored, found
-        self._size += size
+        self._waiting[sha256] = stored
         self._places[sha256] = stored.place.end - size + found.start, found.stop - found.start
 
     def show(self, picture: Picture, ns: int) -> None:
@@ -161,29 +159,28 @@ class _Images:
         sha256 = picture.reference["sha256"]
         if self._shown.get(picture.topic) == sha256 or sha256 not in self._places:
             return
-        if sha256 in self._waiting:
-            stored, found = self._waiting[sha256]
-            data = stored.record.data[found]
-        else:  # written for another camera, or before
-            offset, size = self._places[sha256]
-            with self._path.open("rb") as journal:
-                journal.seek(offset)
-                data = journal.read(size)
-        _, _, height, _, step = picture.head
-        if len(data) % (height * step) or (len(data) != height * step and not picture.is_stacked):
-            return
-        pixels = data[-height * step :]
-        self._file.add(picture.topic, RAW_IMAGE, schema_data(RAW_IMAGE), picture.encode(pixels, ns), ns=ns)
-        self._shown[picture.topic] = sha256
-        if len(pixels) == len(data):
-            self._waiting.pop(sha256, None)
+        offset, size = self._places[sha256]
+        with self._path.open("rb") as journal:
+            journal.seek(offset)
+            message = picture.encode(journal.read(size), ns)
+        if message is not None:
+            self._file.add(picture.topic, RAW_IMAGE, schema_data(RAW_IMAGE), message, ns=ns)
+            self._shown[picture.topic] = sha256
+            if not picture.is_stacked:
+                self._waiting.pop(sha256, None)
 
     def copy_waiting(self) -> None:
-        """Write the arrays that are not images."""
-        for stored, _ in self._waiting.values():
+        for stored in self._waiting.values():
             self._file.copy(stored)
         self._waiting.clear()
-        self._size = 0
+
+
+def _parse_row(data: bytes) -> Row:
+    try:
+        row = parse_row(data)
+    except ValueError:
+        return {}
+    return row if isinstance(row, dict) else {}
 
 
 @contextlib.contextmanager
@@ -200,6 +197,11 @@ def _locked(path: Path) -> Iterator[None]:
         if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
             raise RecordError("it was replaced by another process")
         yield
+
+
+def _check_space(path: Path) -> None:
+    if (size := regular_size(path)) > (free := shutil.disk_usage(path.parent).free):
+        raise RecordError(f"{free} bytes are free on its disk (expected at least its size, {size})")
 
 
 def _sync_directory(path: Path) -> None:

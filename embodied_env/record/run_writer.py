@@ -72,14 +72,12 @@ class RunWriter:
         losses: rows and messages that could not be written, and why.
         summary: of all rows, including lost ones.
         log: the rows on disk.
-        rewrite_problem: why a file of the complete run is still a journal, or "".
     """
 
     def __init__(self, path: Path, *, evaluator: Sequence[str], messages: bool) -> None:
         """Create the logs in `path`; `evaluator`: the sensors visible only to the evaluator. Raises RecordError."""
         self.losses = LossCounter()
         self.summary = Summary()
-        self.rewrite_problem = ""
         self.path, self._evaluator = path, evaluator
         self.log = LogWriter(path / LOG)
         self._messages = MessageLog(path / MESSAGES) if messages else None
@@ -144,26 +142,17 @@ class RunWriter:
             self._messages.close()
             if self._messages.problem:
                 self.losses.note(self._messages.problem)
-        outcomes = {**self.summary.as_json(contract_fingerprint), "record": self.losses.as_json()}
-        self._summary = {**outcomes, "rewritten": False}
-        self.file(SUMMARY, self._summary)
+        self.file(SUMMARY, {**self.summary.as_json(contract_fingerprint), "record": self.losses.as_json()})
         clean, problem = self.losses.complete, self.losses.problem
         ending = {"clean": clean, "problem": problem, "rows_sha256": self.log.rows_sha256}
         self.file(MANIFEST, {**manifest, **ending, "record": self.losses.as_json()})
 
     def rewrite(self, contract: Contract) -> None:
-        """Rewrite the journals of a complete run for viewers; a failure is noted in the summary."""
-        if not self.losses.complete:
-            return
-        try:
+        """Rewrite the journals of a complete run for viewers; raises RecordError, which leaves a file unchanged."""
+        if self.losses.complete:
             rewrite_log(self.path / LOG, contract)
             if self._messages is not None:
                 rewrite_messages(self.path / MESSAGES)
-            write_json(self.path / SUMMARY, {**self._summary, "rewritten": True})
-        except RecordError as error:
-            self.rewrite_problem = str(error)
-            with contextlib.suppress(RecordError):
-                write_json(self.path / SUMMARY, {**self._summary, "rewrite_problem": self.rewrite_problem})
 
     def _flush_messages(self) -> None:
         if self._messages is not None:

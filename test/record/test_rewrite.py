@@ -16,20 +16,24 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from mcap.data_stream import RecordBuilder
 from mcap.reader import make_reader
-from mcap.records import Chunk, Message
+from mcap.records import Channel, Chunk, Header, Message, Schema
 from mcap.stream_reader import StreamReader
+from mcap.writer import MCAP0_MAGIC
 from protobuf_messages import decode
 from row_logs import RowLog
 
 import embodied_env
+from embodied_env.cli.evaluation_run import _print_journals
 from embodied_env.cli.main import main
 from embodied_env.contract import load_contract
 from embodied_env.core.process import signals
 from embodied_env.errors import RecordError
-from embodied_env.record import audit_run, read_run, repair_run, rewrite
+from embodied_env.record import audit_run, read_run, repair, repair_run, rewrite
 from embodied_env.record.mcap_file import IndexedFile
 from embodied_env.record.row_log import LogReader
+from embodied_env.record.run_writer import RunWriter
 
 CAMERAS = load_contract("door_open")
 
@@ -53,10 +57,6 @@ def is_journal(path):
         kinds = {type(record) for record in StreamReader(file, emit_chunks=True).records}
     assert (Message in kinds) != (Chunk in kinds)
     return Message in kinds
-
-
-def summary_of(path):
-    return json.loads((path / "summary.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +94,7 @@ def test_closed_run_is_indexed_and_sound(recorded):
     assert counts["array"] == 0
     assert not list(recorded.closed.glob(".*"))
     assert audit_run(recorded.closed).sound
-    assert summary_of(recorded.closed)["rewritten"] is True
-    assert summary_of(recorded.journal)["rewritten"] is False
+    assert (recorded.closed / "summary.json").read_text() == (recorded.journal / "summary.json").read_text()
 
 
 def test_journal_and_rewritten_run_read_the_same(recorded):
@@ -275,20 +274,24 @@ def test_failed_rewrite_leaves_the_journal_and_is_reported_once(tmp_path, monkey
     env = embodied_env.make("arm_reach", backend="fake", record=tmp_path)
     env.reset(seed=1)
     env.step(np.zeros(6))
-    with pytest.warns(UserWarning, match="is complete, but viewers cannot read it"):
+    problem = r"transitions\.mcap cannot be rewritten: OSError: \[Errno 28\] No space left on device"
+    with pytest.warns(UserWarning, match=f"is complete, but viewers cannot read it: {problem}"):
         env.close()
     env.close()
     assert is_journal(env.path / "transitions.mcap")
     assert not list(env.path.glob(".*"))
-    problem = "transitions.mcap cannot be rewritten: OSError: [Errno 28] No space left on device"
-    assert (summary_of(env.path)["rewritten"], summary_of(env.path)["rewrite_problem"]) == (False, problem)
     assert audit_run(env.path).sound
     monkeypatch.undo()
     assert repair_run(env.path).changed
     assert audit_run(env.path).sound
-    assert summary_of(env.path)["rewritten"] is True
-    assert "rewrite_problem" not in summary_of(env.path)
     assert "repaired" not in read_run(env.path).manifest
+
+
+def test_rewrite_leaves_the_disk_to_the_runs_that_are_recorded(run, monkeypatch):
+    monkeypatch.setattr(rewrite.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(RecordError, match=r"cannot be rewritten: 1000 bytes are free on its disk \(expected at least"):
+        repair_run(run.journal)
+    assert is_journal(run.journal / "transitions.mcap")
 
 
 @pytest.mark.parametrize("name", ["copy", "add", "_schema"])
@@ -352,6 +355,26 @@ def test_nothing_is_rewritten_before_everything_is_closed_at_exit(monkeypatch):
     assert happened[-2:] == ["rewritten", "stopped"]
 
 
+def test_every_robot_of_a_vector_stops_before_anything_is_rewritten(tmp_path, monkeypatch):
+    envs = embodied_env.make_vec("arm_reach", backend="fake", num_envs=3, record=tmp_path)
+    rewritten = []
+
+    def rewrite_run(run, contract):
+        rewritten.append(run.path)
+        assert all(read_run(path).manifest["clean"] for path in tmp_path.glob("*/*"))
+
+    monkeypatch.setattr(RunWriter, "rewrite", rewrite_run)
+    envs.reset(seed=1)
+    envs.close()
+    assert sorted(rewritten) == sorted(tmp_path.glob("*/*"))
+
+
+def test_evaluate_names_runs_of_workers_with_journals(recorded, capsys):
+    result = SimpleNamespace(parts=[recorded.journal, recorded.closed])
+    _print_journals(SimpleNamespace(results=[result]))
+    assert capsys.readouterr().err == f"not rewritten for viewers: {recorded.journal}; use embodied-env repair\n"
+
+
 # ------------------------------------------------------------------------------------------------------------------- repair
 
 
@@ -361,7 +384,8 @@ def test_repaired_run_is_whole_and_stays_unsound(run):
     with log.open("ab") as file:
         file.write(b"\5" + (1000).to_bytes(8, "little") + b"half a message")
     report = repair_run(run.cut)
-    assert (report.files[0].count, report.files[0].cut_bytes, report.files[0].kept) == (6, 23, "")
+    assert (report.files[0].count, report.files[0].cut_bytes) == (6, 23)
+    assert (run.cut / report.files[0].kept).read_bytes().endswith(b"half a message")
     after, repaired = audit_run(run.cut), read_run(run.cut)
     assert set(before.counts) == set(after.counts) == {"run.unclean"}
     assert before.problems[0].split(" (")[0] in after.problems[0]
@@ -411,6 +435,56 @@ def test_damaged_journal_keeps_every_whole_record_and_the_original(run):
     assert (run.journal / file.kept).read_bytes() == data
     assert problem in read_run(run.journal).problem
     assert not audit_run(run.journal).sound
+
+
+def test_journal_with_a_wrong_length_keeps_the_records_after_it(run):
+    log = run.cut / "transitions.mcap"
+    data = bytearray(log.read_bytes())
+    at = data.rindex(b'{"schema"', 0, data.index(b'"row":2')) - 22 - 8  # the length of the message
+    data[at + 6] = 1
+    log.write_bytes(data)
+    (file,) = repair_run(run.cut).files
+    assert (file.count, file.cut_bytes > 10_000) == (2, True)
+    assert (run.cut / file.kept).read_bytes() == data
+
+
+def test_repair_does_not_write_through_links(run, tmp_path):
+    foreign = tmp_path / "foreign"
+    foreign.write_text("foreign")
+    for name in (".transitions.mcap.new", ".manifest.json.new"):
+        (run.cut / name).symlink_to(foreign)
+    assert repair_run(run.cut).changed
+    assert foreign.read_text() == "foreign"
+
+
+def test_run_that_is_closed_during_its_repair_stays_sound(run, monkeypatch):
+    closed = (run.closed / "manifest.json").read_bytes()
+
+    def rewrite_and_close(path, contract, **how):
+        rewrite.rewrite_log(path, contract, **how)
+        (path.parent / "manifest.json").write_bytes(closed)
+
+    monkeypatch.setattr(repair, "rewrite_log", rewrite_and_close)
+    with pytest.raises(RecordError, match="the manifest changed during the repair"):
+        repair_run(run.cut)
+    assert (run.cut / "manifest.json").read_bytes() == closed
+
+
+def test_channels_that_are_repeated_are_copied_once(run):
+    log = run.journal / "transitions.mcap"
+    with log.open("rb") as file:
+        records = [record for record in StreamReader(file).records if type(record) in (Schema, Channel, Message)]
+    repeated = [record for record in records if not isinstance(record, Message)]
+    with log.open("wb") as file:
+        builder = RecordBuilder()
+        Header(profile="", library="").write(builder)
+        for message in (record for record in records if isinstance(record, Message)):
+            for record in (*repeated, message):
+                record.write(builder)
+        file.write(MCAP0_MAGIC + builder.end())
+    rewrite.rewrite_log(log, None)
+    with log.open("rb") as file:
+        assert len(make_reader(file).get_summary().channels) == 3
 
 
 def test_repair_verb_reports_each_run(run, capsys):

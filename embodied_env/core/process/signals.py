@@ -10,14 +10,14 @@ controller's own timeout.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import signal
 import sys
 import threading
 import weakref
 from _signal import getsignal  # type: ignore[import-not-found] # without the enum of `signal.getsignal`, which takes 2 us
-from collections.abc import Callable, Sequence
-from contextlib import ContextDecorator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
@@ -41,7 +41,7 @@ class _DeferringHandler:
             self._handler(number, frame)
 
 
-class deferred_signals(ContextDecorator):  # noqa: N801 - used like a function, with `with` and as a decorator
+class deferred_signals(contextlib.ContextDecorator):  # noqa: N801 - used like a function, with `with` and as a decorator
     """Defer the Python handlers of all signals, for short sections of the main thread; no effect in other threads.
 
     The program's handlers are wrapped, not replaced.
@@ -79,7 +79,7 @@ class Closable(Protocol):
 
 
 _open: weakref.WeakKeyDictionary[Closable, bool] = weakref.WeakKeyDictionary()
-_afterwards: list[Callable[[], object]] | None = None  # calls to make when everything is closed at exit
+_afterwards: list[Callable[[], object]] | None = None  # of `run_after_closing`, while several are closed
 os.register_at_fork(after_in_child=_open.clear)  # only the parent closes them
 
 
@@ -93,11 +93,28 @@ def close_at_exit(thing: Closable, *, aside: bool = False) -> None:
 
 
 def run_after_closing(call: Callable[[], object]) -> None:
-    """Run `call` now; while everything is closed at exit, run it after that, where a signal can end it."""
+    """Run `call` now, or at the end of `closing_together`."""
     if _afterwards is None:
         call()
     else:
         _afterwards.append(call)
+
+
+@contextlib.contextmanager
+def closing_together() -> Iterator[None]:
+    """Close several environments; the calls of `run_after_closing` are run when all of them are closed."""
+    global _afterwards  # noqa: PLW0603 - for all threads that close
+    if _afterwards is not None:
+        yield
+        return
+    calls: list[Callable[[], object]] = []
+    _afterwards = calls
+    try:
+        yield
+    finally:
+        _afterwards = None
+        for call in calls:
+            call()
 
 
 def call_together(calls: Sequence[Callable[[], object]]) -> list[Exception]:
@@ -158,10 +175,7 @@ def _close_at_exit_of_worker() -> None:
 
 
 def _close_all() -> None:
-    global _afterwards  # noqa: PLW0603 - one exit of a process
-    calls: list[Callable[[], object]] = []
-    _afterwards = calls
-    with deferred_signals():  # a second Ctrl-C must not cut the braking short
+    with closing_together(), deferred_signals():  # a second Ctrl-C must not cut the braking short
         things = list(_open.items())
         _open.clear()
         here = [thing.close for thing, aside in things if not aside]
@@ -171,8 +185,5 @@ def _close_all() -> None:
             errors.extend(error for close in here for error in call_together([close]))
 
         errors += call_together([close_here, *(thing.close for thing, aside in things if aside)])
-        _afterwards = None
-    for call in calls:
-        errors += call_together([call])
     if errors:
         raise ExceptionGroup("not everything could be closed at exit", errors)
