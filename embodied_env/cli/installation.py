@@ -143,12 +143,8 @@ def _extra_checks(*, has_ros: bool) -> Iterator[Check]:
             detail = f"not installed: {', '.join(check.name for check in missing)}"
             yield Check(name=extra, passed=None, detail=detail, remedy=remedy)
         else:
-            passed = all(check.passed for check in checks)
             detail = ", ".join(f"{check.name} {check.detail}" for check in checks)
-            yield Check(
-                name=extra,
-                passed=passed,
-                detail=detail,
-                remedy="" if passed else remedy,
-                code="" if passed else "version",
-            )
+            if all(check.passed for check in checks):
+                yield Check(name=extra, passed=True, detail=detail)
+            else:
+                yield Check(name=extra, passed=False, detail=detail, remedy=remedy, code="version")
