@@ -110,7 +110,8 @@ def _examine_installation() -> Sections:
     from embodied_env.cli.installation import examine_installation
 
     sections = examine_installation()
-    if _is_installed("mujoco"):
+    has_contracts = all(check.passed for check in sections["package"] if check.name == "contracts")
+    if has_contracts and _is_installed("mujoco"):
         sections["simulator"] = list(_world_checks(load_contract("arm_reach"), "mujoco"))
     return sections
 

@@ -54,7 +54,7 @@ def _interpreter_checks() -> Iterator[Check]:
         remedy = f"create the virtual environment with that Python, such as /usr/bin/python3: {other[0]}"
         yield Check(name="PYTHONPATH", passed=False, detail=detail, remedy=remedy, code="python.other")
     found, scripts = shutil.which(_PROGRAM), sysconfig.get_path("scripts")
-    if found is None or not Path(found).parent.samefile(scripts):
+    if found is None or Path(found).parent.resolve() != Path(scripts).resolve():
         detail = f"{_PROGRAM} of another installation: {found}" if found else f"{_PROGRAM} is not on PATH"
         remedy = f"source {scripts}/activate" if sys.prefix != sys.base_prefix else f"add {scripts} to PATH"
         yield Check(name="program", passed=None, detail=detail, remedy=remedy)

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from embodied_env.contract.message_types import message_class
-from embodied_env.errors import EmbodiedEnvError, UsageError, install_command
+from embodied_env.errors import EmbodiedEnvError, MissingDependencyError, UsageError, install_command
 from embodied_env.ros.robot.contract_checks import Check
 from embodied_env.ros.setup_checks import apt_package, rclpy_import_errors
 
@@ -45,6 +45,8 @@ def ros_checks(*, is_required: bool = False) -> Iterator[Check]:
         yield Check(name="one ROS 2", passed=False, detail=detail, remedy=remedy, code="ros.mixed")
     try:
         check_for_type_support(message_class("sensor_msgs/msg/JointState"))
+    except MissingDependencyError as error:
+        yield Check(name="messages", passed=False, detail=str(error), code="missing")
     except Exception as error:  # noqa: BLE001 - rclpy and NumPy raise several types
         detail = f"sensor_msgs cannot be loaded with NumPy {version('numpy')}: {type(error).__name__}"
         remedy = 'pip install "numpy<2": the ROS 2 packages of Ubuntu 24.04 are built with NumPy 1.26'
