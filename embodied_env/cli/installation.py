@@ -45,7 +45,7 @@ def _interpreter_checks() -> Iterator[Check]:
     detail = f"{platform.python_version()}, {sys.executable}" + ("" if is_tested else f" (tested: {first} to {last})")
     yield Check(name="python", passed=True if is_tested else None, detail=detail)
     if sys.prefix == sys.base_prefix:
-        remedy = "python3 -m venv --system-site-packages .venv, and install there: the system's pip is not for this"
+        remedy = "python3 -m venv --system-site-packages .venv; install the package there"
         yield Check(name="environment", passed=None, detail=f"no virtual environment: {sys.prefix}", remedy=remedy)
     else:
         yield Check(name="environment", passed=True, detail=f"virtual environment {sys.prefix}")
@@ -89,7 +89,7 @@ def _package_checks() -> Iterator[Check]:
         yield Check(name=_PACKAGE, passed=True, detail=f"{__version__}, {folder}")
     yield from (_requirement_check(name, least) for name, least in _requirements(""))
     contracts = shipped_files()
-    detail = f"{len(contracts)} shipped ones" + (f" in {next(iter(contracts.values())).parent}" if contracts else "")
+    detail = f"{len(contracts)} shipped" + (f", in {next(iter(contracts.values())).parent}" if contracts else "")
     yield Check(name="contracts", passed=bool(contracts), detail=detail, remedy="" if contracts else "install it again")
     for group in _PLUG_INS:
         for point in entry_points(group=group):
