@@ -24,6 +24,7 @@ from embodied_env.contract.message_types import message_class
 from embodied_env.contract.model_files import EMBEDDED
 from embodied_env.core.terminal import say, stdout_tables
 from embodied_env.errors import ContractError, EmbodiedEnvError, MissingDependencyError, UsageError, install_command
+from embodied_env.ros.installation import ros_checks
 from embodied_env.ros.robot.backend_profile import (
     EMULATOR_RESET,
     ActiveSpec,
@@ -109,7 +110,8 @@ def _examine_installation() -> Sections:
     from embodied_env.cli.installation import examine_installation
 
     sections = examine_installation()
-    if _is_installed("mujoco"):
+    has_contracts = all(check.passed for check in sections["package"] if check.name == "contracts")
+    if has_contracts and _is_installed("mujoco"):
         sections["simulator"] = list(_world_checks(load_contract("arm_reach"), "mujoco"))
     return sections
 
@@ -170,20 +172,13 @@ def _is_installed(module: str) -> bool:
 
 
 def _ros_checks(contract: Contract, backend: str, ignored: Sequence[str]) -> list[Check]:
-    try:
-        from embodied_env.ros.node import RosNode  # noqa: F401 - the import checks its requirements
-    except EmbodiedEnvError as error:
-        remedy = ""
-        if isinstance(error, MissingDependencyError):
-            remedy = f"{install_command('rclpy')}, or apt install {apt_package('rclpy')} and source its setup.bash"
-        return [Check(name="rclpy", passed=False, detail=str(error), remedy=remedy, code="missing")]
-    from embodied_env.ros.robot.preflight import middleware
-
+    checks = list(ros_checks(is_required=True))
+    if not all(check.passed for check in checks):
+        return checks
     domain = os.environ.get("ROS_DOMAIN_ID") or "0 (unset)"
     reach = os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "SUBNET (unset): all hosts on this network"
     return [
-        Check(name="rclpy", passed=True, detail=f"installed, ROS_DISTRO {os.environ.get('ROS_DISTRO') or 'unset'}"),
-        Check(name="RMW_IMPLEMENTATION", passed=True, detail=middleware()),
+        *checks,
         Check(name="ROS_DOMAIN_ID", passed=True, detail=domain),
         Check(name="ROS_AUTOMATIC_DISCOVERY_RANGE", passed=True, detail=reach),
         _shared_memory(),

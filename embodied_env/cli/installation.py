@@ -45,7 +45,7 @@ def _interpreter_checks() -> Iterator[Check]:
     detail = f"{platform.python_version()}, {sys.executable}" + ("" if is_tested else f" (tested: {first} to {last})")
     yield Check(name="python", passed=True if is_tested else None, detail=detail)
     if sys.prefix == sys.base_prefix:
-        remedy = "python3 -m venv --system-site-packages .venv, and install there: the system's pip is not for this"
+        remedy = "python3 -m venv --system-site-packages .venv; install the package there"
         yield Check(name="environment", passed=None, detail=f"no virtual environment: {sys.prefix}", remedy=remedy)
     else:
         yield Check(name="environment", passed=True, detail=f"virtual environment {sys.prefix}")
@@ -54,7 +54,7 @@ def _interpreter_checks() -> Iterator[Check]:
         remedy = f"create the virtual environment with that Python, such as /usr/bin/python3: {other[0]}"
         yield Check(name="PYTHONPATH", passed=False, detail=detail, remedy=remedy, code="python.other")
     found, scripts = shutil.which(_PROGRAM), sysconfig.get_path("scripts")
-    if found is None or not Path(found).parent.samefile(scripts):
+    if found is None or Path(found).parent.resolve() != Path(scripts).resolve():
         detail = f"{_PROGRAM} of another installation: {found}" if found else f"{_PROGRAM} is not on PATH"
         remedy = f"source {scripts}/activate" if sys.prefix != sys.base_prefix else f"add {scripts} to PATH"
         yield Check(name="program", passed=None, detail=detail, remedy=remedy)
@@ -89,7 +89,7 @@ def _package_checks() -> Iterator[Check]:
         yield Check(name=_PACKAGE, passed=True, detail=f"{__version__}, {folder}")
     yield from (_requirement_check(name, least) for name, least in _requirements(""))
     contracts = shipped_files()
-    detail = f"{len(contracts)} shipped ones" + (f" in {next(iter(contracts.values())).parent}" if contracts else "")
+    detail = f"{len(contracts)} shipped" + (f", in {next(iter(contracts.values())).parent}" if contracts else "")
     yield Check(name="contracts", passed=bool(contracts), detail=detail, remedy="" if contracts else "install it again")
     for group in _PLUG_INS:
         for point in entry_points(group=group):
@@ -143,12 +143,8 @@ def _extra_checks(*, has_ros: bool) -> Iterator[Check]:
             detail = f"not installed: {', '.join(check.name for check in missing)}"
             yield Check(name=extra, passed=None, detail=detail, remedy=remedy)
         else:
-            passed = all(check.passed for check in checks)
             detail = ", ".join(f"{check.name} {check.detail}" for check in checks)
-            yield Check(
-                name=extra,
-                passed=passed,
-                detail=detail,
-                remedy="" if passed else remedy,
-                code="" if passed else "version",
-            )
+            if all(check.passed for check in checks):
+                yield Check(name=extra, passed=True, detail=detail)
+            else:
+                yield Check(name=extra, passed=False, detail=detail, remedy=remedy, code="version")

@@ -12,19 +12,15 @@ from numpy.typing import NDArray
 from embodied_env.contract.message_types import ENCODINGS
 from embodied_env.contract.reading_values import from_units, settle_depth
 from embodied_env.contract.schema import ResizeSpec, SensorSpec
-from embodied_env.errors import MissingDependencyError
+from embodied_env.core.optional_packages import import_optional
 
 _FILTERS = {"area": "BOX"}  # where the name is not Pillow's
 
 
 def import_pillow(needed_for: str) -> Any:  # noqa: ANN401 - a module
     """Return the package PIL with its modules Image and ImageOps; raises MissingDependencyError."""
-    try:
-        import PIL.Image  # noqa: PLC0415 - an extra
-        import PIL.ImageOps  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingDependencyError(f"pillow ({error})", needed_for=needed_for) from None
-    return PIL
+    import_optional("PIL.ImageOps", needed_for=needed_for)  # imports Image
+    return import_optional("PIL", needed_for=needed_for)
 
 
 def resize_image(image: NDArray[Any], spec: ResizeSpec, *, padding: float = 0) -> NDArray[Any]:

@@ -17,7 +17,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from embodied_env.errors import BackendError, BackendNotReadyError, MissingDependencyError
+from embodied_env.core.optional_packages import import_optional
+from embodied_env.errors import BackendError, BackendNotReadyError
 
 _CONNECT_S = 5.0  # connection timeout; Ray itself waits for minutes
 _STORE_BYTES = 100_000_000  # size of Ray's object store in shared memory: only short messages pass
@@ -37,11 +38,7 @@ class RayCluster:
         A new cluster has `cpus`, one for each worker. `address` is that of ``ray.init``; None: ``RAY_ADDRESS``, or
         else a new cluster.
         """
-        try:
-            import ray
-        except ImportError as error:
-            raise MissingDependencyError(f"ray ({error})", needed_for="--engine ray") from None
-        self._ray: Any = ray
+        self._ray = import_optional("ray", needed_for="--engine ray")
         self._cpus = cpus
         self._address = address or os.environ.get("RAY_ADDRESS") or None
         self._stack = ExitStack()

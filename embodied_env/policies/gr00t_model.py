@@ -68,7 +68,7 @@ class Gr00tModel(RemoteModel):
             )
         self._axes, self._is_nested = _AXES[release], release == "n1.6"
         self._token = {"api_token": api_token} if api_token else {}
-        self._zmq = import_library("pyzmq", "zmq")
+        self._zmq = import_library("zmq")
         self._context: Any = None
         self._target: Any = None
         self._socket: Any = None

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from embodied_env.contract.loader import shipped_files
 from embodied_env.core.arguments import checked_count
+from embodied_env.core.optional_packages import import_optional
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.core.protobuf import DamagedMessageError, read_fields
-from embodied_env.errors import MissingDependencyError, UsageError, described, did_you_mean
+from embodied_env.errors import UsageError, described, did_you_mean
 from embodied_env.policies.model import ArraySpec, BatchModel, Inputs, Model, Outputs, read_model
 
 _DTYPES: Mapping[str, Any] = {
@@ -71,10 +72,7 @@ def load_onnx(location: str, *, providers: Sequence[str] = ("CPUExecutionProvide
         UsageError: for a file that is not such a model.
         MissingDependencyError: if onnxruntime is not installed.
     """
-    try:
-        import onnxruntime
-    except ImportError:
-        raise MissingDependencyError("onnxruntime", needed_for="an ONNX policy") from None
+    onnxruntime = import_optional("onnxruntime", needed_for="an ONNX policy")
     data, sha256 = read_model(str(find_onnx(location)), kind="ONNX policy", most_bytes=MOST_BYTES)
     check_graph(location, data)
     settings = onnxruntime.SessionOptions()

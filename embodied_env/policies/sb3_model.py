@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from embodied_env.core.optional_packages import import_optional
 from embodied_env.core.policy import PolicyIdentity
-from embodied_env.errors import MissingDependencyError, UsageError, described
+from embodied_env.errors import UsageError, described
 from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs, read_model
 
 _MOST_BYTES = 2**32
@@ -36,14 +37,10 @@ def load_sb3(location: str, *, trust: bool = False, deterministic: bool = True) 
             f"policy not trusted: 'sb3:{location}' is pickle, which executes code when it is read (expected trust=True "
             "or --trust-policy); export it to ONNX to share it"
         )
-    try:
-        import stable_baselines3
-        from stable_baselines3.common.save_util import load_from_zip_file
-    except ImportError:
-        raise MissingDependencyError("stable-baselines3", needed_for="an SB3 policy") from None
+    stable_baselines3 = import_optional("stable_baselines3", needed_for="an SB3 policy")
     content, sha256 = read_model(location, kind="SB3 policy", most_bytes=_MOST_BYTES)
     try:
-        data, parameters, _ = load_from_zip_file(io.BytesIO(content), device="cpu")
+        data, parameters, _ = stable_baselines3.common.save_util.load_from_zip_file(io.BytesIO(content), device="cpu")
         network = _make_network(data or {}, parameters["policy"])
     except Exception as error:
         raise UsageError(f"cannot load SB3 policy {location!r}: {described(error)}") from error

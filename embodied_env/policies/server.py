@@ -68,7 +68,7 @@ class PolicyServer:
             UsageError: if it cannot listen on this address.
             MissingDependencyError: if websockets is not installed.
         """
-        websockets = import_library("websockets", "websockets.asyncio.server")
+        websockets = import_library("websockets.asyncio.server")
         self._is_free = asyncio.Event()
         self._is_free.set()
         try:

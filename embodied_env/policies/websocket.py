@@ -33,9 +33,7 @@ class WebSocket:
 
     def __init__(self, target: tuple[socket.AddressFamily, Any], netloc: str, *, headers: Mapping[str, str]) -> None:
         """Begin to connect to `target`; the handshake names `netloc`, host and port, and has the `headers`."""
-        client, uri, frames = (
-            import_library("websockets", f"websockets.{name}") for name in ("client", "uri", "frames")
-        )
+        client, uri, frames = (import_library(f"websockets.{name}") for name in ("client", "uri", "frames"))
         self._protocol = client.ClientProtocol(uri.parse_uri(f"ws://{netloc}"), max_size=MOST_ANSWER_BYTES)
         self._apply_mask = frames.apply_mask
         self._outgoing: deque[memoryview] = deque()

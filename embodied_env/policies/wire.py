@@ -15,7 +15,7 @@ present until the first answer of the episode has arrived.
 
 from __future__ import annotations
 
-import importlib
+import functools
 import io
 import math
 import re
@@ -25,8 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.errors import EmbodiedEnvError, MissingDependencyError, described
+from embodied_env.core.optional_packages import import_optional
+from embodied_env.errors import EmbodiedEnvError, described
 from embodied_env.policies.model import ArraySpec
+
+import_library = functools.partial(import_optional, needed_for="a policy server")
 
 EXTENSION = "embodied_env"
 """Key of what this package adds to openpi's metadata, requests and answers."""
@@ -51,19 +54,11 @@ class WireError(EmbodiedEnvError, ValueError):
     """A message is not of the expected format."""
 
 
-def import_library(package: str, module: str) -> Any:  # noqa: ANN401 - untyped
-    """Return a module of a package of the extra ``remote``; raises MissingDependencyError if it is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise MissingDependencyError(package, needed_for="a policy server") from None
-
-
 def pack(message: Any, protocol: str = "openpi") -> bytes:  # noqa: ANN401 - any message
     """Return `message` in the format of ``openpi`` or ``gr00t``; raises WireError for values that it cannot express."""
     packers = vars(_packers)
     if protocol not in packers:
-        packers[protocol] = import_library("msgpack", "msgpack").Packer(default=_FORMATS[protocol][0])
+        packers[protocol] = import_library("msgpack").Packer(default=_FORMATS[protocol][0])
     try:
         packed: bytes = packers[protocol].pack(message)
     except Exception as error:
@@ -73,7 +68,7 @@ def pack(message: Any, protocol: str = "openpi") -> bytes:  # noqa: ANN401 - any
 
 def unpack(data: bytes | bytearray, protocol: str = "openpi") -> Any:  # noqa: ANN401 - any message
     """Return a message in the format of ``openpi`` or ``gr00t``; raises WireError for any other data."""
-    library = import_library("msgpack", "msgpack")
+    library = import_library("msgpack")
     if len(data) > MOST_BYTES:
         raise WireError(f"message too large: {len(data)} bytes (expected at most {MOST_BYTES})")
     decode, left = _FORMATS[protocol][1], _MOST_VALUES

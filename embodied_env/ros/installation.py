@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from embodied_env.contract.message_types import message_class
-from embodied_env.errors import EmbodiedEnvError, UsageError, install_command
+from embodied_env.errors import EmbodiedEnvError, MissingDependencyError, UsageError, install_command
 from embodied_env.ros.robot.contract_checks import Check
 from embodied_env.ros.setup_checks import apt_package, rclpy_import_errors
 
@@ -19,8 +19,11 @@ _PACKAGE = "embodied_env"
 _START_S = 20.0  # of another interpreter
 
 
-def ros_checks() -> Iterator[Check]:
-    """Check rclpy, its origin, and the message packages with the installed NumPy; nothing is started."""
+def ros_checks(*, is_required: bool = False) -> Iterator[Check]:
+    """Check rclpy, its origin, and the message packages with the installed NumPy; nothing is started.
+
+    Without a sourced ROS 2, a missing rclpy fails only if it `is_required`: the package also runs without one.
+    """
     try:
         with rclpy_import_errors("ROS 2"):
             import rclpy  # noqa: PLC0415 - optional
@@ -30,9 +33,8 @@ def ros_checks() -> Iterator[Check]:
         return
     except EmbodiedEnvError as error:
         remedy = f"{install_command('rclpy')}, or apt install {apt_package('rclpy')} and source its setup.bash"
-        # Only a ROS that was sourced must work: the package also runs without one.
-        is_sourced = bool(_sourced_prefixes())
-        yield Check(name="rclpy", passed=False if is_sourced else None, detail=str(error), remedy=remedy)
+        passed = False if is_required or _sourced_prefixes() else None
+        yield Check(name="rclpy", passed=passed, detail=str(error), remedy=remedy, code="missing")
         return
     folder = Path(rclpy.__file__).parents[1]
     origin = "wheels of the extra ros" if _has_wheels() else os.environ.get("ROS_DISTRO") or "ROS_DISTRO unset"
@@ -43,6 +45,8 @@ def ros_checks() -> Iterator[Check]:
         yield Check(name="one ROS 2", passed=False, detail=detail, remedy=remedy, code="ros.mixed")
     try:
         check_for_type_support(message_class("sensor_msgs/msg/JointState"))
+    except MissingDependencyError as error:
+        yield Check(name="messages", passed=False, detail=str(error), code="missing")
     except Exception as error:  # noqa: BLE001 - rclpy and NumPy raise several types
         detail = f"sensor_msgs cannot be loaded with NumPy {version('numpy')}: {type(error).__name__}"
         remedy = 'pip install "numpy<2": the ROS 2 packages of Ubuntu 24.04 are built with NumPy 1.26'

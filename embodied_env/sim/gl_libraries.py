@@ -7,7 +7,6 @@ that it was first imported for.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import signal
 import subprocess
@@ -23,11 +22,7 @@ INSTALL_GL = "apt install libegl1 libopengl0 libgl1-mesa-dri, or apt install lib
 _LIBRARIES = ("egl", "osmesa", "glfw")
 _FOUND = "EMBODIED_ENV_GL"  # environment variable: the library that works, for this process and its children
 _TIMEOUT_S = 60.0
-_RUN_FILE = """
-import json, runpy, sys
-sys.path[:] = json.loads(sys.argv[1])
-runpy.run_path(sys.argv[2], run_name="__main__")
-"""
+_PROGRAM = Path(__file__).with_name("render_a_pixel.py")
 
 
 def open_context() -> tuple[str, Any]:
@@ -92,12 +87,12 @@ def _conflict(library: str) -> str:
 
 def _failure(library: str) -> str:
     """Return why `library` cannot render in a child process, or ""."""
-    arguments = [json.dumps([*map(str, sys.path)]), str(Path(__file__).with_name("render_a_pixel.py")), library]
     environment = {name: value for name, value in os.environ.items() if name != "PYOPENGL_PLATFORM"}
+    path = os.pathsep.join(map(str, sys.path))
     try:
         child = subprocess.run(  # noqa: S603 - no shell
-            [sys.executable, "-c", _RUN_FILE, *arguments],
-            env={**environment, "MUJOCO_GL": "disable"},  # importing mujoco opens no library
+            [sys.executable, "-P", str(_PROGRAM), library],
+            env={**environment, "PYTHONPATH": path, "MUJOCO_GL": "disable"},  # importing mujoco opens no library
             capture_output=True,
             text=True,
             errors="replace",

@@ -4,16 +4,19 @@ import importlib
 import os
 import sys
 
-_PARTS = {"egl": ("EGL", "GL"), "osmesa": ("GL",), "glfw": ()}
-_FILES = {("egl", "EGL"): "libEGL", ("egl", "GL"): "libOpenGL, libGL or libGLESv2", ("osmesa", "GL"): "libOSMesa"}
+_FILES: dict[str, dict[str, str]] = {  # of each library: part of PyOpenGL -> the files that it loads
+    "egl": {"EGL": "libEGL", "GL": "libOpenGL, libGL or libGLESv2"},
+    "osmesa": {"GL": "libOSMesa"},
+    "glfw": {},
+}
 
 
 def render_a_pixel(library: str) -> None:
     """Raise an error unless a pixel that was rendered with `library`, as the renderer would, is read back."""
     os.environ["PYOPENGL_PLATFORM"] = library
-    for part in _PARTS[library]:  # PyOpenGL and mujoco would fail with an AttributeError
+    for part, files in _FILES[library].items():  # PyOpenGL and mujoco would fail with an AttributeError
         if getattr(importlib.import_module("OpenGL.platform").PLATFORM, part) is None:
-            raise ImportError(f"{_FILES[library, part]} not found")
+            raise ImportError(f"{files} not found")
     if library == "glfw":
         vars(importlib.import_module("glfw"))["ERROR_REPORTING"] = "exception"  # instead of warnings
     mujoco, np = importlib.import_module("mujoco"), importlib.import_module("numpy")

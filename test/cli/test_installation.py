@@ -11,6 +11,7 @@ import pytest
 from embodied_env.cli import installation
 from embodied_env.cli.installation import examine_installation
 from embodied_env.cli.main import main
+from embodied_env.errors import MissingDependencyError
 from embodied_env.ros import installation as ros_installation
 from embodied_env.ros.installation import launch_checks, ros_checks
 
@@ -100,6 +101,26 @@ def test_messages_built_with_another_numpy_fail(monkeypatch):
     check = named(ros_checks())["messages"]
     assert check.passed is False
     assert check.remedy.startswith('pip install "numpy<2"')
+
+
+def test_missing_messages_are_named_with_their_package(monkeypatch):
+    pytest.importorskip("rclpy", reason="needs rclpy")
+
+    def fail(name):
+        raise MissingDependencyError("sensor_msgs", needed_for=name, remedy="apt install ros-jazzy-sensor-msgs")
+
+    monkeypatch.setattr(ros_installation, "message_class", fail)
+    check = named(ros_checks())["messages"]
+    assert (check.passed, check.code) == (False, "missing")
+    assert "apt install ros-jazzy-sensor-msgs" in check.detail
+
+
+def test_missing_contracts_fail_and_nothing_is_simulated(monkeypatch, capsys):
+    monkeypatch.setattr(installation, "shipped_files", dict)
+    assert main(["doctor", "--install", "--json"]) == 1
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    assert [check["name"] for check in checks if check["passed"] is False] == ["contracts"]
+    assert "simulator" not in {check["section"] for check in checks}
 
 
 @pytest.mark.parametrize("is_sourced", [True, False])

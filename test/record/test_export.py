@@ -28,7 +28,7 @@ from embodied_env.record.export import FORMATS, export_run
 from embodied_env.record.export.episodes import EpisodeReader, Step, open_episodes
 from embodied_env.record.export.fields import leaves_of_space
 from embodied_env.record.export.lerobot_columns import Columns
-from embodied_env.record.export.lerobot_statistics import RunningStatistics
+from embodied_env.record.export.lerobot_statistics import ColumnStatistics
 
 ARM = embodied_env.load_contract("arm_reach")
 SHORT = replace(ARM, episode=replace(ARM.episode, horizon_steps=4))
@@ -513,9 +513,9 @@ def test_lerobot_rejects_evaluator_images(seen_run, tmp_path):
 
 
 @pytest.mark.parametrize("is_image", [False, True])
-def test_running_statistics_equal_those_of_all_values(is_image):
+def test_statistics_equal_those_of_all_values(is_image):
     values = np.random.default_rng(0).integers(0, 255, (20, 4, 5, 3)).astype(np.uint8)
-    first, second = RunningStatistics((4, 5, 3), is_image=is_image), RunningStatistics((4, 5, 3), is_image=is_image)
+    first, second = ColumnStatistics((4, 5, 3), is_image=is_image), ColumnStatistics((4, 5, 3), is_image=is_image)
     for index, value in enumerate(values):
         (first if index < 7 else second).add(value)
     first.merge(second)
@@ -528,17 +528,17 @@ def test_running_statistics_equal_those_of_all_values(is_image):
 
 
 def test_statistics_ignore_nan():
-    running = RunningStatistics((2,))
+    column = ColumnStatistics((2,))
     for value in ([1.0, np.nan], [3.0, np.nan]):
-        running.add(np.array(value))
-    assert running.as_json() == {
+        column.add(np.array(value))
+    assert column.as_json() == {
         "min": [1.0, None],
         "max": [3.0, None],
         "mean": [2.0, None],
         "std": [1.0, None],
         "count": [2],
     }
-    assert not running.is_known
+    assert not column.is_known
 
 
 # ----------------------------------------------------------------------------------------------------------- errors

@@ -470,8 +470,10 @@ def test_a_library_to_which_pyopengl_is_not_bound_is_left_out(probed, monkeypatc
         ("", ""),
     ],
 )
-def test_a_library_may_crash_fail_or_hang_while_it_is_probed(monkeypatch, script, reason):
-    monkeypatch.setattr(gl_libraries, "_RUN_FILE", script)
+def test_a_library_may_crash_fail_or_hang_while_it_is_probed(tmp_path, monkeypatch, script, reason):
+    program = tmp_path / "program.py"
+    program.write_text(script)
+    monkeypatch.setattr(gl_libraries, "_PROGRAM", program)
     monkeypatch.setattr(gl_libraries, "_TIMEOUT_S", 1.0)
     assert gl_libraries._failure("egl") == reason
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import functools
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from embodied_env.errors import MissingDependencyError, RecordError
+from embodied_env.core.optional_packages import import_optional
+from embodied_env.errors import RecordError
 from embodied_env.record.arrays import is_reference
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -21,6 +22,8 @@ Arrays = Mapping[str, NDArray[Any]]
 
 Load = Callable[[Mapping[str, Any]], NDArray[Any]]
 """Returns the array of a reference."""
+
+library = functools.partial(import_optional, needed_for="this export")
 
 _PNG_CHANNELS = (1, 3, 4)
 
@@ -111,16 +114,6 @@ def _to_array(value: Any, load: Load) -> NDArray[Any] | None:  # noqa: ANN401 - 
     except (TypeError, ValueError, OverflowError):
         return None
     return array if array.dtype.kind in "biuf" else None
-
-
-def library(module: str) -> Any:  # noqa: ANN401 - a module without type information
-    """Import `module`; the MissingDependencyError names the extra to install."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        package = module.partition(".")[0]
-        name = {"PIL": "pillow"}.get(package, package)
-        raise MissingDependencyError(name, needed_for="this export") from None
 
 
 def png(image: NDArray[Any]) -> bytes:

@@ -21,7 +21,7 @@ from embodied_env.errors import UsageError
 from embodied_env.record.export.episodes import EpisodeEnd, EpisodeReader, Step
 from embodied_env.record.export.fields import library, named, png
 from embodied_env.record.export.lerobot_columns import ENVIRONMENT, Columns, Feature
-from embodied_env.record.export.lerobot_statistics import RunningStatistics, new_statistics
+from embodied_env.record.export.lerobot_statistics import ColumnStatistics, new_statistics
 from embodied_env.record.export.parquet import TableFile
 from embodied_env.record.manifest import write_json
 
@@ -67,7 +67,7 @@ class LerobotDataset:
             remedy = "name fields of it with --environment-state"
             _log.warning("no image and no %s, one of which ACT and Diffusion require; %s", ENVIRONMENT, remedy)
         self._stats = new_statistics(self._features)
-        self._episode_stats: dict[str, RunningStatistics] = {}
+        self._episode_stats: dict[str, ColumnStatistics] = {}
         self._n_episodes = self._n_frames = 0
         self._place = (0, 0)  # chunk and file
         self._data = self._open_file()

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from rclpy.node import Node
-from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_env.contract import Contract, SensorSpec
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp, SteadyClock
@@ -149,11 +148,6 @@ def survey(
         *(_input_check(name, state) for name, state in states.items() if name != CONTENTION),
         positions,
     )
-
-
-def middleware() -> str:
-    """Return the name of the loaded RMW implementation."""
-    return str(get_rmw_implementation_identifier())
 
 
 def _input_check(name: str, state: str) -> Check:
