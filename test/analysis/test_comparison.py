@@ -66,7 +66,10 @@ def rows_of_a_run(made, *, seed=0, episodes=8, steps=5, change=unchanged):
             positions, velocities = random.normal(size=(2, 6)).tolist()
             for observation in (row["observation"], row["inner"]["observation"]):
                 observation |= {"joints_position": list(positions), "joints_velocity": list(velocities)}
-            row["inner"]["report"]["applied_si"] = [value + 0.001 * random.normal() for value in positions]
+            names = row["info"]["action"]["applied_si"]
+            row["info"]["action"]["applied_si"] = {
+                name: value + 0.001 * random.normal() for name, value in zip(names, positions, strict=True)
+            }
             row["info"]["latency"]["inference_s"] = float(random.uniform(0.001, 0.002))
             row["info"]["is_success"] = row["terminated"]
             row["info"]["end_reason"] = "success" if row["terminated"] else ""

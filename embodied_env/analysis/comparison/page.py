@@ -25,7 +25,7 @@ from embodied_env.analysis.comparison.response import Motion
 from embodied_env.analysis.report.charts import Interval, Line, interval_chart, line_chart
 from embodied_env.analysis.report.formatting import describe_value, percent
 from embodied_env.analysis.report.html import render_page
-from embodied_env.analysis.report.timing import stage_label
+from embodied_env.analysis.report.totals import stage_label
 from embodied_env.analysis.statistics import POWER
 from embodied_env.record.manifest import name_of_policy, write_text
 
