@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from embodied_env.analysis.report.charts import (
     Bar,
     Interval,
@@ -22,7 +24,8 @@ from embodied_env.analysis.report.charts import (
 )
 from embodied_env.analysis.report.episode_traces import EpisodeTrace
 from embodied_env.analysis.report.formatting import format_number, plural, share_of
-from embodied_env.analysis.report.outcomes import Episode, Outcomes, Rate
+from embodied_env.analysis.report.outcomes import Episode, Rate
+from embodied_env.analysis.report.time_series import Trace
 
 KINDS = {
     "success": "success",
@@ -43,20 +46,16 @@ _MOST_BARS = 240
 _MOST_REASONS = 8
 
 
-def draw_rates(outcomes: Outcomes) -> str:
-    """Draw both success rates with their intervals."""
-    return interval_chart(
-        "Success rate, 95 % interval", [rate_interval(how, noun, rate) for how, noun, rate in outcomes.rates()]
-    )
-
-
-def rate_interval(name: str, noun: str, rate: Rate, style: str = "a") -> Interval:
-    """Return a success rate as a row of an interval chart."""
-    text = f"no {noun}"
-    if rate.trials:
-        share, low, high = (f"{100 * value:.0f}" for value in (rate.share, rate.low, rate.high))
-        text = f"{share}\u00a0% ({low} to {high}\u00a0%), {rate.successes:,} of {plural(rate.trials, noun)}"
-    return Interval(name, rate.share, rate.low, rate.high, text, style)
+def draw_rates(rates: Iterable[tuple[str, str, Rate]]) -> str:
+    """Draw success rates with their intervals; each with its label and the noun of a trial."""
+    rows = []
+    for name, noun, rate in rates:
+        text = f"no {noun}"
+        if rate.trials:
+            share, low, high = (f"{100 * value:.0f}" for value in (rate.share, rate.low, rate.high))
+            text = f"{share}\u00a0% ({low} to {high}\u00a0%), {rate.successes:,} of {plural(rate.trials, noun)}"
+        rows.append(Interval(name, rate.share, rate.low, rate.high, text))
+    return interval_chart("Success rate, 95 % interval", rows)
 
 
 def draw_reasons(summary: Mapping[str, Any]) -> str:
@@ -64,10 +63,8 @@ def draw_reasons(summary: Mapping[str, Any]) -> str:
     reasons, total = sorted(summary["end_reasons"].items(), key=lambda item: (-item[1], item[0])), summary["episodes"]
     rows = []
     for reason, count in reasons[:_MOST_REASONS]:
-        rate = Rate.of(count, total)
-        rows.append(
-            Interval(reason, rate.share, rate.low, rate.high, f"{count:,} ({share_of(count, total)})", "reason")
-        )
+        rate, text = Rate.of(count, total), f"{count:,} ({share_of(count, total)})"
+        rows.append(Interval(reason, rate.share, rate.low, rate.high, text, "reason"))
     if more := reasons[_MOST_REASONS:]:
         others = sum(count for _, count in more)
         rows.append(Interval(plural(len(more), "other reason"), math.nan, math.nan, math.nan, f"{others:,}"))
@@ -103,9 +100,8 @@ def draw_strip(episodes: Sequence[Episode], shown: Iterable[int]) -> str:
 def _describe(group: Sequence[Episode]) -> str:
     first, last = group[0], group[-1]
     if first is last:
-        return (
-            f"episode {first.number}: {first.end}, {plural(first.steps, 'step')}, return {format_number(first.reward)}"
-        )
+        size = f"{plural(first.steps, 'step')}, return {format_number(first.reward)}"
+        return f"episode {first.number}: {first.end}, {size}"
     ends = Counter(episode.end for episode in group).most_common(3)
     return f"episodes {first.number} to {last.number}: {', '.join(f'{end} {count}' for end, count in ends)}"
 
@@ -116,7 +112,7 @@ def draw_events(trace: EpisodeTrace) -> Iterator[str]:
     events = sorted(trace.events.items(), key=lambda item: (order[item[0][0]], -item[1].count))
     marks = [Marks(text, spans.spans, spans.count, style) for (style, text), spans in events[:_LONGEST_LIST]]
     if marks:
-        yield event_chart("", marks, (1, trace.steps), x_title="step")
+        yield event_chart(marks, (1, trace.steps), x_title="step")
 
 
 def draw_joints(trace: EpisodeTrace) -> Iterator[str]:
@@ -126,8 +122,7 @@ def draw_joints(trace: EpisodeTrace) -> Iterator[str]:
         lines = [
             Line(kind, series.steps, series.values, kind, sets_range=kind != "requested")
             for kind in _KINDS
-            if (series := trace.series.get((kind, name))) is not None
-            and (kind == "applied" or _has_value(series.values))
+            if (series := trace.series.get((kind, name))) is not None and (kind == "applied" or _has_value(series))
         ]
         marks = [
             Marks({"limit": "limited", "brake": "braked"}[style], spans.spans, spans.count, style)
@@ -140,27 +135,28 @@ def draw_joints(trace: EpisodeTrace) -> Iterator[str]:
 
 
 def draw_rewards(trace: EpisodeTrace) -> Iterator[str]:
-    """Draw the reward and its terms; terms of equal value have one line each all the same."""
-    if (reward := trace.series.get(("reward", ""))) is not None:
-        yield line_chart("reward", [Line("reward", reward.steps, reward.values, "s0")], x_title="step")
-    yield from _draw_all(trace, "term", "terms of the reward", "")
+    """Draw the reward and its terms."""
+    reward = trace.series.get(("reward", ""))
+    lines = [] if reward is None else [Line("reward", reward.steps, reward.values, "measured")]
+    yield from _draw_all(trace, "term", "reward and its terms", "", lines)
 
 
 def draw_ages(trace: EpisodeTrace) -> Iterator[str]:
-    """Draw the ages of the readings that the observation holds."""
-    yield from _draw_all(trace, "age", "age of the readings", "ms")
+    """Draw the ages of the readings that the observation holds, unless all are 0, as in lockstep."""
+    if any(np.any(series.values > 0.0) for (kind, _), series in trace.series.items() if kind == "age"):
+        yield from _draw_all(trace, "age", "age of the readings", "ms")
 
 
-def _draw_all(trace: EpisodeTrace, kind: str, title: str, unit: str) -> Iterator[str]:
-    series = [(name, found) for (of, name), found in trace.series.items() if of == kind and _has_value(found.values)]
-    for first in range(0, min(len(series), 3 * MOST_LINES), MOST_LINES):
-        part = series[first : first + MOST_LINES]
-        lines = [Line(name, found.steps, found.values, f"s{index}") for index, (name, found) in enumerate(part)]
-        yield line_chart(title, lines, x_title="step", unit=unit)
+def _draw_all(trace: EpisodeTrace, kind: str, title: str, unit: str, first: Sequence[Line] = ()) -> Iterator[str]:
+    """Draw all series of a kind below the lines `first`, at most `MOST_LINES` in a chart."""
+    found = [(name, series) for (of, name), series in trace.series.items() if of == kind and _has_value(series)]
+    lines = [*first, *(Line(name, series.steps, series.values, f"s{i % 8}") for i, (name, series) in enumerate(found))]
+    for start in range(0, min(len(lines), 3 * MOST_LINES), MOST_LINES):
+        yield line_chart(title, lines[start : start + MOST_LINES], x_title="step", unit=unit)
 
 
-def _has_value(values: object) -> bool:
-    return any(map(math.isfinite, values))  # type: ignore[call-overload] # of an array
+def _has_value(series: Trace) -> bool:
+    return bool(np.isfinite(series.values).any())
 
 
 FIGURES: tuple[tuple[str, Callable[[EpisodeTrace], Iterator[str]]], ...] = (

@@ -10,11 +10,11 @@ from typing import Any
 
 from embodied_env._version import __version__
 from embodied_env.analysis.progress import NO_PROGRESS, Progress
-from embodied_env.analysis.report.episode_traces import EpisodeTrace, EpisodeTraces, is_underrun
+from embodied_env.analysis.report.episode_traces import EpisodeTraces, is_underrun
 from embodied_env.analysis.report.figures import KINDS, draw_episode, draw_rates, draw_reasons, draw_strip
 from embodied_env.analysis.report.formatting import describe_value, mapping_of
 from embodied_env.analysis.report.html import check_installed, render_page
-from embodied_env.analysis.report.key_frames import Picture, can_draw
+from embodied_env.analysis.report.key_frames import can_draw
 from embodied_env.analysis.report.outcomes import Outcomes
 from embodied_env.analysis.report.totals import Clocks, Gates, Sensors, Stages, stage_label
 from embodied_env.contract import Contract
@@ -144,7 +144,7 @@ def build_page(run: Run, audit: AuditReport, found: RunStatistics, contract: Con
         run=found,
         summary=summary,
         exclusions=describe_exclusions(summary),
-        rates=draw_rates(found.outcomes),
+        rates=draw_rates(found.outcomes.rates()),
         reasons=draw_reasons(summary),
         strip=draw_strip(found.outcomes.episodes, [episode["outcome"].number for episode in drawn]),
         kinds={kind: words for kind, words in KINDS.items() if kind in kinds},
@@ -163,17 +163,13 @@ def _draw_episodes(run: Run, traces: EpisodeTraces) -> list[dict[str, Any]]:
     drawn: list[dict[str, Any]] = []
     space = _MOST_CHARACTERS
     for trace in traces.by_importance():
-        sections, pictures = draw_episode(trace), _pictures(run, trace)
+        sections, pictures = draw_episode(trace), trace.frames.pictures(run.array) if can_draw() else {}
         space -= sum(len(figure) for _, figures in sections for figure in figures)
         space -= sum(len(picture.jpeg) for of_camera in pictures.values() for picture in of_camera)
         if space < 0 and drawn:
             break
         drawn.append({"outcome": trace.outcome, "sections": sections, "pictures": pictures, "frames": trace.frames})
     return drawn
-
-
-def _pictures(run: Run, trace: EpisodeTrace) -> dict[str, list[Picture]]:
-    return trace.frames.pictures(run.array) if can_draw() else {}
 
 
 def _read_contract(run: Run) -> tuple[Contract | None, str]:

@@ -66,8 +66,8 @@ class Stages:
         for label in ("p50", "p95", "p99"):
             total = math.nan if period is None else 1e3 * getattr(period, label)
             rows.append((label, [1e3 * getattr(each, label) for each in found.values()], total))
-        limit = None if period_s is None else ("control period", 1e3 * period_s)
-        return stacked_timeline("", rows, [SEGMENTS[name] for name in found], unit="ms", limit=limit) if found else ""
+        segments, limit = [SEGMENTS[name] for name in found], math.nan if period_s is None else 1e3 * period_s
+        return stacked_timeline(rows, segments, unit="ms", limit=limit) if found else ""
 
     @property
     def measured(self) -> list[tuple[Stage, Percentiles]]:
@@ -91,7 +91,6 @@ class _Sensor:
 
     def __init__(self) -> None:
         self.ages = Sample()
-        self.confidence = Sample()
         self.counts: Counter[str] = Counter()  # lost, duplicated, reordered
         self.qualities: Counter[str] = Counter()
         self.stamp_qualities: Counter[str] = Counter()
@@ -119,8 +118,6 @@ class Sensors:
                 sensor.counts[count] += reading[count]
             if age_is_known(reading):
                 sensor.ages.add(reading["age_s"])
-            if (confidence := reading.get("confidence")) is not None:
-                sensor.confidence.add(confidence)
 
     @property
     def lost(self) -> int:
