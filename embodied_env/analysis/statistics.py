@@ -141,14 +141,6 @@ def paired_difference_interval(test: PairedTest) -> tuple[float, float]:
     return max(-1.0, b - a - distance(high_a - a, b - low_b)), min(1.0, b - a + distance(a - low_a, high_b - b))
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the interval of the mean of independent values by Student's t; None for fewer than two."""
-    if len(values) < 2:
-        return None
-    half = float(scipy.stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1) * np.std(values, ddof=1)) / len(values) ** 0.5
-    return float(np.mean(values)) - half, float(np.mean(values)) + half
-
-
 def fisher_exact(a: tuple[int, int], b: tuple[int, int]) -> float:
     """Return the two-sided p-value that two samples, of successes and trials, have equal shares (Fisher 1922)."""
     table = [(successes, trials - successes) for successes, trials in (a, b)]

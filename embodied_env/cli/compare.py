@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare runs with the first one; the exit status is 1 if they are not comparable or one is not sound."""
     from embodied_env.analysis.comparison.comparability import NotComparableError
-    from embodied_env.analysis.comparison.compare import compare_with_first, comparisons_as_json, ignored_without_effect
+    from embodied_env.analysis.comparison.compare import compare_with_first, comparisons_as_json
     from embodied_env.analysis.comparison.page import write_comparison
     from embodied_env.analysis.report.html import check_installed
 
@@ -65,8 +65,6 @@ def run(args: argparse.Namespace) -> int:
         for comparison in comparisons:
             _print(comparison)
         say(f"page  {output}")
-    for path in ignored_without_effect(comparisons):
-        say(f"--ignore {path} has no effect: the runs do not differ there", file=sys.stderr)
     problems = {side.run.path: side.run.problem for found in comparisons for side in (found.a, found.b)}
     for run_path, problem in problems.items():
         if problem:

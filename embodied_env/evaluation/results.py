@@ -16,8 +16,7 @@ from embodied_env.record.rows import RESET, Row
 from embodied_env.record.run import read_run
 
 if TYPE_CHECKING:
-    from embodied_env.analysis.comparison.episode_pairing import Episodes, Pairing
-    from embodied_env.analysis.comparison.outcomes import Outcome, ReturnDifference
+    from embodied_env.analysis.comparison.episode_pairing import Episodes, Outcome, Pairing, ReturnDifference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +68,7 @@ class Evaluation:
             MissingDependencyError: when scipy is not installed.
             RecordError: when a run cannot be read.
         """
-        from embodied_env.analysis.comparison.episode_pairing import pair_episodes
-        from embodied_env.analysis.comparison.outcomes import compare_outcomes, compare_returns
+        from embodied_env.analysis.comparison.episode_pairing import compare_outcomes, compare_returns, pair_episodes
 
         (first, baseline), *others = ((result, _episodes(result.where)) for result in self.results)
         found = []

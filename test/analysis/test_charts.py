@@ -30,14 +30,10 @@ from embodied_env.analysis.report.charts import (
 def charts(name=HOSTILE, x=(0, 1, 2), y=(1.0, math.nan, 3.0)):
     marks = Marks(name, [(1, 1)], 1, "brake")
     return {
-        "line": line_chart(
-            name, [Line(name, x, y, "a")], x_title=name, unit=name, limits=(0, 2), marks=[marks], note=name
-        ),
-        "event": event_chart(name, [marks], (0, 2), x_title=name),
+        "line": line_chart(name, [Line(name, x, y, "a")], x_title=name, unit=name, limits=(0, 2), marks=[marks]),
+        "event": event_chart([marks], (0, 2), x_title=name),
         "interval": interval_chart(name, [Interval(name, 0.5, 0.1, 0.9, name)]),
-        "timeline": stacked_timeline(
-            name, [(name, [1.0, 2.0], 3.1)], [("s0", name), ("s1", name)], unit=name, limit=(name, 2.0)
-        ),
+        "timeline": stacked_timeline([(name, [1.0, 2.0], 3.1)], [("s0", name), ("s1", name)], unit=name, limit=2.0),
         "strip": episode_strip(name, [Bar(name, {"success": 1.0}, 3, -1.0, -1.0, "#episode-1")]),
     }
 
@@ -123,7 +119,7 @@ def test_ends_beyond_the_limits_are_shaded():
 
 
 def test_adjacent_marks_are_one_bar():
-    drawn = Drawing(event_chart("x", [Marks("gate", [(3, 4), (5, 5), (90, 90)], 4)], (0, 100), x_title="step"))
+    drawn = Drawing(event_chart([Marks("gate", [(3, 4), (5, 5), (90, 90)], 4)], (0, 100), x_title="step"))
     (path,) = drawn.of("path")
     assert path["d"].count("M") == 2
 

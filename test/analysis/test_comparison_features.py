@@ -10,7 +10,8 @@ import pytest
 from scipy.stats import ks_2samp
 
 from embodied_env.analysis.comparison.features import Event, Stream, as_on_the_robot
-from embodied_env.analysis.comparison.response import Motion, TrackedJoint, fit_response
+from embodied_env.analysis.comparison.response import Motion, fit_response
+from embodied_env.analysis.step_values import CommandedJoint
 from embodied_env.core.latency.statistics import KEPT, Reservoir
 
 
@@ -76,7 +77,7 @@ def test_event_counts_a_step_once():
 # ------------------------------------------------------------------------------------------------------------ response
 
 
-JOINT = TrackedJoint("j1", "position", "rad", 0, "joints", "joints_position", 0, wraps=False, step=0.1)
+JOINT = CommandedJoint("j1", "position", "rad", (-1.0, 1.0), 0.1, wraps=False)
 
 
 def motion_of(commands, *, delay_s, gain=1.0, offset=0.0, noise=0.0, period_s=0.05):

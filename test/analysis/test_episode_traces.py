@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from report_pages import HOSTILE, Drawing, record, rows_of
 
-from embodied_env.analysis.report.episode_figures import FIGURES, draw_episode
 from embodied_env.analysis.report.episode_traces import MOST_TRACED, EpisodeTrace, EpisodeTraces, Joints
+from embodied_env.analysis.report.figures import FIGURES, draw_episode
 from embodied_env.analysis.report.outcomes import Episode
 from embodied_env.contract import load_contract
 from embodied_env.contract.spaces import ActionLayout
@@ -25,7 +25,17 @@ def contract():
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory):
     path = record(tmp_path_factory.mktemp("runs"), resets=1)
-    return [row for row in rows_of(path) if row["schema"] == TRANSITION]
+    rows = [row for row in rows_of(path) if row["schema"] == TRANSITION]
+    for row in rows:
+        row["info"]["sensors"]["joints"]["age_s"] = 0.02
+    return rows
+
+
+def test_ages_that_are_all_zero_are_not_drawn(steps, contract):
+    rows = copy.deepcopy(steps)
+    for row in rows:
+        row["info"]["sensors"]["joints"]["age_s"] = 0.0
+    assert "Sensor ages" not in dict(draw_episode(trace_of(rows, contract)))
 
 
 def trace_of(rows, contract):
@@ -134,7 +144,7 @@ def test_names_and_reasons_in_figures_are_escaped(steps):
         row["info"]["action"]["applied_si"] = {HOSTILE: 0.0}
         row["inner"]["findings"] = [{"gate": HOSTILE, "code": HOSTILE, "severity": "STOP", "joints": [HOSTILE]}]
     figures = [figure for _, drawn in draw_episode(trace_of(rows, None)) for figure in drawn]
-    assert len(figures) == 5
+    assert len(figures) == 4
     for figure in figures:
         assert not {tag for tag, _ in Drawing(figure).elements} & {"script", "img"}
 

@@ -145,7 +145,7 @@ def test_colours_have_enough_contrast(source, scheme):
     [
         "arm_reach on fake", "policy swaying", "Success rate", "95 % interval", "Contract fingerprint", "Backend fingerprint",
         "gymnasium", "Host", "Pacing", "lockstep", "Seeds given to resets", "RecordTransitions", "What was not measured", "FIRST",
-        "acc.limit", "Requested and applied, by joint", "Sensor ages", "Deadlines and clocks", "How this page was made",
+        "acc.limit", "Findings by gate, code and joint", "Sensor ages", "Deadlines and clocks", "How this page was made",
         "2 episodes were cut", "No episode ended", "Episode 1: cut off", "Table of the episodes", "joint_limits: acc.limit",
     ],
 )  # fmt: skip
@@ -196,14 +196,14 @@ def test_unmeasured_stages_are_counted_by_quality(recorded):
     for row in rows[1:5]:
         row["info"]["latency"]["quality"]["policy_s"] = 9
     account = collect_rows(rows)
-    assert account.stages.unmeasured[("policy_s", ""), 9].steps >= 4
+    assert account.stages.unmeasured[("policy_s", ""), 9].count >= 4
 
 
 def test_null_value_of_a_measured_stage_is_not_counted(recorded):
     rows = rows_of(recorded)
     rows[1]["info"]["latency"] |= {"obs_skew_s": None}
     account = collect_rows(rows)
-    assert account.stages.unmeasured[("obs_skew_s", ""), 0].steps == 1
+    assert account.stages.unmeasured[("obs_skew_s", ""), 0].count == 1
     assert account.stages.samples["obs_skew_s", ""].count == 23
 
 
@@ -212,21 +212,6 @@ def test_age_of_a_reading_with_a_bad_stamp_is_not_counted(recorded):
     rows[1]["info"]["sensors"]["joints"]["quality"] = 6
     account = collect_rows(rows)
     assert account.sensors.by_name["joints"].ages.count == 23
-
-
-def test_largest_difference_of_requested_and_applied_is_found(recorded):
-    rows = [row for row in rows_of(recorded) if row["schema"] == TRANSITION]
-    rows[7]["info"]["action"]["applied"][2] += 50.0
-    joint = list(collect_rows(rows).actions.joints.values())[2]
-    assert joint.worst_step == 8
-    assert joint.differences.most > 49
-
-
-def test_non_finite_request_is_counted(recorded):
-    rows = [row for row in rows_of(recorded) if row["schema"] == TRANSITION]
-    rows[0]["info"]["action"]["requested"] = [None] * 6
-    joints = collect_rows(rows).actions.joints
-    assert [joint.not_finite for joint in joints.values()] == [1] * 6
 
 
 def test_steps_added_by_an_outer_wrapper_count_in_the_outcome_only(recorded):

@@ -20,7 +20,6 @@ from embodied_env.analysis.statistics import (
     difference_interval,
     fisher_exact,
     mcnemar_exact,
-    mean_interval,
     median_effective_count,
     median_estimate,
     paired_difference_interval,
@@ -205,12 +204,6 @@ def test_paired_interval_covers_the_true_difference(p_both, p_a, p_b):
     intervals = [paired_difference_interval(paired_test(*draw)) for draw in draws.tolist()]
     covered = [low <= p_b - p_a <= high for low, high in intervals]
     assert 0.93 < np.average(covered, weights=counts) <= 1.0
-
-
-def test_mean_interval_is_that_of_students_t():
-    low, high = mean_interval([1.0, 2.0, 3.0, 4.0])
-    assert (low, high) == pytest.approx(scipy.stats.t.interval(0.95, 3, 2.5, scipy.stats.sem([1.0, 2.0, 3.0, 4.0])))
-    assert mean_interval([1.0]) is None
 
 
 # -------------------------------------------------------------------------------------------------- means of episodes

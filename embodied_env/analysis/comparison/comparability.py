@@ -43,7 +43,6 @@ class Comparability:
     """Conditions of two runs that may be compared."""
 
     ignored: tuple[Mismatch, ...]  # differences that the user ignores
-    idle: tuple[str, ...]  # paths that the user ignores and that do not differ
     notes: tuple[str, ...]  # what is unknown about the conditions, in sentences
     contracts: tuple[Contract | None, Contract | None]  # of run A and of run B; None where one cannot be read here
 
@@ -68,17 +67,11 @@ def comparability(a: Run, b: Run, ignore: Iterable[str] = ()) -> Comparability:
         layer["class"] for run in (a, b) for layer in _wrappers(run) if "kwargs" in layer and layer["kwargs"] is None
     }
     notes += [f"{name} does not record its arguments, so they may differ." for name in sorted(unrecorded)]
-    paths = list(dict.fromkeys(ignore))
-    ignored_by = [[path for path in paths if _is_at_or_below(mismatch.path, path)] for mismatch in found]
-    refused = [mismatch for mismatch, used in zip(found, ignored_by, strict=True) if not used]
+    paths = tuple(ignore)
+    refused = [mismatch for mismatch in found if not any(_is_at_or_below(mismatch.path, path) for path in paths)]
     if refused:
         raise NotComparableError(refused)
-    return Comparability(
-        ignored=tuple(found),
-        idle=tuple(path for path in paths if not any(path in used for used in ignored_by)),
-        notes=tuple(notes),
-        contracts=contracts,
-    )
+    return Comparability(ignored=tuple(found), notes=tuple(notes), contracts=contracts)
 
 
 def _read_contract(name: str, run: Run, notes: list[str]) -> Contract | None:

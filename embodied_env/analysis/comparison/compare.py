@@ -13,10 +13,9 @@ import numpy as np
 
 from embodied_env.analysis.comparison.comparability import Comparability, comparability
 from embodied_env.analysis.comparison.effects import CHANCE, Difference, find_differences
-from embodied_env.analysis.comparison.episode_pairing import Pairing, pair_episodes
+from embodied_env.analysis.comparison.episode_pairing import Outcome, Pairing, compare_outcomes, pair_episodes
 from embodied_env.analysis.comparison.features import MISSED_DEADLINES, MOST_STREAMS, FeatureName, RunFeatures
 from embodied_env.analysis.comparison.findings import describe_findings
-from embodied_env.analysis.comparison.outcomes import Outcome, compare_outcomes
 from embodied_env.analysis.progress import NO_PROGRESS, Progress
 from embodied_env.analysis.report.formatting import describe_value, plural
 from embodied_env.contract import Contract
@@ -104,12 +103,6 @@ class Comparison:
         return describe_findings(self.differences, self.a.name, self.b.name)
 
     @property
-    def reasons(self) -> list[tuple[str, int, int]]:
-        """Why the episodes ended, and how many of each run."""
-        a, b = (side.summary["end_reasons"] for side in (self.a, self.b))
-        return [(reason, a.get(reason, 0), b.get(reason, 0)) for reason in dict.fromkeys((*a, *b))]
-
-    @property
     def warnings(self) -> tuple[str, ...]:
         """What limits the comparison, in sentences."""
         return (*self.terms.notes, *_warnings(self.a, self.b))
@@ -141,16 +134,9 @@ def comparisons_as_json(comparisons: Sequence[Comparison]) -> dict[str, Any]:
         "schema": SCHEMA,
         "refused": False,
         "sound": all(comparison.sound for comparison in comparisons),
-        "ignored_without_effect": ignored_without_effect(comparisons),
         "runs": [to_json_types(side.as_json()) for side in sides],
         "comparisons": [comparison.as_json(0, place) for place, comparison in enumerate(comparisons, start=1)],
     }
-
-
-def ignored_without_effect(comparisons: Sequence[Comparison]) -> list[str]:
-    """Return the paths that the user ignores and at which no run differs."""
-    first, *others = (comparison.terms.idle for comparison in comparisons)
-    return [path for path in first if all(path in idle for idle in others)]
 
 
 def compare_runs(

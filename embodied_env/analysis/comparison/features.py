@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.analysis.comparison.episode_pairing import MOST_EPISODES, Episodes
-from embodied_env.analysis.comparison.response import Motion, MotionRecorder, fit_response, tracked_joints
-from embodied_env.analysis.report.actions import action_values, firings
+from embodied_env.analysis.comparison.response import Motion, MotionRecorder, fit_response
 from embodied_env.analysis.report.outcomes import Outcomes
-from embodied_env.analysis.report.time_series import BoundedDict
+from embodied_env.analysis.report.time_series import BoundedDict, Sparse
 from embodied_env.analysis.statistics import Sample
+from embodied_env.analysis.step_values import action_values, commanded_joints, firings
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.core.codes import Quality, Severity
@@ -118,22 +118,6 @@ class Event:
         self._last = step
 
 
-class _SparseReferences:
-    """References to arrays, evenly over the run: every second one is dropped when there are too many."""
-
-    def __init__(self) -> None:
-        self.kept: list[tuple[Reference, int]] = []  # and their episodes
-        self._stride, self._count = 1, 0
-
-    def add(self, reference: tuple[Reference, int]) -> None:
-        if self._count % self._stride == 0:
-            self.kept.append(reference)
-            if len(self.kept) >= _MOST_ARRAYS:
-                self.kept = self.kept[::2]
-                self._stride *= 2
-        self._count += 1
-
-
 class RunFeatures:
     """Features of the rows of a run. Memory grows with episodes only.
 
@@ -156,15 +140,18 @@ class RunFeatures:
         self.outcomes = Outcomes()
         self.episodes = Episodes()
         self.steps = self.resets = 0
-        tracked, self.untracked = ([], []) if contract is None else tracked_joints(contract)
-        self.tracked = {joint.joint: joint for joint in tracked}
+        joints = [] if contract is None else commanded_joints(contract)
+        self.tracked = {joint.name: joint for joint in joints if joint.sensor}
+        self.untracked = [joint.name for joint in joints if not joint.sensor]
         self.drawn: list[list[Motion]] = []
         self.ranges: dict[FeatureName, float] = {}
         self.injected: set[str] = set()
         self._period_s = 0.0 if contract is None else contract.control_period_s
-        self._motion = MotionRecorder(tracked, period_s=self._period_s, is_lockstep=is_lockstep)
+        self._motion = MotionRecorder(list(self.tracked.values()), period_s=self._period_s, is_lockstep=is_lockstep)
         self._labels = {} if contract is None else _component_labels(contract)
-        self._arrays: BoundedDict[FeatureName, _SparseReferences] = BoundedDict(_SparseReferences, MOST_COMPONENTS)
+        self._arrays: BoundedDict[FeatureName, Sparse[tuple[Reference, int]]] = BoundedDict(
+            lambda: Sparse(_MOST_ARRAYS), MOST_COMPONENTS
+        )
         self._steps_of: Counter[int] = Counter()  # steps of each episode with an account
         self._ended_by: dict[int, str] = {}
         self._missed = 0
@@ -249,10 +236,10 @@ class RunFeatures:
                 continue
             offset, unit = f"{joint.quantity} offset", joint.unit
             self._add(
-                FeatureName(kind="delay", group="response delay", component=joint.joint, unit="s"), [response.delay_s]
+                FeatureName(kind="delay", group="response delay", component=joint.name, unit="s"), [response.delay_s]
             )
-            self._add(FeatureName(kind="gain", group="gain", component=joint.joint), [response.gain])
-            self._add(FeatureName(kind="offset", group=offset, component=joint.joint, unit=unit), [response.offset])
+            self._add(FeatureName(kind="gain", group="gain", component=joint.name), [response.gain])
+            self._add(FeatureName(kind="offset", group=offset, component=joint.name, unit=unit), [response.offset])
 
     def _add(self, name: FeatureName, values: Iterable[float | None], *, episode: int | None = None) -> None:
         stream = self.streams.entry(name)
@@ -314,7 +301,7 @@ class RunFeatures:
 
     def _add_tracking(self, row: Mapping[str, Any]) -> None:
         for joint, error in zip(self.tracked.values(), self._motion.add(row), strict=True):
-            name = FeatureName(kind="tracking", group=joint.quantity, component=joint.joint, unit=joint.unit)
+            name = FeatureName(kind="tracking", group=joint.quantity, component=joint.name, unit=joint.unit)
             if not math.isnan(error):
                 self._add(name, [abs(error)])
 

@@ -9,23 +9,17 @@ from pathlib import Path
 import numpy as np
 
 from embodied_env._version import __version__
+from embodied_env.analysis.comparison import findings
 from embodied_env.analysis.comparison.compare import Comparison, Side
 from embodied_env.analysis.comparison.effects import CHANCE, VERDICTS, Difference
 from embodied_env.analysis.comparison.features import Section
-from embodied_env.analysis.comparison.findings import (
-    describe_difference,
-    describe_evidence,
-    describe_interval,
-    describe_level,
-    describe_relative,
-    group_differences,
-    label,
-)
 from embodied_env.analysis.comparison.response import Motion
 from embodied_env.analysis.report.charts import Interval, Line, interval_chart, line_chart
-from embodied_env.analysis.report.formatting import describe_value, percent
+from embodied_env.analysis.report.figures import draw_rates
+from embodied_env.analysis.report.formatting import describe_value
 from embodied_env.analysis.report.html import render_page
-from embodied_env.analysis.report.timing import stage_label
+from embodied_env.analysis.report.outcomes import Rate
+from embodied_env.analysis.report.totals import stage_label
 from embodied_env.analysis.statistics import POWER
 from embodied_env.record.manifest import name_of_policy, write_text
 
@@ -46,9 +40,10 @@ def write_comparison(comparisons: Sequence[Comparison], path: str | Path) -> Non
         MissingDependencyError: when jinja2 is not installed.
     """
     sides = [comparisons[0].a, *(comparison.b for comparison in comparisons)]
+    contract = describe_value(sides[0].run.manifest["contract"]["name"])
     page = render_page(
         "compare.html",
-        title=f"{describe_value(sides[0].run.manifest['contract']['name'])}: {_join(sides)}",
+        title=f"{contract}: {', '.join(dict.fromkeys(map(name_of_side, sides)))}",
         version=__version__,
         chance=CHANCE,
         power=POWER,
@@ -56,38 +51,26 @@ def write_comparison(comparisons: Sequence[Comparison], path: str | Path) -> Non
         comparisons=comparisons,
         sides=sides,
         versions=dict.fromkeys(name for side in sides for name in side.run.manifest["versions"]),
-        success_chart=_success_chart(sides),
+        success_chart=draw_rates(
+            (f"{side.name}: {name_of_side(side)}", *side.features.outcomes.rates()[0][1:]) for side in sides
+        ),
         sections_of=sections_of,
         overlays=overlays,
         stage_label=stage_label,
-        label=label,
         name_of_side=name_of_side,
-        describe_level=describe_level,
-        describe_difference=describe_difference,
-        describe_evidence=describe_evidence,
-        describe_interval=describe_interval,
-        describe_relative=describe_relative,
+        words=findings,
     )
     write_text(Path(path), page)
 
 
-def _join(sides: Sequence[Side]) -> str:
-    """Return the policies and backends of the runs: "scripted on mujoco and real", "a, b and c on mujoco"."""
-    policies, backends = (list(dict.fromkeys(names)) for names in zip(*map(_policy_and_backend, sides), strict=True))
-    if len(policies) > 1 and len(backends) > 1:
-        policies, backends = [name_of_side(side) for side in sides], []
-    texts = [" and ".join(filter(None, (", ".join(names[:-1]), *names[-1:]))) for names in (policies, backends)]
-    return " on ".join(filter(None, texts))
-
-
-def _policy_and_backend(side: Side) -> tuple[str, str]:
-    manifest = side.run.manifest
-    return describe_value(name_of_policy(manifest.get("policy"))), describe_value(manifest.get("backend"))
-
-
 def name_of_side(side: Side) -> str:
-    """Return the policy of a run and its backend, as they are in a title: "scripted on mujoco"."""
-    return " on ".join(_policy_and_backend(side))
+    """Return the policy of a run and its backend: "scripted on mujoco"."""
+    manifest = side.run.manifest
+    return f"{describe_value(name_of_policy(manifest.get('policy')))} on {describe_value(manifest.get('backend'))}"
+
+
+def _rate_of(side: Side) -> tuple[str, Rate]:
+    return side.features.outcomes.rates()[0][1:]
 
 
 def sections_of(comparison: Comparison) -> Iterator[tuple[Section, str, list[Difference], list[Difference]]]:
@@ -127,34 +110,24 @@ def overlays(comparison: Comparison) -> list[str]:
 
 def _lines(motion: Motion, name: str, style: str, longest_s: float) -> list[Line]:
     start_s = motion.commanded_s[-len(motion.read_s)]  # of the first command
-    command, reading = motion.commanded_s - start_s, motion.read_s - start_s
-    early, late = command <= longest_s, reading <= longest_s
-    return [
-        Line(f"command in {name}", command[early], motion.commands[early], {"a": "s5", "b": "s1"}[style]),
-        Line(f"measured in {name}", reading[late], motion.readings[late], style),
-    ]
-
-
-def _success_chart(sides: Sequence[Side]) -> str:
-    rows = []
-    for side in sides:
-        _, _, rate = side.features.outcomes.rates()[0]
-        text = f"{percent(rate.share)} of {rate.trials} ({percent(rate.low)} to {percent(rate.high)})"
-        rows.append(Interval(f"{side.name} · {name_of_side(side)}", rate.share, rate.low, rate.high, text))
-    return interval_chart("Success rate with its 95 % interval", rows)
+    curves = (
+        (f"command of {name}", motion.commanded_s - start_s, motion.commands, f"{style} command"),
+        (f"measured in {name}", motion.read_s - start_s, motion.readings, style),
+    )
+    return [Line(text, t[t <= longest_s], values[t <= longest_s], kind) for text, t, values, kind in curves]
 
 
 def _effects_chart(comparison: Comparison, shown: Sequence[Difference]) -> str:
     """Return the differences as multiples of what matters, with their intervals."""
-    leading = [found for group in group_differences(shown) for found in group[:_MOST_OF_GROUP]]
+    leading = [found for group in findings.group_differences(shown) for found in group[:_MOST_OF_GROUP]]
     rows = []
     for found in sorted(leading, key=shown.index)[:_MOST_ROWS]:
         low, high = found.interval or (math.nan, math.nan)
-        levels = " → ".join(describe_level(found.name, level.mean) for level in (found.a, found.b))
+        levels = " → ".join(findings.describe_level(found.name, level.mean) for level in (found.a, found.b))
         is_certain = found.verdict == "differs"
         text = f"{levels} · {found.relevance:.1f} times{'' if is_certain else f', {found.verdict}'}"
         value, low, high = (size / found.scale.matters for size in (found.difference, low, high))
-        rows.append(Interval(label(found.name), value, low, high, text, "s0" if is_certain else "s7"))
+        rows.append(Interval(findings.label(found.name), value, low, high, text, "s0" if is_certain else "s7"))
     if not rows:
         return ""
     ends = [end for row in rows for end in (row.value, row.low, row.high) if math.isfinite(end)]

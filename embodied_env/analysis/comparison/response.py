@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from embodied_env.analysis.calibration.actuator_response import peak
-from embodied_env.contract import Contract
-from embodied_env.core.codes import Quality
+from embodied_env.analysis.step_values import CommandedJoint, read_joint
 from embodied_env.core.types import FloatArray
 
 _LONGEST = 2_000  # steps of an episode that are used
@@ -21,21 +20,6 @@ _DELAYS = 201
 _MOST_UNEXPLAINED = 0.2  # share of the variance of the readings
 _NEARLY_BEST = 1.1  # multiple of the least unexplained share
 _LEAST_STEPS = 5
-_GOOD = (int(Quality.OK), int(Quality.OUT_OF_RANGE))
-
-
-class TrackedJoint(NamedTuple):
-    """A commanded joint, and where the observation has its reading."""
-
-    joint: str
-    quantity: str  # "position" or "velocity"
-    unit: str
-    command_index: int
-    sensor: str
-    key: str  # of the observation
-    component: int  # of the field `key`
-    wraps: bool
-    step: float  # largest change of position in a control period, or largest velocity
 
 
 class Motion(NamedTuple):
@@ -62,7 +46,7 @@ class Response(NamedTuple):
 class MotionRecorder:
     """Collects the motion of the tracked joints over an episode, at most `_LONGEST` steps of it."""
 
-    def __init__(self, joints: list[TrackedJoint], *, period_s: float, is_lockstep: bool) -> None:
+    def __init__(self, joints: list[CommandedJoint], *, period_s: float, is_lockstep: bool) -> None:
         self._joints, self._period_s, self._is_lockstep = joints, period_s, is_lockstep
         self._columns = [tuple(array("d") for _ in Motion._fields) for _ in joints]
         self._starts = [math.nan] * len(joints)
@@ -72,7 +56,7 @@ class MotionRecorder:
         """Start an episode with the row of its reset, whose readings count as the commands before the first one."""
         for column in (column for columns in self._columns for column in columns):
             del column[:]
-        self._starts = [_reading(row, joint) for joint in self._joints]
+        self._starts = [read_joint(row, joint) for joint in self._joints]
         self._previous_ns = None if row["inner"] is None else row["inner"].get("now_ns")
 
     def add(self, row: Mapping[str, Any]) -> list[float]:
@@ -85,7 +69,8 @@ class MotionRecorder:
             observed_s = commanded_s = math.nan
         errors = []
         for joint, start, columns in zip(self._joints, self._starts, self._columns, strict=True):
-            reading, command = _reading(row, joint), _command(row, joint)
+            reading, command = read_joint(row, joint), row["info"]["action"]["applied_si"].get(joint.name)
+            command = math.nan if command is None else command
             error = math.remainder(reading - command, math.tau) if joint.wraps else reading - command
             errors.append(error)
             read_s = observed_s - row["info"]["sensors"].get(joint.sensor, {}).get("age_s", math.nan)
@@ -113,7 +98,7 @@ class MotionRecorder:
         return observed_ns * 1e-9, commanded_ns * 1e-9
 
 
-def fit_response(motion: Motion, joint: TrackedJoint, period_s: float) -> Response | None:
+def fit_response(motion: Motion, joint: CommandedJoint, period_s: float) -> Response | None:
     """Fit the response of `joint`; None where it hardly moved, or where commands do not explain its motion.
 
     Commands are joined by straight lines. The delay is dead time and lag together: the one at which commands and
@@ -135,44 +120,3 @@ def fit_response(motion: Motion, joint: TrackedJoint, period_s: float) -> Respon
         best += 1
     gain = float(both[best] / (commanded[best] @ commanded[best]))
     return Response(delay_s=peak(delays, score, best), gain=gain, offset=float(np.mean(y - x[best])))
-
-
-def tracked_joints(contract: Contract) -> tuple[list[TrackedJoint], list[str]]:
-    """Return the commanded joints with their readings, and those that no sensor of the agent reads."""
-    tracked, untracked = [], []
-    commanded = [(spec, joint) for spec in contract.actuators.values() for joint in spec.joints]
-    for index, (actuator, joint) in enumerate(commanded):
-        quantity, limits = "velocity" if actuator.is_velocity else "position", actuator.joints[joint]
-        step = limits.velocity * (1.0 if actuator.is_velocity else contract.control_period_s)
-        for name, sensor in contract.sensors.items():
-            field = sensor.fields.get(quantity)
-            if field is not None and sensor.visibility == "agent" and joint in (joints := field.joints or ()):
-                unit, place = field.units_by_joint()[joint], joints.index(joint)
-                wraps = quantity == "position" and limits.position is None and limits.unit == "rad"
-                tracked.append(
-                    TrackedJoint(joint, quantity, unit, index, name, f"{name}_{quantity}", place, wraps, step)
-                )
-                break
-        else:
-            untracked.append(joint)
-    return tracked, untracked
-
-
-def _reading(row: Mapping[str, Any], joint: TrackedJoint) -> float:
-    """Return the reading of a joint, NaN without a good one; an observation is JSON of any form."""
-    try:
-        if row["info"]["sensors"][joint.sensor]["quality"] not in _GOOD:
-            return math.nan
-        values = row["inner"]["observation"][joint.key]
-        values = values[-1] if isinstance(values[-1], list) else values  # the newest of a history
-        reading = float(values[joint.component])
-    except (KeyError, IndexError, TypeError, ValueError):
-        return math.nan
-    return reading if math.isfinite(reading) else math.nan
-
-
-def _command(row: Mapping[str, Any], joint: TrackedJoint) -> float:
-    try:
-        return float(row["inner"]["report"]["applied_si"][joint.command_index])
-    except (KeyError, IndexError, TypeError, ValueError):
-        return math.nan

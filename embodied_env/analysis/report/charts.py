@@ -22,13 +22,12 @@ COLUMNS = 300
 """Columns of a chart; each shows the smallest and the largest value in it."""
 
 UNITS = 1000
-STYLES = ("requested", "applied", "measured", "a", "b", *(f"s{index}" for index in range(8)))
+STYLES = ("requested", "applied", "measured", "a", "b", "a command", "b command", *(f"s{index}" for index in range(8)))
 """Styles of a line in ``page.css``: of a joint, of two runs, and of any others."""
 
 _BEYOND = 20 * UNITS  # coordinates outside the box are cut off by the browser, and bounded for it
 _TICKS = 4
 _LARGEST = 1e150  # whose differences and multiples are finite
-_FEW = 3  # points of a line that are drawn as dots
 
 
 class Line(NamedTuple):
@@ -80,7 +79,6 @@ def line_chart(
     unit: str = "",
     limits: tuple[float, float] = (-math.inf, math.inf),
     marks: Sequence[Marks] = (),
-    note: str = "",
 ) -> str:
     """Return a chart of lines over x; what is beyond `limits` is shaded, and `marks` are below the x axis."""
     series = [(line, *extremes(line.x, line.y)) for line in lines]
@@ -100,8 +98,7 @@ def line_chart(
     grid = "".join(f"M0,{box.y(tick)}H{UNITS}" for tick in ticks(y_low, y_high))
     drawn = f'{limited}<path class="grid" d="{grid}"/>{curves}'
     rugs = "".join(_drawing_of_marks(each, box) for each in marks)
-    if any(np.isfinite(limits)):
-        note = " · ".join(filter(None, (f"limits {format_number(limits[0])} to {format_number(limits[1])}", note)))
+    note = f"limits {format_number(limits[0])} to {format_number(limits[1])}" if any(np.isfinite(limits)) else ""
     return (
         f"{_caption(title, unit, note)}{_key(lines, marks)}"
         f'<div class="plot" data-x="{x_low:.6g} {x_high:.6g}" data-y="{y_low:.6g} {y_high:.6g}"'
@@ -111,86 +108,58 @@ def line_chart(
     ).join(('<figure class="chart" tabindex="0">', "</figure>"))
 
 
-def event_chart(title: str, rows: Sequence[Marks], steps: tuple[float, float], *, x_title: str) -> str:
+def event_chart(rows: Sequence[Marks], steps: tuple[float, float], *, x_title: str) -> str:
     """Return a chart with a row for each of `rows`, over x from the first to the last of `steps`."""
     box = _Box(*_padded_span(*steps), 0.0, 1.0)
-    drawn = "".join(
-        f'<div class="event"><span class="label">{_text(marks.name)}</span>{_drawing_of_marks(marks, box)}'
-        f'<span class="number">{marks.steps:,}</span></div>'
-        for marks in rows
-    )
-    axis = _x_axis(*_padded_span(*steps), x_title)
-    return f'<figure class="chart events">{_caption(title)}{drawn}<div class="event"><span></span>{axis}</div></figure>'
+    drawn = "".join(_row("event", marks.name, _drawing_of_marks(marks, box), f"{marks.steps:,}") for marks in rows)
+    axis = _row("event", "", _x_axis(box.x_low, box.x_high, x_title), "")
+    return f'<figure class="chart events">{drawn}{axis}</figure>'
 
 
 def interval_chart(
     title: str, rows: Sequence[Interval], *, span: tuple[float, float] = (0.0, 1.0), reference: float = math.nan
 ) -> str:
     """Return a dot with its interval for each row, on one axis over `span`, and a line at `reference`."""
-    low, high = span
-    width = (high - low) or 1.0
-
-    def place(value: float) -> float:
-        return round(UNITS * min(max((value - low) / width, 0.0), 1.0))
-
-    drawn = []
+    box, drawn = _Box(*span, 0.0, 1.0), ""
     for row in rows:
-        marks = "" if math.isnan(reference) else f'<path class="reference" d="M{place(reference)},0V{UNITS}"/>'
+        parts = f'<path class="grid" d="M0,500H{UNITS}"/>'
+        if math.isfinite(reference):
+            parts += f'<path class="reference" d="M{box.x(reference)},0V{UNITS}"/>'
         if math.isfinite(row.low) and math.isfinite(row.high):
-            marks += f'<path class="interval {row.style}" d="M{place(row.low)},500H{place(row.high)}"/>'
+            parts += f'<path class="interval {row.style}" d="M{box.x(row.low)},500H{box.x(row.high)}"/>'
         if math.isfinite(row.value):
-            marks += f'<path class="dot {row.style}" d="M{place(row.value)},500h0"/>'
-        drawn.append(
-            f'<div class="interval-row"><span class="label">{_text(row.name)}</span>'
-            f'{_drawing(f"""<path class="grid" d="M0,500H{UNITS}"/>{marks}""", f"{row.name}: {row.text}", "rug")}'
-            f'<span class="below">{_text(row.text)}</span></div>'
-        )
-    return f'<figure class="chart intervals">{_caption(title)}{"".join(drawn)}</figure>'
+            parts += f'<path class="dot {row.style}" d="M{box.x(row.value)},500h0"/>'
+        drawn += _row("interval-row", row.name, _drawing(parts, f"{row.name}: {row.text}", "rug"), row.text)
+    return f'<figure class="chart intervals">{_caption(title)}{drawn}</figure>'
 
 
 def stacked_timeline(
-    title: str,
     rows: Sequence[tuple[str, Sequence[float], float]],
     segments: Sequence[tuple[str, str]],
     *,
     unit: str,
-    limit: tuple[str, float] | None = None,
+    limit: float = math.nan,
 ) -> str:
     """Return a bar of successive segments for each row: its label, the length of each, and the measured total.
 
-    `segments` are their styles and names. `limit` is the label and the place of a line across all bars.
+    `segments` are their styles and names; a line at `limit` crosses all bars.
     """
-    longest = max([sum(lengths) for _, lengths, _ in rows] + [total for _, _, total in rows if math.isfinite(total)])
-    longest = max(longest, limit[1] if limit else 0.0) or 1.0
-    drawn = []
+    ends = [end for _, lengths, total in rows for end in (sum(lengths), total, limit) if math.isfinite(end)]
+    box, drawn = _Box(0.0, max(ends, default=0.0) or 1.0, 0.0, 1.0), ""
     for label, lengths, total in rows:
-        at, parts = 0.0, []
+        at, parts, numbers = 0.0, "", []
         for (style, name), length in zip(segments, lengths, strict=True):
-            place, width = UNITS * at / longest, UNITS * length / longest
-            said = f"{name}: {format_number(length)} {unit}"
-            parts.append(
-                f'<rect class="{style}" x="{place:.1f}" y="150" width="{width:.1f}" height="700">'
-                f"<title>{_text(said)}</title></rect>"
-            )
+            numbers.append(f"{name} {format_number(length)}")
+            parts += f'<rect class="{style}" x="{box.x(at)}" y="150" width="{box.x(length)}" height="700">'
+            parts += f"<title>{_text(numbers[-1])} {_text(unit)}</title></rect>"
             at += length
-        if math.isfinite(total):
-            parts.append(f'<path class="total" d="M{UNITS * total / longest:.1f},0V{UNITS}"/>')
-        if limit:
-            parts.append(f'<path class="reference" d="M{UNITS * limit[1] / longest:.1f},0V{UNITS}"/>')
-        numbers = ", ".join(
-            f"{name} {format_number(value)}" for (_, name), value in zip(segments, lengths, strict=True)
-        )
-        text = f"{format_number(total)} {unit}" if math.isfinite(total) else ""
-        drawn.append(
-            f'<div class="interval-row"><span class="label">{_text(label)}</span>'
-            f"{_drawing(''.join(parts), f'{label}, {unit}: {numbers}', 'stack')}"
-            f'<span class="below">{_text(text)}</span></div>'
-        )
-    axis = _x_axis(0.0, longest, unit)
-    return (
-        f'<figure class="chart timeline">{_caption(title)}{_swatches(segments)}{"".join(drawn)}'
-        f'<div class="interval-row"><span></span>{axis}<span></span></div></figure>'
-    )
+        for style, place in (("total", total), ("reference", limit)):
+            if math.isfinite(place):
+                parts += f'<path class="{style}" d="M{box.x(place)},0V{UNITS}"/>'
+        drawing = _drawing(parts, f"{label}, {unit}: {', '.join(numbers)}", "stack")
+        drawn += _row("interval-row", label, drawing, f"{format_number(total)} {unit}" if math.isfinite(total) else "")
+    axis = _row("interval-row", "", _x_axis(0.0, box.x_high, unit), "")
+    return f'<figure class="chart timeline">{_swatches(segments)}{drawn}{axis}</figure>'
 
 
 def episode_strip(title: str, bars: Sequence[Bar]) -> str:
@@ -327,15 +296,21 @@ def _text(value: object, longest: int = 160) -> str:
 
 
 def _caption(title: str, unit: str = "", note: str = "") -> str:
-    units = f' <span class="unit">{_text(unit)}</span>' if unit else ""
-    notes = f' <span class="unit">{_text(note)}</span>' if note else ""
-    return f"<figcaption>{_text(title, 60)}{units}{notes}</figcaption>" if title else ""
+    notes = "".join(f' <span class="unit">{_text(each)}</span>' for each in (unit, note) if each)
+    return f"<figcaption>{_text(title, 60)}{notes}</figcaption>"
 
 
 def _key(lines: Sequence[Line], marks: Sequence[Marks]) -> str:
     named = [(line.style, line.name) for line in lines if len(lines) > 1 or not line.style.startswith("s")]
     named += dict.fromkeys((f"swatch {mark.style}", mark.name) for mark in marks)
     return _swatches(named)
+
+
+def _row(kind: str, name: str, drawing: str, text: str) -> str:
+    return (
+        f'<div class="{kind}"><span class="label">{_text(name)}</span>{drawing}'
+        f'<span class="below">{_text(text)}</span></div>'
+    )
 
 
 def _swatches(named: Sequence[tuple[str, str]]) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.analysis.report.time_series import BoundedDict, Sparse
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import Reference, references
 
@@ -37,37 +38,27 @@ class KeyFrames:
     """Images of each camera, evenly over an episode, with its first and its last image."""
 
     def __init__(self) -> None:
-        self.cameras_left_out: set[str] = set()
-        self._kept: dict[str, list[tuple[int, Reference]]] = {}
-        self._strides: dict[str, int] = {}
+        self._kept: BoundedDict[str, Sparse[tuple[int, Reference]]] = BoundedDict(
+            lambda: Sparse(2 * MOST_FRAMES), MOST_CAMERAS
+        )
         self._last: dict[str, tuple[int, Reference]] = {}
 
     def add(self, step: int, row: Mapping[str, Any]) -> None:
         """Add the observation of a row: of `step`, or of the reset before step 1."""
         for path, reference in references(row["observation"]):
             camera = path or "observation"
-            if not is_image(reference):
-                continue
-            if camera not in self._kept and len(self._kept) >= MOST_CAMERAS:
-                self.cameras_left_out.add(camera[:100])
-                continue
-            kept, stride = self._kept.setdefault(camera, []), self._strides.get(camera, 1)
-            self._last[camera] = step, reference
-            if step % stride == 0:
-                kept.append((step, reference))
-            if len(kept) > 2 * MOST_FRAMES:
-                self._strides[camera] = 2 * stride
-                kept[:] = [each for each in kept if each[0] % (2 * stride) == 0]
+            if is_image(reference) and (kept := self._kept.entry(camera)) is not None:
+                self._last[camera] = step, reference
+                kept.add((step, reference))
 
     def frames(self) -> dict[str, list[tuple[int, Reference]]]:
         """Return step and reference of at most `MOST_FRAMES` images of each camera; a repeated image once."""
         found = {}
-        for camera, kept in self._kept.items():
-            last = self._last[camera]
-            unique = list(
-                {reference["sha256"]: (step, reference) for step, reference in reversed([*kept, last])}.values()
-            )
-            unique.reverse()
+        for camera, sparse in self._kept.items():
+            first_of: dict[str, tuple[int, Reference]] = {}
+            for step, reference in (*sparse.kept, self._last[camera]):
+                first_of.setdefault(reference["sha256"], (step, reference))
+            unique = list(first_of.values())
             places = np.linspace(0, len(unique) - 1, min(len(unique), MOST_FRAMES)).round().astype(int)
             found[camera] = [unique[place] for place in places]
         return found

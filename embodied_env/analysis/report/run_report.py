@@ -10,15 +10,13 @@ from typing import Any
 
 from embodied_env._version import __version__
 from embodied_env.analysis.progress import NO_PROGRESS, Progress
-from embodied_env.analysis.report.actions import Actions, GateActivity
-from embodied_env.analysis.report.episode_figures import draw_episode
-from embodied_env.analysis.report.episode_traces import EpisodeTrace, EpisodeTraces, is_underrun
+from embodied_env.analysis.report.episode_traces import EpisodeTraces, is_underrun
+from embodied_env.analysis.report.figures import KINDS, draw_episode, draw_rates, draw_reasons, draw_strip
 from embodied_env.analysis.report.formatting import describe_value, mapping_of
 from embodied_env.analysis.report.html import check_installed, render_page
-from embodied_env.analysis.report.key_frames import Picture, can_draw
+from embodied_env.analysis.report.key_frames import can_draw
 from embodied_env.analysis.report.outcomes import Outcomes
-from embodied_env.analysis.report.overview import KINDS, draw_rates, draw_reasons, draw_strip
-from embodied_env.analysis.report.timing import Clocks, Sensors, Stages
+from embodied_env.analysis.report.totals import Clocks, Gates, Sensors, Stages, stage_label
 from embodied_env.contract import Contract
 from embodied_env.core.latency.statistics import KEPT
 from embodied_env.core.outcome_counts import describe_exclusions
@@ -65,8 +63,7 @@ class RunStatistics:
         self.stages = Stages()
         self.sensors = Sensors()
         self.clocks = Clocks()
-        self.gates = GateActivity()
-        self.actions = Actions()
+        self.gates = Gates()
         self.steps = self.unreadable = self.unaccounted = self.underruns = 0
 
     def add(self, row: Any) -> None:  # noqa: ANN401 - JSON types
@@ -91,16 +88,13 @@ class RunStatistics:
         self.sensors.add(info["sensors"])
         self.clocks.add(row)
         self.gates.add(self.steps, row)
-        self.actions.add(self.steps, info["action"])
         self.underruns += is_underrun(info)
 
     @property
     def left_out(self) -> int:
         """Values that are not shown, since the run has more names than the report keeps."""
-        stages, gates = self.stages, self.gates
-        kept = (stages.samples, stages.unmeasured, self.sensors.by_name, gates.fired, gates.notices)
-        in_episodes = sum(trace.left_out for trace in self.episodes.kept)
-        return sum(names.left_out for names in (*kept, self.actions.joints)) + in_episodes
+        kept = (self.stages.samples, self.stages.unmeasured, self.sensors.by_name, self.gates.found)
+        return sum(names.left_out for names in kept) + sum(trace.left_out for trace in self.episodes.kept)
 
 
 def write_report(
@@ -150,7 +144,7 @@ def build_page(run: Run, audit: AuditReport, found: RunStatistics, contract: Con
         run=found,
         summary=summary,
         exclusions=describe_exclusions(summary),
-        rates=draw_rates(found.outcomes),
+        rates=draw_rates(found.outcomes.rates()),
         reasons=draw_reasons(summary),
         strip=draw_strip(found.outcomes.episodes, [episode["outcome"].number for episode in drawn]),
         kinds={kind: words for kind, words in KINDS.items() if kind in kinds},
@@ -159,8 +153,8 @@ def build_page(run: Run, audit: AuditReport, found: RunStatistics, contract: Con
         default=drawn[0]["outcome"].number if drawn else None,
         can_draw=can_draw(),
         period_s=None if contract is None else contract.control_period_s,
-        latency=found.stages.section(contract.control_period_s if is_paced and contract is not None else None),
-        gates=found.gates.section(),
+        timeline=found.stages.timeline(contract.control_period_s if is_paced and contract is not None else None),
+        stage_label=stage_label,
     )
 
 
@@ -169,17 +163,13 @@ def _draw_episodes(run: Run, traces: EpisodeTraces) -> list[dict[str, Any]]:
     drawn: list[dict[str, Any]] = []
     space = _MOST_CHARACTERS
     for trace in traces.by_importance():
-        sections, pictures = draw_episode(trace), _pictures(run, trace)
+        sections, pictures = draw_episode(trace), trace.frames.pictures(run.array) if can_draw() else {}
         space -= sum(len(figure) for _, figures in sections for figure in figures)
         space -= sum(len(picture.jpeg) for of_camera in pictures.values() for picture in of_camera)
         if space < 0 and drawn:
             break
         drawn.append({"outcome": trace.outcome, "sections": sections, "pictures": pictures, "frames": trace.frames})
     return drawn
-
-
-def _pictures(run: Run, trace: EpisodeTrace) -> dict[str, list[Picture]]:
-    return trace.frames.pictures(run.array) if can_draw() else {}
 
 
 def _read_contract(run: Run) -> tuple[Contract | None, str]:

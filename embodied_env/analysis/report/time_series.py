@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Hashable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -38,25 +38,21 @@ class BoundedDict(dict[_Key, _Value]):
         return self[key]
 
 
-class Occurrences:
-    """Counts the steps in which something occurred, from `first_step` to `last_step`.
+class Sparse(Generic[_Value]):
+    """Items evenly over a stream, with the first one: every second one is dropped when there are more than `most`."""
 
-    `adjacent` counts those that followed another one directly.
-    """
+    def __init__(self, most: int) -> None:
+        self.kept: list[_Value] = []
+        self._most, self._stride, self._count = most, 1, 0
 
-    def __init__(self) -> None:
-        self.steps = self.adjacent = self.first_step = self.last_step = 0
-
-    def add(self, step: int) -> None:
-        """Count `step`, in ascending order; the same step counts once."""
-        if not self.steps:
-            self.first_step = step
-        elif step == self.last_step:
-            return
-        else:
-            self.adjacent += step == self.last_step + 1
-        self.steps += 1
-        self.last_step = step
+    def add(self, item: _Value) -> None:
+        """Add the next item of the stream."""
+        if self._count % self._stride == 0:
+            self.kept.append(item)
+            if len(self.kept) > self._most:
+                del self.kept[1::2]
+                self._stride *= 2
+        self._count += 1
 
 
 class Trace:
@@ -92,7 +88,7 @@ class Trace:
 
 
 class Spans:
-    """Steps of an episode in which something occurred, as spans of adjacent steps; near ones are joined if many."""
+    """Steps in which something occurred, as spans of adjacent steps; near ones are joined if many."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""Latency stages, sensor readings and clocks over the steps of a run, and the timeline of a step."""
+"""Totals over the steps of a run: latency stages with the timeline of a step, sensor readings, clocks and gates."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from embodied_env.analysis.report.charts import stacked_timeline
-from embodied_env.analysis.report.time_series import BoundedDict, Occurrences
-from embodied_env.analysis.statistics import Sample
-from embodied_env.core.codes import Quality
+from embodied_env.analysis.report.time_series import BoundedDict, Spans
+from embodied_env.analysis.statistics import Percentiles, Sample
+from embodied_env.analysis.step_values import Firing, firings
+from embodied_env.core.codes import Quality, Severity
 from embodied_env.core.latency.statistics import STAGES, Stage, all_stages_of
-from embodied_env.record.schema import step_info_schema
 
 SEGMENTS = {
     "handoff_s": ("s0", "hand-off"),
@@ -47,14 +47,14 @@ class Stages:
 
     def __init__(self) -> None:
         self.samples: BoundedDict[Stage, Sample] = BoundedDict(Sample)
-        self.unmeasured: BoundedDict[tuple[Stage, int], Occurrences] = BoundedDict(Occurrences)
+        self.unmeasured: BoundedDict[tuple[Stage, int], Spans] = BoundedDict(Spans)
 
     def add(self, step: int, info: Mapping[str, Any]) -> None:
         """Add the stages in the info of a step."""
         for stage, quality, seconds in all_stages_of(info):
             if quality != Quality.OK or seconds is None:
-                if (occurrences := self.unmeasured.entry((stage, quality))) is not None:
-                    occurrences.add(step)
+                if (spans := self.unmeasured.entry((stage, quality))) is not None:
+                    spans.add(step)
             elif (sample := self.samples.entry(stage)) is not None:
                 sample.add(seconds)
 
@@ -66,24 +66,19 @@ class Stages:
         for label in ("p50", "p95", "p99"):
             total = math.nan if period is None else 1e3 * getattr(period, label)
             rows.append((label, [1e3 * getattr(each, label) for each in found.values()], total))
-        limit = None if period_s is None else ("control period", 1e3 * period_s)
-        return stacked_timeline("", rows, [SEGMENTS[name] for name in found], unit="ms", limit=limit) if found else ""
+        segments, limit = [SEGMENTS[name] for name in found], math.nan if period_s is None else 1e3 * period_s
+        return stacked_timeline(rows, segments, unit="ms", limit=limit) if found else ""
 
-    def section(self, period_s: float | None) -> dict[str, Any]:
-        """Return the timeline, the measured stages with percentiles and descriptions, and what was not measured."""
-        stages = sorted(self.samples, key=stage_place)
-        described = step_info_schema()["properties"]["latency"]["properties"]
-        unmeasured = sorted(self.unmeasured, key=lambda key: (stage_place(key[0]), key[1]))
-        known = {name for name, _ in (*self.samples, *(stage for stage, _ in unmeasured))}
-        return {
-            "measured": [(stage_label(stage), self.samples[stage].percentiles()) for stage in stages],
-            "timeline": self.timeline(period_s),
-            "descriptions": {
-                stage_label((name, "")): described.get(name, {}).get("description", "") for name, _ in stages
-            },
-            "unmeasured": [(stage_label(key[0]), Quality(key[1]).name, self.unmeasured[key]) for key in unmeasured],
-            "absent": [stage_label((name, "")) for name in STAGES if name not in known],
-        }
+    @property
+    def measured(self) -> list[tuple[Stage, Percentiles]]:
+        """Measured stages in the order in which they happen."""
+        return [(stage, self.samples[stage].percentiles()) for stage in sorted(self.samples, key=stage_place)]
+
+    @property
+    def gaps(self) -> list[tuple[Stage, str, Spans]]:
+        """Stages with the quality of the steps in which they were not measured."""
+        ordered = sorted(self.unmeasured.items(), key=lambda item: (stage_place(item[0][0]), item[0][1]))
+        return [(stage, Quality(quality).name, spans) for (stage, quality), spans in ordered]
 
 
 def age_is_known(reading: Mapping[str, Any]) -> bool:
@@ -96,7 +91,6 @@ class _Sensor:
 
     def __init__(self) -> None:
         self.ages = Sample()
-        self.confidence = Sample()
         self.counts: Counter[str] = Counter()  # lost, duplicated, reordered
         self.qualities: Counter[str] = Counter()
         self.stamp_qualities: Counter[str] = Counter()
@@ -124,8 +118,6 @@ class Sensors:
                 sensor.counts[count] += reading[count]
             if age_is_known(reading):
                 sensor.ages.add(reading["age_s"])
-            if (confidence := reading.get("confidence")) is not None:
-                sensor.confidence.add(confidence)
 
     @property
     def lost(self) -> int:
@@ -154,3 +146,26 @@ class Clocks:
             self.most_epochs = max(self.most_epochs, clock["epoch"])
             self.rtf.add(clock["rtf"])
             self.offset_errors.add(clock["offset_error_s"])
+
+
+class Gates:
+    """Findings of the gates in all steps."""
+
+    def __init__(self) -> None:
+        self.found: BoundedDict[tuple[Firing, str], Spans] = BoundedDict(Spans)  # and their severity
+        self.dispositions: Counter[str] = Counter()
+        self.intervened = 0
+
+    def add(self, step: int, row: Mapping[str, Any]) -> None:
+        """Add the row of a step."""
+        safety = row["info"]["safety"]
+        self.intervened += safety["intervened"]
+        self.dispositions[Severity(safety["disposition"]).name] += 1
+        for firing, severity in firings(row):
+            if (spans := self.found.entry((firing, severity.name))) is not None:
+                spans.add(step)
+
+    @property
+    def ordered(self) -> list[tuple[tuple[Firing, str], Spans]]:
+        """Findings, the most frequent one first."""
+        return sorted(self.found.items(), key=lambda item: (-item[1].count, item[0]))
