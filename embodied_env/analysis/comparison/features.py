@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from embodied_env.analysis.comparison.episode_pairing import MOST_EPISODES, Episodes
 from embodied_env.analysis.comparison.response import Motion, MotionRecorder, fit_response, tracked_joints
-from embodied_env.analysis.report.actions import action_values, firings
 from embodied_env.analysis.report.outcomes import Outcomes
 from embodied_env.analysis.report.time_series import BoundedDict
 from embodied_env.analysis.statistics import Sample
@@ -26,6 +25,7 @@ from embodied_env.core.types import FloatArray
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import Reference, is_reference
 from embodied_env.record.rows import RESET
+from embodied_env.record.step_values import action_values, firings
 
 MOST_STREAMS = 400
 """Names of numbers, and of events, of a run; further ones are counted and left out."""

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from embodied_env.analysis.report.time_series import BoundedDict, Occurrences
 from embodied_env.analysis.statistics import Sample
 from embodied_env.core.codes import Severity
-
-Firing = tuple[str, str, str]
-"""Gate, code and joint; the joint is "" for a finding about the whole action."""
+from embodied_env.record.step_values import Firing, action_values, firings
 
 _MOST_ROWS = 40
-
-
-def firings(row: Mapping[str, Any]) -> Iterator[tuple[Firing, Severity]]:
-    """Yield the findings of the gates in the row of a step, once per joint."""
-    for finding in row["inner"]["findings"]:
-        for joint in finding["joints"] or ("",):
-            yield (finding["gate"], finding["code"], joint), Severity[finding["severity"]]
-
-
-def action_values(action: Any) -> list[float | None]:  # noqa: ANN401 - JSON types
-    """Return the components of an action, a list or one list per actuator, in order; None for what is not finite."""
-    return [value for part in action.values() for value in part] if isinstance(action, dict) else list(action)
 
 
 class GateActivity:
