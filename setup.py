@@ -35,6 +35,7 @@ EXTRAS = {
     "inspect": ["inspect-robots>=0.60"],
     "parquet": ["pyarrow>=15", "pillow>=10"],
     "minari": ["minari>=0.5.4", "pyarrow>=15", "pillow>=10"],
+    "view": ["rerun-sdk>=0.26"],
     "bench": ["rtgym>=0.16"],
     "test": [
         *(

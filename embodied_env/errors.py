@@ -52,6 +52,7 @@ EXTRAS: Mapping[str, str] = {
     "inspect-robots": "inspect",
     "pyarrow": "parquet",
     "minari": "minari",
+    "rerun-sdk": "view",
 }
 """Optional package -> the smallest extra of this package that installs it."""
 

@@ -34,6 +34,12 @@ def add_run_directory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_directory", metavar="RUN", type=run_directory, help="run directory, such as runs/<id>")
 
 
+def add_view(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--view``."""
+    help_ = "show the steps in Rerun: its viewer (no VALUE), web, web:PORT, FILE.rrd or rerun+http://HOST:PORT/proxy"
+    parser.add_argument("--view", nargs="?", const=True, metavar="VALUE", help=help_)
+
+
 def add_robot_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the backend ``real`` that several verbs share."""
     help_ = "drive the robot emulator (embodied-env sim --free-running), which resets itself by the seed"

@@ -13,6 +13,7 @@ from embodied_env.cli.arguments import (
     add_contract,
     add_policies,
     add_robot_options,
+    add_view,
     named_policies,
     robot_options,
 )
@@ -23,7 +24,7 @@ from embodied_env.evaluation.engine import Engine
 from embodied_env.evaluation.episodes import PolicySource
 from embodied_env.evaluation.ray_cluster import RayCluster
 
-_OPTIONS = ("clock", "pacing", "fifo_priority", "delay_profile", "namespace", "record_messages", "chunks")
+_OPTIONS = ("clock", "pacing", "fifo_priority", "delay_profile", "namespace", "record_messages", "chunks", "view")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time in seconds until a hung worker is replaced (default: derived from the contract)",
     )
     option("--address", help="address of a Ray cluster (default: $RAY_ADDRESS, or a new cluster on this machine)")
+    add_view(parser)
     option("--record-messages", action="store_true", help="record the raw ROS 2 messages too")
 
 

@@ -29,6 +29,7 @@ VERBS: Mapping[str, str] = {
     "report": "write an HTML report of a recorded run",
     "replay": "re-run recorded actions and compare the transitions",
     "compare": "compare recorded runs of one contract",
+    "view": "show a recorded run in Rerun",
     "export": "export a run as JSON lines, Parquet, Minari or LeRobot",
     "repair": "make the files of runs that ended uncleanly readable for viewers",
     "profile": "write the latency profile of a recorded run",

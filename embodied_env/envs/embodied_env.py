@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import gymnasium
 import numpy as np
@@ -33,6 +33,9 @@ from embodied_env.envs.stepper import Stepper
 from embodied_env.envs.transition_builder import Observation, copy_step_result
 from embodied_env.errors import UsageError
 from embodied_env.tasks import Task, describe_task, is_shipped, load_task
+
+if TYPE_CHECKING:
+    from embodied_env.record.live_view import LiveView
 
 _SEED_BOUND = 2**53  # every JSON reader keeps integers below this exactly
 
@@ -153,6 +156,7 @@ class EmbodiedEnv(StepperEnv):
         backend: str = "mujoco",
         pacing: str | None = None,
         render_mode: str | None = None,
+        view: bool | str | None = None,
         clock: str | Clock | None = None,
         evaluator_info: bool = False,
         spawn: bool = True,
@@ -197,6 +201,10 @@ class EmbodiedEnv(StepperEnv):
         filters = make_command_filters(self.contract, latency_s=latency_s)
         self.contract_files = recorded_files(self.contract, filters)
         self._begun = False
+        self._view = open_view(view, self.contract)
+        if self._view is not None:
+            observers = (*observers, self._view)
+            weakref.finalize(self, self._view.stop).atexit = False
         self._stepper = Stepper(
             self.contract,
             world,
@@ -350,6 +358,8 @@ class EmbodiedEnv(StepperEnv):
             self._stepper.close()
         finally:
             self._scheduling.end()
+            if self._view is not None:
+                self._view.close()
 
 
 def _orphan(stepper: Stepper, scheduling: Scheduling, pid: int) -> None:
@@ -407,6 +417,16 @@ def render_metadata(name: str, backend: Backend, contract: Contract, render_mode
         expected = ", ".join(map(repr, (None, *modes)))
         raise UsageError(f"unsupported render_mode for {name}: {render_mode!r} (expected one of: {expected})")
     return {"render_modes": list(modes), "render_fps": max(1, round(1 / contract.control_period_s))}
+
+
+def open_view(view: object, contract: Contract) -> LiveView | None:
+    """Return the observer that shows steps in a viewer, or None for the view None or False."""
+    if view is None or view is False:
+        return None
+    from embodied_env.record.live_view import LiveView  # noqa: PLC0415 - the view is optional
+    from embodied_env.record.rerun_viewer import RerunViewer  # noqa: PLC0415
+
+    return LiveView(contract, RerunViewer(view, contract))
 
 
 # ---------------------------------------------------------------------------------------------------------- runs

@@ -49,6 +49,7 @@ _UNSUPPORTED = {
     "delays": "delays apply to the world of a single robot",
     "max_episode_steps": "each contract has its own horizon",
     "record_messages": "the messages of a shared world belong to no single robot",
+    "view": "a view shows a single robot",
 }
 
 

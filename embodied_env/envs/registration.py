@@ -41,7 +41,8 @@ _DEFAULTS = {
 def make(
     contract: str | Path | Contract | None = ..., *,
     backend: BackendName | str = ..., pacing: str | None = ..., record: None = ..., record_messages: bool = ...,
-    render_mode: str | None = ..., delay_profile: str | Path | LatencyProfile | DelayModel | None = ...,
+    render_mode: str | None = ..., view: bool | str | None = ...,
+    delay_profile: str | Path | LatencyProfile | DelayModel | None = ...,
     clock: str | Clock | None = ..., evaluator_info: bool = ..., max_episode_steps: None = ..., spawn: bool = ...,
     namespace: str | None = ..., observers: Sequence[Observer] = ..., fifo_priority: int | None = ...,
     switch_interval_s: float | None = ..., **backend_options: Any,  # noqa: ANN401 - the backend checks its options
@@ -50,7 +51,8 @@ def make(
 def make(
     contract: str | Path | Contract | None = ..., *, record: str | Path, max_episode_steps: int | None = ...,
     backend: BackendName | str = ..., pacing: str | None = ..., record_messages: bool = ...,
-    render_mode: str | None = ..., delay_profile: str | Path | LatencyProfile | DelayModel | None = ...,
+    render_mode: str | None = ..., view: bool | str | None = ...,
+    delay_profile: str | Path | LatencyProfile | DelayModel | None = ...,
     clock: str | Clock | None = ..., evaluator_info: bool = ..., spawn: bool = ...,
     namespace: str | None = ..., observers: Sequence[Observer] = ..., fifo_priority: int | None = ...,
     switch_interval_s: float | None = ..., **backend_options: Any,  # noqa: ANN401 - the backend checks its options
@@ -59,7 +61,8 @@ def make(
 def make(
     contract: str | Path | Contract | None = ..., *, record: str | Path | None = ..., max_episode_steps: int | None,
     backend: BackendName | str = ..., pacing: str | None = ..., record_messages: bool = ...,
-    render_mode: str | None = ..., delay_profile: str | Path | LatencyProfile | DelayModel | None = ...,
+    render_mode: str | None = ..., view: bool | str | None = ...,
+    delay_profile: str | Path | LatencyProfile | DelayModel | None = ...,
     clock: str | Clock | None = ..., evaluator_info: bool = ..., spawn: bool = ...,
     namespace: str | None = ..., observers: Sequence[Observer] = ..., fifo_priority: int | None = ...,
     switch_interval_s: float | None = ..., **backend_options: Any,  # noqa: ANN401 - the backend checks its options
@@ -75,6 +78,7 @@ def make(  # noqa: PLR0913 - the public options
     record: str | Path | None = None,
     record_messages: bool = False,
     render_mode: str | None = None,
+    view: bool | str | None = None,
     delay_profile: str | Path | LatencyProfile | DelayModel | None = None,
     clock: str | Clock | None = None,
     evaluator_info: bool = False,
@@ -100,6 +104,9 @@ def make(  # noqa: PLR0913 - the public options
         record: a folder; the run is recorded into a new run directory in it (`RecordTransitions`).
         record_messages: record the raw ROS 2 messages too (``messages.mcap``); for a backend over ROS 2.
         render_mode: "rgb_array" or "human", where the backend offers it.
+        view: show the steps in Rerun: True starts its viewer, or serves its web viewer without a display; ``"web"`` or
+            ``"web:PORT"`` serves it; ``"FILE.rrd"`` writes a file; ``"rerun+http://HOST:PORT/proxy"`` connects to one.
+            It never delays a step: steps that the viewer is too slow for are dropped and counted.
         delay_profile: a latency_profile.json, a LatencyProfile or a DelayModel, whose delays are injected into a
             lockstep world (``info["latency"]["injected"]``).
         clock: clock of the latencies: "steady" (default), "virtual" for reproducible ones in lockstep, or a Clock.

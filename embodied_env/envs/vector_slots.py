@@ -17,7 +17,11 @@ from embodied_env.errors import UsageError
 PerSlot = Sequence[Mapping[str, Any]] | Callable[[int], Mapping[str, Any]]
 """Options of each slot: a sequence of mappings, or a function of the slot number."""
 
-_REALTIME_OPTIONS = ("fifo_priority", "switch_interval_s")  # lockstep worlds need no real-time scheduling
+_UNSUPPORTED = {
+    "fifo_priority": "its worlds are in lockstep",
+    "switch_interval_s": "its worlds are in lockstep",
+    "view": "a view shows a single robot; use make",
+}
 _ADDRESS = ("namespace", "domain_id")
 
 
@@ -67,9 +71,9 @@ def options_of_slots(num_envs: int, options: Mapping[str, Any], per_slot: PerSlo
     if len(own) != num_envs:
         raise UsageError(f"wrong number of mappings in per_slot: {len(own)} (expected {num_envs})")
     slots = [{**options, **each} for each in own]
-    for name in _REALTIME_OPTIONS:
+    for name, reason in _UNSUPPORTED.items():
         if any(each.get(name) is not None for each in slots):
-            raise UsageError(f"unsupported option of a vector environment: {name} (its worlds are in lockstep)")
+            raise UsageError(f"unsupported option of a vector environment: {name} ({reason})")
     clocks = [id(each["clock"]) for each in slots if getattr(each.get("clock"), "virtual", False)]
     if len(set(clocks)) < len(clocks):
         raise UsageError("virtual clock shared by several slots (expected clock='virtual', which makes one per slot)")

@@ -80,6 +80,8 @@ def evaluate(  # noqa: PLR0913 - the public options
     )
     folder = checked_path("record", record)
     if engine is not None:
+        if options.get("view"):
+            raise UsageError("unsupported option with an engine: view (a view shows a single robot); omit the engine")
         ended = (lambda _: None) if observer is None else observer.ended
         results = engine.evaluate(job, episodes=episodes, out=folder, ended=ended)
     else:

@@ -107,7 +107,7 @@ class Picture(NamedTuple):
 
 
 class RowViews:
-    """Returns what viewers can draw of the rows of a contract; the topic of each of its sensors is its name after a /."""
+    """Returns what viewers can draw of the rows of a contract; the topic of a sensor is its name after a slash."""
 
     def __init__(self, sensors: Mapping[str, SensorSpec]) -> None:
         each = sensors.items()

@@ -11,8 +11,8 @@ from scipy.stats import ks_2samp
 
 from embodied_env.analysis.comparison.features import Event, Stream, as_on_the_robot
 from embodied_env.analysis.comparison.response import Motion, fit_response
-from embodied_env.analysis.step_values import CommandedJoint
 from embodied_env.core.latency.statistics import KEPT, Reservoir
+from embodied_env.record.step_values import CommandedJoint
 
 
 def filled(values, **options):

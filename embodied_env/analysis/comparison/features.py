@@ -17,7 +17,6 @@ from embodied_env.analysis.comparison.response import Motion, MotionRecorder, fi
 from embodied_env.analysis.report.outcomes import Outcomes
 from embodied_env.analysis.report.time_series import BoundedDict, Sparse
 from embodied_env.analysis.statistics import Sample
-from embodied_env.analysis.step_values import action_values, commanded_joints, firings
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import field_layouts
 from embodied_env.core.codes import Quality, Severity
@@ -26,6 +25,7 @@ from embodied_env.core.types import FloatArray
 from embodied_env.errors import RecordError
 from embodied_env.record.arrays import Reference, is_reference
 from embodied_env.record.rows import RESET
+from embodied_env.record.step_values import action_values, commanded_joints, firings
 
 MOST_STREAMS = 400
 """Names of numbers, and of events, of a run; further ones are counted and left out."""

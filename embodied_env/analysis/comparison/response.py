@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from embodied_env.analysis.calibration.actuator_response import peak
-from embodied_env.analysis.step_values import CommandedJoint, read_joint
 from embodied_env.core.types import FloatArray
+from embodied_env.record.step_values import CommandedJoint, read_joint
 
 _LONGEST = 2_000  # steps of an episode that are used
 _LONGEST_DELAY_S = 0.5

@@ -11,11 +11,10 @@ from embodied_env.analysis.report.key_frames import KeyFrames
 from embodied_env.analysis.report.outcomes import Episode
 from embodied_env.analysis.report.time_series import BoundedDict, Spans, Trace
 from embodied_env.analysis.report.totals import age_is_known
-from embodied_env.analysis.step_values import action_values, commanded_joints, firings, read_joint
 from embodied_env.contract import Contract
-from embodied_env.contract.spaces import ActionLayout
 from embodied_env.core.codes import Quality, Severity
 from embodied_env.record.rows import has_no_action
+from embodied_env.record.step_values import Joints, firings
 
 MOST_TRACED = 40
 """Episodes with charts. Each reason of an end is among them before any reason is there twice as often as another."""
@@ -23,30 +22,6 @@ MOST_TRACED = 40
 _MOST_SERIES = 160
 _MOST_EVENTS = 60
 _ORDER = ("failure", "stopped", "time", "cut", "apart", "success")  # of kinds of ends
-
-
-class Joints:
-    """Values of the joints of a contract in their own units; without a contract, in those of the action."""
-
-    def __init__(self, contract: Contract | None) -> None:
-        self._layout = None if contract is None else ActionLayout(contract)
-        self.by_name = {} if contract is None else {joint.name: joint for joint in commanded_joints(contract)}
-
-    def values(self, row: Mapping[str, Any]) -> Iterator[tuple[str, float, float, float]]:
-        """Yield name, requested, applied and measured value of each joint in a step; NaN for what is not known."""
-        action = row["info"]["action"]
-        requested, applied = action_values(action["requested"]), action_values(action["applied"])
-        names, layout = list(action["applied_si"]), self._layout
-        if layout is None or tuple(names) != layout.joints or not len(requested) == len(applied) == layout.size:
-            rows = zip(names, requested, applied, strict=False)
-            yield from ((name, before, after, math.nan) for name, before, after in rows)
-            return
-        in_si = [layout.scale.each_to_si(values) for values in (requested, applied)]
-        for index, (name, published) in enumerate(action["applied_si"].items()):
-            value, asked = (math.nan if published is None else published), in_si[0][index]
-            if layout.is_delta[index]:  # a displacement, from where that of the applied action began
-                asked += value - in_si[1][index]
-            yield name, asked, value, read_joint(row, self.by_name[name])
 
 
 class EpisodeTrace:

@@ -79,3 +79,27 @@ def firings(row: Mapping[str, Any]) -> Iterator[tuple[Firing, Severity]]:
     for finding in row["inner"]["findings"]:
         for joint in finding["joints"] or ("",):
             yield (finding["gate"], finding["code"], joint), Severity[finding["severity"]]
+
+
+class Joints:
+    """Values of the joints of a contract in their own units; without a contract, in those of the action."""
+
+    def __init__(self, contract: Contract | None) -> None:
+        self._layout = None if contract is None else ActionLayout(contract)
+        self.by_name = {} if contract is None else {joint.name: joint for joint in commanded_joints(contract)}
+
+    def values(self, row: Mapping[str, Any]) -> Iterator[tuple[str, float, float, float]]:
+        """Yield name, requested, applied and measured value of each joint in a step; NaN for what is not known."""
+        action = row["info"]["action"]
+        requested, applied = action_values(action["requested"]), action_values(action["applied"])
+        names, layout = list(action["applied_si"]), self._layout
+        if layout is None or tuple(names) != layout.joints or not len(requested) == len(applied) == layout.size:
+            rows = zip(names, requested, applied, strict=False)
+            yield from ((name, before, after, math.nan) for name, before, after in rows)
+            return
+        in_si = [layout.scale.each_to_si(values) for values in (requested, applied)]
+        for index, (name, published) in enumerate(action["applied_si"].items()):
+            value, asked = (math.nan if published is None else published), in_si[0][index]
+            if layout.is_delta[index]:  # a displacement, from where that of the applied action began
+                asked += value - in_si[1][index]
+            yield name, asked, value, read_joint(row, self.by_name[name])
