@@ -7,7 +7,12 @@ from typing import Any
 
 from embodied_env.errors import MissingDependencyError
 
-_PACKAGES = {"PIL": "pillow", "stable_baselines3": "stable-baselines3", "zmq": "pyzmq"}  # where the names differ
+_PACKAGES = {  # where the names differ
+    "PIL": "pillow",
+    "rerun": "rerun-sdk",
+    "stable_baselines3": "stable-baselines3",
+    "zmq": "pyzmq",
+}
 
 
 def import_optional(module: str, *, needed_for: str) -> Any:  # noqa: ANN401 - a module without type information

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 import sys
@@ -13,8 +12,9 @@ from urllib.parse import quote
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
+from embodied_env.core.optional_packages import import_optional
 from embodied_env.core.terminal import say
-from embodied_env.errors import MissingDependencyError, UsageError
+from embodied_env.errors import UsageError
 from embodied_env.record.live_view import Path, encodings_of
 from embodied_env.record.step_values import Joints
 
@@ -54,7 +54,8 @@ class RerunViewer:
             MissingDependencyError: if rerun is not installed.
         """
         where = checked_view(view)
-        self._rerun = rerun = _library()
+        import_optional("rerun.blueprint", needed_for="a view")
+        self._rerun = rerun = import_optional("rerun", needed_for="a view")
         self._recording = recording = rerun.RecordingStream(f"embodied_env {contract.name}")
         blueprint = _layout(rerun, contract)
         try:
@@ -113,14 +114,6 @@ class RerunViewer:
         self._rerun.serve_web_viewer(web_port=port, open_browser=False, connect_to=url)
         _served.append(self._recording)
         say(f"view: http://localhost:{port}?url={quote(url, safe='')}", file=sys.stderr)
-
-
-def _library() -> Any:  # noqa: ANN401 - untyped
-    try:
-        importlib.import_module("rerun.blueprint")
-        return importlib.import_module("rerun")
-    except ImportError:
-        raise MissingDependencyError("rerun-sdk", needed_for="a view") from None
 
 
 def _layout(rerun: Any, contract: Contract) -> Any:  # noqa: ANN401 - untyped

@@ -69,7 +69,8 @@ def _prefixes() -> list[Path]:
 
 def _sourced_prefixes() -> list[Path]:
     """Return the prefixes of other installations of ROS 2 than the wheels of this environment."""
-    return [each for each in _prefixes() if each != Path(sys.prefix) and (each / "share/rclpy/package.xml").is_file()]
+    own = Path(sys.prefix).resolve()
+    return [each for each in _prefixes() if each.resolve() != own and (each / "share/rclpy/package.xml").is_file()]
 
 
 def launch_checks() -> Iterator[Check]:

@@ -91,6 +91,13 @@ def test_wheels_in_a_shell_with_sourced_ros_fail(sourced, monkeypatch):
     assert str(sourced) in check.detail
 
 
+def test_wheels_under_another_name_of_their_prefix_are_not_mixed(tmp_path, monkeypatch):
+    pytest.importorskip("rclpy", reason="needs rclpy")
+    (tmp_path / "alias").symlink_to(sys.prefix)
+    monkeypatch.setenv("AMENT_PREFIX_PATH", str(tmp_path / "alias"))
+    assert "one ROS 2" not in named(ros_checks())
+
+
 def test_messages_built_with_another_numpy_fail(monkeypatch):
     pytest.importorskip("rclpy", reason="needs rclpy")
 
