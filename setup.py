@@ -87,7 +87,7 @@ setup(
         (f"share/{NAME}", ["package.xml"]),
         (f"lib/{NAME}", sorted(map(str, Path("scripts").glob("*")))),  # for ros2 run
         (f"share/{NAME}/launch", sorted(map(str, Path("launch").glob("*.launch.py")))),
-        (f"share/{NAME}/config", [*sorted(map(str, Path("config").glob("*.yaml"))), f"{NAME}/ros/large_messages.xml"]),
+        (f"share/{NAME}/config", [*sorted(map(str, Path("config").glob("*.*"))), f"{NAME}/ros/large_messages.xml"]),
         (f"share/{NAME}/config/gazebo", sorted(map(str, Path("config/gazebo").glob("*.*")))),
         (f"share/{NAME}/examples", sorted(map(str, Path("examples").glob("*.py")))),
         (f"share/{NAME}/config/policies", sorted(map(str, Path("config/policies").glob("*.*")))),

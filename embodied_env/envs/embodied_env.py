@@ -201,7 +201,7 @@ class EmbodiedEnv(StepperEnv):
         filters = make_command_filters(self.contract, latency_s=latency_s)
         self.contract_files = recorded_files(self.contract, filters)
         self._begun = False
-        self._view = open_view(view, self.contract)
+        self._view = open_view(view, self.contract, self.pacing)
         if self._view is not None:
             observers = (*observers, self._view)
             weakref.finalize(self, self._view.stop).atexit = False
@@ -419,14 +419,14 @@ def render_metadata(name: str, backend: Backend, contract: Contract, render_mode
     return {"render_modes": list(modes), "render_fps": max(1, round(1 / contract.control_period_s))}
 
 
-def open_view(view: object, contract: Contract) -> LiveView | None:
+def open_view(view: object, contract: Contract, pacing: str) -> LiveView | None:
     """Return the observer that shows steps in a viewer, or None for the view None or False."""
     if view is None or view is False:
         return None
     from embodied_env.record.live_view import LiveView  # noqa: PLC0415 - the view is optional
     from embodied_env.record.rerun_viewer import RerunViewer  # noqa: PLC0415
 
-    return LiveView(contract, RerunViewer(view, contract))
+    return LiveView(contract, RerunViewer(view, contract), pacing=pacing)
 
 
 # ---------------------------------------------------------------------------------------------------------- runs

@@ -6,20 +6,23 @@ and counted.
 
 from __future__ import annotations
 
+import contextlib
 import math
-import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality, Severity
-from embodied_env.core.terminal import printable, say
+from embodied_env.core.process.signals import close_at_exit
+from embodied_env.core.terminal import printable
 from embodied_env.core.types import Transition
 from embodied_env.record.arrays import is_reference
 from embodied_env.record.run import Run
@@ -27,11 +30,13 @@ from embodied_env.record.step_values import Joints, firings
 
 Path = tuple[str, ...]
 
-MOST_QUEUED = 64
+MOST_QUEUED = 100
 """Steps that wait for the viewer; those that end an episode may wait twice as many."""
 
 DRAW_PERIOD_S = 0.2
 CLOSE_TIMEOUT_S = 2.0
+SHARE_IN_LOCKSTEP = 0.02
+"""Share of the time in which the thread draws if every step would wait for it; in real time steps wait anyway."""
 
 _MOST_BYTES = 64 * 2**20  # of the images of the queued steps
 _MOST_SERIES = 400
@@ -55,7 +60,10 @@ class Viewer(Protocol):
         """Add a line to the log."""
 
     def close(self) -> None:
-        """Pass everything to the viewer."""
+        """Pass everything to the viewer; raises an error if it takes more than a second."""
+
+    def abandon(self) -> None:
+        """Let the program end without a viewer that does not respond."""
 
 
 class StepView:
@@ -102,12 +110,13 @@ class StepView:
         if info["end_reason"]:
             self._log(f"episode {info['episode_index']} ends after {info['step_index']} steps: {info['end_reason']}")
 
-    def send(self) -> None:
-        """Pass the points so far to the viewer."""
+    def send(self) -> Iterator[None]:
+        """Pass the points so far to the viewer, one series at a time."""
         series, self._series = self._series, {}
         for path, points in series.items():
             steps, times_s, values = zip(*points, strict=True)
             self._viewer.plot(path, steps, times_s, values)
+            yield
 
     def _add_gates(self, row: Mapping[str, Any]) -> None:
         found = [(gate, code, severity) for (gate, code, _), severity in firings(row) if severity > Severity.PASS]
@@ -151,8 +160,9 @@ class LiveView:
         dropped: those that are not shown, since the viewer was slower than the environment or has failed.
     """
 
-    def __init__(self, contract: Contract, viewer: Viewer) -> None:
+    def __init__(self, contract: Contract, viewer: Viewer, *, pacing: str) -> None:
         """Start with no steps; the thread starts with the first."""
+        self._share = SHARE_IN_LOCKSTEP if pacing == "lockstep" else 1.0
         self.steps = self.dropped = 0
         self._viewer, self._view = viewer, StepView(contract, viewer)
         sizes = [
@@ -170,6 +180,7 @@ class LiveView:
     def observe(self, transition: Transition) -> None:
         """Queue a step, or drop it."""
         if not self.steps:
+            close_at_exit(self, aside=True)
             self._thread.start()
         is_end = transition.terminated or transition.truncated
         if not self._problem and len(self._queue) < self._most_queued * (1 + is_end):
@@ -193,25 +204,35 @@ class LiveView:
             self._is_reported = True
             if self._thread.is_alive():
                 self._problem = "the viewer does not respond"
+            if self._problem:
+                self._viewer.abandon()
             if self._problem or self.dropped:
                 reason = f": {self._problem}" if self._problem else ""
-                say(f"view: {self.dropped} of {self.steps} steps are not shown{reason}", file=sys.stderr)
+                with contextlib.suppress(UserWarning):  # a warning turned into an error
+                    gymnasium.logger.warn(f"view: {self.dropped} of {self.steps} steps were not shown{reason}")
 
     def _run(self) -> None:
         try:
-            is_last = False
+            is_last, pause_s = False, DRAW_PERIOD_S
             while not is_last:
-                is_last = self._closing.wait(DRAW_PERIOD_S)
+                is_last = self._closing.wait(pause_s)
+                start_s = time.thread_time()
                 for _ in range(len(self._queue)):
                     number, transition = self._queue.popleft()
                     self._view.add(number, row_of(transition))
-                    self._closing.wait(1e-4)  # let the stepping thread run
-                self._view.send()
+                    self._let_steps_run()
+                for _ in self._view.send():
+                    self._let_steps_run()
+                pause_s = max(DRAW_PERIOD_S, (time.thread_time() - start_s) / self._share)
             self._viewer.close()
         except Exception as error:  # noqa: BLE001 - of the viewer; the robot goes on
             self._problem = f"{type(error).__name__}: {error}"
             self.dropped += len(self._queue)
             self._queue.clear()
+
+    def _let_steps_run(self) -> None:
+        """Release the GIL: a step must not wait for the switch interval."""
+        self._closing.wait(1e-4)
 
 
 def view_run(run: Run, contract: Contract, viewer: Viewer, progress: Callable[[int], None] = lambda _: None) -> int:
@@ -225,9 +246,9 @@ def view_run(run: Run, contract: Contract, viewer: Viewer, progress: Callable[[i
         for count, row in enumerate(run.transitions(), start=1):
             view.add(count - 1, row, run.array)
             if count % _STEPS_PER_BATCH == 0:
-                view.send()
+                deque(view.send())
                 progress(count)
-        view.send()
+        deque(view.send())
     finally:
         viewer.close()
     return count

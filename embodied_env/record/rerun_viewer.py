@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-import sys
 from collections.abc import Sequence
 from typing import Any, cast
 from urllib.parse import quote
 
+import gymnasium
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
 from embodied_env.core.optional_packages import import_optional
-from embodied_env.core.terminal import say
 from embodied_env.errors import UsageError
 from embodied_env.record.live_view import Path, encodings_of
 from embodied_env.record.step_values import Joints
@@ -24,7 +24,7 @@ _MOST_PLOTS = 12  # of joints; the others can be selected
 _COLORS = {"requested": (150, 150, 150), "applied": (230, 130, 30), "measured": (40, 110, 220)}
 _CHANNELS = {"rgb8": "RGB", "bgr8": "BGR", "rgba8": "RGBA", "bgra8": "BGRA", "mono8": "L"}
 
-_served: list[Any] = []  # a page is served as long as its recording exists
+_kept: list[Any] = []  # recordings that exist until the process ends: of a page, and those that rerun cannot drop
 
 
 def checked_view(view: object) -> str:
@@ -57,6 +57,8 @@ class RerunViewer:
         import_optional("rerun.blueprint", needed_for="a view")
         self._rerun = rerun = import_optional("rerun", needed_for="a view")
         self._recording = recording = rerun.RecordingStream(f"embodied_env {contract.name}")
+        self._steps: Sequence[int] = ()
+        self._times: list[Any] = []
         blueprint = _layout(rerun, contract)
         try:
             if where == "spawn":
@@ -77,9 +79,11 @@ class RerunViewer:
     def plot(self, path: Path, steps: Sequence[int], times_s: Sequence[float], values: Sequence[float]) -> None:
         """Add points to the series `path`."""
         rerun = self._rerun
-        times = [rerun.TimeColumn("step", sequence=steps), rerun.TimeColumn("time", duration=times_s)]
+        if steps != self._steps:  # most series have the same ones
+            self._steps = steps
+            self._times = [rerun.TimeColumn("step", sequence=steps), rerun.TimeColumn("time", duration=times_s)]
         columns = rerun.Scalars.columns(scalars=values)
-        self._recording.send_columns(rerun.new_entity_path(list(path)), indexes=times, columns=columns)
+        self._recording.send_columns(rerun.new_entity_path(list(path)), indexes=self._times, columns=columns)
 
     def show_image(self, name: str, image: NDArray[Any], encoding: str, step: int, time_s: float) -> None:
         """Show an image of a camera."""
@@ -100,6 +104,11 @@ class RerunViewer:
         """Pass everything to the viewer; a page that is being served stays until the process ends."""
         self._recording.flush(timeout_sec=1.0)
 
+    def abandon(self) -> None:
+        """Let the program end although rerun has not sent everything."""
+        self._rerun.unregister_shutdown()
+        _kept.append(self._recording)
+
     def _set_time(self, step: int, time_s: float) -> None:
         self._recording.set_time("step", sequence=step)
         self._recording.set_time("time", duration=time_s)
@@ -112,8 +121,9 @@ class RerunViewer:
             data_port = free.getsockname()[1]
         url = self._recording.serve_grpc(grpc_port=data_port, default_blueprint=blueprint)
         self._rerun.serve_web_viewer(web_port=port, open_browser=False, connect_to=url)
-        _served.append(self._recording)
-        say(f"view: http://localhost:{port}?url={quote(url, safe='')}", file=sys.stderr)
+        _kept.append(self._recording)
+        with contextlib.suppress(UserWarning):  # a warning turned into an error
+            gymnasium.logger.warn(f"view: open http://localhost:{port}?url={quote(url, safe='')}")
 
 
 def _layout(rerun: Any, contract: Contract) -> Any:  # noqa: ANN401 - untyped
