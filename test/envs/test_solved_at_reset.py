@@ -201,13 +201,13 @@ def test_a_summary_with_solved_episodes_as_successes_fails_the_audit(mixed, tmp_
 
 
 def test_the_report_excludes_solved_episodes_from_the_rate(mixed, tmp_path):
-    pytest.importorskip("plotly", reason="figures need plotly, of the extra `report`")
+    pytest.importorskip("jinja2", reason="pages need jinja2, of the extra `report`")
     page = tmp_path / "report.html"
     assert main(["report", str(mixed), "-o", str(page)]) == 0
     text = page.read_text(encoding="utf-8")
     assert "2 of 2 episodes" in text
     assert "solved at reset, before the policy acted: 2 (excluded from success rates)" in text
-    assert "terminated, solved at reset" in text
+    assert "solved at reset or first step: in no rate" in text
 
 
 def test_a_comparison_excludes_solved_episodes(mixed):

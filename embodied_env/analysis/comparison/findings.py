@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from embodied_env.analysis.comparison.effects import Difference
 from embodied_env.analysis.comparison.features import FeatureName
-from embodied_env.analysis.report.formatting import format_number, percent, plural
+from embodied_env.analysis.report.html import format_number, percent, plural
 from embodied_env.analysis.report.totals import stage_label
 
 _NAMED = 3  # groups of features in the findings

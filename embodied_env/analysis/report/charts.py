@@ -7,14 +7,14 @@ One function per kind of chart; each returns escaped HTML. Curves are paths in a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from embodied_env.analysis.report.formatting import format_number, plural
+from embodied_env.analysis.report.html import format_number, plural
 from embodied_env.core.terminal import printable
 from embodied_env.core.types import FloatArray
 
@@ -328,14 +328,13 @@ def _drawing(content: str, label: str, kind: str = "lines") -> str:
 def _describe(
     title: str, unit: str, series: Sequence[tuple[Line, FloatArray, FloatArray]], marks: Sequence[Marks]
 ) -> str:
-    def told() -> Iterator[str]:
-        for line, _, y in series:
-            good = y[np.isfinite(y)]
-            span = f"{format_number(good.min())} to {format_number(good.max())} {unit}" if len(good) else "no value"
-            yield f"{line.name} {span.strip()}"
-        yield from (f"{mark.name} at {plural(mark.steps, 'step')}" for mark in marks)
-
-    return f"{title}: {'; '.join(told())}"
+    parts = []
+    for line, _, y in series:
+        good = y[np.isfinite(y)]
+        span = f"{format_number(good.min())} to {format_number(good.max())} {unit}" if len(good) else "no value"
+        parts.append(f"{line.name} {span.strip()}")
+    parts += [f"{mark.name} at {plural(mark.steps, 'step')}" for mark in marks]
+    return f"{title}: {'; '.join(parts)}"
 
 
 def _y_axis(low: float, high: float) -> str:

@@ -23,7 +23,7 @@ from embodied_env.analysis.report.charts import (
     line_chart,
 )
 from embodied_env.analysis.report.episode_traces import EpisodeTrace
-from embodied_env.analysis.report.formatting import format_number, plural, share_of
+from embodied_env.analysis.report.html import format_number, plural, share_of
 from embodied_env.analysis.report.outcomes import Episode, Rate
 from embodied_env.analysis.report.time_series import Trace
 
