@@ -41,11 +41,10 @@ class Excluded:
 
 @dataclass(frozen=True, kw_only=True)
 class OneSided:
-    """Feature that only one run has, its name, and in how many of its episodes."""
+    """Feature that only one run has."""
 
     name: FeatureName
-    run: str
-    episodes: int
+    run: str  # name of this run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +185,7 @@ def _compare(a: Side, b: Side, terms: Comparability, chance: float) -> Compariso
     ]
     contract = next((found for found in terms.contracts if found is not None), None)
     differences = find_differences(names, of_a, of_b, contract, pairing, chance=chance)
+    compared = {found.name for found in differences}
     return Comparison(
         a=a,
         b=b,
@@ -194,7 +194,11 @@ def _compare(a: Side, b: Side, terms: Comparability, chance: float) -> Compariso
         pairing=pairing,
         differences=tuple(differences),
         excluded=(Excluded(stages=tuple(sorted(excluded)), reason=_why_excluded(a, b)),) if excluded else (),
-        one_sided=tuple(_one_sided(names, a, b)),
+        one_sided=tuple(
+            OneSided(name=name, run=a.name if np.isfinite(of_a.values(name)).any() else b.name)
+            for name in names
+            if name not in compared and not name.is_event
+        ),
         untracked=tuple(dict.fromkeys((*of_a.untracked, *of_b.untracked))),
     )
 
@@ -214,14 +218,6 @@ def _why_excluded(a: Side, b: Side) -> str:
         return "both worlds wait for the agent (lockstep), so this is the cost of the simulator"
     waiting, other = (a, b) if a.is_lockstep else (b, a)
     return f"the world of {waiting.name} waits for the agent (lockstep), that of {other.name} does not (realtime)"
-
-
-def _one_sided(names: Iterable[FeatureName], a: Side, b: Side) -> Iterator[OneSided]:
-    for name in names:
-        if not name.is_event and name.group != "ended by":
-            of_a, of_b = (int(np.isfinite(side.features.values(name)).sum()) for side in (a, b))
-            if not (of_a and of_b):
-                yield OneSided(name=name, run=a.name if of_a else b.name, episodes=of_a or of_b)
 
 
 def _warnings(a: Side, b: Side) -> Iterator[str]:

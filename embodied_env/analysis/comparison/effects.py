@@ -10,21 +10,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from embodied_env.analysis import statistics
 from embodied_env.analysis.comparison.episode_pairing import Pairing
 from embodied_env.analysis.comparison.features import MISSED_DEADLINES, FeatureName, RunFeatures
 from embodied_env.analysis.report.outcomes import Rate
-from embodied_env.analysis.statistics import (
-    MeanTest,
-    compare_means,
-    count_for_mean,
-    count_for_pairs,
-    count_for_shares,
-    difference_interval,
-    fisher_exact,
-    mcnemar_exact,
-    paired_difference_interval,
-    reject_by_holm,
-)
+from embodied_env.analysis.statistics import MeanTest
 from embodied_env.contract import Contract
 from embodied_env.core.types import FloatArray
 
@@ -98,14 +88,12 @@ class Difference:
         return not is_success, list(VERDICTS).index(self.verdict), -self.relevance
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything in one level of JSON types, except the levels of both runs."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del values["name"], values["scale"]
-        relative = self.difference / self.scale.unit
-        scale = {"matters": self.scale.matters, "relevance": self.relevance, "relative": relative}
-        values["relative_to"] = self.scale.name
-        levels = {"a": dataclasses.asdict(self.a), "b": dataclasses.asdict(self.b)}
-        return {"section": self.name.section, **dataclasses.asdict(self.name), **values, **scale, **levels}
+        """Return everything in JSON types, in one level except `a` and `b`."""
+        values, scale = dataclasses.asdict(self), self.scale
+        name = values.pop("name")
+        del values["scale"]
+        sizes = {"matters": scale.matters, "relevance": self.relevance, "relative": self.difference / scale.unit}
+        return {"section": self.name.section, **name, **values, **sizes, "relative_to": scale.name}
 
 
 def find_differences(
@@ -125,7 +113,7 @@ def find_differences(
     """
     tested = [found for name in names if (found := _test(name, a, b, contract, pairing)) is not None]
     others = [found for found in tested if found.name.group != "success"]
-    rejected = reject_by_holm([found.p_value for found in others], chance=chance)
+    rejected = statistics.reject_by_holm([found.p_value for found in others], chance=chance)
     is_certain = {found.name: is_rejected for found, is_rejected in zip(others, rejected, strict=True)}
     differences = []
     for found in tested:
@@ -150,14 +138,16 @@ def _episodes_needed(found: Difference, chance: float) -> int | None:
     size = max(abs(found.difference), found.scale.matters)
     if not found.name.is_share_of_episodes:
         is_known = math.isfinite(found.spread)
-        return count_for_mean(found.spread, size, paired=found.pairs > 0, chance=chance) if is_known else None
+        return (
+            statistics.count_for_mean(found.spread, size, paired=found.pairs > 0, chance=chance) if is_known else None
+        )
     if found.pairs:
-        return count_for_pairs(found.apart, min(1.0, size), chance=chance)
+        return statistics.count_for_pairs(found.apart, min(1.0, size), chance=chance)
     a, b = found.a.mean, found.b.mean
     if abs(b - a) < size:  # a difference that matters from the mean share towards one half
         a = (a + b) / 2
         b = a + math.copysign(size, 0.5 - a)
-    return count_for_shares(a, b, chance=chance)
+    return statistics.count_for_shares(a, b, chance=chance)
 
 
 def _test(
@@ -173,7 +163,7 @@ def _test(
     is_paired = len(pairs) > 1 and 2 * len(pairs) >= min(len(values_a), len(values_b))
     if is_paired:
         values_a, values_b = pairs.T
-    test, apart = compare_means(values_a, values_b, paired=is_paired), math.nan
+    test, apart = statistics.compare_means(values_a, values_b, paired=is_paired), math.nan
     if name.is_share_of_episodes:
         test, apart = _test_shares(values_a, values_b, is_paired=is_paired)
     return Difference(
@@ -192,13 +182,13 @@ def _test_shares(a: FloatArray, b: FloatArray, *, is_paired: bool) -> tuple[Mean
     rates = rate_a, rate_b = [Rate.of(int(values.sum()), len(values)) for values in (a, b)]
     apart = math.nan
     if is_paired:
-        paired = mcnemar_exact([(x > 0, y > 0) for x, y in zip(a.tolist(), b.tolist(), strict=True)])
-        interval, p_value = paired_difference_interval(paired), paired.p_value
+        paired = statistics.mcnemar_exact([(x > 0, y > 0) for x, y in zip(a.tolist(), b.tolist(), strict=True)])
+        interval, p_value = statistics.paired_difference_interval(paired), paired.p_value
         apart = (paired.only_a + paired.only_b) / paired.pairs
     else:
         bounds_a, bounds_b = ((rate.share, rate.low, rate.high) for rate in rates)
-        interval = difference_interval(bounds_a, bounds_b)
-        p_value = fisher_exact((rate_a.successes, rate_a.trials), (rate_b.successes, rate_b.trials))
+        interval = statistics.difference_interval(bounds_a, bounds_b)
+        p_value = statistics.fisher_exact((rate_a.successes, rate_a.trials), (rate_b.successes, rate_b.trials))
     difference = rate_b.share - rate_a.share
     return MeanTest(difference=difference, interval=interval, p_value=p_value, spread=math.nan), apart
 

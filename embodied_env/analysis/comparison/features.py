@@ -81,7 +81,6 @@ class Stream(Sample):
 
     def __init__(self) -> None:
         super().__init__()
-        self.missing = 0  # steps without a number
         self._sums, self._counts = array("d"), array("q")
 
     def add_step(self, values: Sequence[float], episode: int) -> None:
@@ -247,8 +246,6 @@ class RunFeatures:
         known = [float(value) for value in values if value is not None and math.isfinite(value)]
         if known:
             stream.add_step(known, self._episode if episode is None else episode)
-        else:
-            stream.missing += 1
 
     def _add_event(self, name: FeatureName) -> None:
         if (event := self.events.entry(name)) is not None:

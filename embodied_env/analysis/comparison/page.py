@@ -16,7 +16,6 @@ from embodied_env.analysis.comparison.response import Motion
 from embodied_env.analysis.report.charts import Interval, Line, interval_chart, line_chart
 from embodied_env.analysis.report.figures import draw_rates
 from embodied_env.analysis.report.html import describe_value, render_page
-from embodied_env.analysis.report.outcomes import Rate
 from embodied_env.analysis.report.totals import stage_label
 from embodied_env.analysis.statistics import POWER
 from embodied_env.record.manifest import name_of_policy, write_text
@@ -37,6 +36,7 @@ def write_comparison(comparisons: Sequence[Comparison], path: str | Path) -> Non
     """
     sides = [comparisons[0].a, *(comparison.b for comparison in comparisons)]
     contract = describe_value(sides[0].run.manifest["contract"]["name"])
+    rates = [(f"{side.name}: {name_of_side(side)}", *side.features.outcomes.rates()[0][1:]) for side in sides]
     page = render_page(
         "compare.html",
         title=f"{contract}: {', '.join(dict.fromkeys(map(name_of_side, sides)))}",
@@ -47,9 +47,7 @@ def write_comparison(comparisons: Sequence[Comparison], path: str | Path) -> Non
         comparisons=comparisons,
         sides=sides,
         versions=dict.fromkeys(name for side in sides for name in side.run.manifest["versions"]),
-        success_chart=draw_rates(
-            (f"{side.name}: {name_of_side(side)}", *side.features.outcomes.rates()[0][1:]) for side in sides
-        ),
+        success_chart=draw_rates(rates),
         sections=("outcome", "motion", "timing"),
         effects_chart=effects_chart,
         overlays=overlays,
@@ -64,10 +62,6 @@ def name_of_side(side: Side) -> str:
     """Return the policy of a run and its backend: "scripted on mujoco"."""
     manifest = side.run.manifest
     return f"{describe_value(name_of_policy(manifest.get('policy')))} on {describe_value(manifest.get('backend'))}"
-
-
-def _rate_of(side: Side) -> tuple[str, Rate]:
-    return side.features.outcomes.rates()[0][1:]
 
 
 def overlays(comparison: Comparison) -> list[str]:

@@ -22,8 +22,6 @@ COLUMNS = 300
 """Columns of a chart; each shows the smallest and the largest value in it."""
 
 UNITS = 1000
-STYLES = ("requested", "applied", "measured", "a", "b", "a command", "b command", *(f"s{index}" for index in range(8)))
-"""Styles of a line in ``page.css``: of a joint, of two runs, and of any others."""
 
 _BEYOND = 20 * UNITS  # coordinates outside the box are cut off by the browser, and bounded for it
 _TICKS = 4
@@ -31,7 +29,7 @@ _LARGEST = 1e150  # whose differences and multiples are finite
 
 
 class Line(NamedTuple):
-    """One line of a chart, in one of `STYLES`; NaN is a gap."""
+    """One line of a chart; `style` is a class of ``page.css``, and NaN is a gap."""
 
     name: str
     x: ArrayLike
@@ -354,11 +352,7 @@ def _tick(value: float) -> str:
 
 
 def _drawing_of_marks(marks: Marks, box: _Box) -> str:
-    return _drawing(_mark_path(marks, box), f"{marks.name}: {plural(marks.steps, 'step')}", "rug")
-
-
-def _mark_path(marks: Marks, box: _Box) -> str:
-    """Return a bar for each run of adjacent places, at least as wide as a pixel."""
+    """Draw a bar for each run of adjacent places, at least as wide as a pixel."""
     runs: list[list[int]] = []
     for left, right in ((box.x(first - 0.5), box.x(last + 0.5)) for first, last in marks.spans):
         if runs and left <= runs[-1][1] + 1:
@@ -366,4 +360,5 @@ def _mark_path(marks: Marks, box: _Box) -> str:
         else:
             runs.append([left, right])
     drawn = "".join(f"M{left},0H{max(right, left + 2)}V{UNITS}H{left}z" for left, right in runs)
-    return f'<path class="marks {marks.style}" d="{drawn}"><title>{_text(marks.name)}</title></path>'
+    path = f'<path class="marks {marks.style}" d="{drawn}"><title>{_text(marks.name)}</title></path>'
+    return _drawing(path, f"{marks.name}: {plural(marks.steps, 'step')}", "rug")

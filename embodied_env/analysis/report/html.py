@@ -47,9 +47,6 @@ def check_installed() -> None:
     import embodied_env.analysis.statistics  # noqa: F401, PLC0415 - raises without scipy
 
 
-# ---------------------------------------------------------------------------------------------------------------- text
-
-
 def format_number(value: float) -> str:
     """Return `value` with three significant digits, without an exponent where it is readable; "none" if not finite."""
     if not math.isfinite(value):
@@ -99,9 +96,6 @@ def describe_value(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-# --------------------------------------------------------------------------------------------------------- environment
-
-
 @cache
 def _environment() -> Environment:
     try:
@@ -129,6 +123,7 @@ def _environment() -> Environment:
         "number": format_number,
         "percent": percent,
         "plural": plural,
+        "policy_text": _describe_policy,
         "share_of": share_of,
     }
     return environment
@@ -137,6 +132,13 @@ def _environment() -> Environment:
 def _describe_entry(manifest: object, *keys: str) -> str:
     """Return the value at the path `keys` of a manifest in one line."""
     return describe_value(mapping_of(manifest, *keys[:-1]).get(keys[-1]))
+
+
+def _describe_policy(manifest: object) -> str:
+    """Return the known parts of the identity of a policy: "pick, library onnx 1.2, sha256 9f..."."""
+    identity = mapping_of(manifest, "policy") or {"name": mapping_of(manifest).get("policy")}
+    parts = (f"{key} {value}" for key, value in identity.items() if key != "name" and value not in (None, ""))
+    return ", ".join((describe_value(identity.get("name")), *parts))
 
 
 def _cell_class(content: object) -> str:
