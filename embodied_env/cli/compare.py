@@ -88,13 +88,7 @@ def _print(comparison: Any) -> None:  # noqa: ANN401 - imported when it runs
     from rich.table import Column, Table
     from rich.text import Text
 
-    from embodied_env.analysis.comparison.findings import (
-        describe_difference,
-        describe_evidence,
-        describe_level,
-        group_differences,
-        label,
-    )
+    from embodied_env.analysis.comparison import findings
 
     console = make_console()
     for side in (comparison.a, comparison.b):
@@ -102,13 +96,13 @@ def _print(comparison: Any) -> None:  # noqa: ANN401 - imported when it runs
     for sentence in (*comparison.findings, *comparison.warnings):
         console.print(Text(sentence))
     likely = (found for found in comparison.differences if found.verdict in ("differs", "probably"))
-    shown = [group[0] for group in group_differences(likely)]
+    shown = [group[0] for group in findings.group_differences(likely)]
     numbers = [Column(heading, justify="right") for heading in (comparison.a.name, comparison.b.name, "difference")]
     table = Table("", "what", *numbers, "evidence")
     for section in ("outcome", "motion", "timing"):
         for index, found in enumerate([found for found in shown if found.name.section == section][:_PRINTED]):
-            levels = (describe_level(found.name, level.mean) for level in (found.a, found.b))
-            cells = (label(found.name), *levels, describe_difference(found), describe_evidence(found))
-            table.add_row("" if index else section, *map(Text, cells))
+            levels = (findings.describe_level(found.name, level.mean) for level in (found.a, found.b))
+            size, evidence = findings.describe_difference(found), findings.describe_evidence(found)
+            table.add_row("" if index else section, *map(Text, (findings.label(found.name), *levels, size, evidence)))
     if shown:
         console.print(table)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from embodied_env.analysis.report.formatting import mapping_of
+from embodied_env.analysis.report.html import mapping_of
 from embodied_env.contract import Contract
 from embodied_env.contract.fingerprint import SHIPPED_TASKS, differences, meaning
 from embodied_env.errors import ContractError, EmbodiedEnvError, RecordError

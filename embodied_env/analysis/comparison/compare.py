@@ -17,7 +17,7 @@ from embodied_env.analysis.comparison.episode_pairing import Outcome, Pairing, c
 from embodied_env.analysis.comparison.features import MISSED_DEADLINES, MOST_STREAMS, FeatureName, RunFeatures
 from embodied_env.analysis.comparison.findings import describe_findings
 from embodied_env.analysis.progress import NO_PROGRESS, Progress
-from embodied_env.analysis.report.formatting import describe_value, plural
+from embodied_env.analysis.report.html import describe_value, plural
 from embodied_env.contract import Contract
 from embodied_env.core.outcome_counts import describe_exclusions
 from embodied_env.record import Run, read_run
@@ -26,6 +26,7 @@ from embodied_env.record.manifest import name_of_policy
 
 SCHEMA = "embodied_env/comparison/1"
 
+_LISTS = ("outcomes", "excluded", "one_sided")
 _IN_THE_WORLD = ("capture_age_s", "data_age_s", "actuation_s", "end_to_end_s")
 _OF_THE_AGENT = ("inference", "policy_s", "gate_s", "publish_s", "obs_to_command_s")
 
@@ -40,11 +41,10 @@ class Excluded:
 
 @dataclass(frozen=True, kw_only=True)
 class OneSided:
-    """Feature that only one run has, its name, and in how many of its episodes."""
+    """Feature that only one run has."""
 
     name: FeatureName
-    run: str
-    episodes: int
+    run: str  # name of this run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,22 +60,6 @@ class Side:
     def is_lockstep(self) -> bool:
         """Whether its world waited for the agent."""
         return self.run.manifest.get("pacing") == "lockstep"
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the side in JSON types."""
-        manifest = self.run.manifest
-        return {
-            "path": self.run.path,
-            "backend": manifest.get("backend"),
-            "pacing": manifest.get("pacing"),
-            "policy": manifest.get("policy"),
-            "fingerprint": manifest["contract"]["fingerprint"],
-            "problem": self.run.problem,
-            "steps": self.features.steps,
-            "resets": self.features.resets,
-            "left_out": self.features.left_out,
-            "summary": {k: v for k, v in self.summary.items() if k not in ("latency", "contract_fingerprint")},
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +77,6 @@ class Comparison:
     untracked: tuple[str, ...]  # commanded joints without a reading
 
     @property
-    def sound(self) -> bool:
-        """Whether both runs are clean."""
-        return not (self.a.run.problem or self.b.run.problem)
-
-    @property
     def findings(self) -> tuple[str, ...]:
         """What differs most and by how much, or how much evidence is missing, in sentences."""
         return describe_findings(self.differences, self.a.name, self.b.name)
@@ -107,35 +86,43 @@ class Comparison:
         """What limits the comparison, in sentences."""
         return (*self.terms.notes, *_warnings(self.a, self.b))
 
-    def as_json(self, a: int, b: int) -> dict[str, Any]:
-        """Return everything but the sides in JSON types, with their positions; unknown values are None."""
-        found: dict[str, Any] = to_json_types(
-            {
-                "a": a,
-                "b": b,
-                "findings": self.findings,
-                "ignored": [vars(mismatch) for mismatch in self.terms.ignored],
-                "warnings": self.warnings,
-                "outcomes": [dataclasses.asdict(outcome) for outcome in self.outcomes],
-                "pairing": self.pairing.as_json(),
-                "differences": [difference.as_json() for difference in self.differences],
-                "excluded": [dataclasses.asdict(excluded) for excluded in self.excluded],
-                "one_sided": [dataclasses.asdict(one_sided) for one_sided in self.one_sided],
-                "untracked": self.untracked,
-            }
-        )
-        return found
-
 
 def comparisons_as_json(comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """Return all comparisons with the same first run in JSON types."""
+    """Return all comparisons with the same first run in JSON types; unknown values are None."""
     sides = [comparisons[0].a, *(comparison.b for comparison in comparisons)]
+    found: dict[str, Any] = to_json_types(
+        {
+            "schema": SCHEMA,
+            "refused": False,
+            "sound": not any(side.run.problem for side in sides),
+            "runs": list(map(_side_as_json, sides)),
+            "comparisons": [_comparison_as_json(each, place) for place, each in enumerate(comparisons, start=1)],
+        }
+    )
+    return found
+
+
+def _side_as_json(side: Side) -> dict[str, Any]:
+    manifest, features = side.run.manifest, side.features
     return {
-        "schema": SCHEMA,
-        "refused": False,
-        "sound": all(comparison.sound for comparison in comparisons),
-        "runs": [to_json_types(side.as_json()) for side in sides],
-        "comparisons": [comparison.as_json(0, place) for place, comparison in enumerate(comparisons, start=1)],
+        "path": side.run.path,
+        **{key: manifest.get(key) for key in ("backend", "pacing", "policy")},
+        "fingerprint": manifest["contract"]["fingerprint"],
+        "problem": side.run.problem,
+        **{key: getattr(features, key) for key in ("steps", "resets", "left_out")},
+        "summary": {key: n for key, n in side.summary.items() if key not in ("latency", "contract_fingerprint")},
+    }
+
+
+def _comparison_as_json(comparison: Comparison, place: int) -> dict[str, Any]:
+    return {
+        "a": 0,
+        "b": place,
+        "ignored": [vars(mismatch) for mismatch in comparison.terms.ignored],
+        "pairing": comparison.pairing.as_json(),
+        "differences": [difference.as_json() for difference in comparison.differences],
+        **{key: getattr(comparison, key) for key in ("findings", "warnings", "untracked")},
+        **{key: [dataclasses.asdict(each) for each in getattr(comparison, key)] for key in _LISTS},
     }
 
 
@@ -198,6 +185,7 @@ def _compare(a: Side, b: Side, terms: Comparability, chance: float) -> Compariso
     ]
     contract = next((found for found in terms.contracts if found is not None), None)
     differences = find_differences(names, of_a, of_b, contract, pairing, chance=chance)
+    compared = {found.name for found in differences}
     return Comparison(
         a=a,
         b=b,
@@ -206,7 +194,11 @@ def _compare(a: Side, b: Side, terms: Comparability, chance: float) -> Compariso
         pairing=pairing,
         differences=tuple(differences),
         excluded=(Excluded(stages=tuple(sorted(excluded)), reason=_why_excluded(a, b)),) if excluded else (),
-        one_sided=tuple(_one_sided(names, a, b)),
+        one_sided=tuple(
+            OneSided(name=name, run=a.name if np.isfinite(of_a.values(name)).any() else b.name)
+            for name in names
+            if name not in compared and not name.is_event
+        ),
         untracked=tuple(dict.fromkeys((*of_a.untracked, *of_b.untracked))),
     )
 
@@ -226,14 +218,6 @@ def _why_excluded(a: Side, b: Side) -> str:
         return "both worlds wait for the agent (lockstep), so this is the cost of the simulator"
     waiting, other = (a, b) if a.is_lockstep else (b, a)
     return f"the world of {waiting.name} waits for the agent (lockstep), that of {other.name} does not (realtime)"
-
-
-def _one_sided(names: Iterable[FeatureName], a: Side, b: Side) -> Iterator[OneSided]:
-    for name in names:
-        if not name.is_event and name.group != "ended by":
-            of_a, of_b = (int(np.isfinite(side.features.values(name)).sum()) for side in (a, b))
-            if not (of_a and of_b):
-                yield OneSided(name=name, run=a.name if of_a else b.name, episodes=of_a or of_b)
 
 
 def _warnings(a: Side, b: Side) -> Iterator[str]:

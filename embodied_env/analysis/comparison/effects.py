@@ -10,21 +10,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from embodied_env.analysis import statistics
 from embodied_env.analysis.comparison.episode_pairing import Pairing
 from embodied_env.analysis.comparison.features import MISSED_DEADLINES, FeatureName, RunFeatures
 from embodied_env.analysis.report.outcomes import Rate
-from embodied_env.analysis.statistics import (
-    MeanTest,
-    compare_means,
-    count_for_mean,
-    count_for_pairs,
-    count_for_shares,
-    difference_interval,
-    fisher_exact,
-    mcnemar_exact,
-    paired_difference_interval,
-    reject_by_holm,
-)
+from embodied_env.analysis.statistics import MeanTest
 from embodied_env.contract import Contract
 from embodied_env.core.types import FloatArray
 
@@ -76,8 +66,10 @@ class Difference:
     pairs: int  # pairs of episodes that were compared; 0: independent episodes
     p_value: float | None  # of equal runs, before the correction for many comparisons; None with too few episodes
     scale: Scale
-    verdict: Verdict
-    episodes_needed: int | None  # episodes of each run that would probably settle it; None: settled, or unknown
+    spread: float  # standard deviation of a difference of two episodes; NaN of a share, and with too few episodes
+    apart: float = math.nan  # share of the pairs in which only one run has it, of a share of episodes
+    verdict: Verdict = "undecided"
+    episodes_needed: int | None = None  # of each run, that would probably settle it; None: settled, or unknown
 
     @property
     def relevance(self) -> float:
@@ -96,41 +88,12 @@ class Difference:
         return not is_success, list(VERDICTS).index(self.verdict), -self.relevance
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything in one level of JSON types, except the levels of both runs."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del values["name"], values["scale"]
-        relative = self.difference / self.scale.unit
-        scale = {"matters": self.scale.matters, "relevance": self.relevance, "relative": relative}
-        values["relative_to"] = self.scale.name
-        levels = {"a": dataclasses.asdict(self.a), "b": dataclasses.asdict(self.b)}
-        return {"section": self.name.section, **dataclasses.asdict(self.name), **values, **scale, **levels}
-
-
-class _Tested(NamedTuple):
-    """Evidence for a difference in one feature, before the verdict."""
-
-    name: FeatureName
-    a: Level
-    b: Level
-    pairs: int
-    scale: Scale
-    test: MeanTest
-    apart: float = math.nan  # share of the pairs in which only one has it, of a share of episodes
-
-    def episodes_needed(self, chance: float) -> int | None:
-        """Return how many episodes of each run would show this difference, or one that matters if it is smaller."""
-        size = max(abs(self.test.difference), self.scale.matters)
-        if self.name.is_share_of_episodes:
-            if self.pairs:
-                return count_for_pairs(self.apart, min(1.0, size), chance=chance)
-            a, b = self.a.mean, self.b.mean
-            if abs(b - a) < size:  # a difference that matters from the mean share towards one half
-                a = (a + b) / 2
-                b = a + math.copysign(size, 0.5 - a)
-            return count_for_shares(a, b, chance=chance)
-        if not math.isfinite(self.test.spread):
-            return None
-        return count_for_mean(self.test.spread, size, paired=self.pairs > 0, chance=chance)
+        """Return everything in JSON types, in one level except `a` and `b`."""
+        values, scale = dataclasses.asdict(self), self.scale
+        name = values.pop("name")
+        del values["scale"]
+        sizes = {"matters": scale.matters, "relevance": self.relevance, "relative": self.difference / scale.unit}
+        return {"section": self.name.section, **name, **values, **sizes, "relative_to": scale.name}
 
 
 def find_differences(
@@ -150,43 +113,46 @@ def find_differences(
     """
     tested = [found for name in names if (found := _test(name, a, b, contract, pairing)) is not None]
     others = [found for found in tested if found.name.group != "success"]
-    rejected = reject_by_holm([found.test.p_value for found in others], chance=chance)
+    rejected = statistics.reject_by_holm([found.p_value for found in others], chance=chance)
     is_certain = {found.name: is_rejected for found, is_rejected in zip(others, rejected, strict=True)}
     differences = []
     for found in tested:
-        test, is_success = found.test, found.name not in is_certain
-        alone = test.p_value is not None and test.p_value <= chance
-        verdict = _verdict(found, is_certain=is_certain.get(found.name, alone))
-        needed = None
+        alone = found.p_value is not None and found.p_value <= chance
+        verdict, needed = _verdict(found, is_certain=is_certain.get(found.name, alone)), None
         if verdict in ("probably", "undecided"):
-            needed = found.episodes_needed(chance if is_success else chance / len(others))
-        difference = Difference(
-            name=found.name,
-            a=found.a,
-            b=found.b,
-            difference=test.difference,
-            interval=test.interval,
-            pairs=found.pairs,
-            p_value=test.p_value,
-            scale=found.scale,
-            verdict=verdict,
-            episodes_needed=needed,
-        )
-        differences.append(difference)
+            needed = _episodes_needed(found, chance / len(others) if found.name in is_certain else chance)
+        differences.append(dataclasses.replace(found, verdict=verdict, episodes_needed=needed))
     return sorted(differences, key=lambda difference: difference.rank)
 
 
-def _verdict(found: _Tested, *, is_certain: bool) -> Verdict:
-    matters, interval = found.scale.matters * (1 - 1e-9), found.test.interval
-    if abs(found.test.difference) >= matters:
-        is_likely = found.test.p_value is None or found.test.p_value <= LIKELY
+def _verdict(found: Difference, *, is_certain: bool) -> Verdict:
+    if found.may_matter:
+        is_likely = found.p_value is None or found.p_value <= LIKELY
         return "differs" if is_certain else "probably" if is_likely else "undecided"
-    return "undecided" if interval is None or max(map(abs, interval)) >= matters else "same"
+    ends = found.interval or (math.inf,)
+    return "undecided" if max(map(abs, ends)) >= found.scale.matters * (1 - 1e-9) else "same"
+
+
+def _episodes_needed(found: Difference, chance: float) -> int | None:
+    """Return how many episodes of each run would show this difference, or one that matters if it is smaller."""
+    size = max(abs(found.difference), found.scale.matters)
+    if not found.name.is_share_of_episodes:
+        is_known = math.isfinite(found.spread)
+        return (
+            statistics.count_for_mean(found.spread, size, paired=found.pairs > 0, chance=chance) if is_known else None
+        )
+    if found.pairs:
+        return statistics.count_for_pairs(found.apart, min(1.0, size), chance=chance)
+    a, b = found.a.mean, found.b.mean
+    if abs(b - a) < size:  # a difference that matters from the mean share towards one half
+        a = (a + b) / 2
+        b = a + math.copysign(size, 0.5 - a)
+    return statistics.count_for_shares(a, b, chance=chance)
 
 
 def _test(
     name: FeatureName, a: RunFeatures, b: RunFeatures, contract: Contract | None, pairing: Pairing
-) -> _Tested | None:
+) -> Difference | None:
     """Test one feature; None unless both runs have it."""
     values_a, values_b = a.values(name), b.values(name)
     both = [(values_a[i], values_b[j]) for i, j in pairing.indices if i < len(values_a) and j < len(values_b)]
@@ -197,11 +163,18 @@ def _test(
     is_paired = len(pairs) > 1 and 2 * len(pairs) >= min(len(values_a), len(values_b))
     if is_paired:
         values_a, values_b = pairs.T
-    levels = _level(name, a, values_a), _level(name, b, values_b)
-    count, scale = len(pairs) * is_paired, _scale(name, a, b, contract, values_a, values_b)
+    test, apart = statistics.compare_means(values_a, values_b, paired=is_paired), math.nan
     if name.is_share_of_episodes:
-        return _Tested(name, *levels, count, scale, *_test_shares(values_a, values_b, is_paired=is_paired))
-    return _Tested(name, *levels, count, scale, compare_means(values_a, values_b, paired=is_paired))
+        test, apart = _test_shares(values_a, values_b, is_paired=is_paired)
+    return Difference(
+        name=name,
+        a=_level(name, a, values_a),
+        b=_level(name, b, values_b),
+        pairs=len(pairs) * is_paired,
+        scale=_scale(name, a, b, contract, values_a, values_b),
+        **dataclasses.asdict(test),
+        apart=apart,
+    )
 
 
 def _test_shares(a: FloatArray, b: FloatArray, *, is_paired: bool) -> tuple[MeanTest, float]:
@@ -209,13 +182,13 @@ def _test_shares(a: FloatArray, b: FloatArray, *, is_paired: bool) -> tuple[Mean
     rates = rate_a, rate_b = [Rate.of(int(values.sum()), len(values)) for values in (a, b)]
     apart = math.nan
     if is_paired:
-        paired = mcnemar_exact([(x > 0, y > 0) for x, y in zip(a.tolist(), b.tolist(), strict=True)])
-        interval, p_value = paired_difference_interval(paired), paired.p_value
+        paired = statistics.mcnemar_exact([(x > 0, y > 0) for x, y in zip(a.tolist(), b.tolist(), strict=True)])
+        interval, p_value = statistics.paired_difference_interval(paired), paired.p_value
         apart = (paired.only_a + paired.only_b) / paired.pairs
     else:
         bounds_a, bounds_b = ((rate.share, rate.low, rate.high) for rate in rates)
-        interval = difference_interval(bounds_a, bounds_b)
-        p_value = fisher_exact((rate_a.successes, rate_a.trials), (rate_b.successes, rate_b.trials))
+        interval = statistics.difference_interval(bounds_a, bounds_b)
+        p_value = statistics.fisher_exact((rate_a.successes, rate_a.trials), (rate_b.successes, rate_b.trials))
     difference = rate_b.share - rate_a.share
     return MeanTest(difference=difference, interval=interval, p_value=p_value, spread=math.nan), apart
 

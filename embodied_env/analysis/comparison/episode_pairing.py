@@ -11,14 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from embodied_env.analysis import statistics
 from embodied_env.analysis.report.outcomes import SUCCESS_RATES, Episode, Rate
-from embodied_env.analysis.statistics import (
-    PairedTest,
-    compare_means,
-    difference_interval,
-    mcnemar_exact,
-    paired_difference_interval,
-)
+from embodied_env.analysis.statistics import PairedTest
 
 MOST_EPISODES = 50_000
 """Episodes of a run that are kept for pairing."""
@@ -150,16 +145,16 @@ def compare_outcomes(a: Mapping[str, Any], b: Mapping[str, Any], pairing: Pairin
             for x, y in pairing.pairs
             if x.rated and y.rated and (trials == "rated" or not (x.truncated or y.truncated))
         ]
-        paired = mcnemar_exact(pairs) if pairs else None
+        paired = statistics.mcnemar_exact(pairs) if pairs else None
         intervals = ((rate.share, rate.low, rate.high) for rate in (rate_a, rate_b))
         outcome = Outcome(
             key=key,
             how=how,
             a=rate_a,
             b=rate_b,
-            difference=difference_interval(*intervals) if rate_a.trials and rate_b.trials else None,
+            difference=statistics.difference_interval(*intervals) if rate_a.trials and rate_b.trials else None,
             paired=paired,
-            paired_difference=None if paired is None else paired_difference_interval(paired),
+            paired_difference=None if paired is None else statistics.paired_difference_interval(paired),
         )
         outcomes.append(outcome)
     return tuple(outcomes)
@@ -169,7 +164,7 @@ def compare_returns(pairing: Pairing) -> ReturnDifference | None:
     """Compare the returns of the pairs; None without pairs."""
     if not pairing.pairs:
         return None
-    test = compare_means(*np.array([(a.reward, b.reward) for a, b in pairing.pairs]).T, paired=True)
+    test = statistics.compare_means(*np.array([(a.reward, b.reward) for a, b in pairing.pairs]).T, paired=True)
     return ReturnDifference(pairs=len(pairing.pairs), mean=test.difference, interval=test.interval)
 
 

@@ -36,7 +36,6 @@ MOST_COMPONENTS = 16
 MOST_DRAWN = 8
 """Episodes whose motion is kept for figures."""
 
-_PER_STEP = 64  # numbers of a large field that are added per step, in turn
 _MOST_ARRAYS = 256  # arrays of a field that are read
 _DERIVED = ("obs_age_max_s", "obs_skew_s", "overrun_s")  # from other stages
 _INJECTED = "injected."
@@ -82,7 +81,6 @@ class Stream(Sample):
 
     def __init__(self) -> None:
         super().__init__()
-        self.missing = 0  # steps without a number
         self._sums, self._counts = array("d"), array("q")
 
     def add_step(self, values: Sequence[float], episode: int) -> None:
@@ -248,8 +246,6 @@ class RunFeatures:
         known = [float(value) for value in values if value is not None and math.isfinite(value)]
         if known:
             stream.add_step(known, self._episode if episode is None else episode)
-        else:
-            stream.missing += 1
 
     def _add_event(self, name: FeatureName) -> None:
         if (event := self.events.entry(name)) is not None:
@@ -279,18 +275,16 @@ class RunFeatures:
 
     def _add_field(self, kind: Kind, key: str, value: Any) -> None:  # noqa: ANN401 - JSON types
         if is_reference(value):
-            sparse = self._arrays.entry(FeatureName(kind=kind, group=key, component="mean of each array"))
+            sparse = self._arrays.entry(FeatureName(kind=kind, group=key, component="mean"))
             if sparse is not None:
                 sparse.add((value, self._episode))
             return
         values, labels = _numbers_of(value), self._labels.get(key, [])
         if len(values) > MOST_COMPONENTS:
             units = {unit for _, unit, _ in labels}
-            unit = units.pop() if len(units) == 1 else ""
-            stride = math.ceil(len(values) / _PER_STEP)
-            name = FeatureName(kind=kind, group=key, component="all together", unit=unit)
+            name = FeatureName(kind=kind, group=key, component="mean", unit=units.pop() if len(units) == 1 else "")
             self.ranges[name] = max((size for *_, size in labels), default=math.nan)
-            self._add(name, values[self.steps % stride :: stride].tolist())
+            self._add(name, [float(np.mean(values[np.isfinite(values)]))] if np.isfinite(values).any() else [])
             return
         if len(labels) != len(values):
             labels = [(_component_name(index, len(values)), "", math.nan) for index in range(len(values))]

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from embodied_env.analysis.comparison.effects import Difference
 from embodied_env.analysis.comparison.features import FeatureName
-from embodied_env.analysis.report.formatting import format_number, percent, plural
+from embodied_env.analysis.report.html import format_number, percent, plural
 from embodied_env.analysis.report.totals import stage_label
 
 _NAMED = 3  # groups of features in the findings
+_VERBS = {"differs": "differs", "probably": "probably differs"}
 _TITLES = {
     "observation": "observation",
     "evaluator": "evaluator's reading",
@@ -83,27 +84,24 @@ def describe_findings(differences: Sequence[Difference], a: str = "A", b: str = 
     if not differences:
         return (f"{a} and {b} have nothing in common to compare.",)
     first, *others = group_differences(differences)
-    certain, probable = (
-        [group for group in others if group[0].verdict == verdict][: _NAMED - 1] for verdict in ("differs", "probably")
-    )
-    sentences = []
-    if first[0].verdict == "differs":
-        sentences.append(f"{b} differs from {a} most in {_describe(first, a, b)}.")
-    elif first[0].verdict == "probably":
-        text = f"{b} probably differs from {a} most in {_describe(first, a, b)}."
-        sentences.append(f"{text} {_too_few(first[:1])}")
+    if first[0].verdict not in _VERBS:
+        named, sentences = [], [_describe_absence(differences, a, b)]
     else:
-        certain = probable = []
-        sentences.append(_describe_absence(differences, a, b))
-    if certain:
-        sentences.append(f"{b} differs also in {'; in '.join(_describe(group, a, b) for group in certain)}.")
-    if probable:
-        text = f"{b} probably differs also in {'; in '.join(_describe(group, a, b) for group in probable)}."
-        sentences.append(f"{text} {_too_few([group[0] for group in probable])}")
+        named, sentences = [first], [_join([first], f"{b} {_VERBS[first[0].verdict]} from {a} most", a, b)]
+        for verdict, verb in _VERBS.items():
+            if found := [group for group in others if group[0].verdict == verdict][: _NAMED - 1]:
+                sentences.append(_join(found, f"{b} {verb} also", a, b))
+                named += found
     success = next((found for found in differences if found.name.group == "success"), None)
-    if success is not None and success is not first[0] and [success] not in (*certain, *probable):
+    if success is not None and [success] not in named:
         sentences.append(f"S{_describe([success], a, b)[1:]}.")
     return tuple(sentences)
+
+
+def _join(groups: Sequence[Sequence[Difference]], start: str, a: str, b: str) -> str:
+    """Return "`start` in ...; in ...", with how many episodes would settle what is only probable."""
+    text = f"{start} in {'; in '.join(_describe(group, a, b) for group in groups)}."
+    return text if groups[0][0].verdict == "differs" else f"{text} {_too_few([group[0] for group in groups])}"
 
 
 def _describe_absence(differences: Sequence[Difference], a: str, b: str) -> str:

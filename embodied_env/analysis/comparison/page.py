@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +12,13 @@ from embodied_env._version import __version__
 from embodied_env.analysis.comparison import findings
 from embodied_env.analysis.comparison.compare import Comparison, Side
 from embodied_env.analysis.comparison.effects import CHANCE, VERDICTS, Difference
-from embodied_env.analysis.comparison.features import Section
 from embodied_env.analysis.comparison.response import Motion
 from embodied_env.analysis.report.charts import Interval, Line, interval_chart, line_chart
 from embodied_env.analysis.report.figures import draw_rates
-from embodied_env.analysis.report.formatting import describe_value
-from embodied_env.analysis.report.html import render_page
-from embodied_env.analysis.report.outcomes import Rate
+from embodied_env.analysis.report.html import describe_value, render_page
 from embodied_env.analysis.report.totals import stage_label
 from embodied_env.analysis.statistics import POWER
 from embodied_env.record.manifest import name_of_policy, write_text
-
-SECTIONS: tuple[Section, ...] = ("outcome", "motion", "timing")
 
 _MOST_ROWS = 8  # of a chart
 _MOST_OF_GROUP = 3
@@ -41,6 +36,7 @@ def write_comparison(comparisons: Sequence[Comparison], path: str | Path) -> Non
     """
     sides = [comparisons[0].a, *(comparison.b for comparison in comparisons)]
     contract = describe_value(sides[0].run.manifest["contract"]["name"])
+    rates = [(f"{side.name}: {name_of_side(side)}", *side.features.outcomes.rates()[0][1:]) for side in sides]
     page = render_page(
         "compare.html",
         title=f"{contract}: {', '.join(dict.fromkeys(map(name_of_side, sides)))}",
@@ -51,10 +47,9 @@ def write_comparison(comparisons: Sequence[Comparison], path: str | Path) -> Non
         comparisons=comparisons,
         sides=sides,
         versions=dict.fromkeys(name for side in sides for name in side.run.manifest["versions"]),
-        success_chart=draw_rates(
-            (f"{side.name}: {name_of_side(side)}", *side.features.outcomes.rates()[0][1:]) for side in sides
-        ),
-        sections_of=sections_of,
+        success_chart=draw_rates(rates),
+        sections=("outcome", "motion", "timing"),
+        effects_chart=effects_chart,
         overlays=overlays,
         stage_label=stage_label,
         name_of_side=name_of_side,
@@ -67,19 +62,6 @@ def name_of_side(side: Side) -> str:
     """Return the policy of a run and its backend: "scripted on mujoco"."""
     manifest = side.run.manifest
     return f"{describe_value(name_of_policy(manifest.get('policy')))} on {describe_value(manifest.get('backend'))}"
-
-
-def _rate_of(side: Side) -> tuple[str, Rate]:
-    return side.features.outcomes.rates()[0][1:]
-
-
-def sections_of(comparison: Comparison) -> Iterator[tuple[Section, str, list[Difference], list[Difference]]]:
-    """Yield each section with its chart, the differences that matter, and the others."""
-    for section in SECTIONS:
-        found = [difference for difference in comparison.differences if difference.name.section == section]
-        shown = [difference for difference in found if difference.may_matter]
-        others = [difference for difference in found if not difference.may_matter]
-        yield section, _effects_chart(comparison, shown), shown, others
 
 
 def overlays(comparison: Comparison) -> list[str]:
@@ -117,7 +99,7 @@ def _lines(motion: Motion, name: str, style: str, longest_s: float) -> list[Line
     return [Line(text, t[t <= longest_s], values[t <= longest_s], kind) for text, t, values, kind in curves]
 
 
-def _effects_chart(comparison: Comparison, shown: Sequence[Difference]) -> str:
+def effects_chart(comparison: Comparison, shown: Sequence[Difference]) -> str:
     """Return the differences as multiples of what matters, with their intervals."""
     leading = [found for group in findings.group_differences(shown) for found in group[:_MOST_OF_GROUP]]
     rows = []

@@ -7,14 +7,14 @@ One function per kind of chart; each returns escaped HTML. Curves are paths in a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from embodied_env.analysis.report.formatting import format_number, plural
+from embodied_env.analysis.report.html import format_number, plural
 from embodied_env.core.terminal import printable
 from embodied_env.core.types import FloatArray
 
@@ -22,8 +22,6 @@ COLUMNS = 300
 """Columns of a chart; each shows the smallest and the largest value in it."""
 
 UNITS = 1000
-STYLES = ("requested", "applied", "measured", "a", "b", "a command", "b command", *(f"s{index}" for index in range(8)))
-"""Styles of a line in ``page.css``: of a joint, of two runs, and of any others."""
 
 _BEYOND = 20 * UNITS  # coordinates outside the box are cut off by the browser, and bounded for it
 _TICKS = 4
@@ -31,7 +29,7 @@ _LARGEST = 1e150  # whose differences and multiples are finite
 
 
 class Line(NamedTuple):
-    """One line of a chart, in one of `STYLES`; NaN is a gap."""
+    """One line of a chart; `style` is a class of ``page.css``, and NaN is a gap."""
 
     name: str
     x: ArrayLike
@@ -328,14 +326,13 @@ def _drawing(content: str, label: str, kind: str = "lines") -> str:
 def _describe(
     title: str, unit: str, series: Sequence[tuple[Line, FloatArray, FloatArray]], marks: Sequence[Marks]
 ) -> str:
-    def told() -> Iterator[str]:
-        for line, _, y in series:
-            good = y[np.isfinite(y)]
-            span = f"{format_number(good.min())} to {format_number(good.max())} {unit}" if len(good) else "no value"
-            yield f"{line.name} {span.strip()}"
-        yield from (f"{mark.name} at {plural(mark.steps, 'step')}" for mark in marks)
-
-    return f"{title}: {'; '.join(told())}"
+    parts = []
+    for line, _, y in series:
+        good = y[np.isfinite(y)]
+        span = f"{format_number(good.min())} to {format_number(good.max())} {unit}" if len(good) else "no value"
+        parts.append(f"{line.name} {span.strip()}")
+    parts += [f"{mark.name} at {plural(mark.steps, 'step')}" for mark in marks]
+    return f"{title}: {'; '.join(parts)}"
 
 
 def _y_axis(low: float, high: float) -> str:
@@ -355,11 +352,7 @@ def _tick(value: float) -> str:
 
 
 def _drawing_of_marks(marks: Marks, box: _Box) -> str:
-    return _drawing(_mark_path(marks, box), f"{marks.name}: {plural(marks.steps, 'step')}", "rug")
-
-
-def _mark_path(marks: Marks, box: _Box) -> str:
-    """Return a bar for each run of adjacent places, at least as wide as a pixel."""
+    """Draw a bar for each run of adjacent places, at least as wide as a pixel."""
     runs: list[list[int]] = []
     for left, right in ((box.x(first - 0.5), box.x(last + 0.5)) for first, last in marks.spans):
         if runs and left <= runs[-1][1] + 1:
@@ -367,4 +360,5 @@ def _mark_path(marks: Marks, box: _Box) -> str:
         else:
             runs.append([left, right])
     drawn = "".join(f"M{left},0H{max(right, left + 2)}V{UNITS}H{left}z" for left, right in runs)
-    return f'<path class="marks {marks.style}" d="{drawn}"><title>{_text(marks.name)}</title></path>'
+    path = f'<path class="marks {marks.style}" d="{drawn}"><title>{_text(marks.name)}</title></path>'
+    return _drawing(path, f"{marks.name}: {plural(marks.steps, 'step')}", "rug")

@@ -44,10 +44,6 @@ class EpisodeTrace:
         self.frames = KeyFrames()
         self._missed_deadlines = 0
 
-    def add_reset(self, row: Mapping[str, Any]) -> None:
-        """Add the row of the reset."""
-        self.frames.add(0, row)
-
     def add(self, row: Mapping[str, Any]) -> None:
         """Add the row of a step; of one that an outer wrapper added, only the reward and the images are known."""
         self.steps += 1
@@ -120,7 +116,7 @@ class EpisodeTraces:
         """Start the trace of the episode `outcome`, from the row of its reset."""
         self.close()
         self._open = EpisodeTrace(outcome, self._joints)
-        self._open.add_reset(row)
+        self._open.frames.add(0, row)
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add the row of a step."""

@@ -12,18 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from embodied_env.analysis.report.charts import (
-    Bar,
-    Interval,
-    Line,
-    Marks,
-    episode_strip,
-    event_chart,
-    interval_chart,
-    line_chart,
-)
+from embodied_env.analysis.report import charts
+from embodied_env.analysis.report.charts import Bar, Interval, Line, Marks
 from embodied_env.analysis.report.episode_traces import EpisodeTrace
-from embodied_env.analysis.report.formatting import format_number, plural, share_of
+from embodied_env.analysis.report.html import format_number, plural, share_of
 from embodied_env.analysis.report.outcomes import Episode, Rate
 from embodied_env.analysis.report.time_series import Trace
 
@@ -55,7 +47,7 @@ def draw_rates(rates: Iterable[tuple[str, str, Rate]]) -> str:
             share, low, high = (f"{100 * value:.0f}" for value in (rate.share, rate.low, rate.high))
             text = f"{share}\u00a0% ({low} to {high}\u00a0%), {rate.successes:,} of {plural(rate.trials, noun)}"
         rows.append(Interval(name, rate.share, rate.low, rate.high, text))
-    return interval_chart("Success rate, 95 % interval", rows)
+    return charts.interval_chart("Success rate, 95 % interval", rows)
 
 
 def draw_reasons(summary: Mapping[str, Any]) -> str:
@@ -68,7 +60,7 @@ def draw_reasons(summary: Mapping[str, Any]) -> str:
     if more := reasons[_MOST_REASONS:]:
         others = sum(count for _, count in more)
         rows.append(Interval(plural(len(more), "other reason"), math.nan, math.nan, math.nan, f"{others:,}"))
-    return interval_chart("Why episodes ended", rows) if rows else ""
+    return charts.interval_chart("Why episodes ended", rows) if rows else ""
 
 
 def draw_strip(episodes: Sequence[Episode], shown: Iterable[int]) -> str:
@@ -94,7 +86,7 @@ def draw_strip(episodes: Sequence[Episode], shown: Iterable[int]) -> str:
             )
         )
     title = "Episodes" if per_bar == 1 else f"Episodes, {per_bar} per column: mean length, range of returns"
-    return episode_strip(title, bars) if bars else ""
+    return charts.episode_strip(title, bars) if bars else ""
 
 
 def _describe(group: Sequence[Episode]) -> str:
@@ -112,7 +104,7 @@ def draw_events(trace: EpisodeTrace) -> Iterator[str]:
     events = sorted(trace.events.items(), key=lambda item: (order[item[0][0]], -item[1].count))
     marks = [Marks(text, spans.spans, spans.count, style) for (style, text), spans in events[:_LONGEST_LIST]]
     if marks:
-        yield event_chart(marks, (1, trace.steps), x_title="step")
+        yield charts.event_chart(marks, (1, trace.steps), x_title="step")
 
 
 def draw_joints(trace: EpisodeTrace) -> Iterator[str]:
@@ -131,13 +123,13 @@ def draw_joints(trace: EpisodeTrace) -> Iterator[str]:
         ]
         limits = (-math.inf, math.inf) if joint is None else joint.limits
         unit = "action" if joint is None else joint.unit
-        yield line_chart(name, lines, x_title="step", unit=unit, limits=limits, marks=marks)
+        yield charts.line_chart(name, lines, x_title="step", unit=unit, limits=limits, marks=marks)
 
 
 def draw_rewards(trace: EpisodeTrace) -> Iterator[str]:
     """Draw the reward and its terms."""
     reward = trace.series.get(("reward", ""))
-    lines = [] if reward is None else [Line("reward", reward.steps, reward.values, "measured")]
+    lines = [] if reward is None else [Line("reward", reward.steps, reward.values, "reward")]
     yield from _draw_all(trace, "term", "reward and its terms", "", lines)
 
 
@@ -152,7 +144,7 @@ def _draw_all(trace: EpisodeTrace, kind: str, title: str, unit: str, first: Sequ
     found = [(name, series) for (of, name), series in trace.series.items() if of == kind and _has_value(series)]
     lines = [*first, *(Line(name, series.steps, series.values, f"s{i % 8}") for i, (name, series) in enumerate(found))]
     for start in range(0, min(len(lines), 3 * MOST_LINES), MOST_LINES):
-        yield line_chart(title, lines[start : start + MOST_LINES], x_title="step", unit=unit)
+        yield charts.line_chart(title, lines[start : start + MOST_LINES], x_title="step", unit=unit)
 
 
 def _has_value(series: Trace) -> bool:

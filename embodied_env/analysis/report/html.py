@@ -1,4 +1,4 @@
-"""Rendering of self-contained HTML pages from templates that escape every text.
+"""Self-contained HTML pages from templates that escape every text, and numbers and values as short text.
 
 The content security policy of a page forbids it to load anything, so text from a run cannot load anything either.
 """
@@ -6,19 +6,12 @@ The content security policy of a page forbids it to load anything, so text from 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from embodied_env.analysis.report.formatting import (
-    describe_value,
-    format_number,
-    mapping_of,
-    milliseconds,
-    percent,
-    plural,
-    share_of,
-)
 from embodied_env.core.terminal import printable
 from embodied_env.errors import MissingDependencyError
 from embodied_env.record.manifest import name_of_policy
@@ -54,6 +47,55 @@ def check_installed() -> None:
     import embodied_env.analysis.statistics  # noqa: F401, PLC0415 - raises without scipy
 
 
+def format_number(value: float) -> str:
+    """Return `value` with three significant digits, without an exponent where it is readable; "none" if not finite."""
+    if not math.isfinite(value):
+        return "none"
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if not 1e-5 <= size < 1e7:
+        return f"{value:.2e}"
+    decimals = max(0, 2 - math.floor(math.log10(size)))
+    return f"{value:,.{decimals}f}"
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a duration as a number of milliseconds, without the unit."""
+    return format_number(1e3 * seconds)
+
+
+def percent(share: float | None) -> str:
+    """Return a share from 0 to 1 in percent; "none" for None and NaN."""
+    return "none" if share is None or not math.isfinite(share) else f"{100 * share:.1f} %"
+
+
+def share_of(count: int, total: int) -> str:
+    """Return `count / total` in percent; a positive share never reads as 0 %."""
+    if not count and total:
+        return "0 %"
+    return "< 0.1 %" if count < total / 1000 else percent(count / total if total else None)
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """Return a count with its noun: "1 step", "2 steps"."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def mapping_of(value: object, *keys: str) -> Mapping[str, Any]:
+    """Return the mapping at the path `keys` in `value`; an empty one where there is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def describe_value(value: object) -> str:
+    """Return a value of a manifest in one line; "unknown" for None and ""."""
+    if value is None or value == "":
+        return "unknown"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 @cache
 def _environment() -> Environment:
     try:
@@ -81,6 +123,7 @@ def _environment() -> Environment:
         "number": format_number,
         "percent": percent,
         "plural": plural,
+        "policy_text": _describe_policy,
         "share_of": share_of,
     }
     return environment
@@ -89,6 +132,13 @@ def _environment() -> Environment:
 def _describe_entry(manifest: object, *keys: str) -> str:
     """Return the value at the path `keys` of a manifest in one line."""
     return describe_value(mapping_of(manifest, *keys[:-1]).get(keys[-1]))
+
+
+def _describe_policy(manifest: object) -> str:
+    """Return the known parts of the identity of a policy: "pick, library onnx 1.2, sha256 9f..."."""
+    identity = mapping_of(manifest, "policy") or {"name": mapping_of(manifest).get("policy")}
+    parts = (f"{key} {value}" for key, value in identity.items() if key != "name" and value not in (None, ""))
+    return ", ".join((describe_value(identity.get("name")), *parts))
 
 
 def _cell_class(content: object) -> str:

@@ -22,12 +22,7 @@ MOST_EPISODES = 20_000
 
 SUCCESS_RATES = (
     ("success_rate", "truncation counts as failure", "rated", "episode"),
-    (
-        "success_rate_not_truncated",
-        "of the episodes that ended by themselves",
-        "rated_terminated",
-        "terminated episode",
-    ),
+    ("success_rate_not_truncated", "of episodes that ended by themselves", "rated_terminated", "terminated episode"),
 )
 """Key of a success rate in a summary, what it is of, the key of its trials, and the noun of a trial."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ from embodied_env._version import __version__
 from embodied_env.analysis.progress import NO_PROGRESS, Progress
 from embodied_env.analysis.report.episode_traces import EpisodeTraces, is_underrun
 from embodied_env.analysis.report.figures import KINDS, draw_episode, draw_rates, draw_reasons, draw_strip
-from embodied_env.analysis.report.formatting import describe_value, mapping_of
-from embodied_env.analysis.report.html import check_installed, render_page
+from embodied_env.analysis.report.html import check_installed, describe_value, mapping_of, render_page
 from embodied_env.analysis.report.key_frames import can_draw
 from embodied_env.analysis.report.outcomes import Outcomes
 from embodied_env.analysis.report.totals import Clocks, Gates, Sensors, Stages, stage_label
@@ -77,18 +75,14 @@ class RunStatistics:
         elif row["schema"] != RESET:
             self.steps += 1
             self.episodes.add(row)
-            self._add_step(row)
-
-    def _add_step(self, row: Mapping[str, Any]) -> None:
-        if row["inner"] is None:
-            self.unaccounted += 1
-            return
-        info = row["info"]
-        self.stages.add(self.steps, info)
-        self.sensors.add(info["sensors"])
-        self.clocks.add(row)
-        self.gates.add(self.steps, row)
-        self.underruns += is_underrun(info)
+            if row["inner"] is None:
+                self.unaccounted += 1
+                return
+            self.stages.add(self.steps, row["info"])
+            self.sensors.add(row["info"]["sensors"])
+            self.clocks.add(row)
+            self.gates.add(self.steps, row)
+            self.underruns += is_underrun(row["info"])
 
     @property
     def left_out(self) -> int:

@@ -132,7 +132,6 @@ class Clocks:
         self.modes: Counter[str] = Counter()
         self.middleware: Counter[str] = Counter()
         self.jumps: Counter[str] = Counter()
-        self.most_epochs = 0
         self.rtf, self.offset_errors = Sample(), Sample()
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -143,7 +142,6 @@ class Clocks:
         if clock:
             self.modes[_CLOCKS.get(clock["mode"], clock["mode"])] += 1
             self.middleware[clock["rmw"] or "unknown middleware, steps:"] += 1
-            self.most_epochs = max(self.most_epochs, clock["epoch"])
             self.rtf.add(clock["rtf"])
             self.offset_errors.add(clock["offset_error_s"])
 
