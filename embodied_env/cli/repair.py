@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
                 status = UNSOUND
             progress.update(number, len(args.run_directories))
     if args.json:
-        data = [{**asdict(report), "path": str(report.path), "changed": report.changed} for report in reports]
+        data = [{**asdict(report), "path": str(report.path)} for report in reports]
         say(json.dumps(data, indent=2))
     else:
         for report in reports:
@@ -50,14 +50,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _print_report(report: RepairReport) -> None:
     for file in report.files:
-        if file.rewritten:
-            cut = f", {file.cut_bytes} bytes cut off" if file.cut_bytes else ""
-            kept = f", the damaged file kept as {file.kept}" if file.kept else ""
-            unit = "rows" if file.name.startswith("transitions") else "messages"
-            say(f"{report.path}: {file.name} rewritten, {file.count} {unit}{cut}{kept}")
+        cut = f", {file.cut_bytes} bytes cut off, the whole file kept as {file.kept}" if file.cut_bytes else ""
+        unit = "rows" if file.name.startswith("transitions") else "messages"
+        say(f"{report.path}: {file.name} rewritten, {file.count} {unit}{cut}")
     if report.without_views:
         say(f"{report.path}: without images, poses and joint states for viewers: {report.without_views}")
-    if not report.changed:
+    if not report.files:
         say(f"{report.path}: nothing to repair")
     if report.problem:
         say(f"{report.path}: still not sound: {report.problem}")

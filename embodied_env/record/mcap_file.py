@@ -192,7 +192,7 @@ class IndexedFile:
         self._writer.start(profile=profile, library="embodied_env")
         self._writer.add_metadata("embodied_env", {"version": __version__})
         self._schemas: dict[tuple[str, bytes], int] = {}
-        self._channels: dict[tuple[str, str], int] = {}  # of this package's own messages
+        self._channels: dict[tuple[str, str], int] = {}  # of `add`
         self._copied: dict[int, tuple[Any, int]] = {}  # channel and schema of the other file, and the number here
 
     def copy(self, message: StoredRecord) -> None:
@@ -202,8 +202,7 @@ class IndexedFile:
         known, number = self._copied.get(channel.id, (None, 0))
         if known != (channel, schema):
             schema_id = 0 if schema is None else self._schema(schema.name, schema.encoding, schema.data)
-            metadata = dict(channel.metadata)
-            number = self._writer.register_channel(channel.topic, channel.message_encoding, schema_id, metadata)
+            number = self._writer.register_channel(channel.topic, channel.message_encoding, schema_id, channel.metadata)
             self._copied[channel.id] = (channel, schema), number
         self._writer.add_message(number, record.log_time, record.data, record.publish_time, record.sequence)
 
@@ -260,17 +259,11 @@ class McapRecords:
 
     def __iter__(self) -> Iterator[tuple[str, Any, Place]]:
         """Yield the records up to the first incomplete one."""
-        reader, exceptions = _library("mcap.stream_reader"), _library("mcap.exceptions")
+        exceptions = _library("mcap.exceptions")
         try:
             size = regular_size(self._path)
             with self._path.open("rb") as file:
-                records = reader.StreamReader(
-                    _BoundedFile(file, size),
-                    emit_chunks=True,
-                    validate_crcs=True,
-                    record_size_limit=min(size, LARGEST_RECORD),
-                ).records
-                for record in records:
+                for record in _stream(_BoundedFile(file, size), size, validate_crcs=True):
                     end = file.tell()
                     if (kind := type(record).__name__) == "Chunk":
                         yield from _chunk_records(record, self.end)
@@ -301,30 +294,30 @@ class McapRecords:
 
 def read_chunk(path: Path, start: int) -> bytes:
     """Return the content of the chunk at offset `start`; raises OSError or ValueError."""
-    reader, exceptions = _library("mcap.stream_reader"), _library("mcap.exceptions")
     size = regular_size(path)
     with path.open("rb") as file:
         file.seek(start)
-        bounded = _BoundedFile(file, max(0, size - start))
-        limit = min(size, LARGEST_RECORD)
-        stream = reader.StreamReader(bounded, skip_magic=True, emit_chunks=True, record_size_limit=limit)
         try:
-            record = next(stream.records)
-        except (exceptions.McapError, struct.error) as error:
+            record = next(_stream(_BoundedFile(file, max(0, size - start)), size, skip_magic=True))
+        except (_library("mcap.exceptions").McapError, struct.error) as error:
             raise ValueError(f"damaged ({type(error).__name__}: {error})") from None
     if type(record).__name__ != "Chunk":
         raise ValueError(f"unexpected {type(record).__name__} (expected a chunk)")
     return _chunk_content(record)
 
 
+def _stream(file: Any, size: int, **how: bool) -> Iterator[Any]:  # noqa: ANN401 - a file, or a part of it
+    """Yield the records of a file or a chunk of `size` bytes; a chunk is one record."""
+    limit = min(size, LARGEST_RECORD)
+    stream = _library("mcap.stream_reader").StreamReader(file, emit_chunks=True, record_size_limit=limit, **how)
+    yield from stream.records
+
+
 def _chunk_records(chunk: Any, start: int) -> Iterator[tuple[str, Any, Place]]:  # noqa: ANN401 - of mcap
     """Yield the records of a chunk; raises ValueError for any but schemas, channels and whole messages."""
-    content = io.BytesIO(_chunk_content(chunk))
-    size = len(content.getbuffer())
-    stream = _library("mcap.stream_reader").StreamReader(
-        content, skip_magic=True, emit_chunks=True, record_size_limit=size
-    )
-    records = stream.records
+    data = _chunk_content(chunk)
+    content, size = io.BytesIO(data), len(data)
+    records = _stream(content, size, skip_magic=True)
     while content.tell() < size:
         try:
             record = next(records)

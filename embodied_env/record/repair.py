@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from embodied_env.contract import Contract
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.errors import ContractError, RecordError
 from embodied_env.record.manifest import contract_of_manifest, write_json
-from embodied_env.record.mcap_file import McapRecords, regular_size
-from embodied_env.record.rewrite import damaged_path, rewrite_log, rewrite_messages
-from embodied_env.record.row_log import CHANNELS
+from embodied_env.record.mcap_file import McapRecords
+from embodied_env.record.rewrite import RewrittenFile, is_journal, rewrite_log, rewrite_messages
 from embodied_env.record.run import read_run
 from embodied_env.record.run_writer import LOG, MANIFEST, MESSAGES
-
-
-@dataclass(frozen=True, kw_only=True)
-class RepairedFile:
-    """A file of a repaired run."""
-
-    name: str
-    problem: str  # why it was not complete, or ""
-    count: int  # whole rows or raw messages
-    cut_bytes: int  # after the last whole record
-    rewritten: bool  # now; False: it was not a journal
-    kept: str  # name under which the file with the bytes cut off is kept, or ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +23,8 @@ class RepairReport:
 
     path: Path
     problem: str  # why the run was not sound before, and still is not; "" for a sound run
-    files: tuple[RepairedFile, ...]
+    files: tuple[RewrittenFile, ...]  # those that were not indexed, or not complete
     without_views: str = ""  # why the rows have no images, poses and joint states for viewers, or ""
-
-    @property
-    def changed(self) -> bool:
-        """Whether a file was rewritten."""
-        return any(file.rewritten for file in self.files)
 
 
 def repair_run(path: str | Path) -> RepairReport:
@@ -66,9 +48,9 @@ def repair_run(path: str | Path) -> RepairReport:
         without_views = str(error)
     problem = run.problem
     names = [LOG, *([MESSAGES] if run.manifest.get("messages") else [])]
-    files = tuple(_repair_file(run.path / name, contract) for name in names)
+    files = tuple(file for name in names if (file := _repair_file(run.path / name, contract)) is not None)
     marks = list(run.manifest.get("repaired") or [])
-    if problem and (not marks or any(file.rewritten for file in files)):
+    if problem and (files or not marks):
         utc = datetime.fromtimestamp(SteadyClock().system_ns() / NS_PER_S, tz=UTC).isoformat(timespec="milliseconds")
         marks.append({"utc": utc, "problem": problem, "files": [asdict(file) for file in files]})
         if read_run(path).manifest != run.manifest:
@@ -77,21 +59,12 @@ def repair_run(path: str | Path) -> RepairReport:
     return RepairReport(path=run.path, problem=problem, files=files, without_views=without_views)
 
 
-def _repair_file(path: Path, contract: Contract | None) -> RepairedFile:
+def _repair_file(path: Path, contract: Contract | None) -> RewrittenFile | None:
     """Rewrite a file if it is a journal, or not complete."""
-    records, count, is_journal = McapRecords(path), 0, False
-    for stored in records.messages():
-        count += path.name == MESSAGES or stored.channel.topic in CHANNELS
-        is_journal = is_journal or stored.place.chunk is None
-    is_rewritten = is_journal or bool(records.problem)
-    try:
-        cut_bytes = regular_size(path) - records.end if records.problem else 0
-    except OSError as error:
-        raise RecordError(f"{path.name} cannot be rewritten: {error.strerror}") from None
-    keep = cut_bytes > 0  # there may be whole records after a wrong length
-    if is_rewritten and path.name == LOG:
-        rewrite_log(path, contract if is_journal else None, keep=keep)
-    elif is_rewritten:
-        rewrite_messages(path, keep=keep)
-    outcome: dict[str, Any] = {"rewritten": is_rewritten, "kept": damaged_path(path).name if keep else ""}
-    return RepairedFile(name=path.name, problem=records.problem, count=count, cut_bytes=cut_bytes, **outcome)
+    records, journal = McapRecords(path), is_journal(path)
+    deque(records, maxlen=0)
+    if not journal and not records.problem:
+        return None
+    if path.name == MESSAGES:
+        return rewrite_messages(path, repairs=True)
+    return rewrite_log(path, contract if journal else None, repairs=True)

@@ -13,6 +13,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from embodied_env.contract import Contract
@@ -25,21 +26,32 @@ from embodied_env.record.rows import Row
 _MOST_WAITING = 2**28  # bytes of the arrays before one row
 
 
-def rewrite_log(path: Path, contract: Contract | None, *, keep: bool = False) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RewrittenFile:
+    """A file that was rewritten."""
+
+    name: str
+    problem: str  # why it was not complete, or ""
+    count: int  # rows or raw messages
+    cut_bytes: int  # after the last whole record
+    kept: str  # name under which the file with the bytes cut off is kept, or ""
+
+
+def rewrite_log(path: Path, contract: Contract | None, *, repairs: bool = False) -> RewrittenFile:
     """Rewrite the rows and arrays at `path`, with the images, poses and joint states of the sensors of `contract`.
 
-    An image that a viewer can draw is stored only in the form for viewers, from which its array is read. `keep`: keep
-    the journal at `damaged_path`.
+    An image that a viewer can draw is stored only in the form for viewers, from which its array is read. `repairs`:
+    rewrite also a file that is not complete, up to its last whole record.
 
     Raises:
         RecordError: if the journal is in use, or cannot be rewritten; it is unchanged.
     """
-    _rewrite(path, "", lambda records, file: _copy_log(records, file, contract, path), keep=keep)
+    return _rewrite(path, "", lambda records, file: _copy_log(records, file, contract, path), repairs=repairs)
 
 
-def rewrite_messages(path: Path, *, keep: bool = False) -> None:
+def rewrite_messages(path: Path, *, repairs: bool = False) -> RewrittenFile:
     """Rewrite the raw ROS 2 messages at `path`; see `rewrite_log`."""
-    _rewrite(path, "ros2", _copy_all, keep=keep)
+    return _rewrite(path, "ros2", _copy_all, repairs=repairs)
 
 
 def is_journal(path: Path) -> bool:
@@ -53,15 +65,11 @@ def temporary_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.new")
 
 
-def damaged_path(path: Path) -> Path:
-    """Return the path under which a damaged journal is kept: ``transitions.damaged.mcap``."""
-    return path.with_suffix(f".damaged{path.suffix}")
-
-
 class _Content:
     """The content that a rewritten file must have: messages in order, and arrays; those for viewers are additional."""
 
     def __init__(self) -> None:
+        self.count = 0  # of the messages in order
         self._messages = hashlib.sha256()
         self._arrays: set[str] = set()
 
@@ -72,6 +80,7 @@ class _Content:
             self._arrays.add(sha256)
             return sha256, found
         if stored.channel.topic in CHANNELS or stored.channel.message_encoding != "protobuf":
+            self.count += 1
             self._messages.update(stored.record.data + b"\n")
         return None
 
@@ -80,26 +89,28 @@ class _Content:
         return self._messages.digest() == other._messages.digest() and self._arrays <= other._arrays
 
 
-def _rewrite(path: Path, profile: str, copy: Callable[[McapRecords, IndexedFile], _Content], *, keep: bool) -> None:
-    new = temporary_path(path)
+def _rewrite(
+    path: Path, profile: str, copy: Callable[[McapRecords, IndexedFile], _Content], *, repairs: bool
+) -> RewrittenFile:
+    new, damaged = temporary_path(path), path.with_suffix(f".damaged{path.suffix}")
     try:
         with _locked(path):
             _check_space(path)  # other runs may be recorded on the same disk
             try:
                 new.unlink(missing_ok=True)  # of a rewrite that was killed; it could be a link
                 with new.open("xb") as opened:
-                    file = IndexedFile(opened, profile=profile)
-                    expected = copy(McapRecords(path), file)
+                    file, records = IndexedFile(opened, profile=profile), McapRecords(path)
+                    expected = copy(records, file)
                     file.finish()
                     opened.flush()
                     os.fsync(opened.fileno())
                 written, found = McapRecords(new), _Content()
                 for stored in written.messages():
                     found.add(stored)
-                if written.problem or not expected.is_in(found):
-                    raise RecordError(written.problem or "it was not written as it was read")
-                if keep and not (damaged_path(path).exists() and damaged_path(path).samefile(path)):
-                    damaged_path(path).hardlink_to(path)
+                _check(records, expected, written, found, repairs=repairs)
+                cut_bytes = regular_size(path) - records.end if records.problem else 0
+                if cut_bytes and not (damaged.exists() and damaged.samefile(path)):
+                    damaged.hardlink_to(path)  # there may be whole records after a wrong length
                 new.replace(path)
                 _sync_directory(path.parent)
             finally:
@@ -109,6 +120,21 @@ def _rewrite(path: Path, profile: str, copy: Callable[[McapRecords, IndexedFile]
         raise RecordError(f"{path.name} cannot be rewritten: {error}") from None
     except Exception as error:  # noqa: BLE001 - of the libraries that encode and compress
         raise RecordError(f"{path.name} cannot be rewritten: {described(error)}") from None
+    return RewrittenFile(
+        name=path.name,
+        problem=records.problem,
+        count=expected.count,
+        cut_bytes=cut_bytes,
+        kept=damaged.name if cut_bytes else "",
+    )
+
+
+def _check(records: McapRecords, expected: _Content, written: McapRecords, found: _Content, *, repairs: bool) -> None:
+    """Raise RecordError unless a file was read to its end, and written as it was read."""
+    if records.problem and not repairs:
+        raise RecordError(records.problem)
+    if written.problem or not expected.is_in(found):
+        raise RecordError(written.problem or "it was not written as it was read")
 
 
 def _copy_all(records: McapRecords, file: IndexedFile) -> _Content:
