@@ -104,7 +104,7 @@ def _print(comparison: Any) -> None:  # noqa: ANN401 - imported when it runs
     likely = (found for found in comparison.differences if found.verdict in ("differs", "probably"))
     shown = [group[0] for group in group_differences(likely)]
     numbers = [Column(heading, justify="right") for heading in (comparison.a.name, comparison.b.name, "difference")]
-    table = Table("", "what", *numbers, "evidence")
+    table = Table("", Column("what", overflow="fold"), *numbers, "evidence")
     for section in ("outcome", "motion", "timing"):
         for index, found in enumerate([found for found in shown if found.name.section == section][:_PRINTED]):
             levels = (describe_level(found.name, level.mean) for level in (found.a, found.b))

@@ -11,6 +11,7 @@ from embodied_env.analysis.report.formatting import format_number, percent, plur
 from embodied_env.analysis.report.totals import stage_label
 
 _NAMED = 3  # groups of features in the findings
+_ROUNDING = 1e-12  # a smaller mean is an error of rounding
 _TITLES = {
     "observation": "observation",
     "evaluator": "evaluator's reading",
@@ -36,6 +37,7 @@ def describe_level(name: FeatureName, value: float) -> str:
     """Return a value of a feature with its unit: "12.3 ms", "40.0 %", "0.0123 rad"."""
     if name.is_event or name.is_share_of_episodes:
         return percent(value)
+    value = value if abs(value) > _ROUNDING else 0.0
     if name.unit == "s":
         return f"{format_number(1e3 * value)} ms"
     return format_number(value) + ("" if name.unit in ("", "1") else f" {name.unit}")

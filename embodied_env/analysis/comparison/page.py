@@ -100,7 +100,8 @@ def overlays(comparison: Comparison) -> list[str]:
                 for side, motions in ((comparison.a, a.drawn[i]), (comparison.b, b.drawn[j]))
             ]
             if all(len(motion.read_s) for motion in motions):
-                names, title = (comparison.a.name, comparison.b.name), f"{joint} · episodes {i + 1} and {j + 1}"
+                names = comparison.a.name, comparison.b.name
+                title = f"{joint} · episode {i + 1}" + ("" if i == j else f" and {j + 1}")
                 longest_s = 1.5 * min(float(np.ptp(motion.read_s)) for motion in motions)
                 lines = [line for motion, name, style in zip(motions, names, "ab", strict=True)
                          for line in _lines(motion, name, style, longest_s)]  # fmt: skip
