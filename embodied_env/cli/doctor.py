@@ -291,7 +291,8 @@ def _attempt(name: str, action: Callable[[], object], remedy: str) -> Check:
     try:
         return Check(name=name, passed=True, detail=str(action()))
     except EmbodiedEnvError as error:
-        remedy = "" if isinstance(error, MissingDependencyError) else remedy  # its message includes one
+        has_remedy = isinstance(error, (MissingDependencyError, UsageError))  # in its message
+        remedy = "" if has_remedy else remedy
         return Check(name=name, passed=False, detail=str(error), remedy=remedy, code=type(error).__name__)
 
 

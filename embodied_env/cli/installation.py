@@ -15,7 +15,7 @@ from pathlib import Path
 
 from embodied_env import __version__
 from embodied_env.contract.loader import shipped_files
-from embodied_env.ros.installation import launch_checks, ros_checks
+from embodied_env.ros.installation import launch_checks, ros_checks, sourced_prefixes
 from embodied_env.ros.robot.contract_checks import Check
 
 _PACKAGE = "embodied_env"
@@ -31,11 +31,12 @@ _PYTHON_FOLDER = re.compile(r"/python(\d+\.\d+)/")
 def examine_installation() -> dict[str, list[Check]]:
     """Return the checks by section; nothing is connected, and only packages of this installation are imported."""
     ros = list(ros_checks())
+    has_ros = bool(sourced_prefixes()) or any(check.name == "messages" for check in ros)
     return {
         "interpreter": list(_interpreter_checks()),
         "package": list(_package_checks()),
         "ROS 2": [*ros, *launch_checks()],
-        "extras": list(_extra_checks(has_ros=any(check.name == "messages" for check in ros))),
+        "extras": list(_extra_checks(has_ros=has_ros)),
     }
 
 
@@ -51,7 +52,7 @@ def _interpreter_checks() -> Iterator[Check]:
         yield Check(name="environment", passed=True, detail=f"virtual environment {sys.prefix}")
     if other := _foreign_folders():
         detail = f"packages of another Python on PYTHONPATH: {', '.join(other)} (expected those of {_this_python()})"
-        remedy = f"create the virtual environment with that Python, such as /usr/bin/python3: {other[0]}"
+        remedy = "create the virtual environment with their Python, or open a shell without sourced ROS 2"
         yield Check(name="PYTHONPATH", passed=False, detail=detail, remedy=remedy, code="python.other")
     found, scripts = shutil.which(_PROGRAM), sysconfig.get_path("scripts")
     if found is None or Path(found).parent.resolve() != Path(scripts).resolve():
@@ -138,7 +139,7 @@ def _extra_checks(*, has_ros: bool) -> Iterator[Check]:
         missing = [check for check in checks if check.code == "missing"]
         remedy = f'pip install "{_PACKAGE}[{extra}]"'
         if extra == "ros" and missing and has_ros:
-            yield Check(name=extra, passed=True, detail="not required: rclpy is installed without it")
+            yield Check(name=extra, passed=True, detail="not required with another installation of ROS 2")
         elif missing:
             detail = f"not installed: {', '.join(check.name for check in missing)}"
             yield Check(name=extra, passed=None, detail=detail, remedy=remedy)

@@ -7,13 +7,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
 from embodied_env.contract.message_types import message_class
-from embodied_env.errors import EmbodiedEnvError, MissingDependencyError, UsageError, install_command
+from embodied_env.errors import EmbodiedEnvError, MissingDependencyError, UsageError
 from embodied_env.ros.robot.contract_checks import Check
-from embodied_env.ros.setup_checks import apt_package, rclpy_import_errors
+from embodied_env.ros.setup_checks import rclpy_import_errors
 
 _PACKAGE = "embodied_env"
 _START_S = 20.0  # of another interpreter
@@ -32,15 +32,19 @@ def ros_checks(*, is_required: bool = False) -> Iterator[Check]:
         yield Check(name="rclpy", passed=False, detail=str(error), code="environment")
         return
     except EmbodiedEnvError as error:
-        remedy = f"{install_command('rclpy')}, or apt install {apt_package('rclpy')} and source its setup.bash"
-        passed = False if is_required or _sourced_prefixes() else None
-        yield Check(name="rclpy", passed=passed, detail=str(error), remedy=remedy, code="missing")
+        if sourced := sourced_prefixes():
+            detail = f"{sourced[0]} is sourced, and this Python cannot import its rclpy: {error.__context__}"
+            remedy = f"create the virtual environment with the Python of {sourced[0]}, and source its setup.bash"
+            yield Check(name="rclpy", passed=False, detail=detail, remedy=remedy, code="missing")
+        else:
+            yield Check(name="rclpy", passed=False if is_required else None, detail=str(error), code="missing")
         return
-    folder = Path(rclpy.__file__).parents[1]
-    origin = "wheels of the extra ros" if _has_wheels() else os.environ.get("ROS_DISTRO") or "ROS_DISTRO unset"
+    folder, wheels = Path(rclpy.__file__).resolve().parents[1], _folder_of_wheels()
+    origin = "wheels of the extra ros" if folder == wheels else os.environ.get("ROS_DISTRO") or "ROS_DISTRO unset"
     yield Check(name="rclpy", passed=True, detail=f"{folder} ({origin})")
-    if _has_wheels() and (sourced := _sourced_prefixes()):
-        detail = f"wheels in {sys.prefix}, and {sourced[0]} is sourced: their libraries do not fit together"
+    others = [*sourced_prefixes(), *([] if folder == wheels else [folder])]
+    if wheels is not None and others:
+        detail = f"wheels in {wheels}, and another ROS 2 in {others[0]}: their libraries do not fit together"
         remedy = "open a shell without sourced ROS 2, or create a virtual environment without the extra ros"
         yield Check(name="one ROS 2", passed=False, detail=detail, remedy=remedy, code="ros.mixed")
     try:
@@ -56,18 +60,18 @@ def ros_checks(*, is_required: bool = False) -> Iterator[Check]:
     yield Check(name="RMW_IMPLEMENTATION", passed=True, detail=rclpy.get_rmw_implementation_identifier())
 
 
-def _has_wheels() -> bool:
+def _folder_of_wheels() -> Path | None:
     try:
-        return bool(version("ros-rclpy"))
+        return Path(str(distribution("ros-rclpy").locate_file(""))).resolve()
     except PackageNotFoundError:
-        return False
+        return None
 
 
 def _prefixes() -> list[Path]:
     return [Path(each) for each in os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep) if each]
 
 
-def _sourced_prefixes() -> list[Path]:
+def sourced_prefixes() -> list[Path]:
     """Return the prefixes of other installations of ROS 2 than the wheels of this environment."""
     own = Path(sys.prefix).resolve()
     return [each for each in _prefixes() if each.resolve() != own and (each / "share/rclpy/package.xml").is_file()]
@@ -82,7 +86,7 @@ def launch_checks() -> Iterator[Check]:
         remedy = f'export AMENT_PREFIX_PATH="{sys.prefix}:$AMENT_PREFIX_PATH"'
         if not Path(sys.prefix, marker).is_file():
             remedy = f"install the package again, with pip or colcon: {Path(sys.prefix, marker)} does not exist"
-        passed = False if _sourced_prefixes() else None
+        passed = False if sourced_prefixes() else None
         yield Check(
             name="ament index", passed=passed, detail=detail, remedy=remedy, code="ament" if _prefixes() else ""
         )

@@ -42,7 +42,7 @@ def rclpy_import_errors(needed_for: str) -> Iterator[None]:
     except MissingDependencyError:
         raise
     except ImportError as error:
-        remedy = f"{install_command('rclpy')}, or source a ROS 2 installation"
+        remedy = f"{install_command('rclpy')}, or apt install {apt_package('rclpy')} and source its setup.bash"
         raise MissingDependencyError(f"rclpy ({error})", needed_for=needed_for, remedy=remedy) from None
 
 

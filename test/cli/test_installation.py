@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -84,8 +85,8 @@ def test_missing_extra_has_its_pip_line_and_fails_nothing(monkeypatch):
 
 
 def test_wheels_in_a_shell_with_sourced_ros_fail(sourced, monkeypatch):
-    pytest.importorskip("rclpy", reason="needs rclpy")
-    monkeypatch.setattr(ros_installation, "_has_wheels", lambda: True)
+    rclpy = pytest.importorskip("rclpy", reason="needs rclpy")
+    monkeypatch.setattr(ros_installation, "_folder_of_wheels", lambda: Path(rclpy.__file__).resolve().parents[1])
     check = named(ros_checks())["one ROS 2"]
     assert (check.passed, check.code) == (False, "ros.mixed")
     assert str(sourced) in check.detail
@@ -96,6 +97,15 @@ def test_wheels_under_another_name_of_their_prefix_are_not_mixed(tmp_path, monke
     (tmp_path / "alias").symlink_to(sys.prefix)
     monkeypatch.setenv("AMENT_PREFIX_PATH", str(tmp_path / "alias"))
     assert "one ROS 2" not in named(ros_checks())
+
+
+def test_wheels_hidden_by_an_rclpy_on_the_path_fail(tmp_path, monkeypatch):
+    rclpy = pytest.importorskip("rclpy", reason="needs rclpy")
+    monkeypatch.setattr(ros_installation, "_folder_of_wheels", lambda: tmp_path)
+    checks = named(ros_checks())
+    assert "wheels" not in checks["rclpy"].detail
+    assert (checks["one ROS 2"].passed, checks["one ROS 2"].code) == (False, "ros.mixed")
+    assert str(Path(rclpy.__file__).resolve().parents[1]) in checks["one ROS 2"].detail
 
 
 def test_messages_built_with_another_numpy_fail(monkeypatch):
@@ -137,7 +147,8 @@ def test_missing_rclpy_fails_only_with_sourced_ros(is_sourced, request, monkeypa
     monkeypatch.setitem(sys.modules, "rclpy", None)
     (check,) = ros_checks()
     assert check.passed is (False if is_sourced else None)
-    assert "embodied_env[ros]" in check.remedy
+    assert ("embodied_env[ros]" in check.detail + check.remedy) is not is_sourced  # the wheels would not fit
+    assert section("extras")["ros"].remedy == "" or not is_sourced
 
 
 def test_package_outside_the_ament_index_fails_with_sourced_ros(sourced):

@@ -123,7 +123,7 @@ def contract_checks(
 def chosen_check(contract: Contract, *, is_confirmed: bool) -> Check:
     """Check that no chosen value of the robot file is in force, unless the contract or an option confirms it."""
     if not (unconfirmed := contract.unconfirmed):
-        return passed("chosen values", "none is unconfirmed")
+        return passed("chosen values", "all confirmed, or none")
     paths: dict[str, list[str]] = {}
     for path, reason in unconfirmed.items():
         paths.setdefault(reason, []).append(path)
