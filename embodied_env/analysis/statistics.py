@@ -17,7 +17,7 @@ from embodied_env.errors import MissingDependencyError
 try:
     import scipy  # loads stats when it is first used, which takes half a second
 except ImportError:
-    raise MissingDependencyError("scipy", needed_for="statistics of runs and calibrations") from None
+    raise MissingDependencyError("scipy", needed_for="this statistical analysis") from None
 
 CONFIDENCE = 0.95
 POWER = 0.8
