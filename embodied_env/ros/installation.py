@@ -39,7 +39,7 @@ def ros_checks(*, is_required: bool = False) -> Iterator[Check]:
         else:
             yield Check(name="rclpy", passed=False if is_required else None, detail=str(error), code="missing")
         return
-    folder, wheels = Path(rclpy.__file__).parents[1], _folder_of_wheels()
+    folder, wheels = Path(rclpy.__file__).resolve().parents[1], _folder_of_wheels()
     origin = "wheels of the extra ros" if folder == wheels else os.environ.get("ROS_DISTRO") or "ROS_DISTRO unset"
     yield Check(name="rclpy", passed=True, detail=f"{folder} ({origin})")
     others = [*sourced_prefixes(), *([] if folder == wheels else [folder])]
@@ -62,7 +62,7 @@ def ros_checks(*, is_required: bool = False) -> Iterator[Check]:
 
 def _folder_of_wheels() -> Path | None:
     try:
-        return Path(str(distribution("ros-rclpy").locate_file("")))
+        return Path(str(distribution("ros-rclpy").locate_file(""))).resolve()
     except PackageNotFoundError:
         return None
 

@@ -86,7 +86,7 @@ def test_missing_extra_has_its_pip_line_and_fails_nothing(monkeypatch):
 
 def test_wheels_in_a_shell_with_sourced_ros_fail(sourced, monkeypatch):
     rclpy = pytest.importorskip("rclpy", reason="needs rclpy")
-    monkeypatch.setattr(ros_installation, "_folder_of_wheels", lambda: Path(rclpy.__file__).parents[1])
+    monkeypatch.setattr(ros_installation, "_folder_of_wheels", lambda: Path(rclpy.__file__).resolve().parents[1])
     check = named(ros_checks())["one ROS 2"]
     assert (check.passed, check.code) == (False, "ros.mixed")
     assert str(sourced) in check.detail
@@ -105,7 +105,7 @@ def test_wheels_hidden_by_an_rclpy_on_the_path_fail(tmp_path, monkeypatch):
     checks = named(ros_checks())
     assert "wheels" not in checks["rclpy"].detail
     assert (checks["one ROS 2"].passed, checks["one ROS 2"].code) == (False, "ros.mixed")
-    assert str(Path(rclpy.__file__).parents[1]) in checks["one ROS 2"].detail
+    assert str(Path(rclpy.__file__).resolve().parents[1]) in checks["one ROS 2"].detail
 
 
 def test_messages_built_with_another_numpy_fail(monkeypatch):
