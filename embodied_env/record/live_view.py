@@ -35,7 +35,7 @@ MOST_QUEUED = 100
 
 DRAW_PERIOD_S = 0.2
 CLOSE_TIMEOUT_S = 2.0
-SHARE_IN_LOCKSTEP = 0.02
+SHARE_IN_LOCKSTEP = 0.01
 """Share of the time in which the thread draws if every step would wait for it; in real time steps wait anyway."""
 
 _MOST_BYTES = 64 * 2**20  # of the images of the queued steps
