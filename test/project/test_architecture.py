@@ -209,8 +209,6 @@ def test_library_modules_do_not_print():
     }
     assert {place for place in printing if not place.startswith("cli/")} == {
         "core/terminal.py",
-        "record/live_view.py",  # the address of the viewer, and the steps not shown
-        "record/rerun_viewer.py",
         "testing/fault_injection/__main__.py",
     }
 
