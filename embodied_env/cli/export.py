@@ -47,5 +47,6 @@ def run(args: argparse.Namespace) -> int:
         say(json.dumps({"path": args.out, **account}, indent=2))
     else:
         problem = "" if account["clean"] else f"; the run is not clean: {account['problem']}"
-        say(f"{args.out}: {account['steps']} steps in {account['episodes']} episodes{problem}")
+        noun = "episode" if account["episodes"] == 1 else "episodes"
+        say(f"{args.out}: {account['steps']} steps in {account['episodes']} {noun}{problem}")
     return SOUND
