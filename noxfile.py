@@ -13,7 +13,7 @@ nox.options.reuse_existing_virtualenvs = True
 PYTHONS = ("3.11", "3.12", "3.13")
 EXTRAS = (
     *("ros", "sim", "images", "record", "analysis", "report", "multi", "onnx", "remote", "train", "scale", "inspect"),
-    *("parquet", "minari", "all"),
+    *("parquet", "minari", "view", "all"),
 )
 USE = """
 import sys, embodied_env
@@ -37,8 +37,8 @@ def tests(session: nox.Session) -> None:
 @nox.parametrize("extra", EXTRAS)
 def extras(session: nox.Session, extra: str, numpy: str) -> None:
     """Install one extra alone with one NumPy, and check: ``nox -s "extras-3.12(extra='sim', numpy='2')"``."""
-    if numpy == "1.26" and (session.python == "3.13" or extra == "minari"):
-        session.skip("NumPy 1.26 has no wheels for Python 3.13, and Minari requires NumPy 2")
+    if numpy == "1.26" and (session.python == "3.13" or extra in ("minari", "view")):
+        session.skip("NumPy 1.26 has no wheels for Python 3.13, and Minari and Rerun require NumPy 2")
     session.install(f".[{extra}]", f"numpy=={numpy}.*")
     session.cd(session.create_tmp())
     session.run("python", "-c", USE)
