@@ -66,7 +66,7 @@ class MappedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._interface.to_inputs(observation)[INPUT]
 
     def action_of(self, output: NDArray[Any]) -> Any:  # noqa: ANN401 - of the action space
-        """Return the action that the output of a policy stands for."""
+        """Return the action of the output of a policy."""
         return self._interface.to_action({OUTPUT: np.asarray(output)})
 
 

@@ -101,10 +101,10 @@ DTYPES = {"f": torch.float32, "i": torch.float32, "u": torch.uint8}
 
 
 class Actor(torch.nn.Module):
-    """The network of a model from the observation of a contract, channels last, to the action."""
+    """The network of a model, from the observation of a contract (channels last) to the action."""
 
     def __init__(self, model: BaseAlgorithm, contract: Contract) -> None:
-        """Take the network of `model`."""
+        """Wrap the network of `model`."""
         super().__init__()
         torch.distributions.Distribution.set_default_validate_args(False)  # the exporter cannot trace the checks
         self.policy, self.boxes = model.policy, contract.observation_space.spaces
