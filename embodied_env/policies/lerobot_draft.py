@@ -1,6 +1,6 @@
 """A draft policy file of a LeRobot policy, and the list of what its files do not tell.
 
-What is unknown is left out, or written in a way that is refused, so that the file is not used until it is filled in.
+Unknown parts are left out, or written in a way that is refused, so that the file is not used until it is filled in.
 """
 
 from __future__ import annotations
