@@ -1,4 +1,4 @@
-"""A draft policy file of a LeRobot policy, and the list of what its files do not tell.
+"""A draft policy file of a LeRobot policy, and the list of what is missing from its files.
 
 Unknown parts are left out, or written in a way that is refused, so that the file is not used until it is filled in.
 """
