@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 from strategies import ABSENT, changed, document, parse
 
+import embodied_env
 from embodied_env.contract import (
     load_contract,
     parse_contract,
@@ -357,18 +359,23 @@ def test_first_ament_prefix_with_the_name_wins(tmp_path, monkeypatch):
     assert find_contract("overlaid") == expected
 
 
+def checkout_folders():
+    """Return the folder of the checkout that the package runs from, none for an installed package."""
+    root = Path(embodied_env.__file__).resolve().parents[1]
+    return [root / "config"] if (root / "package.xml").is_file() else []
+
+
 def test_folders_are_searched_from_the_checkout_to_ament_to_the_python_prefix(monkeypatch):
     monkeypatch.setenv("AMENT_PREFIX_PATH", os.pathsep.join(["/one", "/two"]))
-    checkout, ament_one, ament_two, prefix = map(str, config_folders())
-    assert ament_one == "/one/share/embodied_env/config"
-    assert ament_two == "/two/share/embodied_env/config"
-    assert prefix == f"{sys.prefix}/share/embodied_env/config"
-    assert checkout.endswith("/config")
+    prefixes = [Path("/one"), Path("/two"), Path(sys.prefix)]
+    expected = [*checkout_folders(), *(prefix / "share" / "embodied_env" / "config" for prefix in prefixes)]
+    assert list(config_folders()) == expected
 
 
 def test_checkout_and_prefix_are_searched_without_ament(monkeypatch):
     monkeypatch.delenv("AMENT_PREFIX_PATH", raising=False)
-    assert len(list(config_folders())) == 2
+    expected = [*checkout_folders(), Path(sys.prefix) / "share" / "embodied_env" / "config"]
+    assert list(config_folders()) == expected
 
 
 def test_a_name_is_not_looked_up_in_the_working_directory(tmp_path, monkeypatch):
