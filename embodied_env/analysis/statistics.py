@@ -153,7 +153,7 @@ class MeanTest:
 
     difference: float
     interval: tuple[float, float] | None  # at 95 %; None with fewer than two values
-    p_value: float | None  # two-sided; None with fewer than three values, which say too little about their spread
+    p_value: float | None  # two-sided; None with fewer than three values, too few for an estimate of the spread
     spread: float  # standard deviation of a difference of two values; NaN with fewer than two values
 
 

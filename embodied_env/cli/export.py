@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keys of the observation in LeRobot's observation.environment_state "
         "(default: those that do not measure the robot itself)",
     )
-    option("--allow-unclean", action="store_true", help="export a run that ended uncleanly; its metadata says so")
+    option("--allow-unclean", action="store_true", help="export a run that ended uncleanly; the metadata record it")
     add_json(parser)
 
 

@@ -127,8 +127,6 @@ def parse_row(data: bytes) -> Any:  # noqa: ANN401 - JSON types
 
 def find_stored_array(stored: StoredRecord) -> slice | None:
     """Return the place of the bytes of the array in the data of a message, or None if it has none."""
-    if stored.channel.topic == ARRAYS and stored.channel.message_encoding == "raw":  # of the first runs
-        return slice(0, len(stored.record.data))
     try:
         return find_array(stored.schema_name, stored.record.data)
     except DamagedMessageError:

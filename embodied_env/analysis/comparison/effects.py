@@ -28,7 +28,7 @@ LIKELY = 0.2
 VERDICTS: dict[Verdict, str] = {
     "differs": "at least as large as what matters, and more than chance",
     "probably": "at least as large as what matters, and likely, but too few episodes to exclude chance",
-    "undecided": "too few episodes to tell whether there is a difference that matters",
+    "undecided": "too few episodes to decide whether there is a difference that matters",
     "same": "smaller than what matters, as is every value in its interval",
 }
 """Verdicts in the order of the ranking, with their meaning."""

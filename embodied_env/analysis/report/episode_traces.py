@@ -1,4 +1,4 @@
-"""What happened in each episode of a run: joints, rewards, sensor ages, events and camera frames over its steps."""
+"""The course of each episode of a run: joints, rewards, sensor ages, events and camera frames over its steps."""
 
 from __future__ import annotations
 
