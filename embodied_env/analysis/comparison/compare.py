@@ -78,12 +78,12 @@ class Comparison:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """What differs most and by how much, or how much evidence is missing, in sentences."""
+        """The largest differences with their sizes, or the evidence that is missing, in sentences."""
         return describe_findings(self.differences, self.a.name, self.b.name)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What limits the comparison, in sentences."""
+        """The limits of the comparison, in sentences."""
         return (*self.terms.notes, *_warnings(self.a, self.b))
 
 
