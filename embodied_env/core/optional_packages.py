@@ -12,6 +12,7 @@ _PACKAGES = {  # where the names differ
     "rerun": "rerun-sdk",
     "stable_baselines3": "stable-baselines3",
     "zmq": "pyzmq",
+    "zstandard": "mcap",  # which requires it
 }
 
 

@@ -9,19 +9,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import importlib
 import io
 import os
 import stat
 import struct
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from embodied_env._version import __version__
-from embodied_env.errors import MissingDependencyError, RecordError
+from embodied_env.core.optional_packages import import_optional
+from embodied_env.errors import RecordError
+
+_library = partial(import_optional, needed_for="recording")
 
 LARGEST_RECORD = 2**28
 """Size of the largest MCAP record that is read, in bytes."""
@@ -369,10 +372,3 @@ class _BoundedFile:
         data = self._file.read(min(length, self._left) if length >= 0 else 0)
         self._left -= len(data)
         return data
-
-
-def _library(module: str) -> Any:  # noqa: ANN401 - a module without type information
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise MissingDependencyError("mcap", needed_for="recording") from None

@@ -46,7 +46,7 @@ INPUT_REMEDIES: Mapping[str, str] = {
 """Code of a stop by a safety input, now or earlier -> what an operator does."""
 
 AFTER_ESTOP = "then call clear_estop() and reset(), which runs the whole reset again, homing included"
-"""What follows once an operator has resolved the cause of an ESTOP."""
+"""The remedy once an operator has resolved the cause of an ESTOP."""
 
 _JUDGED_BY_AGE = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE)
 
