@@ -1,4 +1,4 @@
-"""The data types of a step of several environments: arrays with one row per slot, in place of `embodied_env.core.types`.
+"""Data types of a step of several environments: arrays with one row per slot (one: `embodied_env.core.types`).
 
 Values that can differ between slots are arrays of shape (n_slots, ...). `SnapshotBatch.slot` gives the snapshot of one
 slot to a task that judges slots one by one.
@@ -90,9 +90,9 @@ class GateReportBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovedCommandBatch:
-    """Commands that passed the gate. Only `embodied_env.safety.approved_commands` creates one, and only this is sent.
+    """Commands that passed the gate. Only `safety.approved_commands` creates one, and only this is sent.
 
-    `is_decided` is False in the rows that the gate of a single environment must judge; their other values are undefined.
+    `is_decided` is False in rows that the gate of a single environment must judge; their other values are undefined.
     """
 
     values: FloatArray  # (n_slots, n_joints), as `ApprovedCommand.values`
