@@ -21,7 +21,7 @@ from embodied_env.safety.action_parsing import NO_ACTION, MalformedActionError, 
 from embodied_env.safety.command_filters import CommandFilter
 from embodied_env.safety.command_limiter import MAX_REPRESENTABLE_SPEED, CommandLimiter
 from embodied_env.safety.findings import latched_finding, modification, worst_severity
-from embodied_env.safety.interlocks import InterventionRate, make_interlocks, safety_input_findings
+from embodied_env.safety.interlocks import Interlock, InterventionRate, make_interlocks, safety_input_findings
 
 
 class SafetyGate:
@@ -78,6 +78,27 @@ class SafetyGate:
     def has_velocity(self) -> bool:
         """Whether any joint is commanded by velocity."""
         return self._limiter.has_velocity
+
+    @property
+    def contract(self) -> Contract:
+        """The contract of the robot."""
+        return self._contract
+
+    @property
+    def interlocks(self) -> tuple[Interlock, ...]:
+        """The interlocks, in the order of their gates."""
+        return self._interlocks
+
+    @property
+    def interventions(self) -> InterventionRate:
+        """The share of changed steps."""
+        return self._interventions
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether nothing is latched, no action was malformed, and the limits are and were those of the contract."""
+        is_sound = self._latched is None and not self._malformed_in_a_row
+        return is_sound and self._in_force is self.layout.limits and not self._limiter.is_tightening
 
     def latch(self, finding: Finding) -> None:
         """Latch a finding, unless the latch is at least as severe."""
