@@ -20,15 +20,15 @@ class BatchedLimiter:
     def __init__(self, limiter: CommandLimiter) -> None:
         """Use the limits of `limiter`, which enforces them and has no filter."""
         self._limiter, self._layout = limiter, limiter.layout
-        layout = limiter.layout
-        self._bounds = BatchedBounds.of(layout.limits, layout.is_velocity)
-        self._has_delta, self._has_threshold = bool(layout.is_delta.any()), not np.isnan(layout.scale.threshold).all()
+        self._bounds = BatchedBounds(self._layout.limits, self._layout.is_velocity, None)
 
     def limit(
         self, requested: FloatArray, reference: CommandStateBatch, dt_s: float
     ) -> tuple[GateReportBatch, BoolArray]:
         """Return the report of each row of finite actions, and whether the limits are feasible and kept there."""
-        limiter, layout, bounds = self._limiter, self._layout, self._bounds.narrowed(reference.slack)
+        limiter, layout, bounds = self._limiter, self._layout, self._bounds
+        if reference.slack is not None:
+            bounds = BatchedBounds(layout.limits, layout.is_velocity, reference.slack)
         boxed = limiter.boxed(requested)
         target = self._target(boxed, reference)
         smooth = limiter.limit_jerk(target, reference, dt_s)
@@ -75,7 +75,7 @@ class BatchedLimiter:
     def _target(self, action: FloatArray, reference: CommandStateBatch) -> FloatArray:
         """Map actions to target positions or velocities (`CommandLimiter.target`)."""
         scale = self._layout.scale
-        if self._has_threshold:
+        if not np.isnan(scale.threshold).all():
             chosen = np.where(action < scale.threshold, scale.low, scale.high)
             action = np.where(np.isnan(scale.threshold), action, chosen)
         mapped = scale.offset + scale.span * action
@@ -90,7 +90,7 @@ class BatchedLimiter:
 
     def _moved(self, values: FloatArray, start: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
         """Add `start` to delta commands; rounding never exceeds a bound."""
-        if not self._has_delta:
+        if not self._layout.is_delta.any():
             return values
         end = values + start
         inside = clipped(end, low, high)

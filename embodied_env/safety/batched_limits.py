@@ -8,7 +8,6 @@ direction: towards `high`, then towards `low`.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,48 +20,19 @@ _EPSILON = sys.float_info.epsilon
 _POSITION, _VELOCITY, _ACCELERATION = CODES["pos.limit"], CODES["vel.limit"], CODES["acc.limit"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchedBounds:
     """Limits of joints (`JointBounds`), arrays of shape (n_joints,), or (n_slots, n_joints) where narrowed."""
 
-    low: FloatArray
-    high: FloatArray
-    velocity: FloatArray
-    acceleration: FloatArray
-    deceleration: FloatArray
-    is_velocity: BoolArray
-    is_goal: BoolArray
-    extent: FloatArray = field(init=False)
-    has_velocity: bool = field(init=False)
-    has_position: bool = field(init=False)
-    has_goal: bool = field(init=False)
-    has_infinite_range: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Compute `extent` and the kinds of joints."""
-        low, high = (np.where(np.isfinite(ends), np.abs(ends), 0.0) for ends in (self.low, self.high))
-        object.__setattr__(self, "extent", np.maximum(low, high))
-        object.__setattr__(self, "has_velocity", bool(self.is_velocity.any()))
-        object.__setattr__(self, "has_position", not self.is_velocity.all())
-        object.__setattr__(self, "has_goal", bool(self.is_goal.any()))
-        object.__setattr__(self, "has_infinite_range", bool(np.isinf(self.high - self.low).any()))
-
-    @staticmethod
-    def of(limits: EffectiveLimits, is_velocity: BoolArray) -> BatchedBounds:
-        """Return the bounds of `limits`; `is_velocity`: the joints commanded by velocity."""
-        return BatchedBounds(
-            low=limits.position_low,
-            high=limits.position_high,
-            velocity=limits.velocity,
-            acceleration=limits.acceleration,
-            deceleration=limits.deceleration,
-            is_velocity=is_velocity,
-            is_goal=limits.is_goal,
-        )
-
-    def narrowed(self, slack: FloatArray | None) -> BatchedBounds:
-        """Return the bounds narrowed by the uncertainty of measured positions, if any."""
-        return self if slack is None else replace(self, low=self.low + slack, high=self.high - slack)
+    def __init__(self, limits: EffectiveLimits, is_velocity: BoolArray, slack: FloatArray | None) -> None:
+        """Narrow `limits` by the uncertainty of measured positions, if any; `is_velocity`: commanded by velocity."""
+        self.low, self.high = limits.position_low, limits.position_high
+        if slack is not None:
+            self.low, self.high = self.low + slack, self.high - slack
+        self.velocity, self.is_velocity, self.is_goal = limits.velocity, is_velocity, limits.is_goal
+        self.acceleration, self.deceleration = limits.acceleration, limits.deceleration
+        self.extent = np.max([np.where(np.isfinite(end), np.abs(end), 0.0) for end in (self.low, self.high)], axis=0)
+        self.has_velocity, self.has_goal = bool(is_velocity.any()), bool(self.is_goal.any())
+        self.has_infinite_range = bool(np.isinf(self.high - self.low).any())
 
 
 class LimitedSteps(NamedTuple):
@@ -109,19 +79,16 @@ def limit_joints(
     chosen = np.where(chosen <= upper, chosen, upper)
     low, high = np.where(x < bounds.low, x, bounds.low), np.where(x > bounds.high, x, bounds.high)
     off = np.abs(desired - chosen)
+    reached = clipped(x + chosen * dt_s, low, high)
+    kept = (off <= _rounding_of_step(x, reached, bounds, dt_s)) & (low <= targets) & (targets <= high)
+    reached = np.where(kept, targets, reached)
     if bounds.has_velocity:
         ahead = x + desired * dt_s
         is_rounding = off <= 4.0 * _EPSILON * (np.abs(desired) + np.abs(v))
-        is_kept = bounds.is_velocity & is_rounding & (bounds.low <= ahead) & (ahead <= bounds.high)
-        chosen = np.where(is_kept, desired, chosen)
-        kept = bounds.is_velocity & (chosen == desired)
-    reached = clipped(x + chosen * dt_s, low, high)
-    if bounds.has_position:
-        is_near = (off <= _rounding_of_step(x, reached, bounds, dt_s)) & (low <= targets) & (targets <= high)
-        if bounds.has_velocity:
-            is_near &= ~bounds.is_velocity
-        reached = np.where(is_near, targets, reached)
-        kept = kept | is_near if bounds.has_velocity else is_near
+        is_rounding &= bounds.is_velocity & (bounds.low <= ahead) & (ahead <= bounds.high)
+        chosen = np.where(is_rounding, desired, chosen)
+        kept = np.where(bounds.is_velocity, chosen == desired, kept)
+        reached = np.where(bounds.is_velocity, clipped(x + chosen * dt_s, low, high), reached)
     if bounds.has_goal:
         goals = clipped(targets, bounds.low, bounds.high)
         reached, chosen = np.where(bounds.is_goal, goals, reached), np.where(bounds.is_goal, 0.0, chosen)
@@ -177,7 +144,7 @@ def _max_next_velocities(velocities: FloatArray, bounds: BatchedBounds, dt_s: fl
 
 
 def _rounding_of_step(positions: FloatArray, reached: FloatArray, bounds: BatchedBounds, dt_s: float) -> FloatArray:
-    extent = np.maximum(bounds.extent, np.maximum(np.abs(positions), np.abs(reached)))
+    extent: FloatArray = np.maximum(bounds.extent, np.maximum(np.abs(positions), np.abs(reached)))
     return 8.0 * _EPSILON * extent / dt_s
 
 

@@ -171,8 +171,8 @@ class ObservationGate(Interlock):
     """Requires a valid reading of each required sensor, no older than its `max_age_s`."""
 
     def __init__(self, contract: Contract) -> None:
-        self.max_age_s = {name: contract.sensors[name].max_age_s for name in required_sensors(contract)}
-        self.future_tolerance_s = contract.safety.observation.future_tolerance_s
+        self._max_age_s = {name: contract.sensors[name].max_age_s for name in required_sensors(contract)}
+        self._future_tolerance_s = contract.safety.observation.future_tolerance_s
         self._stop_steps = contract.safety.observation.stop_steps
         self.in_a_row = 0
 
@@ -182,7 +182,7 @@ class ObservationGate(Interlock):
 
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one interface
         """HOLD for each sensor that fails; STOP after `stop_steps` failed steps in a row."""
-        found = [self._problem(name, context.sensors.get(name)) for name in self.max_age_s]
+        found = [self._problem(name, context.sensors.get(name)) for name in self._max_age_s]
         problems = [problem for problem in found if problem is not None]
         if not problems:
             self.in_a_row = 0
@@ -194,12 +194,12 @@ class ObservationGate(Interlock):
     def _problem(self, name: str, status: SensorStatus | None) -> tuple[str, str] | None:
         if status is None or not math.isfinite(status.age_s):
             return "obs.invalid", f"no reading of {name}"
-        if status.quality is Quality.FUTURE or status.age_s < -self.future_tolerance_s:
+        if status.quality is Quality.FUTURE or status.age_s < -self._future_tolerance_s:
             return "obs.future", f"reading of {name} is stamped in the future"
         if status.quality not in JUDGED_BY_AGE:
             return "obs.invalid", f"reading of {name} is {status.quality.name.lower()}"
-        if status.age_s > self.max_age_s[name]:
-            return "obs.stale", f"reading of {name} is {status.age_s:.3f} s old (maximum {self.max_age_s[name]} s)"
+        if status.age_s > self._max_age_s[name]:
+            return "obs.stale", f"reading of {name} is {status.age_s:.3f} s old (maximum {self._max_age_s[name]} s)"
         return None
 
 
@@ -207,13 +207,13 @@ class ActionAgeGate(Interlock):
     """Requires the action to follow its observation within `max_age_steps` control periods."""
 
     def __init__(self, contract: Contract) -> None:
-        self.max_age_s = contract.safety.action.max_age_steps * contract.control_period_s
+        self._max_age_s = contract.safety.action.max_age_steps * contract.control_period_s
 
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one interface
         """HOLD for a late action."""
-        if context.action_age_s <= self.max_age_s:
+        if context.action_age_s <= self._max_age_s:
             return []
-        detail = f"action arrived {context.action_age_s:.3f} s after its observation (maximum {self.max_age_s} s)"
+        detail = f"action arrived {context.action_age_s:.3f} s after its observation (maximum {self._max_age_s} s)"
         return [Finding(gate="action_age", severity=Severity.HOLD, code="act.late", detail=detail)]
 
 
@@ -277,12 +277,12 @@ class ForceGate(Interlock):
     """Requires each force reading to be known and within its limit."""
 
     def __init__(self, safety: Safety) -> None:
-        self.limits = {name: limit.limit for name, limit in safety.forces.items()}
+        self._limits = {name: limit.limit for name, limit in safety.forces.items()}
 
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one interface
         """STOP for each sensor whose force is unknown or above its limit."""
         findings = []
-        for name, limit in self.limits.items():
+        for name, limit in self._limits.items():
             force = context.forces.get(name, math.nan)
             if not force <= limit:
                 detail = f"{name} measures {force:.6g} (limit {limit})"
@@ -294,7 +294,7 @@ class LatencyGate(Interlock):
     """Limits how many of the last steps exceed the latency budget, from observation to command."""
 
     def __init__(self, spec: LatencyBudget) -> None:
-        self.spec = spec
+        self._spec = spec
         self.missed: deque[bool] = deque(maxlen=spec.window_steps)
 
     def reset(self) -> None:
@@ -303,53 +303,52 @@ class LatencyGate(Interlock):
 
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one interface
         """Report, or HOLD if the contract says so, when the window has at least `misses` misses."""
-        budget_s = self.spec.budget_s
+        budget_s = self._spec.budget_s
         if budget_s is None:
             return []
         self.missed.append(not context.latency_s <= budget_s)
         misses = sum(self.missed)
-        if misses < self.spec.misses:
+        if misses < self._spec.misses:
             return []
-        severity = Severity.HOLD if self.spec.action == "hold" else Severity.PASS
+        severity = Severity.HOLD if self._spec.action == "hold" else Severity.PASS
         detail = f"{misses} of the last {len(self.missed)} steps exceeded the latency budget of {budget_s} s"
         return [Finding(gate="latency", severity=severity, code="lat.budget", detail=detail)]
 
 
 class InterventionRate:
-    """The share of recent steps in which the gate changed the action."""
+    """The share of recent steps in which the gate changed the action.
+
+    Attributes:
+        share: in [0, 1]; 0 before the first step.
+        judged_share: the same once the window is full; 0 before.
+    """
 
     def __init__(self, spec: Intervention) -> None:
-        self.spec = spec
+        self._spec = spec
         self._window: deque[bool] = deque(maxlen=spec.window_steps)
         self._changed = 0  # of the window
-
-    @property
-    def share(self) -> float:
-        """The share, in [0, 1]; 0 before the first step."""
-        return self._changed / len(self._window) if self._window else 0.0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the window has all its steps, so that the share is judged."""
-        return len(self._window) == self.spec.window_steps
+        self.share = self.judged_share = 0.0
 
     def reset(self) -> None:
         """Clear the window."""
         self._window.clear()
         self._changed = 0
+        self.share = self.judged_share = 0.0
 
     def count(self, *, intervened: bool) -> None:
         """Add a step to the window."""
-        if self.is_full:
-            self._changed -= self._window[0]
-        self._window.append(intervened)
-        self._changed += intervened
+        window = self._window
+        is_full = len(window) == window.maxlen
+        self._changed += intervened - (window[0] if is_full else 0)
+        window.append(intervened)
+        self.share = self._changed / len(window)
+        self.judged_share = self.share if len(window) == window.maxlen else 0.0
 
     def check(self) -> list[Finding]:
         """Report a share above `warn_share` once the window is full; STOP above `stop_share`."""
-        spec, share = self.spec, self.share
+        spec, share = self._spec, self.judged_share
         stops = spec.stop_share is not None and share > spec.stop_share
-        if not self.is_full or not (stops or share > spec.warn_share):
+        if not (stops or share > spec.warn_share):
             return []
         return [
             Finding(

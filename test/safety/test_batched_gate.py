@@ -50,10 +50,11 @@ VECTORS = ("requested", "applied", "applied_si", "velocity_si")
 
 def counters(gate: SafetyGate) -> list:
     """Return the state of a gate and of its interlocks."""
-    found = [str(gate.latched), gate._malformed_in_a_row, list(gate.interventions._window), gate.intervention_share]
+    rate = gate.interventions
+    found = [str(gate.latched), gate._malformed_in_a_row, list(rate._window), rate.share, rate.judged_share]
     for interlock in gate.interlocks:
-        found += [getattr(interlock, name, None) for name in ("in_a_row",)]
-        found += [[np.asarray(each).tolist() for each in getattr(interlock, name, ())] for name in ("sent", "missed")]
+        found += [getattr(interlock, "in_a_row", None), list(getattr(interlock, "missed", ()))]
+        found += [sent.tolist() for sent in getattr(interlock, "sent", ())]
     return found
 
 
