@@ -44,7 +44,11 @@ class BatchedGate:
         self._observation = [each for each in found if isinstance(each, ObservationGate)]
         self._latency = [each for each in found if isinstance(each, LatencyGate)]
         self._tracking = [each for each in found if isinstance(each, TrackingGate)]
+        self._rates = [gate.interventions for gate in gates]
         self._are_clean = np.ones(len(gates), dtype=np.bool_)
+        if self._tracking:
+            self._tolerances = np.array(self._tracking[0].tolerances)
+            self._is_untracked = ~np.array(self._tracking[0].by_position)
         self._in_a_row = np.zeros(len(gates), dtype=np.int64)  # steps with a tracking error
         spec = self._contract.safety.tracking
         self._sent = np.zeros((0 if spec is None else spec.delay_steps + 1, len(gates), layout.size))  # newest last
@@ -59,7 +63,7 @@ class BatchedGate:
     @property
     def intervention_share(self) -> FloatArray:
         """The share of changed steps of each slot over the contract's window, shape (n_slots,)."""
-        return np.array([gate.interventions.share for gate in self._gates])
+        return np.array([rate.share for rate in self._rates])
 
     def load(self, slot: int) -> None:
         """Read the state of the slot's own gate, after it has judged an action or was reset."""
@@ -132,15 +136,13 @@ class BatchedGate:
             highest, lowest = np.fmax(highest, sent), np.fmin(lowest, sent)
         above, below = measured - highest, lowest - measured
         errors = np.where(above > below, above, below)
-        tracking = self._tracking[0]
-        are_near = (errors < 0.0) | (errors <= tracking.tolerances) | ~np.array(tracking.by_position)
-        are_hit = ~are_near.all(axis=1)
-        return are_hit, ~are_hit | (self._in_a_row + 1 < tracking.spec.debounce_steps)
+        are_hit = ~((errors <= self._tolerances) | self._is_untracked).all(axis=1)
+        return are_hit, ~are_hit | (self._in_a_row + 1 < self._tracking[0].spec.debounce_steps)
 
     def _judge_interventions(self, report: GateReportBatch) -> BoolArray:
         """Report the shares above `warn_share` (`InterventionRate`); return the slots that they do not stop."""
         spec = self._contract.safety.intervention
-        share = np.array([gate.interventions.judged_share for gate in self._gates])
+        share = np.array([rate.judged_share for rate in self._rates])
         report.code[:, _INTERVENTION] = np.where(share > spec.warn_share, _RATE, 0)
         return share <= (1.0 if spec.stop_share is None else spec.stop_share)
 
@@ -150,8 +152,9 @@ class BatchedGate:
             sent = np.concatenate((self._sent[1:], commanded[None]))
             self._sent = sent if is_decided.all() else np.where(is_decided[:, None], sent, self._sent)
             self._in_a_row = np.where(is_decided, np.where(are_hit, self._in_a_row + 1, 0), self._in_a_row)
-        has_budget = self._contract.safety.latency.budget_s is not None
-        for slot, is_changed in zip(np.flatnonzero(is_decided).tolist(), intervened[is_decided].tolist(), strict=True):
-            self._gates[slot].interventions.count(intervened=is_changed)
-            if has_budget:
+        for rate, is_counted, is_changed in zip(self._rates, is_decided.tolist(), intervened.tolist(), strict=True):
+            if is_counted:
+                rate.count(intervened=is_changed)
+        if self._contract.safety.latency.budget_s is not None:
+            for slot in np.flatnonzero(is_decided):
                 self._latency[slot].missed.append(False)

@@ -38,7 +38,8 @@ class BatchedLimiter:
             reference.positions, reference.velocities, positions, velocities, bounds, dt_s
         )
         published = np.where(layout.is_velocity, velocities, positions) if limiter.has_velocity else positions
-        applied = np.where(published == target, boxed, self._as_action(published, reference))
+        are_kept = published == target
+        applied = boxed if are_kept.all() else np.where(are_kept, boxed, self._as_action(published, reference))
         requested = requested.copy()
         for array in (requested, applied, published, velocities):
             array.setflags(write=False)

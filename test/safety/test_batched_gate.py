@@ -13,13 +13,10 @@ from safety_strategies import (
     ODD_NUMBERS,
     as_joint_limits,
     bounds,
-    calm,
     contract_of,
     examples,
     gates,
     joint_limits,
-    plain_contract,
-    reference_at,
     with_safety,
 )
 from test_gate_chain_properties import with_jerk
@@ -44,25 +41,23 @@ STRICT = {
     "observation": ObservationAge(stop_steps=4),
     "latency": LatencyBudget(budget_s=0.15, misses=2, window_steps=3, action="hold"),
     "intervention": Intervention(window_steps=2, warn_share=0.5),
+    "forces": {"joints": ForceLimit(field="position", limit=1.0)},
 }
-VECTORS = ("requested", "applied", "applied_si", "velocity_si")
+ARRAY_GATES = {"space_box", "jerk", "joint_limits", "intervention"}
 
 
 def counters(gate: SafetyGate) -> list:
-    """Return the state of a gate and of its interlocks."""
-    rate = gate.interventions
-    found = [str(gate.latched), gate._malformed_in_a_row, list(rate._window), rate.share, rate.judged_share]
+    """Return the state of a gate and of its interlocks: the window, the commands and counts."""
+    found = [str(gate.latched), gate._malformed_in_a_row, list(gate.interventions._window), gate.interventions.share]
     for interlock in gate.interlocks:
-        found += [getattr(interlock, "in_a_row", None), list(getattr(interlock, "missed", ()))]
+        found += [getattr(interlock, "in_a_row", 0), *getattr(interlock, "missed", ())]
         found += [sent.tolist() for sent in getattr(interlock, "sent", ())]
     return found
 
 
 def is_ordinary(gate: SafetyGate) -> bool:
-    """Return whether the next step of a gate may be decided by the batched one."""
-    counted = [getattr(each, "missed", ()) or getattr(each, "in_a_row", 0) for each in gate.interlocks]
-    _, _, observation, _, *_, latency = counted
-    return gate.is_ordinary and not observation and not any(latency or ())
+    """Return whether the batched gate may decide the next step of a gate."""
+    return gate.is_ordinary and not gate.interlocks[2].in_a_row and not any(gate.interlocks[-1].missed)
 
 
 def draw_actions(rng, size: int) -> np.ndarray:
@@ -72,17 +67,13 @@ def draw_actions(rng, size: int) -> np.ndarray:
 
 
 def draw_context(contract, rng, measured: np.ndarray, faults: float) -> SafetyContext:
-    """Return the context of one slot, with a share of faults."""
-
     def value(fine, *faulty):
         return faulty[rng.integers(len(faulty))] if rng.random() < faults else fine
 
-    ages = (0.1, 0.2, -0.005, -1.0, np.nan, np.inf)
+    ages_s = (0.1, 0.2, -0.005, -1.0, np.nan, np.inf)
+    sensors = required_sensors(contract)
     return SafetyContext(
-        sensors={
-            name: SensorStatus(quality=value(Quality.OK, *Quality), age_s=value(0.0, *ages))
-            for name in required_sensors(contract)
-        },
+        sensors={n: SensorStatus(quality=value(Quality.OK, *Quality), age_s=value(0.0, *ages_s)) for n in sensors},
         measured=measured + value(0.0, 1e-3, 5.0, np.nan),
         action_age_s=value(0.0, 0.01, 10.0),
         latency_s=value(0.0, 0.1, 0.2),
@@ -91,127 +82,92 @@ def draw_context(contract, rng, measured: np.ndarray, faults: float) -> SafetyCo
 
 
 def stacked(contexts: list[SafetyContext]) -> SafetyContextBatch:
-    first = contexts[0]
-    sensors = {name: [each.sensors[name] for each in contexts] for name in first.sensors}
+    names, forces = contexts[0].sensors, contexts[0].forces
+    parts = ("measured", "action_age_s", "latency_s")
     return SafetyContextBatch(
-        qualities={name: np.array([s.quality for s in each], np.int8) for name, each in sensors.items()},
-        ages_s={name: np.array([s.age_s for s in each]) for name, each in sensors.items()},
-        measured=np.array([each.measured for each in contexts]),
-        action_age_s=np.array([each.action_age_s for each in contexts]),
-        latency_s=np.array([each.latency_s for each in contexts]),
-        forces={name: np.array([each.forces[name] for each in contexts]) for name in first.forces},
+        qualities={n: np.array([each.sensors[n].quality for each in contexts], np.int8) for n in names},
+        ages_s={n: np.array([each.sensors[n].age_s for each in contexts]) for n in names},
+        forces={n: np.array([each.forces[n] for each in contexts]) for n in forces},
+        **{part: np.array([getattr(each, part) for each in contexts]) for part in parts},
     )
 
 
-def batch_of(states: list[CommandState]) -> CommandStateBatch:
-    zeros = np.zeros_like(states[0].positions)
-    return CommandStateBatch(
-        positions=np.array([state.positions for state in states]),
-        velocities=np.array([state.velocities for state in states]),
-        accelerations=np.array([zeros if state.accelerations is None else state.accelerations for state in states]),
-        slack=None if states[0].slack is None else np.array([state.slack for state in states]),
-    )
+def draw_states(layout, rng, *, outside: bool) -> list[CommandState]:
+    """Draw the last command of each slot: at rest within its range, or any."""
+    limits, shape = layout.limits, (SLOTS, layout.size)
+    low, high = (np.where(np.isfinite(ends), ends, 0.0) for ends in (limits.position_low, limits.position_high))
+    fastest = np.where(layout.is_goal | (not outside), 0.0, np.minimum(limits.velocity, 1e9))
+    positions = low + (high - low) * rng.choice([0.0, 1.0, rng.random(), 1.5 if outside else 0.5], shape)
+    velocities = fastest * rng.choice([0.0, 1.0, rng.uniform(-1.2, 1.2)], shape)
+    slack = 0.01 * fastest * layout.is_velocity * rng.random(shape)
+    states = zip(positions, velocities, slack if slack.any() else [None] * SLOTS, np.zeros(shape), strict=True)
+    return [CommandState(positions=x, velocities=v, slack=s, accelerations=a, seq=0, epoch=0) for x, v, s, a in states]
 
 
-def assert_decided_as(batch, slot: int, report) -> None:
-    """Assert that a row of a batched report equals a report, bit for bit."""
-    for name in VECTORS:
-        assert getattr(batch, name)[slot].tobytes() == getattr(report, name).tobytes(), name
-    severity, code = gate_arrays(report)
-    assert batch.severity[slot].tolist() == severity.tolist()
-    assert batch.code[slot].tolist() == code.tolist()
-    assert (batch.disposition[slot], batch.intervened[slot]) == (report.disposition, report.intervened)
-    assert {name: bool(kept[slot]) for name, kept in batch.guaranteed.items()} == dict(report.guaranteed)
-
-
-def drive(contract, rng, states: list[CommandState], *, steps: int = 6, faults: float = 0.0) -> float:
+def drive(contract, seed: int, *, outside: bool = False, steps: int = 6, faults: float = 0.0) -> float:
     """Compare both gates over steps; return the share of steps that the batched gate decided."""
+    rng, dt_s, decided = np.random.default_rng(seed), contract.control_period_s, 0
     truth, own = ([SafetyGate(contract) for _ in range(SLOTS)] for _ in range(2))
-    batched, layout, dt_s = BatchedGate(own), own[0].layout, contract.control_period_s
-    decided = 0
+    batched, layout = BatchedGate(own), own[0].layout
+    states = draw_states(layout, rng, outside=outside)
     for _ in range(steps):
-        actions = draw_actions(rng, layout.size)
+        actions, candidates = draw_actions(rng, layout.size), rng.random(SLOTS) >= 0.5 * faults
         contexts = [draw_context(contract, rng, state.positions, faults) for state in states]
-        candidates = rng.random(SLOTS) >= 0.5 * faults
-        before = batch_of(states)
-        were_ordinary = [is_ordinary(gate) for gate in truth]
-        approved = batched.judge(actions, before, dt_s, stacked(contexts), candidates)
-        after = states_after(before, approved, layout.is_velocity)
-        for i in range(SLOTS):
+        parts = [each.name for each in dataclasses.fields(CommandStateBatch)]
+        before = {part: [getattr(state, part) for state in states] for part in parts}
+        batch = CommandStateBatch(
+            **{part: None if rows[0] is None else np.array(rows) for part, rows in before.items()}
+        )
+        may_be_decided = candidates & [is_ordinary(gate) for gate in truth]
+        approved = batched.judge(actions, batch, dt_s, stacked(contexts), candidates)
+        after = states_after(batch, approved, layout.is_velocity)
+        for i, (state, context) in enumerate(zip(states, contexts, strict=True)):
             action = layout.as_action(actions[i])
             try:
-                single = truth[i].judge(action, states[i], dt_s, contexts[i])
+                single = truth[i].judge(action, state, dt_s, context)
             except InternalFaultError:
                 assert not approved.is_decided[i]
                 return 0.0
-            kinds = {f.gate for f in single.report.findings} <= {"space_box", "jerk", "joint_limits", "intervention"}
-            is_plain = candidates[i] and were_ordinary[i] and is_ordinary(truth[i]) and kinds
-            assert approved.is_decided[i] == (is_plain and single.report.disposition < Severity.HOLD)
-            states[i] = state_after(states[i], single, layout.is_velocity)
+            report, rows = single.report, approved.report
+            is_plain = report.disposition < Severity.HOLD and {f.gate for f in report.findings} <= ARRAY_GATES
+            assert approved.is_decided[i] == (may_be_decided[i] and is_plain and is_ordinary(truth[i]))
+            states[i] = state_after(state, single, layout.is_velocity)
             if approved.is_decided[i]:
                 decided += 1
+                for name in ("requested", "applied", "applied_si", "velocity_si"):
+                    assert getattr(rows, name)[i].tobytes() == getattr(report, name).tobytes(), name
                 assert approved.values[i].tobytes() == single.values.tobytes()
-                assert_decided_as(approved.report, i, single.report)
-                assert (states[i].positions.tobytes(), states[i].accelerations.tobytes()) == (
-                    after.positions[i].tobytes(),
-                    after.accelerations[i].tobytes(),
-                )
+                for name in ("positions", "velocities", "accelerations"):
+                    assert getattr(after, name)[i].tobytes() == getattr(states[i], name).tobytes(), name
+                assert [each[i].tolist() for each in (rows.severity, rows.code)] == [
+                    a.tolist() for a in gate_arrays(report)
+                ]
+                assert (rows.disposition[i], rows.intervened[i]) == (report.disposition, report.intervened)
+                assert {name: kept[i] for name, kept in rows.guaranteed.items()} == report.guaranteed
             else:
                 batched.store(i)
-                own[i].judge(action, dataclasses.replace(states[i], **parts_of(before, i)), dt_s, contexts[i])
+                own[i].judge(action, state, dt_s, context)
                 batched.load(i)
             assert batched.intervention_share[i] == truth[i].intervention_share
-        if rng.random() < 0.3:
-            for i in range(SLOTS):
+            if rng.random() < 0.3:
                 batched.store(i)
                 assert counters(own[i]) == counters(truth[i])
                 batched.load(i)
     return decided / (steps * SLOTS)
 
 
-def parts_of(batch: CommandStateBatch, slot: int) -> dict:
-    parts = dataclasses.asdict(batch)
-    return {name: None if part is None else part[slot] for name, part in parts.items()}
-
-
-def draw_states(contract, rng, *, outside: bool) -> list[CommandState]:
-    """Return a state per slot: in the safe set at rest, or any."""
-    layout = SafetyGate(contract).layout
-    limits, size = layout.limits, layout.size
-    low, high = (np.where(np.isfinite(ends), ends, 0.0) for ends in (limits.position_low, limits.position_high))
-    fastest = np.where(layout.is_goal, 0.0, limits.velocity)
-    states = []
-    for _ in range(SLOTS):
-        parts = rng.choice([0.0, 1.0, rng.random(), 1.5 if outside else 0.5], size)
-        velocities = fastest * rng.choice([0.0, 1.0, rng.uniform(-1.2, 1.2)], size) * outside
-        slack = 0.01 * fastest * layout.is_velocity * rng.random(size)
-        states.append(
-            CommandState(
-                positions=low + (high - low) * parts,
-                velocities=velocities,
-                seq=0,
-                epoch=0,
-                slack=slack if outside and layout.is_velocity.any() else None,
-            )
-        )
-    return states
-
-
-def _contract(kind: str, limits: list, scale: str, jerk: float | None, g):
-    contract = g.contract
+def _contract(kind: str, limits: list, scale: str, jerk: float, g):
     if kind == "velocity":
-        contract = contract_of(*map(as_joint_limits, limits), command="velocity", scale=scale)
-    elif kind == "mixed":
-        return MIXED
-    return contract if jerk is None else with_jerk(g, jerk) if kind == "position" else contract
+        return contract_of(*map(as_joint_limits, limits), command="velocity", scale=scale)
+    return {"mixed": MIXED, "jerk": with_jerk(g, jerk)}.get(kind, g.contract)
 
 
 CONTRACTS = st.builds(
     _contract,
-    st.sampled_from(["position", "position", "position", "velocity", "mixed"]),
+    st.sampled_from(["position", "position", "jerk", "velocity", "mixed"]),
     st.lists(bounds(), min_size=1, max_size=3),
     st.sampled_from(["normalized", "physical"]),
-    st.sampled_from([None, None, 0.05, 1.0, 20.0]),
+    st.sampled_from([0.05, 1.0, 20.0]),
     gates(joints=3),
 )
 
@@ -219,31 +175,33 @@ CONTRACTS = st.builds(
 @examples(60)
 @given(CONTRACTS, st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([0.0, 0.0, 0.1]))
 def test_every_decided_row_equals_the_gate_of_its_slot(contract, seed, outside, faults):
-    rng = np.random.default_rng(seed)
-    forces = {"joints": ForceLimit(field="position", limit=1.0)}
-    drive(
-        with_safety(contract, **STRICT, forces=forces), rng, draw_states(contract, rng, outside=outside), faults=faults
-    )
+    drive(with_safety(contract, **STRICT), seed, outside=outside, faults=faults)
 
 
 @pytest.mark.parametrize("scale", ["binary", "normalized"])
 def test_goals_of_a_gripper_are_decided(tmp_path, scale):
-    contract = gripper_contract(tmp_path, gripper_text(scale=scale))
-    rng = np.random.default_rng(1)
-    assert drive(contract, rng, draw_states(contract, rng, outside=False), steps=20) > 0.8
+    assert drive(gripper_contract(tmp_path, gripper_text(scale=scale)), 1, steps=20) > 0.8
 
 
 @pytest.mark.parametrize("name", sorted(shipped_files()))
-def test_random_actions_on_shipped_contracts_are_decided(name):
-    contract, rng = load_contract(name), np.random.default_rng(2)
-    assert drive(contract, rng, draw_states(contract, rng, outside=False), steps=20) > 0.9
+def test_random_actions_from_rest_are_decided(name):
+    assert drive(load_contract(name), 2, steps=20) > 0.85  # some are not finite
 
 
-def test_what_the_gates_own_is_not_decided():
-    gates_ = [SafetyGate(plain_contract()) for _ in range(SLOTS)]
-    gates_[0].change_limits({"j0": dataclasses.replace(joint_limits(), velocity=0.5)})
-    gates_[1].latch(Finding(gate="latch", severity=Severity.STOP, code="latch.stop"))
-    rest = [reference_at((0.0, 0.0), (0.0, 0.0))] * SLOTS
-    context = stacked([calm(state) for state in rest])
-    decided = BatchedGate(gates_).judge(np.zeros((SLOTS, 2)), batch_of(rest), 0.05, context, np.ones(SLOTS, np.bool_))
-    assert decided.is_decided.tolist() == [False, False, True]
+def test_a_latch_changed_limits_and_a_stopping_share_are_not_decided():
+    changed = Intervention(window_steps=1, warn_share=0.1, stop_share=0.2)
+    own = [SafetyGate(contract_of(joint_limits(), intervention=changed)) for _ in range(4)]
+    own[0].latch(Finding(gate="latch", severity=Severity.STOP, code="latch.stop"))
+    own[1].change_limits({"j0": dataclasses.replace(joint_limits(), velocity=0.5)})
+    own[2].interventions.count(intervened=True)
+    rows, zeros = np.zeros((4, 1)), np.zeros(4)
+    context = SafetyContextBatch(
+        qualities={"joints": np.zeros(4, np.int8)},
+        ages_s={"joints": zeros},
+        measured=rows,
+        action_age_s=zeros,
+        latency_s=zeros,
+    )
+    reference = CommandStateBatch(positions=rows, velocities=rows, accelerations=rows)
+    decided = BatchedGate(own).judge(rows, reference, 0.05, context, np.ones(4, np.bool_)).is_decided
+    assert decided.tolist() == [False, False, False, True]
