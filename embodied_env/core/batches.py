@@ -7,7 +7,7 @@ slot to a task that judges slots one by one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,23 @@ class SnapshotBatch:
         """Return the snapshot of one slot, with arrays of its own."""
         samples = {name: sample.slot(index) for name, sample in self.samples.items()}
         return Snapshot(now_ns=int(self.now_ns[index]), samples=samples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SafetyContextBatch:
+    """The context in which the gate judges the action of each slot (`SafetyContext`), in lockstep worlds.
+
+    A slot with a safety input that is not "ok", or a clock jump, is no candidate of `BatchedGate.judge`.
+    """
+
+    qualities: Mapping[str, NDArray[np.int8]]  # sensor that an action depends on -> (n_slots,)
+    ages_s: Mapping[str, FloatArray]  # the same sensors -> (n_slots,)
+    measured: FloatArray  # (n_slots, n_joints), NaN where unknown
+    action_age_s: FloatArray  # (n_slots,), as the next
+    latency_s: FloatArray
+    forces: Mapping[str, FloatArray] = field(
+        default_factory=dict
+    )  # sensor -> norm of its limited field, up to rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

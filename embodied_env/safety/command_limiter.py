@@ -9,6 +9,7 @@ import numpy as np
 
 from embodied_env.contract import Contract, EffectiveLimits, FloatArray
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.batches import BoolArray, CommandStateBatch
 from embodied_env.core.codes import Severity
 from embodied_env.core.types import ApprovedCommand, CommandState, Finding, GateReport, Trajectory
 from embodied_env.errors import InternalFaultError
@@ -38,7 +39,7 @@ from embodied_env.safety.joint_limits import (
 )
 
 _MOST_POINTS = 1000  # of a trajectory; a contract has less
-_ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
+ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 
 MAX_REPRESENTABLE_SPEED = 1e100  # above it the arithmetic of the limits may overflow
 
@@ -70,6 +71,11 @@ class CommandLimiter:
         self._keeps_limits = self._mode == "enforce" and not limits_elsewhere
         self._intervenes_from = Severity.LIMIT if self._mode == "enforce" else Severity.HOLD
 
+    @property
+    def is_tightening(self) -> bool:
+        """Whether limits were tightened since `set_limits` without `tighten`."""
+        return self._before is not None
+
     def set_limits(self, limits: EffectiveLimits, *, tighten: bool = False) -> None:
         """Enforce these limits; the action space stays that of the contract.
 
@@ -77,7 +83,7 @@ class CommandLimiter:
         """
         self._before = (self._before or self._bounds) if tighten else None
         self._limits = limits
-        self._has_jerk = bool(np.isfinite(limits.jerk).any())
+        self.has_jerk = bool(np.isfinite(limits.jerk).any())
         self._bounds = joint_bounds(limits)
         self._range = [(bounds.low, bounds.high) for bounds in self._bounds]
 
@@ -185,10 +191,10 @@ class CommandLimiter:
         findings = [*findings, *limit_findings(self.layout.joints, target, steps, target)]
         return self._approved(reference, dt_s, findings, requested, requested, target, velocities)
 
-    def limit_jerk(self, target: FloatArray, reference: CommandState, dt_s: float) -> FloatArray:
+    def limit_jerk(self, target: FloatArray, reference: CommandState | CommandStateBatch, dt_s: float) -> FloatArray:
         """Return the target nearest to `target` within the jerk limits; `target` itself without any."""
         limits = self._limits
-        if not self._has_jerk:
+        if not self.has_jerk:
             return target
         is_velocity, start = self.layout.is_velocity, reference.positions
         desired = np.where(is_velocity, target, (target - start) / dt_s)
@@ -196,6 +202,22 @@ class CommandLimiter:
         accelerations = np.where(reference.velocities == 0.0, 0.0, accelerations)  # braked to rest
         kept = limit_jerk(desired, reference.velocities, accelerations, limits, dt_s)
         return np.where(kept == desired, target, np.where(is_velocity, kept, start + kept * dt_s))
+
+    def is_inside(self, reference: CommandState | CommandStateBatch, published: FloatArray) -> np.bool_ | BoolArray:
+        """Return whether every position is certainly within its limits; with rows of joints, for each row."""
+        slack = 0.0 if reference.slack is None else reference.slack
+        positions = np.where(self.layout.is_velocity, reference.positions, published)
+        low, high = self._limits.position_low, self._limits.position_high
+        return ((positions - slack >= low) & (positions + slack <= high)).all(axis=-1)
+
+    def keeps_jerk(
+        self, reference: CommandState | CommandStateBatch, velocities: FloatArray, dt_s: float
+    ) -> np.bool_ | BoolArray:
+        """Return whether every joint is certainly within its jerk limit; with rows of joints, for each row."""
+        if not (self._fixed_rate and dt_s > 0.0):
+            return np.zeros(velocities.shape[:-1], dtype=np.bool_)
+        before = 0.0 if reference.accelerations is None else reference.accelerations
+        return keeps_jerk((velocities - reference.velocities) / dt_s - before, self._limits, dt_s)
 
     def target(self, action: FloatArray, reference: CommandState) -> FloatArray:
         """Map an action to target positions or velocities; rounding never exceeds a bound."""
@@ -325,7 +347,7 @@ class CommandLimiter:
             end = value + sign * start if is_delta else value
             if is_delta and not low <= end <= high:
                 inside = min(max(end, low), high)
-                end = inside if abs(end - inside) <= _ROUNDING * (abs(start) + abs(end)) else end
+                end = inside if abs(end - inside) <= ROUNDING * (abs(start) + abs(end)) else end
             moved.append(end)
         return moved
 
@@ -361,21 +383,14 @@ class CommandLimiter:
             velocity_si=velocities,
             dt_s=dt_s,
             guaranteed={
-                "position": sound and not any(is_late) and self._is_inside(reference, published),
+                "position": sound and not any(is_late) and bool(self.is_inside(reference, published)),
                 "velocity": sound and not any(is_late),
                 "acceleration": sound,
-                "jerk": sound and self._has_jerk and self._keeps_jerk(reference, velocities, dt_s),
+                "jerk": sound and self.has_jerk and bool(self.keeps_jerk(reference, velocities, dt_s)),
                 "workspace": sound and self._workspace is not None and getattr(self._workspace, "is_kept", False),
             },
         )
         return approve_command(report, seq=reference.seq + 1, epoch=reference.epoch)
-
-    def _is_inside(self, reference: CommandState, published: FloatArray) -> bool:
-        """Tell whether every position is certainly within its limits."""
-        slack = 0.0 if reference.slack is None else reference.slack
-        positions = np.where(self.layout.is_velocity, reference.positions, published)
-        low, high = self._limits.position_low, self._limits.position_high
-        return bool(((positions - slack >= low) & (positions + slack <= high)).all())
 
     def _late(self, reference: CommandState, dt_s: float, velocities: FloatArray) -> list[bool]:
         """Return which joints still violate tightened limits after this step."""
@@ -384,12 +399,6 @@ class CommandLimiter:
         positions = reference.positions + velocities * dt_s
         state = zip(positions.tolist(), velocities.tolist(), strict=True)
         return [not is_in_safe_set(x, v, bounds) for (x, v), bounds in zip(state, self._bounds, strict=True)]
-
-    def _keeps_jerk(self, reference: CommandState, velocities: FloatArray, dt_s: float) -> bool:
-        if not (self._fixed_rate and dt_s > 0.0):
-            return False
-        before = 0.0 if reference.accelerations is None else reference.accelerations
-        return keeps_jerk((velocities - reference.velocities) / dt_s - before, self._limits, dt_s)
 
 
 def _read_only(array: FloatArray) -> FloatArray:

@@ -40,7 +40,7 @@ class SafetyGate:
         `filters` are applied in order; ``workspace`` is the gate of that name. With `fixed_rate` dt is the same at
         every step, so jerk can be guaranteed. With `limits_elsewhere` a relay limits the command, not this gate.
         """
-        self._contract = contract
+        self.contract = contract
         self._mode = contract.safety.mode
         self._stop_after = contract.safety.nonfinite.stop_after
         self._filters = dict(filters or {})
@@ -49,8 +49,8 @@ class SafetyGate:
         )
         self.layout = self._limiter.layout
         self._in_force = self._wanted = self.layout.limits
-        self._interlocks = make_interlocks(contract, self.layout)
-        self._interventions = InterventionRate(contract.safety.intervention)
+        self.interlocks = make_interlocks(contract, self.layout)
+        self.interventions = InterventionRate(contract.safety.intervention)
         self._malformed_in_a_row = 0
         self._latched: Finding | None = None
 
@@ -72,12 +72,18 @@ class SafetyGate:
     @property
     def intervention_share(self) -> float:
         """The share of changed steps over the contract's window."""
-        return self._interventions.share
+        return self.interventions.share
 
     @property
     def has_velocity(self) -> bool:
         """Whether any joint is commanded by velocity."""
         return self._limiter.has_velocity
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether nothing is latched, no action was malformed, and the limits are and were those of the contract."""
+        is_sound = self._latched is None and not self._malformed_in_a_row
+        return is_sound and self._in_force is self.layout.limits and not self._limiter.is_tightening
 
     def latch(self, finding: Finding) -> None:
         """Latch a finding, unless the latch is at least as severe."""
@@ -94,8 +100,8 @@ class SafetyGate:
         """Begin an episode: clear a STOP, keep an ESTOP, and enforce changed limits."""
         self._enforce(self._wanted)
         self._malformed_in_a_row = 0
-        self._interventions.reset()
-        for interlock in self._interlocks:
+        self.interventions.reset()
+        for interlock in self.interlocks:
             interlock.reset()
         if self._latched is not None and self._latched.severity < Severity.ESTOP:
             self._latched = None
@@ -122,7 +128,7 @@ class SafetyGate:
             UsageError: for an unknown joint, or a limit beyond the contract's; nothing has changed.
             ContractError: for invalid limits; nothing has changed.
         """
-        wanted = changed_limits(self._contract, changes)
+        wanted = changed_limits(self.contract, changes)
         if are_equal(wanted, self.layout.limits):
             wanted = self.layout.limits
         self._wanted = wanted
@@ -172,7 +178,7 @@ class SafetyGate:
         """
         approved = self._judge(action, reference, dt_s, context)
         self.latch_stops(approved.report.findings)
-        self._interventions.count(intervened=approved.report.intervened)
+        self.interventions.count(intervened=approved.report.intervened)
         return approved
 
     def limit(self, target: FloatArray, reference: CommandState, dt_s: float) -> ApprovedCommand:
@@ -232,7 +238,7 @@ class SafetyGate:
             return self._limiter.brake(reference, dt_s, [latched_finding(self._latched), *inputs], requested)
         self._malformed_in_a_row = 0
         findings = self._run_interlocks(context, reference)
-        findings += self._downgrade_in_monitor_mode(self._interventions.check())
+        findings += self._downgrade_in_monitor_mode(self.interventions.check())
         if not dt_s > 0.0:
             findings.append(_no_time(dt_s))
         if worst_severity(findings) >= Severity.HOLD:
@@ -249,7 +255,7 @@ class SafetyGate:
     def _run_interlocks(self, context: SafetyContext | None, reference: CommandState) -> list[Finding]:
         if context is None:
             return []
-        found = [f for interlock in self._interlocks for f in interlock.check(context, reference.positions)]
+        found = [f for interlock in self.interlocks for f in interlock.check(context, reference.positions)]
         return self._downgrade_in_monitor_mode(found)
 
     def _downgrade_in_monitor_mode(self, findings: list[Finding]) -> list[Finding]:

@@ -48,7 +48,7 @@ INPUT_REMEDIES: Mapping[str, str] = {
 AFTER_ESTOP = "then call clear_estop() and reset(), which runs the whole reset again, homing included"
 """The remedy once an operator has resolved the cause of an ESTOP."""
 
-_JUDGED_BY_AGE = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE)
+JUDGED_BY_AGE = (Quality.OK, Quality.OUT_OF_RANGE, Quality.STALE)
 
 _FULL_RANGE = {"rad": 2.0 * math.pi, "m": 1.0}  # of a joint without position limits
 
@@ -174,21 +174,21 @@ class ObservationGate(Interlock):
         self._max_age_s = {name: contract.sensors[name].max_age_s for name in required_sensors(contract)}
         self._future_tolerance_s = contract.safety.observation.future_tolerance_s
         self._stop_steps = contract.safety.observation.stop_steps
-        self._in_a_row = 0
+        self.in_a_row = 0
 
     def reset(self) -> None:
         """Reset the count of failed steps."""
-        self._in_a_row = 0
+        self.in_a_row = 0
 
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one interface
         """HOLD for each sensor that fails; STOP after `stop_steps` failed steps in a row."""
         found = [self._problem(name, context.sensors.get(name)) for name in self._max_age_s]
         problems = [problem for problem in found if problem is not None]
         if not problems:
-            self._in_a_row = 0
+            self.in_a_row = 0
             return []
-        self._in_a_row += 1
-        severity = Severity.STOP if self._in_a_row >= self._stop_steps else Severity.HOLD
+        self.in_a_row += 1
+        severity = Severity.STOP if self.in_a_row >= self._stop_steps else Severity.HOLD
         return [Finding(gate="observation", severity=severity, code=code, detail=text) for code, text in problems]
 
     def _problem(self, name: str, status: SensorStatus | None) -> tuple[str, str] | None:
@@ -196,7 +196,7 @@ class ObservationGate(Interlock):
             return "obs.invalid", f"no reading of {name}"
         if status.quality is Quality.FUTURE or status.age_s < -self._future_tolerance_s:
             return "obs.future", f"reading of {name} is stamped in the future"
-        if status.quality not in _JUDGED_BY_AGE:
+        if status.quality not in JUDGED_BY_AGE:
             return "obs.invalid", f"reading of {name} is {status.quality.name.lower()}"
         if status.age_s > self._max_age_s[name]:
             return "obs.stale", f"reading of {name} is {status.age_s:.3f} s old (maximum {self._max_age_s[name]} s)"
@@ -222,34 +222,34 @@ class TrackingGate(Interlock):
 
     def __init__(self, spec: Tracking, layout: ActionLayout, units: Mapping[str, str]) -> None:
         """Resolve the tolerance of each joint; `units`: joint -> "rad" or "m"."""
-        self._spec = spec
+        self.spec = spec
         self._layout = layout
         limits = layout.limits
         full_ranges = np.array([_FULL_RANGE[units[joint]] for joint in layout.joints])
         ranges = limits.position_high - limits.position_low
-        self._by_position: list[bool] = (~(layout.is_velocity | layout.is_goal)).tolist()  # a goal takes its time
+        self.by_position: list[bool] = (~(layout.is_velocity | layout.is_goal)).tolist()  # a goal takes its time
         self._tolerance = spec.tolerance * np.where(np.isfinite(ranges), ranges, full_ranges)
-        self._tolerances: list[float] = self._tolerance.tolist()
-        self._sent: deque[FloatArray] = deque(maxlen=spec.delay_steps + 1)
-        self._in_a_row = 0
+        self.tolerances: list[float] = self._tolerance.tolist()
+        self.sent: deque[FloatArray] = deque(maxlen=spec.delay_steps + 1)
+        self.in_a_row = 0
 
     def reset(self) -> None:
         """Forget the commands of the last episode."""
-        self._sent.clear()
-        self._in_a_row = 0
+        self.sent.clear()
+        self.in_a_row = 0
 
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:
         """HOLD after `debounce_steps` steps in a row with a tracking error, STOP after `stop_steps`."""
-        self._sent.append(commanded)
+        self.sent.append(commanded)
         errors = self._errors(context.measured)
-        are_hit = [not error <= tolerance for error, tolerance in zip(errors, self._tolerances, strict=True)]
-        self._in_a_row = self._in_a_row + 1 if True in are_hit else 0
-        if self._in_a_row < self._spec.debounce_steps:
+        are_hit = [not error <= tolerance for error, tolerance in zip(errors, self.tolerances, strict=True)]
+        self.in_a_row = self.in_a_row + 1 if True in are_hit else 0
+        if self.in_a_row < self.spec.debounce_steps:
             return []
         hit, error = np.array(are_hit), np.array(errors)
         finding = Finding(
             gate="tracking",
-            severity=Severity.STOP if self._in_a_row >= self._spec.stop_steps else Severity.HOLD,
+            severity=Severity.STOP if self.in_a_row >= self.spec.stop_steps else Severity.HOLD,
             code="track.error",
             joints=select_joints(self._layout.joints, hit),
             before=commanded[hit],
@@ -265,7 +265,7 @@ class TrackingGate(Interlock):
         It is 0 for joints commanded by velocity, and for grippers of action servers.
         """
         errors = []
-        rows = zip(measured.tolist(), self._by_position, *(sent.tolist() for sent in self._sent), strict=True)
+        rows = zip(measured.tolist(), self.by_position, *(sent.tolist() for sent in self.sent), strict=True)
         for position, is_by_position, *sent in rows:
             above, below = position - max(sent), min(sent) - position
             error = above if above > below else below  # noqa: FURB136 - max() would drop NaN
@@ -295,51 +295,60 @@ class LatencyGate(Interlock):
 
     def __init__(self, spec: LatencyBudget) -> None:
         self._spec = spec
-        self._missed: deque[bool] = deque(maxlen=spec.window_steps)
+        self.missed: deque[bool] = deque(maxlen=spec.window_steps)
 
     def reset(self) -> None:
         """Clear the window."""
-        self._missed.clear()
+        self.missed.clear()
 
     def check(self, context: SafetyContext, commanded: FloatArray) -> list[Finding]:  # noqa: ARG002 - one interface
         """Report, or HOLD if the contract says so, when the window has at least `misses` misses."""
         budget_s = self._spec.budget_s
         if budget_s is None:
             return []
-        self._missed.append(not context.latency_s <= budget_s)
-        misses = sum(self._missed)
+        self.missed.append(not context.latency_s <= budget_s)
+        misses = sum(self.missed)
         if misses < self._spec.misses:
             return []
         severity = Severity.HOLD if self._spec.action == "hold" else Severity.PASS
-        detail = f"{misses} of the last {len(self._missed)} steps exceeded the latency budget of {budget_s} s"
+        detail = f"{misses} of the last {len(self.missed)} steps exceeded the latency budget of {budget_s} s"
         return [Finding(gate="latency", severity=severity, code="lat.budget", detail=detail)]
 
 
 class InterventionRate:
-    """The share of recent steps in which the gate changed the action."""
+    """The share of recent steps in which the gate changed the action.
+
+    Attributes:
+        share: in [0, 1]; 0 before the first step.
+        judged_share: the same once the window is full; 0 before.
+    """
 
     def __init__(self, spec: Intervention) -> None:
         self._spec = spec
         self._window: deque[bool] = deque(maxlen=spec.window_steps)
-
-    @property
-    def share(self) -> float:
-        """The share, in [0, 1]; 0 before the first step."""
-        return sum(self._window) / len(self._window) if self._window else 0.0
+        self._changed = 0  # of the window
+        self.share = self.judged_share = 0.0
 
     def reset(self) -> None:
         """Clear the window."""
         self._window.clear()
+        self._changed = 0
+        self.share = self.judged_share = 0.0
 
     def count(self, *, intervened: bool) -> None:
         """Add a step to the window."""
-        self._window.append(intervened)
+        window = self._window
+        is_full = len(window) == window.maxlen
+        self._changed += intervened - (window[0] if is_full else 0)
+        window.append(intervened)
+        self.share = self._changed / len(window)
+        self.judged_share = self.share if len(window) == window.maxlen else 0.0
 
     def check(self) -> list[Finding]:
         """Report a share above `warn_share` once the window is full; STOP above `stop_share`."""
-        spec, share = self._spec, self.share
+        spec, share = self._spec, self.judged_share
         stops = spec.stop_share is not None and share > spec.stop_share
-        if not share or len(self._window) < spec.window_steps or not (stops or share > spec.warn_share):
+        if not (stops or share > spec.warn_share):
             return []
         return [
             Finding(

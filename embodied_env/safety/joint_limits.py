@@ -50,6 +50,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embodied_env.contract import EffectiveLimits, FloatArray
 
@@ -275,7 +276,7 @@ def limit_jerk(
 ) -> FloatArray:
     """Return the velocities nearest to `desired` within the jerk limits.
 
-    Arrays have the shape (n_joints,), in units/s and units/s^2; the last two are the last published ones.
+    Arrays have the shape (..., n_joints), in units/s and units/s^2; the last two are the last published ones.
     """
     is_limited = np.isfinite(limits.jerk)
     if not is_limited.any():
@@ -298,11 +299,14 @@ def limit_jerk(
     return np.where(is_limited & (np.abs(kept - desired) > _JERK_ROUNDING * limits.velocity), kept, desired)
 
 
-def keeps_jerk(changes: FloatArray, limits: EffectiveLimits, dt_s: float) -> bool:
-    """Tell whether these changes of acceleration, shape (n_joints,), are within every jerk limit; False without any."""
+def keeps_jerk(changes: FloatArray, limits: EffectiveLimits, dt_s: float) -> np.bool_ | NDArray[np.bool_]:
+    """Return whether these changes of acceleration, shape (..., n_joints), are within every jerk limit.
+
+    False without any.
+    """
     is_limited = np.isfinite(limits.jerk)
     allowed = np.where(is_limited, limits.jerk * dt_s, np.inf) + 2.0 * _JERK_ROUNDING * limits.velocity / dt_s
-    return bool(is_limited.any() and (np.abs(changes) <= allowed).all())
+    return is_limited.any() & (np.abs(changes) <= allowed).all(axis=-1)
 
 
 def _braking_velocity(gap: float, deceleration: float, dt_s: float) -> float:

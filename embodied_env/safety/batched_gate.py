@@ -1,0 +1,160 @@
+"""The safety gate of several slots: judges ordinary actions as arrays, bit for bit as the gate of each slot would."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from embodied_env.contract import Contract, FloatArray
+from embodied_env.core.batches import (
+    ApprovedCommandBatch,
+    BoolArray,
+    CommandStateBatch,
+    GateReportBatch,
+    SafetyContextBatch,
+)
+from embodied_env.core.codes import CODES, Quality
+from embodied_env.safety.approved_commands import approve_commands
+from embodied_env.safety.batched_limiter import BatchedLimiter
+from embodied_env.safety.command_limiter import CommandLimiter
+from embodied_env.safety.findings import GATES
+from embodied_env.safety.gate import SafetyGate
+from embodied_env.safety.interlocks import JUDGED_BY_AGE, LatencyGate, ObservationGate, TrackingGate, required_sensors
+
+_INTERVENTION, _RATE = GATES.index("intervention"), CODES["rate.intervention"]
+_IS_JUDGED_BY_AGE = np.array([quality in JUDGED_BY_AGE for quality in Quality])
+_BELOW = 1.0 - 1e-9  # a force is known up to the rounding of its norm
+
+
+class BatchedGate:
+    """Judges one action per slot within the limits of one contract, as the slots' own gates would.
+
+    The state of a slot is in its own gate, except that of the tracking interlock between `load` and `store`.
+    """
+
+    def __init__(self, gates: Sequence[SafetyGate]) -> None:
+        """Load every slot. `gates`: one per slot, of lockstep worlds of one contract that `supports` allows."""
+        self._gates, self._contract = gates, gates[0].contract
+        layout = gates[0].layout
+        limiter = CommandLimiter(self._contract, filters={}, fixed_rate=True, limits_elsewhere=False)
+        self._limiter = BatchedLimiter(limiter)
+        self._max_age_s = {name: self._contract.sensors[name].max_age_s for name in required_sensors(self._contract)}
+        found = [each for gate in gates for each in gate.interlocks]
+        self._observation = [each for each in found if isinstance(each, ObservationGate)]
+        self._latency = [each for each in found if isinstance(each, LatencyGate)]
+        self._tracking = [each for each in found if isinstance(each, TrackingGate)]
+        self._rates = [gate.interventions for gate in gates]
+        self._are_clean = np.ones(len(gates), dtype=np.bool_)
+        if self._tracking:
+            self._tolerances = np.array(self._tracking[0].tolerances)
+            self._is_untracked = ~np.array(self._tracking[0].by_position)
+        self._in_a_row = np.zeros(len(gates), dtype=np.int64)  # steps with a tracking error
+        spec = self._contract.safety.tracking
+        self._sent = np.zeros((0 if spec is None else spec.delay_steps + 1, len(gates), layout.size))  # newest last
+        for slot in range(len(gates)):
+            self.load(slot)
+
+    @staticmethod
+    def supports(contract: Contract) -> bool:
+        """Return whether this gate can decide slots of `contract`: it enforces limits, without filters."""
+        return contract.safety.mode == "enforce" and contract.safety.workspace is None and not contract.safety.gates
+
+    @property
+    def intervention_share(self) -> FloatArray:
+        """The share of changed steps of each slot over the contract's window, shape (n_slots,)."""
+        return np.array([rate.share for rate in self._rates])
+
+    def load(self, slot: int) -> None:
+        """Read the state of the slot's own gate, after it has judged an action or was reset."""
+        self._are_clean[slot] = not (self._observation[slot].in_a_row or any(self._latency[slot].missed))
+        if self._tracking:
+            tracking = self._tracking[slot]
+            self._in_a_row[slot] = tracking.in_a_row
+            self._sent[:, slot] = np.nan  # none
+            if tracking.sent:
+                self._sent[-len(tracking.sent) :, slot] = tracking.sent
+
+    def store(self, slot: int) -> None:
+        """Write the state back to the slot's own gate, before it judges an action or is read."""
+        if self._tracking:
+            tracking = self._tracking[slot]
+            tracking.in_a_row = int(self._in_a_row[slot])
+            tracking.sent.clear()
+            tracking.sent.extend(sent.copy() for sent in self._sent[:, slot] if not np.isnan(sent[0]))
+
+    def judge(
+        self,
+        actions: FloatArray,
+        reference: CommandStateBatch,
+        dt_s: float,
+        context: SafetyContextBatch,
+        candidates: BoolArray,
+    ) -> ApprovedCommandBatch:
+        """Return a command within every limit for each ordinary slot of `candidates`.
+
+        The other slots are not decided, and their state is as before. An ordinary slot has a finite action, no latch,
+        the contract's own limits, no finding of an interlock that refuses or counts, and feasible limits.
+
+        Args:
+            actions: shape (n_slots, n_joints), parsed; never written.
+            reference: the last published commands.
+            dt_s: the control period.
+            context: what the interlocks judge.
+            candidates: the slots to decide, shape (n_slots,).
+        """
+        is_decided = candidates & [gate.is_ordinary for gate in self._gates] & np.isfinite(actions).all(axis=1)
+        with np.errstate(all="ignore"):  # of the other slots
+            is_decided &= self._are_passed(context) & (dt_s > 0.0)
+            are_hit, is_brief = self._find_tracking_errors(context.measured, reference.positions)
+            report, is_sound = self._limiter.limit(actions, reference, dt_s)
+        is_decided &= is_brief & is_sound & self._judge_interventions(report)
+        self._count(reference.positions, are_hit, report.intervened, is_decided)
+        return approve_commands(report, is_decided=is_decided)
+
+    def _are_passed(self, context: SafetyContextBatch) -> BoolArray:
+        """Return the slots whose interlocks, apart from tracking, have no finding and count nothing."""
+        safety = self._contract.safety
+        passed = context.action_age_s <= safety.action.max_age_steps * self._contract.control_period_s
+        passed &= self._are_clean
+        if safety.latency.budget_s is not None:
+            passed &= context.latency_s <= safety.latency.budget_s
+        for name, max_age_s in self._max_age_s.items():
+            age_s = context.ages_s[name]
+            passed &= _IS_JUDGED_BY_AGE[context.qualities[name]]
+            passed &= (age_s >= -safety.observation.future_tolerance_s) & (age_s <= max_age_s)
+        for name, force in safety.forces.items():
+            passed &= context.forces[name] <= force.limit * _BELOW
+        return passed
+
+    def _find_tracking_errors(self, measured: FloatArray, commanded: FloatArray) -> tuple[BoolArray, BoolArray]:
+        """Return the slots with a tracking error, and those where it is too short to be a finding (`TrackingGate`)."""
+        if not self._tracking:
+            return np.zeros(len(measured), dtype=np.bool_), np.ones(len(measured), dtype=np.bool_)
+        highest = lowest = commanded
+        for sent in self._sent[1:]:
+            highest, lowest = np.fmax(highest, sent), np.fmin(lowest, sent)
+        above, below = measured - highest, lowest - measured
+        errors = np.where(above > below, above, below)
+        are_hit = ~((errors <= self._tolerances) | self._is_untracked).all(axis=1)
+        return are_hit, ~are_hit | (self._in_a_row + 1 < self._tracking[0].spec.debounce_steps)
+
+    def _judge_interventions(self, report: GateReportBatch) -> BoolArray:
+        """Report the shares above `warn_share` (`InterventionRate`); return the slots that they do not stop."""
+        spec = self._contract.safety.intervention
+        share = np.array([rate.judged_share for rate in self._rates])
+        report.code[:, _INTERVENTION] = np.where(share > spec.warn_share, _RATE, 0)
+        return share <= (1.0 if spec.stop_share is None else spec.stop_share)
+
+    def _count(self, commanded: FloatArray, are_hit: BoolArray, intervened: BoolArray, is_decided: BoolArray) -> None:
+        """Count the step of each decided slot."""
+        if self._tracking:
+            sent = np.concatenate((self._sent[1:], commanded[None]))
+            self._sent = sent if is_decided.all() else np.where(is_decided[:, None], sent, self._sent)
+            self._in_a_row = np.where(is_decided, np.where(are_hit, self._in_a_row + 1, 0), self._in_a_row)
+        for rate, is_counted, is_changed in zip(self._rates, is_decided.tolist(), intervened.tolist(), strict=True):
+            if is_counted:
+                rate.count(intervened=is_changed)
+        if self._contract.safety.latency.budget_s is not None:
+            for slot in np.flatnonzero(is_decided):
+                self._latency[slot].missed.append(False)

@@ -1,0 +1,108 @@
+"""Limits the commands of several slots as arrays: `CommandLimiter.limit` for the steps that it does not refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from embodied_env.contract import FloatArray
+from embodied_env.core.batches import BoolArray, CommandStateBatch, GateReportBatch
+from embodied_env.core.codes import CODES, Severity
+from embodied_env.safety.batched_limits import BatchedBounds, clipped, keep_limits, limit_joints
+from embodied_env.safety.command_limiter import ROUNDING, CommandLimiter
+from embodied_env.safety.findings import GATES
+
+_BOX, _JERK, _LIMITS = (GATES.index(gate) for gate in ("space_box", "jerk", "joint_limits"))
+
+
+class BatchedLimiter:
+    """Makes commands within every limit of one contract. Without state."""
+
+    def __init__(self, limiter: CommandLimiter) -> None:
+        """Use the limits of `limiter`, which enforces them and has no filter."""
+        self._limiter, self._layout = limiter, limiter.layout
+        self._bounds = BatchedBounds(self._layout.limits, self._layout.is_velocity, None)
+
+    def limit(
+        self, requested: FloatArray, reference: CommandStateBatch, dt_s: float
+    ) -> tuple[GateReportBatch, BoolArray]:
+        """Return the report of each row of finite actions, and whether the limits are feasible and kept there."""
+        limiter, layout, bounds = self._limiter, self._layout, self._bounds
+        if reference.slack is not None:
+            bounds = BatchedBounds(layout.limits, layout.is_velocity, reference.slack)
+        boxed = limiter.boxed(requested)
+        target = self._target(boxed, reference)
+        smooth = limiter.limit_jerk(target, reference, dt_s)
+        steps = limit_joints(reference.positions, reference.velocities, smooth, bounds, dt_s)
+        positions, velocities = steps.positions, steps.velocities
+        are_sound = steps.are_feasible & keep_limits(
+            reference.positions, reference.velocities, positions, velocities, bounds, dt_s
+        )
+        published = np.where(layout.is_velocity, velocities, positions) if limiter.has_velocity else positions
+        are_kept = published == target
+        applied = boxed if are_kept.all() else np.where(are_kept, boxed, self._as_action(published, reference))
+        requested = requested.copy()
+        for array in (requested, applied, published, velocities):
+            array.setflags(write=False)
+        severity = np.zeros((len(requested), len(GATES)), dtype=np.int8)
+        code = np.zeros(severity.shape, dtype=np.int16)
+        code[:, _BOX] = np.where((requested != boxed).any(axis=1), CODES["box.clip"], 0)
+        if smooth is not target:
+            code[:, _JERK] = np.where((smooth != target).any(axis=1), CODES["jerk.limit"], 0)
+        code[:, _LIMITS] = steps.codes.max(axis=1)  # of equal severities the last counts
+        np.multiply(code != 0, np.int8(Severity.LIMIT), out=severity)
+        disposition = severity.max(axis=1)
+        always = np.ones(len(requested), dtype=np.bool_)
+        jerk = limiter.keeps_jerk(reference, velocities, dt_s) if limiter.has_jerk else ~always
+        report = GateReportBatch(
+            disposition=disposition,
+            intervened=disposition >= Severity.LIMIT,
+            requested=requested,
+            applied=applied,
+            applied_si=published,
+            velocity_si=velocities,
+            severity=severity,
+            code=code,
+            guaranteed={
+                "position": np.asarray(limiter.is_inside(reference, published)),
+                "velocity": always,
+                "acceleration": always.copy(),
+                "jerk": np.asarray(jerk),
+                "workspace": ~always,
+            },
+            dt_s=dt_s,
+        )
+        return report, np.logical_and.reduce(are_sound, axis=1)
+
+    def _target(self, action: FloatArray, reference: CommandStateBatch) -> FloatArray:
+        """Map actions to target positions or velocities (`CommandLimiter.target`)."""
+        scale = self._layout.scale
+        if not np.isnan(scale.threshold).all():
+            chosen = np.where(action < scale.threshold, scale.low, scale.high)
+            action = np.where(np.isnan(scale.threshold), action, chosen)
+        mapped = scale.offset + scale.span * action
+        mapped = _snapped(action, scale.low, scale.high, mapped, scale.si_low, scale.si_high)
+        return self._moved(mapped, reference.positions, self._bounds.low, self._bounds.high)
+
+    def _as_action(self, published: FloatArray, reference: CommandStateBatch) -> FloatArray:
+        """Map published values back to actions (`CommandLimiter.as_action`)."""
+        scale = self._layout.scale
+        moved = self._moved(published, -reference.positions, scale.si_low, scale.si_high)
+        return _snapped(moved, scale.si_low, scale.si_high, (moved - scale.offset) / scale.span, scale.low, scale.high)
+
+    def _moved(self, values: FloatArray, start: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
+        """Add `start` to delta commands; rounding never exceeds a bound."""
+        if not self._layout.is_delta.any():
+            return values
+        end = values + start
+        inside = clipped(end, low, high)
+        is_rounding = np.abs(end - inside) <= ROUNDING * (np.abs(start) + np.abs(end))
+        return np.where(self._layout.is_delta, np.where(is_rounding, inside, end), values)
+
+
+def _snapped(
+    x: FloatArray, x_low: FloatArray, x_high: FloatArray, y: FloatArray, y_low: FloatArray, y_high: FloatArray
+) -> FloatArray:
+    """Undo rounding of a map x -> y at its bounds (`embodied_env.contract.spaces`)."""
+    y = np.where((x_low < x) & (x < x_high), clipped(y, y_low, y_high), y)
+    y = np.where(x == x_low, y_low, y)
+    return np.where((x == x_high) & (x_high != x_low), y_high, y)
