@@ -63,7 +63,8 @@ class Actuation:
         self.places: slice | NDArray[np.intp] = np.array(places, dtype=np.intp)
         if places == list(range(places[0], places[0] + len(places))):
             self.places = slice(places[0], places[0] + len(places))  # faster to assign to
-        self._mix = np.array(rows)
+        mix = np.array(rows)
+        self._mix = None if np.array_equal(mix, np.eye(layout.size)) else mix
         self._is_position = ~self.is_velocity
         self._all_by_position = bool(self._is_position.all())
         self._parts = np.empty((0, 1))
@@ -117,7 +118,11 @@ class Actuation:
 
     def controls(self, setpoints: FloatArray) -> FloatArray:
         """Return the controls for setpoints of the joints, shape (..., n_joints)."""
-        controls: FloatArray = setpoints @ self._mix.T
+        if self._mix is None:
+            return setpoints
+        controls = setpoints[..., :1] * self._mix[:, 0]
+        for joint in range(1, len(self.joints)):  # the same sum for any number of rows
+            controls = controls + setpoints[..., joint : joint + 1] * self._mix[:, joint]
         return controls
 
 

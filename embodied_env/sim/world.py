@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,12 +18,13 @@ from embodied_env.contract import Contract, FloatArray, SensorSpec
 from embodied_env.contract.runtime_values import checked_options
 from embodied_env.core.latency.delay_model import DelayModel
 from embodied_env.core.reset_draws import draw_options
-from embodied_env.errors import BackendLostError, ResetNeededError, UsageError
+from embodied_env.errors import ResetNeededError, UsageError
 from embodied_env.sim.actuators import Actuation, SetpointInterpolator
 from embodied_env.sim.async_rendering import AsyncCameras
 from embodied_env.sim.backend_profile import Driver, Source, StandIn, WorldProfile
 from embodied_env.sim.delayed_world import DelayedWorld
 from embodied_env.sim.model import Model
+from embodied_env.sim.physics import Physics
 from embodied_env.sim.randomization import ResetRandomizer
 from embodied_env.sim.rendering import FREE_CAMERA, Renderer, Viewer
 from embodied_env.sim.robot_description import robot_description
@@ -37,8 +38,6 @@ _TICKS_PER_PERIOD = 5  # of a free-running world, approximately
 _MAX_TICKS_NS = 1e9 * (1.0 + 1e-9)  # maximum of a rate, Hz, times a tick, ns
 
 _NEVER_NS = 2**63
-
-_UNSTABLE = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC", "mjWARN_BADCTRL")
 
 
 class World:
@@ -107,6 +106,7 @@ class World:
             self._channels[name] = SensorChannel(name, spec, source, self.tick_ns)
         self._timed = {name: channel for name, channel in self._channels.items() if name not in late}
         self._actuation = Actuation(model)
+        self._physics = Physics(model, self._data, self._actuation.places, self._substeps)
         self.joints, self.is_velocity = self._actuation.joints, self._actuation.is_velocity
         self.placeable = placeable(model)
         self._movers = {
@@ -123,8 +123,6 @@ class World:
         self._camera, camera = 0 if model.mj.ncam else FREE_CAMERA, profile.render.camera
         if camera is not None:
             self._camera = FREE_CAMERA if camera == "free" else model.find("camera", camera, f"{path}.render.camera")
-        self._warned = self._data.warning.number  # counts by warning; a view, since the attribute is slow to read
-        self._warnings = [int(getattr(model.mujoco.mjtWarning, name)) for name in _UNSTABLE]
         self.now_ns = 0
         self._origin_ns = 0
         self._is_reset = False
@@ -153,13 +151,14 @@ class World:
         self._is_reset = False
         self._model.reset(self._data)
         self._randomizer.apply(drawn)
-        self._move_bodies(0.0)
+        for body in self._movers.values():
+            self._data.mocap_pos[body.mocap] = body.positions(np.zeros(1))
         self._late_commands.clear()
         self._actuation.begin(self._data)
         if self._interpolator is not None:
             self._interpolator.begin(self._actuation.target)
-        self._forward()
-        self._check_stable()
+        self._physics.forward()
+        self._physics.check_stable()
         self.now_ns += self._contract.control_period_ns
         self._origin_ns = self.now_ns
         self._sensors.begin(seed)
@@ -234,28 +233,40 @@ class World:
         """Take the physics steps of a step and the readings due during it; return the new time, ns."""
         start_ns = now_ns = checked_ns = self.now_ns
         due_ns = self._next_due_ns()
-        mj_step, mj, data = self._model.mujoco.mj_step, self._model.mj, self._data
-        ctrl, places = data.ctrl, self._actuation.places
-        tick_ns, substeps, has_contacts = self.tick_ns, self._substeps, self._sensors.has_contacts
-        for substep, controls in enumerate(self._controls(commands), start=1):
-            next_ns = start_ns + tick_ns * substep // substeps
+        controls, moved = self._controls(commands), self._motion()
+        after_each = self._sensors.update_contacts if self._sensors.has_contacts else None
+        done = 0
+        while done < self._substeps:
+            until = self._next_stop(done, due_ns - start_ns)
+            next_ns = start_ns + self.tick_ns * until // self._substeps
             if self._delayed is not None:
                 self._take_delayed(next_ns)
             now_ns = next_ns
-            ctrl[places] = controls
-            if self._movers:
-                self._move_bodies((now_ns - self._origin_ns) / 1e9)
-            mj_step(mj, data)
-            if has_contacts:
-                self._sensors.update_contacts()
+            part = slice(done, until)
+            self._physics.step(controls[part], {body: way[part] for body, way in moved.items()}, after_each)
+            done = until
             if now_ns >= due_ns:
                 self._capture(now_ns)
                 due_ns, checked_ns = self._next_due_ns(), now_ns
         if checked_ns < now_ns:
-            self._check_stable()
+            self._physics.check_stable()
         if self._delayed is not None:
             self._take_delayed(now_ns + 1)
         return now_ns
+
+    def _next_stop(self, done: int, due_after_ns: int) -> int:
+        """Return how many physics steps of this step there are until the next reading, after `done`."""
+        if self._delayed is not None:
+            return done + 1
+        due = -(-due_after_ns * self._substeps // self.tick_ns)  # the first one not before that time
+        return min(max(done + 1, due), self._substeps)
+
+    def _motion(self) -> dict[int, FloatArray]:
+        """Return the positions of the moving bodies during the next step, by mocap index."""
+        if not self._movers:
+            return {}
+        times_ns = self.now_ns + self.tick_ns * np.arange(1, self._substeps + 1) // self._substeps
+        return {body.mocap: body.positions((times_ns - self._origin_ns) / 1e9) for body in self._movers.values()}
 
     def place(self, name: str, position: FloatArray, orientation: FloatArray) -> None:
         """Move a body, at rest (`place_body`). Sensors show it after the next step."""
@@ -276,7 +287,7 @@ class World:
 
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the current world, shape (height, width, 3), by the profile's ``render``."""
-        self._forward()
+        self._physics.forward()
         render = self.profile.render
         return self._renderer.rgb(self._data, self._camera, render.height, render.width)
 
@@ -294,11 +305,11 @@ class World:
         if self._viewer is not None:
             self._viewer.close()
 
-    def _controls(self, commands: Sequence[tuple[int, FloatArray]]) -> Iterator[FloatArray]:
-        """Yield the controls of each physics step of a step, and apply its commands meanwhile."""
+    def _controls(self, commands: Sequence[tuple[int, FloatArray]]) -> FloatArray:
+        """Apply the commands of a step; return the controls of its physics steps, shape (n_substeps, n_controls)."""
         if self._interpolator is None:
-            yield from self._actuation.path(self._substeps)
-            return
+            return self._actuation.path(self._substeps)
+        rows = []
         waiting = deque((after_ns * self._substeps / self.tick_ns, values) for after_ns, values in commands)
         for substep in range(self._substeps):
             within = []
@@ -306,7 +317,8 @@ class World:
                 after, values = waiting.popleft()
                 self._actuation.command(values)
                 within.append((min(1.0, after - substep), self._actuation.target))
-            yield self._actuation.controls(self._interpolator.advance(within))
+            rows.append(self._actuation.controls(self._interpolator.advance(within)))
+        return np.array(rows)
 
     def _make_interpolator(self, stand_in: StandIn, per_step: int) -> SetpointInterpolator:
         timestep_s, period_s = float(self._model.mj.opt.timestep), stand_in.interpolation_s
@@ -321,15 +333,15 @@ class World:
         """Take the delayed readings that were due before this time, in the current state."""
         readings = () if self._delayed is None else list(self._delayed.taken(before_ns))
         if readings:
-            self._check_stable()
-            self._forward()
+            self._physics.check_stable()
+            self._physics.forward()
         for name, taken_ns, there_ns in readings:
             self._channels[name].schedule(taken_ns, there_ns, self._sensors.sample(name))
 
     def _capture(self, now_ns: int) -> None:
         """Take the readings that are due."""
-        self._check_stable()
-        self._forward()
+        self._physics.check_stable()
+        self._physics.forward()
         for name, channel in self._timed.items():
             if now_ns < channel.due_ns:
                 continue
@@ -338,26 +350,6 @@ class World:
                 self._cameras.request(name, now_ns, self._data)
             else:
                 channel.capture(now_ns, self._sensors.sample(name))
-
-    def _forward(self) -> None:
-        """Compute derived quantities of the current state, without effect on the simulation."""
-        warm_start = self._data.qacc_warmstart.copy()  # older versions of MuJoCo change it
-        self._model.mujoco.mj_forward(self._model.mj, self._data)
-        self._data.qacc_warmstart[:] = warm_start
-
-    def _move_bodies(self, time_s: float) -> None:
-        for body in self._movers.values():
-            body.place(self._data, time_s)
-
-    def _check_stable(self) -> None:
-        """Raise BackendLostError if MuJoCo has reported an unstable state, or a position is not finite."""
-        numbers = self._warned.tolist()
-        counts = [numbers[warning] for warning in self._warnings]
-        if any(counts) or not math.isfinite(sum(self._data.qpos.tolist())):
-            bad = ", ".join(name for name, count in zip(_UNSTABLE, counts, strict=True) if count)
-            raise BackendLostError(
-                "sim_unstable", f"simulation unstable at {self.now_ns} ns: {bad or 'a position is not finite'}"
-            )
 
     def _whole_substeps(self, duration_s: float, path: str) -> int:
         """Return the number of physics steps in a duration; raises ContractError at `path` unless it is whole."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.backends.mujoco import MujocoBackend
-from embodied_env.core.batches import ApprovedCommandBatch, IntArray, SampleBatch, SnapshotBatch
+from embodied_env.core.batches import ApprovedCommandBatch, IntArray, SnapshotBatch
 from embodied_env.core.types import Snapshot
 from embodied_env.errors import BackendLostError
 
