@@ -89,10 +89,15 @@ class Actuation:
 
     def command(self, values: FloatArray) -> None:
         """Take the next command; raises UsageError for another shape."""
-        target = self.checked(values)
-        if self._has_goals:
-            target = np.clip(target, self._target - self._stride, self._target + self._stride)
-        self._target = target
+        self._target = self.limited(self.checked(values), self._target)
+
+    def follow(self, target: FloatArray) -> None:
+        """Have `target` as the active command, which has been reached; it is never written."""
+        self._sent = self._target = target
+
+    def limited(self, values: FloatArray, before: FloatArray) -> FloatArray:
+        """Return commands after the commands `before`: a gripper of an action server is led towards its goal."""
+        return np.clip(values, before - self._stride, before + self._stride) if self._has_goals else values
 
     def checked(self, values: FloatArray) -> FloatArray:
         """Return a copy of a command; raises UsageError for another shape."""
@@ -110,11 +115,16 @@ class Actuation:
 
     def path(self, substeps: int) -> FloatArray:
         """Return the controls during each physics step of a control period, shape (substeps, n_controls)."""
+        start, self._sent = self._sent, self._target
+        return self.between(start, self._target, substeps)
+
+    def between(self, sent: FloatArray, target: FloatArray, substeps: int) -> FloatArray:
+        """Return the controls of a period from one command to the next, shape (..., substeps, n_controls)."""
         if len(self._parts) != substeps:
             self._parts = np.arange(1, substeps + 1)[:, np.newaxis] / substeps
-        start = self._sent if self._all_by_position else np.where(self.is_velocity, self._target, self._sent)
-        self._sent = self._target
-        return self.controls(start + self._parts * (self._target - start))
+        start = sent if self._all_by_position else np.where(self.is_velocity, target, sent)
+        start, target = start[..., np.newaxis, :], target[..., np.newaxis, :]
+        return self.controls(start + self._parts * (target - start))
 
     def controls(self, setpoints: FloatArray) -> FloatArray:
         """Return the controls for setpoints of the joints, shape (..., n_joints)."""

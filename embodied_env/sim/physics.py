@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -35,7 +34,7 @@ class Physics:
         self._warm_start = data.qacc_warmstart[np.newaxis]
         self._warned = data.warning.number  # counts by warning; a view, since the attribute is slow to read
         self._warnings = [int(getattr(mujoco.mjtWarning, name)) for name in _UNSTABLE]
-        rollout = getattr(importlib.import_module("mujoco.rollout"), "Rollout", None)  # since MuJoCo 3.3
+        rollout = getattr(mujoco.rollout, "Rollout", None)  # since MuJoCo 3.3
         self._rollout: Any = None if rollout is None else rollout(nthread=0)
 
     def step(

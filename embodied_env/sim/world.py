@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, SensorSpec
 from embodied_env.contract.runtime_values import checked_options
+from embodied_env.contract.spaces import FieldLayout
 from embodied_env.core.latency.delay_model import DelayModel
 from embodied_env.core.reset_draws import draw_options
 from embodied_env.errors import ResetNeededError, UsageError
@@ -31,7 +32,7 @@ from embodied_env.sim.robot_description import robot_description
 from embodied_env.sim.robot_emulation import TimedQueue
 from embodied_env.sim.scene import MovingBody, place_body, placeable
 from embodied_env.sim.sensor_channel import Reading, SensorChannel
-from embodied_env.sim.sensor_reader import SensorReader
+from embodied_env.sim.sensor_reader import ArrayReader, SensorReader
 
 _TICKS_PER_PERIOD = 5  # of a free-running world, approximately
 
@@ -50,6 +51,7 @@ class World:
         placeable: the bodies that `place` accepts.
         now_ns: the world's time, which never decreases.
         tick_ns: the duration of a step.
+        ideal: the readers of the fields of each sensor that `step_along` leaves out; {} with delays of commands.
     """
 
     def __init__(
@@ -120,6 +122,9 @@ class World:
         self._interpolator: SetpointInterpolator | None = None
         if free_running or self._delayed is not None or self.command_delay_ns is not None:
             self._interpolator = self._make_interpolator(stand_in, contract.setpoints_per_step if free_running else 1)
+        self.ideal = self._ideal_sensors() if self._interpolator is None else {}
+        self._others = {name: channel for name, channel in self._timed.items() if name not in self.ideal}
+        self._left_out = 0  # readings of each ideal sensor
         self._camera, camera = 0 if model.mj.ncam else FREE_CAMERA, profile.render.camera
         if camera is not None:
             self._camera = FREE_CAMERA if camera == "free" else model.find("camera", camera, f"{path}.render.camera")
@@ -148,7 +153,7 @@ class World:
         """
         given = checked_options(self._contract, options)
         drawn = draw_options(self._contract.reset_options, seed, given)
-        self._is_reset = False
+        self._is_reset, self._left_out = False, 0
         self._model.reset(self._data)
         self._randomizer.apply(drawn)
         for body in self._movers.values():
@@ -217,23 +222,60 @@ class World:
             ResetNeededError: before the first reset, or after a failed one.
             BackendLostError: when the simulation is unstable.
         """
-        if not self._is_reset:
-            raise ResetNeededError("step() before reset(); call reset() first")
+        self._check_reset()
+        self.catch_up()
         if self._delayed is not None:
             commands = self._delayed.next_step(self.now_ns, self.now_ns + self.tick_ns)
         elif self.command_delay_ns is not None:
             commands = [*commands, *self._late_commands.take_within(self.now_ns, self.now_ns + self.tick_ns)]
-        self.now_ns = now_ns = self._run_physics(commands)
+        self.now_ns = now_ns = self._run_physics(self._controls(commands), self._timed)
         for name, taken_ns, output in () if self._cameras is None else self._cameras.finished():
             self._channels[name].send(taken_ns, output)
         for channel in self._channels.values():
             channel.deliver(now_ns)
 
-    def _run_physics(self, commands: Sequence[tuple[int, FloatArray]]) -> int:
-        """Take the physics steps of a step and the readings due during it; return the new time, ns."""
+    def plan(self, sent: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return target and controls of a control period for each row of commands, after the commands `sent`."""
+        target = self._actuation.limited(values, sent)
+        return target, self._actuation.between(sent, target, self._substeps)
+
+    def step_along(self, target: FloatArray, controls: FloatArray) -> None:
+        """Advance by one control period with target and controls of `plan`, as one of several worlds read together.
+
+        The readings of `ideal` sensors wait for `catch_up`. Raises as `step`.
+        """
+        self._check_reset()
+        self._actuation.follow(target)
+        self.now_ns = now_ns = self._run_physics(controls, self._others)
+        for channel in self._others.values():
+            channel.deliver(now_ns)
+        self._left_out += 1
+
+    def catch_up(self) -> None:
+        """Deliver the readings that `step_along` has left out."""
+        readings, self._left_out = self._left_out, 0
+        if readings:
+            for name in self.ideal:
+                self._channels[name].skip(readings, self.now_ns, self._sensors.read(name))
+
+    def newest(self, sensor: str) -> Reading | None:
+        """Return the newest delivered reading of a sensor, which must not be changed."""
+        return self._channels[sensor].newest
+
+    def _ideal_sensors(self) -> dict[str, list[tuple[FieldLayout, ArrayReader]]]:
+        late, found = self._randomizer.late_sensors, self._timed.items()
+        names = [name for name, channel in found if channel.is_ideal(self.tick_ns) and name not in late]
+        return {name: readers for name in names if (readers := self._sensors.array_readers(name))}
+
+    def _check_reset(self) -> None:
+        if not self._is_reset:
+            raise ResetNeededError("step() before reset(); call reset() first")
+
+    def _run_physics(self, controls: FloatArray, channels: Mapping[str, SensorChannel]) -> int:
+        """Take the physics steps of a step and the readings due during it in `channels`; return the new time, ns."""
         start_ns = now_ns = checked_ns = self.now_ns
-        due_ns = self._next_due_ns()
-        controls, moved = self._controls(commands), self._motion()
+        due_ns = _next_due_ns(channels)
+        moved = self._motion()
         after_each = self._sensors.update_contacts if self._sensors.has_contacts else None
         done = 0
         while done < self._substeps:
@@ -246,10 +288,12 @@ class World:
             self._physics.step(controls[part], {body: way[part] for body, way in moved.items()}, after_each)
             done = until
             if now_ns >= due_ns:
-                self._capture(now_ns)
-                due_ns, checked_ns = self._next_due_ns(), now_ns
+                self._capture(now_ns, channels)
+                due_ns, checked_ns = _next_due_ns(channels), now_ns
         if checked_ns < now_ns:
             self._physics.check_stable()
+            if channels is self._others:
+                self._physics.forward()
         if self._delayed is not None:
             self._take_delayed(now_ns + 1)
         return now_ns
@@ -326,9 +370,6 @@ class World:
         lag_steps = stand_in.servo_lag_s / timestep_s
         return SetpointInterpolator(self.is_velocity, period_steps=period_steps, lag_steps=lag_steps)
 
-    def _next_due_ns(self) -> int:
-        return min((channel.due_ns for channel in self._timed.values()), default=_NEVER_NS)
-
     def _take_delayed(self, before_ns: int) -> None:
         """Take the delayed readings that were due before this time, in the current state."""
         readings = () if self._delayed is None else list(self._delayed.taken(before_ns))
@@ -338,11 +379,11 @@ class World:
         for name, taken_ns, there_ns in readings:
             self._channels[name].schedule(taken_ns, there_ns, self._sensors.sample(name))
 
-    def _capture(self, now_ns: int) -> None:
-        """Take the readings that are due."""
+    def _capture(self, now_ns: int, channels: Mapping[str, SensorChannel]) -> None:
+        """Take the readings that are due in `channels`."""
         self._physics.check_stable()
         self._physics.forward()
-        for name, channel in self._timed.items():
+        for name, channel in channels.items():
             if now_ns < channel.due_ns:
                 continue
             if self._cameras is not None and name in self._cameras.sensors:
@@ -370,3 +411,7 @@ class World:
             expected = f"at most one reading per tick of {self.tick_ns / 1e9} s"
             raise self._model.error(path, f"{rate_hz} (expected {expected}); set stand_in.tick_s")
         return replace(spec, rate_hz=rate_hz)
+
+
+def _next_due_ns(channels: Mapping[str, SensorChannel]) -> int:
+    return min([channel.due_ns for channel in channels.values()], default=_NEVER_NS)
