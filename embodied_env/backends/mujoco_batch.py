@@ -13,17 +13,15 @@ from numpy.typing import NDArray
 
 from embodied_env.backends.mujoco import MujocoBackend
 from embodied_env.contract.message_types import MessageField
-from embodied_env.contract.spaces import FieldLayout
 from embodied_env.core.batches import ApprovedCommandBatch, BoolArray, IntArray, SampleBatch, SnapshotBatch
 from embodied_env.core.codes import Quality
 from embodied_env.core.types import FloatArray, Sample, Snapshot
 from embodied_env.errors import BackendLostError
 from embodied_env.sim.sensor_channel import Reading
-from embodied_env.sim.sensor_reader import ArrayReader, read_together
+from embodied_env.sim.sensor_reader import RowsReader
 from embodied_env.sim.world import World
 
 Slots = Sequence[int]
-_Readers = list[tuple[FieldLayout, dict[int, ArrayReader]]]  # of each field, the reader of each slot
 
 _MOST_NORM_ERROR = 0.05  # of a squared norm; a larger one is left to the check of a single reading
 
@@ -44,14 +42,14 @@ class WorldBatch:
 
         `threads` includes the caller's, which alone computes worlds with cameras: their renderers belong to it.
         """
-        threads = len(os.sched_getaffinity(0)) if threads is None else threads
+        threads = (os.cpu_count() or 1) if threads is None else threads
         self._backends, size = backends, len(backends)
         self._helpers = max(0, min(threads, size) - 1)
         self.executor = ThreadPoolExecutor(self._helpers, "worlds") if self._helpers else None
         self._worlds: dict[int, World] = {}
-        self._ideal: dict[str, _Readers] = {}
+        self._ideal: dict[str, list[RowsReader]] = {}  # of the fields of sensors that all worlds read together
+        self._is_along = [False] * size  # is the world stepped along, and its ideal sensors are read together?
         self._has_cameras = False
-        self._is_along = np.zeros(size, dtype=np.bool_)
         self._seen: list[dict[str, Reading | None]] = [{} for _ in range(size)]  # readings in `latest`
         self._targets: FloatArray = np.empty((size, 0))  # the active command of each slot
         self._commands: FloatArray = np.empty((size, 0))
@@ -68,9 +66,9 @@ class WorldBatch:
             self._seen[slot] = {}
         if not slots:
             return
-        targets = np.array([self._worlds[slot].target for slot in slots])
+        targets = [self._worlds[slot].target for slot in slots]
         if not self._targets.size:
-            self._targets = np.zeros((len(self._backends), targets.shape[1]))
+            self._targets = np.zeros((len(self._backends), len(targets[0])))
         self._targets = _merged(self._targets, slots, targets)
         now_ns = _merged(self.latest.now_ns, slots, [snapshots[slot].now_ns for slot in slots])
         samples = {}
@@ -88,10 +86,10 @@ class WorldBatch:
     def step(self, slots: Slots) -> dict[int, BackendLostError]:
         """Step these worlds by one control period; return the error of each that is unstable."""
         slots, commands = list(slots), self._commands[list(slots)]
-        is_along, targets, controls = self._is_along[slots].tolist(), commands, commands
+        is_along, targets, controls = [self._is_along[slot] for slot in slots], commands, commands
         if any(is_along):
             targets, controls = self._worlds[slots[is_along.index(True)]].plan(self._targets[slots], commands)
-        self._targets = _merged(self._targets, slots, targets)
+        self._targets = _merged(self._targets, slots, list(targets))
         self._errors = {}
         rows = iter(range(len(slots)))
 
@@ -125,15 +123,13 @@ class WorldBatch:
         """
         slots = list(slots)
         along = [slot for slot in slots if self._is_along[slot]]
+        alone = slots if not along else [slot for slot in slots if not self._is_along[slot]]
         now_ns = _merged(self.latest.now_ns, slots, [self._worlds[slot].now_ns for slot in slots])
         samples = {}
         for name, before in self.latest.samples.items():
-            sample = before
-            if along and name in self._ideal:
-                sample = self._read_together(before, along, now_ns)
-            single = [slot for slot in slots if name not in self._ideal or not self._is_along[slot]]
-            sample = _with_rows(sample, self._changed(name, single))
-            samples[name] = replace(sample, arrival_ns=_merged(before.arrival_ns, slots, arrival_ns[slots]))
+            sample = self._read_together(before, along, now_ns) if along and name in self._ideal else before
+            sample = _with_rows(sample, self._changed(name, alone if name in self._ideal else slots))
+            samples[name] = replace(sample, arrival_ns=_merged(before.arrival_ns, slots, arrival_ns))
         self.latest = SnapshotBatch(now_ns=now_ns, samples=samples)
         return self.latest
 
@@ -155,32 +151,27 @@ class WorldBatch:
         self._has_cameras |= bool(world.renderer_library)
         if not self._ideal:
             for name, fields in world.ideal.items():
-                self._ideal[name] = [(layout, {}) for layout, _ in fields]
+                self._ideal[name] = [RowsReader(layout, len(self._backends), reader) for layout, reader in fields]
         self._is_along[slot] = bool(world.ideal) and world.ideal.keys() == self._ideal.keys()
         if self._is_along[slot]:
             for name, fields in world.ideal.items():
-                for (_, readers), (_, reader) in zip(self._ideal[name], fields, strict=True):
-                    readers[slot] = reader
+                for rows, (_, reader) in zip(self._ideal[name], fields, strict=True):
+                    rows.set_row(slot, reader)
 
     def _read_together(self, before: SampleBatch, slots: list[int], now_ns: IntArray) -> SampleBatch:
         """Read an ideal sensor, which has delivered exactly one reading in the step."""
-        values, is_good = {}, np.ones(len(slots), dtype=np.bool_)
         checked = self._backends[slots[0]].checked_fields(before.sensor)
-        for layout, readers in self._ideal[before.sensor]:
-            rows = read_together([readers[slot] for slot in slots])
-            if rows.dtype != layout.dtype:
-                with np.errstate(all="ignore"):  # as a single reading
-                    rows = rows.astype(layout.dtype)
-            if layout.field in checked:
-                is_good &= _is_certain(checked[layout.field], rows)
-            rows = rows.reshape(-1, *layout.raw_shape)
-            values[layout.field] = _merged(before.values[layout.field], slots, rows)
-        quality = np.where(is_good, Quality.OK, Quality.INVALID).astype(np.int8)
+        values, quality = {}, np.zeros(len(now_ns), dtype=np.int8)
+        for reader in self._ideal[before.sensor]:
+            field, rows = reader.layout.field, reader()
+            if field in checked:
+                quality[~_is_certain(checked[field], rows)] = Quality.INVALID
+            values[field] = _merged(before.values[field], slots, rows)
         return replace(
             before,
             values=values,
-            stamp_ns=_merged(before.stamp_ns, slots, now_ns[slots]),
-            seq=_merged(before.seq, slots, before.seq[slots] + 1),
+            stamp_ns=_merged(before.stamp_ns, slots, now_ns),
+            seq=_merged(before.seq, slots, before.seq + 1),
             quality=_merged(before.quality, slots, quality),
         )
 
@@ -195,12 +186,12 @@ class WorldBatch:
         return changed
 
 
-def _merged(before: NDArray[Any], slots: list[int], rows: Any) -> NDArray[Any]:  # noqa: ANN401 - an array or list
-    """Return an array with these rows; `before` is not written."""
+def _merged(before: NDArray[Any], slots: list[int], rows: NDArray[Any] | list[Any]) -> NDArray[Any]:
+    """Return a new array with the rows of `slots`: from an array of all rows, or a list of these alone."""
     if len(slots) == len(before):
-        return np.asarray(rows, dtype=before.dtype)
+        return np.array(rows, dtype=before.dtype)
     merged = before.copy()
-    merged[slots] = rows
+    merged[slots] = rows[slots] if isinstance(rows, np.ndarray) else rows
     return merged
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -59,7 +59,7 @@ class SensorOutput:
 class ArrayReader:
     """A reader of parts of a state: views with one dimension, of which `formula` makes a new array.
 
-    The formula takes the parts of one world or, in rows, those of several (`read_together`), with equal results.
+    The formula takes the parts of one world or, in rows, those of several (`RowsReader`), with equal results.
     """
 
     parts: tuple[NDArray[np.float64], ...]
@@ -70,10 +70,27 @@ class ArrayReader:
         return self.formula(*self.parts)
 
 
-def read_together(readers: Sequence[ArrayReader]) -> NDArray[np.float64]:
-    """Return the current values of one field in several worlds, in rows."""
-    parts = zip(*[reader.parts for reader in readers], strict=True)
-    return readers[0].formula(*[np.concatenate(views).reshape(len(readers), -1) for views in parts])
+class RowsReader:
+    """Reads one field in several worlds, a row for each."""
+
+    def __init__(self, layout: FieldLayout, size: int, like: ArrayReader) -> None:
+        """Read the field `layout` of `size` worlds, whose readers are like this one; rows are undefined at first."""
+        self.layout = layout
+        self._formula = like.formula
+        self._shape = (size, *layout.raw_shape)
+        self._parts = [[np.zeros_like(part)] * size for part in like.parts]
+
+    def set_row(self, row: int, reader: ArrayReader) -> None:
+        """Read a row by `reader` from now on."""
+        for views, part in zip(self._parts, reader.parts, strict=True):
+            views[row] = part
+
+    def __call__(self) -> NDArray[Any]:
+        """Return the current values, in the precision of the contract."""
+        size = self._shape[0]
+        rows = self._formula(*[np.concatenate(views).reshape(size, -1) for views in self._parts])
+        with np.errstate(all="ignore"):  # as `fitted`
+            return rows.astype(self.layout.dtype, copy=False).reshape(self._shape)
 
 
 @dataclass(frozen=True)
