@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Executor, Future, wait
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.backends.base import Capabilities
-from embodied_env.contract import Contract
+from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.field_paths import check_message
 from embodied_env.contract.message_types import ENCODINGS, MessageField, message_field
 from embodied_env.contract.reading_values import (
@@ -39,7 +40,7 @@ from embodied_env.core.types import (
     Snapshot,
     check_approved,
 )
-from embodied_env.errors import BackendLostError, MissingDependencyError
+from embodied_env.errors import BackendError, BackendLostError, MissingDependencyError
 from embodied_env.sim.backend_profile import load_profile
 from embodied_env.sim.gl_libraries import display_available
 from embodied_env.sim.sensor_channel import Reading
@@ -85,6 +86,7 @@ class MujocoBackend:
         self._usable = False
         self._executor: Executor | None = None
         self._moving: Future[None] | None = None  # a step computed in the executor
+        self._taken: tuple[FloatArray, BackendLostError | None] | None = None  # command and error of a step
 
     def compute_in(self, executor: Executor) -> bool:
         """Let `executor` compute the steps: `advance` returns at once, and `read` waits.
@@ -112,7 +114,7 @@ class MujocoBackend:
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is instant
         """Reset the world by its seed."""
         world = self._opened()
-        self._usable = False
+        self._usable, self._taken = False, None
         sampled = world.reset(request.seed, request.options)
         self._usable = True
         details = {"renderer": world.renderer_library} if world.renderer_library else {}
@@ -122,13 +124,22 @@ class MujocoBackend:
     def send(self, command: ApprovedCommand) -> SentCommand:
         """Set the command of the next period."""
         check_approved(command)
-        self._running().command(command.values)
+        world = self._running()
+        if self._taken is None:
+            world.command(command.values)
+        elif self._taken[0].tobytes() != command.values.tobytes():
+            taken = self._taken[0].tolist()
+            raise BackendError(f"wrong command: {command.values.tolist()} (expected {taken}, that of the step taken)")
         return SentCommand(seq=command.seq, values=command.values)
 
     def advance(self, target: Stamp, deadline: Stamp) -> None:  # noqa: ARG002 - it is exact, and returns when done
         """Step the world by one control period."""
         world = self._running()
-        if self._executor is None:
+        if self._taken is not None:
+            (_, error), self._taken = self._taken, None
+            if error is not None:
+                raise error
+        elif self._executor is None:
             world.step()
         else:
             self._moving = self._executor.submit(world.step)
@@ -141,7 +152,7 @@ class MujocoBackend:
 
     def halt(self, reason: str) -> None:  # noqa: ARG002 - there is no transport
         """Refuse commands until the next reset."""
-        self._usable = False
+        self._usable, self._taken = False, None
 
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the world, shape (height, width, 3)."""
@@ -167,6 +178,7 @@ class MujocoBackend:
         if self._world is None:
             raise BackendLostError("closed", "the simulator is not open")
         self._finish_step()
+        self._world.catch_up()
         return self._world
 
     def _finish_step(self) -> None:
@@ -175,6 +187,19 @@ class MujocoBackend:
             wait([self._moving])
             self._moving = None
 
+    @property
+    def world(self) -> World:
+        """The running world, for steps along with those of other backends; raises BackendLostError."""
+        return self._running()
+
+    def checked_fields(self, sensor: str) -> Mapping[str, MessageField]:
+        """Return the fields of a sensor whose values `sample` checks or converts."""
+        return self._checked[sensor]
+
+    def accept_step(self, command: FloatArray, error: BackendLostError | None) -> None:
+        """Accept a step that the world has taken already: `send` and `advance` check its command and move nothing."""
+        self._taken = command, error
+
     def _running(self) -> World:
         if not self._usable:
             raise BackendLostError("halted", "the backend was halted, closed or never reset")
@@ -182,13 +207,13 @@ class MujocoBackend:
 
     def _snapshot(self, world: World, report: ResetReport | None) -> Snapshot:
         arrival_ns = self._clock.now_ns()
-        samples = {name: self._sample(name, reading, arrival_ns) for name, reading in world.read().items()}
+        samples = {name: self.sample(name, reading, arrival_ns) for name, reading in world.read().items()}
         return Snapshot(now_ns=world.now_ns, samples=samples, reset=report, clock=self._clock_account())
 
     def _clock_account(self) -> ClockStatus | None:
         return None  # lockstep
 
-    def _sample(self, name: str, reading: Reading, arrival_ns: int) -> Sample:
+    def sample(self, name: str, reading: Reading, arrival_ns: int) -> Sample:
         """Return the sample that a reader of the sensor's message would return."""
         spec = self._contract.sensors[name]
         checked, values, problem = self._checked[name], dict(reading.values), reading.problem

@@ -63,7 +63,8 @@ class Actuation:
         self.places: slice | NDArray[np.intp] = np.array(places, dtype=np.intp)
         if places == list(range(places[0], places[0] + len(places))):
             self.places = slice(places[0], places[0] + len(places))  # faster to assign to
-        self._mix = np.array(rows)
+        mix = np.array(rows)
+        self._mix = None if np.array_equal(mix, np.eye(layout.size)) else mix
         self._is_position = ~self.is_velocity
         self._all_by_position = bool(self._is_position.all())
         self._parts = np.empty((0, 1))
@@ -88,10 +89,15 @@ class Actuation:
 
     def command(self, values: FloatArray) -> None:
         """Take the next command; raises UsageError for another shape."""
-        target = self.checked(values)
-        if self._has_goals:
-            target = np.clip(target, self._target - self._stride, self._target + self._stride)
-        self._target = target
+        self._target = self.limited(self.checked(values), self._target)
+
+    def follow(self, target: FloatArray) -> None:
+        """Have `target` as the active command, which has been reached; it is never written."""
+        self._sent = self._target = target
+
+    def limited(self, values: FloatArray, before: FloatArray) -> FloatArray:
+        """Return commands after the commands `before`: a gripper of an action server is led towards its goal."""
+        return np.clip(values, before - self._stride, before + self._stride) if self._has_goals else values
 
     def checked(self, values: FloatArray) -> FloatArray:
         """Return a copy of a command; raises UsageError for another shape."""
@@ -109,15 +115,24 @@ class Actuation:
 
     def path(self, substeps: int) -> FloatArray:
         """Return the controls during each physics step of a control period, shape (substeps, n_controls)."""
+        start, self._sent = self._sent, self._target
+        return self.between(start, self._target, substeps)
+
+    def between(self, sent: FloatArray, target: FloatArray, substeps: int) -> FloatArray:
+        """Return the controls of a period from one command to the next, shape (..., substeps, n_controls)."""
         if len(self._parts) != substeps:
             self._parts = np.arange(1, substeps + 1)[:, np.newaxis] / substeps
-        start = self._sent if self._all_by_position else np.where(self.is_velocity, self._target, self._sent)
-        self._sent = self._target
-        return self.controls(start + self._parts * (self._target - start))
+        start = sent if self._all_by_position else np.where(self.is_velocity, target, sent)
+        start, target = start[..., np.newaxis, :], target[..., np.newaxis, :]
+        return self.controls(start + self._parts * (target - start))
 
     def controls(self, setpoints: FloatArray) -> FloatArray:
         """Return the controls for setpoints of the joints, shape (..., n_joints)."""
-        controls: FloatArray = setpoints @ self._mix.T
+        if self._mix is None:
+            return setpoints
+        controls = setpoints[..., :1] * self._mix[:, 0]
+        for joint in range(1, len(self.joints)):  # the same sum for any number of rows
+            controls = controls + setpoints[..., joint : joint + 1] * self._mix[:, joint]
         return controls
 
 

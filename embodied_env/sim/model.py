@@ -58,6 +58,7 @@ def import_mujoco() -> Any:  # noqa: ANN401 - mujoco has no type stubs
                 mujoco = importlib.import_module("mujoco")
             finally:
                 os.environ["MUJOCO_GL"] = setting
+        importlib.import_module("mujoco.rollout")
     except ImportError:
         raise MissingDependencyError("mujoco", needed_for="the embedded simulator") from None
     mujoco.set_mju_user_warning(_log.warning)

@@ -35,6 +35,7 @@ class ResetRandomizer:
 
     Attributes:
         delays: the paths of the draws of delays.
+        late_sensors: the sensors whose delay is drawn.
         command_delay_ns: the time from a command to its effect in this episode; None: it is not drawn.
     """
 
@@ -51,6 +52,7 @@ class ResetRandomizer:
         self._claimed: dict[tuple[str, object], str] = {}  # kind and object that an option sets -> its path
         self._setters: dict[str, Setter] = {}
         self.delays: list[str] = []
+        self.late_sensors: set[str] = set()
         self.command_delay_ns: int | None = None
         path, draws = f"{model.path}.draws", model.profile.draws
         for name in draws:
@@ -146,6 +148,7 @@ class ResetRandomizer:
             known = name in self._channels
             self._model.require(known, path, f"no such sensor: {one_of(name, self._channels)}")
             self._claim("delay", name, name, path)
+            self.late_sensors.add(name)
 
         def set_delays(value: FloatArray) -> None:
             for name, delay_s in zip(names, np.broadcast_to(value, len(names)).tolist(), strict=True):

@@ -14,11 +14,11 @@ from embodied_env.sim.model import MjData, Model
 
 
 class MovingBody:
-    """A mocap body that moves between the two points of a mover."""
+    """The mocap body with the index `mocap`, which moves between the two points of a mover."""
 
     def __init__(self, mover: Mover, mocap: int) -> None:
         """Move the mocap body at this index."""
-        self._mocap = mocap
+        self.mocap = mocap
         self._from = np.array(mover.from_m)
         self._way = np.array(mover.to_m) - self._from
         self._turns_per_s = mover.speed_m_per_s / (2.0 * float(np.linalg.norm(self._way)))
@@ -28,10 +28,11 @@ class MovingBody:
         """Set the initial phase: 0 at the first point, 0.5 at the second, 1 at the first again."""
         self._phase = float(phase)
 
-    def place(self, data: MjData, time_s: float) -> None:
-        """Set the position of the body at this time of the episode."""
-        turn = (self._phase + self._turns_per_s * time_s) % 1.0
-        data.mocap_pos[self._mocap] = self._from + self._way * (1.0 - abs(2.0 * turn - 1.0))
+    def positions(self, times_s: FloatArray) -> FloatArray:
+        """Return the positions of the body at these times of the episode, shape (n, 3)."""
+        turns = (self._phase + self._turns_per_s * times_s[:, np.newaxis]) % 1.0
+        positions: FloatArray = self._from + self._way * (1.0 - abs(2.0 * turns - 1.0))
+        return positions
 
 
 def placeable(model: Model) -> tuple[str, ...]:

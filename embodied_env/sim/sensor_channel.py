@@ -75,6 +75,11 @@ class SensorChannel:
         self._lost_contacts: Values = {}
         self.newest: Reading | None = None
 
+    def is_ideal(self, step_ns: int) -> bool:
+        """Return whether each step of the world ends with exactly one reading, delivered at once and without errors."""
+        is_exact = not self._is_random and self._covariance is None and not self._is_contact
+        return is_exact and not self.delay_ns and self._interval_ns == step_ns
+
     def begin(self, seed: int, now_ns: int, measured: SensorOutput) -> None:
         """Begin an episode with a reading that is noisy, but neither delayed nor lost."""
         self._rng = np.random.default_rng([seed, *self._name.encode()])
@@ -90,6 +95,13 @@ class SensorChannel:
         """Send a reading taken now, and schedule the next one."""
         self.reserve(now_ns)
         self.send(now_ns, measured)
+
+    def skip(self, readings: int, now_ns: int, measured: SensorOutput) -> None:
+        """Deliver the last of several readings of an ideal sensor, taken now, and count the others."""
+        if self.newest is not None:
+            self.newest = replace(self.newest, seq=self.newest.seq + readings - 1)
+        self.capture(now_ns, measured)
+        self.deliver(now_ns)
 
     def send(self, taken_ns: int, measured: SensorOutput) -> None:
         """Send a reading taken at `taken_ns`, when `reserve` was called for it."""

@@ -27,6 +27,7 @@ Values = dict[str, NDArray[Any]]
 
 _BOOL = "std_msgs/msg/Bool"
 _XYZW = (1, 2, 3, 0)  # of MuJoCo's w, x, y, z
+_DERIVED = ("sensor_msgs/msg/LaserScan", "sensor_msgs/msg/PointCloud2", "sensor_msgs/msg/Image")
 _POSES = (
     "geometry_msgs/msg/PoseStamped",
     "geometry_msgs/msg/PointStamped",
@@ -52,6 +53,44 @@ class SensorOutput:
     values: Values
     extras: Mapping[str, Any]
     problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayReader:
+    """A reader of parts of a state: views with one dimension, of which `formula` makes a new array.
+
+    The formula takes the parts of one world or, in rows, those of several (`RowsReader`), with equal results.
+    """
+
+    parts: tuple[NDArray[np.float64], ...]
+    formula: Callable[..., NDArray[np.float64]]
+
+    def __call__(self) -> NDArray[np.float64]:
+        """Return the current value."""
+        return self.formula(*self.parts)
+
+
+class RowsReader:
+    """Reads one field in several worlds, a row for each."""
+
+    def __init__(self, layout: FieldLayout, size: int, like: ArrayReader) -> None:
+        """Read the field `layout` of `size` worlds, whose readers are like this one; rows are undefined at first."""
+        self.layout = layout
+        self._formula = like.formula
+        self._shape = (size, *layout.raw_shape)
+        self._parts = [[np.zeros_like(part)] * size for part in like.parts]
+
+    def set_row(self, row: int, reader: ArrayReader) -> None:
+        """Read a row by `reader` from now on."""
+        for views, part in zip(self._parts, reader.parts, strict=True):
+            views[row] = part
+
+    def __call__(self) -> NDArray[Any]:
+        """Return the current values, in the precision of the contract."""
+        size = self._shape[0]
+        rows = self._formula(*[np.concatenate(views).reshape(size, -1) for views in self._parts])
+        with np.errstate(all="ignore"):  # as `fitted`
+            return rows.astype(self.layout.dtype, copy=False).reshape(self._shape)
 
 
 @dataclass(frozen=True)
@@ -117,6 +156,13 @@ class SensorReader:
             return SensorOutput(values={}, extras=extras, problem=str(error))
         return SensorOutput(values=values, extras=extras)
 
+    def array_readers(self, sensor: str) -> list[tuple[FieldLayout, ArrayReader]]:
+        """Return the readers of the fields of `sensor`, if several worlds can read all of them together, else []."""
+        spec, fields = self._model.contract.sensors[sensor], self._fields[sensor]
+        readers = [(layout, reader) for layout, reader, flag in fields if isinstance(reader, ArrayReader) and not flag]
+        is_float = all(layout.dtype.kind == "f" for layout, _ in readers)
+        return readers if len(readers) == len(spec.fields) and is_float and spec.type not in _DERIVED else []
+
     def sample(self, sensor: str) -> SensorOutput:
         """Return a reading like `read`, with odometry and contacts accumulated since the previous reading."""
         if sensor in self._odometers:
@@ -168,7 +214,7 @@ class SensorReader:
                 "velocity": (data.qvel, qvel),
                 "effort": (data.qfrc_actuator, qvel),  # of the servos, without gravity compensation
             }[field]
-            readers[field] = partial(vector.take, index)  # faster than np.take
+            readers[field] = ArrayReader((vector,), partial(_taken, index))
         return readers
 
     def _site(self, binding: _Binding, site: str) -> dict[str, Reader]:
@@ -177,31 +223,25 @@ class SensorReader:
         index = model.find("site", site, f"{binding.path}.site")
         base = None if frame is None else model.find("site", frame, f"{binding.path}.relative_to")
 
+        if base is None:
+            parts = data.site_xpos[index], data.site_xmat[index]
+            rotated = partial(_orientations, model.mujoco.mju_mat2Quat)
+            return {"position": ArrayReader(parts[:1], np.array), "orientation": ArrayReader(parts[1:], rotated)}
+
         def position() -> NDArray[np.float64]:
-            if base is None:
-                return np.array(data.site_xpos[index])
             offset = data.site_xpos[index] - data.site_xpos[base]
             return np.array(data.site_xmat[base].reshape(3, 3).T @ offset)
 
         def orientation() -> NDArray[np.float64]:
-            matrix = data.site_xmat[index]
-            if base is not None:
-                matrix = (data.site_xmat[base].reshape(3, 3).T @ matrix.reshape(3, 3)).ravel()
-            wxyz = np.empty(4)
-            model.mujoco.mju_mat2Quat(wxyz, matrix)
-            return wxyz.take(_XYZW)  # faster than np.roll
+            matrix = data.site_xmat[base].reshape(3, 3).T @ data.site_xmat[index].reshape(3, 3)
+            return _orientations(model.mujoco.mju_mat2Quat, matrix.ravel())
 
         return {"position": position, "orientation": orientation}
 
     def _distance(self, binding: _Binding, sites: tuple[str, str]) -> dict[str, Reader]:
-        data = self._data
-        a, b = (self._model.find("site", site, f"{binding.path}.distance[{i}]") for i, site in enumerate(sites))
-
-        def distance() -> NDArray[np.float64]:
-            apart = data.site_xpos[a] - data.site_xpos[b]
-            return np.array([math.sqrt(apart.dot(apart))])  # faster than np.linalg.norm
-
-        return {"range": distance}
+        places = (self._model.find("site", site, f"{binding.path}.distance[{i}]") for i, site in enumerate(sites))
+        a, b = (self._data.site_xpos[place] for place in places)
+        return {"range": ArrayReader((a, b), _distances)}
 
     def _sensors(self, binding: _Binding, sensors: Mapping[str, str]) -> dict[str, Reader]:
         return {field: self._sensor(binding, field, sensor) for field, sensor in sensors.items()}
@@ -215,14 +255,14 @@ class SensorReader:
         shape = binding.layouts[field].raw_shape
         problem = f"wrong size of {sensor!r}: {size} values (expected {math.prod(shape)}, shape {shape})"
         self._model.require(size == math.prod(shape), path, problem)
-        values = np.arange(start, start + size)
+        values = data.sensordata[start : start + size]
         if mj.sensor_datatype[index] == int(mujoco.mjtDataType.mjDATATYPE_QUATERNION):
-            values = np.roll(values, -1)  # messages have x, y, z, w
+            return ArrayReader((values,), partial(_taken, _XYZW))
         if binding.spec.type == _BOOL:
-            return lambda: np.where(np.isnan(data.sensordata[values]), np.nan, data.sensordata[values] != 0.0)
+            return lambda: np.where(np.isnan(values), np.nan, values != 0.0)
         if mj.sensor_type[index] == int(mujoco.mjtSensor.mjSENS_RANGEFINDER):
-            return lambda: np.where(data.sensordata[values] < 0.0, np.inf, data.sensordata[values])  # -1: no hit
-        return partial(data.sensordata.take, values)
+            return ArrayReader((values,), lambda ranges: np.where(ranges < 0.0, np.inf, ranges))  # -1: no hit
+        return ArrayReader((values,), np.array)
 
     def _rays(self, binding: _Binding, rays: Rays) -> dict[str, Reader]:
         if "ranges" not in binding.layouts:
@@ -261,6 +301,24 @@ def _undeclared_vectors(binding: _Binding, readers: Mapping[str, Reader]) -> dic
 
 def _extras_of(others: Callable[[], Mapping[str, Any]], vectors: Mapping[str, Reader]) -> dict[str, Any]:
     return {**others(), **{field: reader() for field, reader in vectors.items()}}
+
+
+def _taken(index: Any, vectors: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ANN401 - indices
+    taken: NDArray[np.float64] = vectors.take(index, axis=-1)
+    return taken
+
+
+def _distances(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    x, y, z = (a - b).T
+    return np.asarray(np.sqrt(x * x + y * y + z * z))[..., np.newaxis]
+
+
+def _orientations(mat_to_quat: Callable[..., None], matrices: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the quaternions x, y, z, w of matrices given by rows, shape (..., 9)."""
+    wxyz = np.empty((*matrices.shape[:-1], 4))
+    for out, matrix in zip(wxyz.reshape(-1, 4), matrices.reshape(-1, 9), strict=True):
+        mat_to_quat(out, matrix)
+    return wxyz.take(_XYZW, axis=-1)
 
 
 def _fitted(layout: FieldLayout, values: Any, is_flag: bool) -> NDArray[Any]:  # noqa: ANN401, FBT001 - a number, or an array

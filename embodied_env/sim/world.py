@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,29 +16,29 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray, SensorSpec
 from embodied_env.contract.runtime_values import checked_options
+from embodied_env.contract.spaces import FieldLayout
 from embodied_env.core.latency.delay_model import DelayModel
 from embodied_env.core.reset_draws import draw_options
-from embodied_env.errors import BackendLostError, ResetNeededError, UsageError
+from embodied_env.errors import ResetNeededError, UsageError
 from embodied_env.sim.actuators import Actuation, SetpointInterpolator
 from embodied_env.sim.async_rendering import AsyncCameras
 from embodied_env.sim.backend_profile import Driver, Source, StandIn, WorldProfile
 from embodied_env.sim.delayed_world import DelayedWorld
 from embodied_env.sim.model import Model
+from embodied_env.sim.physics import Physics
 from embodied_env.sim.randomization import ResetRandomizer
 from embodied_env.sim.rendering import FREE_CAMERA, Renderer, Viewer
 from embodied_env.sim.robot_description import robot_description
 from embodied_env.sim.robot_emulation import TimedQueue
 from embodied_env.sim.scene import MovingBody, place_body, placeable
 from embodied_env.sim.sensor_channel import Reading, SensorChannel
-from embodied_env.sim.sensor_reader import SensorReader
+from embodied_env.sim.sensor_reader import ArrayReader, SensorReader
 
 _TICKS_PER_PERIOD = 5  # of a free-running world, approximately
 
 _MAX_TICKS_NS = 1e9 * (1.0 + 1e-9)  # maximum of a rate, Hz, times a tick, ns
 
 _NEVER_NS = 2**63
-
-_UNSTABLE = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC", "mjWARN_BADCTRL")
 
 
 class World:
@@ -51,6 +51,7 @@ class World:
         placeable: the bodies that `place` accepts.
         now_ns: the world's time, which never decreases.
         tick_ns: the duration of a step.
+        ideal: the readers of the fields of each sensor that `step_along` leaves out; {} with delays of commands.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class World:
             self._channels[name] = SensorChannel(name, spec, source, self.tick_ns)
         self._timed = {name: channel for name, channel in self._channels.items() if name not in late}
         self._actuation = Actuation(model)
+        self._physics = Physics(model, self._data, self._actuation.places, self._substeps)
         self.joints, self.is_velocity = self._actuation.joints, self._actuation.is_velocity
         self.placeable = placeable(model)
         self._movers = {
@@ -120,11 +122,12 @@ class World:
         self._interpolator: SetpointInterpolator | None = None
         if free_running or self._delayed is not None or self.command_delay_ns is not None:
             self._interpolator = self._make_interpolator(stand_in, contract.setpoints_per_step if free_running else 1)
+        self.ideal = self._ideal_sensors() if self._interpolator is None else {}
+        self._others = {name: channel for name, channel in self._timed.items() if name not in self.ideal}
+        self._left_out = 0  # readings of each ideal sensor
         self._camera, camera = 0 if model.mj.ncam else FREE_CAMERA, profile.render.camera
         if camera is not None:
             self._camera = FREE_CAMERA if camera == "free" else model.find("camera", camera, f"{path}.render.camera")
-        self._warned = self._data.warning.number  # counts by warning; a view, since the attribute is slow to read
-        self._warnings = [int(getattr(model.mujoco.mjtWarning, name)) for name in _UNSTABLE]
         self.now_ns = 0
         self._origin_ns = 0
         self._is_reset = False
@@ -150,16 +153,17 @@ class World:
         """
         given = checked_options(self._contract, options)
         drawn = draw_options(self._contract.reset_options, seed, given)
-        self._is_reset = False
+        self._is_reset, self._left_out = False, 0
         self._model.reset(self._data)
         self._randomizer.apply(drawn)
-        self._move_bodies(0.0)
+        for body in self._movers.values():
+            self._data.mocap_pos[body.mocap] = body.positions(np.zeros(1))
         self._late_commands.clear()
         self._actuation.begin(self._data)
         if self._interpolator is not None:
             self._interpolator.begin(self._actuation.target)
-        self._forward()
-        self._check_stable()
+        self._physics.forward()
+        self._physics.check_stable()
         self.now_ns += self._contract.control_period_ns
         self._origin_ns = self.now_ns
         self._sensors.begin(seed)
@@ -218,44 +222,95 @@ class World:
             ResetNeededError: before the first reset, or after a failed one.
             BackendLostError: when the simulation is unstable.
         """
-        if not self._is_reset:
-            raise ResetNeededError("step() before reset(); call reset() first")
+        self._check_reset()
+        self.catch_up()
         if self._delayed is not None:
             commands = self._delayed.next_step(self.now_ns, self.now_ns + self.tick_ns)
         elif self.command_delay_ns is not None:
             commands = [*commands, *self._late_commands.take_within(self.now_ns, self.now_ns + self.tick_ns)]
-        self.now_ns = now_ns = self._run_physics(commands)
+        self.now_ns = now_ns = self._run_physics(self._controls(commands), self._timed)
         for name, taken_ns, output in () if self._cameras is None else self._cameras.finished():
             self._channels[name].send(taken_ns, output)
         for channel in self._channels.values():
             channel.deliver(now_ns)
 
-    def _run_physics(self, commands: Sequence[tuple[int, FloatArray]]) -> int:
-        """Take the physics steps of a step and the readings due during it; return the new time, ns."""
+    def plan(self, sent: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return target and controls of a control period for each row of commands, after the commands `sent`."""
+        target = self._actuation.limited(values, sent)
+        return target, self._actuation.between(sent, target, self._substeps)
+
+    def step_along(self, target: FloatArray, controls: FloatArray) -> None:
+        """Advance by one control period with target and controls of `plan`, as one of several worlds read together.
+
+        The readings of `ideal` sensors wait for `catch_up`. Raises as `step`.
+        """
+        self._check_reset()
+        self._actuation.follow(target)
+        self.now_ns = now_ns = self._run_physics(controls, self._others)
+        for channel in self._others.values():
+            channel.deliver(now_ns)
+        self._left_out += 1
+
+    def catch_up(self) -> None:
+        """Deliver the readings that `step_along` has left out."""
+        readings, self._left_out = self._left_out, 0
+        if readings:
+            for name in self.ideal:
+                self._channels[name].skip(readings, self.now_ns, self._sensors.read(name))
+
+    def newest(self, sensor: str) -> Reading | None:
+        """Return the newest delivered reading of a sensor, which must not be changed."""
+        return self._channels[sensor].newest
+
+    def _ideal_sensors(self) -> dict[str, list[tuple[FieldLayout, ArrayReader]]]:
+        late, found = self._randomizer.late_sensors, self._timed.items()
+        names = [name for name, channel in found if channel.is_ideal(self.tick_ns) and name not in late]
+        return {name: readers for name in names if (readers := self._sensors.array_readers(name))}
+
+    def _check_reset(self) -> None:
+        if not self._is_reset:
+            raise ResetNeededError("step() before reset(); call reset() first")
+
+    def _run_physics(self, controls: FloatArray, channels: Mapping[str, SensorChannel]) -> int:
+        """Take the physics steps of a step and the readings due during it in `channels`; return the new time, ns."""
         start_ns = now_ns = checked_ns = self.now_ns
-        due_ns = self._next_due_ns()
-        mj_step, mj, data = self._model.mujoco.mj_step, self._model.mj, self._data
-        ctrl, places = data.ctrl, self._actuation.places
-        tick_ns, substeps, has_contacts = self.tick_ns, self._substeps, self._sensors.has_contacts
-        for substep, controls in enumerate(self._controls(commands), start=1):
-            next_ns = start_ns + tick_ns * substep // substeps
+        due_ns = _next_due_ns(channels)
+        moved = self._motion()
+        after_each = self._sensors.update_contacts if self._sensors.has_contacts else None
+        done = 0
+        while done < self._substeps:
+            until = self._next_stop(done, due_ns - start_ns)
+            next_ns = start_ns + self.tick_ns * until // self._substeps
             if self._delayed is not None:
                 self._take_delayed(next_ns)
             now_ns = next_ns
-            ctrl[places] = controls
-            if self._movers:
-                self._move_bodies((now_ns - self._origin_ns) / 1e9)
-            mj_step(mj, data)
-            if has_contacts:
-                self._sensors.update_contacts()
+            part = slice(done, until)
+            self._physics.step(controls[part], {body: way[part] for body, way in moved.items()}, after_each)
+            done = until
             if now_ns >= due_ns:
-                self._capture(now_ns)
-                due_ns, checked_ns = self._next_due_ns(), now_ns
+                self._capture(now_ns, channels)
+                due_ns, checked_ns = _next_due_ns(channels), now_ns
         if checked_ns < now_ns:
-            self._check_stable()
+            self._physics.check_stable()
+            if channels is self._others:
+                self._physics.forward()
         if self._delayed is not None:
             self._take_delayed(now_ns + 1)
         return now_ns
+
+    def _next_stop(self, done: int, due_after_ns: int) -> int:
+        """Return how many physics steps of this step there are until the next reading, after `done`."""
+        if self._delayed is not None:
+            return done + 1
+        due = -(-due_after_ns * self._substeps // self.tick_ns)  # the first one not before that time
+        return min(max(done + 1, due), self._substeps)
+
+    def _motion(self) -> dict[int, FloatArray]:
+        """Return the positions of the moving bodies during the next step, by mocap index."""
+        if not self._movers:
+            return {}
+        times_ns = self.now_ns + self.tick_ns * np.arange(1, self._substeps + 1) // self._substeps
+        return {body.mocap: body.positions((times_ns - self._origin_ns) / 1e9) for body in self._movers.values()}
 
     def place(self, name: str, position: FloatArray, orientation: FloatArray) -> None:
         """Move a body, at rest (`place_body`). Sensors show it after the next step."""
@@ -276,7 +331,7 @@ class World:
 
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the current world, shape (height, width, 3), by the profile's ``render``."""
-        self._forward()
+        self._physics.forward()
         render = self.profile.render
         return self._renderer.rgb(self._data, self._camera, render.height, render.width)
 
@@ -294,11 +349,11 @@ class World:
         if self._viewer is not None:
             self._viewer.close()
 
-    def _controls(self, commands: Sequence[tuple[int, FloatArray]]) -> Iterator[FloatArray]:
-        """Yield the controls of each physics step of a step, and apply its commands meanwhile."""
+    def _controls(self, commands: Sequence[tuple[int, FloatArray]]) -> FloatArray:
+        """Apply the commands of a step; return the controls of its physics steps, shape (n_substeps, n_controls)."""
         if self._interpolator is None:
-            yield from self._actuation.path(self._substeps)
-            return
+            return self._actuation.path(self._substeps)
+        rows = []
         waiting = deque((after_ns * self._substeps / self.tick_ns, values) for after_ns, values in commands)
         for substep in range(self._substeps):
             within = []
@@ -306,7 +361,8 @@ class World:
                 after, values = waiting.popleft()
                 self._actuation.command(values)
                 within.append((min(1.0, after - substep), self._actuation.target))
-            yield self._actuation.controls(self._interpolator.advance(within))
+            rows.append(self._actuation.controls(self._interpolator.advance(within)))
+        return np.array(rows)
 
     def _make_interpolator(self, stand_in: StandIn, per_step: int) -> SetpointInterpolator:
         timestep_s, period_s = float(self._model.mj.opt.timestep), stand_in.interpolation_s
@@ -314,23 +370,20 @@ class World:
         lag_steps = stand_in.servo_lag_s / timestep_s
         return SetpointInterpolator(self.is_velocity, period_steps=period_steps, lag_steps=lag_steps)
 
-    def _next_due_ns(self) -> int:
-        return min((channel.due_ns for channel in self._timed.values()), default=_NEVER_NS)
-
     def _take_delayed(self, before_ns: int) -> None:
         """Take the delayed readings that were due before this time, in the current state."""
         readings = () if self._delayed is None else list(self._delayed.taken(before_ns))
         if readings:
-            self._check_stable()
-            self._forward()
+            self._physics.check_stable()
+            self._physics.forward()
         for name, taken_ns, there_ns in readings:
             self._channels[name].schedule(taken_ns, there_ns, self._sensors.sample(name))
 
-    def _capture(self, now_ns: int) -> None:
-        """Take the readings that are due."""
-        self._check_stable()
-        self._forward()
-        for name, channel in self._timed.items():
+    def _capture(self, now_ns: int, channels: Mapping[str, SensorChannel]) -> None:
+        """Take the readings that are due in `channels`."""
+        self._physics.check_stable()
+        self._physics.forward()
+        for name, channel in channels.items():
             if now_ns < channel.due_ns:
                 continue
             if self._cameras is not None and name in self._cameras.sensors:
@@ -338,26 +391,6 @@ class World:
                 self._cameras.request(name, now_ns, self._data)
             else:
                 channel.capture(now_ns, self._sensors.sample(name))
-
-    def _forward(self) -> None:
-        """Compute derived quantities of the current state, without effect on the simulation."""
-        warm_start = self._data.qacc_warmstart.copy()  # older versions of MuJoCo change it
-        self._model.mujoco.mj_forward(self._model.mj, self._data)
-        self._data.qacc_warmstart[:] = warm_start
-
-    def _move_bodies(self, time_s: float) -> None:
-        for body in self._movers.values():
-            body.place(self._data, time_s)
-
-    def _check_stable(self) -> None:
-        """Raise BackendLostError if MuJoCo has reported an unstable state, or a position is not finite."""
-        numbers = self._warned.tolist()
-        counts = [numbers[warning] for warning in self._warnings]
-        if any(counts) or not math.isfinite(sum(self._data.qpos.tolist())):
-            bad = ", ".join(name for name, count in zip(_UNSTABLE, counts, strict=True) if count)
-            raise BackendLostError(
-                "sim_unstable", f"simulation unstable at {self.now_ns} ns: {bad or 'a position is not finite'}"
-            )
 
     def _whole_substeps(self, duration_s: float, path: str) -> int:
         """Return the number of physics steps in a duration; raises ContractError at `path` unless it is whole."""
@@ -378,3 +411,7 @@ class World:
             expected = f"at most one reading per tick of {self.tick_ns / 1e9} s"
             raise self._model.error(path, f"{rate_hz} (expected {expected}); set stand_in.tick_s")
         return replace(spec, rate_hz=rate_hz)
+
+
+def _next_due_ns(channels: Mapping[str, SensorChannel]) -> int:
+    return min([channel.due_ns for channel in channels.values()], default=_NEVER_NS)

@@ -1,0 +1,240 @@
+"""The MuJoCo worlds of several slots, stepped together in threads and read as arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_env.backends.mujoco import MujocoBackend
+from embodied_env.contract.message_types import MessageField
+from embodied_env.core.batches import ApprovedCommandBatch, BoolArray, IntArray, SampleBatch, SnapshotBatch
+from embodied_env.core.codes import Quality
+from embodied_env.core.types import FloatArray, Sample, Snapshot
+from embodied_env.errors import BackendLostError
+from embodied_env.sim.sensor_channel import Reading
+from embodied_env.sim.sensor_reader import RowsReader
+from embodied_env.sim.world import World
+
+Slots = Sequence[int]
+
+_MOST_NORM_ERROR = 0.05  # of a squared norm; a larger one is left to the check of a single reading
+
+
+class WorldBatch:
+    """Steps the worlds of several slots, and reads their sensors as arrays.
+
+    A slot belongs to the batch from `load` until its own backend resets or steps it; that backend sees the true state
+    of its world at any time. `slots` are ascending indices. No array that was returned is written later.
+
+    Attributes:
+        executor: computes worlds beside the caller's thread; None without threads.
+        latest: the newest snapshot of each slot; rows of slots that were never loaded are undefined.
+    """
+
+    def __init__(self, backends: Sequence[MujocoBackend], *, threads: int | None = None) -> None:
+        """Batch the worlds of backends that need not be open yet, with a thread per CPU by default.
+
+        `threads` includes the caller's, which alone computes worlds with cameras: their renderers belong to it.
+        """
+        threads = (os.cpu_count() or 1) if threads is None else threads
+        self._backends, size = backends, len(backends)
+        self._helpers = max(0, min(threads, size) - 1)
+        self.executor = ThreadPoolExecutor(self._helpers, "worlds") if self._helpers else None
+        self._worlds: dict[int, World] = {}
+        self._ideal: dict[str, list[RowsReader]] = {}  # of the fields of sensors that all worlds read together
+        self._is_along = [False] * size  # is the world stepped along, and its ideal sensors are read together?
+        self._has_cameras = False
+        self._seen: list[dict[str, Reading | None]] = [{} for _ in range(size)]  # readings in `latest`
+        self._targets: FloatArray = np.empty((size, 0))  # the active command of each slot
+        self._commands: FloatArray = np.empty((size, 0))
+        self._errors: dict[int, BackendLostError] = {}
+        self.latest = SnapshotBatch(now_ns=np.zeros(size, dtype=np.int64), samples={})
+
+    def load(self, snapshots: Mapping[int, Snapshot]) -> None:
+        """Take over slots after resets or steps of their own; the snapshots become their rows of `latest`."""
+        slots = list(snapshots)
+        for slot in slots:
+            world = self._backends[slot].world
+            if self._worlds.get(slot) is not world:
+                self._add(slot, world)
+            self._seen[slot] = {}
+        if not slots:
+            return
+        targets = [self._worlds[slot].target for slot in slots]
+        if not self._targets.size:
+            self._targets = np.zeros((len(self._backends), len(targets[0])))
+        self._targets = _merged(self._targets, slots, targets)
+        now_ns = _merged(self.latest.now_ns, slots, [snapshots[slot].now_ns for slot in slots])
+        samples = {}
+        for name, first in snapshots[slots[0]].samples.items():
+            rows = {slot: snapshots[slot].samples[name] for slot in slots}
+            samples[name] = _with_rows(self.latest.samples.get(name) or _empty(first, len(self._backends)), rows)
+        self.latest = SnapshotBatch(now_ns=now_ns, samples=samples)
+
+    def send(self, commands: ApprovedCommandBatch, slots: Slots) -> None:
+        """Set the commands of the next period; raises TypeError for one that is not approved."""
+        if not isinstance(commands, ApprovedCommandBatch) or not commands.is_decided[list(slots)].all():
+            raise TypeError(f"invalid commands: {type(commands).__name__} (expected approved commands of these slots)")
+        self._commands = commands.values
+
+    def step(self, slots: Slots) -> dict[int, BackendLostError]:
+        """Step these worlds by one control period; return the error of each that is unstable."""
+        slots, commands = list(slots), self._commands[list(slots)]
+        is_along, targets, controls = [self._is_along[slot] for slot in slots], commands, commands
+        if any(is_along):
+            targets, controls = self._worlds[slots[is_along.index(True)]].plan(self._targets[slots], commands)
+        self._targets = _merged(self._targets, slots, list(targets))
+        self._errors = {}
+        rows = iter(range(len(slots)))
+
+        def work() -> None:
+            for row in rows:  # of all threads together
+                world = self._worlds[slots[row]]
+                try:
+                    if is_along[row]:
+                        world.step_along(targets[row], controls[row])
+                    else:
+                        world.command(commands[row])
+                        world.step()
+                except BackendLostError as error:
+                    self._errors[slots[row]] = error
+
+        helpers = 0 if self._has_cameras else min(self._helpers, len(slots) - 1)
+        under_way = [self.executor.submit(work) for _ in range(helpers)] if self.executor is not None else []
+        try:
+            work()
+        finally:
+            list(rows)  # after an interrupt no further world is stepped
+            wait(under_way)
+        for each in under_way:
+            each.result()
+        return self._errors
+
+    def read(self, slots: Slots, arrival_ns: IntArray) -> SnapshotBatch:
+        """Return the newest samples, which arrived at `arrival_ns`, shape (n_slots,); other slots keep their rows.
+
+        A reading that may be invalid has the quality INVALID; after `hand_over` the slot's backend reads which it is.
+        """
+        slots = list(slots)
+        along = [slot for slot in slots if self._is_along[slot]]
+        alone = slots if not along else [slot for slot in slots if not self._is_along[slot]]
+        now_ns = _merged(self.latest.now_ns, slots, [self._worlds[slot].now_ns for slot in slots])
+        samples = {}
+        for name, before in self.latest.samples.items():
+            sample = self._read_together(before, along, now_ns) if along and name in self._ideal else before
+            sample = _with_rows(sample, self._changed(name, alone if name in self._ideal else slots))
+            samples[name] = replace(sample, arrival_ns=_merged(before.arrival_ns, slots, arrival_ns))
+        self.latest = SnapshotBatch(now_ns=now_ns, samples=samples)
+        return self.latest
+
+    def hand_over(self, slot: int) -> None:
+        """Let the slot's backend finish the step taken: it accepts the same command, and moves nothing.
+
+        Its `advance` raises the error of an unstable world.
+        """
+        self._backends[slot].accept_step(self._commands[slot], self._errors.get(slot))
+
+    def close(self) -> None:
+        """End the threads. Idempotent; the backends stay open."""
+        if self.executor is not None:
+            self.executor.shutdown()
+
+    def _add(self, slot: int, world: World) -> None:
+        """Resolve the readers of a new world, whose ideal sensors are read with those of the first one."""
+        self._worlds[slot] = world
+        self._has_cameras |= bool(world.renderer_library)
+        if not self._ideal:
+            for name, fields in world.ideal.items():
+                self._ideal[name] = [RowsReader(layout, len(self._backends), reader) for layout, reader in fields]
+        self._is_along[slot] = bool(world.ideal) and world.ideal.keys() == self._ideal.keys()
+        if self._is_along[slot]:
+            for name, fields in world.ideal.items():
+                for rows, (_, reader) in zip(self._ideal[name], fields, strict=True):
+                    rows.set_row(slot, reader)
+
+    def _read_together(self, before: SampleBatch, slots: list[int], now_ns: IntArray) -> SampleBatch:
+        """Read an ideal sensor, which has delivered exactly one reading in the step."""
+        checked = self._backends[slots[0]].checked_fields(before.sensor)
+        values, quality = {}, np.zeros(len(now_ns), dtype=np.int8)
+        for reader in self._ideal[before.sensor]:
+            field, rows = reader.layout.field, reader()
+            if field in checked:
+                quality[~_is_certain(checked[field], rows)] = Quality.INVALID
+            values[field] = _merged(before.values[field], slots, rows)
+        return replace(
+            before,
+            values=values,
+            stamp_ns=_merged(before.stamp_ns, slots, now_ns),
+            seq=_merged(before.seq, slots, before.seq + 1),
+            quality=_merged(before.quality, slots, quality),
+        )
+
+    def _changed(self, name: str, slots: list[int]) -> dict[int, Sample]:
+        """Return the newest samples of a sensor that are not in `latest` yet."""
+        changed = {}
+        for slot in slots:
+            reading = self._worlds[slot].newest(name)
+            if reading is not None and reading is not self._seen[slot].get(name):
+                self._seen[slot][name] = reading
+                changed[slot] = self._backends[slot].sample(name, reading.copy(), 0)
+        return changed
+
+
+def _merged(before: NDArray[Any], slots: list[int], rows: NDArray[Any] | list[Any]) -> NDArray[Any]:
+    """Return a new array with the rows of `slots`: from an array of all rows, or a list of these alone."""
+    if len(slots) == len(before):
+        return np.array(rows, dtype=before.dtype)
+    merged = before.copy()
+    merged[slots] = rows[slots] if isinstance(rows, np.ndarray) else rows
+    return merged
+
+
+def _with_rows(before: SampleBatch, rows: Mapping[int, Sample]) -> SampleBatch:
+    """Return `before` with the samples of some slots; an invalid one keeps the values."""
+    if not rows:
+        return before
+    slots, samples = list(rows), list(rows.values())
+    valid = {slot: sample for slot, sample in rows.items() if sample.values}
+    values = {
+        field: _merged(array, list(valid), [sample.values[field] for sample in valid.values()])
+        for field, array in before.values.items()
+    }
+    confidence = before.confidence
+    if confidence is not None:
+        confidence = _merged(confidence, slots, [sample.confidence for sample in samples])
+    return replace(
+        before,
+        values=values,
+        stamp_ns=_merged(before.stamp_ns, slots, [sample.stamp_ns for sample in samples]),
+        arrival_ns=_merged(before.arrival_ns, slots, [sample.arrival_ns for sample in samples]),
+        seq=_merged(before.seq, slots, [sample.seq for sample in samples]),
+        quality=_merged(before.quality, slots, [sample.quality for sample in samples]),
+        confidence=confidence,
+    )
+
+
+def _empty(sample: Sample, size: int) -> SampleBatch:
+    zeros = np.zeros(size, dtype=np.int64)
+    return SampleBatch(
+        sensor=sample.sensor,
+        values={field: np.zeros((size, *value.shape), value.dtype) for field, value in sample.values.items()},
+        stamp_ns=zeros,
+        arrival_ns=zeros,
+        seq=zeros,
+        quality=np.zeros(size, dtype=np.int8),
+        confidence=None if sample.confidence is None else np.full(size, np.nan),
+    )
+
+
+def _is_certain(known: MessageField, rows: NDArray[Any]) -> BoolArray:
+    """Return which rows are surely valid for a reader of the message."""
+    if known.rotation:
+        x, y, z, w = rows.T
+        return np.asarray(np.abs(x * x + y * y + z * z + w * w - 1.0) <= _MOST_NORM_ERROR)
+    return np.asarray(((rows >= 0.0) & (rows < np.inf)).all(axis=-1))
