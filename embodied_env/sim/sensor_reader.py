@@ -176,11 +176,12 @@ class SensorReader:
         data, model, frame = self._data, self._model, binding.source.relative_to
         index = model.find("site", site, f"{binding.path}.site")
         base = None if frame is None else model.find("site", frame, f"{binding.path}.relative_to")
+        positions = data.site_xpos  # once, since the attribute is slow to read
 
         def position() -> NDArray[np.float64]:
             if base is None:
-                return np.array(data.site_xpos[index])
-            offset = data.site_xpos[index] - data.site_xpos[base]
+                return np.array(positions[index])
+            offset = positions[index] - positions[base]
             return np.array(data.site_xmat[base].reshape(3, 3).T @ offset)
 
         def orientation() -> NDArray[np.float64]:
@@ -195,10 +196,11 @@ class SensorReader:
 
     def _distance(self, binding: _Binding, sites: tuple[str, str]) -> dict[str, Reader]:
         data = self._data
-        a, b = (self._model.find("site", site, f"{binding.path}.distance[{i}]") for i, site in enumerate(sites))
+        places = (self._model.find("site", site, f"{binding.path}.distance[{i}]") for i, site in enumerate(sites))
+        a, b = (data.site_xpos[place] for place in places)  # views
 
         def distance() -> NDArray[np.float64]:
-            apart = data.site_xpos[a] - data.site_xpos[b]
+            apart = a - b
             return np.array([math.sqrt(apart.dot(apart))])  # faster than np.linalg.norm
 
         return {"range": distance}
