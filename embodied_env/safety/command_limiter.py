@@ -123,7 +123,7 @@ class CommandLimiter:
             return self.brake(reference, dt_s, [*findings, finding], requested)
         applied = self.as_action(published, reference)
         if boxed is not None:
-            applied = np.where(published == target, boxed, applied)  # exactly the action where it was not changed
+            np.copyto(applied, boxed, where=published == target)  # exactly the action where it was not changed
         return self._approved(reference, dt_s, findings, requested, applied, published, velocities)
 
     def brake(
@@ -335,7 +335,7 @@ class CommandLimiter:
 
     def _published(self, positions: FloatArray, velocities: FloatArray) -> FloatArray:
         """Return the values to send: velocities of joints commanded by velocity, else positions."""
-        return np.where(self.layout.is_velocity, velocities, positions) if self.has_velocity else positions.copy()
+        return np.where(self.layout.is_velocity, velocities, positions) if self.has_velocity else positions
 
     def _moved(
         self, values: list[float], reference: CommandState, sign: float, ranges: list[tuple[float, float]]
