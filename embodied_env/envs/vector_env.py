@@ -31,6 +31,7 @@ from embodied_env.core.process.signals import call_together, closing_together
 from embodied_env.core.types import Observer
 from embodied_env.envs.embodied_env import EmbodiedEnv, arguments_of, rebuild, resolve_contract
 from embodied_env.envs.registration import OPTIONS, VECTOR_ENTRY_POINT, make
+from embodied_env.envs.stacked_infos import stack_infos
 from embodied_env.envs.stepper import check_open
 from embodied_env.envs.transition_builder import Info
 from embodied_env.envs.vector_slots import PerSlot, checked_mask, checked_mode, checked_seeds, options_of_slots
@@ -131,7 +132,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
             raise ResetNeededError(f"reset_mask excludes slots that were never reset: {never}")
         infos = self._reset_slots(np.flatnonzero(mask).tolist(), seeds, options)
         self.mark("returned")  # each slot has waited for the others until now
-        return self._batch(), self._stack(infos)
+        return self._batch(), stack_infos(infos, self.num_envs)
 
     def _reset_slots(
         self, slots: Sequence[int], seeds: Sequence[int | None] | None = None, options: Info | None = None
@@ -215,7 +216,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
             if mode is AutoresetMode.NEXT_STEP:
                 flags = self._terminations.copy(), self._truncations.copy()
         self.mark("returned")  # each slot has waited for the others until now
-        return self._batch(), self._rewards.copy(), *flags, self._stack(infos)
+        return self._batch(), self._rewards.copy(), *flags, stack_infos(infos, self.num_envs)
 
     def _step_slots(self, commands: Sequence[Any], excluded: set[int]) -> dict[int, SlotResult]:
         """Begin the steps of all slots that are not excluded, then finish them.
@@ -250,13 +251,6 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
 
     def _batch(self) -> Observations:
         return {key: rows.copy() for key, rows in self._observations.items()} if self.copy else self._observations
-
-    def _stack(self, infos: Mapping[int, Info]) -> Info:
-        """Stack the infos of slots, key by key, as every vector environment of Gymnasium does."""
-        stacked: Info = {}
-        for slot in sorted(infos):
-            stacked = self._add_info(stacked, infos[slot], slot)
-        return stacked
 
     # --------------------------------------------------------------------------------------------- others
 
