@@ -132,7 +132,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
             raise ResetNeededError(f"reset_mask excludes slots that were never reset: {never}")
         infos = self._reset_slots(np.flatnonzero(mask).tolist(), seeds, options)
         self.mark("returned")  # each slot has waited for the others until now
-        return self._batch(), stack_infos(infos, self.num_envs)
+        return self._batch(), self._stack(infos)
 
     def _reset_slots(
         self, slots: Sequence[int], seeds: Sequence[int | None] | None = None, options: Info | None = None
@@ -216,7 +216,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
             if mode is AutoresetMode.NEXT_STEP:
                 flags = self._terminations.copy(), self._truncations.copy()
         self.mark("returned")  # each slot has waited for the others until now
-        return self._batch(), self._rewards.copy(), *flags, stack_infos(infos, self.num_envs)
+        return self._batch(), self._rewards.copy(), *flags, self._stack(infos)
 
     def _step_slots(self, commands: Sequence[Any], excluded: set[int]) -> dict[int, SlotResult]:
         """Begin the steps of all slots that are not excluded, then finish them.
@@ -251,6 +251,10 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
 
     def _batch(self) -> Observations:
         return {key: rows.copy() for key, rows in self._observations.items()} if self.copy else self._observations
+
+    def _stack(self, infos: Mapping[int, Info]) -> Info:
+        """Stack the infos of slots, key by key, as every vector environment of Gymnasium does."""
+        return stack_infos(infos, self.num_envs)
 
     # --------------------------------------------------------------------------------------------- others
 
