@@ -31,6 +31,7 @@ from embodied_env.core.process.signals import call_together, closing_together
 from embodied_env.core.types import Observer
 from embodied_env.envs.embodied_env import EmbodiedEnv, arguments_of, rebuild, resolve_contract
 from embodied_env.envs.registration import OPTIONS, VECTOR_ENTRY_POINT, make
+from embodied_env.envs.stacked_infos import stack_infos
 from embodied_env.envs.stepper import check_open
 from embodied_env.envs.transition_builder import Info
 from embodied_env.envs.vector_slots import PerSlot, checked_mask, checked_mode, checked_seeds, options_of_slots
@@ -253,10 +254,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
 
     def _stack(self, infos: Mapping[int, Info]) -> Info:
         """Stack the infos of slots, key by key, as every vector environment of Gymnasium does."""
-        stacked: Info = {}
-        for slot in sorted(infos):
-            stacked = self._add_info(stacked, infos[slot], slot)
-        return stacked
+        return stack_infos(infos, self.num_envs)
 
     # --------------------------------------------------------------------------------------------- others
 

@@ -80,20 +80,22 @@ def options_of_slots(num_envs: int, options: Mapping[str, Any], per_slot: PerSlo
     addresses = [
         tuple(each.get(name) for name in _ADDRESS)
         for each in slots
-        if each.get("namespace") is not None or _attaches(each)
+        if (each.get("namespace") is not None and not each.get("launch")) or _attaches(each)
     ]
     for address in addresses:
         if addresses.count(address) > 1:
             shared = ", ".join(f"{name}={value!r}" for name, value in zip(_ADDRESS, address, strict=True))
             raise UsageError(
                 f"world shared by {addresses.count(address)} slots: {shared}; "
-                "give each slot its own namespace or domain_id by per_slot"
+                "give each slot its own namespace or domain_id by per_slot, or start Gazebo servers by launch=True"
             )
     return slots
 
 
 def _attaches(options: Mapping[str, Any]) -> bool:
     """Return whether a slot with these options attaches to a running world over ROS 2."""
+    if options.get("launch") and options.get("domain_id") is None:
+        return False
     backend, pacing = options.get("backend", "mujoco"), options.get("pacing")
     if not any(accepts_option(backend, name, pacing=pacing) for name in _ADDRESS):
         return False

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +19,28 @@ _SUPPORT = Path(__file__).parents[1] / "support"
 _GENERATED = Path(__file__).parents[2] / "build" / "interfaces"
 _GENERATOR = _SUPPORT / "generate_interfaces.py"
 _ONLY_LONG = {"simulation_interfaces": "action", "control_msgs": "Parallel*"}  # they take as long as all others
+
+_STAND_IN = _SUPPORT / "mujoco_as_gazebo.py"
+_PROGRAMS = {
+    "bin/gz": f'[ "$2" = --versions ] && {{ echo 8.14.0; exit; }}\nexec {sys.executable} {_STAND_IN}',
+    "lib/ros_gz_bridge/parameter_bridge": "exec sleep 1000",
+    "lib/robot_state_publisher/robot_state_publisher": "exec sleep 1000",
+    "lib/controller_manager/spawner": "exit 0",
+}
+
+
+@pytest.fixture
+def gazebo_programs(tmp_path, monkeypatch, message_package):
+    """Install stand-ins for the programs of Gazebo, for the child processes of the test."""
+    message_package("ros_gz_interfaces")
+    for name, lines in _PROGRAMS.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"#!/bin/bash\n{lines}\n")
+        file.chmod(0o755)
+    generated = Path(importlib.import_module("ros_gz_interfaces").__file__).parents[1]
+    for name, path in {"PATH": tmp_path / "bin", "PYTHONPATH": generated, "AMENT_PREFIX_PATH": tmp_path}.items():
+        monkeypatch.setenv(name, os.pathsep.join(filter(None, [str(path), os.environ.get(name)])))
 
 
 @pytest.fixture(scope="session")

@@ -173,13 +173,13 @@ class Child:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
 
-    def stop(self) -> None:
-        """Close its input, then SIGTERM, then SIGKILL. Idempotent."""
+    def stop(self, *, by_input: bool = True) -> None:
+        """Close its input, then SIGTERM, then SIGKILL. Idempotent. `by_input`: it ends when its input does."""
         if self not in Child._living:
             return
         Child._living.discard(self)
         self.close_input()
-        self.wait(self._grace_s)
+        self.wait(self._grace_s if by_input else 0.0)
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._process.poll() is None:
                 self._process.send_signal(number)

@@ -1,14 +1,15 @@
 """An external simulator over ROS 2, in lockstep: Gazebo, or any with the standard interfaces.
 
-The backend connects to a running simulator and never starts one; `control` steps it. A step returns the readings of
-the sensors that are due, stamped at its end or later: older ones count as missing; the backend waits for late ones
-(rendering).
+The backend connects to a running simulator, or starts a Gazebo server of its own; `control` steps it. A step returns
+the readings of the sensors that are due, stamped at its end or later: older ones count as missing; the backend waits
+for late ones (rendering).
 """
 
 from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from embodied_env.backends.base import Capabilities
 from embodied_env.contract import Contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.arguments import checked_flag
 from embodied_env.core.clock import NS_PER_S, Clock, Stamp, deadline_to_monotonic_s
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.process.signals import deferred_signals
@@ -38,6 +40,7 @@ from embodied_env.ros.external_sim.control.api import EntityState
 from embodied_env.ros.external_sim.control.lockstep_control import LockstepControl
 from embodied_env.ros.external_sim.control.service_session import CLOCK, ServiceSession
 from embodied_env.ros.external_sim.derived_sensors import DerivedSensors
+from embodied_env.ros.external_sim.gazebo_server import GazeboServer
 from embodied_env.ros.external_sim.joint_zeros import JointZeros
 from embodied_env.ros.fastdds import warn_if_segment_too_small
 from embodied_env.ros.node import RosNode
@@ -47,6 +50,7 @@ from embodied_env.ros.setup_checks import check_namespace_and_domain, timeout_s
 from embodied_env.ros.step_arrivals import StepArrivals
 
 _DISCOVERY_S = 3.0  # between the discoveries of two services of one bridge
+_START_S = 90.0  # reset timeout that includes the start of a server
 _FIRST_READING_S = 0.02  # how long to wait, before stepping on, for a first reading that may not be due yet
 _MORE_PERIODS = 2  # for a sensor that is due: the connection to a publisher that a reset restarted takes a while
 
@@ -134,11 +138,14 @@ class SimulatorBackend:
                 name: ros.node.create_publisher(message_class(actuator.type), actuator.topic, command_qos(actuator))
                 for name, actuator in self._actuators.items()
             }
-            session = ServiceSession(ros.receiver, topic=self._clock_topic, on_message=self._store)
+            session = ServiceSession(ros.receiver, topic=self._clock_topic, on_message=self._store, patrol=self._patrol)
             self._control = LockstepControl(self._api, session, step_ns=self._profile.step_ns)
         except BaseException:
             self.close()
             raise
+
+    def _patrol(self) -> None:
+        """Raise BackendLostError if the simulator is a process of ours that has ended."""
 
     def _store(self, arrival: ReceivedMessage) -> None:
         if not self._echoes.add(arrival) and not self._entities.add(arrival):
@@ -155,7 +162,8 @@ class SimulatorBackend:
             self._check_offered(self._control, end)
             self._is_connected = True
         topics = [sensor.topic for sensor in (*self._arrivals.sensors.values(), *self._entities.topics.values())]
-        unmatched = self._ros.wait_for_peers(list(self._publishers.values()), topics, end - time.monotonic())
+        publishers = list(self._publishers.values())
+        unmatched = self._ros.wait_for_peers(publishers, topics, end - time.monotonic(), patrol=self._patrol)
         if unmatched is not None:
             problems = [
                 ("no subscriber on", unmatched.unread),
@@ -382,6 +390,67 @@ class GazeboBackend(SimulatorBackend):
     """Gazebo, through ros_gz_bridge unless its profile sets another control."""
 
     name = "gazebo"
+
+    def __init__(
+        self,
+        contract: Contract,
+        *,
+        clock: Clock,
+        launch: bool | Mapping[str, str] = False,
+        namespace: str | None = None,
+        domain_id: int | None = None,
+        step_timeout_s: float | None = None,
+        reset_timeout_s: float | None = None,
+    ) -> None:
+        """Prepare; nothing is started. `launch`: start a server; a mapping: by these arguments of `launch gazebo`.
+
+        The server has a partition of its own, the domain `domain_id`, or else a free one, and ends with `close`. The
+        others are those of `SimulatorBackend`; `reset_timeout_s` includes its start.
+        """
+        self._launch = launch if isinstance(launch, Mapping) else {} if checked_flag("launch", launch) else None
+        self._server: GazeboServer | None = None
+        self._given_domain_id, self._is_lost = domain_id, False
+        if self._launch is not None and reset_timeout_s is None:
+            reset_timeout_s = _START_S
+        timeouts = {"step_timeout_s": step_timeout_s, "reset_timeout_s": reset_timeout_s}
+        super().__init__(contract, clock=clock, namespace=namespace, domain_id=domain_id, **timeouts)
+
+    def open(self) -> None:
+        """Start the server if `launch` is given, and create our node."""
+        if self._launch is not None:
+            self._server = GazeboServer(self._contract, self._launch, self._given_domain_id)
+            self._domain_id = self._server.domain_id
+        super().open()
+
+    def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:
+        """Reset as `SimulatorBackend` does; restart a server of ours that has ended or was lost."""
+        if self._launch is not None and (self._server is None or self._is_lost or self._server.has_exited):
+            self.close()
+            self.open()
+        self._is_lost = False
+        return super().reset(request, deadline)
+
+    def halt(self, reason: str) -> None:
+        """Publish nothing more until the next reset, which restarts a server of ours."""
+        self._is_lost = True
+        super().halt(reason)
+
+    def close(self) -> None:
+        """Destroy our node, then end the server that we started."""
+        server, self._server = self._server, None
+        try:
+            super().close()
+        finally:
+            if server is not None:
+                server.stop()
+
+    def processes(self) -> list[dict[str, Any]]:
+        """Return the supervisor of the server that we started."""
+        return [] if self._server is None else [{"role": "gazebo", "pid": self._server.pid}]
+
+    def _patrol(self) -> None:
+        if self._server is not None:
+            self._server.raise_if_exited()
 
 
 class SimulationInterfacesBackend(SimulatorBackend):

@@ -12,7 +12,7 @@ from embodied_env.core.clock import NS_PER_S
 from embodied_env.errors import BackendLostError
 from embodied_env.ros.external_sim.control.api import Request, SimulatorRefusedError
 from embodied_env.ros.qos import EVERY_TICK
-from embodied_env.ros.receiver import POLL_S, ReceivedMessage, Receiver, ServiceReply
+from embodied_env.ros.receiver import POLL_S, LivenessCheck, ReceivedMessage, Receiver, ServiceReply
 
 CLOCK = "/clock"  # the topic, and the key of its messages
 _MAX_RECEIVES = 64  # an executor returns one message at a time
@@ -76,11 +76,12 @@ class ServiceSession:
         topic: str = CLOCK,
         reply_timeout_s: float = 1.0,
         on_message: Callable[[ReceivedMessage], None] = lambda _: None,
+        patrol: LivenessCheck = lambda: None,
     ) -> None:
-        """Subscribe to the clock on `topic`; `on_message` gets all other messages."""
+        """Subscribe to the clock on `topic`; `on_message` gets all other messages; each `receive` calls `patrol`."""
         self.clock = ClockMonitor()
         self.reply_timeout_s = reply_timeout_s
-        self._receiver, self._on_message = receiver, on_message
+        self._receiver, self._on_message, self._patrol = receiver, on_message, patrol
         receiver.subscribe(CLOCK, message_class("rosgraph_msgs/msg/Clock"), topic, EVERY_TICK)
 
     def services(self) -> dict[str, tuple[str, ...]]:
@@ -92,6 +93,7 @@ class ServiceSession:
 
         With `only`, messages of other keys stay in their queues.
         """
+        self._patrol()
         arrivals = self._receiver.receive(timeout_s, only=only)
         now_s = time.monotonic()
         for arrival in arrivals:
