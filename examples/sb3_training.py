@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+from sb3_vec_env import SlotsVecEnv
 from stable_baselines3 import SAC
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
-from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
+from stable_baselines3.common.vec_env import VecMonitor
 from torch import nn
-from training import MODEL, Training, evaluate, stopwatch
+from training import MODEL, Training, evaluate
 
 ZIP = Path(MODEL).with_suffix(".zip")
 """The model, to resume from, and as the policy ``sb3:policy.zip``. It contains pickles: load only what you trust."""
@@ -25,8 +27,9 @@ def learn(training: Training, make: Callable[[VecMonitor], BaseAlgorithm]) -> No
 
     The vector environment of Stable-Baselines3 sets ``TimeLimit.truncated``, on which its learners bootstrap.
     """
-    args, passed = training.args, stopwatch()
-    worlds, logger = VecMonitor(DummyVecEnv(training.makers())), configure(str(training.path), ["csv"])
+    args = training.args
+    worlds = VecMonitor(SlotsVecEnv(training.make_worlds(args.num_envs)))
+    logger = configure(str(training.path), ["csv"])
     try:
         model = make(worlds)
         if args.resume is not None:
@@ -42,7 +45,7 @@ def learn(training: Training, make: Callable[[VecMonitor], BaseAlgorithm]) -> No
     finally:
         worlds.close()
         logger.close()
-    evaluate(training, final, passed())
+    evaluate(training, final)
 
 
 class Checkpoints(BaseCallback):
@@ -57,7 +60,11 @@ class Checkpoints(BaseCallback):
     def _on_training_start(self) -> None:
         self._next = self.num_timesteps + self._training.args.checkpoint_every
 
+    def _act(self, features: Any) -> Any:  # noqa: ANN401 - arrays
+        return self.model.predict(features, deterministic=True)[0]
+
     def _on_step(self) -> bool:
+        self._training.curve.measure(self.num_timesteps, self._act)
         if self.num_timesteps >= self._next:
             self._next += self._training.args.checkpoint_every
             save(self._training, self.model)

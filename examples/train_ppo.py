@@ -27,7 +27,7 @@ def make(training: Training, worlds: Any) -> PPO:  # noqa: ANN401 - a VecEnv
         n_steps=steps,
         batch_size=min(256, steps * training.args.num_envs),
         n_epochs=10,
-        gamma=0.97,
+        gamma=training.args.gamma,
         gae_lambda=0.95,
         policy_kwargs={"net_arch": [128, 128], "activation_fn": nn.Tanh, "log_std_init": -0.5},
         device="cpu",
@@ -41,7 +41,7 @@ def run(training: Training) -> None:
 
 def main() -> None:
     """Parse the arguments, train and evaluate."""
-    args = parser(__doc__, steps=1_000_000, num_envs=8).parse_args()
+    args = parser(__doc__, steps=1_000_000, num_envs=8, gamma=0.97).parse_args()
     with started("ppo", args) as training:
         run(training)
 

@@ -18,18 +18,18 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from policy_mapping import MappedVectorEnv
 from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
-from training import Training, evaluate, parser, started, stopwatch
+from training import Training, evaluate, parser, started
 
 GAMMA = 0.97
 LAMBDA = 0.95  # generalised advantage estimation
-STEPS = 256  # of each environment, between two updates
-EPOCHS, MINIBATCH = 10, 256
+STEPS = 64  # of each environment, between two updates
+EPOCHS, MINIBATCHES = 5, 4
 CLIP = 0.2
-LEARNING_RATE = 3e-4
+LEARNING_RATE = 1e-3  # at first; it decreases to 0
 VALUE_WEIGHT, ENTROPY_WEIGHT = 0.5, 0.0
 LARGEST_GRADIENT = 0.5
 
@@ -89,17 +89,17 @@ class Rollout:
     ended: Tensor
 
 
-def advantages(rollout: Rollout) -> Tensor:
+def advantages(rollout: Rollout, gamma: float = GAMMA) -> Tensor:
     """Return the generalised advantage estimate of each step, which bootstraps on truncated but not on terminated.
 
     After ``terminated`` no rewards are expected (`next_values`). No advantage is propagated back over the end of an
     episode, truncated or not, since the next step belongs to another episode.
     """
     expected = rollout.next_values * (1 - rollout.terminated)
-    errors = rollout.rewards + GAMMA * expected - rollout.values
+    errors = rollout.rewards + gamma * expected - rollout.values
     estimates, advantage = torch.zeros_like(errors), torch.zeros_like(errors[0])
     for step in reversed(range(len(errors))):
-        advantage = errors[step] + GAMMA * LAMBDA * (1 - rollout.ended[step]) * advantage
+        advantage = errors[step] + gamma * LAMBDA * (1 - rollout.ended[step]) * advantage
         estimates[step] = advantage
     return estimates
 
@@ -150,15 +150,15 @@ def _last_features(features: Any, ended: Any, infos: Any) -> Tensor:  # noqa: AN
     return torch.from_numpy(after)
 
 
-def update(agent: Agent, optimiser: torch.optim.Optimizer, rollout: Rollout) -> None:
+def update(agent: Agent, optimiser: torch.optim.Optimizer, rollout: Rollout, gamma: float) -> None:
     """Update `agent` by the clipped objective of `rollout`, in minibatches."""
-    gained = advantages(rollout)
+    gained = advantages(rollout, gamma)
     targets = (gained + rollout.values).flatten()
     gained = gained.flatten()
     features, actions = rollout.features.flatten(0, 1), rollout.actions.flatten(0, 1)
     before = rollout.log_probabilities.flatten()
     for _ in range(EPOCHS):
-        for chosen in torch.randperm(len(gained)).split(MINIBATCH):
+        for chosen in torch.randperm(len(gained)).split(-(-len(gained) // MINIBATCHES)):
             policy = agent.policy(features[chosen])
             ratio = (policy.log_prob(actions[chosen]).sum(-1) - before[chosen]).exp()
             advantage = (gained[chosen] - gained[chosen].mean()) / (gained[chosen].std(correction=0) + 1e-8)
@@ -177,7 +177,7 @@ def train(training: Training) -> Path:
     args = training.args
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)
-    worlds = SyncVectorEnv(training.makers(), autoreset_mode=AutoresetMode.SAME_STEP)
+    worlds = training.make_worlds(args.num_envs)
     try:
         agent = Agent(worlds.single_observation_space.shape[0], worlds.single_action_space.shape[0])
         optimiser = torch.optim.Adam(agent.parameters(), lr=LEARNING_RATE, eps=1e-5)
@@ -190,9 +190,14 @@ def train(training: Training) -> Path:
         worlds.close()
 
 
-def _learn(training: Training, worlds: SyncVectorEnv, agent: Agent, optimiser: torch.optim.Optimizer) -> Path:
+def _learn(training: Training, worlds: MappedVectorEnv, agent: Agent, optimiser: torch.optim.Optimizer) -> Path:
     args, done, due = training.args, 0, training.args.checkpoint_every
     collector = Collector(worlds, args.seed)
+
+    @torch.no_grad()
+    def act(features: Any) -> Any:  # noqa: ANN401 - arrays
+        return agent.mean(torch.from_numpy(features)).clamp(-1.0, 1.0).numpy()
+
     bar = Progress(console=Console(stderr=True), disable=args.quiet)
     with bar, (training.path / "progress.csv").open("w", newline="", encoding="utf-8") as file:
         log = csv.writer(file)
@@ -200,8 +205,11 @@ def _learn(training: Training, worlds: SyncVectorEnv, agent: Agent, optimiser: t
         line = bar.add_task("steps", total=args.steps)
         while done < args.steps:
             steps = min(STEPS, -(-(args.steps - done) // args.num_envs))
-            update(agent, optimiser, collector.collect(agent, steps))
+            for group in optimiser.param_groups:
+                group["lr"] = LEARNING_RATE * (1 - done / args.steps)
+            update(agent, optimiser, collector.collect(agent, steps), args.gamma)
             done += steps * args.num_envs
+            training.curve.measure(done, act)
             recent = collector.ended[-100:]
             log.writerow(
                 [done, len(collector.ended), np.mean(recent) if recent else "", agent.log_std.exp().mean().item()]
@@ -223,10 +231,9 @@ def save(training: Training, agent: Agent, optimiser: torch.optim.Optimizer, nam
 
 def main() -> None:
     """Train and evaluate."""
-    args = parser(__doc__, steps=1_000_000, num_envs=8).parse_args()
+    args = parser(__doc__, steps=500_000, num_envs=64, gamma=GAMMA).parse_args()
     with started("ppo_torch", args) as training:
-        passed = stopwatch()
-        evaluate(training, train(training), passed())
+        evaluate(training, train(training))
 
 
 if __name__ == "__main__":

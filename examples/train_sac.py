@@ -19,11 +19,11 @@ def make(training: Training, worlds: Any) -> SAC:  # noqa: ANN401 - a VecEnv
         worlds,
         seed=training.args.seed,
         learning_rate=lambda left: 1e-4 + 9e-4 * left,  # `left` decreases from 1 to 0
-        gamma=0.95,  # a horizon of about 20 steps (1 s) is enough, since each step rewards the distance
+        gamma=training.args.gamma,
         tau=0.01,
         train_freq=2,
-        gradient_steps=training.args.num_envs,  # one update per two steps of each environment
-        batch_size=256,
+        gradient_steps=max(1, training.args.num_envs // 4),  # one update per 8 steps, with one environment per 2
+        batch_size=256 if training.args.num_envs == 1 else 512,
         buffer_size=min(training.args.steps, 200_000),
         learning_starts=1000,
         ent_coef="auto_0.1",
@@ -39,7 +39,7 @@ def run(training: Training) -> None:
 
 def main() -> None:
     """Parse the arguments, train and evaluate."""
-    args = parser(__doc__, steps=100_000, num_envs=1).parse_args()
+    args = parser(__doc__, steps=100_000, num_envs=1, gamma=0.95).parse_args()
     with started("sac", args) as training:
         run(training)
 

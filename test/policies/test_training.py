@@ -52,7 +52,7 @@ def begin(contract_file, tmp_path):
     """Return a function that starts a short training in the fake world."""
 
     def started(algorithm, *more, contract=contract_file):
-        parser = training.parser(None, steps=64, num_envs=2)
+        parser = training.parser(None, steps=64, num_envs=2, gamma=0.97)
         fixed = ["--backend", "fake", "--quiet", "--out", str(tmp_path / "runs"), "--feature-steps", "200"]
         args = parser.parse_args([str(contract), *fixed, "--evaluate", "fake", "--episodes", "2", *more])
         return training.started(algorithm, args)
@@ -101,7 +101,7 @@ def test_later_steps_contribute_within_an_episode():
 def test_end_of_episode_is_valued_by_final_observation(begin):
     """After 30 steps the time limit truncates, and the vector environment shows the next episode's first observation."""
     with begin("ppo_torch") as run:
-        worlds = gymnasium.vector.SyncVectorEnv(run.makers(), autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
+        worlds = run.make_worlds(2)
         agent = train_ppo_torch.Agent(worlds.single_observation_space.shape[0], 1)
         with torch.no_grad():
             agent.mean[-1].weight.zero_()
@@ -192,7 +192,7 @@ def test_training_is_deterministic_per_seed(begin):
 def test_joint_learns_to_follow(begin):
     """Holding still succeeds when the target is drawn at the joint: in one of ten episodes."""
     with begin("ppo_torch", "--steps", "3072", "--num-envs", "4", "--episodes", "20") as run:
-        training.evaluate(run, train_ppo_torch.train(run), 0.0)
+        training.evaluate(run, train_ppo_torch.train(run))
     summary = json.loads((run.path / "summary.json").read_text())
     assert summary["evaluations"]["fake"]["success_rate"] >= 0.9
     assert summary["evaluations"]["fake"]["problem"] == ""
