@@ -316,14 +316,39 @@ def test_wrapped_env_passes_checks_without_warnings(begin):
 
 
 @pytest.mark.parametrize("name", ["arm_reach", "cart_goal", "door_open"])
-def test_examples_learn_shipped_contracts(name):
-    contract = embodied_env.load_contract(name)
+def test_slots_are_mapped_like_single_environments(name):
+    contract = policy_mapping.without_images(embodied_env.load_contract(name))
+    options = {"backend": "fake", "clock": "virtual"}
     file = policy_mapping.measure_policy_file(contract, "fake", name=name, seed=0, steps=2)
-    env = policy_mapping.MappedEnv(embodied_env.make(contract, backend="fake", clock="virtual"), contract, file)
-    observation, _ = env.reset(seed=0)
-    assert env.observation_space.contains(observation)
-    env.step(env.action_space.sample())
-    env.close()
+    worlds = training.make_worlds(contract, file, 2, max_episode_steps=3, **options)
+    made = [embodied_env.make(contract, max_episode_steps=3, **options) for _ in range(2)]
+    singles = [policy_mapping.MappedEnv(env, contract, file) for env in made]
+    seen, _ = worlds.reset(seed=0)
+    np.testing.assert_array_equal(seen, [env.reset(seed=slot)[0] for slot, env in enumerate(singles)])
+    rng, ends = np.random.default_rng(0), 0
+    for _ in range(4):
+        actions = rng.uniform(-1, 1, worlds.action_space.shape).astype(np.float32)
+        seen, _, terminated, truncated, infos = worlds.step(actions)
+        for slot, env in enumerate(singles):
+            expected, *_ = env.step(actions[slot])
+            if terminated[slot] or truncated[slot]:
+                np.testing.assert_array_equal(infos["final_obs"][slot], expected)
+                expected, ends = env.reset()[0], ends + 1
+            np.testing.assert_array_equal(seen[slot], expected)
+    assert ends >= 2
+    for env in (worlds, *singles):
+        env.close()
+
+
+def test_curve_counts_one_episode_of_each_slot(begin):
+    with begin("ppo_torch", "--curve", "64", "--episodes", "8") as run:
+        train_ppo_torch.train(run)
+        run.curve.close()
+    first, row = (run.path / "curve.csv").read_text().split()
+    steps, seconds, rate = map(float, row.split(","))
+    assert first == "steps,training_s,success_rate"
+    assert (steps, rate * 8 % 1) == (64, 0)
+    assert seconds > 0
 
 
 def test_sb3_monitor_writes_its_own_key():
