@@ -2,7 +2,7 @@
 
 python examples/learning_curves.py --tasks arm_reach --algorithms ppo --seeds 3 --evaluate mujoco mujoco_ros real
 
-Runs `train_ppo_torch.py` or `train_sac.py` for one seed after the other, then evaluates each ONNX policy on the
+Runs `train_ppo.py` or `train_sac.py` for one seed after the other, then evaluates each ONNX policy on the
 backends; `real` is the robot emulator. Trainings and evaluations that are in the folder already are not repeated.
 Draws the success rate over steps and minutes, and prints a table: steps and minutes until the policy without
 exploration noise first succeeds in 90 % of 50 other episodes, and its success rates after the training. The exit
@@ -24,7 +24,7 @@ from typing import NamedTuple
 from training import EVALUATION_SEED, MODEL
 
 FOLDER = Path(__file__).resolve().parent
-SCRIPTS, NUM_ENVS = {"ppo": "ppo_torch", "sac": "sac"}, {"ppo": 64, "sac": 16}
+NUM_ENVS = {"ppo": 64, "sac": 16}
 LEAST = 0.9  # success rate
 
 STEPS = {
@@ -68,7 +68,7 @@ def train(task: str, algorithm: str, seed: int, args: argparse.Namespace) -> Non
     options = {"--seed": seed, "--steps": steps, "--curve": steps // POINTS, "--checkpoint-every": steps}
     options |= {"--num-envs": NUM_ENVS[algorithm], "--out": args.out}
     options |= {"--gamma": GAMMA[task]} if task in GAMMA else {}
-    command = [sys.executable, FOLDER / f"train_{SCRIPTS[algorithm]}.py", task, "--quiet", "--evaluate"]
+    command = [sys.executable, FOLDER / f"train_{algorithm}.py", task, "--quiet", "--evaluate"]
     command += [each for option in options.items() for each in option]
     subprocess.run([*map(str, command)], check=True, stdout=sys.stderr)  # noqa: S603
 
@@ -86,7 +86,7 @@ def evaluate(task: str, folder: Path, backend: str, episodes: int) -> float:
 
 def read(task: str, algorithm: str, seed: int, args: argparse.Namespace) -> Trained | None:
     """Return the newest complete training with evaluations on --evaluate, None without one."""
-    done = sorted(args.out.glob(f"{task}-{SCRIPTS[algorithm]}-seed{seed}-*/checkpoints/final"))
+    done = sorted(args.out.glob(f"{task}-{algorithm}-seed{seed}-*/checkpoints/final"))
     if not done:
         return None
     folder = done[-1].parent.parent
@@ -126,7 +126,7 @@ def picture(found: Sequence[Trained], column: int, unit: float, label: str) -> s
     width, height = LEFT + ACROSS * min(2, len(tasks)), TOP + DOWN * -(-len(tasks) // 2)
     size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {size}>', f"<style>{STYLE}</style>"]
-    for place, algorithm in enumerate(SCRIPTS):
+    for place, algorithm in enumerate(NUM_ENVS):
         x = LEFT + 80 * place
         parts.append(f'<path class="{algorithm}" d="M{x} 13h18"/><text x="{x + 23}" y="17">{algorithm.upper()}</text>')
     for place, task in enumerate(tasks):
@@ -156,7 +156,7 @@ def main() -> None:
     """Train what is missing, draw and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS, help="default: all")
-    parser.add_argument("--algorithms", nargs="+", choices=SCRIPTS, default=tuple(SCRIPTS), help="default: all")
+    parser.add_argument("--algorithms", nargs="+", choices=NUM_ENVS, default=tuple(NUM_ENVS), help="default: all")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default: 3)")
     parser.add_argument("--out", type=Path, default=Path("runs/curves"), help="folder of the trainings")
     parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"), help="folder of the pictures")
