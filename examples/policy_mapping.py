@@ -1,7 +1,7 @@
 """The policy file of a training, and the environment with the inputs and outputs that it declares.
 
 Training and deployment use one mapping, so that they cannot differ: the vectors of the observation in one input,
-normalised by mean and standard deviation, and actions from -1 to 1.
+normalised by mean and standard deviation, and actions from -1 to 1. Images are neither mapped nor rendered.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from onnx_export import INPUT, OUTPUT
 
 import embodied_env
 from embodied_env.contract import Contract
+from embodied_env.contract.spaces import ActionLayout
+from embodied_env.core.measured_joints import find_positions
 from embodied_env.errors import UsageError
 from embodied_env.policies.input_mapping import observed_fields
 from embodied_env.policies.mapping import PolicyFileInterface
@@ -46,9 +49,7 @@ class MappedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Wrap `env`."""
         super().__init__(env)
         self._interface = PolicyFileInterface(file, contract)
-        bound = np.full(len(file.inputs[INPUT].normalize.mean), BOUND, dtype=np.float32)
-        self.observation_space = gymnasium.spaces.Box(-bound, bound)
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, action_box(contract).shape, dtype=np.float32)
+        self.observation_space, self.action_space = _mapped_spaces(contract, file)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
@@ -70,11 +71,76 @@ class MappedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._interface.to_action({OUTPUT: np.asarray(output)})
 
 
+class MappedVectorEnv(gymnasium.vector.VectorWrapper):
+    """The slots of `embodied_env.make_vec` as `MappedEnv` maps one environment, bit for bit, all slots at once.
+
+    Its autoreset mode is SAME_STEP; ``final_obs`` of the infos is mapped too.
+    """
+
+    def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any], contract: Contract, file: PolicyFile) -> None:
+        """Wrap `env`, whose contract is `contract`, perhaps without its images."""
+        super().__init__(env)
+        self.single_observation_space, self.single_action_space = _mapped_spaces(contract, file)
+        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
+        self.action_space = batch_space(self.single_action_space, env.num_envs)
+        self._parts, self._statistics = file.inputs[INPUT].parts, file.inputs[INPUT].normalize
+        (output,), self._range = file.outputs[OUTPUT].parts, file.outputs[OUTPUT].normalize
+        known, relative = find_positions(contract), output.joints if output.mode == "relative" else ()
+        self._positions = [(f"{known[joint][0]}_position", known[joint][1]) for joint in relative]
+        self._measured, self._scale = np.zeros(0), ActionLayout(contract).scale
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
+        """Start the episodes."""
+        observations, infos = self.env.reset(seed=seed, options=options)
+        return self._observed(observations), infos
+
+    def step(self, actions: NDArray[Any]) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Take one step in each slot."""
+        sent = actions.astype(np.float64)
+        if self._range is not None:
+            low, high = np.array(self._range.min), np.array(self._range.max)
+            sent = (sent + 1.0) / 2.0 * (high - low) + low
+        if self._positions:
+            sent = np.stack([self._scale.from_si(row) for row in sent + self._measured])
+        observations, rewards, terminated, truncated, infos = self.env.step(sent)
+        for slot in np.flatnonzero(terminated | truncated):
+            last = infos["final_obs"][slot]
+            infos["final_obs"][slot] = self._features({key: np.asarray(value)[None] for key, value in last.items()})[0]
+        return self._observed(observations), rewards, terminated, truncated, infos
+
+    def _observed(self, observations: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+        if self._positions:
+            self._measured = np.stack([observations[key][:, place] for key, place in self._positions], axis=1)
+        return self._features(observations)
+
+    def _features(self, observations: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+        rows = [np.asarray(observations[part.field], np.float64) for part in self._parts]
+        values = np.concatenate([each.reshape(len(each), -1) for each in rows], axis=1)
+        values = (values - self._statistics.mean) / self._statistics.std
+        return np.clip(values, -BOUND, BOUND).astype(np.float32)
+
+
+def without_images(contract: Contract) -> Contract:
+    """Return `contract` without the images of its observation, which take long to render."""
+    images = {name for name, sensor in contract.sensors.items() if sensor.encoding is not None}
+    if not images:
+        return contract
+
+    def kept(named: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in named.items() if name not in images}
+
+    backends = {
+        name: {**profile, "sources": kept(profile["sources"])} if "sources" in profile else profile
+        for name, profile in contract.backends.items()
+    }
+    return replace(contract, sensors=kept(contract.sensors), backends=backends)
+
+
 def measure_policy_file(contract: Contract, backend: str, *, name: str, seed: int, steps: int) -> PolicyFile:
     """Return the policy file with mean and standard deviation of the observations of a random policy."""
     actions = action_box(contract)
     parts = _input_parts(contract)
-    env = embodied_env.make(contract, backend=backend)
+    env = embodied_env.make(without_images(contract), backend=backend)
     env.action_space.seed(seed)
     seen = []
     try:
@@ -143,12 +209,26 @@ def _input_parts(contract: Contract) -> tuple[InputPart, ...]:
 
 
 def _output(contract: Contract, actions: gymnasium.spaces.Box) -> OutputSpec:
-    """Return the output whose values from -1 to 1 span the action space."""
-    output, (actuator,) = action_output(contract), contract.actuators.values()
-    if actuator.scale == "normalized":
-        return output
+    """Return the output from -1 to 1 that spans the action space, or one period's motion from the measured position."""
+    output, ((name, actuator),) = action_output(contract), contract.actuators.items()
     bounds = {"min": _numbers(actions.low), "max": _numbers(actions.high)}
+    if actuator.command == "position" and find_positions(contract).keys() >= actuator.joints.keys():
+        units = tuple(joint.unit for joint in actuator.joints.values())
+        output = OutputSpec(parts=(OutputPart(actuator=name, joints=(*actuator.joints,), unit=units, mode="relative"),))
+        furthest = ActionLayout(contract).limits.velocity * contract.control_period_s
+        bounds = {"min": _numbers(-furthest), "max": _numbers(furthest)}
+    elif actuator.scale == "normalized":
+        return output
     return replace(output, normalize=NormalizeSpec(method="min_max", **bounds))
+
+
+def _mapped_spaces(contract: Contract, file: PolicyFile) -> tuple[gymnasium.spaces.Box, gymnasium.spaces.Box]:
+    """Return the spaces of the input and the output of a policy."""
+    bound = np.full(len(file.inputs[INPUT].normalize.mean), BOUND, dtype=np.float32)
+    return (
+        gymnasium.spaces.Box(-bound, bound),
+        gymnasium.spaces.Box(-1.0, 1.0, action_box(contract).shape, dtype=np.float32),
+    )
 
 
 def _numbers(array: NDArray[Any]) -> tuple[float, ...]:

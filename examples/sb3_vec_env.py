@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers.vector import DictInfoToList
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
@@ -15,19 +15,18 @@ from embodied_env.contract import Contract
 
 
 class SlotsVecEnv(VecEnv):
-    """The slots of `embodied_env.make_vec`.
+    """The slots of `embodied_env.make_vec`, or of such an environment in wrappers, with the mode SAME_STEP.
 
     A slot whose episode ended is reset in the same step: `infos[slot]` is the info of the end, and has the last
     observation as ``terminal_observation``; `reset_infos[slot]` is the info of the reset.
     """
 
-    def __init__(self, contract: Contract | str, num_envs: int, **options: Any) -> None:  # noqa: ANN401 - those of make_vec
-        """Make the slots; `options` are those of `make_vec`."""
-        self.slots = embodied_env.make_vec(
-            contract, num_envs=num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options
-        )
-        self._env, self._actions = DictInfoToList(self.slots), np.zeros(0)
-        super().__init__(num_envs, self.slots.single_observation_space, self.slots.single_action_space)
+    def __init__(self, worlds: Contract | str | VectorEnv[Any, Any, Any], num_envs: int = 1, **options: Any) -> None:  # noqa: ANN401
+        """Take `worlds`, or make them: `options` are those of `make_vec`."""
+        if not isinstance(worlds, VectorEnv):
+            worlds = embodied_env.make_vec(worlds, num_envs=num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+        self.slots, self._env, self._actions = worlds.unwrapped, DictInfoToList(worlds), np.zeros(0)
+        super().__init__(worlds.num_envs, worlds.single_observation_space, worlds.single_action_space)
 
     def reset(self) -> Any:  # noqa: ANN401 - an array, or arrays by key
         """Reset all slots, with the seeds of `seed()`."""

@@ -23,7 +23,7 @@ from ray.tune.registry import register_env
 from rich.console import Console
 from rich.progress import Progress
 from torch import nn
-from training import Training, evaluate, parser, started, stopwatch
+from training import Training, evaluate, parser, started
 
 from embodied_env.evaluation.ray_cluster import RayCluster
 
@@ -58,7 +58,7 @@ def configured(training: Training) -> PPOConfig:
             minibatch_size=min(256, batch),
             num_epochs=10,
             lr=3e-4,
-            gamma=0.97,
+            gamma=args.gamma,
             lambda_=0.95,
             clip_param=0.2,
             use_kl_loss=False,
@@ -128,10 +128,9 @@ def _save(training: Training, algorithm: PPO, steps: int, name: str | None) -> P
 def main() -> None:
     """Train and evaluate."""
     gymnasium.logger.min_level = gymnasium.logger.ERROR  # RLlib reads deprecated attributes of wrappers
-    args = parser(__doc__, steps=1_000_000, num_envs=1).parse_args()
+    args = parser(__doc__, steps=1_000_000, num_envs=1, gamma=0.97).parse_args()
     with started("rllib", args) as training:
-        passed = stopwatch()
-        evaluate(training, train(training), passed())
+        evaluate(training, train(training))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ A training directory contains::
 
     training.json         arguments, contract and fingerprint, versions
     progress.csv          log of the learner
+    curve.csv             success rate of the policy without exploration noise after each --curve steps
     checkpoints/<steps>/  the policy after this number of steps: policy.onnx, its policy file, and what resumes
     checkpoints/final/
     evaluations/          recorded runs, for embodied-env report, compare and audit
@@ -22,12 +23,23 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 from onnx_export import save_onnx
-from policy_mapping import MappedEnv, action_box, measure_policy_file, resumed_policy_file
+from policy_mapping import (
+    MappedEnv,
+    MappedVectorEnv,
+    action_box,
+    measure_policy_file,
+    resumed_policy_file,
+    without_images,
+)
 from torch import nn
 
 import embodied_env
@@ -57,14 +69,15 @@ class Training:
     policy_file: PolicyFile
     args: argparse.Namespace
     path: Path
+    curve: Curve
 
     def make_env(self) -> MappedEnv:
         """Make one environment with the inputs and outputs of the policy."""
         return MappedEnv(embodied_env.make(self.contract, backend=self.args.backend), self.contract, self.policy_file)
 
-    def makers(self) -> list[Callable[[], MappedEnv]]:
-        """Return one factory per environment."""
-        return [self.make_env] * self.args.num_envs
+    def make_worlds(self, num_envs: int) -> MappedVectorEnv:
+        """Make this number of environments that step together."""
+        return make_worlds(self.contract, self.policy_file, num_envs, backend=self.args.backend)
 
     def save_policy(self, actor: nn.Sequential, name: str) -> Path:
         """Write the layers of a policy with its policy file into a new folder, and return the folder."""
@@ -75,7 +88,59 @@ class Training:
         return folder
 
 
-def parser(description: str | None, *, steps: int, num_envs: int) -> argparse.ArgumentParser:
+class Curve:
+    """Measures the success rate of a policy while it is trained; the clock of the training stops meanwhile."""
+
+    def __init__(self, file: Path, worlds: Callable[[], MappedVectorEnv], every: int, start_s: float) -> None:
+        """Measure after each `every` steps, if any, one episode in each of `worlds`."""
+        self._file, self._make, self._every, self._due = file, worlds, every, every
+        self._start_s, self._worlds = start_s, None
+
+    @property
+    def training_s(self) -> float:
+        """Duration of the training without the measurements."""
+        return time.monotonic() - self._start_s
+
+    def measure(self, steps: int, act: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
+        """Write a row of ``curve.csv`` if it is due after these steps; `act` is the policy without noise."""
+        if not self._every or steps < self._due:
+            return
+        took_s, self._due = self.training_s, self._due + self._every
+        if self._worlds is None:
+            self._worlds = self._make()
+            self._file.write_text("steps,training_s,success_rate\n", encoding="utf-8")
+        rate = success_rate(self._worlds, act)
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(f"{steps},{took_s:.1f},{rate:.3f}\n")
+        self._start_s = time.monotonic() - took_s
+
+    def close(self) -> None:
+        """Close the worlds."""
+        if self._worlds is not None:
+            self._worlds.close()
+
+
+def success_rate(worlds: MappedVectorEnv, act: Callable[[NDArray[Any]], NDArray[Any]]) -> float:
+    """Return the share of `worlds` whose next episode, of seeds that no training uses, is a success."""
+    features, _ = worlds.reset(seed=EVALUATION_SEED)
+    running, successes = np.ones(worlds.num_envs, dtype=np.bool_), 0
+    while running.any():
+        features, _, terminated, truncated, infos = worlds.step(act(features))
+        ended = (terminated | truncated) & running
+        if ended.any():
+            successes += int(infos["final_info"]["is_success"][ended].sum())
+            running &= ~ended
+    return successes / worlds.num_envs
+
+
+def make_worlds(contract: Contract, file: PolicyFile, num_envs: int, **options: Any) -> MappedVectorEnv:  # noqa: ANN401
+    """Make environments that step together, without images, with the inputs and outputs of a policy file."""
+    seen = without_images(contract)
+    slots = embodied_env.make_vec(seen, num_envs=num_envs, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+    return MappedVectorEnv(slots, seen, file)
+
+
+def parser(description: str | None, *, steps: int, num_envs: int, gamma: float) -> argparse.ArgumentParser:
     """Return a parser of the common arguments, with these defaults."""
     arguments = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     add = arguments.add_argument
@@ -85,6 +150,8 @@ def parser(description: str | None, *, steps: int, num_envs: int) -> argparse.Ar
     add("--seed", type=int, default=0, help="seed of the training (default: 0)")
     add("--num-envs", type=int, default=num_envs, help=f"number of parallel environments (default: {num_envs})")
     add("--out", default="runs", help="parent folder of the training directory (default: runs)")
+    add("--gamma", type=float, default=gamma, help=f"discount per step (default: {gamma})")
+    add("--curve", type=int, default=0, metavar="STEPS", help="measure the success rate every STEPS (default: never)")
     add("--checkpoint-every", type=int, default=20_000, metavar="STEPS", help="steps per checkpoint (default: 20000)")
     add("--feature-steps", type=int, default=4000, help="steps of a random policy for mean and std (default: 4000)")
     add("--resume", metavar="CHECKPOINT", help="checkpoint to continue from, trained under the same contract")
@@ -106,6 +173,7 @@ def started(algorithm: str, args: argparse.Namespace) -> Iterator[Training]:
 
 
 def _start(algorithm: str, args: argparse.Namespace) -> Training:
+    start_s = time.monotonic()
     for name in ("steps", "num_envs", "episodes", "checkpoint_every", "feature_steps", "seed"):
         least, given = 0 if name == "seed" else 1, getattr(args, name)
         if given < least:
@@ -130,11 +198,15 @@ def _start(algorithm: str, args: argparse.Namespace) -> Training:
     }
     write_json(path / "training.json", settings)
     print(f"training {contract.name} v{contract.version} by {algorithm} in {path}", file=sys.stderr, flush=True)
-    return Training(algorithm=algorithm, contract=contract, policy_file=policy_file, args=args, path=path)
+    worlds = partial(make_worlds, contract, policy_file, args.episodes, backend=args.backend)
+    curve = Curve(path / "curve.csv", worlds, args.curve, start_s)
+    return Training(algorithm=algorithm, contract=contract, policy_file=policy_file, args=args, path=path, curve=curve)
 
 
-def evaluate(training: Training, folder: Path, took_s: float) -> None:
+def evaluate(training: Training, folder: Path) -> None:
     """Evaluate the policy in `folder` on the backends of --evaluate, and write summary.json."""
+    took_s = training.curve.training_s
+    training.curve.close()
     args, evaluations, policy = training.args, {}, f"onnx:{folder / MODEL}"
     for backend in args.evaluate:
         with _robot(training) if backend == "real" else contextlib.nullcontext({}) as options:
@@ -194,9 +266,3 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-
-
-def stopwatch() -> Callable[[], float]:
-    """Return a function that returns the seconds since now."""
-    start_s = time.monotonic()
-    return lambda: time.monotonic() - start_s

@@ -43,7 +43,7 @@ def _is_default(key: dataclasses.Field[Any], value: object) -> bool:
 SHIPPED_TASKS: Mapping[str, int] = {
     "embodied_env.tasks.navigate:Navigate": 1,
     "embodied_env.tasks.no_goal:NoGoal": 1,
-    "embodied_env.tasks.open_door:OpenDoor": 1,
+    "embodied_env.tasks.open_door:OpenDoor": 2,
     "embodied_env.tasks.reach:Reach": 2,
     EACH_ITS_OWN: 1,
 }

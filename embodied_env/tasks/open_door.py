@@ -44,7 +44,10 @@ class OpenDoorParameters:
     opened_at_rad: float  # success at this angle, > 0
     wrench: str | None = None  # WrenchStamped sensor, with `max_force_n`
     max_force_n: float | None = None  # failure `excessive_force` above it
+    latch: str | None = None  # JointState sensor with the position of `bolt`: 0 when it is extended, m
+    bolt: str | None = None  # joint of `latch`
     opening_weight: float = 10.0  # reward per radian opened
+    unlatching_weight: float = 100.0  # reward per metre that the bolt is drawn back
     approach_weight: float = 1.0  # reward per metre approached
     success_bonus: float = 10.0  # reward at success
     tip_site: str = "tcp"  # scripted policy: site at the end of the finger
@@ -52,23 +55,24 @@ class OpenDoorParameters:
 
 
 class OpenDoor:
-    """Reward: the change of the door's angle and of the fingertip's distance from the handle, plus a bonus at success.
+    """Reward: the changes of the door's angle, the bolt and the fingertip's distance from the handle, plus a bonus.
 
     Differences reward no back-and-forth motion. Success: the hinge's angle, by a fresh reading, is at least
     `opened_at_rad`. Failure ``excessive_force``: the wrench's force exceeds `max_force_n`.
     """
 
-    version = 1
-    terms = ("opening", "approach", "success")
+    version = 2
+    terms = ("opening", "unlatching", "approach", "success")
     Parameters = OpenDoorParameters
 
     def __init__(self, contract: Contract, parameters: OpenDoorParameters) -> None:
         """Check the parameters against the contract; raises ContractError at ``task.<parameter>``."""
         self._contract = contract
         self._p = p = parameters
-        hinges = check_sensor(contract, "task.door", p.door, "position", joints=True).fields["position"].joints or ()
-        allow(p.hinge in hinges, "task.hinge", p.hinge, f"a joint of {p.door}: {one_of(p.hinge, hinges)}")
-        self._hinge = hinges.index(p.hinge)
+        self._hinge = _joint_index(contract, "door", p.door, "hinge", p.hinge)
+        both = (p.latch is None) == (p.bolt is None)
+        allow(both, "task.bolt", p.bolt, "a joint of task.latch, or neither")
+        self._bolt = 0 if p.latch is None else _joint_index(contract, "latch", p.latch, "bolt", str(p.bolt))
         check_sensor(contract, "task.distance", p.distance, "range")
         check_sensor(contract, "task.handle", p.handle, "position", "orientation")
         if p.wrench is not None:
@@ -77,7 +81,7 @@ class OpenDoor:
         allow(both, "task.max_force_n", p.max_force_n, "a force in N with task.wrench, or neither")
         allow(p.max_force_n is None or p.max_force_n > 0, "task.max_force_n", p.max_force_n, "a force > 0, in N")
         allow(p.opened_at_rad > 0, "task.opened_at_rad", p.opened_at_rad, "an angle > 0, in rad")
-        for key in ("opening_weight", "approach_weight", "success_bonus"):
+        for key in ("opening_weight", "unlatching_weight", "approach_weight", "success_bonus"):
             allow(getattr(p, key) >= 0, f"task.{key}", getattr(p, key), "a weight >= 0")
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:  # noqa: ARG002 - protocol
@@ -86,6 +90,7 @@ class OpenDoor:
         verdict = self._evaluate(current)
         terms = {
             "opening": p.opening_weight * (self._angle_rad(current) - self._angle_rad(previous)),
+            "unlatching": p.unlatching_weight * (self._drawn_m(current) - self._drawn_m(previous)),
             "approach": p.approach_weight * (self._distance_m(previous) - self._distance_m(current)),
             "success": p.success_bonus if verdict.success else 0.0,
         }
@@ -123,8 +128,21 @@ class OpenDoor:
     def _angle_rad(self, snapshot: Snapshot) -> float:
         return float(snapshot.samples[self._p.door].values["position"][self._hinge])
 
+    def _drawn_m(self, snapshot: Snapshot) -> float:
+        """Return how far the bolt is drawn back, 0 without a sensor of it."""
+        latch = self._p.latch
+        return 0.0 if latch is None else float(snapshot.samples[latch].values["position"][self._bolt])
+
     def _distance_m(self, snapshot: Snapshot) -> float:
         return float(snapshot.samples[self._p.distance].values["range"][0])
+
+
+def _joint_index(contract: Contract, sensor_key: str, sensor: str, joint_key: str, joint: str) -> int:
+    """Return the place of `joint` in the positions of `sensor`."""
+    spec = check_sensor(contract, f"task.{sensor_key}", sensor, "position", joints=True)
+    joints = spec.fields["position"].joints or ()
+    allow(joint in joints, f"task.{joint_key}", joint, f"a joint of {sensor}: {one_of(joint, joints)}")
+    return joints.index(joint)
 
 
 def _tip_velocity(handle: FloatArray, out: FloatArray, along: FloatArray) -> FloatArray:

@@ -22,18 +22,16 @@ NEEDED = ("torch", "stable_baselines3", "onnx", "onnxruntime")
     onnx_export,
     policy_mapping,
     sb3_export,
-    sb3_training,
     sb3_vec_env,
     train_ppo,
-    train_ppo_torch,
     train_sac,
     training,
 ) = map(
     LazyModule,
     (
         *("torch", "stable_baselines3.common.env_checker", "stable_baselines3.common.monitor"),
-        *("onnx_export", "policy_mapping", "sb3_export", "sb3_training", "sb3_vec_env"),
-        *("train_ppo", "train_ppo_torch", "train_sac", "training"),
+        *("onnx_export", "policy_mapping", "sb3_export", "sb3_vec_env"),
+        *("train_ppo", "train_sac", "training"),
     ),
 )
 pytestmark = pytest.mark.skipif(not all(map(find_spec, NEEDED)), reason=f"needs {', '.join(NEEDED)}: extra train")
@@ -52,7 +50,7 @@ def begin(contract_file, tmp_path):
     """Return a function that starts a short training in the fake world."""
 
     def started(algorithm, *more, contract=contract_file):
-        parser = training.parser(None, steps=64, num_envs=2)
+        parser = training.parser(None, steps=64, num_envs=2, gamma=0.97)
         fixed = ["--backend", "fake", "--quiet", "--out", str(tmp_path / "runs"), "--feature-steps", "200"]
         args = parser.parse_args([str(contract), *fixed, "--evaluate", "fake", "--episodes", "2", *more])
         return training.started(algorithm, args)
@@ -66,7 +64,7 @@ def rollout(**changes):
     values = {"rewards": torch.ones(shape), "values": torch.zeros(shape), "next_values": torch.full(shape, 10.0)}
     endings = {"terminated": torch.zeros(shape), "ended": torch.zeros(shape)}
     nothing = dict.fromkeys(("features", "actions", "log_probabilities"), torch.zeros(shape))
-    return train_ppo_torch.Rollout(**{**nothing, **values, **endings, **changes})
+    return train_ppo.Rollout(**{**nothing, **values, **endings, **changes})
 
 
 def at(step):
@@ -76,37 +74,37 @@ def at(step):
 
 
 def test_terminated_episode_does_not_bootstrap():
-    found = train_ppo_torch.advantages(rollout(terminated=at(1), ended=at(1)))
+    found = train_ppo.advantages(rollout(terminated=at(1), ended=at(1)))
     assert found[1].item() == pytest.approx(1.0)
 
 
 def test_truncated_episode_bootstraps_from_last_state():
-    found = train_ppo_torch.advantages(rollout(ended=at(1)))
-    assert found[1].item() == pytest.approx(1.0 + 10.0 * train_ppo_torch.GAMMA)
+    found = train_ppo.advantages(rollout(ended=at(1)))
+    assert found[1].item() == pytest.approx(1.0 + 10.0 * train_ppo.GAMMA)
 
 
 def test_returns_do_not_leak_across_episodes():
-    truncated = train_ppo_torch.advantages(rollout(ended=at(1)))
-    later = train_ppo_torch.advantages(rollout(ended=at(1), rewards=torch.tensor([[1.0], [1.0], [500.0]])))
+    truncated = train_ppo.advantages(rollout(ended=at(1)))
+    later = train_ppo.advantages(rollout(ended=at(1), rewards=torch.tensor([[1.0], [1.0], [500.0]])))
     assert torch.equal(truncated[:2], later[:2])
 
 
 def test_later_steps_contribute_within_an_episode():
-    factor = train_ppo_torch.GAMMA * train_ppo_torch.LAMBDA
-    error = 1.0 + 10.0 * train_ppo_torch.GAMMA
-    found = train_ppo_torch.advantages(rollout())
+    factor = train_ppo.GAMMA * train_ppo.LAMBDA
+    error = 1.0 + 10.0 * train_ppo.GAMMA
+    found = train_ppo.advantages(rollout())
     assert found[0].item() == pytest.approx(error * (1 + factor + factor**2), rel=1e-5)
 
 
 def test_end_of_episode_is_valued_by_final_observation(begin):
     """After 30 steps the time limit truncates, and the vector environment shows the next episode's first observation."""
-    with begin("ppo_torch") as run:
-        worlds = gymnasium.vector.SyncVectorEnv(run.makers(), autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
-        agent = train_ppo_torch.Agent(worlds.single_observation_space.shape[0], 1)
+    with begin("ppo") as run:
+        worlds = run.make_worlds(2)
+        agent = train_ppo.Agent(worlds.single_observation_space.shape[0], 1)
         with torch.no_grad():
             agent.mean[-1].weight.zero_()
             agent.log_std.fill_(-20.0)  # joint and target stay where they are until the next episode
-        collector = train_ppo_torch.Collector(worlds, 6)
+        collector = train_ppo.Collector(worlds, 6)
         found = collector.collect(agent, 30)
         worlds.close()
     assert found.ended[-1].all()
@@ -121,12 +119,11 @@ def loaded(run, folder, format_name):
     return embodied_env.load_policy(address, run.contract, trust=True)
 
 
-@pytest.mark.parametrize("example", [pytest.param(train_sac, marks=pytest.mark.long), train_ppo], ids=["sac", "ppo"])
-def test_saved_policies_act_like_trained_model(begin, example):
-    with begin(example.__name__.removeprefix("train_"), "--num-envs", "1") as run:
+def test_saved_policies_act_like_trained_model(begin):
+    with begin("sac", "--num-envs", "1") as run:
         env = run.make_env()
-        model = example.make(run, env)
-        folder = sb3_training.save(run, model, name="final")
+        model = train_sac.make(run, env)
+        folder = train_sac.save(run, model, name="final")
     onnx_policy, sb3_policy = (loaded(run, folder, name) for name in ("onnx", "sb3"))
     space = run.contract.observation_space
     space.seed(1)
@@ -139,12 +136,12 @@ def test_saved_policies_act_like_trained_model(begin, example):
 
 
 def test_saved_perceptron_acts_like_trained_one(begin):
-    with begin("ppo_torch") as run:
-        agent = train_ppo_torch.Agent(4, 1)
+    with begin("ppo") as run:
+        agent = train_ppo.Agent(4, 1)
         with torch.no_grad():
             agent.mean[-1].bias.fill_(0.9)
-            agent.mean[-1].weight.mul_(30.0)
-        folder = train_ppo_torch.save(run, agent, torch.optim.Adam(agent.parameters()), "final")
+            agent.mean[-1].weight.mul_(100.0)
+        folder = train_ppo.save(run, agent, torch.optim.Adam(agent.parameters()), "final")
     policy, env = loaded(run, folder, "onnx"), run.make_env()
     space = run.contract.observation_space
     space.seed(2)
@@ -160,7 +157,7 @@ def test_saved_perceptron_acts_like_trained_one(begin):
 @pytest.mark.parametrize("scale", ["normalized", "physical"])
 def test_outputs_span_the_action_space(begin, contract_file, scale):
     contract_file.write_text(dump_contract(follow(**{"scale: normalized": f"scale: {scale}"})))
-    with begin("ppo_torch") as run:
+    with begin("ppo") as run:
         env, space = run.make_env(), run.contract.action_space
         env.reset(seed=0)
         found = [env.action_of(np.array([output])).item() for output in (-1.0, 0.5, 1.0)]
@@ -169,7 +166,7 @@ def test_outputs_span_the_action_space(begin, contract_file, scale):
 
 
 def test_features_are_clipped(begin):
-    with begin("ppo_torch") as run:
+    with begin("ppo") as run:
         env = run.make_env()
         far = {key: np.full(box.shape, 1e12) for key, box in run.contract.observation_space.items()}
         assert env.features(far).max() == policy_mapping.BOUND
@@ -184,62 +181,58 @@ def test_only_perceptrons_are_exported(tmp_path):
 def test_training_is_deterministic_per_seed(begin):
     networks = []
     for seed in ("1", "1", "2"):
-        with begin("ppo_torch", "--seed", seed) as run:
-            networks.append((train_ppo_torch.train(run) / "policy.onnx").read_bytes())
+        with begin("ppo", "--seed", seed) as run:
+            networks.append((train_ppo.train(run) / "policy.onnx").read_bytes())
     assert networks[0] == networks[1] != networks[2]
 
 
 def test_joint_learns_to_follow(begin):
     """Holding still succeeds when the target is drawn at the joint: in one of ten episodes."""
-    with begin("ppo_torch", "--steps", "3072", "--num-envs", "4", "--episodes", "20") as run:
-        training.evaluate(run, train_ppo_torch.train(run), 0.0)
+    with begin("ppo", "--steps", "3072", "--num-envs", "4", "--episodes", "20") as run:
+        training.evaluate(run, train_ppo.train(run))
     summary = json.loads((run.path / "summary.json").read_text())
     assert summary["evaluations"]["fake"]["success_rate"] >= 0.9
     assert summary["evaluations"]["fake"]["problem"] == ""
 
 
-@pytest.mark.parametrize("example", [train_sac, train_ppo], ids=["sac", "ppo"])
-def test_stable_baselines3_trains_saves_resumes_and_evaluates(begin, example):
-    name = example.__name__.removeprefix("train_")
-    steps = ("--checkpoint-every", "40")
-    with begin(name, *steps) as run:
-        example.run(run)
+def test_stable_baselines3_trains_saves_resumes_and_evaluates(begin):
+    with begin("sac", "--checkpoint-every", "40") as run:
+        train_sac.run(run)
     summary = json.loads((run.path / "summary.json").read_text())
     final = run.path / "checkpoints" / "final"
     assert summary["evaluations"]["fake"]["episodes"] == 2
     assert summary["policy"] == f"onnx:{final / 'policy.onnx'}"
     assert len(list((run.path / "checkpoints").iterdir())) >= 2
-    with begin(name, "--resume", str(final)) as resumed:
-        example.run(resumed)
-    algorithm = getattr(example, name.upper())
+    with begin("sac", "--resume", str(final)) as resumed:
+        train_sac.run(resumed)
     finals = [path / "checkpoints" / "final" for path in (run.path, resumed.path)]
-    before, after = (algorithm.load(folder / "policy.zip").num_timesteps for folder in finals)
+    before, after = (train_sac.SAC.load(folder / "policy.zip").num_timesteps for folder in finals)
     assert after >= before + 64
     first, then = ((folder / "policy.policy.yaml").read_bytes() for folder in finals)
     assert first == then
 
 
 def test_policy_of_another_contract_is_not_resumed(begin, tmp_path, capsys):
-    with begin("ppo_torch") as run:
-        final = train_ppo_torch.train(run)
+    with begin("ppo") as run:
+        final = train_ppo.train(run)
     (tmp_path / "wider.yaml").write_text(dump_contract(follow(**{"radius_rad: 0.1": "radius_rad: 0.2"})))
     with (
         pytest.raises(SystemExit, match="2"),
-        begin("ppo_torch", "--resume", str(final), contract=tmp_path / "wider.yaml"),
+        begin("ppo", "--resume", str(final), contract=tmp_path / "wider.yaml"),
     ):
         pass
     assert "task.parameters.radius_rad: 0.2 (trained under 0.1)" in capsys.readouterr().err
 
 
 def test_folder_without_policy_is_not_resumed(begin, tmp_path, capsys):
-    with pytest.raises(SystemExit, match="2"), begin("ppo_torch", "--resume", str(tmp_path)):
+    with pytest.raises(SystemExit, match="2"), begin("ppo", "--resume", str(tmp_path)):
         pass
     assert f"cannot read policy file '{tmp_path}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("option", "value"), [("--steps", "0"), ("--num-envs", "0"), ("--seed", "-1")])
 def test_invalid_number_is_named(begin, capsys, option, value):
-    with pytest.raises(SystemExit, match="2"), begin("ppo_torch", option, value):
+    with pytest.raises(SystemExit, match="2"), begin("ppo", option, value):
         pass
     assert f"{option}: {value}" in capsys.readouterr().err
 
@@ -316,14 +309,39 @@ def test_wrapped_env_passes_checks_without_warnings(begin):
 
 
 @pytest.mark.parametrize("name", ["arm_reach", "cart_goal", "door_open"])
-def test_examples_learn_shipped_contracts(name):
-    contract = embodied_env.load_contract(name)
+def test_slots_are_mapped_like_single_environments(name):
+    contract = policy_mapping.without_images(embodied_env.load_contract(name))
+    options = {"backend": "fake", "clock": "virtual"}
     file = policy_mapping.measure_policy_file(contract, "fake", name=name, seed=0, steps=2)
-    env = policy_mapping.MappedEnv(embodied_env.make(contract, backend="fake", clock="virtual"), contract, file)
-    observation, _ = env.reset(seed=0)
-    assert env.observation_space.contains(observation)
-    env.step(env.action_space.sample())
-    env.close()
+    worlds = training.make_worlds(contract, file, 2, max_episode_steps=3, **options)
+    made = [embodied_env.make(contract, max_episode_steps=3, **options) for _ in range(2)]
+    singles = [policy_mapping.MappedEnv(env, contract, file) for env in made]
+    seen, _ = worlds.reset(seed=0)
+    np.testing.assert_array_equal(seen, [env.reset(seed=slot)[0] for slot, env in enumerate(singles)])
+    rng, ends = np.random.default_rng(0), 0
+    for _ in range(4):
+        actions = rng.uniform(-1, 1, worlds.action_space.shape).astype(np.float32)
+        seen, _, terminated, truncated, infos = worlds.step(actions)
+        for slot, env in enumerate(singles):
+            expected, *_ = env.step(actions[slot])
+            if terminated[slot] or truncated[slot]:
+                np.testing.assert_array_equal(infos["final_obs"][slot], expected)
+                expected, ends = env.reset()[0], ends + 1
+            np.testing.assert_array_equal(seen[slot], expected)
+    assert ends >= 2
+    for env in (worlds, *singles):
+        env.close()
+
+
+def test_curve_counts_one_episode_of_each_slot(begin):
+    with begin("ppo", "--curve", "64", "--episodes", "8") as run:
+        train_ppo.train(run)
+        run.curve.close()
+    first, row = (run.path / "curve.csv").read_text().split()
+    steps, seconds, rate = map(float, row.split(","))
+    assert first == "steps,training_s,success_rate"
+    assert (steps, rate * 8 % 1) == (64, 0)
+    assert seconds > 0
 
 
 def test_sb3_monitor_writes_its_own_key():

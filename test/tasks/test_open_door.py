@@ -47,11 +47,16 @@ def open_door(**changes: Any) -> OpenDoor:
 
 
 def snapshot(
-    angle_rad: float = 0.0, distance_m: float = 0.1, force_n: float = 0.0, quality: Quality = Quality.OK
+    angle_rad: float = 0.0,
+    distance_m: float = 0.1,
+    force_n: float = 0.0,
+    quality: Quality = Quality.OK,
+    drawn_m: float = 0.0,
 ) -> Snapshot:
     """Return a world in which the door angle has this quality."""
     values = {
         "door_state": {"position": np.array([angle_rad])},
+        "latch_state": {"position": np.array([drawn_m])},
         "handle_distance": {"range": np.array([distance_m], dtype=np.float32)},
         "wrench": {"force": np.array([0.0, force_n, 0.0])},
     }
@@ -89,6 +94,13 @@ def test_the_change_of_the_door_angle_is_rewarded() -> None:
 def test_the_approach_of_the_tip_is_rewarded() -> None:
     result = verdict_of(open_door(approach_weight=2.0), snapshot(distance_m=0.3), snapshot(distance_m=0.4))
     assert result.terms["approach"] == pytest.approx(0.2)
+
+
+def test_the_way_of_the_bolt_is_rewarded() -> None:
+    task = open_door(latch="latch_state", bolt="bolt", unlatching_weight=50.0)
+    result = verdict_of(task, snapshot(drawn_m=0.014), snapshot(drawn_m=0.01))
+    assert result.terms["unlatching"] == pytest.approx(0.2)
+    assert verdict_of(open_door(), snapshot(drawn_m=0.014)).terms["unlatching"] == 0.0
 
 
 def test_back_and_forth_motion_has_no_reward() -> None:
@@ -144,6 +156,7 @@ WRONG = {
     ),
     "a pose for a joint": ({**RIGHT, "door": "handle"}, "task.door", "no sensor with position of joints"),
     "a joint of another sensor": ({**RIGHT, "hinge": "bolt"}, "task.hinge", "a joint of door_state: 'bolt'"),
+    "a latch without a bolt": ({**RIGHT, "latch": "latch_state"}, "task.bolt", "None .expected.*or neither"),
     "joints for a pose": ({**RIGHT, "handle": "joints"}, "task.handle", "no sensor with position and orientation"),
     "a pose for a distance": ({**RIGHT, "distance": "handle"}, "task.distance", "no sensor with range"),
     "a range for a wrench": (
