@@ -268,7 +268,7 @@ class TrackingGate(Interlock):
         sent = [values.tolist() for values in self.sent]
         highest, lowest = (map(max, *sent), map(min, *sent)) if len(sent) > 1 else (sent[0], sent[0])
         for position, low, high, is_by_position in zip(
-            measured.tolist(), lowest, highest, self._by_position, strict=True
+            measured.tolist(), lowest, highest, self.by_position, strict=True
         ):
             above, below = position - high, low - position
             error = above if above > below else below  # noqa: FURB136 - max() would drop NaN

@@ -225,8 +225,6 @@ class SensorReader:
         data, model, frame = self._data, self._model, binding.source.relative_to
         index = model.find("site", site, f"{binding.path}.site")
         base = None if frame is None else model.find("site", frame, f"{binding.path}.relative_to")
-        positions = data.site_xpos  # once, since the attribute is slow to read
-
         if base is None:
             parts = data.site_xpos[index], data.site_xmat[index]
             rotated = partial(_orientations, model.mujoco.mju_mat2Quat)

@@ -164,6 +164,9 @@ class OneReading:
         self.reading = Reading(values={field: values}, extras={}, stamp_ns=4, seq=2)
         self.sensor = sensor
 
+    def catch_up(self) -> None:
+        pass
+
     def read(self) -> dict[str, Reading]:
         return {self.sensor: self.reading}
 
