@@ -125,7 +125,7 @@ class WorldBatch:
                 worlds[row].physics.load()
                 worlds[row].is_touched = False
         steps, columns = controls.shape[1], np.arange(self._inputs.shape[-1])[worlds[rows[0]].physics.places]
-        self._inputs[:, 0][np.ix_(running, range(steps), columns)] = controls[rows]
+        self._inputs[:, 0][np.ix_(np.array(running), np.arange(steps), columns)] = controls[rows]
 
         def run(row: int) -> None:
             physics = worlds[row].physics
