@@ -77,8 +77,8 @@ class BatchedLimiter:
         """Return the rows in which every position is certainly within its limits."""
         slack = 0.0 if reference.slack is None else reference.slack
         positions = np.where(self._layout.is_velocity, reference.positions, published)
-        are_inside = (positions - slack >= self._bounds.low) & (positions + slack <= self._bounds.high)
-        return np.logical_and.reduce(are_inside, axis=1)
+        are_inside: BoolArray = (positions - slack >= self._bounds.low) & (positions + slack <= self._bounds.high)
+        return np.asarray(are_inside.all(axis=1))
 
     def _target(self, action: FloatArray, reference: CommandStateBatch) -> FloatArray:
         """Map actions to target positions or velocities (`CommandLimiter.target`)."""
