@@ -177,7 +177,7 @@ MUTANTS = (
     ),
     limiter(
         "a position is always guaranteed",
-        '"position": sound and not any(is_late) and bool(self.is_inside(reference, published)),',
+        '"position": sound and not any(is_late) and self._is_inside(reference, published),',
         '"position": sound,',
         "guaranteed_only",
         VELOCITY,

@@ -6,7 +6,7 @@ slot to a task that judges slots one by one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.core.codes import Quality
-from embodied_env.core.types import FloatArray, Sample, Snapshot
+from embodied_env.core.types import FloatArray, Sample, Snapshot, TaskResult, Verdict
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-TextArray = NDArray[np.object_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +70,7 @@ class SafetyContextBatch:
     measured: FloatArray  # (n_slots, n_joints), NaN where unknown
     action_age_s: FloatArray  # (n_slots,), as the next
     latency_s: FloatArray
-    forces: Mapping[str, FloatArray] = field(
-        default_factory=dict
-    )  # sensor -> norm of its limited field, up to rounding
+    forces: Mapping[str, FloatArray] = field(default_factory=dict)  # sensor -> norm of its limited field, to rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +120,37 @@ class TaskResultBatch:
 
     reward: FloatArray
     success: BoolArray
-    failure: TextArray  # "" where the task goes on
-    out_of_bounds: TextArray
     terms: Mapping[str, FloatArray]
+    failure: Mapping[str, BoolArray] = field(default_factory=dict)  # reason -> slots; the first that holds counts
+    out_of_bounds: Mapping[str, BoolArray] = field(default_factory=dict)  # the same
+
+    def slot(self, index: int | tuple[()]) -> TaskResult:
+        """Return the result of one slot; with numbers in place of arrays, that of the index ()."""
+        verdict = Verdict(
+            success=bool(self.success[index]),
+            failure=next((reason for reason, slots in self.failure.items() if slots[index]), ""),
+            out_of_bounds=next((reason for reason, slots in self.out_of_bounds.items() if slots[index]), ""),
+        )
+        terms = {name: float(values[index]) for name, values in self.terms.items()}
+        return TaskResult(reward=float(self.reward[index]), verdict=verdict, terms=terms)
+
+    @classmethod
+    def of(cls, results: Mapping[int, TaskResult], terms: Sequence[str], n_slots: int) -> TaskResultBatch:
+        """Return the results of some slots; the values of the others are 0."""
+
+        def column(values: Iterable[Any], dtype: type) -> NDArray[Any]:
+            rows = np.zeros(n_slots, dtype=dtype)
+            rows[list(results)] = list(values)
+            return rows
+
+        def reasons(name: str) -> dict[str, BoolArray]:
+            found = {slot: getattr(result.verdict, name) for slot, result in results.items()}
+            return {why: column((each == why for each in found.values()), bool) for why in set(found.values()) - {""}}
+
+        return cls(
+            reward=column((result.reward for result in results.values()), float),
+            success=column((result.verdict.success for result in results.values()), bool),
+            terms={name: column((result.terms[name] for result in results.values()), float) for name in terms},
+            failure=reasons("failure"),
+            out_of_bounds=reasons("out_of_bounds"),
+        )

@@ -144,6 +144,8 @@ class EmbodiedEnv(StepperEnv):
     Attributes:
         delays: the delays injected into the world (`delay_profile`), or None.
         evaluator_info: whether infos have the sensors with ``visibility: evaluator``.
+        stepper: runs the steps; read its state by the methods of the environment.
+        before_access: called before each access to the state; for vector environments.
         feed: tap of the ROS 2 messages of the backend's nodes, or None.
     """
 
@@ -205,7 +207,8 @@ class EmbodiedEnv(StepperEnv):
         if self._view is not None:
             observers = (*observers, self._view)
             weakref.finalize(self, self._view.stop).atexit = False
-        self._stepper = Stepper(
+        self.before_access: Callable[[], None] | None = None
+        self.stepper = Stepper(
             self.contract,
             world,
             task,
@@ -217,6 +220,13 @@ class EmbodiedEnv(StepperEnv):
         if self.pacing == "realtime":
             exit_on_sigterm()  # not possible in `reset` if a thread calls it
             weakref.finalize(self, _orphan, self._stepper, self._scheduling, os.getpid()).atexit = False
+
+    @property
+    def _stepper(self) -> Stepper:  # type: ignore[override]
+        """The stepper, with its true state: a slot of a vector environment may be behind its last step."""
+        if self.before_access is not None:
+            self.before_access()
+        return self.stepper
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle by the constructor's arguments: a copy is not opened, also one of an open environment."""

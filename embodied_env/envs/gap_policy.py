@@ -73,6 +73,10 @@ class GapPolicy:
             injected=snapshot.injected,
         ), gaps
 
+    def hold(self, snapshot: Snapshot) -> None:
+        """Continue after `snapshot`, all of whose readings are valid."""
+        self._held = dict(snapshot.samples)
+
     def lost(self, now_ns: int, why: str) -> Snapshot:
         """Return the last valid readings, marked as lost."""
         samples = {name: replace(self._last_valid(name, None), quality=Quality.LOST, reason=why) for name in self._held}

@@ -21,6 +21,40 @@ def stack_infos(infos: Mapping[int, Info], num_envs: int) -> Info:
     return _stack([infos[slot] for slot in slots], slots, mask) if slots else {}
 
 
+def stack_rows(values: Mapping[str, Any], rows: BoolArray) -> Info:
+    """Return nested arrays with a row per slot as infos in which only `rows` have them, with masks, in new arrays."""
+    is_full = bool(rows.all())
+
+    def stacked(values: Mapping[str, Any]) -> Info:
+        infos: Info = {}
+        for key, value in values.items():
+            if isinstance(value, dict):
+                infos[key] = stacked(value)
+            elif is_full:
+                infos[key] = value.copy()
+            else:
+                infos[key] = np.full_like(value, None if value.dtype == object else 0)
+                infos[key][rows] = value[rows]
+            infos[f"_{key}"] = rows.copy()
+        return infos
+
+    return stacked(values)
+
+
+def merge_infos(one: Info, other: Info) -> Info:
+    """Return stacked infos of some slots together with those of other slots; both may be written."""
+    merged = {**other, **one}
+    for key in one.keys() & other.keys():
+        if isinstance(one[key], dict):
+            merged[key] = merge_infos(one[key], other[key])
+        elif f"_{key}" in other:
+            rows = other[f"_{key}"]
+            one[key][rows] = other[key][rows]
+        else:  # a mask
+            one[key] |= other[key]
+    return merged
+
+
 def _stack(rows: Sequence[Info], slots: Sequence[int], mask: NDArray[np.bool_]) -> Info:
     keys, stacked = rows[0].keys(), {}
     if all([row.keys() == keys for row in rows]):  # noqa: C419 - a generator takes longer

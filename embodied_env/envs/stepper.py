@@ -9,7 +9,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
 
 import gymnasium
 import numpy as np
@@ -21,11 +22,20 @@ from embodied_env.contract.runtime_values import checked_options
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
 from embodied_env.core.codes import Severity
 from embodied_env.core.history import begin_history
-from embodied_env.core.latency.ledger import StepEvent
+from embodied_env.core.latency.ledger import LedgerState, StepEvent
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.policy import NoAction
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import Finding, Observer, ResetRequest, Snapshot, TaskResult, Transition, Verdict
+from embodied_env.core.types import (
+    CommandState,
+    Finding,
+    Observer,
+    ResetRequest,
+    Snapshot,
+    TaskResult,
+    Transition,
+    Verdict,
+)
 from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.motion_guard import MotionGuard
@@ -52,6 +62,35 @@ from embodied_env.safety import CommandFilter, SafetyGate, merge_relay_report
 from embodied_env.safety.interlocks import AFTER_ESTOP
 from embodied_env.tasks import Task
 from embodied_env.tasks.judging import judge_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepState:
+    """The state of an episode between two steps, without that of gate, world and task.
+
+    `history` and `applied` are what the next observation needs, oldest first. An episode keeps the last three.
+    """
+
+    snapshot: Snapshot
+    reference: CommandState
+    step_index: int
+    ledger: LedgerState
+    history: Sequence[Snapshot]
+    applied: Sequence[FloatArray]
+    episode_index: int
+    origin_ns: int
+    sampled: Mapping[str, FloatArray]
+
+
+class StepperParts(NamedTuple):
+    """The parts of a stepper that the steps of several slots use."""
+
+    backend: Backend
+    task: Task
+    clock: Clock
+    gate: SafetyGate
+    joints: MeasuredJoints
+    transitions: TransitionBuilder
 
 
 class Stepper:
@@ -143,6 +182,62 @@ class Stepper:
     def step_index(self) -> int:
         """The number of steps taken in this episode."""
         return self._episode.step_index
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether observers receive the transitions."""
+        return bool(self._observers)
+
+    @property
+    def parts(self) -> StepperParts:
+        """The parts of this stepper."""
+        return StepperParts(self._backend, self._task, self._clock, self._gate, self._joints, self._transitions)
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether the next step follows from its action, the state and the world alone, and only its result is used."""
+        is_watched = self.is_observed or self.on_waiting is not None
+        is_idle = self._running and self._pending is None and self._inputs.is_empty and not self._episode.missed
+        return is_idle and not is_watched and self._gate.latched is None and self._gate.changed is None
+
+    @property
+    def step_state(self) -> StepState:
+        """The state between two steps; setting it continues after ordinary steps that were taken elsewhere."""
+        episode = self._episode
+        return StepState(
+            snapshot=episode.snapshot,
+            reference=self._arbiter.reference,
+            step_index=episode.step_index,
+            ledger=self._ledger.state,
+            history=tuple(episode.history),
+            applied=tuple(episode.applied),
+            episode_index=episode.index,
+            origin_ns=episode.origin_ns,
+            sampled=episode.sampled,
+        )
+
+    @step_state.setter
+    def step_state(self, state: StepState) -> None:
+        episode = self._episode
+        episode.snapshot, episode.step_index = state.snapshot, state.step_index
+        episode.history.extend(state.history)
+        episode.applied.extend(state.applied)
+        self._ledger.state = state.ledger
+        episode.frozen_ns, episode.returned_ns = (
+            state.ledger[0][StepEvent.OBSERVED],
+            state.ledger[0][StepEvent.RETURNED],
+        )
+        self._gap_policy.hold(state.snapshot)
+        self._arbiter.continue_from(state.reference)
+
+    @property
+    def ledger_state(self) -> LedgerState:
+        """The state of the ledger between two steps."""
+        return self._ledger.state
+
+    @ledger_state.setter
+    def ledger_state(self, state: LedgerState) -> None:
+        self._ledger.state = state
 
     @property
     def state(self) -> str:
@@ -262,8 +357,10 @@ class Stepper:
                 self._gate.latch_stops(step.approved.report.findings)  # as in the relay, whose decision is final
         self._transitions.commands.record_sent(sent.seq, self._ledger.stamp(StepEvent.PUBLISHED, sent.published_ns))
 
-    def finish(self) -> Transition:
+    def finish(self, result: TaskResult | None = None) -> Transition:
         """Wait for the world, judge, and return the transition of the step that `begin` began.
+
+        `result`: that of the task, where it is known already.
 
         If the world does not answer in time, the episode is truncated with the last valid observation. Raises TaskError
         for an error of the task, after its step, which ends the episode.
@@ -272,18 +369,18 @@ class Stepper:
             raise ResetNeededError("finish() called without begin()")
         step, self._pending = self._pending, None
         try:
-            return self._finish(step)
+            return self._finish(step, result)
         except TaskError:  # its step is accounted for
             raise
         except BaseException:
             self._give_up()
             raise
 
-    def _finish(self, step: PendingStep) -> Transition:
+    def _finish(self, step: PendingStep, known: TaskResult | None) -> Transition:
         episode, applied = self._episode, step.approved.report.applied
         settled, gaps = self._read(step.target, step.deadline)
         frozen_ns = self._ledger.stamp(StepEvent.OBSERVED)
-        result, failed = self._judge(settled, applied)
+        result, failed = self._judge(settled, applied) if known is None else (known, None)
         episode.advance(settled, frozen_ns, applied)
         verdict, lost = result.verdict, self._lost
         episode.missed = episode.missed + 1 if isinstance(step.action, NoAction) else 0

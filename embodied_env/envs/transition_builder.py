@@ -113,24 +113,24 @@ class TransitionBuilder:
         self.commands = CommandsInFlight()
         self._episode_limits, self._most_missed = contract.episode, contract.policy.max_missed
         self._gate, self._watchdog, self._ledger = gate, watchdog, ledger
-        self._observations = ObservationBuilder(contract)
-        self._evaluator_info = evaluator_info
+        self.observations = ObservationBuilder(contract)
+        self.evaluator_info = evaluator_info
         self._hidden_options = {
             name
             for name, option in contract.reset_options.items()
             if option.visibility == "evaluator" and not evaluator_info
         }
-        self._sensors = tuple(
+        self.sensors = tuple(
             name for name, sensor in contract.sensors.items() if evaluator_info or sensor.visibility == "agent"
         )
         self._has_wall_stamps = capabilities.transport and capabilities.free_running
-        self._constant = {
+        self.constant = {
             "wrapper_version": f"embodied_env {__version__}, {contract.name} v{contract.version}",
             "contract": contract.fingerprint,
             "backend": backend.name,
         }
         self._latencies = LatencyInfoBuilder(
-            sensors=self._sensors,
+            sensors=self.sensors,
             primary=next(iter(required_sensors(contract)), None),
             period_ns=contract.control_period_ns,
             transport=capabilities.transport and not is_virtual,
@@ -142,7 +142,7 @@ class TransitionBuilder:
 
     def observe(self, episode: Episode) -> Observation:
         """Return the observation of the newest snapshot; its arrays must not be written."""
-        return self._observations.observe(episode.history, episode.step_index, episode.applied, episode.sampled)
+        return self.observations.observe(episode.history, episode.step_index, episode.applied, episode.sampled)
 
     def reset_info(self, episode: Episode, duration_ns: int) -> Info:
         """Return the info of the reset that started `episode`."""
@@ -176,15 +176,7 @@ class TransitionBuilder:
         gaps: list[str],
     ) -> tuple[str, ...]:
         """Return all reasons to end the episode, in order of precedence."""
-        reasons = []
-        if verdict.success:
-            reasons.append("success")
-        if verdict.failure:
-            reasons.append(f"failure:{verdict.failure}")
-        if verdict.out_of_bounds:
-            reasons.append(f"out_of_bounds:{verdict.out_of_bounds}")
-        if episode.step_index >= self._episode_limits.horizon_steps:
-            reasons.append("horizon" if self._episode_limits.kind == "finite_horizon" else "time_limit")
+        reasons = self.ordinary_end_reasons(verdict, episode.step_index)
         if step.approved.report.disposition >= Severity.STOP:
             reasons.append(f"safety_stop:{self._stop_code(step.approved.report.findings)}")
         if lost is not None:
@@ -195,6 +187,19 @@ class TransitionBuilder:
         if isinstance(step.action, NoAction) and episode.missed >= self._most_missed:
             reasons.append(f"policy_lost:{step.action.reason}")
         return order_end_reasons(reasons) if reasons else ()
+
+    def ordinary_end_reasons(self, verdict: Verdict, step_index: int) -> list[str]:
+        """Return the reasons of the task and of the contract's limit to end the episode, not ordered."""
+        reasons = []
+        if verdict.success:
+            reasons.append("success")
+        if verdict.failure:
+            reasons.append(f"failure:{verdict.failure}")
+        if verdict.out_of_bounds:
+            reasons.append(f"out_of_bounds:{verdict.out_of_bounds}")
+        if step_index >= self._episode_limits.horizon_steps:
+            reasons.append("horizon" if self._episode_limits.kind == "finite_horizon" else "time_limit")
+        return reasons
 
     def transition(
         self, episode: Episode, step: PendingStep, result: TaskResult, reasons: tuple[str, ...]
@@ -252,7 +257,7 @@ class TransitionBuilder:
         snapshot, frozen_ns, origin_ns = episode.snapshot, episode.frozen_ns, episode.origin_ns
         now_ns, samples = snapshot.now_ns, snapshot.samples
         sensors: Info = {}
-        for name in self._sensors:
+        for name in self.sensors:
             sample = samples[name]
             stamp_ns = sample.stamp_ns
             reading = sensors[name] = {
@@ -271,15 +276,15 @@ class TransitionBuilder:
                 reading["stamp_quality"] = int(sample.stamp_quality)
                 reading["suspect_clock"] = sample.suspect_clock
         info = {
-            **self._constant,
+            **self.constant,
             "episode_index": episode.index,
             "step_index": episode.step_index,
             "end_reason": end_reason,
             "is_success": end_reason == "success",
             "sensors": sensors,
         }
-        if self._evaluator_info:
-            info["evaluator"] = self._observations.evaluator_readings(snapshot)
+        if self.evaluator_info:
+            info["evaluator"] = self.observations.evaluator_readings(snapshot)
         return info
 
     def _stop_code(self, findings: tuple[Finding, ...]) -> str:
@@ -294,10 +299,10 @@ class ObservationBuilder:
 
     def __init__(self, contract: Contract) -> None:
         """Resolve the sensors of `contract`."""
-        self._applied_actions, self._episode = contract.applied_actions, contract.episode
-        self._observed_options = [name for name, option in contract.reset_options.items() if option.observed]
+        self.applied_actions, self.episode = contract.applied_actions, contract.episode
+        self.observed_options = [name for name, option in contract.reset_options.items() if option.observed]
         layouts = {name: field_layouts(name, sensor) for name, sensor in contract.sensors.items()}
-        self._visible = [
+        self.visible = [
             (
                 name,
                 [(layout.key, layout.field, layout.history) for layout in layouts[name]],
@@ -306,7 +311,7 @@ class ObservationBuilder:
             for name, sensor in contract.sensors.items()
             if sensor.visibility != "evaluator"
         ]
-        self._evaluator_only = {
+        self.evaluator_only = {
             name: [layout.field for layout in layouts[name]]
             for name, sensor in contract.sensors.items()
             if sensor.visibility == "evaluator"
@@ -326,7 +331,7 @@ class ObservationBuilder:
         """
         observation: Observation = {}
         snapshot = history[-1]
-        for name, fields, mask in self._visible:
+        for name, fields, mask in self.visible:
             sample = snapshot.samples[name]
             values = sample.values
             for key, field_name, length in fields:
@@ -338,12 +343,12 @@ class ObservationBuilder:
                 observation[f"{key}{AGES}"] = ages_s(window, name, snapshot.now_ns)
             if mask:
                 observation[mask] = np.array([sample.quality in GOOD], dtype=np.int8)
-        for name in self._observed_options:
+        for name in self.observed_options:
             observation[name] = np.array(sampled[name], dtype=np.float64).reshape(-1)
-        if self._applied_actions:
+        if self.applied_actions:
             observation[APPLIED_ACTIONS] = np.concatenate(list(applied))
-        if self._episode.kind == "finite_horizon":
-            left = max(0, self._episode.horizon_steps - step_index) / self._episode.horizon_steps
+        if self.episode.kind == "finite_horizon":
+            left = max(0, self.episode.horizon_steps - step_index) / self.episode.horizon_steps
             observation[TIME_REMAINING] = np.array([left], dtype=np.float64)
         return observation
 
@@ -351,7 +356,7 @@ class ObservationBuilder:
         """Return the evaluator's readings in new arrays: sensor -> field -> array."""
         return {
             name: {field_name: snapshot.samples[name].values[field_name].copy() for field_name in fields}
-            for name, fields in self._evaluator_only.items()
+            for name, fields in self.evaluator_only.items()
         }
 
 

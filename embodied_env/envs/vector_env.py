@@ -8,8 +8,9 @@ same time.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,9 +30,10 @@ from embodied_env.core.latency.delay_model import DelayModel
 from embodied_env.core.latency.profile import LatencyProfile
 from embodied_env.core.process.signals import call_together, closing_together
 from embodied_env.core.types import Observer
+from embodied_env.envs.batched_steps import ActionRows, BatchedSteps, StepResults
 from embodied_env.envs.embodied_env import EmbodiedEnv, arguments_of, rebuild, resolve_contract
 from embodied_env.envs.registration import OPTIONS, VECTOR_ENTRY_POINT, make
-from embodied_env.envs.stacked_infos import stack_infos
+from embodied_env.envs.stacked_infos import merge_infos, stack_infos
 from embodied_env.envs.stepper import check_open
 from embodied_env.envs.transition_builder import Info
 from embodied_env.envs.vector_slots import PerSlot, checked_mask, checked_mode, checked_seeds, options_of_slots
@@ -59,7 +61,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         record: str | Path | None = None,
         per_slot: PerSlot | None = None,
-        threads: int = 0,
+        threads: int | None = None,
         copy: bool = True,
         **options: Any,  # noqa: ANN401 - `make` checks them
     ) -> None:
@@ -71,8 +73,9 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
             check_options(options.get("backend", "mujoco"), of_backend, pacing=options.get("pacing"), others=others)
         mode, copy = checked_mode(autoreset_mode), checked_flag("copy", copy)
         num_envs = checked_count("num_envs", num_envs, at_least=1)
-        threads = checked_count("threads", threads, at_least=0)
-        self._executor = ThreadPoolExecutor(threads, "worlds") if threads else None
+        threads = None if threads is None else checked_count("threads", threads, at_least=0)
+        self._batched: BatchedSteps | None = None
+        self._executor: Executor | None = None
         self.envs = []
         try:
             if contract is not None:
@@ -81,7 +84,8 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
                 folder = None if record is None else checked_path("record", record) / f"slot_{slot}"
                 self.envs.append(make(contract, record=folder, **own))
             self._bases = [cast("EmbodiedEnv", env.unwrapped) for env in self.envs]
-            self._check_backend(self._bases[0])
+            self._check_backend(self._bases[0], threads)
+            self._steps_taken = 0
             super().__init__([partial(_same, env) for env in self.envs], copy=copy, autoreset_mode=mode)
         except BaseException:
             self.close()
@@ -93,13 +97,26 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         """Copy and pickle by the constructor's arguments: no slot of a copy is opened."""
         return rebuild, (type(self), {**self._arguments, "contract": self.contract}, self.spec)
 
-    def _check_backend(self, first: EmbodiedEnv) -> None:
+    @property
+    def batched_share(self) -> float:
+        """The share of the steps of slots that were taken as arrays, since the environment was made."""
+        return 0.0 if self._batched is None else self._batched.taken / max(1, self._steps_taken)
+
+    def _check_backend(self, first: EmbodiedEnv, threads: int | None) -> None:
+        """Batch the slots if that is possible, or else let threads compute their worlds where that is possible."""
         if first.capabilities.free_running:
             raise UsageError(
                 f"unsupported pacing for a vector environment: {first.pacing!r} with {first.backend_name} "
                 "(expected 'lockstep', since slots wait for each other)"
             )
-        if self._executor is not None and not all(base.use_executor(self._executor) for base in self._bases):
+        if BatchedSteps.supports(self.envs):
+            self._batched = BatchedSteps(self.envs, threads)
+            executor = self._batched.executor
+        else:
+            executor = self._executor = (
+                None if threads == 0 else ThreadPoolExecutor(threads or os.cpu_count(), "worlds")
+            )
+        if executor is not None and not all(base.use_executor(executor) for base in self._bases) and threads:
             raise UsageError(f"unsupported threads with {first.backend_name} (expected mujoco without cameras)")
 
     # ---------------------------------------------------------------------------------------------- reset
@@ -132,7 +149,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
             raise ResetNeededError(f"reset_mask excludes slots that were never reset: {never}")
         infos = self._reset_slots(np.flatnonzero(mask).tolist(), seeds, options)
         self.mark("returned")  # each slot has waited for the others until now
-        return self._batch(), self._stack(infos)
+        return self._batch(), stack_infos(infos, self.num_envs)
 
     def _reset_slots(
         self, slots: Sequence[int], seeds: Sequence[int | None] | None = None, options: Info | None = None
@@ -144,6 +161,8 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         """
 
         def reset(slot: int) -> SlotResult:
+            if self._batched is not None:
+                self._batched.forget(slot)
             own = None if options is None else dict(options)
             return self.envs[slot].reset(seed=None if seeds is None else seeds[slot], options=own)
 
@@ -187,10 +206,13 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
             ClosedError: after `close`.
         """
         check_open(self.closed, "step")
+        rows = None if self._batched is None else self._batched.parse(actions)
         # a list may hold `NoAction`
         commands = list(actions if isinstance(actions, (list, tuple)) else iterate(self.action_space, actions))
         if len(commands) != self.num_envs:
             raise ValueError(f"wrong number of actions: {len(commands)} (expected {self.num_envs}, one per slot)")
+        if self._batched is not None and rows is None:
+            rows = self._batched.parse_each(commands)
         mode = self.autoreset_mode
         stuck = ~self._was_reset
         if mode is AutoresetMode.SAME_STEP:
@@ -203,7 +225,15 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         to_reset = np.flatnonzero(self._autoreset_envs).tolist() if mode is AutoresetMode.NEXT_STEP else []
         self._rewards[to_reset] = 0.0
         infos: dict[int, Info] = {}
-        for slot, (observation, info) in self._step_slots(commands, set(to_reset)).items():
+        batch, results = self._step_slots(commands, rows, set(to_reset))
+        stacked: Info = {}
+        if batch is not None:
+            is_final = batch.rows & self._autoreset_envs & (mode is AutoresetMode.SAME_STEP)
+            stacked = batch.infos(batch.rows & ~is_final)
+            if is_final.any():
+                to_reset += np.flatnonzero(is_final).tolist()
+                stacked |= batch.final(is_final)
+        for slot, (observation, info) in results.items():
             self._store(slot, observation)
             infos[slot] = info
             if mode is AutoresetMode.SAME_STEP and self._autoreset_envs[slot]:
@@ -216,20 +246,37 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
             if mode is AutoresetMode.NEXT_STEP:
                 flags = self._terminations.copy(), self._truncations.copy()
         self.mark("returned")  # each slot has waited for the others until now
-        return self._batch(), self._rewards.copy(), *flags, self._stack(infos)
+        return self._batch(), self._rewards.copy(), *flags, merge_infos(stacked, stack_infos(infos, self.num_envs))
 
-    def _step_slots(self, commands: Sequence[Any], excluded: set[int]) -> dict[int, SlotResult]:
+    def _step_slots(
+        self, commands: Sequence[Any], rows: ActionRows | None, excluded: set[int]
+    ) -> tuple[StepResults | None, dict[int, SlotResult]]:
         """Begin the steps of all slots that are not excluded, then finish them.
 
-        After an error or an interrupt, pending steps are aborted; their slots need a reset.
+        Return the results of the ordinary ones, which are stored, and those of the others by slot. After an error or
+        an interrupt, pending steps are aborted; their slots need a reset.
         """
         slots = [slot for slot in range(self.num_envs) if slot not in excluded]
+        self._steps_taken += len(slots)
         under_way: list[int] = []
         results: dict[int, SlotResult] = {}
+        batch: StepResults | None = None
         try:
+            if self._batched is not None and rows is not None:
+                is_ordinary = self._batched.begin(rows, slots)
+                under_way += np.flatnonzero(is_ordinary).tolist()
+                slots = [slot for slot in slots if not is_ordinary[slot]]
             for slot in slots:
                 under_way.append(slot)
                 self._bases[slot].begin(commands[slot])
+            if self._batched is not None and (ordinary := under_way[: len(under_way) - len(slots)]):
+                batch = self._batched.finish()
+                self._store_batch(batch)
+                repeated = [slot for slot in ordinary if not batch.rows[slot]]
+                under_way = [*repeated, *slots]
+                for slot in repeated:
+                    self._bases[slot].begin(commands[slot])
+                slots = sorted(under_way)
             for slot in slots:
                 observation, reward, terminated, truncated, info = self.envs[slot].step(commands[slot])
                 self._rewards[slot] = reward
@@ -243,7 +290,15 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
                 self._was_reset[slot] = False
                 self._bases[slot].abort_step()
             raise
-        return results
+        return batch, results
+
+    def _store_batch(self, batch: StepResults) -> None:
+        rows = batch.rows
+        for key, values in batch.observation.items():
+            self._observations[key][rows] = values[rows]
+        self._rewards[rows] = batch.reward[rows]
+        self._terminations[rows], self._truncations[rows] = batch.terminated[rows], batch.truncated[rows]
+        self._autoreset_envs[rows] = (batch.terminated | batch.truncated)[rows]
 
     def _store(self, slot: int, observation: Observations) -> None:
         for key, rows in self._observations.items():
@@ -252,14 +307,13 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
     def _batch(self) -> Observations:
         return {key: rows.copy() for key, rows in self._observations.items()} if self.copy else self._observations
 
-    def _stack(self, infos: Mapping[int, Info]) -> Info:
-        """Stack the infos of slots, key by key, as every vector environment of Gymnasium does."""
-        return stack_infos(infos, self.num_envs)
-
     # --------------------------------------------------------------------------------------------- others
 
     def mark(self, name: str) -> None:
         """Stamp the end of a stage outside the step in every slot: ``mark("policy")`` right after inference."""
+        if self._batched is not None:
+            self._batched.mark(name)
+            return
         for base in self._bases:
             base.mark(name)
 
@@ -267,6 +321,8 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         """Close every slot, also after an error in another one; raise the first error."""
         calls = [env.close for env in self.envs]
         first = cast("EmbodiedEnv", self.envs[0].unwrapped) if self.envs else None
+        if self._batched is not None:
+            self._batched.close()
         with closing_together():
             if first is not None and first.capabilities.transport:  # a simulator may answer late or not at all
                 problems = call_together(calls)
@@ -289,7 +345,7 @@ def make_vec(  # noqa: PLR0913 - the public options
     backend: BackendName | str = "mujoco",
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     per_slot: PerSlot | None = None,
-    threads: int = 0,
+    threads: int | None = None,
     copy: bool = True,
     record: str | Path | None = None,
     record_messages: bool = False,

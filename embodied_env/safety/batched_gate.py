@@ -52,6 +52,7 @@ class BatchedGate:
         self._in_a_row = np.zeros(len(gates), dtype=np.int64)  # steps with a tracking error
         spec = self._contract.safety.tracking
         self._sent = np.zeros((0 if spec is None else spec.delay_steps + 1, len(gates), layout.size))  # newest last
+        self._before = self._in_a_row, self._sent  # the last step
         for slot in range(len(gates)):
             self.load(slot)
 
@@ -75,13 +76,21 @@ class BatchedGate:
             if tracking.sent:
                 self._sent[-len(tracking.sent) :, slot] = tracking.sent
 
-    def store(self, slot: int) -> None:
-        """Write the state back to the slot's own gate, before it judges an action or is read."""
+    def store(self, slot: int, *, undo: bool = False) -> None:
+        """Write the state back to the slot's own gate, before it judges an action or is read.
+
+        `undo`: the state before the last `judge`, which decided the slot; its own gate then judges the action again.
+        """
+        in_a_row, all_sent = self._before if undo else (self._in_a_row, self._sent)
         if self._tracking:
             tracking = self._tracking[slot]
-            tracking.in_a_row = int(self._in_a_row[slot])
+            tracking.in_a_row = int(in_a_row[slot])
             tracking.sent.clear()
-            tracking.sent.extend(sent.copy() for sent in self._sent[:, slot] if not np.isnan(sent[0]))
+            tracking.sent.extend(sent.copy() for sent in all_sent[:, slot] if not np.isnan(sent[0]))
+        if undo:
+            self._rates[slot].undo()
+            if self._contract.safety.latency.budget_s is not None:
+                self._latency[slot].missed.pop()
 
     def judge(
         self,
@@ -148,6 +157,7 @@ class BatchedGate:
 
     def _count(self, commanded: FloatArray, are_hit: BoolArray, intervened: BoolArray, is_decided: BoolArray) -> None:
         """Count the step of each decided slot."""
+        self._before = self._in_a_row, self._sent
         if self._tracking:
             sent = np.concatenate((self._sent[1:], commanded[None]))
             self._sent = sent if is_decided.all() else np.where(is_decided[:, None], sent, self._sent)

@@ -63,7 +63,7 @@ class BatchedLimiter:
             severity=severity,
             code=code,
             guaranteed={
-                "position": np.asarray(limiter.is_inside(reference, published)),
+                "position": self._are_inside(reference, published),
                 "velocity": always,
                 "acceleration": always.copy(),
                 "jerk": np.asarray(jerk),
@@ -72,6 +72,13 @@ class BatchedLimiter:
             dt_s=dt_s,
         )
         return report, np.logical_and.reduce(are_sound, axis=1)
+
+    def _are_inside(self, reference: CommandStateBatch, published: FloatArray) -> BoolArray:
+        """Return the rows in which every position is certainly within its limits."""
+        slack = 0.0 if reference.slack is None else reference.slack
+        positions = np.where(self._layout.is_velocity, reference.positions, published)
+        are_inside: BoolArray = (positions - slack >= self._bounds.low) & (positions + slack <= self._bounds.high)
+        return np.asarray(are_inside.all(axis=1))
 
     def _target(self, action: FloatArray, reference: CommandStateBatch) -> FloatArray:
         """Map actions to target positions or velocities (`CommandLimiter.target`)."""

@@ -203,22 +203,6 @@ class CommandLimiter:
         kept = limit_jerk(desired, reference.velocities, accelerations, limits, dt_s)
         return np.where(kept == desired, target, np.where(is_velocity, kept, start + kept * dt_s))
 
-    def is_inside(self, reference: CommandState | CommandStateBatch, published: FloatArray) -> np.bool_ | BoolArray:
-        """Return whether every position is certainly within its limits; with rows of joints, for each row."""
-        slack = 0.0 if reference.slack is None else reference.slack
-        positions = np.where(self.layout.is_velocity, reference.positions, published)
-        low, high = self._limits.position_low, self._limits.position_high
-        return ((positions - slack >= low) & (positions + slack <= high)).all(axis=-1)
-
-    def keeps_jerk(
-        self, reference: CommandState | CommandStateBatch, velocities: FloatArray, dt_s: float
-    ) -> np.bool_ | BoolArray:
-        """Return whether every joint is certainly within its jerk limit; with rows of joints, for each row."""
-        if not (self._fixed_rate and dt_s > 0.0):
-            return np.zeros(velocities.shape[:-1], dtype=np.bool_)
-        before = 0.0 if reference.accelerations is None else reference.accelerations
-        return keeps_jerk((velocities - reference.velocities) / dt_s - before, self._limits, dt_s)
-
     def target(self, action: FloatArray, reference: CommandState) -> FloatArray:
         """Map an action to target positions or velocities; rounding never exceeds a bound."""
         mapped = self.layout.scale.each_to_si(action.tolist())
@@ -383,7 +367,7 @@ class CommandLimiter:
             velocity_si=velocities,
             dt_s=dt_s,
             guaranteed={
-                "position": sound and not any(is_late) and bool(self.is_inside(reference, published)),
+                "position": sound and not any(is_late) and self._is_inside(reference, published),
                 "velocity": sound and not any(is_late),
                 "acceleration": sound,
                 "jerk": sound and self.has_jerk and bool(self.keeps_jerk(reference, velocities, dt_s)),
@@ -392,6 +376,13 @@ class CommandLimiter:
         )
         return approve_command(report, seq=reference.seq + 1, epoch=reference.epoch)
 
+    def _is_inside(self, reference: CommandState, published: FloatArray) -> bool:
+        """Tell whether every position is certainly within its limits."""
+        slack = 0.0 if reference.slack is None else reference.slack
+        positions = np.where(self.layout.is_velocity, reference.positions, published)
+        low, high = self._limits.position_low, self._limits.position_high
+        return bool(((positions - slack >= low) & (positions + slack <= high)).all())
+
     def _late(self, reference: CommandState, dt_s: float, velocities: FloatArray) -> list[bool]:
         """Return which joints still violate tightened limits after this step."""
         if self._before is None:
@@ -399,6 +390,15 @@ class CommandLimiter:
         positions = reference.positions + velocities * dt_s
         state = zip(positions.tolist(), velocities.tolist(), strict=True)
         return [not is_in_safe_set(x, v, bounds) for (x, v), bounds in zip(state, self._bounds, strict=True)]
+
+    def keeps_jerk(
+        self, reference: CommandState | CommandStateBatch, velocities: FloatArray, dt_s: float
+    ) -> np.bool_ | BoolArray:
+        """Return whether every joint is certainly within its jerk limit; with rows of joints, for each row."""
+        if not (self._fixed_rate and dt_s > 0.0):
+            return np.zeros(velocities.shape[:-1], dtype=np.bool_)
+        before = 0.0 if reference.accelerations is None else reference.accelerations
+        return keeps_jerk((velocities - reference.velocities) / dt_s - before, self._limits, dt_s)
 
 
 def _read_only(array: FloatArray) -> FloatArray:

@@ -330,6 +330,7 @@ class InterventionRate:
         self._spec = spec
         self._window: deque[bool] = deque(maxlen=spec.window_steps)
         self._changed = 0  # of the window
+        self._dropped: bool | None = None  # by the last count
         self.share = self.judged_share = 0.0
 
     def reset(self) -> None:
@@ -341,10 +342,21 @@ class InterventionRate:
     def count(self, *, intervened: bool) -> None:
         """Add a step to the window."""
         window = self._window
-        is_full = len(window) == window.maxlen
-        self._changed += intervened - (window[0] if is_full else 0)
+        self._dropped = window[0] if len(window) == window.maxlen else None
+        self._changed += intervened - bool(self._dropped)
         window.append(intervened)
-        self.share = self._changed / len(window)
+        self._update_shares()
+
+    def undo(self) -> None:
+        """Take the last step out of the window; once after each `count`."""
+        self._changed += bool(self._dropped) - self._window.pop()
+        if self._dropped is not None:
+            self._window.appendleft(self._dropped)
+        self._update_shares()
+
+    def _update_shares(self) -> None:
+        window = self._window
+        self.share = self._changed / len(window) if window else 0.0
         self.judged_share = self.share if len(window) == window.maxlen else 0.0
 
     def check(self) -> list[Finding]:

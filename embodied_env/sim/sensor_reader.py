@@ -225,6 +225,7 @@ class SensorReader:
         data, model, frame = self._data, self._model, binding.source.relative_to
         index = model.find("site", site, f"{binding.path}.site")
         base = None if frame is None else model.find("site", frame, f"{binding.path}.relative_to")
+
         if base is None:
             parts = data.site_xpos[index], data.site_xmat[index]
             rotated = partial(_orientations, model.mujoco.mju_mat2Quat)

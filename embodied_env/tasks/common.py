@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,13 +11,12 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract, FloatArray, SensorSpec
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import one_of, require
+from embodied_env.core.batches import SnapshotBatch, TaskResultBatch
 from embodied_env.core.codes import Quality
 from embodied_env.core.measured_joints import find_positions
 from embodied_env.core.policy import PolicyFunction
-from embodied_env.core.types import Snapshot
+from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.errors import UsageError
-
-_FLOAT64 = np.dtype(np.float64)
 
 
 def check_sensor(contract: Contract, path: str, name: str, *fields: str, joints: bool = False) -> SensorSpec:
@@ -35,12 +33,64 @@ def check_sensor(contract: Contract, path: str, name: str, *fields: str, joints:
 
 def is_fresh(snapshot: Snapshot, *sensors: str) -> bool:
     """Return whether the readings of `sensors` are new ones, not the last valid ones."""
-    return all(snapshot.samples[name].quality in (Quality.OK, Quality.OUT_OF_RANGE) for name in sensors)
+    return bool(are_fresh(snapshot, *sensors))
 
 
-def norm(vector: NDArray[Any]) -> float:
-    """Return ``np.linalg.norm(vector)`` bit for bit, but faster for a short vector."""
-    return math.sqrt(vector.dot(vector)) if vector.dtype is _FLOAT64 else float(np.linalg.norm(vector))
+def are_fresh(snapshot: Snapshot | SnapshotBatch, *sensors: str) -> Any:  # noqa: ANN401 - a bool, or one for each slot
+    """Return whether `is_fresh` holds, in one slot or in each."""
+    fresh: Any = True
+    for name in sensors:
+        quality = snapshot.samples[name].quality
+        fresh = fresh & ((quality == Quality.OK) | (quality == Quality.OUT_OF_RANGE))
+    return fresh
+
+
+def squared_norm(vectors: NDArray[Any]) -> Any:  # noqa: ANN401 - a number, or an array of them
+    """Return the sum of squares over the last axis.
+
+    It is added in order, so that each row of a batch has the bits of the row alone; ``dot`` and ``sum`` do not grant
+    that.
+    """
+    first, *others = (vectors * vectors).T
+    for each in others:
+        first = first + each
+    return first
+
+
+def norm(vectors: NDArray[Any]) -> Any:  # noqa: ANN401 - a number, or an array of them
+    """Return the Euclidean norm over the last axis, added like `squared_norm`."""
+    return np.sqrt(squared_norm(vectors))
+
+
+class ArrayTask:
+    """Base of tasks with one formula, `evaluate`, for one slot and for several at once.
+
+    It is elementwise: ``values[..., 0]`` is a number in a snapshot, and an array with a number per slot in a batch.
+    """
+
+    def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResultBatch:  # noqa: ANN401
+        """Return the result, with numbers or arrays."""
+        raise NotImplementedError
+
+    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
+        """Judge one step."""
+        return self.evaluate(previous, current, applied).slot(())
+
+    def judge_batch(self, previous: SnapshotBatch, current: SnapshotBatch, applied: FloatArray) -> TaskResultBatch:
+        """Judge one step of each slot."""
+        return self.evaluate(previous, current, applied)
+
+    def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict:  # noqa: ARG002 - protocol
+        """Judge the first snapshot, before the first step."""
+        return self.evaluate(snapshot, snapshot, np.zeros(1)).slot(()).verdict
+
+
+def total(terms: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as `squared_norm`
+    """Return the sum of the terms, added in order: the reward."""
+    first, *others = terms.values()
+    for each in others:
+        first = first + each
+    return first
 
 
 def require_visible(contract: Contract, sensor: str) -> str:

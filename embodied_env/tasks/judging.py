@@ -17,9 +17,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
+from embodied_env.core.batches import IntArray, SnapshotBatch, TaskResultBatch
 from embodied_env.core.types import Snapshot, TaskResult, Verdict, field_values
 from embodied_env.errors import TaskError, described, did_you_mean
-from embodied_env.tasks.base import ResettableTask, Task
+from embodied_env.tasks.base import BatchedTask, ResettableTask, Task
 
 _SNAPSHOTS_AND_ACTION = 3
 _NUMBERS = (float, int, np.floating, np.integer)
@@ -89,6 +90,28 @@ def judge_step(
         return _checked(task.judge(previous, current, applied), tuple(task.terms))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the code of a user may raise anything, and call sys.exit
         raise _located(error, task, task.judge, contract) from (None if isinstance(error, TaskError) else error)
+
+
+def judge_steps(
+    task: BatchedTask, previous: SnapshotBatch, current: SnapshotBatch, applied: FloatArray, slots: IntArray
+) -> TaskResultBatch | None:
+    """Return the result of `task.judge_batch`, checked for `slots`; None if it raises or returns something else."""
+    try:
+        result = task.judge_batch(previous, current, applied)
+        shape, names = (len(applied),), tuple(task.terms)
+        reward = _numbers(result.reward, shape, slots)
+        terms = {name: _numbers(result.terms[name], shape, slots) for name in names}
+        flags = (result.success, *result.failure.values(), *result.out_of_bounds.values())
+        is_valid = len(result.terms) == len(names) and all(each.shape == shape and each.dtype == bool for each in flags)
+    except (Exception, SystemExit):  # noqa: BLE001 - judging one by one raises it again, and names the slot
+        return None
+    return dataclasses.replace(result, reward=reward, terms=terms) if is_valid else None
+
+
+def _numbers(values: Any, shape: tuple[int, ...], slots: IntArray) -> FloatArray:  # noqa: ANN401 - of foreign code
+    if values.shape != shape or values.dtype.kind not in "fiu" or not np.isfinite(values[slots]).all():
+        raise TaskError(f"{shown(values)} (expected finite numbers of shape {shape})")
+    return np.asarray(values, dtype=np.float64)
 
 
 def judge_reset(

@@ -13,11 +13,19 @@ from numpy.typing import NDArray
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.spaces import ActionLayout
 from embodied_env.contract.value_checks import allow
+from embodied_env.core.batches import TaskResultBatch
 from embodied_env.core.policy import PolicyFunction
-from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.errors import UsageError
 from embodied_env.tasks.base import SiteKinematics
-from embodied_env.tasks.common import check_sensor, is_fresh, norm, require_visible
+from embodied_env.tasks.common import (
+    ArrayTask,
+    are_fresh,
+    check_sensor,
+    norm,
+    require_visible,
+    squared_norm,
+    total,
+)
 
 # Parameters of the scripted policy. Lengths are added to the radius of the robot.
 LOOKAHEAD_M = 1.0  # free distance of a clear course, unless the goal is closer
@@ -68,7 +76,7 @@ class NavigateParameters:
     pilot: Pilot | None = None  # inputs of the scripted policy; null: no scripted policy
 
 
-class Navigate:
+class Navigate(ArrayTask):
     """Reward: the decrease of the distance to the goal, minus effort and collision, plus a bonus at success.
 
     Distances are horizontal, m; the effort is the weighted square of the applied action. Failure: ``collision``.
@@ -98,30 +106,19 @@ class Navigate:
             allow(pilot.detection_age_s >= 0, "task.pilot.detection_age_s", pilot.detection_age_s, "seconds >= 0")
             allow(pilot.radius_m > 0, "task.pilot.radius_m", pilot.radius_m, "a radius > 0, in m")
 
-    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
-        """Judge one step by its changes and the position of the robot after it."""
+    def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResultBatch:  # noqa: ANN401
+        """Judge by the changes in the step and the position of the robot after it."""
         p = self._p
-        distance_m, verdict = self._evaluate(current)
+        distance_m = self._distance_m(current)
+        collided = current.samples[p.collision].values["data"][..., 0] != 0
+        arrived = (distance_m <= p.success_radius_m) & are_fresh(current, p.pose, p.goal, p.collision) & ~collided
         terms = {
             "progress": p.progress_weight * (self._distance_m(previous) - distance_m),
-            "effort": -p.effort_weight * float(applied.dot(applied)),
-            "collision": -p.collision_penalty if verdict.failure else 0.0,
-            "success": p.success_bonus if verdict.success else 0.0,
+            "effort": -p.effort_weight * squared_norm(applied),
+            "collision": 0.0 - p.collision_penalty * collided,
+            "success": p.success_bonus * arrived,
         }
-        return TaskResult(reward=sum(terms.values()), verdict=verdict, terms=terms)
-
-    def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict:  # noqa: ARG002 - protocol
-        """Judge the position of the robot before the first step."""
-        return self._evaluate(snapshot)[1]
-
-    def _evaluate(self, snapshot: Snapshot) -> tuple[float, Verdict]:
-        """Return the distance of the robot from the goal, m, and the verdict."""
-        p = self._p
-        distance_m = self._distance_m(snapshot)
-        collided = bool(snapshot.samples[p.collision].values["data"][0])
-        fresh = is_fresh(snapshot, p.pose, p.goal, p.collision)
-        arrived = distance_m <= p.success_radius_m and fresh and not collided
-        return distance_m, Verdict(success=arrived, failure="collision" if collided else "")
+        return TaskResultBatch(reward=total(terms), success=arrived, failure={"collision": collided}, terms=terms)
 
     def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:  # noqa: ARG002 - protocol; a cart has no Jacobian
         """Return the policy that steers to the clear course nearest to the goal, and slows down before obstacles.
@@ -171,9 +168,9 @@ class Navigate:
 
         return read_obstacles
 
-    def _distance_m(self, snapshot: Snapshot) -> float:
+    def _distance_m(self, snapshot: Any) -> Any:  # noqa: ANN401 - as `norm`
         goal, pose = (snapshot.samples[name].values["position"] for name in (self._p.goal, self._p.pose))
-        return norm((goal - pose)[:2])
+        return norm((goal - pose)[..., :2])
 
 
 def _present_goal(observation: Mapping[str, NDArray[Any]], pilot: Pilot) -> FloatArray:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.value_checks import allow
-from embodied_env.core.types import Snapshot, TaskResult, Verdict
+from embodied_env.core.batches import TaskResultBatch
+from embodied_env.tasks.common import ArrayTask, squared_norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +20,7 @@ class NoGoalParameters:
     effort_weight: float = 0.01  # penalty per squared norm of the applied action, >= 0
 
 
-class NoGoal:
+class NoGoal(ArrayTask):
     """Reward: minus the weighted square of the applied action. An episode ends at its horizon, never as a success."""
 
     version = 1
@@ -29,11 +32,7 @@ class NoGoal:
         self._weight = parameters.effort_weight
         allow(self._weight >= 0, "task.effort_weight", self._weight, "a weight >= 0")
 
-    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:  # noqa: ARG002 - protocol
-        """Judge one step by the applied action."""
-        effort = -self._weight * float(applied.dot(applied))
-        return TaskResult(reward=effort, verdict=Verdict.running(), terms={"effort": effort})
-
-    def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict:  # noqa: ARG002 - protocol
-        """Return that the task is never solved."""
-        return Verdict.running()
+    def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResultBatch:  # noqa: ANN401, ARG002
+        """Judge by the applied action."""
+        effort = -self._weight * squared_norm(applied)
+        return TaskResultBatch(reward=effort, success=np.zeros_like(effort, dtype=np.bool_), terms={"effort": effort})

@@ -11,10 +11,19 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.value_checks import allow, one_of
+from embodied_env.core.batches import TaskResultBatch
 from embodied_env.core.policy import PolicyFunction
-from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.tasks.base import SiteKinematics
-from embodied_env.tasks.common import approach_velocity, cartesian_policy, check_sensor, is_fresh, norm, require_visible
+from embodied_env.tasks.common import (
+    ArrayTask,
+    approach_velocity,
+    are_fresh,
+    cartesian_policy,
+    check_sensor,
+    norm,
+    require_visible,
+    total,
+)
 
 # Parameters of the scripted policy. The finger crosses the lever near its free end; the tip extends beyond it.
 INSET_M = 0.03  # from the lever's free end towards its hub
@@ -54,7 +63,7 @@ class OpenDoorParameters:
     wrist_site: str = "wrist"  # scripted policy: site behind the tip, on the finger's axis
 
 
-class OpenDoor:
+class OpenDoor(ArrayTask):
     """Reward: the changes of the door's angle, the bolt and the fingertip's distance from the handle, plus a bonus.
 
     Differences reward no back-and-forth motion. Success: the hinge's angle, by a fresh reading, is at least
@@ -84,27 +93,21 @@ class OpenDoor:
         for key in ("opening_weight", "unlatching_weight", "approach_weight", "success_bonus"):
             allow(getattr(p, key) >= 0, f"task.{key}", getattr(p, key), "a weight >= 0")
 
-    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:  # noqa: ARG002 - protocol
-        """Judge one step by its changes and the angle of the door after it."""
+    def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResultBatch:  # noqa: ANN401, ARG002
+        """Judge by the changes in the step and the angle of the door after it."""
         p = self._p
-        verdict = self._evaluate(current)
+        angle_rad = self._angle_rad(current)
+        opened = (angle_rad >= p.opened_at_rad) & are_fresh(current, p.door)
+        failure = {}
+        if p.wrench is not None:
+            failure["excessive_force"] = norm(current.samples[p.wrench].values["force"]) > p.max_force_n
         terms = {
-            "opening": p.opening_weight * (self._angle_rad(current) - self._angle_rad(previous)),
+            "opening": p.opening_weight * (angle_rad - self._angle_rad(previous)),
             "unlatching": p.unlatching_weight * (self._drawn_m(current) - self._drawn_m(previous)),
             "approach": p.approach_weight * (self._distance_m(previous) - self._distance_m(current)),
-            "success": p.success_bonus if verdict.success else 0.0,
+            "success": p.success_bonus * opened,
         }
-        return TaskResult(reward=sum(terms.values()), verdict=verdict, terms=terms)
-
-    def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict:  # noqa: ARG002 - protocol
-        """Judge the angle of the door before the first step."""
-        return self._evaluate(snapshot)
-
-    def _evaluate(self, snapshot: Snapshot) -> Verdict:
-        p = self._p
-        opened = self._angle_rad(snapshot) >= p.opened_at_rad and is_fresh(snapshot, p.door)
-        force_n = 0.0 if p.wrench is None else norm(snapshot.samples[p.wrench].values["force"])
-        return Verdict(success=opened, failure="" if force_n <= (p.max_force_n or np.inf) else "excessive_force")
+        return TaskResultBatch(reward=total(terms), success=opened, failure=failure, terms=terms)
 
     def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:
         """Return the policy that presses the lever with the finger and pushes, by damped least squares.
@@ -125,16 +128,18 @@ class OpenDoor:
 
         return cartesian_policy(self._contract, motion, damping_m=DAMPING_M)
 
-    def _angle_rad(self, snapshot: Snapshot) -> float:
-        return float(snapshot.samples[self._p.door].values["position"][self._hinge])
+    def _angle_rad(self, snapshot: Any) -> Any:  # noqa: ANN401 - as `norm`
+        return snapshot.samples[self._p.door].values["position"][..., self._hinge]
 
-    def _drawn_m(self, snapshot: Snapshot) -> float:
+    def _drawn_m(self, snapshot: Any) -> Any:  # noqa: ANN401 - as `norm`
         """Return how far the bolt is drawn back, 0 without a sensor of it."""
         latch = self._p.latch
-        return 0.0 if latch is None else float(snapshot.samples[latch].values["position"][self._bolt])
+        if latch is None:
+            return np.zeros_like(self._angle_rad(snapshot))
+        return snapshot.samples[latch].values["position"][..., self._bolt]
 
-    def _distance_m(self, snapshot: Snapshot) -> float:
-        return float(snapshot.samples[self._p.distance].values["range"][0])
+    def _distance_m(self, snapshot: Any) -> Any:  # noqa: ANN401 - as `norm`
+        return snapshot.samples[self._p.distance].values["range"][..., 0].astype(np.float64)
 
 
 def _joint_index(contract: Contract, sensor_key: str, sensor: str, joint_key: str, joint: str) -> int:

@@ -7,14 +7,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
 from embodied_env.contract.value_checks import allow
+from embodied_env.core.batches import TaskResultBatch
 from embodied_env.core.policy import PolicyFunction
-from embodied_env.core.types import Snapshot, TaskResult, Verdict
 from embodied_env.tasks.base import SiteKinematics
-from embodied_env.tasks.common import approach_velocity, cartesian_policy, check_sensor, is_fresh, norm, require_visible
+from embodied_env.tasks.common import (
+    ArrayTask,
+    approach_velocity,
+    are_fresh,
+    cartesian_policy,
+    check_sensor,
+    norm,
+    require_visible,
+    squared_norm,
+    total,
+)
 
 Point = tuple[float, float, float]
 
@@ -37,7 +48,7 @@ class ReachParameters:
     workspace_high_m: Point | None = None  # the opposite corner
 
 
-class Reach:
+class Reach(ArrayTask):
     """Reward: minus the distance (m), minus the weighted square of the applied action, plus a bonus at success.
 
     Success: the distance, by fresh readings, is at most the success radius.
@@ -57,36 +68,25 @@ class Reach:
         allow(radius_m > 0, "task.success_radius_m", radius_m, "a radius > 0, in m")
         allow(weight >= 0, "task.effort_weight", weight, "a weight >= 0")
         low, high = parameters.workspace_low_m, parameters.workspace_high_m
-        self._low = (-math.inf,) * 3 if low is None else tuple(low)
-        self._high = (math.inf,) * 3 if high is None else tuple(high)
-        self._bounded = (low, high) != (None, None)
-        ordered = all(below < above for below, above in zip(self._low, self._high, strict=True))
-        allow(ordered, "task.workspace_low_m", low, f"values below workspace_high_m {high}")
+        self._low = np.full(3, -math.inf) if low is None else np.array(low)
+        self._high = np.full(3, math.inf) if high is None else np.array(high)
+        allow(
+            bool((self._low < self._high).all()), "task.workspace_low_m", low, f"values below workspace_high_m {high}"
+        )
 
-    def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:  # noqa: ARG002 - protocol
-        """Judge one step by the position of the tip after it."""
+    def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResultBatch:  # noqa: ANN401, ARG002
+        """Judge by the position of the tip after the step."""
         p = self._p
-        distance_m, verdict = self._evaluate(current)
+        tip, target = (current.samples[name].values["position"] for name in (p.tip, p.target))
+        distance_m = norm(target - tip)
+        reached = (distance_m <= p.success_radius_m) & are_fresh(current, p.tip, p.target)
+        outside = ((tip < self._low) | (tip > self._high)).any(axis=-1)
         terms = {
             "distance": -distance_m,
-            "effort": -p.effort_weight * float(applied.dot(applied)),
-            "success": p.success_bonus if verdict.success else 0.0,
+            "effort": -p.effort_weight * squared_norm(applied),
+            "success": p.success_bonus * reached,
         }
-        return TaskResult(reward=sum(terms.values()), verdict=verdict, terms=terms)
-
-    def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict:  # noqa: ARG002 - protocol
-        """Judge the position of the tip before the first step."""
-        return self._evaluate(snapshot)[1]
-
-    def _evaluate(self, snapshot: Snapshot) -> tuple[float, Verdict]:
-        """Return the distance of the tip from the target, m, and the verdict."""
-        p = self._p
-        tip = snapshot.samples[p.tip].values["position"]
-        distance_m = norm(snapshot.samples[p.target].values["position"] - tip)
-        reached = distance_m <= p.success_radius_m and is_fresh(snapshot, p.tip, p.target)
-        bounds = zip(tip.tolist(), self._low, self._high, strict=True) if self._bounded else ()
-        outside = any(value < low or value > high for value, low, high in bounds)
-        return distance_m, Verdict(success=reached, out_of_bounds="tip" if outside else "")
+        return TaskResultBatch(reward=total(terms), success=reached, out_of_bounds={"tip": outside}, terms=terms)
 
     def scripted(self, kinematics: SiteKinematics) -> PolicyFunction:
         """Return the policy that moves the tip straight to the target, by damped least squares on its Jacobian.

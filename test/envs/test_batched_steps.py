@@ -1,0 +1,261 @@
+"""Steps of several slots as arrays equal those of single environments bit for bit, whatever is unusual in some slots."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from batches import assert_same
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from randomised_arm import DRAWS, OPTIONS, randomised_arm
+from strategies import document_of, parse
+from test_delay_model import VARYING
+
+import embodied_env
+from embodied_env import NoAction
+from embodied_env.contract.schema import TaskSpec
+from embodied_env.core.types import Snapshot, TaskResult, Verdict
+from embodied_env.errors import TaskError
+from embodied_env.tasks.reach import Reach
+
+NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
+SHIPPED = ("arm_reach", "cart_goal", "door_open", "so101_reach", "turtlebot4_goal", "ur5e_reach")
+
+
+class Pair:
+    """Our vector environment and Gymnasium's over the same environments, called alike and compared."""
+
+    def __init__(self, contract, mode, num_envs=3, **options):
+        options = {"backend": "mujoco", "clock": "virtual", "evaluator_info": True, **options}
+        own = [{"max_episode_steps": 6 + 4 * slot} for slot in range(num_envs)]
+        self.ours = embodied_env.make_vec(contract, num_envs=num_envs, autoreset_mode=mode, per_slot=own, **options)
+        makers = [lambda slot=slot: embodied_env.make(contract, **options, **own[slot]) for slot in range(num_envs)]
+        self.theirs = SyncVectorEnv(makers, autoreset_mode=mode)
+        self.mode, self.ended = mode, np.zeros(num_envs, dtype=bool)
+        self.ours.action_space.seed(7)
+
+    def both(self, call):
+        ours, theirs = call(self.ours), call(self.theirs)
+        assert_same(ours, theirs)
+        return ours
+
+    def reset(self, **arguments):
+        copied = lambda: {key: dict(value) if key == "options" else value for key, value in arguments.items()}  # noqa: E731
+        self.both(lambda env: env.reset(**copied()))
+        self.ended[:] = False
+
+    def step(self, actions):
+        _, _, terminations, truncations, infos = self.both(lambda env: env.step(actions))
+        self.ended = terminations | truncations
+        if self.mode is DISABLED and self.ended.any():
+            self.reset(options={"reset_mask": self.ended})
+        return infos
+
+    def rows(self):
+        return list(self.ours.action_space.sample())
+
+
+@pytest.fixture
+def pair():
+    made = []
+
+    def make(*arguments, **options):
+        made.append(Pair(*arguments, **options))
+        made[-1].reset(seed=3)
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.ours.close()
+        each.theirs.close()
+
+
+@pytest.mark.parametrize(
+    ("contract", "mode", "steps"),
+    [
+        *((name, mode, 12) for name, mode in zip(SHIPPED, itertools.cycle(AutoresetMode), strict=False)),
+        *(pytest.param(name, mode, 400, marks=pytest.mark.long) for name in SHIPPED for mode in AutoresetMode),
+    ],
+)
+def test_each_shipped_contract_in_each_mode(pair, contract, mode, steps):
+    both = pair(contract, mode)
+    for _ in range(steps):
+        both.step(both.ours.action_space.sample())
+    assert both.ours.batched_share > 0.9
+
+
+UNUSUAL = [NoAction("late"), None, np.full(6, np.nan), np.zeros(3), "text", np.full(6, 1e300), [0.5] * 6, {"arm": 1}]
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_slots_with_unusual_actions_are_stepped_by_their_own_environments(pair, mode):
+    both, rng = pair("arm_reach", mode), np.random.default_rng(4)
+    for _ in range(40):
+        rows = both.rows()
+        if rng.random() < 0.5:
+            rows[rng.integers(3)] = UNUSUAL[rng.integers(len(UNUSUAL))]
+        both.step(rows)
+    assert 0.5 < both.ours.batched_share < 1.0
+
+
+def unusual_arm():
+    """Return an arm with every kind of draw, histories, noise, delays, drop-outs and slow sensors."""
+    document = document_of(randomised_arm(OPTIONS, {**DRAWS, "camera_delay": {"delay": ["target"]}}))
+    document["applied_actions"] = 2
+    document["episode"] = {"horizon_steps": 9, "kind": "finite_horizon"}
+    document["sensors"]["joints"]["fields"]["position"]["history"] = 3
+    document["sensors"]["tcp"]["fields"]["position"] |= {"history": 2, "low": -0.4, "high": 0.4}
+    document["sensors"]["target"] |= {"rate_hz": 12.0, "max_age_s": 0.2}
+    sources = document["backends"]["mujoco"]["sources"]
+    sources["tcp"] |= {"noise": {"position": 0.01}, "delay_s": 0.02, "dropout": 0.4}
+    return parse(document)
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_drawn_episodes_with_noise_delays_gaps_and_histories(pair, mode):
+    both = pair(unusual_arm(), mode)
+    for _ in range(30):
+        both.step(both.ours.action_space.sample())
+    assert 0.2 < both.ours.batched_share < 1.0
+    both.reset(seed=[5, None, 6], options={"reset_mask": np.array([True, False, True]), "bin": [0.3, 0.4]})
+    both.step(both.ours.action_space.sample())
+
+
+def test_injected_delays(pair):
+    both = pair("arm_reach", NEXT_STEP, num_envs=2, delay_profile=VARYING)
+    for _ in range(8):
+        both.step(both.ours.action_space.sample())
+    assert both.ours.batched_share == 0.0
+
+
+class OneByOne(Reach):
+    """A task with state, without `judge_batch`; it fails in the step `FAILS_AT`."""
+
+    judge_batch = None
+    terms = ("steps",)
+
+    def reset(self, snapshot: Snapshot, options: object) -> Verdict:
+        self.steps = 0
+        return Verdict.running()
+
+    def judge(self, previous: Snapshot, current: Snapshot, applied: object) -> TaskResult:
+        self.steps += 1
+        distance_m, verdict = self._evaluate(current)
+        first = self.steps == 1
+        assert first == (previous.reset is not None)
+        failure = "tired" if self.steps > 8 else ""
+        return TaskResult(
+            reward=-distance_m,
+            verdict=dataclasses.replace(verdict, failure=failure),
+            terms={"steps": float(self.steps)},
+        )
+
+
+class Failing(Reach):
+    """A task whose `judge_batch` fails after some steps; `judge` fails in slots that have moved their first joint."""
+
+    def judge_batch(self, previous: object, current: object, applied: object) -> object:
+        result = super().judge_batch(previous, current, applied)
+        return dataclasses.replace(result, reward=np.where(applied[:, 0] > 0, np.nan, result.reward))
+
+    def judge(self, previous: Snapshot, current: Snapshot, applied: np.ndarray) -> TaskResult:
+        if applied[0] > 0:
+            raise RuntimeError("the task has an error")
+        return super().judge(previous, current, applied)
+
+
+def arm_with(task):
+    arm = embodied_env.load_contract("arm_reach")
+    spec = TaskSpec(type=f"{__name__}:{task.__name__}", parameters=arm.task.parameters)
+    return dataclasses.replace(arm, task=spec)
+
+
+def test_a_task_that_judges_slots_one_by_one(pair):
+    both = pair(arm_with(OneByOne), SAME_STEP)
+    for step in range(24):
+        both.step(both.ours.action_space.sample())
+        if step == 4:
+            assert texts(both.ours, "last_transition") == texts(both.theirs, "last_transition")
+    assert both.ours.batched_share > 0.9
+
+
+def test_a_task_that_fails_in_one_slot_ends_only_that_one(pair):
+    both = pair(arm_with(Failing), DISABLED)
+    actions = np.zeros((3, 6))
+    both.step(actions)
+    actions[1, 0] = 0.5
+    with pytest.raises(TaskError, match="the task has an error"):
+        both.ours.step(actions)
+    assert [env.unwrapped.step_index for env in both.ours.envs] == [2, 2, 2]
+    assert both.ours.envs[1].unwrapped.last_transition.info["end_reason"] == "task_error:RuntimeError"
+    both.ours.reset(options={"reset_mask": np.array([False, True, False])})
+    infos = both.ours.step(np.zeros((3, 6)))[-1]
+    assert infos["step_index"].tolist() == [3, 1, 3]
+
+
+def test_an_unstable_world_ends_only_its_slot(pair):
+    both = pair("arm_reach", NEXT_STEP)
+    for step in range(5):
+        if step == 2:
+            for env in (both.ours, both.theirs):
+                env.envs[1].unwrapped._stepper._backend._world._data.qvel[:] = np.inf
+        infos = both.step(both.ours.action_space.sample())
+        if step == 2:
+            assert infos["end_reason"].tolist() == ["", "backend_lost:sim_unstable", ""]
+
+
+def last_transition(env, slot):
+    made = env.envs[slot].unwrapped.last_transition
+    return {
+        field.name: getattr(made, field.name) for field in dataclasses.fields(made) if field.name != "circumstances"
+    }
+
+
+def texts(env, name):
+    with np.printoptions(floatmode="unique"):
+        return [repr(value) for value in env.get_attr(name)]
+
+
+@pytest.mark.parametrize("contract", ["arm_reach", "cart_goal"])
+def test_the_environments_of_slots_have_their_true_state_at_any_time(pair, contract):
+    both = pair(contract, NEXT_STEP)
+    slots = both.ours.envs
+    for step in range(14):
+        if step in (3, 4, 9):
+            for name in ("step_index", "epoch", "last_transition", "last_reset"):
+                assert texts(both.ours, name) == texts(both.theirs, name)
+        if step == 5:  # used directly, and marked by the slot's own environment
+            action = both.ours.single_action_space.sample()
+            assert_same(*(env.envs[2].step(action) for env in (both.ours, both.theirs)))
+            for env in (both.ours, both.theirs):
+                env.envs[0].unwrapped.mark("policy")
+        if step in (7, 10):
+            for env in (both.ours, both.theirs):
+                env.envs[1].unwrapped.annotate("note", {"step": step})
+        if step == 8:
+            for env in (both.ours, both.theirs):
+                for each in env.envs:
+                    each.unwrapped.mark("policy")
+        infos = both.ours.step(actions := both.ours.action_space.sample())[-1]
+        theirs = both.theirs.step(actions)[-1]
+        assert_same(infos, {key: value for key, value in theirs.items() if "annotations" not in key})
+    assert slots is both.ours.envs
+
+
+def test_steps_with_a_steady_clock_add_up():
+    env = embodied_env.make_vec("arm_reach", num_envs=2)
+    env.reset(seed=1)
+    for step in range(4):
+        if step == 2:
+            env.mark("policy")
+        infos = env.step(env.action_space.sample())[-1]
+        stages = infos["latency"]
+        parts = [stages[name] for name in ("handoff_s", "inference_s", "gate_s", "publish_s")]
+        np.testing.assert_allclose(sum(parts), stages["obs_to_command_s"], atol=1e-12)
+        assert (np.array(parts) >= 0.0).all()
+        assert (stages["quality"]["policy_s"] == (0 if step == 2 else 9)).all()
+        assert env.envs[0].unwrapped.step_index == step + 1  # its stamps stay those of the step
+    assert env.batched_share == 1.0
+    env.close()
