@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +54,7 @@ class WorldBatch:
         self._targets: FloatArray = np.empty((size, 0))  # the active command of each slot
         self._commands: FloatArray = np.empty((size, 0))
         self._errors: dict[int, BackendLostError] = {}
+        self._states = self._inputs = self._traces = np.empty(0)  # buffers of the physics of all worlds
         self.latest = SnapshotBatch(now_ns=np.zeros(size, dtype=np.int64), samples={})
 
     def load(self, snapshots: Mapping[int, Snapshot]) -> None:
@@ -86,35 +87,71 @@ class WorldBatch:
     def step(self, slots: Slots) -> dict[int, BackendLostError]:
         """Step these worlds by one control period; return the error of each that is unstable."""
         slots, commands = list(slots), self._commands[list(slots)]
+        worlds = [self._worlds[slot] for slot in slots]
         is_along, targets, controls = [self._is_along[slot] for slot in slots], commands, commands
         if any(is_along):
-            targets, controls = self._worlds[slots[is_along.index(True)]].plan(self._targets[slots], commands)
+            targets, controls = worlds[is_along.index(True)].plan(self._targets[slots], commands)
         self._targets = _merged(self._targets, slots, list(targets))
+        at_once = [row for row, world in enumerate(worlds) if is_along[row] and world.runs_through]
         self._errors = {}
-        rows = iter(range(len(slots)))
+        if at_once:
+            self._run(at_once, slots, worlds, controls)
+        others = set(range(len(slots))).difference(at_once)
 
-        def work() -> None:
-            for row in rows:  # of all threads together
-                world = self._worlds[slots[row]]
-                try:
-                    if is_along[row]:
-                        world.step_along(targets[row], controls[row])
-                    else:
-                        world.command(commands[row])
-                        world.step()
-                except BackendLostError as error:
-                    self._errors[slots[row]] = error
+        def step_others(row: int) -> None:
+            world = worlds[row]
+            try:
+                if row not in others:
+                    world.arrive(targets[row], controls[row])
+                elif is_along[row]:
+                    world.step_along(targets[row], controls[row])
+                else:
+                    world.command(commands[row])
+                    world.step()
+            except BackendLostError as error:
+                self._errors[slots[row]] = error
 
-        helpers = 0 if self._has_cameras else min(self._helpers, len(slots) - 1)
-        under_way = [self.executor.submit(work) for _ in range(helpers)] if self.executor is not None else []
+        self._share(step_others, others, helpers=0 if self._has_cameras else self._helpers)
+        for row in at_once:
+            step_others(row)
+        return self._errors
+
+    def _run(self, rows: list[int], slots: list[int], worlds: list[World], controls: FloatArray) -> None:
+        """Run the physics of worlds in which nothing else happens during the control period."""
+        running = [slots[row] for row in rows]
+        self._states[running, 0] = self._traces[running, 0, -1]
+        for row in rows:
+            if worlds[row].is_touched:
+                worlds[row].physics.load()
+                worlds[row].is_touched = False
+        steps, columns = controls.shape[1], np.arange(self._inputs.shape[-1])[worlds[rows[0]].physics.places]
+        self._inputs[:, 0][np.ix_(running, range(steps), columns)] = controls[rows]
+
+        def run(row: int) -> None:
+            physics = worlds[row].physics
+            physics.run(steps)
+            physics.forward()
+
+        self._share(run, rows, helpers=self._helpers)
+
+    def _share(self, work: Callable[[int], None], rows: Collection[int], *, helpers: int) -> None:
+        """Do `work` for each row, in the caller's thread and in helpers."""
+        left = iter(rows)
+
+        def work_on() -> None:
+            for row in left:  # of all threads together
+                work(row)
+
+        under_way: list[Future[None]] = []
+        if self.executor is not None:
+            under_way = [self.executor.submit(work_on) for _ in range(min(helpers, len(rows) - 1))]
         try:
-            work()
+            work_on()
         finally:
-            list(rows)  # after an interrupt no further world is stepped
+            list(left)  # after an interrupt no further world is stepped
             wait(under_way)
         for each in under_way:
             each.result()
-        return self._errors
 
     def read(self, slots: Slots, arrival_ns: IntArray) -> SnapshotBatch:
         """Return the newest samples, which arrived at `arrival_ns`, shape (n_slots,); other slots keep their rows.
@@ -148,6 +185,13 @@ class WorldBatch:
     def _add(self, slot: int, world: World) -> None:
         """Resolve the readers of a new world, whose ideal sensors are read with those of the first one."""
         self._worlds[slot] = world
+        world.is_touched = True
+        if not self._states.size:
+            self._states, self._inputs = (
+                np.zeros((len(self._backends), *part.shape)) for part in world.physics.buffers
+            )
+            self._traces = np.zeros((*self._inputs.shape[:3], self._states.shape[-1]))
+        world.physics.use(self._states[slot], self._inputs[slot], self._traces[slot])
         self._has_cameras |= bool(world.renderer_library)
         if not self._ideal:
             for name, fields in world.ideal.items():

@@ -22,20 +22,35 @@ class Physics:
     def __init__(self, model: Model, data: MjData, places: slice | NDArray[np.intp], most_steps: int) -> None:
         """Step `data` with controls at `places`, at most `most_steps` steps at once."""
         mujoco = model.mujoco
-        self._mujoco, self._mj, self._data, self._places = mujoco, model.mj, data, places
+        self._mujoco, self._mj, self._data, self.places = mujoco, model.mj, data, places
         self._models, self._datas = [model.mj], [data]
         self._timestep_s = float(model.mj.opt.timestep)
         kinds = mujoco.mjtState
-        self._full, self._user = int(kinds.mjSTATE_FULLPHYSICS), int(kinds.mjSTATE_USER)
-        self._state = np.empty((1, mujoco.mj_stateSize(model.mj, self._full)))
-        self._inputs = np.empty(mujoco.mj_stateSize(model.mj, self._user))  # starts with the controls
-        self._mocap = mujoco.mj_stateSize(model.mj, self._user & (int(kinds.mjSTATE_MOCAP_POS) - 1))
-        self._rows = np.empty((1, most_steps, len(self._inputs)))
+        set_by_worlds = (kinds.mjSTATE_CTRL, kinds.mjSTATE_EQ_ACTIVE, kinds.mjSTATE_MOCAP_POS, kinds.mjSTATE_MOCAP_QUAT)
+        self._inputs, self._full = sum(map(int, set_by_worlds)), int(kinds.mjSTATE_FULLPHYSICS)
+        self._mocap = mujoco.mj_stateSize(model.mj, self._inputs & (int(kinds.mjSTATE_MOCAP_POS) - 1))
+        self.state = np.empty((1, mujoco.mj_stateSize(model.mj, self._full)))
+        self.inputs = np.empty((1, most_steps, mujoco.mj_stateSize(model.mj, self._inputs)))  # the controls first
+        self.trace: FloatArray | None = None  # the state after each physics step
         self._warm_start = data.qacc_warmstart[np.newaxis]
-        self._warned = data.warning.number  # counts by warning; a view, since the attribute is slow to read
-        self._warnings = [int(getattr(mujoco.mjtWarning, name)) for name in _UNSTABLE]
+        self.warned: NDArray[np.int32] = data.warning.number  # counts by warning; a view: the attribute is slow to read
+        self._unstable = [int(getattr(mujoco.mjtWarning, name)) for name in _UNSTABLE]
         rollout = getattr(mujoco.rollout, "Rollout", None)  # since MuJoCo 3.3
         self._rollout: Any = None if rollout is None else rollout(nthread=0)
+
+    @property
+    def buffers(self) -> tuple[FloatArray, FloatArray]:
+        """The arrays that `run` takes states and inputs from."""
+        return self.state, self.inputs
+
+    def use(self, state: FloatArray, inputs: FloatArray, trace: FloatArray) -> None:
+        """Use these parts of larger arrays as buffers of `run`; `trace` receives the state after each physics step."""
+        self.state, self.inputs, self.trace = state, inputs, trace
+
+    @property
+    def can_run(self) -> bool:
+        """Whether `run` is possible."""
+        return self._rollout is not None
 
     def step(
         self, controls: FloatArray, moved: Mapping[int, FloatArray], after_each: Callable[[], None] | None = None
@@ -50,35 +65,47 @@ class Physics:
         Raises:
             BackendLostError: where it stops early; `check_stable` finds every unstable state.
         """
-        if len(controls) == 1 or after_each is not None or self._rollout is None:
+        if len(controls) == 1 or after_each is not None or not self.can_run:
             self._loop(controls, moved, after_each)
             return
-        mujoco, mj, data, rows = self._mujoco, self._mj, self._data, self._rows[:, : len(controls)]
-        mujoco.mj_getState(mj, data, self._state[0], self._full)
-        mujoco.mj_getState(mj, data, self._inputs, self._user)
-        rows[:] = self._inputs
-        rows[0, :, self._places] = controls
+        self.load()
+        self.inputs[0, : len(controls), self.places] = controls
         for body, positions in moved.items():
-            rows[0, :, self._mocap + 3 * body : self._mocap + 3 * body + 3] = positions
+            self.inputs[0, : len(controls), self._mocap + 3 * body : self._mocap + 3 * body + 3] = positions
+        self.run(len(controls))
+        if any(self.warned.tolist()):
+            self.complete(controls, moved)
+
+    def load(self) -> None:
+        """Begin the next `run` at the current state, with the current inputs at each step."""
+        self._mujoco.mj_getState(self._mj, self._data, self.state[0], self._full)
+        self._mujoco.mj_getState(self._mj, self._data, self.inputs[0, 0], self._inputs)
+        self.inputs[0, 1:] = self.inputs[0, 0]
+
+    def run(self, steps: int) -> None:
+        """Take physics steps from `state` with `inputs` until the first warning, without the GIL."""
         self._rollout.rollout(
             self._models,
             self._datas,
-            self._state,
-            rows,
-            control_spec=self._user,
+            self.state,
+            self.inputs[:, :steps],
+            control_spec=self._inputs,
             skip_checks=True,
-            nstep=len(controls),
+            nstep=steps,
             initial_warmstart=self._warm_start,
+            state=self.trace,
         )
-        if any(self._warned.tolist()):  # a rollout ends at the first warning, a simulation only if it is unstable
-            self.check_stable()
-            done = round((data.time - self._state[0, 0]) / self._timestep_s)
-            self._loop(controls[done:], {body: positions[done:] for body, positions in moved.items()}, None)
+
+    def complete(self, controls: FloatArray, moved: Mapping[int, FloatArray]) -> None:
+        """Take the physics steps after a warning, which is no reason to stop, unless the simulation is unstable."""
+        self.check_stable()
+        done = round((self._data.time - self.state[0, 0]) / self._timestep_s)
+        self._loop(controls[done:], {body: positions[done:] for body, positions in moved.items()}, None)
 
     def _loop(
         self, controls: FloatArray, moved: Mapping[int, FloatArray], after_each: Callable[[], None] | None
     ) -> None:
-        mj_step, mj, data, ctrl, places = self._mujoco.mj_step, self._mj, self._data, self._data.ctrl, self._places
+        mj_step, mj, data, ctrl, places = self._mujoco.mj_step, self._mj, self._data, self._data.ctrl, self.places
         for step, row in enumerate(controls):
             ctrl[places] = row
             for body, positions in moved.items():
@@ -95,8 +122,8 @@ class Physics:
 
     def check_stable(self) -> None:
         """Raise BackendLostError if MuJoCo has reported an unstable state, or a position is not finite."""
-        numbers = self._warned.tolist()
-        counts = [numbers[warning] for warning in self._warnings]
+        numbers = self.warned.tolist()
+        counts = [numbers[warning] for warning in self._unstable]
         if any(counts) or not math.isfinite(sum(self._data.qpos.tolist())):
             bad = ", ".join(name for name, count in zip(_UNSTABLE, counts, strict=True) if count)
             raise BackendLostError("sim_unstable", f"simulation unstable: {bad or 'a position is not finite'}")

@@ -51,6 +51,8 @@ class World:
         placeable: the bodies that `place` accepts.
         now_ns: the world's time, which never decreases.
         tick_ns: the duration of a step.
+        physics: its physics.
+        is_touched: whether its state may have changed other than by `arrive`; its user resets it.
         ideal: the readers of the fields of each sensor that `step_along` leaves out; {} with delays of commands.
     """
 
@@ -108,7 +110,7 @@ class World:
             self._channels[name] = SensorChannel(name, spec, source, self.tick_ns)
         self._timed = {name: channel for name, channel in self._channels.items() if name not in late}
         self._actuation = Actuation(model)
-        self._physics = Physics(model, self._data, self._actuation.places, self._substeps)
+        self.physics = Physics(model, self._data, self._actuation.places, self._substeps)
         self.joints, self.is_velocity = self._actuation.joints, self._actuation.is_velocity
         self.placeable = placeable(model)
         self._movers = {
@@ -124,6 +126,7 @@ class World:
             self._interpolator = self._make_interpolator(stand_in, contract.setpoints_per_step if free_running else 1)
         self.ideal = self._ideal_sensors() if self._interpolator is None else {}
         self._others = {name: channel for name, channel in self._timed.items() if name not in self.ideal}
+        self.is_touched = True
         self._left_out = 0  # readings of each ideal sensor
         self._camera, camera = 0 if model.mj.ncam else FREE_CAMERA, profile.render.camera
         if camera is not None:
@@ -162,8 +165,8 @@ class World:
         self._actuation.begin(self._data)
         if self._interpolator is not None:
             self._interpolator.begin(self._actuation.target)
-        self._physics.forward()
-        self._physics.check_stable()
+        self.physics.forward()
+        self.physics.check_stable()
         self.now_ns += self._contract.control_period_ns
         self._origin_ns = self.now_ns
         self._sensors.begin(seed)
@@ -250,9 +253,33 @@ class World:
         for channel in self._others.values():
             channel.deliver(now_ns)
         self._left_out += 1
+        self.is_touched = True
+
+    @property
+    def runs_through(self) -> bool:
+        """Whether nothing happens in the next control period until its last physics step, in a step along."""
+        if self._movers or self._sensors.has_contacts or not self.physics.can_run:
+            return False
+        return not self._others or self._next_stop(0, _next_due_ns(self._others) - self.now_ns) == self._substeps
+
+    def arrive(self, target: FloatArray, controls: FloatArray) -> None:
+        """Complete `step_along`, after `physics` has run and computed the derived quantities; raises as `step`."""
+        if any(self.physics.warned.tolist()):
+            self.physics.complete(controls, {})
+            self.physics.forward()
+            self.is_touched = True
+        self.physics.check_stable()
+        self._actuation.follow(target)
+        self.now_ns = now_ns = self.now_ns + self.tick_ns
+        for name, channel in self._others.items():
+            if now_ns >= channel.due_ns:
+                self._take(name, channel, now_ns)
+            channel.deliver(now_ns)
+        self._left_out += 1
 
     def catch_up(self) -> None:
         """Deliver the readings that `step_along` has left out."""
+        self.is_touched = True
         readings, self._left_out = self._left_out, 0
         if readings:
             for name in self.ideal:
@@ -285,15 +312,15 @@ class World:
                 self._take_delayed(next_ns)
             now_ns = next_ns
             part = slice(done, until)
-            self._physics.step(controls[part], {body: way[part] for body, way in moved.items()}, after_each)
+            self.physics.step(controls[part], {body: way[part] for body, way in moved.items()}, after_each)
             done = until
             if now_ns >= due_ns:
                 self._capture(now_ns, channels)
                 due_ns, checked_ns = _next_due_ns(channels), now_ns
         if checked_ns < now_ns:
-            self._physics.check_stable()
+            self.physics.check_stable()
             if channels is self._others:
-                self._physics.forward()
+                self.physics.forward()
         if self._delayed is not None:
             self._take_delayed(now_ns + 1)
         return now_ns
@@ -331,7 +358,7 @@ class World:
 
     def render(self) -> NDArray[np.uint8]:
         """Return an image of the current world, shape (height, width, 3), by the profile's ``render``."""
-        self._physics.forward()
+        self.physics.forward()
         render = self.profile.render
         return self._renderer.rgb(self._data, self._camera, render.height, render.width)
 
@@ -374,23 +401,25 @@ class World:
         """Take the delayed readings that were due before this time, in the current state."""
         readings = () if self._delayed is None else list(self._delayed.taken(before_ns))
         if readings:
-            self._physics.check_stable()
-            self._physics.forward()
+            self.physics.check_stable()
+            self.physics.forward()
         for name, taken_ns, there_ns in readings:
             self._channels[name].schedule(taken_ns, there_ns, self._sensors.sample(name))
 
     def _capture(self, now_ns: int, channels: Mapping[str, SensorChannel]) -> None:
         """Take the readings that are due in `channels`."""
-        self._physics.check_stable()
-        self._physics.forward()
+        self.physics.check_stable()
+        self.physics.forward()
         for name, channel in channels.items():
-            if now_ns < channel.due_ns:
-                continue
-            if self._cameras is not None and name in self._cameras.sensors:
-                channel.reserve(now_ns)
-                self._cameras.request(name, now_ns, self._data)
-            else:
-                channel.capture(now_ns, self._sensors.sample(name))
+            if now_ns >= channel.due_ns:
+                self._take(name, channel, now_ns)
+
+    def _take(self, name: str, channel: SensorChannel, now_ns: int) -> None:
+        if self._cameras is not None and name in self._cameras.sensors:
+            channel.reserve(now_ns)
+            self._cameras.request(name, now_ns, self._data)
+        else:
+            channel.capture(now_ns, self._sensors.sample(name))
 
     def _whole_substeps(self, duration_s: float, path: str) -> int:
         """Return the number of physics steps in a duration; raises ContractError at `path` unless it is whole."""

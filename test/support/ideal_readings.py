@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 def sense(world: World, sensor: str) -> Values:
     """Return the current fields of a sensor as new arrays; odometry and contacts are those of the last reading."""
-    world._physics.forward()
+    world.physics.forward()
     return world._sensors.read(sensor).values
