@@ -216,14 +216,16 @@ class MujocoBackend:
     def sample(self, name: str, reading: Reading, arrival_ns: int) -> Sample:
         """Return the sample that a reader of the sensor's message would return."""
         spec = self._contract.sensors[name]
-        checked, values, problem = self._checked[name], dict(reading.values), reading.problem
+        values, problem = reading.values, reading.problem
         raw_sha256: dict[str, str] = {}
-        try:
-            for field in reading.values:
-                if field in checked:
-                    values[field] = self._validated(spec, field, checked[field], reading, raw_sha256)
-        except InvalidReadingError as error:
-            values, raw_sha256, problem = {}, {}, str(error)
+        if values and (checked := self._checked[name]):
+            try:
+                validated = {
+                    field: self._validated(spec, field, known, reading, raw_sha256) for field, known in checked.items()
+                }
+                values = {**values, **validated}
+            except InvalidReadingError as error:
+                values, raw_sha256, problem = {}, {}, str(error)
         covariance = reading.extras.get("covariance")
         return Sample(
             sensor=name,

@@ -47,6 +47,9 @@ class MeasuredJoints:
             sensor: tuple(np.array([place[1:] for place in places if place[0] == sensor]).T)
             for sensor in dict.fromkeys(place[0] for place in places)
         }
+        self._whole: tuple[str, NDArray[np.intp]] | None = None  # one sensor that reports every joint
+        if len(self.by_sensor) == 1 and self.known.all():
+            self._whole = next((name, indices) for name, (indices, _) in self.by_sensor.items())
 
     def measured(self, snapshot: Snapshot) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the position of each joint and its age in s, both of shape (n_joints,).
@@ -60,6 +63,9 @@ class MeasuredJoints:
 
     def positions_or_nan(self, snapshot: Snapshot) -> NDArray[np.float64]:
         """Return the position of each joint, shape (n_joints,); NaN without a sensor."""
+        if self._whole is not None:
+            name, indices = self._whole
+            return snapshot.samples[name].values["position"].take(indices).astype(np.float64, copy=False)
         return self._positions(snapshot, np.full(self._size, np.nan))
 
     def _positions(self, snapshot: Snapshot, positions: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -85,7 +85,7 @@ class StepperEnv(gymnasium.Env[Observation, Any]):
 
     @property
     def last_transition(self) -> Transition | None:
-        """The last step in full, or None before the first."""
+        """The last step in full, or None before the first. Without observers, `step` returned its own info."""
         return self._stepper.last_transition
 
     @property
@@ -308,7 +308,7 @@ class EmbodiedEnv(StepperEnv):
         done = self._stepper.finish()
         if self.render_mode == "human":
             self._stepper.show()
-        return copy_step_result(done)
+        return copy_step_result(done, shares_info=not self._stepper.is_observed)
 
     def begin(self, action: Any) -> None:  # noqa: ANN401
         """Publish the command and start the motion of the world; the next `step`, with the same action, finishes it.

@@ -112,8 +112,11 @@ class ExternalInputsSource:
 
     def with_sent(self, inputs: ExternalInputs, sent: SentCommand) -> ExternalInputs:
         """Return the inputs of a step with the accounts of its command: the backend's, and that of a trajectory."""
+        trajectory = self._guard.arbiter.trajectory
+        if trajectory is None and sent.report is None and not sent.annotations:
+            return inputs
         annotations = {**inputs.annotations, **sent.annotations}
-        if (trajectory := self._guard.arbiter.trajectory) is not None:
+        if trajectory is not None:
             points = [state.positions.tolist() for state in trajectory.points]
             duration_s = (len(points) - 2) * self._period_s
             annotations["trajectory"] = {"previewed": trajectory.previewed, "refused": self._is_refused}

@@ -64,7 +64,14 @@ class GapPolicy:
             samples[name] = self._last_valid(name, sample)
             if name in self._must_not_fail:
                 gaps.append(name)
-        return replace(snapshot, samples=samples), gaps
+        return Snapshot(  # `replace` takes five times as long
+            now_ns=snapshot.now_ns,
+            samples=samples,
+            reset=snapshot.reset,
+            clock=snapshot.clock,
+            actuation=snapshot.actuation,
+            injected=snapshot.injected,
+        ), gaps
 
     def lost(self, now_ns: int, why: str) -> Snapshot:
         """Return the last valid readings, marked as lost."""
@@ -102,7 +109,7 @@ class GapPolicy:
             if found is not None and (problem is None or problem[0] is not Quality.INVALID):
                 problem = found
         for values in sample.values.values():  # tasks and filters see them before the record does
-            values.flags.writeable = False
+            values.setflags(write=False)
         return sample if problem is None else replace(sample, quality=problem[0], reason=problem[1])
 
 

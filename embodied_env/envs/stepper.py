@@ -30,7 +30,15 @@ from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.motion_guard import MotionGuard
 from embodied_env.envs.reset_procedure import ResetProcedure
-from embodied_env.envs.transition_builder import Episode, Info, Observation, PendingStep, TransitionBuilder, copy_action
+from embodied_env.envs.transition_builder import (
+    Episode,
+    Info,
+    Observation,
+    PendingStep,
+    TransitionBuilder,
+    copy_action,
+    copy_observation,
+)
 from embodied_env.errors import (
     BackendError,
     BackendLostError,
@@ -52,6 +60,7 @@ class Stepper:
     Attributes:
         last_transition: the last step, or None.
         last_reset: the snapshot of the last reset, or None.
+        is_observed: observers keep transitions, so that nobody else may change one.
         on_waiting: called in each step while the world moves; it must not raise.
     """
 
@@ -77,6 +86,7 @@ class Stepper:
         self.last_reset: Snapshot | None = None
         self.on_waiting: Callable[[], None] | None = None
         self._backend, self._task, self._clock, self._observers = backend, task, clock, tuple(observers)
+        self.is_observed = bool(self._observers)
         self._advances_clock = advances_clock
         self._free_running = capabilities.free_running
         fields = (spec for sensor in contract.sensors.values() for spec in sensor.fields.values())
@@ -185,7 +195,7 @@ class Stepper:
             raise
         self._start_episode(snapshot)
         info = self._transitions.reset_info(self._episode, self._clock.now_ns() - entered_ns)
-        observation = self._transitions.observe(self._episode)
+        observation = copy_observation(self._transitions.observe(self._episode))
         self._episode.returned_ns = self._ledger.leave_step()
         return observation, info
 

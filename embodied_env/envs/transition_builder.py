@@ -2,7 +2,8 @@
 
 ``info`` has fixed keys, dtypes and shapes (`envs.info_types`), so that vector environments can stack it. Ages and
 durations are in seconds. A stage that a combination of contract, backend and clock can never measure is absent; NaN
-means that a measurement was lost at run time. Every call returns new containers and arrays.
+means that a measurement was lost at run time. Infos are new at each call; observations share the read-only arrays of
+the readings.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,7 +141,7 @@ class TransitionBuilder:
         )
 
     def observe(self, episode: Episode) -> Observation:
-        """Return the observation of the newest snapshot."""
+        """Return the observation of the newest snapshot; its arrays must not be written."""
         return self._observations.observe(episode.history, episode.step_index, episode.applied, episode.sampled)
 
     def reset_info(self, episode: Episode, duration_ns: int) -> Info:
@@ -289,7 +290,7 @@ class TransitionBuilder:
 
 
 class ObservationBuilder:
-    """Builds the agent's observations and the evaluator's readings, always in new arrays."""
+    """Builds the agent's observations and the evaluator's readings."""
 
     def __init__(self, contract: Contract) -> None:
         """Resolve the sensors of `contract`."""
@@ -320,7 +321,7 @@ class ObservationBuilder:
     ) -> Observation:
         """Return the observation of the last snapshots after the gap policy and of the applied actions, oldest first.
 
-        `sampled` has the values of the reset options.
+        `sampled` has the values of the reset options. The arrays may be those of the readings.
         A reading outside its declared range is returned unchanged, with the quality OUT_OF_RANGE.
         """
         observation: Observation = {}
@@ -330,7 +331,7 @@ class ObservationBuilder:
             values = sample.values
             for key, field_name, length in fields:
                 if length is None:
-                    observation[key] = values[field_name].copy()
+                    observation[key] = values[field_name]
                     continue
                 window = list(history)[-length:]
                 observation[key] = stack_values(window, name, field_name)
@@ -347,7 +348,7 @@ class ObservationBuilder:
         return observation
 
     def evaluator_readings(self, snapshot: Snapshot) -> dict[str, Observation]:
-        """Return the evaluator's readings: sensor -> field -> array."""
+        """Return the evaluator's readings in new arrays: sensor -> field -> array."""
         return {
             name: {field_name: snapshot.samples[name].values[field_name].copy() for field_name in fields}
             for name, fields in self._evaluator_only.items()
@@ -378,10 +379,18 @@ def copy_action(action: Any) -> Any:  # noqa: ANN401 - any action of an agent
     return list(action) if isinstance(action, list) else action
 
 
-def copy_step_result(done: Transition) -> tuple[Observation, float, bool, bool, Info]:
-    """Return the five values of Gymnasium's `step` as copies, so that writing to them does not alter `done`."""
-    observation = {key: value.copy() for key, value in done.observation.items()}
-    return observation, done.reward, done.terminated, done.truncated, copy_info(done.info)
+def copy_step_result(done: Transition, *, shares_info: bool = False) -> tuple[Observation, float, bool, bool, Info]:
+    """Return the five values of Gymnasium's `step` as copies, so that writing to them does not alter `done`.
+
+    With `shares_info` the info is that of `done`, for a caller that owns both.
+    """
+    info = cast("Info", done.info) if shares_info else copy_info(done.info)
+    return copy_observation(done.observation), done.reward, done.terminated, done.truncated, info
+
+
+def copy_observation(observation: Mapping[str, NDArray[Any]]) -> Observation:
+    """Return the observation in new arrays, which may be written."""
+    return {key: value.copy() for key, value in observation.items()}
 
 
 def copy_info(info: Mapping[str, Any]) -> Info:

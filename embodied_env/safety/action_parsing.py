@@ -64,5 +64,7 @@ def _parse_vector(value: Any, size: int, name: str) -> FloatArray:  # noqa: ANN4
         raise MalformedActionError("form.type", f"{name} has dtype {array.dtype} (expected real numbers)")
     if array.shape != (size,):
         raise MalformedActionError("form.shape", f"{name} has shape {array.shape} (expected ({size},))")
+    if array.dtype == np.float64:
+        return array.copy()
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(np.float64)

@@ -27,9 +27,11 @@ def state_after(
 ) -> CommandState:
     """Return the reference after `before` once `command` was published, or what was `sent` in its place."""
     report = command.report if sent is None or sent.report is None else sent.report
-    velocities, values = report.velocity_si, command.values if sent is None else sent.values
+    velocities, positions = report.velocity_si, command.values if sent is None else sent.values
+    if any(is_velocity.tolist()):  # those commanded by velocity stay the measured
+        positions = np.where(is_velocity, before.positions, positions)
     return CommandState(
-        positions=np.where(is_velocity, before.positions, values),  # those commanded by velocity stay the measured
+        positions=positions,
         velocities=velocities,
         seq=command.seq,
         epoch=command.epoch,

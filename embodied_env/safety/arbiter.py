@@ -297,10 +297,10 @@ class Arbiter:
 
     def take_setpoint_account(self) -> dict[str, float] | None:
         """Return the account of the setpoints since the last call; None without setpoints between steps."""
+        if (planner := self._planner) is None:
+            return None
         with self._lock:
             gaps_ns, self._gaps_ns = self._gaps_ns, []
-            if (planner := self._planner) is None:
-                return None
             worst_s = max(gaps_ns, default=0) / NS_PER_S
             return {"rate_hz": planner.per_step / self._period_s, "sent": len(gaps_ns), "worst_gap_s": worst_s}
 

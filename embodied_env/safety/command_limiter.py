@@ -117,7 +117,7 @@ class CommandLimiter:
             return self.brake(reference, dt_s, [*findings, finding], requested)
         applied = self.as_action(published, reference)
         if boxed is not None:
-            applied = np.where(published == target, boxed, applied)  # exactly the action where it was not changed
+            np.copyto(applied, boxed, where=published == target)  # exactly the action where it was not changed
         return self._approved(reference, dt_s, findings, requested, applied, published, velocities)
 
     def brake(
@@ -313,7 +313,7 @@ class CommandLimiter:
 
     def _published(self, positions: FloatArray, velocities: FloatArray) -> FloatArray:
         """Return the values to send: velocities of joints commanded by velocity, else positions."""
-        return np.where(self.layout.is_velocity, velocities, positions) if self.has_velocity else positions.copy()
+        return np.where(self.layout.is_velocity, velocities, positions) if self.has_velocity else positions
 
     def _moved(
         self, values: list[float], reference: CommandState, sign: float, ranges: list[tuple[float, float]]
@@ -372,10 +372,11 @@ class CommandLimiter:
 
     def _is_inside(self, reference: CommandState, published: FloatArray) -> bool:
         """Tell whether every position is certainly within its limits."""
-        slack = 0.0 if reference.slack is None else reference.slack
-        positions = np.where(self.layout.is_velocity, reference.positions, published)
-        low, high = self._limits.position_low, self._limits.position_high
-        return bool(((positions - slack >= low) & (positions + slack <= high)).all())
+        is_velocity = self.layout.is_velocity
+        positions = np.where(is_velocity, reference.positions, published) if self.has_velocity else published
+        slacks = [0.0] * self.layout.size if reference.slack is None else reference.slack.tolist()
+        rows = zip(positions.tolist(), slacks, self._range, strict=True)
+        return all(x - slack >= low and x + slack <= high for x, slack, (low, high) in rows)
 
     def _late(self, reference: CommandState, dt_s: float, velocities: FloatArray) -> list[bool]:
         """Return which joints still violate tightened limits after this step."""

@@ -77,7 +77,7 @@ def modification(
     """Return the LIMIT finding for the joints where `before` differs from `limit` (default: `after`), or nothing."""
     limit = after if limit is None else limit
     hit = before != limit
-    if not hit.any():
+    if not any(hit.tolist()):  # faster than `hit.any()`
         return []
     return [
         Finding(

@@ -265,8 +265,8 @@ class TrackingGate(Interlock):
         It is 0 for joints commanded by velocity, and for grippers of action servers.
         """
         errors = []
-        rows = zip(measured.tolist(), self._by_position, *(sent.tolist() for sent in self._sent), strict=True)
-        for position, is_by_position, *sent in rows:
+        acting = zip(*(sent.tolist() for sent in self._sent), strict=True)
+        for position, is_by_position, sent in zip(measured.tolist(), self._by_position, acting, strict=True):
             above, below = position - max(sent), min(sent) - position
             error = above if above > below else below  # noqa: FURB136 - max() would drop NaN
             errors.append(0.0 if error < 0.0 or not is_by_position else error)

@@ -28,7 +28,7 @@ class Reading:
 
     `stamp_ns` is its acquisition time or, with the timeline ``receive``, its delivery time. `seq` counts the delivered
     readings of an episode. `there_ns` is the time from which it could be delivered. `extras` is the other content of
-    its message. `problem` is the reason for missing values.
+    its message. `problem` is the reason for missing values. The arrays are never written.
     """
 
     values: Values
@@ -37,10 +37,6 @@ class Reading:
     seq: int
     there_ns: int = -1
     problem: str = ""
-
-    def copy(self) -> Reading:
-        """Return it with new arrays."""
-        return replace(self, values={field: value.copy() for field, value in self.values.items()})
 
 
 class SensorChannel:

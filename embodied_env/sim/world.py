@@ -344,9 +344,9 @@ class World:
         place_body(self._model, self._data, name, position, orientation)
 
     def read(self) -> dict[str, Reading]:
-        """Return the newest delivered reading of every sensor, with new arrays."""
+        """Return the newest delivered reading of every sensor; its arrays must not be written."""
         newest = ((name, channel.newest) for name, channel in self._channels.items())
-        return {name: reading.copy() for name, reading in newest if reading is not None}
+        return {name: reading for name, reading in newest if reading is not None}
 
     @property
     def renderer_library(self) -> str:

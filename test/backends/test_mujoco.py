@@ -242,15 +242,6 @@ def test_a_message_without_a_covariance_has_no_confidence(tmp_path: Path) -> Non
     assert samples(tmp_path)["plain"].confidence is None
 
 
-def test_a_sample_never_shares_an_array_with_the_next_one(tmp_path: Path) -> None:
-    room = opened(tmp_path)
-    first = room.reset(REQUEST, DEADLINE).samples
-    second = room.read(DEADLINE, DEADLINE).samples
-    for name, sample in first.items():
-        for field, values in sample.values.items():
-            assert not np.shares_memory(values, second[name].values[field])
-
-
 # ---------------------------------------------------------------------------------------------------------- lifetime
 
 

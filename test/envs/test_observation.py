@@ -16,7 +16,7 @@ from embodied_env.core.codes import Quality
 from embodied_env.core.history import begin_history
 from embodied_env.core.types import Sample, Snapshot
 from embodied_env.envs.gap_policy import FieldCheck, GapPolicy
-from embodied_env.envs.transition_builder import ObservationBuilder
+from embodied_env.envs.transition_builder import ObservationBuilder, copy_observation
 from embodied_env.errors import BackendNotReadyError, ContractError
 
 NOW_NS = 1_000_000_000
@@ -163,9 +163,9 @@ def test_a_lost_world_returns_the_last_valid_readings_marked_as_lost(policy, bui
     assert {s.quality for s in lost.samples.values()} == {Quality.LOST}
 
 
-def test_the_observation_has_fresh_arrays(policy, builder):
+def test_a_copied_observation_shares_no_array(policy, builder):
     settled, _ = policy.apply(snapshot(LATER_NS))
-    builder.observe([settled], 1)["joints_position"][:] = 99.0
+    copy_observation(builder.observe([settled], 1))["joints_position"][:] = 99.0
     assert builder.observe([settled], 1)["joints_position"].tolist() == [0.5, -0.5]
 
 

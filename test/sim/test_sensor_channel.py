@@ -351,21 +351,6 @@ def test_a_message_without_a_covariance_gets_none() -> None:
     assert dict(newest(begun(channel_of(noise={"position": 0.3}))).extras) == {}
 
 
-# -------------------------------------------------------------------------------------------------------- copies
-
-
-def test_a_copy_of_a_reading_has_its_own_values() -> None:
-    reading = newest(begun(channel_of()))
-    reading.copy().values["position"][:] = 99.0
-    np.testing.assert_array_equal(reading.values["position"], 0.0)
-
-
-def test_other_fields_of_a_copied_reading_are_equal() -> None:
-    reading = run(begun(channel_of(spec(POSE_COVARIANCE))), 3)[-1]
-    copy = reading.copy()
-    assert (copy.stamp_ns, copy.seq, copy.extras) == (reading.stamp_ns, reading.seq, reading.extras)
-
-
 # ------------------------------------------------------------------------------------------------------ contacts
 
 
@@ -434,4 +419,4 @@ class ScriptedRandom:
 def test_a_reading_without_values_keeps_its_reason() -> None:
     first = SensorOutput(values={}, extras={}, problem="x does not fit")
     reading = newest(begun(channel_of(noise={"position": 0.1}), first=first))
-    assert (reading.values, reading.problem, reading.copy().problem) == ({}, "x does not fit", "x does not fit")
+    assert (reading.values, reading.problem) == ({}, "x does not fit")
