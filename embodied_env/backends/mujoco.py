@@ -253,6 +253,7 @@ class MujocoBackend:
             if spec.resize is not None:
                 raw_sha256[field] = pixels_sha256(pixels)
             return read_image(field, pixels, sensor)
+        value = value.copy()  # values are settled in place
         if sensor.type == "sensor_msgs/msg/LaserScan":
             angles_rad = scan_angles_rad(extras, reading.values)
             if field != "ranges":

@@ -28,7 +28,7 @@ class Reading:
 
     `stamp_ns` is its acquisition time or, with the timeline ``receive``, its delivery time. `seq` counts the delivered
     readings of an episode. `there_ns` is the time from which it could be delivered. `extras` is the other content of
-    its message. `problem` is the reason for missing values. The arrays are never written.
+    its message. `problem` is the reason for missing values. The arrays are read-only.
     """
 
     values: Values
@@ -124,6 +124,8 @@ class SensorChannel:
         if arrived is None:
             return
         there_ns, taken_ns, measured = arrived
+        for values in measured.values.values():
+            values.setflags(write=False)
         self.newest = Reading(
             values=measured.values,
             extras=measured.extras,

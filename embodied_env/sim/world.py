@@ -344,7 +344,7 @@ class World:
         place_body(self._model, self._data, name, position, orientation)
 
     def read(self) -> dict[str, Reading]:
-        """Return the newest delivered reading of every sensor; its arrays must not be written."""
+        """Return the newest delivered reading of every sensor; its arrays are read-only."""
         newest = ((name, channel.newest) for name, channel in self._channels.items())
         return {name: reading for name, reading in newest if reading is not None}
 
