@@ -109,6 +109,7 @@ class MujocoBackend:
             path="backends.mujoco",
             free_running=self.capabilities.free_running,
             delays=self._delays,
+            whole_messages=False,
         )
 
     def reset(self, request: ResetRequest, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - it is instant

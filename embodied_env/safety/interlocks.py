@@ -265,9 +265,12 @@ class TrackingGate(Interlock):
         It is 0 for joints commanded by velocity, and for grippers of action servers.
         """
         errors = []
-        acting = zip(*(sent.tolist() for sent in self._sent), strict=True)
-        for position, is_by_position, sent in zip(measured.tolist(), self._by_position, acting, strict=True):
-            above, below = position - max(sent), min(sent) - position
+        sent = [values.tolist() for values in self._sent]
+        highest, lowest = (map(max, *sent), map(min, *sent)) if len(sent) > 1 else (sent[0], sent[0])
+        for position, low, high, is_by_position in zip(
+            measured.tolist(), lowest, highest, self._by_position, strict=True
+        ):
+            above, below = position - high, low - position
             error = above if above > below else below  # noqa: FURB136 - max() would drop NaN
             errors.append(0.0 if error < 0.0 or not is_by_position else error)
         return errors

@@ -110,8 +110,11 @@ class _Binding:
 class SensorReader:
     """Reads the sensors of a contract from one MuJoCo state. `has_contacts`: whether `update_contacts` is needed."""
 
-    def __init__(self, model: Model, data: MjData, renderer: Renderer) -> None:
-        """Resolve every field; raises ContractError for an unsuitable or unused source, or an unknown name."""
+    def __init__(self, model: Model, data: MjData, renderer: Renderer, *, whole_messages: bool = True) -> None:
+        """Resolve every field; raises ContractError for an unsuitable or unused source, or an unknown name.
+
+        `whole_messages`: `SensorOutput.extras` also have poses and twists that the contract does not declare.
+        """
         self._model = model
         self._data = data
         self._renderer = renderer
@@ -126,7 +129,7 @@ class SensorReader:
             binding = _Binding(name, spec, sources.get(name, Source()), f"{model.path}.sources.{name}")
             readers = self._readers(binding)
             self._check_fields(binding, readers)
-            if vectors := _undeclared_vectors(binding, readers):
+            if whole_messages and (vectors := _undeclared_vectors(binding, readers)):
                 self._extras[name] = partial(_extras_of, self._extras.get(name, dict), vectors)
             self._fields[name] = [
                 (layout, readers[field], is_boolean(spec, spec.fields[field]))

@@ -64,6 +64,7 @@ class World:
         path: str = "backends.mujoco",
         free_running: bool = False,
         delays: DelayModel | None = None,
+        whole_messages: bool = True,
     ) -> None:
         """Compile the model and resolve every name.
 
@@ -76,6 +77,7 @@ class World:
                 Images are rendered in the background, except at a reset, and arrive when they are ready.
             delays: injected delays (`sim.delayed_world`), in lockstep only. They replace delay and drop-outs of the
                 profile for their sensors.
+            whole_messages: readings have all content of their messages, not only what the contract declares.
 
         Raises:
             UsageError: for delays of a free-running world, of other sensors, or that a reset draws too.
@@ -88,7 +90,7 @@ class World:
         self._data = model.new_data()
         self._renderer = Renderer(model.mujoco, model.mj)
         self._viewer: Viewer | None = None
-        self._sensors = SensorReader(model, self._data, self._renderer)
+        self._sensors = SensorReader(model, self._data, self._renderer, whole_messages=whole_messages)
         self._period_substeps = self._substeps = self._whole_substeps(contract.control_period_s, "control_period_s")
         self.tick_ns = contract.control_period_ns
         stand_in = profile.stand_in if free_running else StandIn()

@@ -69,8 +69,11 @@ class _StageTable:
         self.values[name], self.quality[name] = stage[0], int(stage[1])
 
     def put_each(self, name: str, stages: Mapping[str, Stage]) -> None:
-        self.values[name] = {sensor: seconds for sensor, (seconds, _) in stages.items()}
-        self.quality[name] = {sensor: int(quality) for sensor, (_, quality) in stages.items()}
+        values: dict[str, float] = {}
+        qualities: dict[str, int] = {}
+        self.values[name], self.quality[name] = values, qualities
+        for sensor, (seconds, quality) in stages.items():
+            values[sensor], qualities[sensor] = seconds, int(quality)
 
 
 @dataclass(kw_only=True)
@@ -124,7 +127,8 @@ class LatencyInfoBuilder:
 
     def _put_ages(self, table: _StageTable, now: Snapshot, fresh: Mapping[str, Sample], frozen_ns: int) -> None:
         """Put the age of each reading, its time in the buffer, and the skew and largest age over all sensors."""
-        ages = {name: _age(sample, now.now_ns) for name, sample in fresh.items()}
+        now_ns = now.now_ns
+        ages = {name: _age(sample, now_ns) for name, sample in fresh.items()}
         table.put_each("capture_age_s", ages)
         table.put_each("hold_s", {name: _duration(frozen_ns - each.arrival_ns, each) for name, each in fresh.items()})
         if not fresh:
@@ -132,10 +136,10 @@ class LatencyInfoBuilder:
             table.put("obs_age_max_s", _UNKNOWN)
             return
         stamps_ns = [sample.stamp_ns for sample in fresh.values()]
-        first_ns = min(stamps_ns)
-        table.put("obs_skew_s", ((max(stamps_ns) - first_ns) / NS_PER_S, _worst(*map(_stamp_quality, fresh.values()))))
-        oldest_s = (now.now_ns - first_ns) / NS_PER_S
-        table.put("obs_age_max_s", (oldest_s, _worst(*[quality for _, quality in ages.values()])))
+        first_ns, worst = min(stamps_ns), _worst(*[quality for _, quality in ages.values()])
+        of_stamps = Quality.OK if worst is Quality.OK else _worst(*map(_stamp_quality, fresh.values()))
+        table.put("obs_skew_s", ((max(stamps_ns) - first_ns) / NS_PER_S, of_stamps))
+        table.put("obs_age_max_s", ((now_ns - first_ns) / NS_PER_S, worst))
 
     def _injected_stages(self, before: Snapshot, now: Snapshot) -> _StageTable:
         """Return the injected delays of this step's command and of its readings, in world time, nothing measured."""
