@@ -47,7 +47,9 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
     ``summary.json``; with `messages` also ``messages.mcap``, the raw ROS 2 messages (`docs/concepts/record.md`). A step
     that raises leaves no row. A run without a successful reset leaves no run directory, unless it has raw messages.
 
-    Rows are encoded and written in a background thread. In lockstep at most 64 rows are queued; then `step` waits.
+    Rows are written in a background thread. It also encodes them, except in a lockstep world in this process: its
+    threads would compete for Python with `step`, which therefore encodes the row itself, and over ROS 2 while it waits
+    for the world. In lockstep at most 64 rows are queued; then `step` waits.
     `reset`, the first step, the last step of an episode, `flush` and `close` return once all rows so far are passed to
     the operating system. That time counts as handoff, not as the agent's. In real time nothing waits, and rows are
     dropped while the queue is full.
@@ -116,10 +118,11 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             raise
         waits_for_world = bool(base.capabilities.transport)
         self._closes_aside = waits_for_world
+        self._encodes_at_once = not self._is_paced and not waits_for_world
         self._writer = WriterThread(
             self._run.settle,
             blocks=not self._is_paced,
-            gather_s=0.0 if self._is_paced or waits_for_world else GATHER_S,
+            gather_s=GATHER_S if self._encodes_at_once else 0.0,
             max_jobs=MAX_JOBS if self._is_paced else MAX_JOBS_IN_LOCKSTEP,
         )
         weakref.finalize(self, self._writer.close_when_idle).atexit = False
@@ -209,9 +212,10 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         if made is before:
             made = None
         arrays = RowArrays()
+        is_own = self._encodes_at_once and made is not None and info is made.info  # encoded before it can change
         values = (
-            *(detached_copy(observation, arrays), requested, detached_copy(reward)),
-            *(detached_copy(terminated), detached_copy(truncated), detached_copy(info, arrays)),
+            *(detached_copy(observation, arrays), requested, detached_copy(reward), detached_copy(terminated)),
+            *(detached_copy(truncated), info if is_own else detached_copy(info, arrays)),
         )
         outer = dict(zip(FIELDS, values, strict=True))
         self._run.summary.queue(TRANSITION, outer)
@@ -226,6 +230,8 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
             now_ns=self._clock.system_ns(),
             is_first=is_first,
         )
+        if self._encodes_at_once:
+            row.encode()
         self._queue_row(self._writer.submit if self._wait_hook is None else self._writer.hold, row, outer)
         if not self._is_paced and (terminated or truncated or is_first):
             self.flush()
