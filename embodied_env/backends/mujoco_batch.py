@@ -226,7 +226,7 @@ class WorldBatch:
             reading = self._worlds[slot].newest(name)
             if reading is not None and reading is not self._seen[slot].get(name):
                 self._seen[slot][name] = reading
-                changed[slot] = self._backends[slot].sample(name, reading.copy(), 0)
+                changed[slot] = self._backends[slot].sample(name, reading, 0)
         return changed
 
 
