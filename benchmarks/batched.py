@@ -41,11 +41,11 @@ def measure(*, smoke: bool) -> Samples:
     with ExitStack() as stack:
         sync = SyncVectorEnv([partial(single, contract)] * NUM_ENVS)
         cases: dict[str, Case] = {
-            "mujoco.rollout": stack.enter_context(rollout_case(steps)),
             "make_vec": stack.enter_context(vector_case(vector(contract, NUM_ENVS), steps)),
             "SyncVectorEnv": stack.enter_context(vector_case(sync, steps)),
         }
         if not smoke:
+            cases["mujoco.rollout"] = stack.enter_context(rollout_case(steps))
             shipped = vector("arm_reach", NUM_ENVS)
             cases["make_vec, random actions and autoreset"] = stack.enter_context(
                 vector_case(shipped, steps, are_kept=False)

@@ -87,7 +87,7 @@ def measure(*, smoke: bool) -> Samples:
             name: functools.partial(kind, contract, f"/bench_{own}_echo") for name, kind in CLIENTS.items()
         }
         if smoke:
-            clients = {name: clients[name] for name in ("typed WaitSet", "env.step, recorded")}
+            clients = {name: clients[name] for name in ("spin_once", "env.step")}
         else:
             wide_place = wide, f"/bench_{own}_wide"
             clients["env.step, 8 sensors more"] = functools.partial(Env, *wide_place)

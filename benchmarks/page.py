@@ -33,10 +33,9 @@ def read_results(file: Path = RESULTS) -> Results:
 
 def write_result(name: str, samples: Samples, file: Path = RESULTS) -> None:
     """Replace the result of one benchmark."""
-    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}"
     result = {
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "machine": machine,
+        "machine": machine(),
         "samples": {case: [float(f"{value:.4g}") for value in values] for case, values in samples.items()},
     }
     results = read_results(file) | {name: result}
@@ -44,6 +43,13 @@ def write_result(name: str, samples: Samples, file: Path = RESULTS) -> None:
     text = json.dumps(ordered, indent=1, ensure_ascii=False)
     text = re.sub(r"\[[^\]]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text)  # a list on one line
     file.write_text(text + "\n", encoding="utf-8")
+
+
+def machine() -> str:
+    """Return processor, system and Python of this machine."""
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    processor = f"{os.cpu_count()} cores{f' of {found[1]}' if found else ''}"
+    return f"{processor}, {platform.system()} {platform.release()}, Python {platform.python_version()}"
 
 
 def fill_page(page: str, results: Results) -> str:
@@ -54,7 +60,11 @@ def fill_page(page: str, results: Results) -> str:
 def table(name: str, results: Results) -> str:
     """Return a table in Markdown."""
     rows = target_rows(results) if name == "targets" else case_rows(name, results)
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    if name == "targets":
+        runs = sorted({f"{each['date']} on {each['machine']}" for each in results.values()})
+        lines.append(f"\nMeasured {'; '.join(runs)}.")
+    return "\n".join(lines)
 
 
 def target_rows(results: Results) -> Iterator[tuple[str, ...]]:
