@@ -225,6 +225,19 @@ BENCHMARKS = {
             ),
         ],
     ),
+    "several_simulators": Benchmark(
+        run="several_simulators:measure",
+        unit="µs",
+        reference=None,
+        targets=[
+            Target(
+                name="four simulators over ROS 2",
+                definition="steps/s, N = 4, to those of cores that are never idle, by CPU time of client and servers",
+                figures=figure("N = 4, share"),
+                at_least=0.8,
+            )
+        ],
+    ),
     "pacing": Benchmark(
         run="pacing:measure",
         unit="µs",
