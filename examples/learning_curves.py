@@ -30,7 +30,7 @@ LEAST = 0.9  # success rate
 STEPS = {
     ("arm_reach", "ppo"): 300_000,
     ("ur5e_reach", "ppo"): 300_000,
-    ("cart_goal", "ppo"): 1_000_000,
+    ("cart_goal", "ppo"): 600_000,
     ("door_open", "ppo"): 3_000_000,
     ("arm_reach", "sac"): 150_000,
     ("ur5e_reach", "sac"): 150_000,
