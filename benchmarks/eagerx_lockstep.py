@@ -1,17 +1,15 @@
 """Time EAGERx in lockstep, in its single-process backend: `plain_world.PlainEnv` behind its engine for Gymnasium.
 
-    PYTHON_WITH_EAGERX benchmarks/eagerx_lockstep.py MODEL.mjb SUBSTEPS STEPS
+    PYTHON_WITH_EAGERX benchmarks/eagerx_lockstep.py MODEL.mjb SUBSTEPS
 
-It is run by `inprocess.py`, and prints the durations of its steps, in ns, as JSON.
+`batched.py` runs it. Each line on standard input is a number of steps; the answer is their mean duration, µs.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from contextlib import redirect_stdout
-from typing import Any
 
 import eagerx
 import gymnasium
@@ -22,7 +20,6 @@ from eagerx.engines.openai_gym.env import EagerxGym
 from eagerx.engines.openai_gym.objects import GymObject
 from plain_world import PlainEnv
 
-WARM_UP = 10
 RATE_HZ = 20.0
 
 
@@ -38,8 +35,8 @@ class ForEagerx(PlainEnv):
         self.render_mode = render_mode
 
 
-def durations_ns(model: str, substeps: int, steps: int) -> list[int]:
-    """Return the duration of each step."""
+def make_env(model: str, substeps: int) -> EagerxGym:
+    """Return the environment: a graph of one object."""
     gymnasium.register("Plain-v0", entry_point=ForEagerx, kwargs={"model": model, "substeps": substeps})
     graph = eagerx.Graph.create()
     arm = GymObject.make("arm", env_id="Plain-v0", rate=RATE_HZ, default_action=[0.0] * 6)
@@ -48,26 +45,23 @@ def durations_ns(model: str, substeps: int, steps: int) -> list[int]:
     for name in ("observation", "reward", "terminated", "truncated"):
         graph.connect(source=getattr(arm.sensors, name), observation=name)
     engine = GymEngine.make(rate=RATE_HZ, sync=True, process=eagerx.ENVIRONMENT)
-    env = EagerxGym("env", RATE_HZ, graph, engine, SingleProcess.make())
-    env.reset()
-    rng = np.random.default_rng(0)
-    found = []
-    for number in range(WARM_UP + steps):
-        action: dict[str, Any] = {"action": rng.uniform(-0.05, 0.05, 6)}
-        start_ns = time.perf_counter_ns()
-        env.step(action)
-        if number >= WARM_UP:
-            found.append(time.perf_counter_ns() - start_ns)
-    env.shutdown()
-    return found
+    return EagerxGym("env", RATE_HZ, graph, engine, SingleProcess.make())
 
 
 def main() -> None:
     """Run."""
-    model, substeps, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    rng = np.random.default_rng(0)
     with redirect_stdout(sys.stderr):
-        found = durations_ns(model, substeps, steps)
-    print(json.dumps(found))
+        env = make_env(sys.argv[1], int(sys.argv[2]))
+        env.reset()
+        for line in sys.stdin:
+            actions = [{"action": action} for action in rng.uniform(-0.05, 0.05, (int(line), 6))]
+            start_ns = time.perf_counter_ns()
+            for action in actions:
+                env.step(action)
+            mean_us = (time.perf_counter_ns() - start_ns) / 1e3 / len(actions)
+            print(mean_us, file=sys.__stdout__, flush=True)
+        env.shutdown()
 
 
 if __name__ == "__main__":

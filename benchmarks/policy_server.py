@@ -1,32 +1,26 @@
-"""Time of one remote inference of a null policy, against a bare `websockets` client and server with the same bytes.
-
-    python benchmarks/policy_server.py [--requests N] [--rounds N] [--json FILE]
+"""Time of one remote inference of a null policy, beside a bare `websockets` client and server with the same bytes.
 
 A request has two images of 224x224x3, 14 joint positions and an instruction; the answer is a chunk of 50 x 14. The
-bare client and server send ready bytes, as openpi's do it; a third variant has the bare client and our server. Each
-has a server in a process of its own; every round runs blocks of all variants in an order of its own. `ratio` is the
-median of a round to that of the bare pair in the same round: the median over rounds, the least and the greatest.
+bare client and server send ready bytes, as openpi's do; a third case has the bare client and our server. Each has a
+server in a process of its own.
+
+    python -m benchmarks.policy_server bare|ours
+
+is what those processes run.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import gc
-import json
-import random
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from embodied_env.core.policy import PolicyIdentity
 from embodied_env.policies.model import ArraySpec, Inputs, Model, Outputs
@@ -34,9 +28,10 @@ from embodied_env.policies.openpi_model import load_openpi
 from embodied_env.policies.server import PolicyServer
 from embodied_env.policies.wire import pack
 
-BLOCK, WARM_UP = 20, 50
+from .harness import Samples, durations_us, run_rounds
+
+REQUESTS, WARM_UP = 100, 20  # of a case in a round
 BARE = "bare client, bare server"
-TARGET = 1.3
 IMAGE, JOINTS, CHUNK = (224, 224, 3), 14, (50, 14)
 
 Call = Callable[[], Any]
@@ -105,8 +100,8 @@ async def serve_ours() -> None:
 @contextmanager
 def server(kind: str) -> Iterator[int]:
     """Run a server in a process of its own, which ends with its standard input; yield its port."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--serve", kind]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:  # noqa: S603 - ours
+    command, folder = [sys.executable, "-m", "benchmarks.policy_server", kind], Path(__file__).parents[1]
+    with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:  # noqa: S603
         assert process.stdout is not None  # noqa: S101 - it is a pipe
         yield int(process.stdout.readline())
         process.communicate()
@@ -143,74 +138,25 @@ def bare_client(port: int) -> Iterator[Call]:
 
 VARIANTS: Mapping[str, tuple[str, Callable[[int], Any]]] = {
     BARE: ("bare", bare_client),
-    "our client, our server": ("ours", our_client),
-    "bare client, our server": ("ours", bare_client),
+    "openpi:// client, serve": ("ours", our_client),
+    "bare client, serve": ("ours", bare_client),
 }
 
 
-def measure(requests: int, rounds: int) -> dict[str, list[dict[str, float]]]:
-    """Return the figures of each round of each variant, us."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in VARIANTS}
+def measure(*, smoke: bool) -> Samples:
+    """Return the median of a round's requests, µs; the first after another case are slower and do not count."""
+    requests = 10 if smoke else REQUESTS
+
+    def case(call: Call) -> float:
+        return float(np.median(durations_us(lambda _: call(), range(WARM_UP + requests))[WARM_UP:]))
+
     with ExitStack() as stack:
-        calls: dict[str, Call] = {}
-        for name, (kind, client) in VARIANTS.items():
-            calls[name] = stack.enter_context(client(stack.enter_context(server(kind))))
-            for _ in range(WARM_UP):
-                calls[name]()
-        gc.disable()
-        for _ in range(rounds):
-            took: dict[str, list[int]] = {name: [] for name in VARIANTS}
-            for _ in range(-(-requests // BLOCK)):
-                for name in random.sample(list(VARIANTS), len(VARIANTS)):
-                    call = calls[name]
-                    call()  # the first after another variant is slower
-                    for _ in range(BLOCK):
-                        begun = time.perf_counter_ns()
-                        call()
-                        took[name].append(time.perf_counter_ns() - begun)
-            for name, each in took.items():
-                values = np.array(each) / 1e3
-                found[name].append({f"p{q}_us": float(np.percentile(values, q)) for q in (50, 95, 99)})
-        gc.enable()
-    return found
-
-
-def rows(found: Mapping[str, list[dict[str, float]]]) -> list[dict[str, Any]]:
-    """Return a row for each variant."""
-    table = []
-    for name, each in found.items():
-        ratios = [one["p50_us"] / bare["p50_us"] for one, bare in zip(each, found[BARE], strict=True)]
-        row: dict[str, Any] = {"who": name} | {key: statistics.median(one[key] for one in each) for key in each[0]}
-        table.append({**row, "ratio": statistics.median(ratios), "least": min(ratios), "most": max(ratios)})
-    return table
-
-
-def main() -> int:
-    """Measure, and print."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--requests", type=int, default=400, help="of each variant in each round (default: 400)")
-    parser.add_argument("--rounds", type=int, default=7, help="(default: 7)")
-    parser.add_argument("--json", type=Path, default=None, help="write the result to this file")
-    parser.add_argument("--serve", choices=("bare", "ours"), help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.serve:
-        asyncio.run(serve_ours() if args.serve == "ours" else serve_bare(request_and_answer()[1]))
-        return 0
-    table = rows(measure(args.requests, args.rounds))
-    shown = Table(title="one inference of a null policy, us", title_justify="left")
-    for name in table[0]:
-        shown.add_column(name)
-    for row in table:
-        shown.add_row(*(value if isinstance(value, str) else f"{value:.2f}" for value in row.values()))
-    console = Console(width=120)
-    console.print(shown)
-    reached = next(row["ratio"] for row in table if row["who"] == "our client, our server") <= TARGET
-    console.print(f"our client and server: <= {TARGET} x the bare ones: {'reached' if reached else 'NOT reached'}")
-    if args.json is not None:
-        what = {"requests": args.requests, "rounds": args.rounds, "bytes": [len(each) for each in request_and_answer()]}
-        args.json.write_text(json.dumps({**what, "rows": table, "reached": reached}, indent=2))
-    return 0
+        cases = {
+            name: partial(case, stack.enter_context(client(stack.enter_context(server(kind)))))
+            for name, (kind, client) in VARIANTS.items()
+        }
+        return run_rounds(cases, 2 if smoke else 25)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    asyncio.run(serve_ours() if sys.argv[1] == "ours" else serve_bare(request_and_answer()[1]))

@@ -138,7 +138,11 @@ def _detached(value: Any, depth: int, store: Store | None) -> Any:  # noqa: ANN4
         return value.copy()
     if depth < _MAX_COPY_DEPTH:
         if kind is dict and _TEXT.issuperset(map(type, value)):  # JSON has no other keys
-            return {key: _detached(item, depth + 1, store) for key, item in value.items()}
+            fresh = dict(value)
+            for key, item in value.items():
+                if type(item) not in _IMMUTABLE:  # most are; a call for each would take longer than the rest
+                    fresh[key] = _detached(item, depth + 1, store)
+            return fresh
         if kind in (list, tuple):
             return [_detached(item, depth + 1, store) for item in value]
     encoded = Encoded(_to_json(value, depth, store))

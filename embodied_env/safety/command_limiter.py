@@ -378,10 +378,11 @@ class CommandLimiter:
 
     def _is_inside(self, reference: CommandState, published: FloatArray) -> bool:
         """Tell whether every position is certainly within its limits."""
-        slack = 0.0 if reference.slack is None else reference.slack
-        positions = np.where(self.layout.is_velocity, reference.positions, published)
-        low, high = self._limits.position_low, self._limits.position_high
-        return bool(((positions - slack >= low) & (positions + slack <= high)).all())
+        is_velocity = self.layout.is_velocity
+        positions = np.where(is_velocity, reference.positions, published) if self.has_velocity else published
+        slacks = [0.0] * self.layout.size if reference.slack is None else reference.slack.tolist()
+        rows = zip(positions.tolist(), slacks, self._range, strict=True)
+        return all(x - slack >= low and x + slack <= high for x, slack, (low, high) in rows)
 
     def _late(self, reference: CommandState, dt_s: float, velocities: FloatArray) -> list[bool]:
         """Return which joints still violate tightened limits after this step."""

@@ -21,7 +21,7 @@ PAGES = [
     "howto/stable_baselines3",
 ]
 NEEDS = {
-    "tutorials/train_and_evaluate": ("stable_baselines3", "tqdm"),
+    "tutorials/train_and_evaluate": ("torch", "onnx"),
     "howto/stable_baselines3": ("stable_baselines3", "onnxscript"),
 }
 

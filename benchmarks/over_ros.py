@@ -1,58 +1,46 @@
-"""Cost of a step over ROS 2: this environment and hand-written loops, against the same server.
-
-    python benchmarks/step.py [--steps N] [--rounds N] [--extra N ...] [--warm-up N] [--fifo-priority P]
-                              [--json FILE]
+"""A step over ROS 2 beside loops that people write by hand, against the same server.
 
 The server is the node of the embedded simulator over a world without physics (`echo_world.py`), in a process of its
 own. Every client publishes a command of six joints and a step token, and waits for all sensors of that instant:
 
-- ``raw WaitSet``: rclpy's private wait set in the caller's thread, bytes are not decoded;
-- ``typed WaitSet``: the same with messages, and one array of each: what rclpy can do at best;
+- ``typed WaitSet``: rclpy's private wait set in the caller's thread, and one array of each message: what rclpy can do
+  at best; ``raw WaitSet``: the same without decoding;
 - ``spin_once``: a `SingleThreadedExecutor` in the caller's thread, the loop that most people write;
 - ``background``: the same executor in a thread, and a Condition, what most ROS environments do;
 - ``transport``: our backend alone, which decodes and numbers every sample, without gates and account;
-- ``env``: `env.step`, whole, with gates and ledger; ``monitor``: gates only report; ``recorded``: with the recorder;
-- ``physics``: the same over the embedded simulator itself.
+- ``env.step``: whole, with gates and ledger; ``recorded``: with the recorder;
+- ``with physics``: the same over the embedded simulator itself;
+- ``8 sensors more``: a server with eight small topics more.
 
-Each round runs all of them in an order of its own; a ratio is the median of the rounds' ratios of medians, with the
-smallest and largest. All take the same commands, and what comes back must be them, bit for bit.
-
-``--extra`` adds so many small sensors (poses), and measures the cost of one more: in time, and in processor time of the
-caller. Where the machine has other work, ``--fifo-priority`` puts clients and servers before it.
+All take the same commands, and what comes back must be them, bit for bit.
 """
 
 from __future__ import annotations
 
-import argparse
 import array
 import contextlib
 import functools
-import gc
-import json
-import os
 import random
 import secrets
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import rclpy
+from numpy.typing import NDArray
 from rcl_interfaces.srv import SetParameters
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.parameter import Parameter
-from rich.console import Console
-from rich.table import Table
 from std_srvs.srv import Trigger
 
 import embodied_env
@@ -75,33 +63,49 @@ from embodied_env.ros.embedded_sim.protocol import (
 from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
 
-RAW, TYPED, SPIN, BACKGROUND = "raw WaitSet", "typed WaitSet", "spin_once", "background"
-TRANSPORT, ENV, MONITOR, RECORDED = "transport", "env", "env, monitor", "env, recorded"
-PHYSICS, PHYSICS_RECORDED = "physics, env", "physics, recorded"
-WIDENED = (TYPED, TRANSPORT, ENV)  # with ``--extra``
-TARGETS = ((TYPED, 1.4), (SPIN, 0.7), (BACKGROUND, 0.45))  # of RECORDED to these
-END_S = 10.0
+from .arm import endless_arm
+from .harness import Case, Samples, run_rounds
 
-Command = Any  # shape (6,)
+END_S = 10.0
+MORE_SENSORS = 8
+
+Command = NDArray[np.float64]  # shape (6,)
 Message = Any  # a generated type
 
 
-class Client(Protocol):
-    """A client that steps a world."""
+def measure(*, smoke: bool) -> Samples:
+    """Return the median of a round's steps, µs."""
+    rounds, steps = (3, 250) if smoke else (9, 400)
+    contract, own = endless_arm(), secrets.token_hex(4)
+    tcp = contract.sensors["tcp"]
+    more = {f"extra_{number}": replace(tcp, topic=f"extra_{number}") for number in range(MORE_SENSORS)}
+    wide = replace(contract, sensors={**contract.sensors, **more})
+    with contextlib.ExitStack() as servers:
+        for name, served in (("echo", contract), ("wide", wide)):
+            servers.enter_context(echo_server(served, f"/bench_{own}_{name}"))
+        clients: dict[str, Callable[[], Client]] = {
+            name: functools.partial(kind, contract, f"/bench_{own}_echo") for name, kind in CLIENTS.items()
+        }
+        if smoke:
+            clients = {name: clients[name] for name in ("spin_once", "env.step")}
+        else:
+            wide_place = wide, f"/bench_{own}_wide"
+            clients["env.step, 8 sensors more"] = functools.partial(Env, *wide_place)
+            clients["transport, 8 sensors more"] = functools.partial(Transport, *wide_place)
+            clients["env.step, with physics"] = functools.partial(Env, contract, None)
+            clients["env.step, with physics, recorded"] = functools.partial(Recorded, contract, None)
+        cases: dict[str, Case] = {name: functools.partial(p50_us, client, steps) for name, client in clients.items()}
+        return run_rounds(cases, rounds)
 
-    def step(self, command: Command) -> Command:
-        """Step, and return the positions of the joints."""
-        ...
 
-    def close(self) -> None:
-        """End."""
-        ...
-
-
-def with_sensors(contract: Contract, count: int) -> Contract:
-    """Return `contract` with so many small sensors more."""
-    sensors = {f"extra_{i}": replace(contract.sensors["tcp"], topic=f"extra_{i}") for i in range(count)}
-    return replace(contract, sensors={**contract.sensors, **sensors})
+def p50_us(make_client: Callable[[], Client], steps: int, warm_up: int = 60) -> float:
+    """Connect, step, and return the median duration of a step; each must bring back what was commanded."""
+    client = make_client()
+    commands = 0.05 * np.sin(np.arange(warm_up + steps)[:, None] / 20 + np.arange(6))
+    try:
+        return float(np.median([client.timed(command) for command in commands][warm_up:]))
+    finally:
+        client.close()
 
 
 @contextlib.contextmanager
@@ -118,8 +122,36 @@ def echo_server(contract: Contract, namespace: str) -> Iterator[None]:
             server.stdin.close()
 
 
-class Naive:
-    """Publishes as one does; how it waits is the subclasses' own."""
+class Client:
+    """A client that steps a world."""
+
+    echoes = True  # the world follows commands at once
+
+    def step(self, command: Command) -> Command:
+        """Step, and return the positions of the joints."""
+        raise NotImplementedError
+
+    def sent(self, command: Command) -> Command:
+        """Return what was published for this command."""
+        return command
+
+    def close(self) -> None:
+        """Disconnect."""
+        raise NotImplementedError
+
+    def timed(self, command: Command) -> float:
+        """Step, and return the duration, µs; raises AssertionError if the joints are elsewhere."""
+        start_ns = time.perf_counter_ns()
+        positions = self.step(command)
+        took_us = (time.perf_counter_ns() - start_ns) / 1e3
+        wanted = self.sent(command)
+        if self.echoes and positions.tobytes() != wanted.astype(positions.dtype).tobytes():
+            raise AssertionError(f"{type(self).__name__}: {positions} came back for {wanted}")
+        return took_us
+
+
+class Naive(Client):
+    """Publishes a command and a token; subclasses wait for the sensors."""
 
     raw = False
 
@@ -151,7 +183,7 @@ class Naive:
             self.node.count_publishers(topic) for topic in topics
         ):
             time.sleep(0.01)
-        time.sleep(0.2)  # for the server, to know our subscriptions
+        time.sleep(0.2)  # until the server has discovered our subscriptions
 
     def taker(self, name: str) -> Callable[[Message], None]:
         """Return the callback of a sensor."""
@@ -192,7 +224,7 @@ class Naive:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Leave."""
+        """Disconnect."""
         self.node.destroy_node()
         rclpy.shutdown(context=self.context)
 
@@ -201,7 +233,7 @@ class TypedWaitSet(Naive):
     """Waits on a wait set of its subscriptions, in the caller's thread."""
 
     def wait(self) -> None:
-        """Wait for any sensor, until all are there."""
+        """Wait for any sensor, until all have reported."""
         while not self.complete():
             wait_set = rclpy_implementation.WaitSet(len(self.subscriptions), 0, 0, 0, 0, 0, self.context.handle)
             handles = {name: subscription.handle for name, subscription in self.subscriptions.items()}
@@ -234,7 +266,7 @@ class RawWaitSet(TypedWaitSet):
 
 
 class SpinOnce(Naive):
-    """Turns an executor in the caller's thread."""
+    """Spins an executor in the caller's thread."""
 
     def __init__(self, contract: Contract, namespace: str) -> None:
         """Connect."""
@@ -243,31 +275,31 @@ class SpinOnce(Naive):
         self.executor.add_node(self.node)
 
     def wait(self) -> None:
-        """Turn it until all are there."""
+        """Spin until all sensors have reported."""
         while not self.complete():
             self.executor.spin_once(timeout_sec=END_S)
 
     def close(self) -> None:
-        """Leave."""
+        """Disconnect."""
         self.executor.shutdown()
         super().close()
 
 
 class Background(Naive):
-    """Turns an executor in a thread, and waits on a Condition."""
+    """Spins an executor in a thread, and waits on a Condition."""
 
     def __init__(self, contract: Contract, namespace: str) -> None:
-        """Connect, and begin to turn."""
+        """Connect, and start the thread."""
         self.changed = threading.Condition()
         super().__init__(contract, namespace)
         self.executor = SingleThreadedExecutor(context=self.context)
         self.executor.add_node(self.node)
         self.done = threading.Event()
-        self.thread = threading.Thread(target=self.turn)
+        self.thread = threading.Thread(target=self.spin)
         self.thread.start()
 
-    def turn(self) -> None:
-        """Turn until the end."""
+    def spin(self) -> None:
+        """Spin until the end."""
         while not self.done.is_set():
             self.executor.spin_once(timeout_sec=0.1)
 
@@ -278,19 +310,19 @@ class Background(Naive):
             self.changed.notify_all()
 
     def wait(self) -> None:
-        """Wait until all are there."""
+        """Wait until all sensors have reported."""
         with self.changed:
             self.changed.wait_for(self.complete, timeout=END_S)
 
     def close(self) -> None:
-        """Leave."""
+        """Disconnect."""
         self.done.set()
         self.thread.join()
         self.executor.shutdown()
         super().close()
 
 
-class Transport:
+class Transport(Client):
     """Our backend alone."""
 
     def __init__(self, contract: Contract, namespace: str) -> None:
@@ -317,19 +349,19 @@ class Transport:
         return self.backend.read(after, deadline).samples["joints"].values["position"]
 
     def close(self) -> None:
-        """Leave."""
+        """Disconnect."""
         self.backend.close()
 
 
-class Env:
+class Env(Client):
     """`env.step`: the command is an action, what the gates make of it must come back."""
 
-    record = False
+    is_recorded = False
 
     def __init__(self, contract: Contract, namespace: str | None) -> None:
-        """Make it, and reset."""
+        """Make it, and reset; without a namespace it starts its own simulator."""
         self.stack = contextlib.ExitStack()
-        folder = self.stack.enter_context(tempfile.TemporaryDirectory()) if self.record else None
+        folder = self.stack.enter_context(tempfile.TemporaryDirectory()) if self.is_recorded else None
         how = {} if namespace is None else {"spawn": False, "namespace": namespace}
         self.env = embodied_env.make(contract, backend="mujoco_ros", record=folder, **how)
         self.env.reset(seed=0)
@@ -337,17 +369,17 @@ class Env:
 
     def step(self, command: Command) -> Command:
         """Step; the command is the same as the others', in its own units."""
-        observation, _, _, truncated, _ = self.env.step(command)
-        if self.echoes and truncated:
-            raise AssertionError("the episode ended")
+        observation, _, _, truncated, info = self.env.step(command)
+        if truncated:
+            raise AssertionError(f"the episode ended: {info['end_reason']}")
         return observation["joints_position"]
 
-    def applied(self) -> Command:
+    def sent(self, command: Command) -> Command:  # noqa: ARG002 - the gates may change it
         """Return what was published in the last step."""
         return self.env.unwrapped.last_transition.report.applied_si
 
     def close(self) -> None:
-        """Leave."""
+        """Close it, and remove its run."""
         self.env.close()
         self.stack.close()
 
@@ -355,20 +387,17 @@ class Env:
 class Recorded(Env):
     """With the recorder."""
 
-    record = True
+    is_recorded = True
 
 
-CLIENTS = {
-    RAW: RawWaitSet,
-    TYPED: TypedWaitSet,
-    SPIN: SpinOnce,
-    BACKGROUND: Background,
-    TRANSPORT: Transport,
-    ENV: Env,
-    MONITOR: Env,
-    RECORDED: Recorded,
-    PHYSICS: Env,
-    PHYSICS_RECORDED: Recorded,
+CLIENTS: Mapping[str, type[Any]] = {
+    "raw WaitSet": RawWaitSet,
+    "typed WaitSet": TypedWaitSet,
+    "spin_once": SpinOnce,
+    "background": Background,
+    "transport": Transport,
+    "env.step": Env,
+    "env.step, recorded": Recorded,
 }
 
 
@@ -384,177 +413,3 @@ def reset(namespace: str) -> tuple[int, int]:
     if not response.success:
         raise RuntimeError(f"the simulator could not reset: {response.message}")
     return epoch, ResetReply.from_text(response.message).stamp_ns
-
-
-def commands(steps: int) -> np.ndarray:
-    """Return small ones, shape (steps, 6): none is stopped by a gate."""
-    return 0.05 * np.sin(np.arange(steps)[:, None] / 20 + np.arange(6))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a client finds its world: of a contract, in a namespace; None: it starts one."""
-
-    contract: Contract
-    namespace: str | None
-
-
-def durations_us(who: str, place: Place, steps: int, warm_up: int) -> tuple[list[float], list[float]]:
-    """Return how long each step took, and how long the caller's thread worked in it, us.
-
-    Raises:
-        AssertionError: when a step does not bring back what was commanded.
-    """
-    client = CLIENTS[who](place.contract, place.namespace)
-    took, worked = [], []
-    try:
-        for number, command in enumerate(commands(warm_up + steps)):
-            worked_ns, began_ns = time.thread_time_ns(), time.perf_counter_ns()
-            positions = client.step(command)
-            took_ns, worked_ns = time.perf_counter_ns() - began_ns, time.thread_time_ns() - worked_ns
-            wanted = client.applied() if isinstance(client, Env) else command
-            if place.namespace is not None and positions.tobytes() != wanted.astype(positions.dtype).tobytes():
-                raise AssertionError(f"{who}, step {number}: {positions} came back for {wanted}")
-            if number >= warm_up:
-                took.append(took_ns / 1e3)
-                worked.append(worked_ns / 1e3)
-    finally:
-        client.close()
-    return took, worked
-
-
-def figures(took: list[float], worked: list[float]) -> dict[str, float]:
-    """Return percentiles, us."""
-    p50, p95, p99 = np.percentile(took, (50, 95, 99)).tolist()
-    return {"p50_us": p50, "p95_us": p95, "p99_us": p99, "worked_us": statistics.median(worked)}
-
-
-Found = list[dict[str, dict[str, float]]]  # by round, by who
-
-
-def measure(places: dict[str, Place], steps: int, rounds: int, warm_up: int) -> Found:
-    """Run everybody in every round."""
-    found: Found = []
-    for number in range(rounds):
-        gc.collect()
-        found.append({})
-        for who in random.sample(list(places), len(places)):
-            print(f"round {number + 1} of {rounds}: {who}", file=sys.stderr)
-            client = who.partition(" + ")[0]
-            found[-1][who] = figures(*durations_us(client, places[who], steps, warm_up))
-    return found
-
-
-def ratio(found: Found, who: str, other: str) -> dict[str, float]:
-    """Return the median, smallest and largest ratio of the medians in one round."""
-    ratios = [each[who]["p50_us"] / each[other]["p50_us"] for each in found]
-    return {"ratio": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}
-
-
-def rows(found: Found, whos: list[str]) -> list[dict[str, object]]:
-    """Return the medians of the rounds, and the ratios to the loops."""
-    return [
-        {
-            "who": who,
-            **{name: statistics.median(each[who][name] for each in found) for name in found[0][who]},
-            **{f"to {other}": ratio(found, who, other) for other, _ in TARGETS},
-        }
-        for who in whos
-    ]
-
-
-def targets(found: Found) -> dict[str, bool]:
-    """Return whether the targets are reached at the median."""
-    return {
-        f"{RECORDED} <= {most} x {other}": ratio(found, RECORDED, other)["ratio"] <= most for other, most in TARGETS
-    }
-
-
-def slopes(found: Found, extra: list[int]) -> dict[str, dict[str, float]]:
-    """Return what one more sensor costs, us: the slope of a line, median of the rounds, least and most."""
-    if len(extra) < 2:
-        return {}
-    slope = {}
-    for who in WIDENED:
-        for name in ("p50_us", "worked_us"):
-            lines = [np.polyfit(extra, [each[f"{who} + {n}"][name] for n in extra], 1)[0] for each in found]
-            slope[f"{who}, {name}"] = {"ratio": statistics.median(lines), "least": min(lines), "most": max(lines)}
-    return slope
-
-
-def show(table: list[dict[str, object]], reached: dict[str, bool], slope: dict[str, dict[str, float]]) -> None:
-    """Print it for people."""
-    console = Console(width=140)
-    drawn = Table(title="one step, us", title_justify="left")
-    for name in table[0]:
-        drawn.add_column(name)
-    for row in table:
-        drawn.add_row(*(_text(value) for value in row.values()))
-    console.print(drawn)
-    for name, value in slope.items():
-        console.print(f"one more small sensor: {name}: {_text(value)}")
-    for target, is_reached in reached.items():
-        console.print(f"{target}: {'reached' if is_reached else 'NOT reached'}")
-
-
-def _text(value: object) -> str:
-    if isinstance(value, dict):
-        return f"{value['ratio']:.2f} ({value['least']:.2f} to {value['most']:.2f})"
-    return f"{value:.0f}" if isinstance(value, float) else str(value)
-
-
-def long_episodes(contract: Contract) -> Contract:
-    """Return `contract` with episodes that do not end here."""
-    return replace(contract, episode=replace(contract.episode, horizon_steps=10**6))
-
-
-def run(steps: int, rounds: int, warm_up: int, extra: list[int]) -> dict[str, Any]:
-    """Measure, and return the result."""
-    contract = long_episodes(embodied_env.load_contract("arm_reach"))
-    monitored = replace(contract, safety=replace(contract.safety, mode="monitor"))
-    own = secrets.token_hex(4)
-    with contextlib.ExitStack() as servers:
-
-        def place(name: str, served: Contract) -> Place:
-            namespace = f"/bench_{own}_{name}"
-            servers.enter_context(echo_server(served, namespace))
-            return Place(contract=served, namespace=namespace)
-
-        echo = place("echo", contract)
-        places = dict.fromkeys((RAW, TYPED, SPIN, BACKGROUND, TRANSPORT, ENV, RECORDED), echo)
-        places[MONITOR] = place("monitor", monitored)
-        places |= dict.fromkeys((PHYSICS, PHYSICS_RECORDED), Place(contract=contract, namespace=None))
-        plain = list(places)
-        for count in extra:
-            wider = place(f"extra_{count}", with_sensors(contract, count))
-            places |= {f"{who} + {count}": wider for who in WIDENED}
-        found = measure(places, steps, rounds, warm_up)
-    return {
-        "steps": steps,
-        "rounds": rounds,
-        "rows": rows(found, plain),
-        "targets": targets(found),
-        "one_more_sensor": slopes(found, extra),
-    }
-
-
-def main() -> None:
-    """Run."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=500, help="of each in each round (default: 500)")
-    parser.add_argument("--rounds", type=int, default=5, help="(default: 5)")
-    parser.add_argument("--warm-up", type=int, default=100, help="steps that do not count (default: 100)")
-    parser.add_argument("--extra", type=int, nargs="*", default=[], help="numbers of small sensors more, e.g. 0 4 12")
-    parser.add_argument("--json", metavar="FILE", default=None, help="write the result there too")
-    parser.add_argument("--fifo-priority", type=int, default=None, help="SCHED_FIFO for clients and servers, 1 to 99")
-    args = parser.parse_args()
-    if args.fifo_priority is not None:  # processes and threads inherit it
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(args.fifo_priority))
-    result = run(args.steps, args.rounds, args.warm_up, args.extra)
-    show(result["rows"], result["targets"], result["one_more_sensor"])
-    if args.json is not None:
-        Path(args.json).write_text(json.dumps(result, indent=2))
-
-
-if __name__ == "__main__":
-    main()

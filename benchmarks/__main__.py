@@ -1,0 +1,81 @@
+"""Measure, compare with the targets, and write `benchmarks/results.json` and the page in `docs/`.
+
+    python -m benchmarks                  all benchmarks, about 20 minutes on an otherwise idle machine
+    python -m benchmarks NAME ...         some of them; the results of the others are kept
+    python -m benchmarks --smoke          a short run, which fails if a ratio is 1.5 times worse than the recorded one
+    python -m benchmarks --page           only write the page from the results
+
+Each case is measured in shuffled rounds beside its alternatives; a result is the median over rounds of a ratio within
+each round, with its bootstrap interval of 95 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+from rich.console import Console
+from rich.table import Table
+
+from .page import number, read_results, target_rows, text, update_page, write_result
+from .targets import BENCHMARKS, SMOKE_FACTOR
+
+
+def main() -> int:
+    """Return the exit status: 1 if the smoke edition found a regression."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"benchmarks (default: all of {', '.join(BENCHMARKS)})"
+    )
+    parser.add_argument("--smoke", action="store_true", help="short run in comparison with the recorded results")
+    parser.add_argument("--page", action="store_true", help="write the page, measure nothing")
+    parser.add_argument(
+        "--fifo-priority", type=int, help="SCHED_FIFO priority of all processes, 1 to 99 (default: none)"
+    )
+    args = parser.parse_args()
+    if unknown := [name for name in args.names if name not in BENCHMARKS]:
+        parser.error(f"unknown benchmark: {unknown[0]} (expected one of: {', '.join(BENCHMARKS)})")
+    if args.fifo_priority is not None:  # processes and threads inherit it
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(args.fifo_priority))
+    if args.smoke:
+        names = args.names or [name for name, benchmark in BENCHMARKS.items() if benchmark.is_in_smoke]
+        return max(smoke(name) for name in names)
+    for name in () if args.page else args.names or BENCHMARKS:
+        start_s = time.monotonic()
+        write_result(name, BENCHMARKS[name].measure(smoke=False))
+        print(f"{name}: {time.monotonic() - start_s:.0f} s", file=sys.stderr)
+    update_page(read_results())
+    print_targets()
+    return 0
+
+
+def smoke(name: str, *, is_last: bool = False) -> int:
+    """Measure a benchmark briefly, and once more after a regression; return 1 for a second one."""
+    benchmark, recorded = BENCHMARKS[name], read_results().get(name, {}).get("samples", {})
+    samples, status = benchmark.measure(smoke=True), 0
+    for target in benchmark.targets:
+        found, known = target.measured(samples), target.measured(recorded)
+        if not target.is_in_smoke or found is None or known is None:
+            continue
+        is_worse = target.is_regression(found, known)
+        comparison = f"{number(found.value)}, recorded {text(known)}"
+        print(f"{name}: {target.definition}: {comparison}{f', worse by more than {SMOKE_FACTOR}' * is_worse}")
+        status |= is_worse
+    return smoke(name, is_last=True) if status and not is_last else status
+
+
+def print_targets() -> None:
+    """Print the table of all targets; the page has their definitions."""
+    head, _, *rows = target_rows(read_results())
+    table = Table(*head[:1], *head[2:])
+    for name, _, *row in rows:
+        table.add_row(*(cell.replace("**", "").replace("`", "") for cell in (name, *row)))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
