@@ -194,7 +194,7 @@ class TaskResultBatch:
         """Return the results of some slots; the values of the others are 0."""
 
         def column(values: Iterable[Any], dtype: type) -> NDArray[Any]:
-            rows = np.zeros(n_slots, dtype=dtype)
+            rows: NDArray[Any] = np.zeros(n_slots, dtype=dtype)
             rows[list(results)] = list(values)
             return rows
 

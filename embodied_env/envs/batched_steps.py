@@ -57,7 +57,7 @@ class ActionRows:
     rows: FloatArray
     are_wellformed: BoolArray
 
-    def slot(self, slot: int) -> Any:  # noqa: ANN401 - an action
+    def __getitem__(self, slot: int) -> Any:  # noqa: ANN401 - an action
         """Return the agent's action for one slot."""
         given = self.given
         return {name: part[slot] for name, part in given.items()} if isinstance(given, dict) else given[slot]
@@ -246,7 +246,7 @@ class BatchedSteps:
         if slots.lag[slot]:
             slots.lag[slot] -= 1
             self._repeat(slot)
-            stepper.begin(self._actions.slot(slot))
+            stepper.begin(self._actions[slot])
             stepper.finish(self._result.slot(slot))
         else:
             slots.write(slot)
