@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from embodied_env.backends.mujoco import MujocoBackend
 from embodied_env.contract.message_types import MessageField
-from embodied_env.core.batches import ApprovedCommandBatch, BoolArray, IntArray, SampleBatch, SnapshotBatch
+from embodied_env.core.batches import ApprovedCommandBatch, BoolArray, IntArray, SampleBatch, SnapshotBatch, merge_rows
 from embodied_env.core.codes import Quality
 from embodied_env.core.types import FloatArray, Sample, Snapshot
 from embodied_env.errors import BackendLostError
@@ -70,13 +70,8 @@ class WorldBatch:
         targets = [self._worlds[slot].target for slot in slots]
         if not self._targets.size:
             self._targets = np.zeros((len(self._backends), len(targets[0])))
-        self._targets = _merged(self._targets, slots, targets)
-        now_ns = _merged(self.latest.now_ns, slots, [snapshots[slot].now_ns for slot in slots])
-        samples = {}
-        for name, first in snapshots[slots[0]].samples.items():
-            rows = {slot: snapshots[slot].samples[name] for slot in slots}
-            samples[name] = _with_rows(self.latest.samples.get(name) or _empty(first, len(self._backends)), rows)
-        self.latest = SnapshotBatch(now_ns=now_ns, samples=samples)
+        self._targets = merge_rows(self._targets, slots, targets)
+        self.latest = self.latest.with_rows(snapshots, len(self._backends))
 
     def send(self, commands: ApprovedCommandBatch, slots: Slots) -> None:
         """Set the commands of the next period; raises TypeError for one that is not approved."""
@@ -91,7 +86,7 @@ class WorldBatch:
         is_along, targets, controls = [self._is_along[slot] for slot in slots], commands, commands
         if any(is_along):
             targets, controls = worlds[is_along.index(True)].plan(self._targets[slots], commands)
-        self._targets = _merged(self._targets, slots, list(targets))
+        self._targets = merge_rows(self._targets, slots, list(targets))
         at_once = [row for row, world in enumerate(worlds) if is_along[row] and world.runs_through]
         self._errors = {}
         if at_once:
@@ -161,12 +156,12 @@ class WorldBatch:
         slots = list(slots)
         along = [slot for slot in slots if self._is_along[slot]]
         alone = slots if not along else [slot for slot in slots if not self._is_along[slot]]
-        now_ns = _merged(self.latest.now_ns, slots, [self._worlds[slot].now_ns for slot in slots])
+        now_ns = merge_rows(self.latest.now_ns, slots, [self._worlds[slot].now_ns for slot in slots])
         samples = {}
         for name, before in self.latest.samples.items():
             sample = self._read_together(before, along, now_ns) if along and name in self._ideal else before
-            sample = _with_rows(sample, self._changed(name, alone if name in self._ideal else slots))
-            samples[name] = replace(sample, arrival_ns=_merged(before.arrival_ns, slots, arrival_ns))
+            sample = sample.with_rows(self._changed(name, alone if name in self._ideal else slots))
+            samples[name] = replace(sample, arrival_ns=merge_rows(before.arrival_ns, slots, arrival_ns))
         self.latest = SnapshotBatch(now_ns=now_ns, samples=samples)
         return self.latest
 
@@ -210,13 +205,13 @@ class WorldBatch:
             field, rows = reader.layout.field, reader()
             if field in checked:
                 quality[~_is_certain(checked[field], rows)] = Quality.INVALID
-            values[field] = _merged(before.values[field], slots, rows)
+            values[field] = merge_rows(before.values[field], slots, rows)
         return replace(
             before,
             values=values,
-            stamp_ns=_merged(before.stamp_ns, slots, now_ns),
-            seq=_merged(before.seq, slots, before.seq + 1),
-            quality=_merged(before.quality, slots, quality),
+            stamp_ns=merge_rows(before.stamp_ns, slots, now_ns),
+            seq=merge_rows(before.seq, slots, before.seq + 1),
+            quality=merge_rows(before.quality, slots, quality),
         )
 
     def _changed(self, name: str, slots: list[int]) -> dict[int, Sample]:
@@ -228,52 +223,6 @@ class WorldBatch:
                 self._seen[slot][name] = reading
                 changed[slot] = self._backends[slot].sample(name, reading, 0)
         return changed
-
-
-def _merged(before: NDArray[Any], slots: list[int], rows: NDArray[Any] | list[Any]) -> NDArray[Any]:
-    """Return a new array with the rows of `slots`: from an array of all rows, or a list of these alone."""
-    if len(slots) == len(before):
-        return np.array(rows, dtype=before.dtype)
-    merged = before.copy()
-    merged[slots] = rows[slots] if isinstance(rows, np.ndarray) else rows
-    return merged
-
-
-def _with_rows(before: SampleBatch, rows: Mapping[int, Sample]) -> SampleBatch:
-    """Return `before` with the samples of some slots; an invalid one keeps the values."""
-    if not rows:
-        return before
-    slots, samples = list(rows), list(rows.values())
-    valid = {slot: sample for slot, sample in rows.items() if sample.values}
-    values = {
-        field: _merged(array, list(valid), [sample.values[field] for sample in valid.values()])
-        for field, array in before.values.items()
-    }
-    confidence = before.confidence
-    if confidence is not None:
-        confidence = _merged(confidence, slots, [sample.confidence for sample in samples])
-    return replace(
-        before,
-        values=values,
-        stamp_ns=_merged(before.stamp_ns, slots, [sample.stamp_ns for sample in samples]),
-        arrival_ns=_merged(before.arrival_ns, slots, [sample.arrival_ns for sample in samples]),
-        seq=_merged(before.seq, slots, [sample.seq for sample in samples]),
-        quality=_merged(before.quality, slots, [sample.quality for sample in samples]),
-        confidence=confidence,
-    )
-
-
-def _empty(sample: Sample, size: int) -> SampleBatch:
-    zeros = np.zeros(size, dtype=np.int64)
-    return SampleBatch(
-        sensor=sample.sensor,
-        values={field: np.zeros((size, *value.shape), value.dtype) for field, value in sample.values.items()},
-        stamp_ns=zeros,
-        arrival_ns=zeros,
-        seq=zeros,
-        quality=np.zeros(size, dtype=np.int8),
-        confidence=None if sample.confidence is None else np.full(size, np.nan),
-    )
 
 
 def _is_certain(known: MessageField, rows: NDArray[Any]) -> BoolArray:

@@ -20,6 +20,15 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 
+def merge_rows(before: NDArray[Any], slots: list[int], rows: NDArray[Any] | list[Any]) -> NDArray[Any]:
+    """Return a new array with the rows of `slots`: from an array of all rows, or a list of these alone."""
+    if len(slots) == len(before):
+        return np.array(rows, dtype=before.dtype)
+    merged = before.copy()
+    merged[slots] = rows[slots] if isinstance(rows, np.ndarray) else rows
+    return merged
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleBatch:
     """The newest reading of one sensor in each slot (`Sample`), in a world without a middleware."""
@@ -31,6 +40,43 @@ class SampleBatch:
     seq: IntArray
     quality: NDArray[np.int8]
     confidence: FloatArray | None = None
+
+    def with_rows(self, rows: Mapping[int, Sample]) -> SampleBatch:
+        """Return the batch with the samples of some slots; an invalid one keeps the values."""
+        if not rows:
+            return self
+        slots, samples = list(rows), list(rows.values())
+        valid = {slot: sample for slot, sample in rows.items() if sample.values}
+        values = {
+            field: merge_rows(array, list(valid), [sample.values[field] for sample in valid.values()])
+            for field, array in self.values.items()
+        }
+        confidence = self.confidence
+        if confidence is not None:
+            confidence = merge_rows(confidence, slots, [sample.confidence for sample in samples])
+        return SampleBatch(
+            sensor=self.sensor,
+            values=values,
+            stamp_ns=merge_rows(self.stamp_ns, slots, [sample.stamp_ns for sample in samples]),
+            arrival_ns=merge_rows(self.arrival_ns, slots, [sample.arrival_ns for sample in samples]),
+            seq=merge_rows(self.seq, slots, [sample.seq for sample in samples]),
+            quality=merge_rows(self.quality, slots, [sample.quality for sample in samples]),
+            confidence=confidence,
+        )
+
+    @classmethod
+    def empty(cls, sample: Sample, n_slots: int) -> SampleBatch:
+        """Return a batch of samples like `sample`, but 0."""
+        zeros = np.zeros(n_slots, dtype=np.int64)
+        return cls(
+            sensor=sample.sensor,
+            values={field: np.zeros((n_slots, *value.shape), value.dtype) for field, value in sample.values.items()},
+            stamp_ns=zeros,
+            arrival_ns=zeros,
+            seq=zeros,
+            quality=np.zeros(n_slots, dtype=np.int8),
+            confidence=None if sample.confidence is None else np.full(n_slots, np.nan),
+        )
 
     def slot(self, index: int) -> Sample:
         """Return the sample of one slot, with arrays of its own."""
@@ -51,6 +97,15 @@ class SnapshotBatch:
 
     now_ns: IntArray
     samples: Mapping[str, SampleBatch]
+
+    def with_rows(self, snapshots: Mapping[int, Snapshot], n_slots: int) -> SnapshotBatch:
+        """Return the batch with the snapshots of some slots of `n_slots`; without samples yet, the others are 0."""
+        samples = {}
+        for name, first in next(iter(snapshots.values())).samples.items():
+            rows = {slot: snapshot.samples[name] for slot, snapshot in snapshots.items()}
+            samples[name] = (self.samples.get(name) or SampleBatch.empty(first, n_slots)).with_rows(rows)
+        now_ns = merge_rows(self.now_ns, list(snapshots), [each.now_ns for each in snapshots.values()])
+        return SnapshotBatch(now_ns=now_ns, samples=samples)
 
     def slot(self, index: int) -> Snapshot:
         """Return the snapshot of one slot, with arrays of its own."""
@@ -139,7 +194,7 @@ class TaskResultBatch:
         """Return the results of some slots; the values of the others are 0."""
 
         def column(values: Iterable[Any], dtype: type) -> NDArray[Any]:
-            rows = np.zeros(n_slots, dtype=dtype)
+            rows: NDArray[Any] = np.zeros(n_slots, dtype=dtype)
             rows[list(results)] = list(values)
             return rows
 

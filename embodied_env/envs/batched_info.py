@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,6 @@ from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import Quality
 from embodied_env.core.latency.ledger import StepEvent
 from embodied_env.envs.transition_builder import Info, Observation, TransitionBuilder
-
-Histories = Mapping[tuple[str, str], NDArray[Any]]
-"""Sensor and field -> the last readings, oldest first, (n_slots, length, ...); for the field "" their stamps, ns."""
 
 
 class BatchedTransitions:
@@ -34,8 +31,7 @@ class BatchedTransitions:
 
     def observe(
         self,
-        snapshot: SnapshotBatch,
-        histories: Histories,
+        history: Sequence[SnapshotBatch],
         step_index: IntArray,
         applied: FloatArray,
         sampled: Mapping[str, FloatArray],
@@ -44,15 +40,17 @@ class BatchedTransitions:
 
         `applied`: (n_slots, count, n_joints), oldest first; `sampled`: the observed reset options, (n_slots, size).
         """
-        builder, observation = self._builder.observations, dict[str, NDArray[Any]]()
+        builder, snapshot = self._builder.observations, history[-1]
+        observation: Observation = {}
         for name, fields, mask in builder.visible:
             for key, field, length in fields:
                 if length is None:
                     observation[key] = snapshot.samples[name].values[field]
                     continue
-                observation[key] = histories[name, field][:, -length:]
-                ages_ns = snapshot.now_ns[:, np.newaxis] - histories[name, ""][:, -length:]
-                observation[f"{key}{AGES}"] = ages_ns / NS_PER_S
+                samples = [batch.samples[name] for batch in history[-length:]]
+                observation[key] = np.stack([sample.values[field] for sample in samples], axis=1)
+                ages_ns = [snapshot.now_ns - sample.stamp_ns for sample in samples]
+                observation[f"{key}{AGES}"] = np.stack(ages_ns, axis=1) / NS_PER_S
             if mask:
                 observation[mask] = np.ones((self._n_slots, 1), dtype=np.int8)
         observation |= sampled

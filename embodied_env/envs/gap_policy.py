@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from embodied_env.contract import Contract
 from embodied_env.contract.spaces import FieldLayout, field_layouts
+from embodied_env.core.batches import BoolArray, SnapshotBatch
 from embodied_env.core.codes import Quality
 from embodied_env.core.types import Sample, Snapshot
 from embodied_env.errors import BackendNotReadyError
@@ -72,10 +73,6 @@ class GapPolicy:
             actuation=snapshot.actuation,
             injected=snapshot.injected,
         ), gaps
-
-    def hold(self, snapshot: Snapshot) -> None:
-        """Continue after `snapshot`, all of whose readings are valid."""
-        self._held = dict(snapshot.samples)
 
     def lost(self, now_ns: int, why: str) -> Snapshot:
         """Return the last valid readings, marked as lost."""
@@ -157,3 +154,41 @@ class FieldCheck:
             return True
         low, high = self._layout.low, self._layout.high
         return bool(np.isfinite(found).all() and (found >= low).all() and (found <= high).all())
+
+
+class BatchedGapPolicy:
+    """Finds the slots of a batch whose readings are all valid; the others are left to `GapPolicy`."""
+
+    def __init__(self, contract: Contract) -> None:
+        """Resolve the sensors of `contract`."""
+        self._max_age_ns = {name: sensor.max_age_s * 1e9 for name, sensor in contract.sensors.items()}
+        self._bounds = {
+            name: [bounds for layout in field_layouts(name, sensor) if (bounds := _finite_bounds(layout)) is not None]
+            for name, sensor in contract.sensors.items()
+        }
+
+    def apply(self, snapshot: SnapshotBatch) -> tuple[SnapshotBatch, BoolArray]:
+        """Return the snapshot with the quality of valid readings, and the slots in which all are valid."""
+        samples, are_valid = {}, np.ones(snapshot.now_ns.shape, dtype=np.bool_)
+        for name, sample in snapshot.samples.items():
+            age_ns = snapshot.now_ns - sample.stamp_ns
+            are_valid &= (age_ns >= 0) & (age_ns <= self._max_age_ns[name]) & (sample.quality == Quality.OK)
+            samples[name] = sample
+            for field, low, high in self._bounds[name]:
+                values = sample.values[field].reshape(len(are_valid), -1)
+                is_within = (values >= low) & (values <= high)
+                if not is_within.all():
+                    are_valid &= np.isfinite(values).all(axis=1)
+                    quality = np.where(is_within.all(axis=1), samples[name].quality, Quality.OUT_OF_RANGE)
+                    samples[name] = replace(samples[name], quality=quality.astype(np.int8))
+        return SnapshotBatch(now_ns=snapshot.now_ns, samples=samples), are_valid
+
+
+def _finite_bounds(layout: FieldLayout) -> tuple[str, NDArray[Any], NDArray[Any]] | None:
+    """Return a field and bounds with which one comparison rejects NaN and infinity; None if every value is valid."""
+    low, high = layout.low.reshape(-1), layout.high.reshape(-1)
+    if layout.dtype.kind in "iu":
+        limits = np.iinfo(layout.dtype)
+        return None if (low <= limits.min).all() and (high >= limits.max).all() else (layout.field, low, high)
+    largest = np.finfo(layout.dtype).max
+    return layout.field, np.maximum(low, -largest), np.minimum(high, largest)

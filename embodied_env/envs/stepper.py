@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import gymnasium
@@ -22,20 +21,11 @@ from embodied_env.contract.runtime_values import checked_options
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
 from embodied_env.core.codes import Severity
 from embodied_env.core.history import begin_history
-from embodied_env.core.latency.ledger import LedgerState, StepEvent
+from embodied_env.core.latency.ledger import StepEvent
 from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.policy import NoAction
 from embodied_env.core.process.signals import deferred_signals
-from embodied_env.core.types import (
-    CommandState,
-    Finding,
-    Observer,
-    ResetRequest,
-    Snapshot,
-    TaskResult,
-    Transition,
-    Verdict,
-)
+from embodied_env.core.types import Finding, Observer, ResetRequest, Snapshot, TaskResult, Transition, Verdict
 from embodied_env.envs.external_inputs import ExternalInputsSource
 from embodied_env.envs.gap_policy import GapPolicy
 from embodied_env.envs.motion_guard import MotionGuard
@@ -62,24 +52,6 @@ from embodied_env.safety import CommandFilter, SafetyGate, merge_relay_report
 from embodied_env.safety.interlocks import AFTER_ESTOP
 from embodied_env.tasks import Task
 from embodied_env.tasks.judging import judge_step
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepState:
-    """The state of an episode between two steps, without that of gate, world and task.
-
-    `history` and `applied` are what the next observation needs, oldest first. An episode keeps the last three.
-    """
-
-    snapshot: Snapshot
-    reference: CommandState
-    step_index: int
-    ledger: LedgerState
-    history: Sequence[Snapshot]
-    applied: Sequence[FloatArray]
-    episode_index: int
-    origin_ns: int
-    sampled: Mapping[str, FloatArray]
 
 
 class StepperParts(NamedTuple):
@@ -172,6 +144,11 @@ class Stepper:
         self._lost: BackendLostError | None = None
 
     @property
+    def parts(self) -> StepperParts:
+        """The parts of this stepper."""
+        return StepperParts(self._backend, self._task, self._clock, self._gate, self._joints, self._transitions)
+
+    @property
     def epoch(self) -> int:
         """The number of resets minus one; -1 before the first. It never repeats."""
         return self._epoch - 1
@@ -180,62 +157,6 @@ class Stepper:
     def step_index(self) -> int:
         """The number of steps taken in this episode."""
         return self._episode.step_index
-
-    @property
-    def is_observed(self) -> bool:
-        """Whether observers receive the transitions."""
-        return bool(self._observers)
-
-    @property
-    def parts(self) -> StepperParts:
-        """The parts of this stepper."""
-        return StepperParts(self._backend, self._task, self._clock, self._gate, self._joints, self._transitions)
-
-    @property
-    def is_ordinary(self) -> bool:
-        """Whether the next step follows from its action, the state and the world alone, and only its result is used."""
-        is_watched = self.is_observed or self.on_waiting is not None
-        is_idle = self._running and self._pending is None and self._inputs.is_empty and not self._episode.missed
-        return is_idle and not is_watched and self._gate.latched is None and self._gate.changed is None
-
-    @property
-    def step_state(self) -> StepState:
-        """The state between two steps; setting it continues after ordinary steps that were taken elsewhere."""
-        episode = self._episode
-        return StepState(
-            snapshot=episode.snapshot,
-            reference=self._arbiter.reference,
-            step_index=episode.step_index,
-            ledger=self._ledger.state,
-            history=tuple(episode.history),
-            applied=tuple(episode.applied),
-            episode_index=episode.index,
-            origin_ns=episode.origin_ns,
-            sampled=episode.sampled,
-        )
-
-    @step_state.setter
-    def step_state(self, state: StepState) -> None:
-        episode = self._episode
-        episode.snapshot, episode.step_index = state.snapshot, state.step_index
-        episode.history.extend(state.history)
-        episode.applied.extend(state.applied)
-        self._ledger.state = state.ledger
-        episode.frozen_ns, episode.returned_ns = (
-            state.ledger[0][StepEvent.OBSERVED],
-            state.ledger[0][StepEvent.RETURNED],
-        )
-        self._gap_policy.hold(state.snapshot)
-        self._arbiter.continue_from(state.reference)
-
-    @property
-    def ledger_state(self) -> LedgerState:
-        """The state of the ledger between two steps."""
-        return self._ledger.state
-
-    @ledger_state.setter
-    def ledger_state(self, state: LedgerState) -> None:
-        self._ledger.state = state
 
     @property
     def state(self) -> str:

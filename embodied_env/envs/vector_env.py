@@ -206,22 +206,9 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
             ClosedError: after `close`.
         """
         check_open(self.closed, "step")
-        rows = None if self._batched is None else self._batched.parse(actions)
-        # a list may hold `NoAction`
-        commands = list(actions if isinstance(actions, (list, tuple)) else iterate(self.action_space, actions))
-        if len(commands) != self.num_envs:
-            raise ValueError(f"wrong number of actions: {len(commands)} (expected {self.num_envs}, one per slot)")
-        if self._batched is not None and rows is None:
-            rows = self._batched.parse_each(commands)
+        commands, rows = self._parse(actions)
+        self._check_running()
         mode = self.autoreset_mode
-        stuck = ~self._was_reset
-        if mode is AutoresetMode.SAME_STEP:
-            stuck |= self._autoreset_envs  # its world did not start
-        if stuck.any():
-            slots = np.flatnonzero(stuck).tolist()
-            raise ResetNeededError(f"step() outside an episode in slots {slots}; call reset() first")
-        if mode is AutoresetMode.DISABLED and self._autoreset_envs.any():
-            raise SlotEndedError(f"{self._autoreset_envs=}")
         to_reset = np.flatnonzero(self._autoreset_envs).tolist() if mode is AutoresetMode.NEXT_STEP else []
         self._rewards[to_reset] = 0.0
         infos: dict[int, Info] = {}
@@ -229,10 +216,8 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         stacked: Info = {}
         if batch is not None:
             is_final = batch.rows & self._autoreset_envs & (mode is AutoresetMode.SAME_STEP)
-            stacked = batch.infos(batch.rows & ~is_final)
-            if is_final.any():
-                to_reset += np.flatnonzero(is_final).tolist()
-                stacked |= batch.final(is_final)
+            stacked = {**batch.infos(batch.rows & ~is_final), **batch.final(is_final)}
+            to_reset += np.flatnonzero(is_final).tolist()
         for slot, (observation, info) in results.items():
             self._store(slot, observation)
             infos[slot] = info
@@ -248,8 +233,30 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         self.mark("returned")  # each slot has waited for the others until now
         return self._batch(), self._rewards.copy(), *flags, merge_infos(stacked, stack_infos(infos, self.num_envs))
 
+    def _parse(self, actions: Any) -> tuple[Sequence[Any] | ActionRows, ActionRows | None]:  # noqa: ANN401 - of the action space
+        """Return the action of each slot, and all as rows if slots are batched."""
+        rows = None if self._batched is None else self._batched.parse(actions)
+        if rows is not None:
+            return rows, rows
+        # a list may hold `NoAction`
+        commands = list(actions if isinstance(actions, (list, tuple)) else iterate(self.action_space, actions))
+        if len(commands) != self.num_envs:
+            raise ValueError(f"wrong number of actions: {len(commands)} (expected {self.num_envs}, one per slot)")
+        return commands, None if self._batched is None else self._batched.parse_each(commands)
+
+    def _check_running(self) -> None:
+        """Raise ResetNeededError or SlotEndedError if a slot must be reset first."""
+        stuck = ~self._was_reset
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            stuck |= self._autoreset_envs  # its world did not start
+        if stuck.any():
+            slots = np.flatnonzero(stuck).tolist()
+            raise ResetNeededError(f"step() outside an episode in slots {slots}; call reset() first")
+        if self.autoreset_mode is AutoresetMode.DISABLED and self._autoreset_envs.any():
+            raise SlotEndedError(f"{self._autoreset_envs=}")
+
     def _step_slots(
-        self, commands: Sequence[Any], rows: ActionRows | None, excluded: set[int]
+        self, commands: Sequence[Any] | ActionRows, rows: ActionRows | None, excluded: set[int]
     ) -> tuple[StepResults | None, dict[int, SlotResult]]:
         """Begin the steps of all slots that are not excluded, then finish them.
 

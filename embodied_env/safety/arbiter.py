@@ -142,10 +142,6 @@ class Arbiter:
         """Treat the robot as at rest where commands no longer reach it, so that no setpoint is due before `reset`."""
         self.reset(self._reference.positions, self._reference.epoch)
 
-    def continue_from(self, reference: CommandState) -> None:
-        """Make `reference` the last published command, which was published elsewhere; in lockstep only."""
-        self._reference = reference
-
     def update_measured(self, positions: FloatArray, ages_s: FloatArray) -> None:
         """Update the positions of joints commanded by velocity; the others keep their published ones.
 

@@ -93,7 +93,7 @@ class Physics:
             skip_checks=True,
             nstep=steps,
             initial_warmstart=self._warm_start,
-            state=self.trace,
+            state=None if self.trace is None else self.trace[:, :steps],
         )
 
     def complete(self, controls: FloatArray, moved: Mapping[int, FloatArray]) -> None:

@@ -75,12 +75,15 @@ def pair():
 @pytest.mark.parametrize(
     ("contract", "mode", "steps"),
     [
-        *((name, mode, 12) for name, mode in zip(SHIPPED, itertools.cycle(AutoresetMode), strict=False)),
+        *(
+            (name, mode, 4 if name == "door_open" else 12)
+            for name, mode in zip(SHIPPED, itertools.cycle(AutoresetMode), strict=False)
+        ),
         *(pytest.param(name, mode, 400, marks=pytest.mark.long) for name in SHIPPED for mode in AutoresetMode),
     ],
 )
 def test_each_shipped_contract_in_each_mode(pair, contract, mode, steps):
-    both = pair(contract, mode)
+    both = pair(contract, mode, num_envs=1 if contract == "door_open" else 3)  # its cameras are slow
     for _ in range(steps):
         both.step(both.ours.action_space.sample())
     assert both.ours.batched_share > 0.9
@@ -142,15 +145,10 @@ class OneByOne(Reach):
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: object) -> TaskResult:
         self.steps += 1
-        distance_m, verdict = self._evaluate(current)
-        first = self.steps == 1
-        assert first == (previous.reset is not None)
-        failure = "tired" if self.steps > 8 else ""
-        return TaskResult(
-            reward=-distance_m,
-            verdict=dataclasses.replace(verdict, failure=failure),
-            terms={"steps": float(self.steps)},
-        )
+        assert (self.steps == 1) == (previous.reset is not None)
+        result = super().judge(previous, current, applied)
+        verdict = dataclasses.replace(result.verdict, failure="tired" if self.steps > 8 else "")
+        return TaskResult(reward=result.reward, verdict=verdict, terms={"steps": float(self.steps)})
 
 
 class Failing(Reach):

@@ -40,10 +40,6 @@ _KEYS = ("handoff_s", "inference_s", "policy_s", "gate_s", "publish_s", "obs_to_
 _ALL_OK: dict[str, object] = dict.fromkeys(_KEYS, int(Quality.OK))
 
 
-LedgerState = tuple[tuple[int, ...], bool, bool]
-"""The stamps by `StepEvent`, whether the next step is the first, and whether the agent has marked it."""
-
-
 class Ledger:
     """The stamps of the current step."""
 
@@ -95,16 +91,6 @@ class Ledger:
             self.leave_step()
         else:
             raise UsageError(f"unknown mark {name!r} (expected 'policy' or 'returned')")
-
-    @property
-    def state(self) -> LedgerState:
-        """The state between two steps, for a copy."""
-        return tuple(self._ns), self._first, self._marked
-
-    @state.setter
-    def state(self, state: LedgerState) -> None:
-        stamps_ns, self._first, self._marked = state
-        self._ns = list(stamps_ns)
 
     @property
     def obs_to_command_ns(self) -> int:

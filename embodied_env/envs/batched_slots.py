@@ -1,0 +1,174 @@
+"""The state of the slots of a vector environment as arrays, read from and written back to their own environments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from gymnasium import Env
+from gymnasium.wrappers import TimeLimit
+
+from embodied_env.core.batches import BoolArray, CommandStateBatch, IntArray, SnapshotBatch
+from embodied_env.core.clock import VirtualClock
+from embodied_env.core.latency.ledger import StepEvent
+from embodied_env.core.types import CommandState, FloatArray, Snapshot
+from embodied_env.envs.embodied_env import EmbodiedEnv
+
+
+@dataclass(kw_only=True)
+class SlotStates:
+    """The state of each slot between two steps, in rows by slot. A step makes new arrays.
+
+    `history` and `applied`, of shape (n_slots, count, n_joints), are what observations need, oldest first.
+    """
+
+    history: tuple[SnapshotBatch, ...]
+    reference: CommandStateBatch
+    seq: IntArray  # of the last command
+    step_index: IntArray
+    elapsed_steps: IntArray  # of the `TimeLimit`
+    stamps_ns: IntArray  # by `StepEvent`, (n_events, n_slots)
+    is_first: BoolArray
+    is_marked: BoolArray
+    applied: FloatArray
+
+    @property
+    def snapshot(self) -> SnapshotBatch:
+        """The newest snapshot of each slot, after the gap policy."""
+        return self.history[-1]
+
+
+class BatchedSlots:
+    """Holds the state of each slot from `load` until `write` or `forget`.
+
+    Attributes:
+        bases: the environments of the slots, without their wrappers.
+        steppers: their steppers.
+        state: the current state.
+        before: the state before the last step.
+        is_loaded: whether the arrays hold the state of a slot.
+        lag: the number of steps that a slot has taken since `load`, which its own environment has not seen.
+        max_elapsed_steps: the limit of each slot's `TimeLimit`.
+        episode_index, origin_ns, sampled: the number and start of the episode, and its observed reset options.
+    """
+
+    def __init__(self, envs: Sequence[Env[Any, Any]]) -> None:
+        """Load nothing. Each of `envs` is an `EmbodiedEnv`, which may be in a `TimeLimit`."""
+        self.bases = [cast("EmbodiedEnv", env.unwrapped) for env in envs]
+        self.steppers = [base.stepper for base in self.bases]
+        self._limits = [cast("Any", env) if isinstance(env, TimeLimit) else None for env in envs]
+        no_limit = np.iinfo(np.int64).max
+        self.max_elapsed_steps = np.array([each._max_episode_steps if each else no_limit for each in self._limits])
+        contract, n_slots = self.bases[0].contract, len(envs)
+        joints = np.zeros((n_slots, self.steppers[0]._gate.layout.size))
+        ints, no = np.zeros(n_slots, dtype=np.int64), np.zeros(n_slots, dtype=np.bool_)
+        self.state = self.before = SlotStates(
+            history=(SnapshotBatch(now_ns=ints, samples={}),) * self.steppers[0]._history_length,
+            reference=CommandStateBatch(positions=joints, velocities=joints, accelerations=joints),
+            seq=ints.copy(),
+            step_index=ints.copy(),
+            elapsed_steps=ints.copy(),
+            stamps_ns=np.zeros((len(StepEvent), n_slots), dtype=np.int64),
+            is_first=no.copy(),
+            is_marked=no.copy(),
+            applied=np.zeros((n_slots, contract.applied_actions, joints.shape[1])),
+        )
+        self.is_loaded, self.lag = no, ints.copy()
+        self.episode_index, self.origin_ns = ints.copy(), ints.copy()
+        self.sampled: dict[str, FloatArray] = {}
+
+    def load(self, slots: Sequence[int]) -> dict[int, Snapshot]:
+        """Read the state of those slots whose next step may be ordinary; return their newest snapshots."""
+        ready = [slot for slot in slots if self._is_ordinary(slot)]
+        if not ready:
+            return {}
+        state, n_slots = self.state, len(self.bases)
+        histories = {slot: self.steppers[slot]._episode.history for slot in ready}
+        state.history = tuple(
+            batch.with_rows({slot: history[place] for slot, history in histories.items()}, n_slots)
+            for place, batch in enumerate(state.history)
+        )
+        old = state.reference  # its arrays may be those of a report
+        state.reference = reference = CommandStateBatch(
+            positions=old.positions.copy(), velocities=old.velocities.copy(), accelerations=old.accelerations.copy()
+        )
+        for slot in ready:
+            stepper, limit = self.steppers[slot], self._limits[slot]
+            episode, ledger, command = stepper._episode, stepper._ledger, stepper._arbiter.reference
+            reference.positions[slot], reference.velocities[slot] = command.positions, command.velocities
+            reference.accelerations[slot] = 0.0 if command.accelerations is None else command.accelerations
+            state.seq[slot], state.step_index[slot] = command.seq, episode.step_index
+            state.elapsed_steps[slot] = 0 if limit is None else limit._elapsed_steps
+            state.stamps_ns[:, slot] = ledger._ns
+            state.is_first[slot], state.is_marked[slot] = ledger._first, ledger._marked
+            if episode.applied:
+                state.applied[slot] = episode.applied
+            self.episode_index[slot], self.origin_ns[slot] = episode.index, episode.origin_ns
+            for name in stepper._transitions.observations.observed_options:
+                value = np.asarray(episode.sampled[name], dtype=np.float64).reshape(-1)
+                self.sampled.setdefault(name, np.zeros((n_slots, value.size)))[slot] = value
+        self.lag[ready], self.is_loaded[ready] = 0, True
+        return {slot: histories[slot][-1] for slot in ready}
+
+    def _is_ordinary(self, slot: int) -> bool:
+        """Return whether the next step follows from its action and the state alone, and only its result is used."""
+        stepper = self.steppers[slot]
+        inputs, gate, is_idle = stepper._inputs, stepper._gate, stepper._running and stepper._pending is None
+        is_plain = not (inputs._annotations or inputs._preview or stepper._episode.missed)
+        is_limited = gate.latched is None and gate.changed is None
+        return is_idle and is_plain and is_limited and stepper.on_waiting is None
+
+    def write(self, slot: int) -> None:
+        """Write the state before the last step back to the slot's own environment."""
+        state, stepper, limit = self.before, self.steppers[slot], self._limits[slot]
+        self.is_loaded[slot] = False
+        self._write_clock(slot, state)
+        self._write_ledger(slot, state)
+        if limit is not None:
+            limit._elapsed_steps = int(state.elapsed_steps[slot])
+        if not self.lag[slot]:
+            return
+        episode, reference = stepper._episode, state.reference
+        episode.history.extend(batch.slot(slot) for batch in state.history)
+        episode.snapshot = episode.history[-1]
+        episode.step_index = int(state.step_index[slot])
+        episode.applied.extend(state.applied[slot].copy())
+        stepper._gap_policy._held = dict(episode.snapshot.samples)
+        stepper._arbiter._reference = CommandState(
+            positions=reference.positions[slot].copy(),
+            velocities=reference.velocities[slot].copy(),
+            accelerations=reference.accelerations[slot].copy(),
+            seq=int(state.seq[slot]),
+            epoch=stepper.epoch,
+        )
+
+    def write_counts(self, slot: int) -> None:
+        """Write the stamps and the count of the time limit after the last step back."""
+        limit = self._limits[slot]
+        self._write_ledger(slot, self.state)
+        if limit is not None:
+            limit._elapsed_steps = int(self.state.elapsed_steps[slot])
+
+    def own_snapshot(self, slot: int) -> Snapshot | None:
+        """Return the snapshot before the step, with the report of a reset, if the slot's own environment has it."""
+        return None if self.lag[slot] else self.steppers[slot]._episode.snapshot
+
+    def _write_ledger(self, slot: int, state: SlotStates) -> None:
+        """Write the stamps of `state` back to the slot's own environment."""
+        ledger, episode = self.steppers[slot]._ledger, self.steppers[slot]._episode
+        ledger._ns = state.stamps_ns[:, slot].tolist()
+        ledger._first, ledger._marked = bool(state.is_first[slot]), bool(state.is_marked[slot])
+        episode.frozen_ns, episode.returned_ns = ledger._ns[StepEvent.OBSERVED], ledger._ns[StepEvent.RETURNED]
+
+    def forget(self, slot: int) -> None:
+        """Drop the state of a slot that is reset; only its clock goes on."""
+        if self.is_loaded[slot]:
+            self.is_loaded[slot], self.steppers[slot].last_transition = False, None
+            self._write_clock(slot, self.state)
+
+    def _write_clock(self, slot: int, state: SlotStates) -> None:
+        clock = self.steppers[slot]._clock
+        if isinstance(clock, VirtualClock):
+            clock.advance_ns(int(state.stamps_ns[StepEvent.OBSERVED, slot]) - clock.now_ns())
