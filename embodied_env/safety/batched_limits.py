@@ -70,8 +70,7 @@ def limit_joints(
     crossed = lower > upper
     if crossed.any():
         are_feasible = ~(crossed & (lower - upper > 2.0 * _rounding_of_step(x, x, bounds, dt_s)))
-        brake = np.where(v >= 0.0, lower, upper)
-        lower, upper = np.where(crossed, brake, lower), np.where(crossed, brake, upper)
+        upper = np.where(crossed & (v >= 0.0), lower, upper)  # the bounds are equal up to rounding: brake
     desired = (targets - x) / dt_s
     if bounds.has_velocity:
         desired = np.where(bounds.is_velocity, targets, desired)
