@@ -155,8 +155,8 @@ def drive(contract, seed: int, *, outside: bool = False, steps: int = 6, faults:
                 ]
                 assert (rows.disposition[i], rows.intervened[i]) == (report.disposition, report.intervened)
                 assert {name: kept[i] for name, kept in rows.guaranteed.items()} == report.guaranteed
-            else:
-                batched.store(i)
+            if not approved.is_decided[i] or rng.random() < 0.2:
+                batched.store(i, undo=bool(approved.is_decided[i]))
                 own[i].judge(action, state, dt_s, context)
                 batched.load(i)
             assert batched.intervention_share[i] == truth[i].intervention_share
