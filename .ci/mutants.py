@@ -330,8 +330,8 @@ MUTANTS = (
     ),
     limiter(
         "applied equals requested",
-        "applied = np.where(published == target, boxed, applied)",
-        "applied = boxed.copy()",
+        "np.copyto(applied, boxed, where=published == target)",
+        "np.copyto(applied, boxed)",
         "p12 or p6",
     ),
     limiter("commands can be written", "            array.setflags(write=False)", "            pass", "command_and"),
@@ -511,8 +511,8 @@ MUTANTS = (
     ),
     approved(
         "the reference is not updated",
-        "positions=np.where(is_velocity, before.positions, values),",
-        "positions=before.positions,",
+        "        positions=positions,\n",
+        "        positions=before.positions,\n",
         ROBOT_MACHINE,
         MACHINE,
     ),
@@ -894,8 +894,8 @@ MUTANTS = (
     ),
     interlocks(
         "only the first and last sent command are compared",
-        "position - max(sent), min(sent) - position",
-        "position - min(sent), max(sent) - position",
+        "above, below = position - high, low - position",
+        "above, below = position - low, high - position",
         "between_two",
     ),
     interlocks("metres are treated as radians", '"m": 1.0}', '"m": 2.0 * math.pi}', "turn_or_a_metre"),

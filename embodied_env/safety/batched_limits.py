@@ -70,8 +70,7 @@ def limit_joints(
     crossed = lower > upper
     if crossed.any():
         are_feasible = ~(crossed & (lower - upper > 2.0 * _rounding_of_step(x, x, bounds, dt_s)))
-        brake = np.where(v >= 0.0, lower, upper)
-        lower, upper = np.where(crossed, brake, lower), np.where(crossed, brake, upper)
+        upper = np.where(crossed & (v >= 0.0), lower, upper)  # the bounds are equal up to rounding: brake
     desired = (targets - x) / dt_s
     if bounds.has_velocity:
         desired = np.where(bounds.is_velocity, targets, desired)
@@ -93,7 +92,9 @@ def limit_joints(
         goals = clipped(targets, bounds.low, bounds.high)
         reached, chosen = np.where(bounds.is_goal, goals, reached), np.where(bounds.is_goal, 0.0, chosen)
         kept = np.where(bounds.is_goal, goals == targets, kept)
-    codes = np.where(kept, 0, _binding(x, chosen, braking, faster, bounds))
+    codes = np.zeros(x.shape, dtype=np.int16)
+    if not kept.all():
+        codes = np.where(kept, codes, _binding(x, chosen, braking, faster, bounds))
     return LimitedSteps(reached, chosen, codes, are_feasible)
 
 
@@ -153,7 +154,7 @@ def _binding(
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.int16]]:
     """Return the number of the limit that gave `chosen`, which one of the two directions decides."""
     speeds = np.array((chosen, -chosen))
-    codes = np.where(faster == speeds, _ACCELERATION, 0)
+    codes = np.where(faster == speeds, np.int16(_ACCELERATION), np.int16(0))
     codes = np.where(bounds.velocity == speeds, _VELOCITY, codes)
     codes = np.where(braking == speeds, _POSITION, codes)
     is_forwards = (chosen > 0.0) | ((chosen == 0.0) & (positions >= bounds.high))

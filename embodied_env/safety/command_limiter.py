@@ -71,17 +71,13 @@ class CommandLimiter:
         self._keeps_limits = self._mode == "enforce" and not limits_elsewhere
         self._intervenes_from = Severity.LIMIT if self._mode == "enforce" else Severity.HOLD
 
-    @property
-    def is_tightening(self) -> bool:
-        """Whether limits were tightened since `set_limits` without `tighten`."""
-        return self._before is not None
-
     def set_limits(self, limits: EffectiveLimits, *, tighten: bool = False) -> None:
         """Enforce these limits; the action space stays that of the contract.
 
         With `tighten` a joint that moves too fast for them brakes into them from the limits before.
         """
         self._before = (self._before or self._bounds) if tighten else None
+        self.is_tightening = tighten
         self._limits = limits
         self.has_jerk = bool(np.isfinite(limits.jerk).any())
         self._bounds = joint_bounds(limits)
