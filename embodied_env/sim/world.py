@@ -24,7 +24,7 @@ from embodied_env.sim.actuators import Actuation, SetpointInterpolator
 from embodied_env.sim.async_rendering import AsyncCameras
 from embodied_env.sim.backend_profile import Driver, Source, StandIn, WorldProfile
 from embodied_env.sim.delayed_world import DelayedWorld
-from embodied_env.sim.model import Model
+from embodied_env.sim.model import shared_model
 from embodied_env.sim.physics import Physics
 from embodied_env.sim.randomization import ResetRandomizer
 from embodied_env.sim.rendering import FREE_CAMERA, Renderer, Viewer
@@ -86,7 +86,7 @@ class World:
         """
         self._contract = contract
         self.profile = profile
-        self._model = model = Model(contract, profile, path)
+        self._model = model = shared_model(contract, profile, path)
         self._data = model.new_data()
         self._renderer = Renderer(model.mujoco, model.mj)
         self._viewer: Viewer | None = None
