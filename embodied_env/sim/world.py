@@ -167,6 +167,7 @@ class World:
         self._actuation.begin(self._data)
         if self._interpolator is not None:
             self._interpolator.begin(self._actuation.target)
+        self.physics.begin()
         self.physics.forward()
         self.physics.check_stable()
         self.now_ns += self._contract.control_period_ns
