@@ -49,6 +49,11 @@ class Physics:
         self.state, self.inputs, self.trace = state, inputs, trace
 
     @property
+    def is_lost(self) -> bool:
+        """Whether the simulation was unstable at any time since `begin`."""
+        return bool(self._problem)
+
+    @property
     def can_run(self) -> bool:
         """Whether `run` is possible."""
         return self._rollout is not None
