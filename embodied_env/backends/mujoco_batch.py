@@ -45,7 +45,7 @@ class WorldBatch:
         threads = (os.cpu_count() or 1) if threads is None else threads
         self._backends, size = backends, len(backends)
         self._helpers = max(0, min(threads, size) - 1)
-        self.executor = ThreadPoolExecutor(self._helpers, "worlds") if self._helpers else None
+        self.executor = ThreadPoolExecutor(threads, "worlds") if self._helpers else None
         self._worlds: dict[int, World] = {}
         self._ideal: dict[str, list[RowsReader]] = {}  # of the fields of sensors that all worlds read together
         self._is_along = [False] * size  # is the world stepped along, and its ideal sensors are read together?
@@ -89,15 +89,14 @@ class WorldBatch:
         self._targets = merge_rows(self._targets, slots, list(targets))
         at_once = [row for row, world in enumerate(worlds) if is_along[row] and world.runs_through]
         self._errors = {}
-        if at_once:
-            self._run(at_once, slots, worlds, controls)
+        doubtful = self._run(at_once, slots, worlds, controls) if at_once else set()
         others = set(range(len(slots))).difference(at_once)
 
         def step_others(row: int) -> None:
             world = worlds[row]
             try:
                 if row not in others:
-                    world.arrive(targets[row], controls[row])
+                    world.arrive(targets[row], controls[row], is_doubtful=row in doubtful)
                 elif is_along[row]:
                     world.step_along(targets[row], controls[row])
                 else:
@@ -111,8 +110,11 @@ class WorldBatch:
             step_others(row)
         return self._errors
 
-    def _run(self, rows: list[int], slots: list[int], worlds: list[World], controls: FloatArray) -> None:
-        """Run the physics of worlds in which nothing else happens during the control period."""
+    def _run(self, rows: list[int], slots: list[int], worlds: list[World], controls: FloatArray) -> set[int]:
+        """Run the physics of worlds in which nothing else happens during the control period.
+
+        Return the rows with a warning, or a state that is not finite.
+        """
         running = [slots[row] for row in rows]
         self._states[running, 0] = self._traces[running, 0, -1]
         for row in rows:
@@ -128,6 +130,9 @@ class WorldBatch:
             physics.forward()
 
         self._share(run, rows, helpers=self._helpers)
+        warned = np.concatenate([worlds[row].physics.warned for row in rows]).reshape(len(rows), -1).any(axis=1)
+        is_finite = np.isfinite(self._traces[running, 0, -1]).all(axis=1)
+        return {rows[k] for k in np.flatnonzero(warned | ~is_finite)}
 
     def _share(self, work: Callable[[int], None], rows: Collection[int], *, helpers: int) -> None:
         """Do `work` for each row, in the caller's thread and in helpers."""

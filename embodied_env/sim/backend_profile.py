@@ -78,6 +78,11 @@ class Draw:
     delay: tuple[str, ...] | None = None  # sensors whose `delay_s` it replaces, s, >= 0
     command_delay: bool | None = None  # true: it is the time from a command to its effect, s, >= 0
 
+    @property
+    def changes_model(self) -> bool:
+        """Whether it changes the compiled model, and not only the state of the world."""
+        return any(names is not None for names in (self.mass, self.friction, self.gain, self.damping))
+
 
 DRAWS = ("mocap", "pose", "mover", "joints", "mass", "friction", "gain", "damping", "delay", "command_delay")
 """The mutually exclusive keys of a `Draw`."""

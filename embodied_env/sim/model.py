@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import importlib
 import logging
@@ -10,6 +11,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +76,10 @@ class Model:
         mujoco: the module.
         mj: the ``MjModel``.
         path: the path of the profile in the contract.
+        original: the model that this is a copy of, if it is one.
     """
+
+    original: Model | None = None
 
     def __init__(self, contract: Contract, profile: WorldProfile, path: str) -> None:
         """Compile the model file, or a generated model; raises ContractError without the file or its keyframe."""
@@ -230,6 +235,25 @@ class Model:
             remedy = "" if joint in home else f"; set {self.path}.home: {{{joint}: POSITION}}"
             problem = f"{joint} starts at {position:g} (expected {low:g} to {high:g}, its limits after margins){remedy}"
             self.require(low <= position <= high, f"{self.path}.home.{joint}", problem)
+
+
+_compiled: WeakValueDictionary[tuple[int, str], Model] = WeakValueDictionary()  # by contract, which they keep alive
+
+
+def shared_model(contract: Contract, profile: WorldProfile, path: str) -> Model:
+    """Return the model of a contract that all its worlds in this process share, compiled once.
+
+    If a reset draws its properties, the model is a copy with an ``MjModel`` of its own. Raises as `Model`.
+    """
+    key = id(contract), path
+    model = _compiled.get(key)
+    if model is None or model.profile != profile:
+        model = _compiled[key] = Model(contract, profile, path)
+    if not any(draw.changes_model for draw in profile.draws.values()):
+        return model
+    own = copy.copy(model)
+    own.mj, own.original = copy.copy(model.mj), model
+    return own
 
 
 def find_model(contract: Contract, name: str, path: str) -> Path:

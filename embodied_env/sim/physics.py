@@ -35,6 +35,7 @@ class Physics:
         self._warm_start = data.qacc_warmstart[np.newaxis]
         self.warned: NDArray[np.int32] = data.warning.number  # counts by warning; a view: the attribute is slow to read
         self._unstable = [int(getattr(mujoco.mjtWarning, name)) for name in _UNSTABLE]
+        self._problem = ""  # by which the simulation was lost
         rollout = getattr(mujoco.rollout, "Rollout", None)  # since MuJoCo 3.3
         self._rollout: Any = None if rollout is None else rollout(nthread=0)
 
@@ -48,9 +49,18 @@ class Physics:
         self.state, self.inputs, self.trace = state, inputs, trace
 
     @property
+    def is_lost(self) -> bool:
+        """Whether the simulation was unstable at any time since `begin`."""
+        return bool(self._problem)
+
+    @property
     def can_run(self) -> bool:
         """Whether `run` is possible."""
         return self._rollout is not None
+
+    def begin(self) -> None:
+        """Begin an episode in a state that was reset."""
+        self._problem = ""
 
     def step(
         self, controls: FloatArray, moved: Mapping[int, FloatArray], after_each: Callable[[], None] | None = None
@@ -121,9 +131,11 @@ class Physics:
         self._warm_start[:] = warm_start
 
     def check_stable(self) -> None:
-        """Raise BackendLostError if MuJoCo has reported an unstable state, or a position is not finite."""
+        """Raise BackendLostError if the state was unstable at any time since `begin`, or a position is not finite."""
         numbers = self.warned.tolist()
         counts = [numbers[warning] for warning in self._unstable]
-        if any(counts) or not math.isfinite(sum(self._data.qpos.tolist())):
+        if not self._problem and (any(counts) or not math.isfinite(sum(self._data.qpos.tolist()))):
             bad = ", ".join(name for name, count in zip(_UNSTABLE, counts, strict=True) if count)
-            raise BackendLostError("sim_unstable", f"simulation unstable: {bad or 'a position is not finite'}")
+            self._problem = bad or "a position is not finite"
+        if self._problem:
+            raise BackendLostError("sim_unstable", f"simulation unstable: {self._problem}")

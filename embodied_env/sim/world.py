@@ -24,7 +24,7 @@ from embodied_env.sim.actuators import Actuation, SetpointInterpolator
 from embodied_env.sim.async_rendering import AsyncCameras
 from embodied_env.sim.backend_profile import Driver, Source, StandIn, WorldProfile
 from embodied_env.sim.delayed_world import DelayedWorld
-from embodied_env.sim.model import Model
+from embodied_env.sim.model import shared_model
 from embodied_env.sim.physics import Physics
 from embodied_env.sim.randomization import ResetRandomizer
 from embodied_env.sim.rendering import FREE_CAMERA, Renderer, Viewer
@@ -86,7 +86,7 @@ class World:
         """
         self._contract = contract
         self.profile = profile
-        self._model = model = Model(contract, profile, path)
+        self._model = model = shared_model(contract, profile, path)
         self._data = model.new_data()
         self._renderer = Renderer(model.mujoco, model.mj)
         self._viewer: Viewer | None = None
@@ -167,6 +167,7 @@ class World:
         self._actuation.begin(self._data)
         if self._interpolator is not None:
             self._interpolator.begin(self._actuation.target)
+        self.physics.begin()
         self.physics.forward()
         self.physics.check_stable()
         self.now_ns += self._contract.control_period_ns
@@ -260,17 +261,20 @@ class World:
     @property
     def runs_through(self) -> bool:
         """Whether nothing happens in the next control period until its last physics step, in a step along."""
-        if self._movers or self._sensors.has_contacts or not self.physics.can_run:
+        if self._movers or self._sensors.has_contacts or not self.physics.can_run or self.physics.is_lost:
             return False
         return not self._others or self._next_stop(0, _next_due_ns(self._others) - self.now_ns) == self._substeps
 
-    def arrive(self, target: FloatArray, controls: FloatArray) -> None:
-        """Complete `step_along`, after `physics` has run and computed the derived quantities; raises as `step`."""
-        if any(self.physics.warned.tolist()):
+    def arrive(self, target: FloatArray, controls: FloatArray, *, is_doubtful: bool) -> None:
+        """Complete `step_along`, after `physics` has run and computed the derived quantities; raises as `step`.
+
+        `is_doubtful`: there was a warning, or the state is not finite.
+        """
+        if is_doubtful:
             self.physics.complete(controls, {})
+            self.physics.check_stable()
             self.physics.forward()
             self.is_touched = True
-        self.physics.check_stable()
         self._actuation.follow(target)
         self.now_ns = now_ns = self.now_ns + self.tick_ns
         for name, channel in self._others.items():
