@@ -183,7 +183,7 @@ class Stepper:
 
     @property
     def is_observed(self) -> bool:
-        """Whether observers receive the transitions."""
+        """Whether observers receive the transitions; they may keep them, so that nobody else may change one."""
         return bool(self._observers)
 
     @property
