@@ -318,7 +318,7 @@ class EmbodiedEnv(StepperEnv):
         done = self._stepper.finish()
         if self.render_mode == "human":
             self._stepper.show()
-        return copy_step_result(done, shares_info=not self._stepper.is_observed)
+        return copy_step_result(done, shares_info=not self.stepper.is_observed)
 
     def begin(self, action: Any) -> None:  # noqa: ANN401
         """Publish the command and start the motion of the world; the next `step`, with the same action, finishes it.

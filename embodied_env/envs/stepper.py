@@ -149,6 +149,11 @@ class Stepper:
         return StepperParts(self._backend, self._task, self._clock, self._gate, self._joints, self._transitions)
 
     @property
+    def is_observed(self) -> bool:
+        """Whether observers receive the transitions; they may keep them, so that no other reader may change one."""
+        return bool(self._observers)
+
+    @property
     def epoch(self) -> int:
         """The number of resets minus one; -1 before the first. It never repeats."""
         return self._epoch - 1
