@@ -40,12 +40,10 @@ def measure(*, smoke: bool) -> Samples:
     contract, steps = endless_arm(), FEW_ENV_STEPS if smoke else ENV_STEPS
     with ExitStack() as stack:
         sync = SyncVectorEnv([partial(single, contract)] * NUM_ENVS)
-        cases: dict[str, Case] = {
-            "make_vec": stack.enter_context(vector_case(vector(contract, NUM_ENVS), steps)),
-            "SyncVectorEnv": stack.enter_context(vector_case(sync, steps)),
-        }
+        cases: dict[str, Case] = {} if smoke else {"mujoco.rollout": stack.enter_context(rollout_case(steps))}
+        cases["make_vec"] = stack.enter_context(vector_case(vector(contract, NUM_ENVS), steps))
+        cases["SyncVectorEnv"] = stack.enter_context(vector_case(sync, steps))
         if not smoke:
-            cases["mujoco.rollout"] = stack.enter_context(rollout_case(steps))
             shipped = vector("arm_reach", NUM_ENVS)
             cases["make_vec, random actions and autoreset"] = stack.enter_context(
                 vector_case(shipped, steps, are_kept=False)
@@ -56,7 +54,7 @@ def measure(*, smoke: bool) -> Samples:
             cases["one environment"] = stack.enter_context(single_case(contract, steps))
             if python := os.environ.get("EAGERX_PYTHON"):
                 cases["EAGERx"] = stack.enter_context(eagerx_case(python, steps))
-        return run_rounds(cases, 5 if smoke else 21)
+        return run_rounds(cases, 5 if smoke else 15)
 
 
 def measure_sizes(*, smoke: bool) -> Samples:
