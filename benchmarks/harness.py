@@ -26,7 +26,7 @@ RESAMPLES = 2000
 
 def run_rounds(cases: Mapping[str, Case], rounds: int) -> Samples:
     """Run every case in every round, in shuffled order."""
-    samples: Samples = {name: [] for name in cases}
+    samples: dict[str, Samples] = {name: {} for name in cases}
     for number in range(1, rounds + 1):
         for name in random.sample(list(cases), len(cases)):
             if sys.stderr.isatty():
@@ -34,10 +34,10 @@ def run_rounds(cases: Mapping[str, Case], rounds: int) -> Samples:
             gc.collect()
             found = cases[name]()
             for figure, value in (found if isinstance(found, Mapping) else {"": found}).items():
-                samples.setdefault(f"{name}, {figure}" if figure else name, []).append(value)
+                samples[name].setdefault(f"{name}, {figure}" if figure else name, []).append(value)
     if sys.stderr.isatty():
         print(f"\r{'':80}\r", end="", file=sys.stderr)
-    return {name: values for name, values in samples.items() if values}
+    return {name: values for each in samples.values() for name, values in each.items()}
 
 
 def durations_us(step: Callable[[Any], Any], inputs: Iterable[Any]) -> NDArray[np.float64]:

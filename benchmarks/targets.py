@@ -135,7 +135,7 @@ BENCHMARKS = {
         targets=[
             Target(
                 name=f"memory, {name}",
-                definition="resident memory of one environment more, N = 64 to N = 1024",
+                definition="resident memory of one environment more, beyond its model if that is drawn, N = 64 to 1024",
                 figures=figure(name),
                 at_most=200.0,
                 unit=" kB",
