@@ -20,7 +20,9 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from training import EVALUATION_SEED, MODEL
+from training import MODEL, evaluate_policy
+
+from embodied_env import load_contract
 
 FOLDER = Path(__file__).resolve().parent
 NUM_ENVS = {"ppo": 64, "sac": 16}
@@ -28,9 +30,9 @@ LEAST = 0.9  # success rate
 
 STEPS = {  # of PPO and SAC
     "arm_reach": (300_000, 150_000),
-    "ur5e_reach": (300_000, 150_000),
+    "ur5e_reach": (600_000, 150_000),
     "cart_goal": (600_000, 300_000),
-    "door_open": (3_000_000, 500_000),
+    "door_open": (600_000, 300_000),
 }
 GAMMA = {"cart_goal": 0.99, "door_open": 0.99}  # rewards of a goal that is far away
 POINTS = 20  # of a curve
@@ -69,17 +71,6 @@ def train(task: str, algorithm: str, seed: int, args: argparse.Namespace) -> Non
     subprocess.run([*map(str, command)], check=True, stdout=sys.stderr)  # noqa: S603
 
 
-def evaluate(task: str, folder: Path, backend: str, episodes: int) -> float:
-    """Return the success rate of the final policy, truncation counted as failure, in a process of its own."""
-    command = [sys.executable, "-m", "embodied_env.cli", "evaluate", task, "--backend", backend, "--json"]
-    command += ["--policy", f"onnx:{folder / 'checkpoints' / 'final' / MODEL}", "--episodes", str(episodes)]
-    command += ["--seed", str(EVALUATION_SEED), "--out", str(folder / "evaluations")]
-    command += ["--emulator"] if backend == "real" else []
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
-    (run,) = json.loads(done.stdout)["runs"]
-    return float(run["summary"]["success_rate"])
-
-
 def read(task: str, algorithm: str, seed: int, args: argparse.Namespace) -> Trained | None:
     """Return the newest complete training with evaluations on --evaluate, None without one."""
     done = sorted(args.out.glob(f"{task}-{algorithm}-seed{seed}-*/checkpoints/final"))
@@ -91,7 +82,9 @@ def read(task: str, algorithm: str, seed: int, args: argparse.Namespace) -> Trai
     success = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     for backend in args.evaluate:
         if backend not in success:
-            success[backend] = evaluate(task, folder, backend, 20 if backend == "real" else 50)
+            policy, episodes = f"onnx:{done[-1] / MODEL}", 20 if backend == "real" else 50
+            result = evaluate_policy(load_contract(task), policy, backend, episodes, folder)
+            success[backend] = result.summary["success_rate"]
             file.write_text(json.dumps(success), encoding="utf-8")
     return Trained(task, algorithm, seed, [tuple(map(float, row.split(","))) for row in rows], success)
 

@@ -38,6 +38,9 @@ from embodied_env.policies.policy_file import (
 BOUND = 10.0
 """Inputs are clipped at this number of standard deviations."""
 
+SPEED = 0.2
+"""Share of the velocity limits that an output of 1 stands for with position commands: contacts need slow motions."""
+
 CONSTANT = 1e-6
 """The standard deviation, in the unit of the reading, below which 1 is taken."""
 
@@ -209,13 +212,13 @@ def _input_parts(contract: Contract) -> tuple[InputPart, ...]:
 
 
 def _output(contract: Contract, actions: gymnasium.spaces.Box) -> OutputSpec:
-    """Return the output from -1 to 1 that spans the action space, or one period's motion from the measured position."""
+    """Return the output from -1 to 1 that spans the action space, or a motion from the measured position."""
     output, ((name, actuator),) = action_output(contract), contract.actuators.items()
     bounds = {"min": _numbers(actions.low), "max": _numbers(actions.high)}
     if actuator.command == "position" and find_positions(contract).keys() >= actuator.joints.keys():
         units = tuple(joint.unit for joint in actuator.joints.values())
         output = OutputSpec(parts=(OutputPart(actuator=name, joints=(*actuator.joints,), unit=units, mode="relative"),))
-        furthest = ActionLayout(contract).limits.velocity * contract.control_period_s
+        furthest = SPEED * ActionLayout(contract).limits.velocity * contract.control_period_s
         bounds = {"min": _numbers(-furthest), "max": _numbers(furthest)}
     elif actuator.scale == "normalized":
         return output

@@ -209,18 +209,8 @@ def evaluate(training: Training, folder: Path) -> None:
     training.curve.close()
     args, evaluations, policy = training.args, {}, f"onnx:{folder / MODEL}"
     for backend in args.evaluate:
-        with _robot(training) if backend == "real" else contextlib.nullcontext({}) as options:
-            evaluation = evaluate_with_progress(
-                training.contract,
-                [policy],
-                backend=backend,
-                episodes=args.episodes,
-                seed=EVALUATION_SEED,
-                record=training.path / "evaluations",
-                **options,
-            )
-        print_table(evaluation)
-        evaluations[backend] = _summary(evaluation.results[0])
+        result = evaluate_policy(training.contract, policy, backend, args.episodes, training.path, args.robot)
+        evaluations[backend] = _summary(result)
     summary = {
         "algorithm": training.algorithm,
         "seed": args.seed,
@@ -234,22 +224,40 @@ def evaluate(training: Training, folder: Path) -> None:
     print(training.path)
 
 
+def evaluate_policy(
+    contract: Contract, policy: str, backend: str, episodes: int, path: Path, robot: str | None = None
+) -> PolicyResult:
+    """Evaluate and record a policy in `path`; on ``real`` with the robot in this namespace, or the robot emulator."""
+    with _robot(contract, robot) if backend == "real" else contextlib.nullcontext({}) as options:
+        evaluation = evaluate_with_progress(
+            contract,
+            [policy],
+            backend=backend,
+            episodes=episodes,
+            seed=EVALUATION_SEED,
+            record=path / "evaluations",
+            **options,
+        )
+    print_table(evaluation)
+    return evaluation.results[0]
+
+
 @contextlib.contextmanager
-def _robot(training: Training) -> Iterator[dict[str, Any]]:
+def _robot(contract: Contract, robot: str | None) -> Iterator[dict[str, Any]]:
     """Yield the options of `make` for the robot of --robot, or for a robot emulator that runs meanwhile.
 
     The emulator has its own namespace, so that no robot on the network receives its commands.
     """
-    if training.args.robot is not None:
-        yield {"namespace": training.args.robot}
+    if robot is not None:
+        yield {"namespace": robot}
         return
     namespace = f"/emulator_{os.getpid()}"
     emulator = Child(
-        simulator("-", namespace=namespace, source=training.contract.source, free_running=True),
-        first_line=dump_contract(training.contract),
+        simulator("-", namespace=namespace, source=contract.source, free_running=True),
+        first_line=dump_contract(contract),
     )
     try:
-        yield {"namespace": namespace}
+        yield {"namespace": namespace, "emulator": True}
     finally:
         emulator.stop()
 
