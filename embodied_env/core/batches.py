@@ -179,8 +179,8 @@ class TaskResultBatch:
     failure: Mapping[str, BoolArray] = field(default_factory=dict)  # reason -> slots; the first that holds counts
     out_of_bounds: Mapping[str, BoolArray] = field(default_factory=dict)  # the same
 
-    def slot(self, index: int | tuple[()]) -> TaskResult:
-        """Return the result of one slot; with numbers in place of arrays, that of the index ()."""
+    def slot(self, index: int) -> TaskResult:
+        """Return the result of one slot."""
         verdict = Verdict(
             success=bool(self.success[index]),
             failure=next((reason for reason, slots in self.failure.items() if slots[index]), ""),
@@ -188,6 +188,16 @@ class TaskResultBatch:
         )
         terms = {name: float(values[index]) for name, values in self.terms.items()}
         return TaskResult(reward=float(self.reward[index]), verdict=verdict, terms=terms)
+
+    def single(self) -> TaskResult:
+        """Return the result of a single slot, with numbers in place of the arrays."""
+        verdict = Verdict(
+            success=bool(self.success),
+            failure=next((reason for reason, holds in self.failure.items() if holds), ""),
+            out_of_bounds=next((reason for reason, holds in self.out_of_bounds.items() if holds), ""),
+        )
+        terms = {name: float(value) for name, value in self.terms.items()}
+        return TaskResult(reward=float(self.reward), verdict=verdict, terms=terms)
 
     @classmethod
     def of(cls, results: Mapping[int, TaskResult], terms: Sequence[str], n_slots: int) -> TaskResultBatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -51,15 +52,18 @@ def squared_norm(vectors: NDArray[Any]) -> Any:  # noqa: ANN401 - a number, or a
     It is added in order, so that each row of a batch has the bits of the row alone; ``dot`` and ``sum`` do not grant
     that.
     """
-    first, *others = (vectors * vectors).T
+    is_short = vectors.ndim == 1 and vectors.dtype == np.float64
+    first, *others = vectors.tolist() if is_short else vectors.T  # floats are faster than arrays of numbers
+    total = first * first
     for each in others:
-        first = first + each
-    return first
+        total = total + each * each
+    return total
 
 
 def norm(vectors: NDArray[Any]) -> Any:  # noqa: ANN401 - a number, or an array of them
     """Return the Euclidean norm over the last axis, added like `squared_norm`."""
-    return np.sqrt(squared_norm(vectors))
+    squared = squared_norm(vectors)
+    return math.sqrt(squared) if isinstance(squared, float) else np.sqrt(squared)
 
 
 class ArrayTask:
@@ -74,7 +78,7 @@ class ArrayTask:
 
     def judge(self, previous: Snapshot, current: Snapshot, applied: FloatArray) -> TaskResult:
         """Judge one step."""
-        return self.evaluate(previous, current, applied).slot(())
+        return self.evaluate(previous, current, applied).single()
 
     def judge_batch(self, previous: SnapshotBatch, current: SnapshotBatch, applied: FloatArray) -> TaskResultBatch:
         """Judge one step of each slot."""
@@ -82,7 +86,7 @@ class ArrayTask:
 
     def reset(self, snapshot: Snapshot, options: Mapping[str, FloatArray]) -> Verdict:  # noqa: ARG002 - protocol
         """Judge the first snapshot, before the first step."""
-        return self.evaluate(snapshot, snapshot, np.zeros(1)).slot(()).verdict
+        return self.evaluate(snapshot, snapshot, np.zeros(1)).single().verdict
 
 
 def total(terms: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as `squared_norm`

@@ -88,7 +88,7 @@ def test_seed_and_episode_index_name_the_same_world_after_a_failed_reset():
     scene = Scene(backend=scripted_tasks.FailingResets)
     scene.backend.failing = (3,)
     env = EmbodiedEnv(scene.contract, backend="fake", clock=scene.clock)
-    env._stepper = scene.stepper
+    env.stepper = scene.stepper
     env.reset(seed=8)
     env.reset()
     with pytest.raises(BackendNotReadyError):

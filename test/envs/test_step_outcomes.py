@@ -464,8 +464,8 @@ def test_observers_receive_each_transition_in_order(make):
     assert [transition.info["step_index"] for transition in spy.seen] == [1, 2, 3]
 
 
-def test_modifying_returned_values_does_not_modify_the_transition(make):
-    env = make()
+def test_modifying_returned_values_does_not_modify_what_observers_keep(make):
+    env = make(observers=[SpyObserver()])
     env.reset(seed=1)
     observation, *_, info = env.step(ZERO)
     observation["tcp_position"][:] = 9.0

@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 
 import gymnasium
@@ -23,6 +24,7 @@ from embodied_env.errors import BackendNotReadyError, ClosedError, RecordError, 
 from embodied_env.record import RecordTransitions, audit_transition, read_run
 from embodied_env.record.json_values import to_json_types
 from embodied_env.record.rows import RESET, TRANSITION
+from embodied_env.record.run_writer import RunWriter
 
 STILL = np.zeros(6)
 
@@ -291,6 +293,19 @@ def test_later_changes_do_not_change_the_record(env):
     info["action"]["applied"][:] = 99.0
     env.close()
     assert "99.0" not in json.dumps(list(read_run(env.path).rows()))
+
+
+def test_a_lockstep_step_in_process_encodes_its_own_row(env, monkeypatch):
+    threads, encode_step = [], RunWriter.encode_step
+
+    def encode(run, step):
+        threads.append(threading.current_thread())
+        return encode_step(run, step)
+
+    monkeypatch.setattr(RunWriter, "encode_step", encode)
+    env.reset(seed=1)
+    env.step(np.zeros(6))
+    assert threads == [threading.current_thread()]
 
 
 class OverwriteAction(gymnasium.ActionWrapper):
