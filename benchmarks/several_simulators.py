@@ -2,8 +2,8 @@
 
 A step of one environment costs CPU time in this process (client, of which the stepping thread has a part) and in its
 simulator's process (server). Cores that were never idle would take ``(client + server) / cores`` for it; the share is
-the part of that rate that was reached. With one environment nothing can overlap. Each round makes new environments;
-making, resets and the first steps do not count.
+the part of that rate that was reached. Idle cores are what was lost, but for the time that other processes took. With
+one environment nothing can overlap. Each round makes new environments; making, resets and the first steps do not count.
 """
 
 from __future__ import annotations
@@ -48,12 +48,21 @@ def costs(num_envs: int, steps: int, *, is_recorded: bool = False) -> dict[str, 
                     before = _clocks(servers)
                 env.step(action)
             after = _clocks(servers)
-    wall, client, thread, server = ((b - a) / (num_envs * steps) * 1e6 for a, b in zip(before, after, strict=True))
+    wall, client, thread, server, idle = (
+        (b - a) / (num_envs * steps) * 1e6 for a, b in zip(before, after, strict=True)
+    )
     bound = (client + server) / (os.cpu_count() or 1)
-    return {"wall": wall, "client": client, "stepping thread": thread, "server": server, "share": bound / wall}
+    return {
+        "wall": wall,
+        "client": client,
+        "stepping thread": thread,
+        "server": server,
+        "idle cores": idle,
+        "share": bound / wall,
+    }
 
 
-def _clocks(servers: list[psutil.Process]) -> tuple[float, float, float, float]:
-    """Return wall time, and the CPU time of this process, of this thread, and of the simulators, s."""
+def _clocks(servers: list[psutil.Process]) -> tuple[float, ...]:
+    """Return wall time, the CPU time of this process, of this thread and of the simulators, and idle time, s."""
     used = sum(sum(process.cpu_times()[:2]) for process in servers)
-    return time.perf_counter(), time.process_time(), time.thread_time(), used
+    return time.perf_counter(), time.process_time(), time.thread_time(), used, psutil.cpu_times().idle

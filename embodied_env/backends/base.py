@@ -189,6 +189,14 @@ class Threaded(Protocol):
         """Let `executor` compute between `advance` and `read`; return False if that is not possible."""
 
 
+@runtime_checkable
+class Polled(Protocol):
+    """A backend whose step can be polled."""
+
+    def has_arrived(self, timeout_s: float) -> bool:
+        """Return whether `read` would return without waiting; wait at most `timeout_s` for it."""
+
+
 class ReplaySource(Protocol):
     """The stamps and external inputs of a recorded run, step by step."""
 

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_env.backends.base import Backend, Renderable, Threaded
+from embodied_env.backends.base import Backend, Polled, Renderable, Threaded
 from embodied_env.contract import Contract, FloatArray, JointLimits
 from embodied_env.contract.runtime_values import checked_options
 from embodied_env.core.clock import NS_PER_S, Clock, Domain, Stamp
@@ -134,6 +134,7 @@ class Stepper:
             inputs=self._inputs,
             clock=clock,
         )
+        self._polled = backend if isinstance(backend, Polled) else None
         self._closing = threading.RLock()  # held during the opening of the backend, and during `close`
         self._pid = 0  # of the process that opened the backend
         self._opened = self._closed = self._running = self._is_warned = False
@@ -427,6 +428,10 @@ class Stepper:
             raise ResetNeededError("render() called before the first reset(); call reset() first")
 
     # ------------------------------------------------------------------------------------------------ end
+
+    def has_arrived(self, timeout_s: float) -> bool:
+        """Return whether `finish` would not wait; wait at most `timeout_s` for it. True if that cannot be polled."""
+        return self._polled is None or self._lost is not None or self._polled.has_arrived(timeout_s)
 
     def use_executor(self, executor: Executor) -> bool:
         """Compute the world in `executor` between `begin` and `finish`; return False if that is impossible."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -41,6 +42,9 @@ from embodied_env.errors import BackendError, ResetNeededError, SlotEndedError, 
 
 Observations = dict[str, NDArray[Any]]
 SlotResult = tuple[Observations, Info]
+
+_POLL_S = 1e-4
+_MAX_POLLS = 500  # then a step waits for one slot alone, until its world is lost
 
 
 class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
@@ -284,7 +288,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
                 for slot in repeated:
                     self._bases[slot].begin(commands[slot])
                 slots = sorted(under_way)
-            for slot in slots:
+            for slot in self._by_arrival(slots):
                 observation, reward, terminated, truncated, info = self.envs[slot].step(commands[slot])
                 self._rewards[slot] = reward
                 self._terminations[slot], self._truncations[slot] = terminated, truncated
@@ -298,6 +302,18 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
                 self._bases[slot].abort_step()
             raise
         return batch, results
+
+    def _by_arrival(self, slots: Sequence[int]) -> Iterator[int]:
+        """Yield a slot whose world has finished before those that are still moving."""
+        waiting, polls = deque(slots), 0
+        while waiting:
+            timeout_s = 0.0 if polls < len(waiting) else _POLL_S
+            if polls == _MAX_POLLS or self._bases[waiting[0]].stepper.has_arrived(timeout_s):
+                polls = 0
+                yield waiting.popleft()
+            else:
+                polls += 1
+                waiting.rotate(-1)
 
     def _store_batch(self, batch: StepResults) -> None:
         rows = batch.rows

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -61,6 +63,25 @@ def test_a_killed_simulator_truncates_its_own_slot_and_restarts_while_the_others
     assert not truncations.any()
     assert infos["step_index"][killed] == 1
     assert [pid == was for pid, was in zip(pids(env), before, strict=True)] == others.tolist()
+
+
+def test_a_slot_that_is_still_moving_is_finished_after_the_others(make_vec, monkeypatch):
+    env, finished = make_vec(num_envs=2, backend="mujoco_ros"), []
+    env.reset(seed=0)
+
+    def finish(slot, original):
+        finished.append(slot)
+        return original()
+
+    for slot, stepper in enumerate(env.call("get_wrapper_attr", "stepper")):
+        monkeypatch.setattr(stepper, "finish", partial(finish, slot, stepper.finish))
+    slow = pids(env)[0]
+    os.kill(slow, signal.SIGSTOP)
+    timer = threading.Timer(0.02, os.kill, (slow, signal.SIGCONT))
+    timer.start()
+    env.step(np.zeros(env.action_space.shape))
+    timer.join()
+    assert finished == [1, 0]
 
 
 @pytest.mark.long

@@ -176,6 +176,13 @@ class MujocoRosBackend(EmbeddedSimBackend):
         self._check_not_ahead(ros, after.ns)
         return Snapshot(now_ns=after.ns, samples=self._inbox.arrivals.samples())
 
+    def has_arrived(self, timeout_s: float) -> bool:
+        """Return whether all readings of the step have arrived; wait at most `timeout_s` for them."""
+        if self._ros is None or not self._usable:
+            return True  # `read` raises
+        self._inbox.dispatch(self._ros.receiver.receive(timeout_s, self._inbox.wake_on))
+        return self._inbox.fault is not None or not self._inbox.missing()
+
     @deferred_signals()
     def _publish_again(self) -> None:
         """Repeat the commands and the token of this step; the simulator runs it only once."""
