@@ -71,7 +71,6 @@ class Stepper:
     Attributes:
         last_transition: the last step, or None.
         last_reset: the snapshot of the last reset, or None.
-        is_observed: observers keep transitions, so that nobody else may change one.
         on_waiting: called in each step while the world moves; it must not raise.
     """
 
@@ -97,7 +96,6 @@ class Stepper:
         self.last_reset: Snapshot | None = None
         self.on_waiting: Callable[[], None] | None = None
         self._backend, self._task, self._clock, self._observers = backend, task, clock, tuple(observers)
-        self.is_observed = bool(self._observers)
         self._advances_clock = advances_clock
         self._free_running = capabilities.free_running
         fields = (spec for sensor in contract.sensors.values() for spec in sensor.fields.values())
