@@ -289,8 +289,8 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
                 self._rewards[slot] = reward
                 self._terminations[slot], self._truncations[slot] = terminated, truncated
                 self._autoreset_envs[slot] = terminated or truncated
-                info.pop("annotations", None)  # they need not have the same keys and types in every slot
-                results[slot] = observation, info
+                # annotations need not have the same keys and types in every slot
+                results[slot] = observation, {key: info[key] for key in info if key != "annotations"}
                 under_way.remove(slot)
         except BaseException:
             for slot in under_way:

@@ -89,6 +89,27 @@ def test_each_shipped_contract_in_each_mode(pair, contract, mode, steps):
     assert both.ours.batched_share > 0.9
 
 
+def arm_with_two_actuators():
+    """Return an arm whose wrist is an actuator of its own, in positions with limited jerk."""
+    document = document_of(embodied_env.load_contract("arm_reach"))
+    joints = document["actuators"]["arm"]["joints"]
+    wrist = {name: {**joints.pop(name), "jerk": 400.0} for name in ("j4", "j5", "j6")}
+    own = {"topic": "wrist/commands", "command": "position", "joints": wrist}
+    document["actuators"]["wrist"] = {**document["actuators"]["arm"], **own}
+    del document["robot"]
+    return parse(document)
+
+
+def test_several_actuators(pair):
+    both = pair(arm_with_two_actuators(), NEXT_STEP)
+    for _ in range(12):
+        both.step(both.ours.action_space.sample())
+    actions = both.ours.action_space.sample()
+    actions["wrist"][1] = np.inf
+    both.step(actions)
+    assert both.ours.batched_share > 0.8
+
+
 UNUSUAL = [NoAction("late"), None, np.full(6, np.nan), np.zeros(3), "text", np.full(6, 1e300), [0.5] * 6, {"arm": 1}]
 
 
