@@ -21,7 +21,7 @@ def stack_infos(infos: Mapping[int, Info], num_envs: int) -> Info:
     return _stack([infos[slot] for slot in slots], slots, mask) if slots else {}
 
 
-def stack_rows(values: Mapping[str, Any], rows: NDArray[np.bool_]) -> Info:
+def stack_rows(values: Mapping[str, Any], rows: BoolArray) -> Info:
     """Return nested arrays with a row per slot as infos in which only `rows` have them, with masks, in new arrays."""
     is_full = bool(rows.all())
 

@@ -2,7 +2,7 @@
 
 Each slot is an environment of `make`, with its own world, clock, gate and ledger. Results equal those of
 `gymnasium.vector.SyncVectorEnv` over the same environments (`docs/reference/vector.md`), but the worlds move at the
-same time.
+same time, and ordinary steps of in-process worlds are taken as arrays (`envs.batched_steps`).
 """
 
 from __future__ import annotations
@@ -293,12 +293,14 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
                 self._rewards[slot] = reward
                 self._terminations[slot], self._truncations[slot] = terminated, truncated
                 self._autoreset_envs[slot] = terminated or truncated
-                info.pop("annotations", None)  # they need not have the same keys and types in every slot
-                results[slot] = observation, info
+                # annotations need not have the same keys and types in every slot
+                results[slot] = observation, {key: info[key] for key in info if key != "annotations"}
                 under_way.remove(slot)
         except BaseException:
             for slot in under_way:
                 self._was_reset[slot] = False
+                if self._batched is not None:
+                    self._batched.forget(slot)
                 self._bases[slot].abort_step()
             raise
         return batch, results
@@ -392,7 +394,7 @@ def make_vec(  # noqa: PLR0913 - the public options
         per_slot: options of each slot: a sequence of mappings, or a function of the slot number, e.g.
             ``lambda slot: {"domain_id": slot}``, since slots that attach to worlds need a `namespace` or `domain_id`
             each.
-        threads: number of threads that compute worlds of `mujoco` without cameras.
+        threads: number of threads that compute worlds of `mujoco` without cameras; None: one per CPU.
         copy: False: return the arrays of observations that the next step overwrites.
         record: a folder; slot i is recorded into a new run directory in ``slot_<i>``.
         record_messages: as for `make`, like all that follow, which apply to every slot.

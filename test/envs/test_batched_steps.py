@@ -89,6 +89,27 @@ def test_each_shipped_contract_in_each_mode(pair, contract, mode, steps):
     assert both.ours.batched_share > 0.9
 
 
+def arm_with_two_actuators():
+    """Return an arm whose wrist is an actuator of its own, in positions with limited jerk."""
+    document = document_of(embodied_env.load_contract("arm_reach"))
+    joints = document["actuators"]["arm"]["joints"]
+    wrist = {name: {**joints.pop(name), "jerk": 400.0} for name in ("j4", "j5", "j6")}
+    own = {"topic": "wrist/commands", "command": "position", "joints": wrist}
+    document["actuators"]["wrist"] = {**document["actuators"]["arm"], **own}
+    del document["robot"]
+    return parse(document)
+
+
+def test_several_actuators(pair):
+    both = pair(arm_with_two_actuators(), NEXT_STEP)
+    for _ in range(12):
+        both.step(both.ours.action_space.sample())
+    actions = both.ours.action_space.sample()
+    actions["wrist"][1] = np.inf
+    both.step(actions)
+    assert both.ours.batched_share > 0.8
+
+
 UNUSUAL = [NoAction("late"), None, np.full(6, np.nan), np.zeros(3), "text", np.full(6, 1e300), [0.5] * 6, {"arm": 1}]
 
 
@@ -216,30 +237,31 @@ def texts(env, name):
         return [repr(value) for value in env.get_attr(name)]
 
 
+def use_slots(env, step):
+    """Use the environments of slots directly: step one, mark, annotate."""
+    slots = [each.unwrapped for each in env.envs]
+    if step == 5:
+        env.envs[2].step(np.full(env.single_action_space.shape, 0.1))
+        slots[0].mark("policy")
+    if step in (7, 10):
+        slots[1].annotate("note", {"step": step})
+    if step == 8:
+        for slot in slots:
+            slot.mark("policy")
+
+
 @pytest.mark.parametrize("contract", ["arm_reach", "cart_goal"])
 def test_the_environments_of_slots_have_their_true_state_at_any_time(pair, contract):
     both = pair(contract, NEXT_STEP)
-    slots = both.ours.envs
     for step in range(14):
-        if step in (3, 4, 9):
-            for name in ("step_index", "epoch", "last_transition", "last_reset"):
-                assert texts(both.ours, name) == texts(both.theirs, name)
-        if step == 5:  # used directly, and marked by the slot's own environment
-            action = both.ours.single_action_space.sample()
-            assert_same(*(env.envs[2].step(action) for env in (both.ours, both.theirs)))
-            for env in (both.ours, both.theirs):
-                env.envs[0].unwrapped.mark("policy")
-        if step in (7, 10):
-            for env in (both.ours, both.theirs):
-                env.envs[1].unwrapped.annotate("note", {"step": step})
-        if step == 8:
-            for env in (both.ours, both.theirs):
-                for each in env.envs:
-                    each.unwrapped.mark("policy")
-        infos = both.ours.step(actions := both.ours.action_space.sample())[-1]
-        theirs = both.theirs.step(actions)[-1]
+        for name in ("step_index", "epoch", "last_transition", "last_reset") if step in (3, 4, 9) else ():
+            assert texts(both.ours, name) == texts(both.theirs, name)
+        use_slots(both.ours, step)
+        use_slots(both.theirs, step)
+        actions = both.ours.action_space.sample()
+        infos, theirs = both.ours.step(actions)[-1], both.theirs.step(actions)[-1]
         assert_same(infos, {key: value for key, value in theirs.items() if "annotations" not in key})
-    assert slots is both.ours.envs
+    assert both.ours.batched_share > 0.8
 
 
 def test_steps_with_a_steady_clock_add_up():
