@@ -162,7 +162,7 @@ BENCHMARKS = {
             ),
             Target(
                 name="account, all actions limited",
-                definition="`env.step` less physics and `mj_forward`, to the bare loop, where the gate changes every action",
+                definition="`env.step` less physics and `mj_forward`, to the bare loop; every action is limited",
                 figures=_account("limited"),
                 at_most=0.6,
             ),
