@@ -89,15 +89,15 @@ BENCHMARKS = {
                 at_least=0.6,
             ),
             Target(
-                name="beside `SyncVectorEnv`",
+                name="batched steps beside `SyncVectorEnv`",
                 definition="steps/s of `make_vec` to those of `SyncVectorEnv` over the same environments, N = 64",
                 figures=ratio("SyncVectorEnv", "make_vec"),
                 is_rate=True,
                 is_in_smoke=True,
             ),
             Target(
-                name="beside `AsyncVectorEnv`",
-                definition="the same to those of `AsyncVectorEnv`, N = 8",
+                name="batched steps beside `AsyncVectorEnv`",
+                definition="steps/s of `make_vec` to those of `AsyncVectorEnv`, N = 8",
                 figures=ratio("AsyncVectorEnv, N = 8", "make_vec, N = 8"),
                 is_rate=True,
             ),
@@ -162,7 +162,7 @@ BENCHMARKS = {
             ),
             Target(
                 name="account, all actions limited",
-                definition="the same, where the gate changes every action",
+                definition="`env.step` less physics and `mj_forward`, to the bare loop; every action is limited",
                 figures=_account("limited"),
                 at_most=0.6,
             ),
@@ -199,19 +199,19 @@ BENCHMARKS = {
                 at_most=1.5,
             ),
             Target(
-                name="beside `spin_once`",
-                definition="the same to `spin_once` in the caller",
+                name="recorded step beside `spin_once`",
+                definition="recorded `env.step` to `spin_once` in the caller",
                 figures=ratio("env.step, recorded", "spin_once"),
                 at_most=1.15,
             ),
             Target(
-                name="beside a background executor",
-                definition="the same to an executor in a thread",
+                name="recorded step beside a background executor",
+                definition="recorded `env.step` to an executor in a thread",
                 figures=ratio("env.step, recorded", "background"),
                 at_most=0.45,
             ),
             Target(
-                name="without the recorder",
+                name="step without the recorder",
                 definition="`env.step` to `spin_once` in the caller",
                 figures=ratio("env.step", "spin_once"),
                 is_in_smoke=True,
@@ -253,12 +253,12 @@ BENCHMARKS = {
                 for name, key in (("mean lateness", "mean"), ("p99 of lateness", "p99"))
             ),
             Target(
-                name="p99 beside rtgym",
+                name="p99 of lateness beside rtgym",
                 definition="p99 of lateness to that of rtgym, which records nothing",
                 figures=ratio("embodied_env, p99", "rtgym, p99"),
             ),
             Target(
-                name="rate",
+                name="mean rate",
                 definition="error of the mean rate over 5 s",
                 figures=figure("embodied_env, rate error, %"),
                 at_most=0.1,
