@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from gymnasium import Env
 from gymnasium.wrappers import TimeLimit
 
+from embodied_env.backends.base import Backend
 from embodied_env.core.batches import BoolArray, CommandStateBatch, IntArray, SnapshotBatch
-from embodied_env.core.clock import VirtualClock
+from embodied_env.core.clock import Clock, VirtualClock
 from embodied_env.core.latency.ledger import StepEvent
+from embodied_env.core.measured_joints import MeasuredJoints
 from embodied_env.core.types import CommandState, FloatArray, Snapshot
 from embodied_env.envs.embodied_env import EmbodiedEnv
+from embodied_env.envs.transition_builder import TransitionBuilder
+from embodied_env.safety import SafetyGate
+from embodied_env.tasks import Task
 
 
 @dataclass(kw_only=True)
@@ -40,12 +45,23 @@ class SlotStates:
         return self.history[-1]
 
 
+class SlotParts(NamedTuple):
+    """The parts of the stepper of one slot."""
+
+    backend: Backend
+    task: Task
+    clock: Clock
+    gate: SafetyGate
+    joints: MeasuredJoints
+    transitions: TransitionBuilder
+
+
 class BatchedSlots:
     """Holds the state of each slot from `load` until `write` or `forget`.
 
     Attributes:
         bases: the environments of the slots, without their wrappers.
-        steppers: their steppers.
+        steppers, parts: their steppers, and parts of them.
         state: the current state.
         before: the state before the last step.
         is_loaded: whether the arrays hold the state of a slot.
@@ -58,6 +74,10 @@ class BatchedSlots:
         """Load nothing. Each of `envs` is an `EmbodiedEnv`, which may be in a `TimeLimit`."""
         self.bases = [cast("EmbodiedEnv", env.unwrapped) for env in envs]
         self.steppers = [base.stepper for base in self.bases]
+        self.parts = [
+            SlotParts(each._backend, each._task, each._clock, each._gate, each._joints, each._transitions)
+            for each in self.steppers
+        ]
         self._limits = [cast("Any", env) if isinstance(env, TimeLimit) else None for env in envs]
         no_limit = np.iinfo(np.int64).max
         self.max_elapsed_steps = np.array([each._max_episode_steps if each else no_limit for each in self._limits])

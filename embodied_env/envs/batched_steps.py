@@ -34,7 +34,6 @@ from embodied_env.core.latency.ledger import StepEvent
 from embodied_env.core.types import FloatArray
 from embodied_env.envs.batched_info import BatchedTransitions
 from embodied_env.envs.batched_slots import BatchedSlots, SlotStates
-from embodied_env.envs.embodied_env import EmbodiedEnv
 from embodied_env.envs.gap_policy import BatchedGapPolicy
 from embodied_env.envs.stacked_infos import stack_rows
 from embodied_env.envs.transition_builder import Info, Observation, copy_action
@@ -100,16 +99,15 @@ class BatchedSteps:
     def __init__(self, envs: Sequence[Env[Any, Any]], threads: int | None) -> None:
         """Batch the slots, none of which is open yet; `supports` must hold."""
         self._slots = slots = BatchedSlots(envs)
-        self._parts = [stepper.parts for stepper in slots.steppers]
-        first, self._contract = self._parts[0], slots.bases[0].contract
+        first, self._contract = slots.parts[0], slots.bases[0].contract
         self._clock, self._joints, self._builder, self._layout = (
             first.clock,
             first.joints,
             first.transitions,
             first.gate.layout,
         )
-        self._gate = BatchedGate([parts.gate for parts in self._parts])
-        self._worlds = WorldBatch([cast("MujocoBackend", parts.backend) for parts in self._parts], threads=threads)
+        self._gate = BatchedGate([parts.gate for parts in slots.parts])
+        self._worlds = WorldBatch([cast("MujocoBackend", parts.backend) for parts in slots.parts], threads=threads)
         self._gap_policy = BatchedGapPolicy(self._contract)
         self._transitions = BatchedTransitions(first.transitions, self._layout, len(envs))
         self._required = required_sensors(self._contract)
@@ -125,16 +123,16 @@ class BatchedSteps:
     @staticmethod
     def supports(envs: Sequence[Env[Any, Any]]) -> bool:
         """Return whether these slots can be batched: in-process lockstep worlds, not wrapped, recorded or observed."""
-        bases = [cast("EmbodiedEnv", env.unwrapped) for env in envs]
-        first = bases[0]
+        slots = BatchedSlots(envs)
+        first, parts = slots.bases[0], slots.parts[0]
         return all(
             (env is base or (isinstance(env, TimeLimit) and env.env is base))
-            and type(base.stepper.parts.backend) is MujocoBackend
+            and type(parts.backend) is MujocoBackend
             and base.clock_name in ("steady", "virtual")
             and (base.clock_name, base.evaluator_info) == (first.clock_name, first.evaluator_info)
             and not (base.render_mode == "human" or base.stepper.is_observed)
-            for env, base in zip(envs, bases, strict=True)
-        ) and bool(first.stepper.parts.transitions.sensors and BatchedGate.supports(first.contract))
+            for env, base, parts in zip(envs, slots.bases, slots.parts, strict=True)
+        ) and bool(parts.transitions.sensors and BatchedGate.supports(first.contract))
 
     # ----------------------------------------------------------------------------------------------- step
 
@@ -290,34 +288,22 @@ class BatchedSteps:
         snapshot, is_velocity = before.snapshot, self._layout.is_velocity
         if not is_velocity.any():
             return before.reference
-        ages_s = np.zeros_like(before.reference.positions)
-        for sensor, (_, joints) in self._joints.by_sensor.items():
-            ages_s[:, joints] = self._age_s(snapshot, sensor)[:, np.newaxis]
-        positions = np.where(is_velocity, self._measured(snapshot, 0.0), before.reference.positions)
+        measured, ages_s = self._joints.measured(snapshot)
+        positions = np.where(is_velocity, measured, before.reference.positions)
         slack = np.where(is_velocity, self._layout.limits.velocity, 0.0) * np.where(is_velocity, ages_s, 0.0)
         return replace(before.reference, positions=positions, slack=slack)
 
-    def _measured(self, snapshot: SnapshotBatch, unknown: float) -> FloatArray:
-        positions = np.full((len(self._no), self._layout.size), unknown)
-        for sensor, (indices, joints) in self._joints.by_sensor.items():
-            positions[:, joints] = snapshot.samples[sensor].values["position"][:, indices]
-        return positions
-
     def _context(self, snapshot: SnapshotBatch) -> SafetyContextBatch:
-        forces = self._contract.safety.forces.items()
-        values = {name: snapshot.samples[name].values[limit.field].astype(np.float64) for name, limit in forces}
+        samples, forces = snapshot.samples, self._contract.safety.forces.items()
+        values = {name: samples[name].values[limit.field].astype(np.float64) for name, limit in forces}
         return SafetyContextBatch(
-            qualities={name: snapshot.samples[name].quality for name in self._required},
-            ages_s={name: self._age_s(snapshot, name) for name in self._required},
-            measured=self._measured(snapshot, np.nan),
+            qualities={name: samples[name].quality for name in self._required},
+            ages_s={name: (snapshot.now_ns - samples[name].stamp_ns) / NS_PER_S for name in self._required},
+            measured=self._joints.positions_or_nan(snapshot),
             action_age_s=self._zeros,
             latency_s=self._zeros,
             forces={name: np.linalg.norm(rows, axis=1) for name, rows in values.items()},
         )
-
-    @staticmethod
-    def _age_s(snapshot: SnapshotBatch, sensor: str) -> FloatArray:
-        return np.asarray((snapshot.now_ns - snapshot.samples[sensor].stamp_ns) / NS_PER_S)
 
     def _judge(self, snapshot: SnapshotBatch, rows: BoolArray) -> TaskResultBatch:
         """Return the task's results; a slot whose task fails is removed from `rows`."""
@@ -328,13 +314,13 @@ class BatchedSteps:
                 return result
         results = {}
         for slot in np.flatnonzero(rows).tolist():
-            task = self._parts[slot].task
+            task = self._slots.parts[slot].task
             before = self._slots.own_snapshot(slot) or previous.slot(slot)
             try:
                 results[slot] = judge_step(task, self._contract, before, snapshot.slot(slot), applied[slot].copy())
             except TaskError:
                 rows[slot] = False
-        return TaskResultBatch.of(results, self._parts[0].task.terms, len(rows))
+        return TaskResultBatch.of(results, self._slots.parts[0].task.terms, len(rows))
 
     def _state_after(self, before: SlotStates, snapshot: SnapshotBatch, stamps_ns: IntArray) -> SlotStates:
         applied = before.applied

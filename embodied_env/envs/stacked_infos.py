@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_env.core.batches import BoolArray
 from embodied_env.envs.transition_builder import Info
 
 _SCALARS = (bool, int, float)

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -52,17 +52,6 @@ from embodied_env.safety import CommandFilter, SafetyGate, merge_relay_report
 from embodied_env.safety.interlocks import AFTER_ESTOP
 from embodied_env.tasks import Task
 from embodied_env.tasks.judging import judge_step
-
-
-class StepperParts(NamedTuple):
-    """The parts of a stepper that the steps of several slots use."""
-
-    backend: Backend
-    task: Task
-    clock: Clock
-    gate: SafetyGate
-    joints: MeasuredJoints
-    transitions: TransitionBuilder
 
 
 class Stepper:
@@ -143,11 +132,6 @@ class Stepper:
         self._episode = Episode(index=-1, snapshot=Snapshot(now_ns=0, samples={}), frozen_ns=0, applied=deque())
         self._pending: PendingStep | None = None
         self._lost: BackendLostError | None = None
-
-    @property
-    def parts(self) -> StepperParts:
-        """The parts of this stepper."""
-        return StepperParts(self._backend, self._task, self._clock, self._gate, self._joints, self._transitions)
 
     @property
     def is_observed(self) -> bool:
