@@ -30,7 +30,7 @@ def measure(*, smoke: bool) -> Samples:
     steps = 200 if smoke else ENV_STEPS
     sizes = {f"N = {size}": functools.partial(costs, size, steps // size) for size in (1, 2, 4)}
     recorded = functools.partial(costs, 4, steps // 4, is_recorded=True)
-    return run_rounds({**sizes, "N = 4, recorded": recorded}, 2 if smoke else 9)
+    return run_rounds({**sizes, "N = 4, recorded": recorded}, 2 if smoke else 5)
 
 
 def costs(num_envs: int, steps: int, *, is_recorded: bool = False) -> dict[str, float]:
