@@ -31,7 +31,7 @@ LEAST = 0.9  # success rate
 STEPS = {  # of PPO and SAC
     "arm_reach": (300_000, 150_000),
     "ur5e_reach": (600_000, 150_000),
-    "cart_goal": (600_000, 300_000),
+    "cart_goal": (400_000, 300_000),
     "door_open": (600_000, 300_000),
 }
 GAMMA = {"cart_goal": 0.99, "door_open": 0.99}  # rewards of a goal that is far away
