@@ -1,12 +1,9 @@
 """Age of executed actions, pauses and jerk against the delay of a policy server, in real time.
 
     python benchmarks/network_delay.py [--rates HZ ...] [--delays MS ...] [--modes MODE ...] [--seconds S]
-                                       [--backend B] [--json FILE] [--pictures FOLDER]
 
-    python benchmarks/network_delay.py --json delays.json --pictures docs/pictures
-
-The second command measures 180 settings, one after the other, prints the tables in Markdown and draws the pictures:
-about 22 minutes on an otherwise idle machine. Settings that the file already has are not measured again.
+Measures 180 settings by default, one after the other, and prints the tables in Markdown: about 22 minutes on an
+otherwise idle machine.
 
 A policy draws circles with two joints of the shipped arm, from the last applied command, in chunks of 16 positions.
 Each chunk leads to its own circle, some hundredths of a radian from the others, since the chunks of learned
@@ -24,14 +21,13 @@ another rate; only pauses and missing actions do not end the episode.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -55,10 +51,7 @@ JOINTS, RADIUS, FREQUENCY_HZ = (0, 5), 0.5, 0.25  # of the circle, rad and Hz
 SPREAD, SETTLING_S = 0.02, 0.2  # of the circles, rad; time constant in which a chunk reaches its own
 LAG_S, TICK_NS = 0.01, 1_000_000
 
-BACKENDS: Mapping[str, type[FakeBackend | RealtimeMujocoBackend]] = {
-    "mujoco": RealtimeMujocoBackend,
-    "fake": FakeBackend,
-}
+Backend = type[FakeBackend | RealtimeMujocoBackend]
 Published = list[tuple[int, NDArray[np.float64]]]  # when each command left, ns, and its positions
 
 
@@ -146,7 +139,7 @@ def contract_at(setting: Setting) -> Contract:
 
 
 @contextmanager
-def commands_of(backend: type[FakeBackend | RealtimeMujocoBackend]) -> Iterator[Published]:
+def commands_of(backend: Backend) -> Iterator[Published]:
     """Collect every command that a backend publishes, where it leaves."""
     found: Published = []
     send = backend.send
@@ -162,7 +155,7 @@ def commands_of(backend: type[FakeBackend | RealtimeMujocoBackend]) -> Iterator[
         backend.send = send  # type: ignore[method-assign]
 
 
-def measure(setting: Setting, seconds: float, backend: str, *, warm_up_s: float = WARM_UP_S) -> dict[str, Any]:
+def measure(setting: Setting, seconds: float, backend: Backend, *, warm_up_s: float = WARM_UP_S) -> dict[str, Any]:
     """Run one episode; return its row of the result."""
     contract = contract_at(setting)
     policy = Circles(contract, setting.delay_ms / 1e3)
@@ -170,8 +163,8 @@ def measure(setting: Setting, seconds: float, backend: str, *, warm_up_s: float 
     ages_ns: list[float] = []
     gaps_s: list[float] = []
     began_ns = now_ns = 0
-    with commands_of(BACKENDS[backend]) as published:
-        env = embodied_env.make(contract, backend=backend, pacing="realtime")
+    with commands_of(backend) as published:
+        env = embodied_env.make(contract, backend="fake" if backend is FakeBackend else "mujoco", pacing="realtime")
         try:
             runner.reset(seed=1, episode_index=0)
             observation, _ = env.reset(seed=1)
@@ -197,7 +190,6 @@ def measure(setting: Setting, seconds: float, backend: str, *, warm_up_s: float 
     jerks = jerk_of_drives(published, began_ns, now_ns)
     periods = (now_ns - began_ns) / contract.control_period_ns
     return {
-        **asdict(setting),
         "age_mean_ms": float(np.mean(ages_ns)) / 1e6 if ages_ns else None,
         "age_max_ms": max(ages_ns) / 1e6 if ages_ns else None,
         "without_percent": 100.0 * max(0.0, 1.0 - len(ages_ns) / periods),
@@ -229,9 +221,6 @@ def jerk_of_drives(published: Published, begin_ns: int, end_ns: int) -> NDArray[
     response = (x - x**2 + x**3 / 6.0) * np.exp(-x) / LAG_S**3  # third derivative of that to a unit jump
     jerk = np.column_stack([np.convolve(joint, response)[:count] for joint in jumps.T])
     return np.abs(jerk[max(0, (begin_ns - int(stamps[0])) // TICK_NS) :]).max(axis=1)
-
-
-# --------------------------------------------------------------------------------------------------------------- tables
 
 
 Rows = Mapping[Setting, Mapping[str, Any]]
@@ -281,132 +270,20 @@ def punctuality(rows: Rows) -> Iterable[str]:
         yield f"\nWorst gap of the setpoints in a step, ms: median {median:.1f}, max {worst:.0f}"
 
 
-# ------------------------------------------------------------------------------------------------------------- pictures
-
-STYLE = """
-text { font: 13px system-ui, sans-serif; fill: #333; } .head { font-weight: 600; }
-.grid { stroke: #8884; } path { fill: none; stroke-width: 2; }
-.wait { stroke: #666; stroke-dasharray: 2 3; } .replace { stroke: #c8500a; }
-.crossfade { stroke: #0b6fb8; stroke-dasharray: 8 3; } .ensemble { stroke: #00805f; }
-.rtc { stroke: #a8438a; stroke-dasharray: 5 3; }
-@media (prefers-color-scheme: dark) {
-text { fill: #ddd; } .wait { stroke: #aaa; } .replace { stroke: #ff8a3d; } .crossfade { stroke: #5db4f5; }
-.ensemble { stroke: #2fc79a; } .rtc { stroke: #e58fca; } }
-"""
-WIDE, HIGH = 122, 120  # of a panel, px
-LEFT, TOP, ACROSS, DOWN = 48, 76, 152, 204  # upper left corner of the first panel, and distances to the next, px
-
-
-@dataclass(frozen=True, kw_only=True)
-class Panels:
-    """One row of a picture: a value against the delay, with a panel for each rate."""
-
-    title: str
-    key: str
-    ticks: tuple[float, ...]
-    setpoint_hz: int | None = None
-    scale: float = 1.0  # of the values
-    is_log: bool = False
-
-    def height(self, value: float) -> float:
-        """Return the place of a value on the axis, from 0 to 1."""
-        low, high = self.ticks[0], self.ticks[-1]
-        at = min(max(value, low), high)
-        return math.log(at / low) / math.log(high / low) if self.is_log else (at - low) / (high - low)
-
-
-AGE = Panels(title="age of the executed action, s", key="age_mean_ms", ticks=(0, 0.5, 1, 1.5), scale=1e-3)
-PAUSES = Panels(title="control periods without an action, %", key="without_percent", ticks=(0, 25, 50, 75, 100))
-JERK = Panels(
-    title="jerk, 1000 rad/s³, without setpoints",
-    key="jerk_p99",
-    ticks=(0.1, 0.3, 1, 3, 10, 30),
-    scale=1e-3,
-    is_log=True,
-)
-SMOOTH = replace(JERK, title=f"jerk, 1000 rad/s³, with setpoints at {SETPOINT_HZ} Hz", setpoint_hz=SETPOINT_HZ)
-PICTURES = {"chunk_delays.svg": (AGE, PAUSES), "setpoint_jerk.svg": (JERK, SMOOTH)}
-
-
-def picture(rows: Rows, panels: Sequence[Panels]) -> str:
-    """Return a picture as SVG, readable on light and dark pages."""
-    rates = sorted({setting.rate_hz for setting in rows})
-    width, height = LEFT + ACROSS * len(rates) - 8, DOWN * len(panels) + 24
-    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {size}>', f"<style>{STYLE}</style>"]
-    for place, mode in enumerate(CHUNK_MODES):
-        x = 8 + (width - 8) / len(CHUNK_MODES) * place
-        parts.append(f'<path class="{mode}" d="M{x:.0f} 13h18"/><text x="{x + 23:.0f}" y="17">{mode}</text>')
-    for row, each in enumerate(panels):
-        y = TOP + DOWN * row
-        parts.append(f'<text class="head" x="8" y="{y - 28}">{each.title}</text>')
-        for column, rate in enumerate(rates):
-            parts += draw(rows, each, rate, LEFT + ACROSS * column, y)
-    return "\n".join([*parts, "</svg>\n"])
-
-
-def draw(rows: Rows, panels: Panels, rate: int, x: int, y: int) -> Iterator[str]:
-    """Return the elements of one panel, with its upper left corner at x and y."""
-    yield f'<text x="{x + WIDE / 2:.0f}" y="{y - 8}" text-anchor="middle">{rate} Hz</text>'
-    for tick in panels.ticks:
-        at = y + HIGH * (1.0 - panels.height(tick))
-        yield f'<line class="grid" x1="{x}" x2="{x + WIDE}" y1="{at:.0f}" y2="{at:.0f}"/>'
-        if x == LEFT:
-            yield f'<text x="{x - 8}" y="{at + 4:.0f}" text-anchor="end">{tick:g}</text>'
-    longest = max(1, *(setting.delay_ms for setting in rows))
-    for share, label in ((0.0, "0"), (0.5, "delay, ms"), (1.0, f"{longest}")):
-        yield f'<text x="{x + WIDE * share:.0f}" y="{y + HIGH + 16}" text-anchor="middle">{label}</text>'
-    for mode in CHUNK_MODES:
-        points = [
-            f"{x + WIDE * setting.delay_ms / longest:.1f} {y + HIGH * (1.0 - panels.height(value * panels.scale)):.1f}"
-            for setting, row in sorted(rows.items(), key=lambda item: item[0].delay_ms)
-            if (setting.rate_hz, setting.setpoint_hz, setting.mode) == (rate, panels.setpoint_hz, mode)
-            and (value := row[panels.key]) is not None
-        ]
-        if points:
-            yield f'<path class="{mode}" d="M{"L".join(points)}"/>'
-
-
-# ------------------------------------------------------------------------------------------------------------------ run
-
-
-def read_rows(file: Path | None) -> dict[Setting, dict[str, Any]]:
-    """Return the rows of an earlier run."""
-    rows = json.loads(file.read_text())["rows"] if file is not None and file.exists() else []
-    names = Setting.__dataclass_fields__
-    return {Setting(**{name: row[name] for name in names}): row for row in rows}
-
-
 def main() -> None:
-    """Measure what the file does not have, and print the tables."""
+    """Measure, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rates", type=int, nargs="*", default=RATES_HZ, help="in Hz (default: 10 20 50)")
     parser.add_argument("--delays", type=int, nargs="*", default=DELAYS_MS, help="in ms (default: 0 to 500)")
     parser.add_argument("--modes", nargs="*", default=CHUNK_MODES, choices=CHUNK_MODES, help="default: all")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each setting (default: 6)")
-    parser.add_argument("--backend", default="mujoco", choices=BACKENDS, help="default: mujoco")
-    parser.add_argument("--json", type=Path, default=None, help="file of the rows, which are added to those it has")
-    parser.add_argument("--pictures", type=Path, default=None, help="folder for the pictures")
     args = parser.parse_args()
-    rows = read_rows(args.json)
-    settings = [
-        Setting(rate_hz=rate, setpoint_hz=setpoint_hz, mode=mode, delay_ms=delay)
-        for rate in args.rates
-        for delay in args.delays
-        for mode in args.modes
-        for setpoint_hz in (None, SETPOINT_HZ)
-    ]
-    for number, setting in enumerate(settings, 1):
-        if setting in rows:
-            continue
-        print(f"{number} of {len(settings)}: {setting}", file=sys.stderr)
-        rows[setting] = measure(setting, args.seconds, args.backend)
-        if args.json is not None:
-            args.json.write_text(json.dumps({"rows": list(rows.values())}, indent=1))
+    rows = {}
+    for rate, delay, mode, setpoint_hz in product(args.rates, args.delays, args.modes, (None, SETPOINT_HZ)):
+        setting = Setting(rate_hz=rate, setpoint_hz=setpoint_hz, mode=mode, delay_ms=delay)
+        print(setting, file=sys.stderr)
+        rows[setting] = measure(setting, args.seconds, RealtimeMujocoBackend)
     print(tables(rows))
-    if args.pictures is not None:
-        for name, panels in PICTURES.items():
-            (args.pictures / name).write_text(picture(rows, panels))
 
 
 if __name__ == "__main__":

@@ -4,13 +4,11 @@ The server is the node of the embedded simulator over a world without physics (`
 own. Every client publishes a command of six joints and a step token, and waits for all sensors of that instant:
 
 - ``typed WaitSet``: rclpy's private wait set in the caller's thread, and one array of each message: what rclpy can do
-  at best; ``raw WaitSet``: the same without decoding;
+  at best;
 - ``spin_once``: a `SingleThreadedExecutor` in the caller's thread, the loop that most people write;
 - ``background``: the same executor in a thread, and a Condition, what most ROS environments do;
-- ``transport``: our backend alone, which decodes and numbers every sample, without gates and account;
-- ``env.step``: whole, with gates and ledger; ``recorded``: with the recorder;
-- ``with physics``: the same over the embedded simulator itself;
-- ``8 sensors more``: a server with eight small topics more.
+- ``env.step``: with gates and account; ``recorded``: with the recorder; ``8 sensors more``: a server with eight small
+  topics more.
 
 All take the same commands, and what comes back must be them, bit for bit.
 """
@@ -27,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,9 +45,7 @@ import embodied_env
 from embodied_env.contract import Contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.message_types import message_class
-from embodied_env.core.clock import NS_PER_S, Stamp, SteadyClock
-from embodied_env.core.types import ApprovedCommand, ResetRequest
-from embodied_env.ros.embedded_sim.lockstep_backend import MujocoRosBackend
+from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.ros.embedded_sim.protocol import (
     EPOCH_PARAMETER,
     NODE,
@@ -83,17 +79,16 @@ def measure(*, smoke: bool) -> Samples:
     with contextlib.ExitStack() as servers:
         for name, served in (("echo", contract), ("wide", wide)):
             servers.enter_context(echo_server(served, f"/bench_{own}_{name}"))
+        own_place, wide_place = (contract, f"/bench_{own}_echo"), (wide, f"/bench_{own}_wide")
         clients: dict[str, Callable[[], Client]] = {
-            name: functools.partial(kind, contract, f"/bench_{own}_echo") for name, kind in CLIENTS.items()
+            "spin_once": functools.partial(SpinOnce, *own_place),
+            "env.step": functools.partial(Env, *own_place),
         }
-        if smoke:
-            clients = {name: clients[name] for name in ("spin_once", "env.step")}
-        else:
-            wide_place = wide, f"/bench_{own}_wide"
+        if not smoke:
+            clients["typed WaitSet"] = functools.partial(TypedWaitSet, *own_place)
+            clients["background"] = functools.partial(Background, *own_place)
+            clients["env.step, recorded"] = functools.partial(Env, *own_place, is_recorded=True)
             clients["env.step, 8 sensors more"] = functools.partial(Env, *wide_place)
-            clients["transport, 8 sensors more"] = functools.partial(Transport, *wide_place)
-            clients["env.step, with physics"] = functools.partial(Env, contract, None)
-            clients["env.step, with physics, recorded"] = functools.partial(Recorded, contract, None)
         cases: dict[str, Case] = {name: functools.partial(p50_us, client, steps) for name, client in clients.items()}
         return run_rounds(cases, rounds)
 
@@ -125,8 +120,6 @@ def echo_server(contract: Contract, namespace: str) -> Iterator[None]:
 class Client:
     """A client that steps a world."""
 
-    echoes = True  # the world follows commands at once
-
     def step(self, command: Command) -> Command:
         """Step, and return the positions of the joints."""
         raise NotImplementedError
@@ -145,15 +138,13 @@ class Client:
         positions = self.step(command)
         took_us = (time.perf_counter_ns() - start_ns) / 1e3
         wanted = self.sent(command)
-        if self.echoes and positions.tobytes() != wanted.astype(positions.dtype).tobytes():
+        if positions.tobytes() != wanted.astype(positions.dtype).tobytes():
             raise AssertionError(f"{type(self).__name__}: {positions} came back for {wanted}")
         return took_us
 
 
 class Naive(Client):
     """Publishes a command and a token; subclasses wait for the sensors."""
-
-    raw = False
 
     def __init__(self, contract: Contract, namespace: str) -> None:
         """Reset the world, and connect."""
@@ -174,7 +165,7 @@ class Naive(Client):
         ]
         self.subscriptions = {
             name: self.node.create_subscription(
-                message_class(sensor.type), sensor.topic, self.taker(name), RELIABLE, raw=self.raw
+                message_class(sensor.type), sensor.topic, functools.partial(self.store, name), RELIABLE
             )
             for name, sensor in contract.sensors.items()
         }
@@ -184,10 +175,6 @@ class Naive(Client):
         ):
             time.sleep(0.01)
         time.sleep(0.2)  # until the server has discovered our subscriptions
-
-    def taker(self, name: str) -> Callable[[Message], None]:
-        """Return the callback of a sensor."""
-        return lambda message: self.store(name, message)
 
     def store(self, name: str, message: Message) -> None:
         """Read a message: its stamp and its values as an array."""
@@ -241,28 +228,8 @@ class TypedWaitSet(Naive):
             wait_set.wait(int(END_S * NS_PER_S))
             for name, index in indices.items():
                 if wait_set.is_ready("subscription", index):
-                    taken = handles[name].take_message(self.subscriptions[name].msg_type, self.raw)
+                    taken = handles[name].take_message(self.subscriptions[name].msg_type, False)
                     self.store(name, taken[0])
-
-
-class RawWaitSet(TypedWaitSet):
-    """The same with bytes: only the stamp and the positions are looked at."""
-
-    raw = True
-
-    def store(self, name: str, message: bytes) -> None:
-        """Read the stamp at its offset, and keep the bytes."""
-        self.newest_ns[name] = int.from_bytes(message[4:8], "little") * NS_PER_S + int.from_bytes(
-            message[8:12], "little"
-        )
-        self.found[name] = (message,)
-
-    def step(self, command: Command) -> Command:
-        """Step; that the bytes of the command are in those of the joints is checked."""
-        data = super().step(command)
-        if command.tobytes() not in data:
-            raise AssertionError("the joints are not where they were commanded to")
-        return command
 
 
 class SpinOnce(Naive):
@@ -322,50 +289,15 @@ class Background(Naive):
         super().close()
 
 
-class Transport(Client):
-    """Our backend alone."""
-
-    def __init__(self, contract: Contract, namespace: str) -> None:
-        """Connect, and reset."""
-        self.clock = SteadyClock()
-        self.backend = MujocoRosBackend(contract, clock=self.clock, spawn=False, namespace=namespace)
-        self.backend.open()
-        self.period_ns = contract.control_period_ns
-        self.now_ns = self.backend.reset(ResetRequest(epoch=1, seed=0), self.deadline()).now_ns
-        self.seq = 0
-
-    def deadline(self) -> Stamp:
-        """Return when to give up."""
-        return Stamp(self.clock.now_ns() + int(END_S * NS_PER_S), "steady")
-
-    def step(self, command: Command) -> Command:
-        """Send, advance, read."""
-        deadline = self.deadline()
-        self.seq += 1
-        self.now_ns += self.period_ns
-        after = Stamp(self.now_ns, "world")
-        self.backend.send(ApprovedCommand(values=command, seq=self.seq, epoch=1, report=None))
-        self.backend.advance(after, deadline)
-        return self.backend.read(after, deadline).samples["joints"].values["position"]
-
-    def close(self) -> None:
-        """Disconnect."""
-        self.backend.close()
-
-
 class Env(Client):
     """`env.step`: the command is an action, what the gates make of it must come back."""
 
-    is_recorded = False
-
-    def __init__(self, contract: Contract, namespace: str | None) -> None:
-        """Make it, and reset; without a namespace it starts its own simulator."""
+    def __init__(self, contract: Contract, namespace: str, *, is_recorded: bool = False) -> None:
+        """Make it, and reset."""
         self.stack = contextlib.ExitStack()
-        folder = self.stack.enter_context(tempfile.TemporaryDirectory()) if self.is_recorded else None
-        how = {} if namespace is None else {"spawn": False, "namespace": namespace}
-        self.env = embodied_env.make(contract, backend="mujoco_ros", record=folder, **how)
+        folder = self.stack.enter_context(tempfile.TemporaryDirectory()) if is_recorded else None
+        self.env = embodied_env.make(contract, backend="mujoco_ros", record=folder, spawn=False, namespace=namespace)
         self.env.reset(seed=0)
-        self.echoes = namespace is not None
 
     def step(self, command: Command) -> Command:
         """Step; the command is the same as the others', in its own units."""
@@ -382,23 +314,6 @@ class Env(Client):
         """Close it, and remove its run."""
         self.env.close()
         self.stack.close()
-
-
-class Recorded(Env):
-    """With the recorder."""
-
-    is_recorded = True
-
-
-CLIENTS: Mapping[str, type[Any]] = {
-    "raw WaitSet": RawWaitSet,
-    "typed WaitSet": TypedWaitSet,
-    "spin_once": SpinOnce,
-    "background": Background,
-    "transport": Transport,
-    "env.step": Env,
-    "env.step, recorded": Recorded,
-}
 
 
 def reset(namespace: str) -> tuple[int, int]:
