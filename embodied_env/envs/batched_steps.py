@@ -48,6 +48,10 @@ from embodied_env.tasks.judging import judge_step, judge_steps
 logger = logging.getLogger(__name__)
 
 
+FEWEST_SLOTS = 3
+"""Number of slots from which arrays save more than they cost."""
+
+
 @dataclass(kw_only=True)
 class ActionRows:
     """The actions of a step: those of the agent, copied, as rows by slot, and which of them are well-formed."""

@@ -31,7 +31,7 @@ from embodied_env.core.latency.delay_model import DelayModel
 from embodied_env.core.latency.profile import LatencyProfile
 from embodied_env.core.process.signals import call_together, closing_together
 from embodied_env.core.types import Observer
-from embodied_env.envs.batched_steps import ActionRows, BatchedSteps, StepResults
+from embodied_env.envs.batched_steps import FEWEST_SLOTS, ActionRows, BatchedSteps, StepResults
 from embodied_env.envs.embodied_env import EmbodiedEnv, arguments_of, rebuild, resolve_contract
 from embodied_env.envs.registration import OPTIONS, VECTOR_ENTRY_POINT, make
 from embodied_env.envs.stacked_infos import merge_infos, stack_infos
@@ -113,7 +113,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
                 f"unsupported pacing for a vector environment: {first.pacing!r} with {first.backend_name} "
                 "(expected 'lockstep', since slots wait for each other)"
             )
-        if BatchedSteps.supports(self.envs):
+        if len(self.envs) >= FEWEST_SLOTS and BatchedSteps.supports(self.envs):
             self._batched = BatchedSteps(self.envs, threads)
             executor = self._batched.executor
         else:

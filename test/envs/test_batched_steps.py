@@ -83,7 +83,7 @@ def pair():
     ],
 )
 def test_each_shipped_contract_in_each_mode(pair, contract, mode, steps):
-    both = pair(contract, mode, num_envs=1 if contract == "door_open" else 3)  # its cameras are slow
+    both = pair(contract, mode)
     for _ in range(steps):
         both.step(both.ours.action_space.sample())
     assert both.ours.batched_share > 0.9
@@ -148,7 +148,7 @@ def test_drawn_episodes_with_noise_delays_gaps_and_histories(pair, mode):
 
 
 def test_injected_delays(pair):
-    both = pair("arm_reach", NEXT_STEP, num_envs=2, delay_profile=VARYING)
+    both = pair("arm_reach", NEXT_STEP, delay_profile=VARYING)
     for _ in range(8):
         both.step(both.ours.action_space.sample())
     assert both.ours.batched_share == 0.0
@@ -265,7 +265,7 @@ def test_the_environments_of_slots_have_their_true_state_at_any_time(pair, contr
 
 
 def test_steps_with_a_steady_clock_add_up():
-    env = embodied_env.make_vec("arm_reach", num_envs=2)
+    env = embodied_env.make_vec("arm_reach", num_envs=3)
     env.reset(seed=1)
     for step in range(4):
         if step == 2:

@@ -105,10 +105,10 @@ def test_a_run_with_missed_actions_and_annotations_is_sound_and_replays_equal(tm
 def test_annotations_are_in_the_info_of_their_step_alone_and_are_copies():
     with make() as env:
         env.reset(seed=1)
-        env.unwrapped.annotate("chunk", {"ages": [1, 2]})
-        info = env.step(NOW)[-1]
-        assert info["annotations"] == {"chunk": {"ages": [1, 2]}}
-        info["annotations"]["chunk"]["ages"].append(3)
+        ages = [1, 2]
+        env.unwrapped.annotate("chunk", {"ages": ages})
+        ages.append(3)
+        assert env.step(NOW)[-1]["annotations"] == {"chunk": {"ages": [1, 2]}}
         assert env.unwrapped.last_transition.info["annotations"] == {"chunk": {"ages": [1, 2]}}
         assert "annotations" not in env.step(NOW)[-1]
 
