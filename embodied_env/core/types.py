@@ -24,7 +24,7 @@ FloatArray = NDArray[np.float64]
 _Data = TypeVar("_Data")
 
 
-def _quick(cls: type[_Data]) -> type[_Data]:
+def quick(cls: type[_Data]) -> type[_Data]:
     """Let a frozen dataclass set its slots directly, in a third of the time of `object.__setattr__`.
 
     A step creates about 30 of them, with 200 fields.
@@ -39,13 +39,13 @@ def _quick(cls: type[_Data]) -> type[_Data]:
             value = f"make_{name}() if {name} is no_{name} else {name}"
         lines.append(f"set_{name}(self, {value})")
     exec(f"def __init__(self, *, {', '.join(each.name for each in given)}): {'; '.join(lines)}", names)  # noqa: S102
-    quick: Any = update_wrapper(names["__init__"], init)
-    quick.__kwdefaults__ = init.__kwdefaults__
-    cls.__init__ = quick  # type: ignore[method-assign] # of the class itself
+    made: Any = update_wrapper(names["__init__"], init)
+    made.__kwdefaults__ = init.__kwdefaults__
+    cls.__init__ = made  # type: ignore[method-assign] # of the class itself
     return cls
 
 
-@_quick
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One reading of one sensor. A stamp is None where a world has no such stamp."""
@@ -132,7 +132,7 @@ class ResetReport:
     verdict: Verdict | None = None  # of the task on the reset snapshot; None: not judged
 
 
-@_quick
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The newest sample of each sensor at the instant `now_ns` of the world clock."""
@@ -169,7 +169,7 @@ class Finding:
     detail: str = ""
 
 
-@_quick
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorStatus:
     """Quality of a sensor's newest reading and age of its last valid one when an action is judged."""
@@ -178,7 +178,7 @@ class SensorStatus:
     age_s: float
 
 
-@_quick
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SafetyContext:
     """The context in which the gate judges an action.
@@ -197,7 +197,7 @@ class SafetyContext:
     clock_jump: str = ""  # `ClockStatus.jump` since the last action
 
 
-@_quick
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandState:
     """The last published command, with arrays of shape (n_joints,)."""
@@ -211,7 +211,7 @@ class CommandState:
     before_gap: FloatArray | None = None  # published velocities where a gap has lowered them (`safety.joint_limits`)
 
 
-@_quick
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateReport:
     """The report of one pass through the gates. Vectors are flat over all joints, in contract order."""
@@ -240,7 +240,7 @@ class Trajectory:
     previewed: int
 
 
-@_quick
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovedCommand:
     """A command that passed the gate. Only `embodied_env.safety.gate` creates one, and only this can be sent.
@@ -262,7 +262,7 @@ def check_approved(command: object) -> None:
         raise TypeError(f"invalid command: {type(command).__name__} (expected an ApprovedCommand)")
 
 
-@_quick
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentCommand:
     """The values that a backend sent for an approved command, shape (n_joints,)."""
@@ -278,7 +278,7 @@ OWN_ANNOTATIONS = ("grippers", "setpoints", "trajectory")
 """Names in ``info["annotations"]`` that only the environment itself writes."""
 
 
-@_quick
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalInputs:
     """External inputs of a step: what does not follow from actions and readings, recorded so that replay can use it."""
@@ -294,7 +294,7 @@ class ExternalInputs:
     annotations: Mapping[str, Any] = field(default_factory=dict)  # accounts of `annotate` by name, in JSON types
 
 
-@_quick
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The task's verdict on a step. Several fields may hold at once; the stepper orders them."""
@@ -319,7 +319,7 @@ class Verdict:
         return Verdict(failure=why)
 
 
-@_quick
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
     """Reward, verdict and explanatory terms of one step."""
@@ -329,7 +329,7 @@ class TaskResult:
     terms: Mapping[str, float]
 
 
-@_quick
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
     """One complete step: the five values that Gymnasium returns, and the record behind them."""

@@ -118,12 +118,12 @@ class CommandLimiter:
         if problem := self._violation(reference, positions, velocities, dt_s):
             finding = Finding(gate="post_condition", severity=Severity.STOP, code="fault.internal", detail=problem)
             return self.brake(reference, dt_s, [*findings, finding], requested)
-        if boxed is None:
+        if boxed is not None and published.tolist() == target.tolist():
+            applied = boxed.copy()
+        else:
             applied = self.as_action(published, reference)
-        else:  # exactly the action where it was not changed
-            is_kept = published == target
-            kept = all(is_kept.tolist())
-            applied = boxed.copy() if kept else np.where(is_kept, boxed, self.as_action(published, reference))
+            if boxed is not None:
+                np.copyto(applied, boxed, where=published == target)  # exactly the action where it was not changed
         return self._approved(reference, dt_s, findings, requested, applied, published, velocities)
 
     def brake(

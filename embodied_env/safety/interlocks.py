@@ -91,8 +91,9 @@ class SafetyContextBuilder:
         samples, now_ns = snapshot.samples, snapshot.now_ns
         sensors = {}
         for name in self._required:
-            age_s = (now_ns - samples[name].stamp_ns) / NS_PER_S + latency_s
-            sensors[name] = SensorStatus(quality=samples[name].quality, age_s=age_s)
+            sample = samples[name]
+            age_s = (now_ns - sample.stamp_ns) / NS_PER_S + latency_s
+            sensors[name] = SensorStatus(quality=sample.quality, age_s=age_s)
         return SafetyContext(
             sensors=sensors,
             measured=self._joints.positions_or_nan(snapshot),

@@ -271,12 +271,8 @@ class World:
             self.physics.forward()
             self.is_touched = True
         self._actuation.follow(target)
-        self.now_ns = now_ns = self.now_ns + self.tick_ns
-        for name, channel in self._others.items():
-            if now_ns >= channel.due_ns:
-                self._take(name, channel, now_ns)
-            channel.deliver(now_ns)
-        self._left_out += 1
+        self._take_due(self.now_ns + self.tick_ns)
+        self._end_step(self.now_ns + self.tick_ns)
 
     def catch_up(self) -> None:
         """Deliver the readings that `step_along` has left out."""
@@ -301,9 +297,13 @@ class World:
 
     def _take_step(self, controls: FloatArray) -> None:
         """Advance by a step; the readings of `ideal` sensors wait for `catch_up`."""
-        self.now_ns = now_ns = self._run_physics(controls)
+        now_ns = self._run_physics(controls)
         for name, taken_ns, output in () if self._cameras is None else self._cameras.finished():
             self._channels[name].send(taken_ns, output)
+        self._end_step(now_ns)
+
+    def _end_step(self, now_ns: int) -> None:
+        self.now_ns = now_ns
         for channel in self._delivering:
             channel.deliver(now_ns)
         self._left_out += 1
@@ -325,7 +325,9 @@ class World:
             self.physics.step(controls[part], {body: way[part] for body, way in moved.items()}, after_each)
             done = until
             if now_ns >= due_ns:
-                self._capture(now_ns)
+                self.physics.check_stable()
+                self.physics.forward()
+                self._take_due(now_ns)
                 due_ns, checked_ns = _next_due_ns(self._others), now_ns
         if checked_ns < now_ns:
             self.physics.check_stable()
@@ -416,20 +418,16 @@ class World:
         for name, taken_ns, there_ns in readings:
             self._channels[name].schedule(taken_ns, there_ns, self._sensors.sample(name))
 
-    def _capture(self, now_ns: int) -> None:
+    def _take_due(self, now_ns: int) -> None:
         """Take the readings that are due."""
-        self.physics.check_stable()
-        self.physics.forward()
         for name, channel in self._others.items():
-            if now_ns >= channel.due_ns:
-                self._take(name, channel, now_ns)
-
-    def _take(self, name: str, channel: SensorChannel, now_ns: int) -> None:
-        if self._cameras is not None and name in self._cameras.sensors:
-            channel.reserve(now_ns)
-            self._cameras.request(name, now_ns, self._data)
-        else:
-            channel.capture(now_ns, self._sensors.sample(name))
+            if now_ns < channel.due_ns:
+                continue
+            if self._cameras is not None and name in self._cameras.sensors:
+                channel.reserve(now_ns)
+                self._cameras.request(name, now_ns, self._data)
+            else:
+                channel.capture(now_ns, self._sensors.sample(name))
 
     def _whole_substeps(self, duration_s: float, path: str) -> int:
         """Return the number of physics steps in a duration; raises ContractError at `path` unless it is whole."""
