@@ -275,7 +275,7 @@ class World:
         self._end_step(self.now_ns + self.tick_ns)
 
     def catch_up(self) -> None:
-        """Deliver the readings that `step_along` has left out."""
+        """Deliver the readings of `ideal` sensors since the last call."""
         self.is_touched = True
         readings, self._left_out = self._left_out, 0
         if readings:
