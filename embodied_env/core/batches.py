@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.core.codes import Quality
-from embodied_env.core.types import FloatArray, Sample, Snapshot, TaskResult, Verdict
+from embodied_env.core.types import FloatArray, Sample, Snapshot, TaskResult, Verdict, quick
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -29,6 +29,7 @@ def merge_rows(before: NDArray[Any], slots: list[int], rows: NDArray[Any] | list
     return merged
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleBatch:
     """The newest reading of one sensor in each slot (`Sample`), in a world without a middleware."""
@@ -169,6 +170,7 @@ class ApprovedCommandBatch:
     report: GateReportBatch
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResultBatch:
     """Reward, verdict and terms of one step of each slot (`TaskResult`), arrays of shape (n_slots,)."""

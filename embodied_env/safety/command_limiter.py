@@ -55,6 +55,7 @@ class CommandLimiter:
         self.has_velocity = bool(self.layout.is_velocity.any())
         self._is_velocity: list[bool] = self.layout.is_velocity.tolist()
         self._is_delta: list[bool] = self.layout.is_delta.tolist()
+        self._has_delta = any(self._is_delta)
         self._is_goal, self._stop_goals = self.layout.is_goal, np.full(self.layout.size, np.nan)  # NaN: hold
         for name, part in self.layout.slices.items():
             if (gripper := contract.actuators[name].gripper) is not None and gripper.on_stop != "hold":
@@ -117,9 +118,12 @@ class CommandLimiter:
         if problem := self._violation(reference, positions, velocities, dt_s):
             finding = Finding(gate="post_condition", severity=Severity.STOP, code="fault.internal", detail=problem)
             return self.brake(reference, dt_s, [*findings, finding], requested)
-        applied = self.as_action(published, reference)
-        if boxed is not None:
-            np.copyto(applied, boxed, where=published == target)  # exactly the action where it was not changed
+        if boxed is not None and published.tolist() == target.tolist():
+            applied = boxed.copy()
+        else:
+            applied = self.as_action(published, reference)
+            if boxed is not None:
+                np.copyto(applied, boxed, where=published == target)  # exactly the action where it was not changed
         return self._approved(reference, dt_s, findings, requested, applied, published, velocities)
 
     def brake(
@@ -321,6 +325,8 @@ class CommandLimiter:
         self, values: list[float], reference: CommandState, sign: float, ranges: list[tuple[float, float]]
     ) -> list[float]:
         """Add (sign 1.0) or subtract the reference position of delta commands; rounding never exceeds a bound."""
+        if not self._has_delta:
+            return values
         moved = []
         rows = zip(values, reference.positions.tolist(), ranges, self._is_delta, strict=True)
         for value, start, (low, high), is_delta in rows:
@@ -376,8 +382,9 @@ class CommandLimiter:
         """Tell whether every position is certainly within its limits."""
         is_velocity = self.layout.is_velocity
         positions = np.where(is_velocity, reference.positions, published) if self.has_velocity else published
-        slacks = [0.0] * self.layout.size if reference.slack is None else reference.slack.tolist()
-        rows = zip(positions.tolist(), slacks, self._range, strict=True)
+        if reference.slack is None:
+            return all(low <= x <= high for x, (low, high) in zip(positions.tolist(), self._range, strict=True))
+        rows = zip(positions.tolist(), reference.slack.tolist(), self._range, strict=True)
         return all(x - slack >= low and x + slack <= high for x, slack, (low, high) in rows)
 
     def _late(self, reference: CommandState, dt_s: float, velocities: FloatArray) -> list[bool]:

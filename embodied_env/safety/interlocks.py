@@ -89,12 +89,13 @@ class SafetyContextBuilder:
         """
         latency_s = since_frozen_ns / NS_PER_S
         samples, now_ns = snapshot.samples, snapshot.now_ns
-        required = {name: samples[name] for name in self._required}
+        sensors = {}
+        for name in self._required:
+            sample = samples[name]
+            age_s = (now_ns - sample.stamp_ns) / NS_PER_S + latency_s
+            sensors[name] = SensorStatus(quality=sample.quality, age_s=age_s)
         return SafetyContext(
-            sensors={
-                name: SensorStatus(quality=sample.quality, age_s=(now_ns - sample.stamp_ns) / NS_PER_S + latency_s)
-                for name, sample in required.items()
-            },
+            sensors=sensors,
             measured=self._joints.positions_or_nan(snapshot),
             action_age_s=since_returned_ns / NS_PER_S,
             latency_s=latency_s,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,7 @@ from embodied_env.sim.sensor_reader import SensorOutput, Values
 _NS_PER_S = 1e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(NamedTuple):
     """One delivered reading.
 
     `stamp_ns` is its acquisition time or, with the timeline ``receive``, its delivery time. `seq` counts the delivered
@@ -94,10 +92,7 @@ class SensorChannel:
 
     def skip(self, readings: int, now_ns: int, measured: SensorOutput) -> None:
         """Deliver the last of several readings of an ideal sensor, taken now, and count the others."""
-        if self.newest is not None:
-            self.newest = replace(self.newest, seq=self.newest.seq + readings - 1)
-        self.capture(now_ns, measured)
-        self.deliver(now_ns)
+        self.newest = _delivered(measured, now_ns, now_ns, (-1 if self.newest is None else self.newest.seq) + readings)
 
     def send(self, taken_ns: int, measured: SensorOutput) -> None:
         """Send a reading taken at `taken_ns`, when `reserve` was called for it."""
@@ -124,16 +119,8 @@ class SensorChannel:
         if arrived is None:
             return
         there_ns, taken_ns, measured = arrived
-        for values in measured.values.values():
-            values.setflags(write=False)
-        self.newest = Reading(
-            values=measured.values,
-            extras=measured.extras,
-            problem=measured.problem,
-            stamp_ns=now_ns if self._spec.timeline == "receive" else taken_ns,
-            seq=0 if self.newest is None else self.newest.seq + 1,
-            there_ns=there_ns,
-        )
+        stamp_ns = now_ns if self._spec.timeline == "receive" else taken_ns
+        self.newest = _delivered(measured, stamp_ns, there_ns, 0 if self.newest is None else self.newest.seq + 1)
 
     def reserve(self, now_ns: int) -> None:
         """Set the next due time: the first multiple of the interval that is neither served nor past."""
@@ -152,7 +139,7 @@ class SensorChannel:
             extras["covariance"] = extras.get("covariance", 0.0) + self._covariance
             if "covariance" in self._layouts and values:
                 values["covariance"] = extras["covariance"].astype(self._layouts["covariance"].dtype)
-        return replace(measured, values=values, extras=extras)
+        return measured._replace(values=values, extras=extras)
 
     def _noisy(self, values: NDArray[Any], field: str, extras: Mapping[str, Any]) -> NDArray[Any]:
         deviation = self._source.noise[field]
@@ -167,10 +154,17 @@ class SensorChannel:
         return fitted(field, noisy, values.dtype)
 
 
+def _delivered(measured: SensorOutput, stamp_ns: int, there_ns: int, seq: int) -> Reading:
+    values, extras, problem = measured.values, measured.extras, measured.problem
+    for each in values.values():
+        each.setflags(write=False)
+    return Reading(values=values, extras=extras, stamp_ns=stamp_ns, seq=seq, there_ns=there_ns, problem=problem)
+
+
 def _with_contacts(measured: SensorOutput, earlier: Values) -> SensorOutput:
     """Return a reading of a contact sensor with the contacts of earlier, undelivered readings."""
     values = {field: np.maximum(value, earlier.get(field, value)) for field, value in measured.values.items()}
-    return replace(measured, values=values)
+    return measured._replace(values=values)
 
 
 def _rotated(quaternion: NDArray[np.float64], rotation_rad: FloatArray) -> FloatArray:

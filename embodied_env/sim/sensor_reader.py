@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +43,7 @@ _FITS: Mapping[str, tuple[str, ...]] = {  # kind of source -> message types it c
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SensorOutput:
+class SensorOutput(NamedTuple):
     """The fields of one reading, and the other content of its message (`ros.embedded_sim.sensor_messages`).
 
     `problem` is the reason for missing values, when they do not fit into the message.
@@ -312,7 +311,11 @@ def _taken(index: Any, vectors: NDArray[np.float64]) -> NDArray[np.float64]:  # 
 
 
 def _distances(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    x, y, z = (a - b).T
+    between = a - b
+    if between.ndim == 1:  # floats are faster than arrays of numbers
+        x, y, z = between.tolist()
+        return np.array([math.sqrt(x * x + y * y + z * z)])
+    x, y, z = between.T
     return np.asarray(np.sqrt(x * x + y * y + z * z))[..., np.newaxis]
 
 

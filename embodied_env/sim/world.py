@@ -110,7 +110,6 @@ class World:
             if name in late:
                 spec = replace(spec, timeline="header")  # stamps are those of the schedule
             self._channels[name] = SensorChannel(name, spec, source, self.tick_ns)
-        self._timed = {name: channel for name, channel in self._channels.items() if name not in late}
         self._actuation = Actuation(model)
         self.physics = Physics(model, self._data, self._actuation.places, self._substeps)
         self.joints, self.is_velocity = self._actuation.joints, self._actuation.is_velocity
@@ -127,7 +126,9 @@ class World:
         if free_running or self._delayed is not None or self.command_delay_ns is not None:
             self._interpolator = self._make_interpolator(stand_in, contract.setpoints_per_step if free_running else 1)
         self.ideal = self._ideal_sensors() if self._interpolator is None else {}
-        self._others = {name: channel for name, channel in self._timed.items() if name not in self.ideal}
+        others = {name: channel for name, channel in self._channels.items() if name not in self.ideal}
+        self._delivering = tuple(others.values())
+        self._others = {name: channel for name, channel in others.items() if name not in late}
         self.is_touched = True
         self._left_out = 0  # readings of each ideal sensor
         self._camera, camera = 0 if model.mj.ncam else FREE_CAMERA, profile.render.camera
@@ -234,11 +235,8 @@ class World:
             commands = self._delayed.next_step(self.now_ns, self.now_ns + self.tick_ns)
         elif self.command_delay_ns is not None:
             commands = [*commands, *self._late_commands.take_within(self.now_ns, self.now_ns + self.tick_ns)]
-        self.now_ns = now_ns = self._run_physics(self._controls(commands), self._timed)
-        for name, taken_ns, output in () if self._cameras is None else self._cameras.finished():
-            self._channels[name].send(taken_ns, output)
-        for channel in self._channels.values():
-            channel.deliver(now_ns)
+        self._take_step(self._controls(commands))
+        self.catch_up()
 
     def plan(self, sent: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return target and controls of a control period for each row of commands, after the commands `sent`."""
@@ -252,10 +250,7 @@ class World:
         """
         self._check_reset()
         self._actuation.follow(target)
-        self.now_ns = now_ns = self._run_physics(controls, self._others)
-        for channel in self._others.values():
-            channel.deliver(now_ns)
-        self._left_out += 1
+        self._take_step(controls)
         self.is_touched = True
 
     @property
@@ -276,15 +271,11 @@ class World:
             self.physics.forward()
             self.is_touched = True
         self._actuation.follow(target)
-        self.now_ns = now_ns = self.now_ns + self.tick_ns
-        for name, channel in self._others.items():
-            if now_ns >= channel.due_ns:
-                self._take(name, channel, now_ns)
-            channel.deliver(now_ns)
-        self._left_out += 1
+        self._take_due(self.now_ns + self.tick_ns)
+        self._end_step(self.now_ns + self.tick_ns)
 
     def catch_up(self) -> None:
-        """Deliver the readings that `step_along` has left out."""
+        """Deliver the readings of `ideal` sensors since the last call."""
         self.is_touched = True
         readings, self._left_out = self._left_out, 0
         if readings:
@@ -296,7 +287,7 @@ class World:
         return self._channels[sensor].newest
 
     def _ideal_sensors(self) -> dict[str, list[tuple[FieldLayout, ArrayReader]]]:
-        late, found = self._randomizer.late_sensors, self._timed.items()
+        late, found = self._randomizer.late_sensors, self._channels.items()
         names = [name for name, channel in found if channel.is_ideal(self.tick_ns) and name not in late]
         return {name: readers for name in names if (readers := self._sensors.array_readers(name))}
 
@@ -304,10 +295,23 @@ class World:
         if not self._is_reset:
             raise ResetNeededError("step() before reset(); call reset() first")
 
-    def _run_physics(self, controls: FloatArray, channels: Mapping[str, SensorChannel]) -> int:
-        """Take the physics steps of a step and the readings due during it in `channels`; return the new time, ns."""
+    def _take_step(self, controls: FloatArray) -> None:
+        """Advance by a step; the readings of `ideal` sensors wait for `catch_up`."""
+        now_ns = self._run_physics(controls)
+        for name, taken_ns, output in () if self._cameras is None else self._cameras.finished():
+            self._channels[name].send(taken_ns, output)
+        self._end_step(now_ns)
+
+    def _end_step(self, now_ns: int) -> None:
+        self.now_ns = now_ns
+        for channel in self._delivering:
+            channel.deliver(now_ns)
+        self._left_out += 1
+
+    def _run_physics(self, controls: FloatArray) -> int:
+        """Take the physics steps of a step and the readings due during it; return the new time, ns."""
         start_ns = now_ns = checked_ns = self.now_ns
-        due_ns = _next_due_ns(channels)
+        due_ns = _next_due_ns(self._others)
         moved = self._motion()
         after_each = self._sensors.update_contacts if self._sensors.has_contacts else None
         done = 0
@@ -321,11 +325,13 @@ class World:
             self.physics.step(controls[part], {body: way[part] for body, way in moved.items()}, after_each)
             done = until
             if now_ns >= due_ns:
-                self._capture(now_ns, channels)
-                due_ns, checked_ns = _next_due_ns(channels), now_ns
+                self.physics.check_stable()
+                self.physics.forward()
+                self._take_due(now_ns)
+                due_ns, checked_ns = _next_due_ns(self._others), now_ns
         if checked_ns < now_ns:
             self.physics.check_stable()
-            if channels is self._others:
+            if self.ideal:
                 self.physics.forward()
         if self._delayed is not None:
             self._take_delayed(now_ns + 1)
@@ -412,20 +418,16 @@ class World:
         for name, taken_ns, there_ns in readings:
             self._channels[name].schedule(taken_ns, there_ns, self._sensors.sample(name))
 
-    def _capture(self, now_ns: int, channels: Mapping[str, SensorChannel]) -> None:
-        """Take the readings that are due in `channels`."""
-        self.physics.check_stable()
-        self.physics.forward()
-        for name, channel in channels.items():
-            if now_ns >= channel.due_ns:
-                self._take(name, channel, now_ns)
-
-    def _take(self, name: str, channel: SensorChannel, now_ns: int) -> None:
-        if self._cameras is not None and name in self._cameras.sensors:
-            channel.reserve(now_ns)
-            self._cameras.request(name, now_ns, self._data)
-        else:
-            channel.capture(now_ns, self._sensors.sample(name))
+    def _take_due(self, now_ns: int) -> None:
+        """Take the readings that are due."""
+        for name, channel in self._others.items():
+            if now_ns < channel.due_ns:
+                continue
+            if self._cameras is not None and name in self._cameras.sensors:
+                channel.reserve(now_ns)
+                self._cameras.request(name, now_ns, self._data)
+            else:
+                channel.capture(now_ns, self._sensors.sample(name))
 
     def _whole_substeps(self, duration_s: float, path: str) -> int:
         """Return the number of physics steps in a duration; raises ContractError at `path` unless it is whole."""

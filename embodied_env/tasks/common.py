@@ -46,14 +46,19 @@ def are_fresh(snapshot: Snapshot | SnapshotBatch, *sensors: str) -> Any:  # noqa
     return fresh
 
 
+def components(vectors: NDArray[Any]) -> Any:  # noqa: ANN401 - a sequence
+    """Return the numbers of a vector; of rows of vectors, an array per component."""
+    is_short = vectors.ndim == 1 and vectors.dtype == np.float64
+    return vectors.tolist() if is_short else vectors.T  # floats are faster than arrays of numbers
+
+
 def squared_norm(vectors: NDArray[Any]) -> Any:  # noqa: ANN401 - a number, or an array of them
     """Return the sum of squares over the last axis.
 
     It is added in order, so that each row of a batch has the bits of the row alone; ``dot`` and ``sum`` do not grant
     that.
     """
-    is_short = vectors.ndim == 1 and vectors.dtype == np.float64
-    first, *others = vectors.tolist() if is_short else vectors.T  # floats are faster than arrays of numbers
+    first, *others = components(vectors)
     total = first * first
     for each in others:
         total = total + each * each

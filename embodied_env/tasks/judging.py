@@ -131,15 +131,19 @@ def _checked(result: Any, names: tuple[str, ...]) -> TaskResult:  # noqa: ANN401
     if not (isinstance(result, TaskResult) and isinstance(result.verdict, Verdict)):
         raise TaskError(f"judge returned {shown(result)} (expected a TaskResult with a Verdict)")
     terms = result.terms
+    if type(terms) is dict and tuple(terms) == names and all(map(_is_plain, (result.reward, *terms.values()))):
+        return result
     if not isinstance(terms, Mapping) or (tuple(terms) != names and set(terms) != set(names)):
         raise TaskError(f"terms {shown(terms)} (expected the keys {names}, as declared in `terms`)")
     values = {name: _number(name, terms[name]) for name in names}
     return TaskResult(reward=_number("reward", result.reward), verdict=result.verdict, terms=values)
 
 
+def _is_plain(value: Any) -> bool:  # noqa: ANN401 - of foreign code
+    return type(value) is float and isfinite(value)
+
+
 def _number(name: str, value: Any) -> float:  # noqa: ANN401 - of foreign code
-    if type(value) is float and isfinite(value):
-        return value
     if isinstance(value, bool) or not isinstance(value, _NUMBERS) or not isfinite(value):
         raise TaskError(f"{name} {shown(value)} (expected a finite number)")
     return float(value)

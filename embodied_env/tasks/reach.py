@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.contract import Contract, FloatArray
@@ -21,6 +20,7 @@ from embodied_env.tasks.common import (
     are_fresh,
     cartesian_policy,
     check_sensor,
+    components,
     norm,
     require_visible,
     squared_norm,
@@ -68,11 +68,10 @@ class Reach(ArrayTask):
         allow(radius_m > 0, "task.success_radius_m", radius_m, "a radius > 0, in m")
         allow(weight >= 0, "task.effort_weight", weight, "a weight >= 0")
         low, high = parameters.workspace_low_m, parameters.workspace_high_m
-        self._low = np.full(3, -math.inf) if low is None else np.array(low)
-        self._high = np.full(3, math.inf) if high is None else np.array(high)
-        allow(
-            bool((self._low < self._high).all()), "task.workspace_low_m", low, f"values below workspace_high_m {high}"
-        )
+        lows, highs = low or (-math.inf,) * 3, high or (math.inf,) * 3
+        self._workspace = tuple(zip(lows, highs, strict=True))
+        is_box = all(first < last for first, last in self._workspace)
+        allow(is_box, "task.workspace_low_m", low, f"values below workspace_high_m {high}")
 
     def evaluate(self, previous: Any, current: Any, applied: FloatArray) -> TaskResultBatch:  # noqa: ANN401, ARG002
         """Judge by the position of the tip after the step."""
@@ -80,7 +79,9 @@ class Reach(ArrayTask):
         tip, target = (current.samples[name].values["position"] for name in (p.tip, p.target))
         distance_m = norm(target - tip)
         reached = (distance_m <= p.success_radius_m) & are_fresh(current, p.tip, p.target)
-        outside = ((tip < self._low) | (tip > self._high)).any(axis=-1)
+        outside: Any = False
+        for at, (low, high) in zip(components(tip), self._workspace, strict=True):
+            outside = outside | (at < low) | (at > high)
         terms = {
             "distance": -distance_m,
             "effort": -p.effort_weight * squared_norm(applied),

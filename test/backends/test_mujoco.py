@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +219,7 @@ def test_an_orientation_far_from_a_unit_quaternion_makes_the_reading_invalid(
 
 def test_values_that_do_not_fit_the_message_make_the_reading_invalid(tmp_path: Path) -> None:
     world = OneReading("scan", np.ones(3, dtype=np.float32))
-    world.reading = replace(world.reading, values={}, problem="ranges do not fit")
+    world.reading = world.reading._replace(values={}, problem="ranges do not fit")
     sample = read_of(tmp_path, world)
     assert (sample.quality, sample.reason, dict(sample.values)) == (Quality.INVALID, "ranges do not fit", {})
 

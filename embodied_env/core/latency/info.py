@@ -128,15 +128,20 @@ class LatencyInfoBuilder:
     def _put_ages(self, table: _StageTable, now: Snapshot, fresh: Mapping[str, Sample], frozen_ns: int) -> None:
         """Put the age of each reading, its time in the buffer, and the skew and largest age over all sensors."""
         now_ns = now.now_ns
-        ages = {name: _age(sample, now_ns) for name, sample in fresh.items()}
-        table.put_each("capture_age_s", ages)
-        table.put_each("hold_s", {name: _duration(frozen_ns - each.arrival_ns, each) for name, each in fresh.items()})
+        ages, holds, worst = _StageTable(), _StageTable(), Quality.OK
+        for name, sample in fresh.items():
+            age = _age(sample, now_ns)
+            ages.put(name, age)
+            holds.put(name, _duration(frozen_ns - sample.arrival_ns, sample))
+            worst = age[1] if worst is Quality.OK else worst
+        table.values["capture_age_s"], table.quality["capture_age_s"] = ages.values, ages.quality
+        table.values["hold_s"], table.quality["hold_s"] = holds.values, holds.quality
         if not fresh:
             table.put("obs_skew_s", _UNKNOWN)
             table.put("obs_age_max_s", _UNKNOWN)
             return
         stamps_ns = [sample.stamp_ns for sample in fresh.values()]
-        first_ns, worst = min(stamps_ns), _worst(*[quality for _, quality in ages.values()])
+        first_ns = min(stamps_ns)
         of_stamps = Quality.OK if worst is Quality.OK else _worst(*map(_stamp_quality, fresh.values()))
         table.put("obs_skew_s", ((max(stamps_ns) - first_ns) / NS_PER_S, of_stamps))
         table.put("obs_age_max_s", ((now_ns - first_ns) / NS_PER_S, worst))
