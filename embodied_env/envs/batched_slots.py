@@ -183,9 +183,10 @@ class BatchedSlots:
         episode.frozen_ns, episode.returned_ns = ledger._ns[StepEvent.OBSERVED], ledger._ns[StepEvent.RETURNED]
 
     def forget(self, slot: int) -> None:
-        """Drop the state of a slot that is reset; only its clock goes on."""
+        """Drop the state of a slot, which must be reset next; only its clock goes on."""
         if self.is_loaded[slot]:
             self.is_loaded[slot], self.steppers[slot].last_transition = False, None
+            self.steppers[slot].abort_step()  # its own state is older than its world
             self._write_clock(slot, self.state)
 
     def _write_clock(self, slot: int, state: SlotStates) -> None:
