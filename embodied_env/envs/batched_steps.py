@@ -254,7 +254,7 @@ class BatchedSteps:
             stepper.finish()
         else:
             slots.write(slot)
-        slots.write_counts(slot)
+        slots.write_stamps(slot)
 
     def forget(self, slot: int) -> None:
         """Drop the state of a slot, which must be reset next."""
@@ -338,7 +338,6 @@ class BatchedSteps:
             reference=states_after(self._reference, self._approved, self._layout.is_velocity),
             seq=before.seq + 1,
             step_index=before.step_index + 1,
-            elapsed_steps=before.elapsed_steps + 1,
             stamps_ns=stamps_ns,
             is_first=self._no.copy(),
             is_marked=self._no.copy(),
@@ -352,7 +351,7 @@ class BatchedSteps:
         for others in (*result.failure.values(), *result.out_of_bounds.values()):
             is_over = is_over | others
         end_reason: NDArray[Any] = np.full(len(rows), "", dtype=object)
-        terminated, truncated = self._no.copy(), state.elapsed_steps >= slots.max_elapsed_steps
+        terminated, truncated = self._no.copy(), slots.count(rows)
         for slot in np.flatnonzero(is_over & rows).tolist():
             reasons = self._builder.ordinary_end_reasons(result.slot(slot).verdict, int(state.step_index[slot]))
             end_reason[slot] = order_end_reasons(reasons)[0]

@@ -333,8 +333,10 @@ def texts(env, name):
 
 
 def use_slots(env, step):
-    """Use the environments of slots directly: step one, mark, annotate."""
+    """Use the environments of slots directly: reset one, step one, mark, annotate."""
     slots = [each.unwrapped for each in env.envs]
+    if step == 4:
+        env.envs[0].reset(seed=9)
     if step == 5:
         env.envs[2].step(np.full(env.single_action_space.shape, 0.1))
         slots[0].mark("policy")
