@@ -246,7 +246,7 @@ class WritesReadings(Reach):
 
 @pytest.mark.parametrize(("task", "steps"), [(FailsOnce, 3), (WritesReadings, 1)])
 def test_an_error_of_the_task_is_raised_in_its_step(pair, task, steps):
-    both = pair(arm_with(task), NEXT_STEP, num_envs=1)
+    both = pair(arm_with(task), NEXT_STEP)
     for step in range(1, steps + 1):
         actions = both.ours.action_space.sample()
         if step < steps:
@@ -255,7 +255,8 @@ def test_an_error_of_the_task_is_raised_in_its_step(pair, task, steps):
         for env in (both.ours, both.theirs):
             with pytest.raises(TaskError):
                 env.step(actions)
-    assert texts(both.ours, "last_transition") == texts(both.theirs, "last_transition")
+    ours, theirs = texts(both.ours, "last_transition"), texts(both.theirs, "last_transition")
+    assert ours[0] == theirs[0]  # Gymnasium's stops at the first slot
 
 
 @pytest.mark.parametrize("arguments", [{"seed": [5, 6, -1]}, {"options": {"nowhere": 1.0}}])
@@ -335,8 +336,8 @@ def texts(env, name):
 def use_slots(env, step):
     """Use the environments of slots directly: reset one, step one, mark, annotate."""
     slots = [each.unwrapped for each in env.envs]
-    if step == 4:
-        env.envs[0].reset(seed=9)
+    if step == 2:
+        env.envs[1].reset(seed=9)
     if step == 5:
         env.envs[2].step(np.full(env.single_action_space.shape, 0.1))
         slots[0].mark("policy")
