@@ -147,7 +147,10 @@ class MujocoBackend:
 
     def read(self, after: Stamp, deadline: Stamp) -> Snapshot:  # noqa: ARG002 - the world is already there
         """Read every sensor that has delivered."""
-        if self._moving is not None:
+        if self._moving is not None and self._moving.cancel():  # no thread has begun it; after a fork none is left
+            self._moving = None
+            self._running().step()
+        elif self._moving is not None:
             self._moving.result()
         return self._snapshot(self._running(), None)
 
@@ -183,10 +186,14 @@ class MujocoBackend:
         return self._world
 
     def _finish_step(self) -> None:
-        """Wait for a step that the executor computes; only `read` raises its error."""
-        if self._moving is not None:
-            wait([self._moving])
-            self._moving = None
+        """Complete a step that the executor computes; only `read` raises its error."""
+        moving, world = self._moving, self._world
+        if moving is not None and world is not None and moving.cancel():
+            with suppress(BackendLostError):
+                world.step()
+        elif moving is not None:
+            wait([moving])
+        self._moving = None
 
     @property
     def world(self) -> World:

@@ -149,6 +149,7 @@ class WorldBatch:
             work_on()
         finally:
             list(left)  # after an interrupt no further world is stepped
+            under_way = [each for each in under_way if not each.cancel()]  # after a fork no thread is left
             wait(under_way)
         for each in under_way:
             each.result()

@@ -42,6 +42,11 @@ class SampleBatch:
     quality: NDArray[np.int8]
     confidence: FloatArray | None = None
 
+    def __post_init__(self) -> None:
+        """Make the values read-only, as those of a sample."""
+        for values in self.values.values():
+            values.setflags(write=False)
+
     def with_rows(self, rows: Mapping[int, Sample]) -> SampleBatch:
         """Return the batch with the samples of some slots; an invalid one keeps the values."""
         if not rows:
@@ -80,10 +85,13 @@ class SampleBatch:
         )
 
     def slot(self, index: int) -> Sample:
-        """Return the sample of one slot, with arrays of its own."""
+        """Return the sample of one slot, with read-only arrays of its own."""
+        values = {field: rows[index].copy() for field, rows in self.values.items()}
+        for array in values.values():
+            array.setflags(write=False)
         return Sample(
             sensor=self.sensor,
-            values={field: rows[index].copy() for field, rows in self.values.items()},
+            values=values,
             stamp_ns=int(self.stamp_ns[index]),
             arrival_ns=int(self.arrival_ns[index]),
             seq=int(self.seq[index]),

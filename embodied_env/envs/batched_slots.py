@@ -33,7 +33,6 @@ class SlotStates:
     reference: CommandStateBatch
     seq: IntArray  # of the last command
     step_index: IntArray
-    elapsed_steps: IntArray  # of the `TimeLimit`
     stamps_ns: IntArray  # by `StepEvent`, (n_events, n_slots)
     is_first: BoolArray
     is_marked: BoolArray
@@ -66,7 +65,6 @@ class BatchedSlots:
         before: the state before the last step.
         is_loaded: whether the arrays hold the state of a slot.
         lag: the number of steps that a slot has taken since `load`, which its own environment has not seen.
-        max_elapsed_steps: the limit of each slot's `TimeLimit`.
         episode_index, origin_ns, sampled: the number and start of the episode, and its observed reset options.
     """
 
@@ -78,9 +76,7 @@ class BatchedSlots:
             SlotParts(each._backend, each._task, each._clock, each._gate, each._joints, each._transitions)
             for each in self.steppers
         ]
-        self._limits = [cast("Any", env) if isinstance(env, TimeLimit) else None for env in envs]
-        no_limit = np.iinfo(np.int64).max
-        self.max_elapsed_steps = np.array([each._max_episode_steps if each else no_limit for each in self._limits])
+        self._limits = {slot: cast("Any", env) for slot, env in enumerate(envs) if isinstance(env, TimeLimit)}
         contract, n_slots = self.bases[0].contract, len(envs)
         joints = np.zeros((n_slots, self.steppers[0]._gate.layout.size))
         ints, no = np.zeros(n_slots, dtype=np.int64), np.zeros(n_slots, dtype=np.bool_)
@@ -89,7 +85,6 @@ class BatchedSlots:
             reference=CommandStateBatch(positions=joints, velocities=joints, accelerations=joints),
             seq=ints.copy(),
             step_index=ints.copy(),
-            elapsed_steps=ints.copy(),
             stamps_ns=np.zeros((len(StepEvent), n_slots), dtype=np.int64),
             is_first=no.copy(),
             is_marked=no.copy(),
@@ -115,12 +110,11 @@ class BatchedSlots:
             positions=old.positions.copy(), velocities=old.velocities.copy(), accelerations=old.accelerations.copy()
         )
         for slot in ready:
-            stepper, limit = self.steppers[slot], self._limits[slot]
+            stepper = self.steppers[slot]
             episode, ledger, command = stepper._episode, stepper._ledger, stepper._arbiter.reference
             reference.positions[slot], reference.velocities[slot] = command.positions, command.velocities
             reference.accelerations[slot] = 0.0 if command.accelerations is None else command.accelerations
             state.seq[slot], state.step_index[slot] = command.seq, episode.step_index
-            state.elapsed_steps[slot] = 0 if limit is None else limit._elapsed_steps
             state.stamps_ns[:, slot] = ledger._ns
             state.is_first[slot], state.is_marked[slot] = ledger._first, ledger._marked
             if episode.applied:
@@ -142,12 +136,10 @@ class BatchedSlots:
 
     def write(self, slot: int) -> None:
         """Write the state before the last step back to the slot's own environment."""
-        state, stepper, limit = self.before, self.steppers[slot], self._limits[slot]
+        state, stepper = self.before, self.steppers[slot]
         self.is_loaded[slot] = False
         self._write_clock(slot, state)
         self._write_ledger(slot, state)
-        if limit is not None:
-            limit._elapsed_steps = int(state.elapsed_steps[slot])
         if not self.lag[slot]:
             return
         episode, reference = stepper._episode, state.reference
@@ -164,12 +156,18 @@ class BatchedSlots:
             epoch=stepper.epoch,
         )
 
-    def write_counts(self, slot: int) -> None:
-        """Write the stamps and the count of the time limit after the last step back."""
-        limit = self._limits[slot]
+    def write_stamps(self, slot: int) -> None:
+        """Write the stamps after the last step back."""
         self._write_ledger(slot, self.state)
-        if limit is not None:
-            limit._elapsed_steps = int(self.state.elapsed_steps[slot])
+
+    def count(self, rows: BoolArray) -> BoolArray:
+        """Count a step of `rows` in their `TimeLimit`, if any; return the slots that it truncates."""
+        are_truncated = np.zeros(len(rows), dtype=np.bool_)
+        for slot, limit in self._limits.items():
+            if rows[slot]:
+                limit._elapsed_steps += 1
+                are_truncated[slot] = limit._elapsed_steps >= limit._max_episode_steps
+        return are_truncated
 
     def own_snapshot(self, slot: int) -> Snapshot | None:
         """Return the snapshot before the step, with the report of a reset, if the slot's own environment has it."""
@@ -183,9 +181,10 @@ class BatchedSlots:
         episode.frozen_ns, episode.returned_ns = ledger._ns[StepEvent.OBSERVED], ledger._ns[StepEvent.RETURNED]
 
     def forget(self, slot: int) -> None:
-        """Drop the state of a slot that is reset; only its clock goes on."""
+        """Drop the state of a slot, which must be reset next; only its clock goes on."""
         if self.is_loaded[slot]:
             self.is_loaded[slot], self.steppers[slot].last_transition = False, None
+            self.steppers[slot].abort_step()  # its own state is older than its world
             self._write_clock(slot, self.state)
 
     def _write_clock(self, slot: int, state: SlotStates) -> None:

@@ -30,7 +30,7 @@ from embodied_env.core.batches import (
 )
 from embodied_env.core.clock import NS_PER_S
 from embodied_env.core.codes import TERMINATED_REASONS, end_kind, order_end_reasons
-from embodied_env.core.latency.ledger import StepEvent
+from embodied_env.core.latency.ledger import StepEvent, event_of_mark
 from embodied_env.core.types import FloatArray
 from embodied_env.envs.batched_info import BatchedTransitions
 from embodied_env.envs.batched_slots import BatchedSlots, SlotStates
@@ -98,6 +98,7 @@ class BatchedSteps:
     Attributes:
         executor: the threads that compute the worlds, or None.
         taken: the number of steps taken as arrays.
+        failed: the errors of the task in the last step, by slot.
     """
 
     def __init__(self, envs: Sequence[Env[Any, Any]], threads: int | None) -> None:
@@ -120,6 +121,7 @@ class BatchedSteps:
             logger.info("%s: slots are judged one by one, by a task without judge_batch", self._contract.task.type)
         self._zeros, self._no = np.zeros(len(envs)), np.zeros(len(envs), dtype=np.bool_)
         self._rows = self._no  # the slots of the step under way
+        self.failed: dict[int, TaskError] = {}
         self.executor, self.taken = self._worlds.executor, 0
         for slot, base in enumerate(slots.bases):
             base.before_access = partial(self.sync, slot)
@@ -150,7 +152,7 @@ class BatchedSteps:
         else:
             return None
         for part, place in zip(parts, slices.values(), strict=True):
-            if not isinstance(part, np.ndarray) or part.dtype.kind not in "fiu":
+            if type(part) is not np.ndarray or part.dtype.kind not in "fiu":
                 return None
             if part.shape != (len(self._no), place.stop - place.start):
                 return None
@@ -234,11 +236,11 @@ class BatchedSteps:
 
     def mark(self, name: str) -> None:
         """Stamp the end of a stage outside the step in each slot (`Ledger.mark`)."""
-        state = self._slots.state
+        state, event = self._slots.state, event_of_mark(name)
         for slot in np.flatnonzero(~self._slots.is_loaded).tolist():
             self._slots.steppers[slot].mark(name)
-        state.stamps_ns[StepEvent.MARKED if name == "policy" else StepEvent.RETURNED] = self._now_ns(state)
-        state.is_marked[:] = name == "policy"
+        state.stamps_ns[event] = self._now_ns(state)
+        state.is_marked[:] = event is StepEvent.MARKED
 
     def sync(self, slot: int) -> None:
         """Let the slot's own environment repeat its last step, so that it has its state and its last transition."""
@@ -248,14 +250,14 @@ class BatchedSteps:
         if slots.lag[slot]:
             slots.lag[slot] -= 1
             self._repeat(slot)
-            stepper.begin(self._actions[slot])
-            stepper.finish(self._result.slot(slot))
+            stepper.begin(self._actions[slot], self._result.slot(slot))
+            stepper.finish()
         else:
             slots.write(slot)
-        slots.write_counts(slot)
+        slots.write_stamps(slot)
 
     def forget(self, slot: int) -> None:
-        """Drop the state of a slot that is reset."""
+        """Drop the state of a slot, which must be reset next."""
         self._slots.forget(slot)
 
     def close(self) -> None:
@@ -312,6 +314,7 @@ class BatchedSteps:
     def _judge(self, snapshot: SnapshotBatch, rows: BoolArray) -> TaskResultBatch:
         """Return the task's results; a slot whose task fails is removed from `rows`."""
         previous, applied = self._slots.before.snapshot, self._approved.report.applied
+        self.failed = {}
         if self._task is not None:
             result = judge_steps(self._task, previous, snapshot, applied, np.flatnonzero(rows))
             if result is not None:
@@ -321,9 +324,9 @@ class BatchedSteps:
             task = self._slots.parts[slot].task
             before = self._slots.own_snapshot(slot) or previous.slot(slot)
             try:
-                results[slot] = judge_step(task, self._contract, before, snapshot.slot(slot), applied[slot].copy())
-            except TaskError:
-                rows[slot] = False
+                results[slot] = judge_step(task, self._contract, before, snapshot.slot(slot), applied[slot])
+            except TaskError as error:
+                self.failed[slot], rows[slot] = error, False
         return TaskResultBatch.of(results, self._slots.parts[0].task.terms, len(rows))
 
     def _state_after(self, before: SlotStates, snapshot: SnapshotBatch, stamps_ns: IntArray) -> SlotStates:
@@ -335,7 +338,6 @@ class BatchedSteps:
             reference=states_after(self._reference, self._approved, self._layout.is_velocity),
             seq=before.seq + 1,
             step_index=before.step_index + 1,
-            elapsed_steps=before.elapsed_steps + 1,
             stamps_ns=stamps_ns,
             is_first=self._no.copy(),
             is_marked=self._no.copy(),
@@ -349,7 +351,7 @@ class BatchedSteps:
         for others in (*result.failure.values(), *result.out_of_bounds.values()):
             is_over = is_over | others
         end_reason: NDArray[Any] = np.full(len(rows), "", dtype=object)
-        terminated, truncated = self._no.copy(), state.elapsed_steps >= slots.max_elapsed_steps
+        terminated, truncated = self._no.copy(), slots.count(rows)
         for slot in np.flatnonzero(is_over & rows).tolist():
             reasons = self._builder.ordinary_end_reasons(result.slot(slot).verdict, int(state.step_index[slot]))
             end_reason[slot] = order_end_reasons(reasons)[0]

@@ -27,11 +27,11 @@ from embodied_env.core.latency.profile import LatencyProfile
 from embodied_env.core.message_tap import MessageTap
 from embodied_env.core.process.scheduling import Scheduling
 from embodied_env.core.process.signals import close_at_exit, exit_on_sigterm
-from embodied_env.core.types import Observer, Snapshot, Transition
+from embodied_env.core.types import Observer, Snapshot, TaskResult, Transition
 from embodied_env.envs.filters_from_contract import make_command_filters, recorded_files
 from embodied_env.envs.stepper import Stepper
 from embodied_env.envs.transition_builder import Observation, copy_step_result
-from embodied_env.errors import UsageError
+from embodied_env.errors import TaskError, UsageError
 from embodied_env.tasks import Task, describe_task, is_shipped, load_task
 
 if TYPE_CHECKING:
@@ -320,13 +320,13 @@ class EmbodiedEnv(StepperEnv):
             self._stepper.show()
         return copy_step_result(done, shares_info=not self.stepper.is_observed)
 
-    def begin(self, action: Any) -> None:  # noqa: ANN401
+    def begin(self, action: Any, judged: TaskResult | TaskError | None = None) -> None:  # noqa: ANN401
         """Publish the command and start the motion of the world; the next `step`, with the same action, finishes it.
 
         So the worlds of many environments move at the same time, while their wrappers see an ordinary step. Raises like
-        `step`.
+        `step`. `judged`: the result or error of the task in this step, where it is known already.
         """
-        self._stepper.begin(action)
+        self._stepper.begin(action, judged)
         self._begun = True
 
     def abort_step(self) -> None:
@@ -404,9 +404,11 @@ def resolve_contract(contract: str | Path | Contract | Mapping[str, Any]) -> Con
 
 
 def check_seed(seed: object) -> None:
-    """Raise Gymnasium's error for a bool, which its own check accepts as an integer."""
+    """Raise Gymnasium's error for a bool, which its own check accepts, and for a negative seed."""
     if isinstance(seed, bool):
         raise gymnasium.error.Error(f"Seed must be a python integer, actual type: {type(seed)}")
+    if isinstance(seed, (int, np.integer)) and seed < 0:
+        raise gymnasium.error.Error(f"Seed must be greater or equal to zero, actual value: {seed}")
 
 
 def draw_world_seed(generator: np.random.Generator) -> int:

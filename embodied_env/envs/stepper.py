@@ -222,8 +222,11 @@ class Stepper:
 
     # ----------------------------------------------------------------------------------------------- step
 
-    def begin(self, action: Any) -> None:  # noqa: ANN401 - any action of an agent
-        """Judge `action`, publish the command, and start the motion of the world; raises like `EmbodiedEnv.step`."""
+    def begin(self, action: Any, judged: TaskResult | TaskError | None = None) -> None:  # noqa: ANN401 - as an agent
+        """Judge `action`, publish the command, and start the motion of the world; raises like `EmbodiedEnv.step`.
+
+        `judged`: the result or error of the task in this step, where it is known already.
+        """
         check_open(self._closed, "step")
         if not self._running or self._pending is not None:
             raise ResetNeededError(f"step() outside an episode: {self._way_out()}; nothing was published")
@@ -235,7 +238,7 @@ class Stepper:
             if not self.capabilities.actuates:  # limits refer to the measured position
                 self._arbiter.set_position_reference(self._joints.measured(self._episode.snapshot)[0])
             self._update_measured()
-            self._publish(action, target, deadline)
+            self._publish(action, judged, target, deadline)
             published = True
             self._backend.advance(target, deadline)
             if self.on_waiting is not None:
@@ -250,14 +253,25 @@ class Stepper:
             self._give_up()
             raise
 
-    def _publish(self, action: Any, target: Stamp, deadline: Stamp) -> None:  # noqa: ANN401 - any action of an agent
+    def _publish(
+        self,
+        action: Any,  # noqa: ANN401 - any action of an agent
+        judged: TaskResult | TaskError | None,
+        target: Stamp,
+        deadline: Stamp,
+    ) -> None:
         """Judge and send under the arbiter's lock, so that the watchdog cannot send in between."""
         with self._arbiter.exclusive() as (reference, dt_s):
             inputs = self._inputs.begin_step(self._episode, reference, dt_s)
             approved = self._gate.judge(action, inputs.reference or reference, inputs.dt_s, inputs.situation)
             self._ledger.stamp(StepEvent.GATED)
             step = self._pending = PendingStep(
-                action=copy_action(action), approved=approved, inputs=inputs, target=target, deadline=deadline
+                action=copy_action(action),
+                approved=approved,
+                inputs=inputs,
+                judged=judged,
+                target=target,
+                deadline=deadline,
             )
             sent = self._arbiter.send(approved, self._inputs.take_preview(action))
             step.inputs = self._inputs.with_sent(inputs, sent)
@@ -266,10 +280,8 @@ class Stepper:
                 self._gate.latch_stops(step.approved.report.findings)  # as in the relay, whose decision is final
         self._transitions.commands.record_sent(sent.seq, self._ledger.stamp(StepEvent.PUBLISHED, sent.published_ns))
 
-    def finish(self, result: TaskResult | None = None) -> Transition:
+    def finish(self) -> Transition:
         """Wait for the world, judge, and return the transition of the step that `begin` began.
-
-        `result`: that of the task, where it is known already.
 
         If the world does not answer in time, the episode is truncated with the last valid observation. Raises TaskError
         for an error of the task, after its step, which ends the episode.
@@ -278,18 +290,18 @@ class Stepper:
             raise ResetNeededError("finish() called without begin()")
         step, self._pending = self._pending, None
         try:
-            return self._finish(step, result)
+            return self._finish(step)
         except TaskError:  # its step is accounted for
             raise
         except BaseException:
             self._give_up()
             raise
 
-    def _finish(self, step: PendingStep, known: TaskResult | None) -> Transition:
+    def _finish(self, step: PendingStep) -> Transition:
         episode, applied = self._episode, step.approved.report.applied
         settled, gaps = self._read(step.target, step.deadline)
         frozen_ns = self._ledger.stamp(StepEvent.OBSERVED)
-        result, failed = self._judge(settled, applied) if known is None else (known, None)
+        result, failed = self._judge(step, settled)
         episode.advance(settled, frozen_ns, applied)
         verdict, lost = result.verdict, self._lost
         episode.missed = episode.missed + 1 if isinstance(step.action, NoAction) else 0
@@ -310,14 +322,19 @@ class Stepper:
             raise failed
         return transition
 
-    def _judge(self, settled: Snapshot, applied: FloatArray) -> tuple[TaskResult, TaskError | None]:
+    def _judge(self, step: PendingStep, settled: Snapshot) -> tuple[TaskResult, TaskError | None]:
         """Return the task's result; without one, if the world is lost or the task fails, no reward and no terms."""
         failed = None
         if self._lost is None:
+            applied, judged = step.approved.report.applied, step.judged
             try:
-                return judge_step(self._task, self.contract, self._episode.snapshot, settled, applied), None
+                if judged is None:
+                    judged = judge_step(self._task, self.contract, self._episode.snapshot, settled, applied)
             except TaskError as error:
-                failed = error
+                judged = error
+            if isinstance(judged, TaskResult):
+                return judged, None
+            failed = judged
         terms = dict.fromkeys(self._task.terms, math.nan)
         return TaskResult(reward=0.0, verdict=Verdict.running(), terms=terms), failed
 

@@ -85,11 +85,15 @@ class Episode:
 
 @dataclass(kw_only=True)
 class PendingStep:
-    """A step between `begin` and `finish`; `target` is the end of its period, `deadline` that of the wait."""
+    """A step between `begin` and `finish`; `target` is the end of its period, `deadline` that of the wait.
+
+    `judged` is the result or error of the task, where it is known already.
+    """
 
     action: Any
     approved: ApprovedCommand
     inputs: ExternalInputs
+    judged: TaskResult | TaskError | None
     target: Stamp
     deadline: Stamp
 

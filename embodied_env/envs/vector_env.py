@@ -151,7 +151,9 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         if not (self._was_reset | mask).all():
             never = np.flatnonzero(~(self._was_reset | mask)).tolist()
             raise ResetNeededError(f"reset_mask excludes slots that were never reset: {never}")
-        infos = self._reset_slots(np.flatnonzero(mask).tolist(), seeds, options)
+        slots = np.flatnonzero(mask).tolist()
+        self._bases[slots[0]].stepper.check_reset(options)  # a rejected reset changes nothing
+        infos = self._reset_slots(slots, seeds, options)
         self.mark("returned")  # each slot has waited for the others until now
         return self._batch(), stack_infos(infos, self.num_envs)
 
@@ -171,7 +173,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
             return self.envs[slot].reset(seed=None if seeds is None else seeds[slot], options=own)
 
         calls: list[Callable[[], SlotResult]] = [partial(reset, slot) for slot in slots]
-        if len(slots) > 1 and self._bases[0].capabilities.transport:
+        if len(slots) > 1 and self._bases[0].stepper.capabilities.transport:
             with ThreadPoolExecutor(len(slots), "resets") as pool:
                 calls = [future.result for future in [pool.submit(call) for call in calls]]
         infos: dict[int, Info] = {}
@@ -274,8 +276,9 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         batch: StepResults | None = None
         try:
             if self._batched is not None and rows is not None:
+                under_way = list(slots)
                 is_ordinary = self._batched.begin(rows, slots)
-                under_way += np.flatnonzero(is_ordinary).tolist()
+                under_way = np.flatnonzero(is_ordinary).tolist()
                 slots = [slot for slot in slots if not is_ordinary[slot]]
             for slot in slots:
                 under_way.append(slot)
@@ -286,7 +289,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
                 repeated = [slot for slot in ordinary if not batch.rows[slot]]
                 under_way = [*repeated, *slots]
                 for slot in repeated:
-                    self._bases[slot].begin(commands[slot])
+                    self._bases[slot].begin(commands[slot], self._batched.failed.get(slot))
                 slots = sorted(under_way)
             for slot in self._by_arrival(slots):
                 observation, reward, terminated, truncated, info = self.envs[slot].step(commands[slot])

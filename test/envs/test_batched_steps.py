@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import operator
+import os
+import signal
 
+import gymnasium
 import numpy as np
 import pytest
 from batches import assert_same
@@ -17,7 +21,7 @@ import embodied_env
 from embodied_env import NoAction
 from embodied_env.contract.schema import TaskSpec
 from embodied_env.core.types import Snapshot, TaskResult, Verdict
-from embodied_env.errors import TaskError
+from embodied_env.errors import ResetNeededError, TaskError, UsageError
 from embodied_env.tasks.reach import Reach
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
@@ -28,9 +32,12 @@ class Pair:
     """Our vector environment and Gymnasium's over the same environments, called alike and compared."""
 
     def __init__(self, contract, mode, num_envs=3, **options):
+        threads = options.pop("threads", None)
         options = {"backend": "mujoco", "clock": "virtual", "evaluator_info": True, **options}
         own = [{"max_episode_steps": 6 + 4 * slot} for slot in range(num_envs)]
-        self.ours = embodied_env.make_vec(contract, num_envs=num_envs, autoreset_mode=mode, per_slot=own, **options)
+        self.ours = embodied_env.make_vec(
+            contract, num_envs=num_envs, autoreset_mode=mode, per_slot=own, threads=threads, **options
+        )
         makers = [lambda slot=slot: embodied_env.make(contract, **options, **own[slot]) for slot in range(num_envs)]
         self.theirs = SyncVectorEnv(makers, autoreset_mode=mode)
         self.mode, self.ended = mode, np.zeros(num_envs, dtype=bool)
@@ -122,6 +129,7 @@ def test_slots_with_unusual_actions_are_stepped_by_their_own_environments(pair, 
             rows[rng.integers(3)] = UNUSUAL[rng.integers(len(UNUSUAL))]
         both.step(rows)
     assert 0.5 < both.ours.batched_share < 1.0
+    both.step(np.ma.masked_array(both.ours.action_space.sample(), mask=True))
 
 
 def unusual_arm():
@@ -214,6 +222,94 @@ def test_a_task_that_fails_in_one_slot_ends_only_that_one(pair):
     assert infos["step_index"].tolist() == [3, 1, 3]
 
 
+class FailsOnce(OneByOne):
+    """A task that fails in its third step, and would not fail if it were called again."""
+
+    def judge(self, previous: Snapshot, current: Snapshot, applied: object) -> TaskResult:
+        result = super().judge(previous, current, applied)
+        if self.steps == 3:
+            raise RuntimeError("once")
+        return result
+
+
+class WritesReadings(Reach):
+    """A task that writes to its reading, which is not its own."""
+
+    def judge(self, previous: Snapshot, current: Snapshot, applied: np.ndarray) -> TaskResult:
+        current.samples["tcp"].values["position"][..., 0] += 1.0
+        return super().judge(previous, current, applied)
+
+    def judge_batch(self, previous: object, current: object, applied: object) -> object:
+        current.samples["tcp"].values["position"][..., 0] += 1.0
+        return super().judge_batch(previous, current, applied)
+
+
+@pytest.mark.parametrize(("task", "steps"), [(FailsOnce, 3), (WritesReadings, 1)])
+def test_an_error_of_the_task_is_raised_in_its_step(pair, task, steps):
+    both = pair(arm_with(task), NEXT_STEP)
+    for step in range(1, steps + 1):
+        actions = both.ours.action_space.sample()
+        if step < steps:
+            both.step(actions)
+            continue
+        for env in (both.ours, both.theirs):
+            with pytest.raises(TaskError):
+                env.step(actions)
+    ours, theirs = texts(both.ours, "last_transition"), texts(both.theirs, "last_transition")
+    assert ours[0] == theirs[0]  # Gymnasium's stops at the first slot
+
+
+@pytest.mark.parametrize("arguments", [{"seed": [5, 6, -1]}, {"options": {"nowhere": 1.0}}])
+def test_a_rejected_reset_changes_nothing(pair, arguments):
+    both = pair("arm_reach", NEXT_STEP)
+    both.step(both.ours.action_space.sample())
+    arguments["options"] = {**arguments.get("options", {}), "reset_mask": np.array([False, False, True])}
+    with pytest.raises((UsageError, gymnasium.error.Error)):
+        both.ours.reset(**arguments)
+    for _ in range(3):
+        both.step(both.ours.action_space.sample())
+
+
+@pytest.mark.parametrize("place", ["_gate.judge", "_worlds.send", "_worlds.step", "_worlds.read", "_results"])
+def test_slots_of_an_interrupted_step_must_be_reset(pair, monkeypatch, place):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    both = pair("arm_reach", NEXT_STEP)
+    actions = both.ours.action_space.sample()
+    both.step(actions)
+    with monkeypatch.context() as patched:
+        owner, _, name = f"_batched.{place}".rpartition(".")
+        patched.setattr(operator.attrgetter(owner)(both.ours), name, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            both.ours.step(actions)
+    for step, action in ((both.ours.step, actions), (both.ours.envs[1].step, actions[1])):
+        with pytest.raises(ResetNeededError):
+            step(action)
+    both.reset(seed=8)
+    both.step(actions)
+
+
+def test_a_fork_steps_without_threads(pair):
+    both = pair("arm_reach", NEXT_STEP, threads=2)
+    both.step(both.ours.action_space.sample())
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # ends a child that waits for a thread of its parent
+        both.step([None, *both.rows()[1:]])
+        both.step(both.ours.action_space.sample())
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    both.step(both.ours.action_space.sample())
+
+
+def test_an_unknown_mark_is_rejected(pair):
+    both = pair("arm_reach", NEXT_STEP)
+    both.step(both.ours.action_space.sample())
+    with pytest.raises(UsageError, match="unknown mark 'inference'"):
+        both.ours.mark("inference")
+
+
 def test_an_unstable_world_ends_only_its_slot(pair):
     both = pair("arm_reach", NEXT_STEP)
     for step in range(5):
@@ -238,8 +334,10 @@ def texts(env, name):
 
 
 def use_slots(env, step):
-    """Use the environments of slots directly: step one, mark, annotate."""
+    """Use the environments of slots directly: reset one, step one, mark, annotate."""
     slots = [each.unwrapped for each in env.envs]
+    if step == 2:
+        env.envs[1].reset(seed=9)
     if step == 5:
         env.envs[2].step(np.full(env.single_action_space.shape, 0.1))
         slots[0].mark("policy")

@@ -40,6 +40,13 @@ _KEYS = ("handoff_s", "inference_s", "policy_s", "gate_s", "publish_s", "obs_to_
 _ALL_OK: dict[str, object] = dict.fromkeys(_KEYS, int(Quality.OK))
 
 
+def event_of_mark(name: str) -> StepEvent:
+    """Return the stamp that `Ledger.mark` sets; raises UsageError for another name."""
+    if name not in ("policy", "returned"):
+        raise UsageError(f"unknown mark {name!r} (expected 'policy' or 'returned')")
+    return StepEvent.MARKED if name == "policy" else StepEvent.RETURNED
+
+
 class Ledger:
     """The stamps of the current step."""
 
@@ -84,13 +91,9 @@ class Ledger:
         ``policy``: the agent's inference is done. ``returned``: an outer wrapper (the recorder) returns to the agent
         only now, so that its work counts as handoff, not as inference.
         """
-        if name == "policy":
-            self.stamp(StepEvent.MARKED)
-            self._marked = True
-        elif name == "returned":
-            self.leave_step()
-        else:
-            raise UsageError(f"unknown mark {name!r} (expected 'policy' or 'returned')")
+        event = event_of_mark(name)
+        self.stamp(event)
+        self._marked = event is StepEvent.MARKED
 
     @property
     def obs_to_command_ns(self) -> int:
