@@ -79,10 +79,13 @@ class SampleBatch:
         )
 
     def slot(self, index: int) -> Sample:
-        """Return the sample of one slot, with arrays of its own."""
+        """Return the sample of one slot, with read-only arrays of its own."""
+        values = {field: rows[index].copy() for field, rows in self.values.items()}
+        for value in values.values():
+            value.setflags(write=False)
         return Sample(
             sensor=self.sensor,
-            values={field: rows[index].copy() for field, rows in self.values.items()},
+            values=values,
             stamp_ns=int(self.stamp_ns[index]),
             arrival_ns=int(self.arrival_ns[index]),
             seq=int(self.seq[index]),
@@ -108,7 +111,7 @@ class SnapshotBatch:
         return SnapshotBatch(now_ns=now_ns, samples=samples)
 
     def slot(self, index: int) -> Snapshot:
-        """Return the snapshot of one slot, with arrays of its own."""
+        """Return the snapshot of one slot, with read-only arrays of its own."""
         samples = {name: sample.slot(index) for name, sample in self.samples.items()}
         return Snapshot(now_ns=int(self.now_ns[index]), samples=samples)
 

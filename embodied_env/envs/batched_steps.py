@@ -321,7 +321,7 @@ class BatchedSteps:
             task = self._slots.parts[slot].task
             before = self._slots.own_snapshot(slot) or previous.slot(slot)
             try:
-                results[slot] = judge_step(task, self._contract, before, snapshot.slot(slot), applied[slot].copy())
+                results[slot] = judge_step(task, self._contract, before, snapshot.slot(slot), applied[slot])
             except TaskError:
                 rows[slot] = False
         return TaskResultBatch.of(results, self._slots.parts[0].task.terms, len(rows))
