@@ -117,7 +117,7 @@ class SnapshotBatch:
         return SnapshotBatch(now_ns=now_ns, samples=samples)
 
     def slot(self, index: int) -> Snapshot:
-        """Return the snapshot of one slot, with arrays of its own."""
+        """Return the snapshot of one slot, with read-only arrays of its own."""
         samples = {name: sample.slot(index) for name, sample in self.samples.items()}
         return Snapshot(now_ns=int(self.now_ns[index]), samples=samples)
 

@@ -18,7 +18,8 @@ from gymnasium.utils import RecordConstructorArgs
 from embodied_env.core.arguments import checked_flag, checked_path
 from embodied_env.core.clock import NS_PER_S, SteadyClock
 from embodied_env.core.message_tap import MessageTap, TappedMessage
-from embodied_env.core.process.signals import close_at_exit, exit_on_sigterm, run_after_closing
+from embodied_env.core.process.signals import close_at_exit, deferred_signals, exit_on_sigterm, run_after_closing
+from embodied_env.core.types import Transition
 from embodied_env.errors import RecordError, TaskError, UsageError
 from embodied_env.record.json_values import detached_action, detached_copy, memory_size, to_json_types
 from embodied_env.record.manifest import RecordableEnv, processes, start_of_manifest, write_json
@@ -208,6 +209,19 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
                 raise
             failed, result = error, ended.result
         observation, reward, terminated, truncated, info = result
+        with deferred_signals():  # the step is taken: an interrupt must not lose its row
+            is_first = self._record_step(before, requested, result)
+        if not self._is_paced and (terminated or truncated or is_first):
+            self.flush()
+        if failed is not None:
+            raise failed
+        info = self._with_losses(info)
+        self._base.mark("returned")
+        return observation, reward, terminated, truncated, info
+
+    def _record_step(self, before: Transition | None, requested: Any, result: Any) -> bool:  # noqa: ANN401
+        """Queue the row of a step after the transition `before`; return whether it is the first one."""
+        observation, reward, terminated, truncated, info = result
         made = self._base.last_transition
         if made is before:
             made = None
@@ -233,13 +247,7 @@ class RecordTransitions(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
         if self._encodes_at_once:
             row.encode()
         self._queue_row(self._writer.submit if self._wait_hook is None else self._writer.hold, row, outer)
-        if not self._is_paced and (terminated or truncated or is_first):
-            self.flush()
-        if failed is not None:
-            raise failed
-        info = self._with_losses(info)
-        self._base.mark("returned")
-        return observation, reward, terminated, truncated, info
+        return is_first
 
     def flush(self) -> bool:
         """Wait until all rows and messages so far are passed to the operating system, or lost.

@@ -193,6 +193,21 @@ class Failing(Reach):
         return super().judge(previous, current, applied)
 
 
+class Writing(Reach):
+    """A task that writes into the readings and the applied action, which are those of the record."""
+
+    def judge_batch(self, previous: object, current: object, applied: object) -> object:
+        current.samples["joints"].values["position"][:] = 0.0
+        return super().judge_batch(previous, current, applied)
+
+    def judge(self, previous: Snapshot, current: Snapshot, applied: np.ndarray) -> TaskResult:
+        arrays = previous.samples["joints"].values["position"], current.samples["joints"].values["position"], applied
+        for array in arrays:
+            with pytest.raises(ValueError, match="read-only"):
+                array[:] = 0.0
+        return super().judge(previous, current, applied)
+
+
 def arm_with(task):
     arm = embodied_env.load_contract("arm_reach")
     spec = TaskSpec(type=f"{__name__}:{task.__name__}", parameters=arm.task.parameters)
@@ -205,6 +220,13 @@ def test_a_task_that_judges_slots_one_by_one(pair):
         both.step(both.ours.action_space.sample())
         if step == 4:
             assert texts(both.ours, "last_transition") == texts(both.theirs, "last_transition")
+    assert both.ours.batched_share > 0.9
+
+
+def test_a_task_cannot_write_into_readings_and_actions(pair):
+    both = pair(arm_with(Writing), NEXT_STEP)
+    for _ in range(4):
+        both.step(both.ours.action_space.sample())
     assert both.ours.batched_share > 0.9
 
 

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import threading
@@ -306,6 +307,22 @@ def test_a_lockstep_step_in_process_encodes_its_own_row(env, monkeypatch):
     env.reset(seed=1)
     env.step(np.zeros(6))
     assert threads == [threading.current_thread()]
+
+
+def test_an_interrupt_after_the_step_leaves_its_row(env, monkeypatch):
+    encode_step = RunWriter.encode_step
+
+    def encode(run, step):
+        signal.raise_signal(signal.SIGINT)
+        return encode_step(run, step)
+
+    monkeypatch.setattr(RunWriter, "encode_step", encode)
+    env.reset(seed=1)
+    with pytest.raises(KeyboardInterrupt):
+        env.step(STILL)
+    env.close()
+    assert [row["schema"] for row in read_run(env.path).rows()] == [RESET, TRANSITION]
+    assert manifest_of(env)["clean"]
 
 
 class OverwriteAction(gymnasium.ActionWrapper):
