@@ -56,7 +56,7 @@ def merge_infos(one: Info, other: Info) -> Info:
     return merged
 
 
-def _stack(rows: Sequence[Info], slots: Sequence[int], mask: NDArray[np.bool_]) -> Info:
+def _stack(rows: Sequence[Info], slots: Sequence[int], mask: BoolArray) -> Info:
     keys, stacked = rows[0].keys(), {}
     if all([row.keys() == keys for row in rows]):  # noqa: C419 - a generator takes longer
         for key in keys:
@@ -69,7 +69,7 @@ def _stack(rows: Sequence[Info], slots: Sequence[int], mask: NDArray[np.bool_]) 
     return stacked
 
 
-def _column(key: str, values: list[Any], slots: Sequence[int], mask: NDArray[np.bool_]) -> Info | NDArray[Any]:
+def _column(key: str, values: list[Any], slots: Sequence[int], mask: BoolArray) -> Info | NDArray[Any]:
     """Return the values of one key in an array, or in a dict of arrays; the first value determines its type."""
     first, num_envs = values[0], len(mask)
     kind = type(first)
