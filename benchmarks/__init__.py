@@ -1,4 +1,4 @@
-"""Measurements of this package beside its alternatives: `python -m benchmarks --help`.
+"""Comparison of this package with its alternatives: `python -m benchmarks --help`.
 
 Studies that the documentation cites run as scripts: `setpoints.py`, `trajectories.py`, `network_delay.py`, and
 `simulator_step.py` for a Gazebo server.

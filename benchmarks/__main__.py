@@ -5,7 +5,7 @@
     python -m benchmarks --smoke          a short run, which fails if a ratio is 1.5 times worse than the recorded one
     python -m benchmarks --page           only write the page from the results
 
-Each case is measured in shuffled rounds beside its alternatives; a result is the median over rounds of a ratio within
+Each case is measured in shuffled rounds with its alternatives; a result is the median over rounds of a ratio within
 each round, with its bootstrap interval of 95 %.
 """
 

@@ -1,4 +1,4 @@
-"""What the benchmarks of `arm_reach` share: a contract without ends, its compiled model, and actions."""
+"""Shared parts of the benchmarks of `arm_reach`: a contract without ends, its compiled model, and actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Latency and loss of large messages, with and without the Fast DDS profile.
+"""Latency and loss of images, with and without the Fast DDS profile.
 
 A server in a process of its own publishes a frame each time it is asked; the client asks, waits for the frame, and
 takes what this package makes of a sensor: an array, checked against the contract. With the profile, both processes have
@@ -24,26 +24,27 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sensor_msgs.msg import Image
+from std_msgs.msg import UInt32
 
+from embodied_env.contract.schema import FieldSpec, SensorSpec
+from embodied_env.core.clock import SteadyClock
+from embodied_env.core.process.child import watch_parent
 from embodied_env.ros.fastdds import PROFILE, VARIABLES
+from embodied_env.ros.node import RosNode
+from embodied_env.ros.qos import RELIABLE
+from embodied_env.ros.sensor_buffer import SensorBuffer
 
 from .harness import Samples, run_rounds
 
 WARM_UP = 50
 LOST_AFTER_S = 1.0
-MOST_LOST = 20
-"""Then a run is given up: a second for each of them."""
+MOST_LOST = 20  # then a run is given up: a second for each of them
 
-SIZES: Mapping[str, tuple[int, ...]] = {
-    "640x480": (480, 640, 3),
-    "1280x720": (720, 1280, 3),
-    "cloud of 1 MB": (83_334, 3),  # points of 12 bytes
-}
-CLOUD = "cloud of 1 MB"
+SIZES: Mapping[str, tuple[int, int, int]] = {"640x480": (480, 640, 3), "1280x720": (720, 1280, 3)}
 
 
 def measure(*, smoke: bool) -> Samples:
@@ -76,159 +77,84 @@ def run(size: str, steps: int, *, has_profile: bool) -> dict[str, float]:
 
 def frame_of(size: str, number: int) -> NDArray[np.uint8]:
     """Return the bytes of the frame sent with this number."""
-    count = int(np.prod(SIZES[size]))
-    if size == CLOUD:
-        values = np.linspace(0.0, 1.0, count, dtype="<f4")
-        values[0] = number
-        return values.view(np.uint8)
-    pixels = np.arange(count, dtype=np.uint8)
+    pixels = np.arange(np.prod(SIZES[size]), dtype=np.uint8)
     pixels[:4] = np.frombuffer(number.to_bytes(4, "little"), np.uint8)
     return pixels
 
 
-def message_type(size: str) -> Any:  # noqa: ANN401 - a generated type
-    from sensor_msgs.msg import Image, PointCloud2  # noqa: PLC0415 - ROS starts in the processes of a run only
-
-    return PointCloud2 if size == CLOUD else Image
-
-
-def message_of(size: str) -> Any:  # noqa: ANN401 - a generated type
-    """Return a message without its bytes."""
-    from sensor_msgs.msg import PointField  # noqa: PLC0415
-
-    message = message_type(size)()
-    message.header.stamp.sec = 1
-    shape = SIZES[size]
-    if size == CLOUD:
-        message.height, message.width, message.point_step = 1, shape[0], 12
-        message.row_step, message.is_dense = 12 * shape[0], True
-        message.fields = [PointField(name=n, offset=4 * i, datatype=7, count=1) for i, n in enumerate("xyz")]
-    else:
-        message.height, message.width, message.step, message.encoding = shape[0], shape[1], 3 * shape[1], "rgb8"
-    return message
-
-
-def qos() -> Any:  # noqa: ANN401
-    from rclpy.qos import QoSProfile, ReliabilityPolicy  # noqa: PLC0415
-
-    return QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
-
-
 def serve(size: str) -> None:
     """Publish a frame for each requested number, until standard input ends."""
-    from std_msgs.msg import UInt32  # noqa: PLC0415
-
-    from embodied_env.core.clock import SteadyClock  # noqa: PLC0415
-    from embodied_env.core.process.child import watch_parent  # noqa: PLC0415
-    from embodied_env.ros.node import RosNode  # noqa: PLC0415
-
     done = threading.Event()
     watch_parent(done.set)
     ros = RosNode("sender", namespace="/", clock=SteadyClock())
-    publisher = ros.node.create_publisher(message_type(size), "frame", qos())
+    publisher = ros.node.create_publisher(Image, "frame", RELIABLE)
     ros.receiver.subscribe("ask", UInt32, "ask")
-    message, flat = message_of(size), frame_of(size, 0)
+    (height, width, depth), pixels = SIZES[size], frame_of(size, 0)
+    message = Image(height=height, width=width, step=depth * width, encoding="rgb8")
+    message.header.stamp.sec = 1
     while not done.is_set():
         for arrival in ros.receiver.receive(0.2):
-            flat[:4] = frame_of_number(size, arrival.message.data)
-            data = array.array("B")
-            data.frombytes(memoryview(flat))
-            message.data = data
+            pixels[:4] = np.array([arrival.message.data], "<u4").view(np.uint8)
+            message.data = array.array("B", pixels.tobytes())
             message.header.stamp.nanosec = arrival.message.data
             publisher.publish(message)
     ros.close()
 
 
-def frame_of_number(size: str, number: int) -> NDArray[np.uint8]:
-    """Return the first bytes of the frame of this number."""
-    kind = "<f4" if size == CLOUD else "<u4"
-    return np.array([number], kind).view(np.uint8)
+class Client:
+    """Requests frames, and takes the samples of this package: checked against the contract, in new arrays."""
 
+    def __init__(self, size: str) -> None:
+        """Connect; raises SystemExit without a sender."""
+        field = FieldSpec(unit="1", shape=SIZES[size], low=0.0, high=255.0)
+        sensor = SensorSpec(
+            topic="frame", type="sensor_msgs/msg/Image", fields={"image": field}, max_age_s=1.0, encoding="rgb8"
+        )
+        self.ros = RosNode("client", namespace="/", clock=SteadyClock())
+        self._buffer = SensorBuffer("frame", sensor)
+        self._ask = self.ros.node.create_publisher(UInt32, "ask", RELIABLE)
+        self.ros.receiver.subscribe("frame", Image, "frame", RELIABLE)
+        if not self.ros.wait_until(self._is_connected, 20.0):
+            raise SystemExit("no sender of frames within 20 s")
+        time.sleep(0.3)  # the server may not have discovered this process yet
 
-class Frames:
-    """Takes the samples of this package: checked against the contract, in a new array."""
+    def _is_connected(self) -> bool:
+        return bool(self._ask.get_subscription_count() > 0 and self.ros.node.count_publishers("frame") > 0)
 
-    def __init__(self, size: str, ros: Any) -> None:  # noqa: ANN401
-        """Subscribe."""
-        from embodied_env.ros.sensor_buffer import SensorBuffer  # noqa: PLC0415
-
-        self._buffer, self._receiver = SensorBuffer("frame", sensor_of(size)), ros.receiver
-        self._receiver.subscribe("frame", message_type(size), "frame", qos())
-
-    def take(self, timeout_s: float) -> list[NDArray[np.uint8]]:
-        """Return the newest frame, if one has arrived."""
-        arrivals = self._receiver.receive(timeout_s)
-        for arrival in arrivals:
-            self._buffer.add(arrival)
-        sample = self._buffer.sample() if arrivals else None
-        return [] if sample is None else [each.reshape(-1).view(np.uint8) for each in sample.values.values()]
-
-
-def sensor_of(size: str) -> Any:  # noqa: ANN401
-    """Return the sensor specification, as in a contract."""
-    from embodied_env.contract.schema import FieldSpec, SensorSpec  # noqa: PLC0415
-
-    cloud = size == CLOUD
-    field = FieldSpec(unit="m" if cloud else "1", shape=SIZES[size], low=0.0, high=1e6 if cloud else 255.0)
-    return SensorSpec(
-        topic="frame",
-        type="sensor_msgs/msg/PointCloud2" if cloud else "sensor_msgs/msg/Image",
-        fields={"points" if cloud else "image": field},
-        max_age_s=1.0,
-        encoding=None if cloud else "rgb8",
-    )
+    def request(self, number: int) -> NDArray[np.uint8] | None:
+        """Return the bytes of the frame of this number, None if it is lost."""
+        self._ask.publish(UInt32(data=number))
+        end, first = time.monotonic() + LOST_AFTER_S, np.array([number], "<u4").view(np.uint8)
+        while (left_s := end - time.monotonic()) > 0:
+            arrivals = self.ros.receiver.receive(left_s)
+            for arrival in arrivals:
+                self._buffer.add(arrival)
+            sample = self._buffer.sample() if arrivals else None
+            if sample is not None and "image" in sample.values:
+                frame: NDArray[np.uint8] = sample.values["image"].reshape(-1)
+                if (frame[:4] == first).all():
+                    return frame
+        return None
 
 
 def durations(size: str, steps: int) -> dict[str, float]:
     """Request frames; return percentiles of their latency, µs, and the number of lost ones."""
-    from std_msgs.msg import UInt32  # noqa: PLC0415
-
-    from embodied_env.core.clock import SteadyClock  # noqa: PLC0415
-    from embodied_env.ros.node import RosNode  # noqa: PLC0415
-
-    ros = RosNode("client", namespace="/", clock=SteadyClock())
-    ask = ros.node.create_publisher(UInt32, "ask", qos())
-    client = Frames(size, ros)
-    if not ros.wait_until(lambda: ask.get_subscription_count() > 0 and ros.node.count_publishers("frame") > 0, 20.0):
-        raise SystemExit("no sender of frames within 20 s")
-    time.sleep(0.3)  # the server may not have discovered this process yet
-    took, lost, number = [], 0, 0
+    client, took_us, lost, number = Client(size), [], 0, 0
     gc.disable()
     while number < WARM_UP + steps and lost <= MOST_LOST:
         number += 1
-        start = time.perf_counter_ns()
-        ask.publish(UInt32(data=number))
-        if _await(client, frame_of_number(size, number)):
-            took.append(time.perf_counter_ns() - start)
-        else:
+        start_ns = time.perf_counter_ns()
+        if client.request(number) is None:
             lost += 1
-    frame = _last(client, ask, size, number + 1)
-    ros.close()
+        else:
+            took_us.append((time.perf_counter_ns() - start_ns) / 1e3)
+    tries = (client.request(number + 1) for _ in range(5))
+    frame = next((frame for frame in tries if frame is not None), None)
+    client.ros.close()
     if frame is None or not np.array_equal(frame, frame_of(size, number + 1)):
         raise SystemExit("the last frame is not the one that was asked for")
-    p50, p95 = np.percentile(np.array(took[WARM_UP:] or [np.nan]) / 1e3, (50, 95))
-    return {"p50": float(p50), "p95": float(p95), "lost": float(lost)}
-
-
-def _await(client: Frames, first: NDArray[np.uint8]) -> bool:
-    end = time.monotonic() + LOST_AFTER_S
-    while (left_s := end - time.monotonic()) > 0:
-        if any((frame[:4] == first).all() for frame in client.take(left_s)):
-            return True
-    return False
-
-
-def _last(client: Frames, ask: Any, size: str, number: int) -> NDArray[np.uint8] | None:  # noqa: ANN401
-    """Request one more frame, with retries, and return it whole."""
-    from std_msgs.msg import UInt32  # noqa: PLC0415
-
-    first = frame_of_number(size, number)
-    for _ in range(5):
-        ask.publish(UInt32(data=number))
-        for frame in client.take(LOST_AFTER_S):
-            if (frame[:4] == first).all():
-                return frame
-    return None
+    p50, p95 = np.percentile(took_us[WARM_UP:] or [np.nan], (50, 95)).tolist()
+    return {"p50": p50, "p95": p95, "lost": float(lost)}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Time of `import embodied_env` beside `import gymnasium`, each the first import of a fresh interpreter, ms."""
+"""Time of `import embodied_env` and of `import gymnasium`, each the first import of a fresh interpreter, ms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must not grow over a million steps: threads, file descriptors, shared memory and resident memory.
+"""Resources that must not grow over a million steps: threads, file descriptors, shared memory and resident memory.
 
     python -m benchmarks.memory STEPS BACKEND [record]
 

@@ -1,4 +1,4 @@
-"""A step over ROS 2 beside loops that people write by hand, against the same server.
+"""A step over ROS 2 compared with loops that people write by hand, against the same server.
 
 The server is the node of the embedded simulator over a world without physics (`echo_world.py`), in a process of its
 own. Every client publishes a command of six joints and a step token, and waits for all sensors of that instant:

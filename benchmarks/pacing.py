@@ -1,4 +1,4 @@
-"""Lateness of steps at 100 Hz while recording, beside a loop that only sleeps until absolute deadlines, and rtgym.
+"""Lateness of steps at 100 Hz while recording, of a loop that only sleeps until absolute deadlines, and of rtgym.
 
 Each round runs each of them for 5 s, so that all rounds have over 10,000 periods. Lateness is the time from a deadline
 ``t0 + k * period`` to the return of the step that waited for it. The loop records nothing and simulates nothing: it is

@@ -1,4 +1,4 @@
-"""Time of one remote inference of a null policy, beside a bare `websockets` client and server with the same bytes.
+"""Time of one remote inference of a null policy, and of a bare `websockets` client and server with the same bytes.
 
 A request has two images of 224x224x3, 14 joint positions and an instruction; the answer is a chunk of 50 x 14. The
 bare client and server send ready bytes, as openpi's do; a third case has the bare client and our server. Each has a

@@ -1,4 +1,4 @@
-"""Steps of N simulators over ROS 2 beside what the cores of this machine allow.
+"""Steps of N simulators over ROS 2, and the rate that the cores of this machine allow.
 
 A step of one environment costs CPU time in this process (client, of which the stepping thread has a part) and in its
 simulator's process (server). Cores that were never idle would take ``(client + server) / cores`` for it; the share is

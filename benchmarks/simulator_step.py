@@ -1,6 +1,6 @@
 """Stages of a step of `arm_reach` on a running Gazebo, compared with the embedded simulator over ROS 2.
 
-    python benchmarks/simulator_step.py [--steps N] [--seed N] [--stand-in] [--json FILE]
+    python benchmarks/simulator_step.py [--steps N] [--seed N] [--stand-in]
 
 Start the server first: embodied-env launch gazebo contract:=arm_reach policy:=none
 
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import subprocess
 import sys
 import time
@@ -47,7 +46,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200, help="number of measured steps (default: 200)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random policy (default: 0)")
     parser.add_argument("--stand-in", action="store_true", help="start the stand-in instead of using a running Gazebo")
-    parser.add_argument("--json", metavar="FILE", help="file for all results")
     args = parser.parse_args()
     with stand_in() if args.stand_in else contextlib.nullcontext():
         results = {"stand-in" if args.stand_in else "gazebo": measured("gazebo", args.steps, args.seed)}
@@ -58,8 +56,6 @@ def main() -> None:
     rates = [f"{1000 / found['total'][0]:.0f}" for found in results.values()]
     table.add_row("steps per s", *rates)
     Console().print(table)
-    if args.json:
-        Path(args.json).write_text(json.dumps(results, indent=2), encoding="utf-8")
 
 
 def shown(numbers: list[float] | None) -> str:

@@ -1,4 +1,4 @@
-"""A step of the backend `mujoco` beside the same model in a bare loop, and with the recorder.
+"""A step of the backend `mujoco`, with and without the recorder, and of the same model in a bare loop.
 
 The same commands go through all: a loop of ``mj_step`` (20 physics steps of a control period), the same with the
 ``mj_forward`` that sensors need, a plain Gymnasium environment, and `embodied_env`. They must come to the same joint

@@ -83,32 +83,32 @@ BENCHMARKS = {
         reference="mujoco.rollout",
         targets=[
             Target(
-                name="batched steps beside the rollout",
+                name="batched steps against `mujoco.rollout`",
                 definition="steps/s of `make_vec` to those of `mujoco.rollout` with 2 threads, N = 64",
                 figures=ratio("mujoco.rollout", "make_vec"),
                 at_least=0.6,
             ),
             Target(
-                name="batched steps beside `SyncVectorEnv`",
+                name="batched steps against `SyncVectorEnv`",
                 definition="steps/s of `make_vec` to those of `SyncVectorEnv` over the same environments, N = 64",
                 figures=ratio("SyncVectorEnv", "make_vec"),
                 is_rate=True,
                 is_in_smoke=True,
             ),
             Target(
-                name="batched steps beside `AsyncVectorEnv`",
+                name="batched steps against `AsyncVectorEnv`",
                 definition="steps/s of `make_vec` to those of `AsyncVectorEnv`, N = 8",
                 figures=ratio("AsyncVectorEnv, N = 8", "make_vec, N = 8"),
                 is_rate=True,
             ),
             Target(
-                name="batched steps beside EAGERx",
+                name="batched steps against EAGERx",
                 definition="steps/s of `make_vec`, N = 64, to those of EAGERx in one process",
                 figures=ratio("EAGERx", "make_vec"),
                 is_rate=True,
             ),
             Target(
-                name="one environment beside EAGERx",
+                name="one environment against EAGERx",
                 definition="steps/s of one environment to those of EAGERx in one process",
                 figures=ratio("EAGERx", "one environment"),
                 at_least=10.0,
@@ -167,7 +167,7 @@ BENCHMARKS = {
                 at_most=0.6,
             ),
             Target(
-                name="account beside a piece of Python",
+                name="account against a piece of Python",
                 definition="`env.step` less physics and `mj_forward`, to `copy.deepcopy` of a small record",
                 figures=excess("embodied_env, kept", "mj_step loop and mj_forward, kept", "copy.deepcopy"),
                 is_in_smoke=True,
@@ -199,13 +199,13 @@ BENCHMARKS = {
                 at_most=1.5,
             ),
             Target(
-                name="recorded step beside `spin_once`",
+                name="recorded step against `spin_once`",
                 definition="recorded `env.step` to `spin_once` in the caller",
                 figures=ratio("env.step, recorded", "spin_once"),
                 at_most=1.15,
             ),
             Target(
-                name="recorded step beside a background executor",
+                name="recorded step against a background executor",
                 definition="recorded `env.step` to an executor in a thread",
                 figures=ratio("env.step, recorded", "background"),
                 at_most=0.45,
@@ -253,7 +253,7 @@ BENCHMARKS = {
                 for name, key in (("mean lateness", "mean"), ("p99 of lateness", "p99"))
             ),
             Target(
-                name="p99 of lateness beside rtgym",
+                name="p99 of lateness against rtgym",
                 definition="p99 of lateness to that of rtgym, which records nothing",
                 figures=ratio("embodied_env, p99", "rtgym, p99"),
             ),

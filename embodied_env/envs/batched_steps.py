@@ -8,7 +8,7 @@ kept: the slot's own environment repeats it when its state is read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -35,7 +35,6 @@ from embodied_env.core.types import FloatArray
 from embodied_env.envs.batched_info import BatchedTransitions
 from embodied_env.envs.batched_slots import BatchedSlots, SlotStates
 from embodied_env.envs.gap_policy import BatchedGapPolicy
-from embodied_env.envs.stacked_infos import stack_rows
 from embodied_env.envs.transition_builder import Info, Observation, copy_action
 from embodied_env.errors import TaskError
 from embodied_env.safety.action_parsing import MalformedActionError, parse_action
@@ -79,7 +78,7 @@ class StepResults:
 
     def infos(self, rows: BoolArray) -> Info:
         """Return the infos of `rows`, stacked with masks."""
-        return stack_rows(self.info, rows) if rows.any() else {}
+        return _stacked(self.info, rows) if rows.any() else {}
 
     def final(self, rows: BoolArray) -> Info:
         """Return ``final_obs`` and ``final_info`` of `rows`."""
@@ -375,3 +374,19 @@ class BatchedSteps:
                 own={"end_reason": end_reason, "step_index": state.step_index, "episode_index": slots.episode_index},
             ),
         )
+
+
+def _stacked(values: Mapping[str, Any], rows: BoolArray) -> Info:
+    """Return nested arrays with a row per slot as infos in which only `rows` have them, with masks, in new arrays."""
+    infos: Info = {}
+    is_full = bool(rows.all())
+    for key, value in values.items():
+        if isinstance(value, dict):
+            infos[key] = _stacked(value, rows)
+        elif is_full:
+            infos[key] = value.copy()
+        else:
+            infos[key] = np.full_like(value, None if value.dtype == object else 0)
+            infos[key][rows] = value[rows]
+        infos[f"_{key}"] = rows.copy()
+    return infos

@@ -34,7 +34,6 @@ from embodied_env.core.types import Observer
 from embodied_env.envs.batched_steps import FEWEST_SLOTS, ActionRows, BatchedSteps, StepResults
 from embodied_env.envs.embodied_env import EmbodiedEnv, arguments_of, rebuild, resolve_contract
 from embodied_env.envs.registration import OPTIONS, VECTOR_ENTRY_POINT, make
-from embodied_env.envs.stacked_infos import merge_infos, stack_infos
 from embodied_env.envs.stepper import check_open
 from embodied_env.envs.transition_builder import Info
 from embodied_env.envs.vector_slots import PerSlot, checked_mask, checked_mode, checked_seeds, options_of_slots
@@ -155,7 +154,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
         self._bases[slots[0]].stepper.check_reset(options)  # a rejected reset changes nothing
         infos = self._reset_slots(slots, seeds, options)
         self.mark("returned")  # each slot has waited for the others until now
-        return self._batch(), stack_infos(infos, self.num_envs)
+        return self._batch(), self._stack(infos, {})
 
     def _reset_slots(
         self, slots: Sequence[int], seeds: Sequence[int | None] | None = None, options: Info | None = None
@@ -237,7 +236,7 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
             if mode is AutoresetMode.NEXT_STEP:
                 flags = self._terminations.copy(), self._truncations.copy()
         self.mark("returned")  # each slot has waited for the others until now
-        return self._batch(), self._rewards.copy(), *flags, merge_infos(stacked, stack_infos(infos, self.num_envs))
+        return self._batch(), self._rewards.copy(), *flags, self._stack(infos, stacked)
 
     def _parse(self, actions: Any) -> tuple[Sequence[Any] | ActionRows, ActionRows | None]:  # noqa: ANN401 - of the action space
         """Return the action of each slot, and all as rows if slots are batched."""
@@ -331,6 +330,12 @@ class EmbodiedVectorEnv(SyncVectorEnv[Observations, Any]):
     def _store(self, slot: int, observation: Observations) -> None:
         for key, rows in self._observations.items():
             rows[slot] = observation[key]
+
+    def _stack(self, infos: Mapping[int, Info], stacked: Info) -> Info:
+        """Add infos by slot to the stacked infos of other slots, and return these."""
+        for slot in sorted(infos):
+            stacked = self._add_info(stacked, infos[slot], slot)
+        return stacked
 
     def _batch(self) -> Observations:
         return {key: rows.copy() for key, rows in self._observations.items()} if self.copy else self._observations

@@ -11,10 +11,11 @@ import signal
 import gymnasium
 import numpy as np
 import pytest
-from batches import assert_same
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from batches import Pair, assert_same
+from gymnasium.vector import AutoresetMode
 from randomised_arm import DRAWS, OPTIONS, randomised_arm
-from strategies import document_of, parse
+from shipped_contracts import changed_contract
+from strategies import ABSENT, document_of, parse
 from test_delay_model import VARYING
 
 import embodied_env
@@ -28,55 +29,18 @@ NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 SHIPPED = ("arm_reach", "cart_goal", "door_open", "so101_reach", "turtlebot4_goal", "ur5e_reach")
 
 
-class Pair:
-    """Our vector environment and Gymnasium's over the same environments, called alike and compared."""
-
-    def __init__(self, contract, mode, num_envs=3, **options):
-        threads = options.pop("threads", None)
-        options = {"backend": "mujoco", "clock": "virtual", "evaluator_info": True, **options}
-        own = [{"max_episode_steps": 6 + 4 * slot} for slot in range(num_envs)]
-        self.ours = embodied_env.make_vec(
-            contract, num_envs=num_envs, autoreset_mode=mode, per_slot=own, threads=threads, **options
-        )
-        makers = [lambda slot=slot: embodied_env.make(contract, **options, **own[slot]) for slot in range(num_envs)]
-        self.theirs = SyncVectorEnv(makers, autoreset_mode=mode)
-        self.mode, self.ended = mode, np.zeros(num_envs, dtype=bool)
-        self.ours.action_space.seed(7)
-
-    def both(self, call):
-        ours, theirs = call(self.ours), call(self.theirs)
-        assert_same(ours, theirs)
-        return ours
-
-    def reset(self, **arguments):
-        copied = lambda: {key: dict(value) if key == "options" else value for key, value in arguments.items()}  # noqa: E731
-        self.both(lambda env: env.reset(**copied()))
-        self.ended[:] = False
-
-    def step(self, actions):
-        _, _, terminations, truncations, infos = self.both(lambda env: env.step(actions))
-        self.ended = terminations | truncations
-        if self.mode is DISABLED and self.ended.any():
-            self.reset(options={"reset_mask": self.ended})
-        return infos
-
-    def rows(self):
-        return list(self.ours.action_space.sample())
-
-
 @pytest.fixture
 def pair():
     made = []
 
     def make(*arguments, **options):
-        made.append(Pair(*arguments, **options))
+        made.append(Pair.of(*arguments, **options))
         made[-1].reset(seed=3)
         return made[-1]
 
     yield make
     for each in made:
-        each.ours.close()
-        each.theirs.close()
+        each.close()
 
 
 @pytest.mark.parametrize(
@@ -92,7 +56,7 @@ def pair():
 def test_each_shipped_contract_in_each_mode(pair, contract, mode, steps):
     both = pair(contract, mode)
     for _ in range(steps):
-        both.step(both.ours.action_space.sample())
+        both.step()
     assert both.ours.batched_share > 0.9
 
 
@@ -110,11 +74,19 @@ def arm_with_two_actuators():
 def test_several_actuators(pair):
     both = pair(arm_with_two_actuators(), NEXT_STEP)
     for _ in range(12):
-        both.step(both.ours.action_space.sample())
+        both.step()
     actions = both.ours.action_space.sample()
     actions["wrist"][1] = np.inf
     both.step(actions)
     assert both.ours.batched_share > 0.8
+
+
+def test_several_doors_without_cameras(pair):
+    parts = itertools.product(("sensors", "backends.mujoco.sources"), ("camera", "depth"))
+    both = pair(changed_contract("door_open", {".".join(each): ABSENT for each in parts}), SAME_STEP)
+    for _ in range(6):
+        both.step()
+    assert both.ours.batched_share == 1.0
 
 
 UNUSUAL = [NoAction("late"), None, np.full(6, np.nan), np.zeros(3), "text", np.full(6, 1e300), [0.5] * 6, {"arm": 1}]
@@ -124,7 +96,7 @@ UNUSUAL = [NoAction("late"), None, np.full(6, np.nan), np.zeros(3), "text", np.f
 def test_slots_with_unusual_actions_are_stepped_by_their_own_environments(pair, mode):
     both, rng = pair("arm_reach", mode), np.random.default_rng(4)
     for _ in range(40):
-        rows = both.rows()
+        rows = list(both.ours.action_space.sample())
         if rng.random() < 0.5:
             rows[rng.integers(3)] = UNUSUAL[rng.integers(len(UNUSUAL))]
         both.step(rows)
@@ -149,16 +121,16 @@ def unusual_arm():
 def test_drawn_episodes_with_noise_delays_gaps_and_histories(pair, mode):
     both = pair(unusual_arm(), mode)
     for _ in range(30):
-        both.step(both.ours.action_space.sample())
+        both.step()
     assert 0.2 < both.ours.batched_share < 1.0
     both.reset(seed=[5, None, 6], options={"reset_mask": np.array([True, False, True]), "bin": [0.3, 0.4]})
-    both.step(both.ours.action_space.sample())
+    both.step()
 
 
 def test_injected_delays(pair):
     both = pair("arm_reach", NEXT_STEP, delay_profile=VARYING)
     for _ in range(8):
-        both.step(both.ours.action_space.sample())
+        both.step()
     assert both.ours.batched_share == 0.0
 
 
@@ -217,7 +189,7 @@ def arm_with(task):
 def test_a_task_that_judges_slots_one_by_one(pair):
     both = pair(arm_with(OneByOne), SAME_STEP)
     for step in range(24):
-        both.step(both.ours.action_space.sample())
+        both.step()
         if step == 4:
             assert texts(both.ours, "last_transition") == texts(both.theirs, "last_transition")
     assert both.ours.batched_share > 0.9
@@ -338,7 +310,7 @@ def test_an_unstable_world_ends_only_its_slot(pair):
         if step == 2:
             for env in (both.ours, both.theirs):
                 env.envs[1].unwrapped._stepper._backend._world._data.qvel[:] = np.inf
-        infos = both.step(both.ours.action_space.sample())
+        infos = both.step()
         if step == 2:
             assert infos["end_reason"].tolist() == ["", "backend_lost:sim_unstable", ""]
 
