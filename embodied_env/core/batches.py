@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_env.core.codes import Quality
-from embodied_env.core.types import FloatArray, Sample, Snapshot, TaskResult, Verdict, quick
+from embodied_env.core.types import FloatArray, Sample, Snapshot, TaskResult, Verdict
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -29,7 +29,6 @@ def merge_rows(before: NDArray[Any], slots: list[int], rows: NDArray[Any] | list
     return merged
 
 
-@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleBatch:
     """The newest reading of one sensor in each slot (`Sample`), in a world without a middleware."""
@@ -178,7 +177,6 @@ class ApprovedCommandBatch:
     report: GateReportBatch
 
 
-@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResultBatch:
     """Reward, verdict and terms of one step of each slot (`TaskResult`), arrays of shape (n_slots,)."""

@@ -6,9 +6,8 @@ All are frozen, and the arrays inside them are never written.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,31 +20,8 @@ if TYPE_CHECKING:
     from embodied_env.contract.schema import EffectiveLimits
 
 FloatArray = NDArray[np.float64]
-_Data = TypeVar("_Data")
 
 
-def quick(cls: type[_Data]) -> type[_Data]:
-    """Let a frozen dataclass set its slots directly, in a third of the time of `object.__setattr__`.
-
-    A step creates about 30 of them, with 200 fields.
-    """
-    given, lines = fields(cls), []  # type: ignore[arg-type] # a dataclass
-    init: Any = cls.__init__
-    names: dict[str, Any] = {f"set_{each.name}": getattr(cls, each.name).__set__ for each in given}
-    for each in given:
-        name, value = each.name, each.name
-        if each.default_factory is not MISSING:
-            names |= {f"make_{name}": each.default_factory, f"no_{name}": init.__kwdefaults__[name]}
-            value = f"make_{name}() if {name} is no_{name} else {name}"
-        lines.append(f"set_{name}(self, {value})")
-    exec(f"def __init__(self, *, {', '.join(each.name for each in given)}): {'; '.join(lines)}", names)  # noqa: S102
-    made: Any = update_wrapper(names["__init__"], init)
-    made.__kwdefaults__ = init.__kwdefaults__
-    cls.__init__ = made  # type: ignore[method-assign] # of the class itself
-    return cls
-
-
-@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One reading of one sensor. A stamp is None where a world has no such stamp."""
@@ -132,7 +108,6 @@ class ResetReport:
     verdict: Verdict | None = None  # of the task on the reset snapshot; None: not judged
 
 
-@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The newest sample of each sensor at the instant `now_ns` of the world clock."""
@@ -169,7 +144,6 @@ class Finding:
     detail: str = ""
 
 
-@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorStatus:
     """Quality of a sensor's newest reading and age of its last valid one when an action is judged."""
@@ -178,7 +152,6 @@ class SensorStatus:
     age_s: float
 
 
-@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SafetyContext:
     """The context in which the gate judges an action.
@@ -197,7 +170,6 @@ class SafetyContext:
     clock_jump: str = ""  # `ClockStatus.jump` since the last action
 
 
-@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandState:
     """The last published command, with arrays of shape (n_joints,)."""
@@ -211,7 +183,6 @@ class CommandState:
     before_gap: FloatArray | None = None  # published velocities where a gap has lowered them (`safety.joint_limits`)
 
 
-@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateReport:
     """The report of one pass through the gates. Vectors are flat over all joints, in contract order."""
@@ -240,7 +211,6 @@ class Trajectory:
     previewed: int
 
 
-@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovedCommand:
     """A command that passed the gate. Only `embodied_env.safety.gate` creates one, and only this can be sent.
@@ -262,7 +232,6 @@ def check_approved(command: object) -> None:
         raise TypeError(f"invalid command: {type(command).__name__} (expected an ApprovedCommand)")
 
 
-@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentCommand:
     """The values that a backend sent for an approved command, shape (n_joints,)."""
@@ -278,7 +247,6 @@ OWN_ANNOTATIONS = ("grippers", "setpoints", "trajectory")
 """Names in ``info["annotations"]`` that only the environment itself writes."""
 
 
-@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalInputs:
     """External inputs of a step: what does not follow from actions and readings, recorded so that replay can use it."""
@@ -294,7 +262,6 @@ class ExternalInputs:
     annotations: Mapping[str, Any] = field(default_factory=dict)  # accounts of `annotate` by name, in JSON types
 
 
-@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The task's verdict on a step. Several fields may hold at once; the stepper orders them."""
@@ -319,7 +286,6 @@ class Verdict:
         return Verdict(failure=why)
 
 
-@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
     """Reward, verdict and explanatory terms of one step."""
@@ -329,7 +295,6 @@ class TaskResult:
     terms: Mapping[str, float]
 
 
-@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
     """One complete step: the five values that Gymnasium returns, and the record behind them."""

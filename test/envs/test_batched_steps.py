@@ -290,7 +290,7 @@ def test_a_fork_steps_without_threads(pair):
     child = os.fork()
     if not child:
         signal.alarm(20)  # ends a child that waits for a thread of its parent
-        both.step([None, *both.rows()[1:]])
+        both.step([None, *list(both.ours.action_space.sample())[1:]])
         both.step(both.ours.action_space.sample())
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
