@@ -33,7 +33,7 @@ class WorldBatch:
     of its world at any time. `slots` are ascending indices. No array that was returned is written later.
 
     Attributes:
-        executor: computes worlds beside the caller's thread; None without threads.
+        executor: computes worlds in addition to the caller's thread; None without threads.
         latest: the newest snapshot of each slot; rows of slots that were never loaded are undefined.
     """
 
