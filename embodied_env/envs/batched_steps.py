@@ -117,7 +117,7 @@ class BatchedSteps:
         self._required = required_sensors(self._contract)
         self._task = first.task if isinstance(first.task, BatchedTask) else None
         if self._task is None:
-            logger.info("%s: slots are judged one by one, by a task without judge_batch", self._contract.task.type)
+            logger.warning("%s: slots are judged one by one, by a task without judge_batch", self._contract.task.type)
         self._zeros, self._no = np.zeros(len(envs)), np.zeros(len(envs), dtype=np.bool_)
         self._rows = self._no  # the slots of the step under way
         self.failed: dict[int, TaskError] = {}

@@ -186,13 +186,14 @@ def arm_with(task):
     return dataclasses.replace(arm, task=spec)
 
 
-def test_a_task_that_judges_slots_one_by_one(pair):
+def test_a_task_that_judges_slots_one_by_one(pair, caplog):
     both = pair(arm_with(OneByOne), SAME_STEP)
     for step in range(24):
         both.step()
         if step == 4:
             assert texts(both.ours, "last_transition") == texts(both.theirs, "last_transition")
     assert both.ours.batched_share > 0.9
+    assert [f"{__name__}:OneByOne" in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_a_task_cannot_write_into_readings_and_actions(pair):
