@@ -69,11 +69,11 @@ def smoke(name: str, *, is_last: bool = False) -> int:
 
 
 def print_targets() -> None:
-    """Print the table of all targets; the page has their definitions."""
+    """Print the table of all targets."""
     head, _, *rows = target_rows(read_results())
-    table = Table(*head[:1], *head[2:])
-    for name, _, *row in rows:
-        table.add_row(*(cell.replace("**", "").replace("`", "") for cell in (name, *row)))
+    table = Table(*head)
+    for row in rows:
+        table.add_row(*(cell.replace("**", "").replace("`", "") for cell in row))
     Console().print(table)
 
 

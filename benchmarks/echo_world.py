@@ -72,8 +72,7 @@ def main() -> None:
     contract = parse_contract(read_first_line(), source="standard input")
     stop = threading.Event()
     watch_parent(stop.set)
-    world = EchoWorld(contract)
-    run_simulator(contract, world, namespace=sys.argv[1], stop=stop, on_ready=lambda name: print(name, flush=True))
+    run_simulator(contract, EchoWorld(contract), namespace=sys.argv[1], stop=stop)
 
 
 if __name__ == "__main__":

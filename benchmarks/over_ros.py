@@ -20,12 +20,11 @@ import contextlib
 import functools
 import random
 import secrets
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +45,7 @@ from embodied_env.contract import Contract
 from embodied_env.contract.loader import dump_contract
 from embodied_env.contract.message_types import message_class
 from embodied_env.core.clock import NS_PER_S, SteadyClock
+from embodied_env.core.process.child import Child, ProcessSpec
 from embodied_env.ros.embedded_sim.protocol import (
     EPOCH_PARAMETER,
     NODE,
@@ -60,10 +60,11 @@ from embodied_env.ros.node import RosNode
 from embodied_env.ros.qos import RELIABLE
 
 from .arm import endless_arm
-from .harness import Case, Samples, run_rounds
+from .harness import Case, Samples, durations_us, run_rounds
 
 END_S = 10.0
 MORE_SENSORS = 8
+ECHO_WORLD = Path(__file__).with_name("echo_world.py")
 
 Command = NDArray[np.float64]  # shape (6,)
 Message = Any  # a generated type
@@ -72,79 +73,41 @@ Message = Any  # a generated type
 def measure(*, smoke: bool) -> Samples:
     """Return the median of a round's steps, µs."""
     rounds, steps = (3, 250) if smoke else (9, 400)
-    contract, own = endless_arm(), secrets.token_hex(4)
+    contract, own = endless_arm(), f"/bench_{secrets.token_hex(4)}"
     tcp = contract.sensors["tcp"]
     more = {f"extra_{number}": replace(tcp, topic=f"extra_{number}") for number in range(MORE_SENSORS)}
     wide = replace(contract, sensors={**contract.sensors, **more})
     with contextlib.ExitStack() as servers:
-        for name, served in (("echo", contract), ("wide", wide)):
-            servers.enter_context(echo_server(served, f"/bench_{own}_{name}"))
-        own_place, wide_place = (contract, f"/bench_{own}_echo"), (wide, f"/bench_{own}_wide")
-        clients: dict[str, Callable[[], Client]] = {
-            "spin_once": functools.partial(SpinOnce, *own_place),
-            "env.step": functools.partial(Env, *own_place),
+        for served, namespace in ((contract, own), (wide, f"{own}_wide")):
+            echo = ProcessSpec(role="server", arguments=(sys.executable, str(ECHO_WORLD), namespace))
+            servers.callback(Child(echo, first_line=dump_contract(served)).stop)
+        clients: dict[str, Callable[[], TypedWaitSet | Env]] = {
+            "spin_once": lambda: SpinOnce(contract, own),
+            "env.step": lambda: Env(contract, own),
         }
         if not smoke:
-            clients["typed WaitSet"] = functools.partial(TypedWaitSet, *own_place)
-            clients["background"] = functools.partial(Background, *own_place)
-            clients["env.step, recorded"] = functools.partial(Env, *own_place, is_recorded=True)
-            clients["env.step, 8 sensors more"] = functools.partial(Env, *wide_place)
+            clients["typed WaitSet"] = lambda: TypedWaitSet(contract, own)
+            clients["background"] = lambda: Background(contract, own)
+            clients["env.step, recorded"] = lambda: Env(contract, own, is_recorded=True)
+            clients["env.step, 8 sensors more"] = lambda: Env(wide, f"{own}_wide")
         cases: dict[str, Case] = {name: functools.partial(p50_us, client, steps) for name, client in clients.items()}
         return run_rounds(cases, rounds)
 
 
-def p50_us(make_client: Callable[[], Client], steps: int, warm_up: int = 60) -> float:
-    """Connect, step, and return the median duration of a step; each must bring back what was commanded."""
-    client = make_client()
+def p50_us(connect: Callable[[], TypedWaitSet | Env], steps: int, warm_up: int = 60) -> float:
+    """Connect, step, and return the median duration of a step; the joints must be where they were sent."""
     commands = 0.05 * np.sin(np.arange(warm_up + steps)[:, None] / 20 + np.arange(6))
-    try:
-        return float(np.median([client.timed(command) for command in commands][warm_up:]))
-    finally:
-        client.close()
+    with contextlib.closing(connect()) as client:
+        found: list[tuple[Command, Command]] = []
+        took_us = durations_us(lambda command: found.append(client.step(command)), commands)
+    for positions, sent in found:
+        if positions.tobytes() != sent.astype(positions.dtype).tobytes():
+            raise AssertionError(f"{type(client).__name__}: {positions} came back for {sent}")
+    return float(np.median(took_us[warm_up:]))
 
 
-@contextlib.contextmanager
-def echo_server(contract: Contract, namespace: str) -> Iterator[None]:
-    """Run `echo_world.py` in another process."""
-    command = [sys.executable, str(Path(__file__).with_name("echo_world.py")), namespace]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:  # noqa: S603
-        server.stdin.write(dump_contract(contract) + "\n")
-        server.stdin.flush()
-        server.stdout.readline()
-        try:
-            yield
-        finally:
-            server.stdin.close()
-
-
-class Client:
-    """A client that steps a world."""
-
-    def step(self, command: Command) -> Command:
-        """Step, and return the positions of the joints."""
-        raise NotImplementedError
-
-    def sent(self, command: Command) -> Command:
-        """Return what was published for this command."""
-        return command
-
-    def close(self) -> None:
-        """Disconnect."""
-        raise NotImplementedError
-
-    def timed(self, command: Command) -> float:
-        """Step, and return the duration, µs; raises AssertionError if the joints are elsewhere."""
-        start_ns = time.perf_counter_ns()
-        positions = self.step(command)
-        took_us = (time.perf_counter_ns() - start_ns) / 1e3
-        wanted = self.sent(command)
-        if positions.tobytes() != wanted.astype(positions.dtype).tobytes():
-            raise AssertionError(f"{type(self).__name__}: {positions} came back for {wanted}")
-        return took_us
-
-
-class Naive(Client):
-    """Publishes a command and a token; subclasses wait for the sensors."""
+class TypedWaitSet:
+    """Publishes a command and a token, and waits on a wait set of its subscriptions, in the caller's thread."""
 
     def __init__(self, contract: Contract, namespace: str) -> None:
         """Reset the world, and connect."""
@@ -188,8 +151,8 @@ class Naive(Client):
         else:
             self.found[name] = np.array((message.range,), dtype=np.float32)
 
-    def step(self, command: Command) -> Command:
-        """Publish, and wait."""
+    def step(self, command: Command) -> tuple[Command, Command]:
+        """Publish, and wait; return the positions of the joints, and the command."""
         self.count += 1
         self.now_ns += self.contract.control_period_ns
         message = self.command_type()
@@ -200,24 +163,11 @@ class Naive(Client):
         token.data = array.array("q", data)
         self.publishers[1].publish(token)
         self.wait()
-        return self.found["joints"][0]
+        return self.found["joints"][0], command
 
     def complete(self) -> bool:
         """Return whether every sensor has reported this step."""
         return min(self.newest_ns.values()) >= self.now_ns
-
-    def wait(self) -> None:
-        """Wait for every sensor."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Disconnect."""
-        self.node.destroy_node()
-        rclpy.shutdown(context=self.context)
-
-
-class TypedWaitSet(Naive):
-    """Waits on a wait set of its subscriptions, in the caller's thread."""
 
     def wait(self) -> None:
         """Wait for any sensor, until all have reported."""
@@ -231,8 +181,13 @@ class TypedWaitSet(Naive):
                     taken = handles[name].take_message(self.subscriptions[name].msg_type, False)
                     self.store(name, taken[0])
 
+    def close(self) -> None:
+        """Disconnect."""
+        self.node.destroy_node()
+        rclpy.shutdown(context=self.context)
 
-class SpinOnce(Naive):
+
+class SpinOnce(TypedWaitSet):
     """Spins an executor in the caller's thread."""
 
     def __init__(self, contract: Contract, namespace: str) -> None:
@@ -252,16 +207,13 @@ class SpinOnce(Naive):
         super().close()
 
 
-class Background(Naive):
+class Background(SpinOnce):
     """Spins an executor in a thread, and waits on a Condition."""
 
     def __init__(self, contract: Contract, namespace: str) -> None:
         """Connect, and start the thread."""
-        self.changed = threading.Condition()
+        self.changed, self.done = threading.Condition(), threading.Event()
         super().__init__(contract, namespace)
-        self.executor = SingleThreadedExecutor(context=self.context)
-        self.executor.add_node(self.node)
-        self.done = threading.Event()
         self.thread = threading.Thread(target=self.spin)
         self.thread.start()
 
@@ -285,11 +237,10 @@ class Background(Naive):
         """Disconnect."""
         self.done.set()
         self.thread.join()
-        self.executor.shutdown()
         super().close()
 
 
-class Env(Client):
+class Env:
     """`env.step`: the command is an action, what the gates make of it must come back."""
 
     def __init__(self, contract: Contract, namespace: str, *, is_recorded: bool = False) -> None:
@@ -299,16 +250,12 @@ class Env(Client):
         self.env = embodied_env.make(contract, backend="mujoco_ros", record=folder, spawn=False, namespace=namespace)
         self.env.reset(seed=0)
 
-    def step(self, command: Command) -> Command:
-        """Step; the command is the same as the others', in its own units."""
+    def step(self, command: Command) -> tuple[Command, Command]:
+        """Step with the command as an action; return the positions of the joints, and what was published."""
         observation, _, _, truncated, info = self.env.step(command)
         if truncated:
             raise AssertionError(f"the episode ended: {info['end_reason']}")
-        return observation["joints_position"]
-
-    def sent(self, command: Command) -> Command:  # noqa: ARG002 - the gates may change it
-        """Return what was published in the last step."""
-        return self.env.unwrapped.last_transition.report.applied_si
+        return observation["joints_position"], self.env.unwrapped.last_transition.report.applied_si
 
     def close(self) -> None:
         """Close it, and remove its run."""

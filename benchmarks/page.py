@@ -69,17 +69,17 @@ def table(name: str, results: Results) -> str:
 
 def target_rows(results: Results) -> Iterator[tuple[str, ...]]:
     """Yield the rows of all targets."""
-    yield "target", "definition", "bound", "result", "", "benchmark"
-    yield ("---",) * 6
+    yield "target", "bound", "result", "", "benchmark"
+    yield ("---",) * 5
     for name, benchmark in BENCHMARKS.items():
         samples = results.get(name, {}).get("samples", {})
         for target in benchmark.targets:
             found = target.measured(samples)
             if found is None:
-                yield target.name, target.definition, target.bound, "not measured", "", f"`{name}`"
+                yield target.definition, target.bound, "not measured", "", f"`{name}`"
                 continue
             verdict = {True: "reached", False: "**missed**", None: ""}[target.is_reached(found)]
-            yield target.name, target.definition, target.bound, text(found, target.unit), verdict, f"`{name}`"
+            yield target.definition, target.bound, text(found, target.unit), verdict, f"`{name}`"
 
 
 def case_rows(name: str, results: Results) -> Iterator[tuple[str, ...]]:

@@ -53,16 +53,16 @@ def test_estimate_is_median_with_interval():
 
 @pytest.mark.parametrize(("found", "status"), [([1.4], 0), ([1.6, 1.4], 0), ([1.6, 1.7], 1)])
 def test_smoke_edition_fails_after_two_regressions(monkeypatch, found, status):
-    target = Target(name="", definition="", figures=harness.figure("a"), at_most=1.0, is_in_smoke=True)
+    target = Target("", harness.figure("a"), at_most=1.0, is_in_smoke=True)
     left = [{"a": [value]} for value in found]
     monkeypatch.setattr(Benchmark, "measure", lambda *_, **__: left.pop(0))
-    monkeypatch.setitem(command.BENCHMARKS, "a", Benchmark(run="", unit="", reference=None, targets=[target]))
+    monkeypatch.setitem(command.BENCHMARKS, "a", Benchmark("", "", [target]))
     monkeypatch.setattr(command, "read_results", lambda: {"a": {"samples": {"a": [1.0]}}})
     assert command.smoke("a") == status
 
 
 def test_rate_that_falls_is_a_regression():
-    target = Target(name="", definition="", figures=harness.figure("a"), at_least=0.6)
+    target = Target("", harness.figure("a"), at_least=0.6)
     recorded, found = (harness.estimate([value]) for value in (0.9, 0.59))
     assert target.is_regression(found, recorded)
     assert not target.is_regression(recorded, found)
